@@ -1,0 +1,64 @@
+"""What a job has agreed to: the preemption contract, declared by the user at submission.
+
+A job without a contract is never signalled and never requeued. A contract can only make a job
+easier to preempt; nothing in it raises the job's own standing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")
+"""Signals a contract may name. KILL and STOP would defeat the checkpoint."""
+
+SignalTarget = Literal["batch", "steps", "full"]
+"""Who gets the signal: the batch script's process, all steps, or both (``scancel -b``, none, ``-f``)."""
+
+Requeuer = Literal["daemon", "job"]
+"""Who puts the job back: the daemon, or the job itself as submitit and Lightning do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """How to take GPUs back from one job.
+
+    Attributes:
+        signal: One of `SIGNALS`, without ``SIG``.
+        target: Who gets it.
+        grace_s: Longest wait between signal and requeue, seconds; above 0.
+        requeued_by: Who requeues after the checkpoint.
+    """
+
+    signal: str = "USR1"
+    target: SignalTarget = "batch"
+    grace_s: float = 120.0
+    requeued_by: Requeuer = "daemon"
+
+    def __post_init__(self) -> None:
+        if self.signal not in SIGNALS:
+            msg = f"signal {self.signal!r} is not one of {', '.join(SIGNALS)}"
+            raise ValueError(msg)
+        if not self.grace_s > 0:
+            msg = f"grace_s must be above 0 (got {self.grace_s})"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """Everything slurm_dl knows of a job from its metadata, validated and clamped.
+
+    Attributes:
+        contract: The preemption contract; None if the job did not opt in.
+        model: Name of a model profile the admin owns; None if not given or unknown.
+        acked_run: Restart count of the run that reported "checkpoint saved, ready to be
+            requeued"; None if none did. Only an ack for the present run counts.
+    """
+
+    contract: Contract | None = None
+    model: str | None = None
+    acked_run: int | None = None
+
+
+NO_CLAIM = Claim()
+"""A job about which nothing is declared."""

@@ -1,0 +1,109 @@
+"""A hand-over: GPUs on their way from victims to the jobs that deserve them.
+
+It is data: the ledger keeps it over a crash, `engine.protocol` says what comes next, and no
+code path holds any of it in local variables only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from slurm_dl.model.contract import Contract
+from slurm_dl.model.ids import HandoverId, JobId
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a job: what must be unchanged for an action on it to be right."""
+
+    job_id: JobId
+    start_s: float
+    restarts: int
+
+
+class VictimState(StrEnum):
+    """How far a victim's preemption has got. Each state is written down before the act."""
+
+    CHOSEN = "chosen"
+    SIGNALLING = "signalling"
+    """The signal is about to be sent, or was sent by a daemon that died before it could say so."""
+    SIGNALLED = "signalled"
+    REQUEUING = "requeuing"
+    GONE = "gone"
+    """The run has ended: requeued, finished or cancelled; its GPUs are free or on their way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victim:
+    """One job that gives its GPUs back.
+
+    Attributes:
+        run: The run that was chosen; any other run of the same job is not touched.
+        contract: Its contract as it was when chosen.
+        state: See `VictimState`.
+        signalled_s: When the signal was sent, epoch seconds; 0 before.
+        outcome: Why it is gone, in one word (``requeued``, ``finished``, ``left``); empty before.
+    """
+
+    run: Run
+    contract: Contract
+    state: VictimState = VictimState.CHOSEN
+    signalled_s: float = 0.0
+    outcome: str = ""
+
+
+class Seal(StrEnum):
+    """Where the reservation that keeps the freed GPUs for the beneficiaries stands."""
+
+    WANTED = "wanted"
+    STANDING = "standing"
+    LAPSING = "lapsing"
+    """Shortened; Slurm ends it by itself within a minute."""
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handover:
+    """One set of victims, taken as a whole or not at all, and the jobs they make startable.
+
+    Attributes:
+        handover_id: Its number, also in the reservation's name.
+        opened_s: When it was decided, epoch seconds.
+        beneficiaries: Pending jobs the freed GPUs are for, best first; not empty.
+        victims: The jobs that give way; not empty.
+        nodes: Names of the nodes the beneficiaries are to start on.
+        attached: Beneficiaries whose ReservationName has been set.
+        seal: State of the reservation.
+        closing: It is being wound up: nothing new is signalled, the reservation goes.
+        outcome: Why it is being closed; empty while it runs.
+    """
+
+    handover_id: HandoverId
+    opened_s: float
+    beneficiaries: tuple[JobId, ...]
+    victims: tuple[Victim, ...]
+    nodes: tuple[str, ...]
+    attached: tuple[JobId, ...] = ()
+    seal: Seal = Seal.WANTED
+    closing: bool = False
+    outcome: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.beneficiaries or not self.victims:
+            msg = f"hand-over {self.handover_id} needs beneficiaries and victims"
+            raise ValueError(msg)
+
+    @property
+    def signalled(self) -> bool:
+        """True once any victim may have been told: from then on there is no way back."""
+        return any(v.state is not VictimState.CHOSEN for v in self.victims)
+
+
+RESERVATION_PREFIX = "slurm_dl_"
+"""All reservations of ours begin with this; nothing else is ever deleted or shortened."""
+
+
+def reservation_name(handover_id: HandoverId) -> str:
+    """Name of the reservation that seals a hand-over."""
+    return f"{RESERVATION_PREFIX}{handover_id}"

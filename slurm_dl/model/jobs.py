@@ -1,0 +1,179 @@
+"""Jobs as parallel read-only columns: the form in which everything is decided.
+
+A daemon plans for 100,000 queued jobs and the simulator decides a million times, so there is
+no object per job here. Row *i* of every column is the same job. People get a `JobView`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.model.ids import JobId
+
+I16 = npt.NDArray[np.int16]
+I32 = npt.NDArray[np.int32]
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+
+
+class JobState(IntEnum):
+    """What a job is doing, as far as a scheduler cares."""
+
+    PENDING = 0
+    CONFIGURING = 1
+    RUNNING = 2
+    SUSPENDED = 3
+    COMPLETING = 4
+    """Its processes are being ended; its GPUs are not free yet."""
+    COMPLETED = 5
+    FAILED = 6
+    """Any end that is not success: failed, cancelled, timed out, out of memory, node failure."""
+
+
+class Held(IntEnum):
+    """Why a pending job could not start now even on an empty cluster (Slurm's reason, grouped)."""
+
+    NO = 0
+    """It waits for resources or for its turn: it may be started or preempted for."""
+    USER_OR_ADMIN = 1
+    DEPENDENCY = 2
+    BEGIN_TIME = 3
+    """Not yet eligible, for instance in the safety interval after a requeue."""
+    LIMIT = 4
+    """An association, QOS or partition limit."""
+    RESERVATION = 5
+    """It waits for a reservation, its own or somebody's maintenance."""
+    UNAVAILABLE = 6
+    """Bad constraints, nodes that are down, licences: nothing a preemption could mend."""
+
+
+def _column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    column = np.array(values, dtype=dtype)
+    column.setflags(write=False)
+    return column
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Jobs:
+    """Every job Slurm reports, as columns of length n.
+
+    Attributes:
+        job_id: ``(n,)`` int64, Slurm's id of the record.
+        state: ``(n,)`` int8, a `JobState`.
+        held: ``(n,)`` int8, a `Held`; meaningful for pending jobs.
+        partition: ``(n,)`` int16, index into `Observed.partitions`; -1 if it names several or an
+            unknown one.
+        uid: ``(n,)`` int64, the owner.
+        tasks: ``(n,)`` int32, jobs in this record: 1, or the pending tasks of an array.
+        n_nodes: ``(n,)`` int32, nodes held or asked for, at least 1.
+        gpus: ``(n,)`` float64, GPUs held or asked for in all; shards count as their fraction.
+        gpu_type: ``(n,)`` int16, index into `Observed.gpu_types`; -1 for any.
+        cpus: ``(n,)`` int32, CPUs held or asked for in all.
+        mem_mb: ``(n,)`` int64, memory held or asked for in all, MB; 0 when Slurm does not track it.
+        submit_s: ``(n,)`` float64, Slurm's submit time, epoch seconds; a requeue overwrites it.
+        start_s: ``(n,)`` float64, start of the present run, epoch seconds; 0 if not started.
+        end_s: ``(n,)`` float64, end of a finished run; for a running one its limit; 0 if unknown.
+        limit_s: ``(n,)`` float64, time limit, seconds; inf if none.
+        restarts: ``(n,)`` int32, Slurm's restart count.
+        priority: ``(n,)`` int64, Slurm's job priority; 0 is held.
+        requeueable: ``(n,)`` bool, batch job whose Requeue flag is set and no het job.
+    """
+
+    job_id: I64
+    state: npt.NDArray[np.int8]
+    held: npt.NDArray[np.int8]
+    partition: I16
+    uid: I64
+    tasks: I32
+    n_nodes: I32
+    gpus: F64
+    gpu_type: I16
+    cpus: I32
+    mem_mb: I64
+    submit_s: F64
+    start_s: F64
+    end_s: F64
+    limit_s: F64
+    restarts: I32
+    priority: I64
+    requeueable: Bool
+
+    def __post_init__(self) -> None:
+        lengths = {f.name: len(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        if len(set(lengths.values())) > 1:
+            msg = f"job columns differ in length: {lengths}"
+            raise ValueError(msg)
+        for name in lengths:
+            getattr(self, name).setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+    @classmethod
+    def of(cls, rows: Sequence[JobRow]) -> Self:
+        """Columns of *rows*, in their order."""
+        return cls(
+            **{name: _column([getattr(r, name) for r in rows], dt) for name, dt in _DTYPES.items()}
+        )
+
+    def row_of(self) -> dict[JobId, int]:
+        """Map from job id to row; built anew at each call, O(n)."""
+        return {JobId(j): i for i, j in enumerate(self.job_id.tolist())}
+
+    def take(self, rows: npt.NDArray[Any]) -> Self:
+        """The jobs at *rows* (indices or a mask), as columns of their own."""
+        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in dataclasses.fields(self)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRow:
+    """One job on its way into the columns; the fields are those of `Jobs`."""
+
+    job_id: int
+    state: JobState
+    held: Held = Held.NO
+    partition: int = 0
+    uid: int = 0
+    tasks: int = 1
+    n_nodes: int = 1
+    gpus: float = 1.0
+    gpu_type: int = -1
+    cpus: int = 1
+    mem_mb: int = 0
+    submit_s: float = 0.0
+    start_s: float = 0.0
+    end_s: float = 0.0
+    limit_s: float = float("inf")
+    restarts: int = 0
+    priority: int = 1
+    requeueable: bool = True
+
+
+_DTYPES: dict[str, npt.DTypeLike] = {
+    "job_id": np.int64,
+    "state": np.int8,
+    "held": np.int8,
+    "partition": np.int16,
+    "uid": np.int64,
+    "tasks": np.int32,
+    "n_nodes": np.int32,
+    "gpus": np.float64,
+    "gpu_type": np.int16,
+    "cpus": np.int32,
+    "mem_mb": np.int64,
+    "submit_s": np.float64,
+    "start_s": np.float64,
+    "end_s": np.float64,
+    "limit_s": np.float64,
+    "restarts": np.int32,
+    "priority": np.int64,
+    "requeueable": np.bool_,
+}

@@ -1,0 +1,159 @@
+"""A decision as data: what to do, in which order, and why.
+
+`Action` is a closed union; a backend that applies actions matches on all of them. Every action is
+idempotent or carries what must still be true for it to be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_dl.model.contract import SignalTarget
+from slurm_dl.model.handover import Handover, Run
+from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.jobs import F64, I16, I32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetSiteFactor:
+    """Write Slurm's SiteFactor of a job; the record as a whole for a pending array."""
+
+    job_id: JobId
+    value: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Promote:
+    """Take the service so far out of a starving job's ranking. Only the ledger changes."""
+
+    job_id: JobId
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenHandover:
+    """Write a hand-over down before anything of it is done. Only the ledger changes."""
+
+    handover: Handover
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reserve:
+    """Create the reservation that keeps *nodes* for the owners *uids*; ours already: nothing."""
+
+    handover_id: HandoverId
+    nodes: tuple[str, ...]
+    uids: tuple[int, ...]
+    duration_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attach:
+    """Let a pending beneficiary use the hand-over's reservation."""
+
+    handover_id: HandoverId
+    job_id: JobId
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detach:
+    """Clear a pending job's ReservationName, which was one of ours."""
+
+    job_id: JobId
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal:
+    """Ask a victim to save its work. Right only while *run* is still the job's run."""
+
+    handover_id: HandoverId
+    run: Run
+    signal: str
+    target: SignalTarget
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requeue:
+    """Put a victim back into the queue. Right only while *run* is still the job's run."""
+
+    handover_id: HandoverId
+    run: Run
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkGone:
+    """Write down that a victim's run has ended. Only the ledger changes."""
+
+    handover_id: HandoverId
+    job_id: JobId
+    outcome: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unseal:
+    """Delete a reservation of ours, or let it lapse while jobs run in it; gone already: nothing."""
+
+    name: str
+    handover_id: HandoverId | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloseHandover:
+    """Write down that a hand-over is over. Only the ledger changes."""
+
+    handover_id: HandoverId
+    outcome: str
+    why: str
+
+
+ClusterAction = SetSiteFactor | Reserve | Attach | Detach | Signal | Requeue | Unseal
+"""Actions that reach the cluster."""
+
+LedgerAction = Promote | OpenHandover | MarkGone | CloseHandover
+"""Actions that only change what we remember."""
+
+Action = ClusterAction | LedgerAction
+
+
+def handover_of(action: Action) -> HandoverId | None:
+    """The hand-over an action is a step of; None if it stands alone."""
+    match action:
+        case OpenHandover(handover=handover):
+            return handover.handover_id
+        case Reserve() | Attach() | Signal() | Requeue() | MarkGone() | Unseal() | CloseHandover():
+            return action.handover_id
+        case SetSiteFactor() | Promote() | Detach():
+            return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """Everything one cycle decided.
+
+    Attributes:
+        tier: ``(n,)`` int16, the queue of each job, 0 is best; -1 if it is not managed.
+        rank: ``(n,)`` int32, place in the order over all managed live jobs, 0 is first; -1 if none.
+        key: ``(n,)`` float64, the policy's key inside the tier.
+        target: Job ids that would hold GPUs if the policy alone decided.
+        actions: What to do, in this order.
+        notes: Why something was not done, by job; for ``why``.
+        wake_at_s: Earliest instant at which the plan changes by itself, epoch seconds; inf if none.
+    """
+
+    tier: I16
+    rank: I32
+    key: F64
+    target: frozenset[JobId]
+    actions: tuple[Action, ...]
+    notes: Mapping[JobId, str] = field(default_factory=dict)
+    wake_at_s: float = float("inf")

@@ -1,0 +1,153 @@
+"""The frozen picture that a decision is made from.
+
+`Observed` is what the cluster says. `Snapshot` adds what only we remember: service over all runs,
+preemptions, SiteFactors written, hand-overs under way. A saved snapshot is a complete bug report.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_dl.model.contract import NO_CLAIM, Claim
+from slurm_dl.model.handover import Handover
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import F64, I32, I64, Bool, Jobs
+from slurm_dl.model.nodes import Allocations, Nodes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reservation:
+    """A reservation of ours that Slurm reports."""
+
+    name: str
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobText:
+    """What people want to read about a job; nothing is decided from it.
+
+    Attributes:
+        label: Slurm's way of naming it: ``123``, ``123_7`` or ``123_[8-20]``.
+        reason: Slurm's own reason word.
+        nodes: Node list as Slurm writes it.
+    """
+
+    label: str
+    name: str = ""
+    user: str = ""
+    account: str = ""
+    qos: str = ""
+    reason: str = ""
+    nodes: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observed:
+    """The cluster at one instant, as the cluster tells it.
+
+    Attributes:
+        now_s: The instant, epoch seconds; every age is counted from it.
+        jobs: Every job that Slurm still lists, finished ones too while they are listed.
+        nodes: Every node.
+        held: Who holds what where.
+        partitions: Partition names; `Jobs.partition` indexes them.
+        gpu_types: GPU type names; `Jobs.gpu_type` and `Nodes.gpu_type` index them.
+        node_in: ``(p, m)`` bool, node is in partition.
+        claims: Metadata of the jobs that have any.
+        texts: Words for people, by job id.
+        reserved: Job ids whose ReservationName is one of ours, with that name.
+        reservations: Reservations of ours; empty when they were not read.
+        unreadable: Records that could not be read and were left out.
+    """
+
+    now_s: float
+    jobs: Jobs
+    nodes: Nodes
+    held: Allocations
+    partitions: tuple[str, ...]
+    gpu_types: tuple[str, ...]
+    node_in: Bool
+    claims: Mapping[JobId, Claim] = field(default_factory=dict)
+    texts: Mapping[JobId, JobText] = field(default_factory=dict)
+    reserved: Mapping[JobId, str] = field(default_factory=dict)
+    reservations: tuple[Reservation, ...] = ()
+    unreadable: int = 0
+
+    def claim(self, job_id: JobId) -> Claim:
+        """The job's metadata; an empty claim if it has none."""
+        return self.claims.get(job_id, NO_CLAIM)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Remembered:
+    """What the ledger adds to each job, as columns beside `Jobs` (n rows, same order).
+
+    Attributes:
+        attained_gpu_s: ``(n,)`` GPU-seconds received so far over all runs.
+        ran_s: ``(n,)`` wall seconds run so far over all runs.
+        forgiven_gpu_s: ``(n,)`` attained service that a promotion took out of the ranking.
+        forgiven_ran_s: ``(n,)`` run time that a promotion took out of the ranking.
+        first_submit_s: ``(n,)`` submit time before any requeue, epoch seconds.
+        last_ran_s: ``(n,)`` end of the last run, or the first submit; epoch seconds.
+        preemptions: ``(n,)`` int32, how often we have requeued it.
+        last_preempted_s: ``(n,)`` when we last did, epoch seconds; 0 if never.
+        site_factor: ``(n,)`` int64, the SiteFactor last written; 0 if none.
+    """
+
+    attained_gpu_s: F64
+    ran_s: F64
+    forgiven_gpu_s: F64
+    forgiven_ran_s: F64
+    first_submit_s: F64
+    last_ran_s: F64
+    preemptions: I32
+    last_preempted_s: F64
+    site_factor: I64
+
+    def __post_init__(self) -> None:
+        lengths = {f.name: len(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        if len(set(lengths.values())) > 1:
+            msg = f"ledger columns differ in length: {lengths}"
+            raise ValueError(msg)
+        for name in lengths:
+            getattr(self, name).setflags(write=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Snapshot:
+    """All that a decision may depend on.
+
+    Attributes:
+        seen: What the cluster says.
+        memory: What the ledger says, row by row.
+        managed: ``(p,)`` bool, which partitions are ours to order.
+        handovers: Hand-overs that are not closed yet.
+        preempted_gpus_last_hour: GPUs taken back in the last hour, for the limit on it.
+    """
+
+    seen: Observed
+    memory: Remembered
+    managed: Bool
+    handovers: tuple[Handover, ...] = ()
+    preempted_gpus_last_hour: float = 0.0
+
+    @property
+    def now_s(self) -> float:
+        """The instant of the snapshot, epoch seconds."""
+        return self.seen.now_s
+
+    @property
+    def jobs(self) -> Jobs:
+        """Columns of the jobs."""
+        return self.seen.jobs
+
+    def is_managed(self) -> Bool:
+        """``(n,)`` bool: the job sits in one managed partition, and in no other."""
+        part = self.jobs.partition
+        managed: Bool = (part >= 0) & self.managed[part]
+        return managed
+
+
