@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from slurm_dl.engine.decide import Settings, decide
+from slurm_dl.engine.decide import decide
 from slurm_dl.engine.ledger import Ledger
+from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import HandoverId
-from slurm_dl.model.plan import Action, ClusterAction, LedgerAction, Plan, handover_of
+from slurm_dl.model.plan import Action, ClusterAction, Plan, handover_of
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.policies.base import Policy
 
@@ -67,6 +68,7 @@ def run_cycle(
     policy: Policy,
     settings: Settings,
     *,
+    clock: Callable[[], float],
     acting: bool,
     may_write: Callable[[], bool] = lambda: True,
     on_done: Callable[[Done], None] = lambda _: None,
@@ -74,11 +76,42 @@ def run_cycle(
     """Observe, decide and, if *acting*, apply.
 
     Args:
-        may_write: Asked before each action that reaches the cluster; False ends the
-            standalone writes of this cycle. Steps of a hand-over are never cut by it half-way.
+        clock: Epoch seconds now; waits of a hand-over count from when a step was really done.
+        may_write: Asked before each standalone write to the cluster; False leaves it for the next
+            cycle. Steps of a hand-over are not asked about: they are few, and half of one would
+            be worse than all of it.
         on_done: Told of each action as soon as its result is known.
 
     Raises:
         ClusterError: The cluster could not be read; nothing was done.
     """
-    raise ClusterError
+    seen = cluster.observe()
+    ledger.book(seen)
+    snap = ledger.snapshot(seen, settings.partitions)
+    plan = decide(snap, policy, settings)
+    if not acting:
+        return Cycle(snap, plan, acting=False, left=plan.actions)
+    done: list[Done] = []
+    left: list[Action] = []
+    broken: set[HandoverId] = set()
+    for action in plan.actions:
+        handover_id = handover_of(action)
+        if handover_id in broken or (
+            handover_id is None and isinstance(action, ClusterAction) and not may_write()
+        ):
+            left.append(action)
+            continue
+        error = ""
+        ledger.begin(action)
+        if isinstance(action, ClusterAction):
+            try:
+                cluster.apply(action)
+            except ClusterError as err:
+                error = str(err)
+        if not error:
+            ledger.settle(action, clock())
+        elif handover_id is not None:
+            broken.add(handover_id)
+        done.append(Done(action, error))
+        on_done(done[-1])
+    return Cycle(snap, plan, acting=True, done=tuple(done), left=tuple(left))

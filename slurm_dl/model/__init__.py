@@ -1,0 +1,1 @@
+"""Frozen data: what is seen, remembered and decided."""

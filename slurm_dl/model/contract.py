@@ -13,7 +13,7 @@ SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")
 """Signals a contract may name. KILL and STOP would defeat the checkpoint."""
 
 SignalTarget = Literal["batch", "steps", "full"]
-"""Who gets the signal: the batch script's process, all steps, or both (``scancel -b``, none, ``-f``)."""
+"""Who gets the signal: the batch script's process, all steps, or both (scancel -b, none, -f)."""
 
 Requeuer = Literal["daemon", "job"]
 """Who puts the job back: the daemon, or the job itself as submitit and Lightning do."""

@@ -40,16 +40,21 @@ class Victim:
 
     Attributes:
         run: The run that was chosen; any other run of the same job is not touched.
+        gpus: GPUs it held then.
         contract: Its contract as it was when chosen.
         state: See `VictimState`.
         signalled_s: When the signal was sent, epoch seconds; 0 before.
-        outcome: Why it is gone, in one word (``requeued``, ``finished``, ``left``); empty before.
+        gone_s: When it was seen gone, epoch seconds; 0 before.
+        outcome: Why it is gone, in one word (``requeued``, ``finished``, ``left``, ``refused``);
+            empty before.
     """
 
     run: Run
+    gpus: float
     contract: Contract
     state: VictimState = VictimState.CHOSEN
     signalled_s: float = 0.0
+    gone_s: float = 0.0
     outcome: str = ""
 
 
@@ -57,10 +62,9 @@ class Seal(StrEnum):
     """Where the reservation that keeps the freed GPUs for the beneficiaries stands."""
 
     WANTED = "wanted"
+    """Not there, or created by a daemon that died before it could say so."""
     STANDING = "standing"
-    LAPSING = "lapsing"
-    """Shortened; Slurm ends it by itself within a minute."""
-    NONE = "none"
+    RELEASED = "released"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +79,6 @@ class Handover:
         nodes: Names of the nodes the beneficiaries are to start on.
         attached: Beneficiaries whose ReservationName has been set.
         seal: State of the reservation.
-        closing: It is being wound up: nothing new is signalled, the reservation goes.
-        outcome: Why it is being closed; empty while it runs.
     """
 
     handover_id: HandoverId
@@ -86,8 +88,6 @@ class Handover:
     nodes: tuple[str, ...]
     attached: tuple[JobId, ...] = ()
     seal: Seal = Seal.WANTED
-    closing: bool = False
-    outcome: str = ""
 
     def __post_init__(self) -> None:
         if not self.beneficiaries or not self.victims:

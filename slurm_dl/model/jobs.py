@@ -1,7 +1,8 @@
 """Jobs as parallel read-only columns: the form in which everything is decided.
 
 A daemon plans for 100,000 queued jobs and the simulator decides a million times, so there is
-no object per job here. Row *i* of every column is the same job. People get a `JobView`.
+no object per job here. Row *i* of every column is the same job. A `JobRow` is one job on its
+way in.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class Jobs:
         restarts: ``(n,)`` int32, Slurm's restart count.
         priority: ``(n,)`` int64, Slurm's job priority; 0 is held.
         requeueable: ``(n,)`` bool, batch job whose Requeue flag is set and no het job.
+        exclusive: ``(n,)`` bool, it wants its nodes for itself (``--exclusive``).
     """
 
     job_id: I64
@@ -105,6 +107,7 @@ class Jobs:
     restarts: I32
     priority: I64
     requeueable: Bool
+    exclusive: Bool
 
     def __post_init__(self) -> None:
         lengths = {f.name: len(getattr(self, f.name)) for f in dataclasses.fields(self)}
@@ -155,6 +158,7 @@ class JobRow:
     restarts: int = 0
     priority: int = 1
     requeueable: bool = True
+    exclusive: bool = False
 
 
 _DTYPES: dict[str, npt.DTypeLike] = {
@@ -176,4 +180,5 @@ _DTYPES: dict[str, npt.DTypeLike] = {
     "restarts": np.int32,
     "priority": np.int64,
     "requeueable": np.bool_,
+    "exclusive": np.bool_,
 }

@@ -17,11 +17,15 @@ from slurm_dl.model.jobs import F64, I16, I32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetSiteFactor:
-    """Write Slurm's SiteFactor of a job; the record as a whole for a pending array."""
+    """Write Slurm's SiteFactor of a job; the record as a whole for a pending array.
+
+    *handover_id* is set where the write is the first step of a preemption.
+    """
 
     job_id: JobId
     value: int
     why: str
+    handover_id: HandoverId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +70,7 @@ class Detach:
 
     job_id: JobId
     why: str
+    handover_id: HandoverId | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +135,10 @@ def handover_of(action: Action) -> HandoverId | None:
     match action:
         case OpenHandover(handover=handover):
             return handover.handover_id
-        case Reserve() | Attach() | Signal() | Requeue() | MarkGone() | Unseal() | CloseHandover():
-            return action.handover_id
-        case SetSiteFactor() | Promote() | Detach():
+        case Promote():
             return None
+        case _:
+            return action.handover_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from slurm_dl.model.contract import NO_CLAIM, Claim
 from slurm_dl.model.handover import Handover
-from slurm_dl.model.ids import JobId
+from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import F64, I32, I64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations, Nodes
 
@@ -57,6 +57,9 @@ class Observed:
         gpu_types: GPU type names; `Jobs.gpu_type` and `Nodes.gpu_type` index them.
         node_in: ``(p, m)`` bool, node is in partition.
         claims: Metadata of the jobs that have any.
+        choices: ``(m,)`` bool by job id, the nodes a pending job may use at all, for the jobs that
+            restrict them (``--exclude``, ``--nodelist``, ``--constraint``); all False if the
+            restriction could not be understood.
         texts: Words for people, by job id.
         reserved: Job ids whose ReservationName is one of ours, with that name.
         reservations: Reservations of ours; empty when they were not read.
@@ -71,6 +74,7 @@ class Observed:
     gpu_types: tuple[str, ...]
     node_in: Bool
     claims: Mapping[JobId, Claim] = field(default_factory=dict)
+    choices: Mapping[JobId, Bool] = field(default_factory=dict)
     texts: Mapping[JobId, JobText] = field(default_factory=dict)
     reserved: Mapping[JobId, str] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
@@ -125,6 +129,7 @@ class Snapshot:
         memory: What the ledger says, row by row.
         managed: ``(p,)`` bool, which partitions are ours to order.
         handovers: Hand-overs that are not closed yet.
+        next_handover_id: Number for the next one.
         preempted_gpus_last_hour: GPUs taken back in the last hour, for the limit on it.
     """
 
@@ -132,6 +137,7 @@ class Snapshot:
     memory: Remembered
     managed: Bool
     handovers: tuple[Handover, ...] = ()
+    next_handover_id: HandoverId = HandoverId(1)  # noqa: RUF009 - a NewType call is an int
     preempted_gpus_last_hour: float = 0.0
 
     @property
@@ -149,5 +155,3 @@ class Snapshot:
         part = self.jobs.partition
         managed: Bool = (part >= 0) & self.managed[part]
         return managed
-
-

@@ -1,0 +1,1 @@
+"""What each job deserves; one file for each published system."""

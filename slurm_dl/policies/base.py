@@ -35,7 +35,7 @@ class Order:
 
 
 class Policy(Protocol):
-    """Orders jobs. A frozen dataclass whose fields are its parameters, with units in their names."""
+    """Orders jobs. A frozen dataclass; its fields are its parameters, with units in the names."""
 
     name: ClassVar[str]
     source: ClassVar[str]

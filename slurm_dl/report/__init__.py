@@ -1,0 +1,1 @@
+"""Metrics and tables from finished-job records."""

@@ -1,0 +1,208 @@
+"""The ledger on disk: one SQLite file in write-ahead mode.
+
+Every call is one transaction and is on the disk when it returns: `synchronous=FULL`, because what
+is written here says what may already have been done to other people's jobs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from slurm_dl.engine.ledger import Memory, Taken
+from slurm_dl.engine.service import DTYPES, EndedRun, Service
+from slurm_dl.model.contract import Contract
+from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
+from slurm_dl.model.ids import HandoverId, JobId
+
+SCHEMA_VERSION = 1
+
+
+class StoreError(SlurmDlError):
+    """The ledger cannot be read or written; nothing may be done until it can."""
+
+
+def _sql_type(dtype: type[np.generic]) -> str:
+    return "REAL" if dtype is np.float64 else "INTEGER"
+
+
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS job (
+    {", ".join(f"{name} {_sql_type(dt)} NOT NULL" for name, dt in DTYPES.items())},
+    PRIMARY KEY (job_id)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS run (
+    job_id INTEGER NOT NULL, start_s REAL NOT NULL, end_s REAL NOT NULL, gpu_s REAL NOT NULL,
+    PRIMARY KEY (job_id, start_s)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS handover (
+    handover_id INTEGER PRIMARY KEY, body TEXT NOT NULL, closed TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS taken (
+    at_s REAL NOT NULL, job_id INTEGER NOT NULL, gpus REAL NOT NULL, notice_s REAL NOT NULL,
+    handover_id INTEGER NOT NULL
+);
+"""
+
+_JOB_UPSERT = (
+    f"INSERT OR REPLACE INTO job ({', '.join(DTYPES)}) "  # noqa: S608 - our own names
+    f"VALUES ({', '.join('?' * len(DTYPES))})"
+)
+
+
+class SqliteStore:
+    """A `Store` in one file.
+
+    Args:
+        path: The file; it is created with mode 0600 if it is not there.
+
+    Raises:
+        StoreError: It cannot be opened, is no ledger, or is of a newer version.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            path.touch(mode=0o600)
+            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            if version > SCHEMA_VERSION:
+                msg = f"{path}: written by a newer slurm_dl (schema {version}); upgrade slurm_dl"
+                raise StoreError(msg)
+            self._db.executescript(_SCHEMA)
+            self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        except (OSError, sqlite3.Error) as err:
+            msg = f"{path}: cannot open the ledger: {err}"
+            raise StoreError(msg) from err
+
+    def load(self) -> Memory:
+        """All that is stored."""
+        try:
+            jobs = self._db.execute(
+                f"SELECT {', '.join(DTYPES)} FROM job ORDER BY job_id"  # noqa: S608 - our own names
+            ).fetchall()
+            bodies = self._db.execute(
+                "SELECT body FROM handover WHERE closed = '' ORDER BY handover_id"
+            ).fetchall()
+            last = self._db.execute("SELECT max(handover_id) FROM handover").fetchone()[0]
+            taken = self._db.execute(
+                "SELECT at_s, job_id, gpus, notice_s, handover_id FROM taken ORDER BY at_s"
+            ).fetchall()
+        except sqlite3.Error as err:
+            raise self._error(err) from err
+        columns = zip(*jobs, strict=True) if jobs else ([] for _ in DTYPES)
+        return Memory(
+            service=Service(
+                **{
+                    name: np.array(column, dtype=dt)
+                    for (name, dt), column in zip(DTYPES.items(), columns, strict=True)
+                }
+            ),
+            handovers=tuple(_handover_from(json.loads(body)) for (body,) in bodies),
+            next_handover_id=HandoverId((last or 0) + 1),
+            taken=tuple(
+                Taken(
+                    at_s=at_s,
+                    job_id=JobId(job_id),
+                    gpus=gpus,
+                    notice_s=notice_s,
+                    handover_id=HandoverId(handover_id),
+                )
+                for at_s, job_id, gpus, notice_s, handover_id in taken
+            ),
+        )
+
+    def save(
+        self,
+        jobs: Service,
+        *,
+        ended: Sequence[EndedRun] = (),
+        forgotten: Sequence[int] = (),
+    ) -> None:
+        """Insert or replace these jobs, add the runs that ended, drop the forgotten jobs."""
+        rows = zip(*(column.tolist() for column in jobs.columns().values()), strict=True)
+        with self._transaction() as db:
+            db.executemany(_JOB_UPSERT, rows)
+            db.executemany(
+                "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
+                [(r.job_id, r.start_s, r.end_s, r.gpu_s) for r in ended],
+            )
+            db.executemany("DELETE FROM job WHERE job_id = ?", [(j,) for j in forgotten])
+
+    def save_handover(self, handover: Handover, *, closed: str = "") -> None:
+        """Insert or replace one hand-over; *closed* says why it is over."""
+        body = json.dumps(dataclasses.asdict(handover))
+        with self._transaction() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO handover VALUES (?, ?, ?)",
+                (handover.handover_id, body, closed),
+            )
+
+    def save_taken(self, taken: Taken) -> None:
+        """Add one."""
+        row = (taken.at_s, taken.job_id, taken.gpus, taken.notice_s, taken.handover_id)
+        with self._transaction() as db:
+            db.execute("INSERT INTO taken VALUES (?, ?, ?, ?, ?)", row)
+
+    def runs_of(self, job_id: JobId) -> tuple[EndedRun, ...]:
+        """The runs of one job that are over, oldest first."""
+        rows = self._db.execute(
+            "SELECT job_id, start_s, end_s, gpu_s FROM run WHERE job_id = ? ORDER BY start_s",
+            (job_id,),
+        ).fetchall()
+        return tuple(EndedRun(job_id=j, start_s=s, end_s=e, gpu_s=g) for j, s, e, g in rows)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+        except sqlite3.Error as err:
+            raise self._error(err) from err
+
+    def _error(self, err: sqlite3.Error) -> StoreError:
+        return StoreError(f"{self._path}: {err}; nothing is done until the ledger can be written")
+
+
+def _handover_from(body: dict[str, Any]) -> Handover:
+    return Handover(
+        handover_id=HandoverId(body["handover_id"]),
+        opened_s=body["opened_s"],
+        beneficiaries=tuple(JobId(j) for j in body["beneficiaries"]),
+        victims=tuple(_victim_from(v) for v in body["victims"]),
+        nodes=tuple(body["nodes"]),
+        attached=tuple(JobId(j) for j in body["attached"]),
+        seal=Seal(body["seal"]),
+    )
+
+
+def _victim_from(body: dict[str, Any]) -> Victim:
+    run = body["run"]
+    return Victim(
+        run=Run(JobId(run["job_id"]), run["start_s"], run["restarts"]),
+        gpus=body["gpus"],
+        contract=Contract(**body["contract"]),
+        state=VictimState(body["state"]),
+        signalled_s=body["signalled_s"],
+        gone_s=body["gone_s"],
+        outcome=body["outcome"],
+    )

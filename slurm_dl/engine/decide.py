@@ -1,0 +1,101 @@
+"""The decision: a frozen snapshot and a policy in, a plan out. No clock, no I/O, no memory.
+
+The daemon and the simulator call the same function; dry run is not applying its result.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_dl.engine.guard import WAITS_FOR, Victims, victims, waiting
+from slurm_dl.engine.preempt import Standing, new_handovers
+from slurm_dl.engine.protocol import next_steps, strays
+from slurm_dl.engine.ranking import (
+    choose_target,
+    rank_jobs,
+    site_factor_writes,
+    wanted_site_factor,
+)
+from slurm_dl.engine.settings import Settings
+from slurm_dl.model.handover import Handover
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import I16, Held, JobState
+from slurm_dl.model.plan import Action, OpenHandover, Plan, Promote, SetSiteFactor
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import Order, Policy
+
+
+def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
+    """Everything that is to be done now, in order, with reasons.
+
+    Equal snapshots give equal plans, whatever order the jobs are listed in.
+    """
+    jobs = snap.jobs
+    order = policy.order(snap)
+    ranked, rank = rank_jobs(snap, order)
+    wanted = wanted_site_factor(order, settings)
+    candidates = victims(snap, settings.preemption)
+    target = choose_target(snap, ranked, _pinned(candidates))
+    rows = jobs.row_of()
+
+    steps: list[Action] = []
+    for handover in snap.handovers:
+        steps += next_steps(handover, snap, rows, wanted, settings.preemption)
+
+    ready = ranked[waiting(snap)[ranked]][: settings.window]
+    drafts, notes = new_handovers(
+        snap,
+        ready,
+        candidates,
+        Standing(tier=order.tier, rank=rank, target=target),
+        settings.preemption,
+    )
+    for draft in drafts:
+        steps.append(OpenHandover(handover=draft, why=_why_open(draft)))
+        steps += next_steps(draft, snap, rows, wanted, settings.preemption)
+
+    lowered = {a.job_id for a in steps if isinstance(a, SetSiteFactor)}
+    writes = [
+        w for w in site_factor_writes(snap, ranked, wanted, settings) if w.job_id not in lowered
+    ]
+    actions = (*_promotions(snap, order), *steps, *strays(snap, rows), *writes)
+    for row in np.flatnonzero((jobs.state == JobState.PENDING) & (jobs.held != Held.NO)).tolist():
+        if rank[row] >= 0:
+            notes[JobId(int(jobs.job_id[row]))] = WAITS_FOR[Held(int(jobs.held[row]))]
+    return Plan(
+        tier=_only(order.tier, rank >= 0),
+        rank=rank,
+        key=order.key,
+        target=target,
+        actions=actions,
+        notes=notes,
+        wake_at_s=order.next_change_s,
+    )
+
+
+def _pinned(candidates: Victims) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    protected = np.array([bool(reason) for reason in candidates.protected], dtype=np.bool_)
+    pinned: np.ndarray[tuple[int], np.dtype[np.int64]] = candidates.rows[protected]
+    return pinned
+
+
+def _promotions(snap: Snapshot, order: Order) -> list[Promote]:
+    rows = np.flatnonzero(order.promote & snap.is_managed())
+    return [
+        Promote(
+            job_id=JobId(int(snap.jobs.job_id[row])),
+            why="it has waited long for the service it has had (promotion)",
+        )
+        for row in rows.tolist()
+    ]
+
+
+def _why_open(handover: Handover) -> str:
+    victims_named = ", ".join(str(v.run.job_id) for v in handover.victims)
+    for_named = ", ".join(str(b) for b in handover.beneficiaries)
+    return f"{for_named} cannot start and rank above {victims_named}"
+
+
+def _only(tier: I16, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> I16:
+    masked: I16 = np.where(mask, tier, np.int16(-1)).astype(np.int16)
+    return masked

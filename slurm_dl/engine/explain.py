@@ -1,0 +1,174 @@
+"""A plan in sentences, for the user who asks why.
+
+Only what the cycle and the audit trail say goes in; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from slurm_dl.engine.loop import Cycle
+from slurm_dl.model.handover import VictimState
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
+from slurm_dl.policies.base import Policy
+
+
+def why(
+    cycle: Cycle, policy: Policy, job_id: JobId, history: Sequence[Mapping[str, object]] = ()
+) -> list[str]:
+    """Why the job is where it is: rank, who is ahead, next tier, what was done, Slurm's word.
+
+    Args:
+        history: Audit entries of the job, oldest first; ``time``, ``action``, ``reason`` and
+            ``result`` are read.
+
+    Returns:
+        Sentences; one that says so if Slurm does not list the job.
+    """
+    snap = cycle.snapshot
+    row = snap.jobs.row_of().get(job_id)
+    if row is None:
+        return [f"Slurm does not list job {job_id} any more.", *_told(history)]
+    text = snap.seen.texts.get(job_id)
+    label = text.label if text else str(job_id)
+    sentences = [_state(cycle, row, label)]
+    if cycle.plan.rank[row] >= 0:
+        sentences += [_standing(cycle, row), *_ahead(cycle, row), *_next_tier(cycle, policy, row)]
+    elif snap.jobs.state[row] not in (JobState.COMPLETED, JobState.FAILED):
+        sentences.append("It is not in a partition that slurm_dl manages: only Slurm orders it.")
+    sentences += _handover(cycle, job_id)
+    note = cycle.plan.notes.get(job_id)
+    if note:
+        sentences.append(f"At the last look: {note}.")
+    sentences += _opted(cycle, row, job_id)
+    if text and text.reason and text.reason != "None":
+        sentences.append(f"Slurm's own reason: {text.reason}.")
+    return [*sentences, *_told(history)]
+
+
+def _state(cycle: Cycle, row: int, label: str) -> str:
+    snap = cycle.snapshot
+    jobs, now_s = snap.jobs, snap.now_s
+    state = JobState(int(jobs.state[row]))
+    gpus = f"{jobs.gpus[row]:g} GPU" + ("" if jobs.gpus[row] == 1 else "s")
+    if state is JobState.RUNNING:
+        return f"Job {label} is running on {gpus} for {span(now_s - jobs.start_s[row])}."
+    if state is JobState.PENDING:
+        since = span(now_s - snap.memory.last_ran_s[row])
+        again = " (it has run before)" if snap.memory.ran_s[row] > 0 else ""
+        return f"Job {label} waits for {gpus} since {since}{again}."
+    return f"Job {label} is {state.name.lower()}."
+
+
+def _standing(cycle: Cycle, row: int) -> str:
+    plan, memory = cycle.plan, cycle.snapshot.memory
+    hours = memory.attained_gpu_s[row] / 3600
+    live = int((plan.rank >= 0).sum())
+    return (
+        f"It has rank {plan.rank[row] + 1} of {live}, in tier {plan.tier[row]}, "
+        f"with {hours:.2f} GPU-hours of service so far."
+    )
+
+
+def _ahead(cycle: Cycle, row: int) -> list[str]:
+    plan, jobs, snap = cycle.plan, cycle.snapshot.jobs, cycle.snapshot
+    if jobs.state[row] != JobState.PENDING:
+        return []
+    before = np.flatnonzero((plan.rank >= 0) & (plan.rank < plan.rank[row]))
+    if not len(before):
+        return ["Nobody is ahead of it."]
+    running = before[jobs.state[before] == JobState.RUNNING]
+    waiting = before[jobs.state[before] == JobState.PENDING]
+    first = waiting[np.argsort(plan.rank[waiting])][:5]
+    names = ", ".join(_label(snap.seen.texts, int(jobs.job_id[r])) for r in first)
+    sentence = f"Ahead of it are {len(running)} running and {len(waiting)} waiting jobs"
+    return [sentence + (f", first {names}." if names else ".")]
+
+
+def _label(texts: Mapping[JobId, object], job_id: int) -> str:
+    text = texts.get(JobId(job_id))
+    return str(getattr(text, "label", job_id))
+
+
+def _next_tier(cycle: Cycle, policy: Policy, row: int) -> list[str]:
+    edges = getattr(policy, "thresholds_gpu_s", ())
+    tier = int(cycle.plan.tier[row])
+    if tier >= len(edges):
+        return ["It is in the last tier." if edges else ""] if edges else []
+    memory = cycle.snapshot.memory
+    left_gpu_s = edges[tier] - (memory.attained_gpu_s[row] - memory.forgiven_gpu_s[row])
+    gpus = float(cycle.snapshot.jobs.gpus[row])
+    if not (gpus > 0 and math.isfinite(left_gpu_s)):
+        return []
+    return [
+        f"It sinks into tier {tier + 1} after {left_gpu_s / 3600:.2f} more GPU-hours, "
+        f"{span(left_gpu_s / gpus)} of running."
+    ]
+
+
+def _handover(cycle: Cycle, job_id: JobId) -> list[str]:
+    sentences = []
+    for handover in cycle.snapshot.handovers:
+        victims = ", ".join(str(v.run.job_id) for v in handover.victims)
+        if job_id in handover.beneficiaries:
+            nodes = ", ".join(handover.nodes[:4]) + (" ..." if len(handover.nodes) > 4 else "")  # noqa: PLR2004
+            sentences.append(
+                f"Hand-over {handover.handover_id} is freeing GPUs for it: "
+                f"{victims} give way on {nodes}."
+            )
+        for victim in handover.victims:
+            if victim.run.job_id != job_id:
+                continue
+            best = ", ".join(str(b) for b in handover.beneficiaries[:3])
+            done = {
+                VictimState.CHOSEN: "it has been chosen to give way",
+                VictimState.SIGNALLING: f"it is being sent {victim.contract.signal}",
+                VictimState.SIGNALLED: (
+                    f"it was sent {victim.contract.signal} and has "
+                    f"{victim.contract.grace_s:.0f} s to save its work"
+                ),
+                VictimState.REQUEUING: "it is being requeued",
+                VictimState.GONE: f"it has given way ({victim.outcome})",
+            }[victim.state]
+            sentences.append(f"Hand-over {handover.handover_id} for {best}: {done}.")
+    return sentences
+
+
+def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
+    snap = cycle.snapshot
+    claim = snap.seen.claim(job_id)
+    times = int(snap.memory.preemptions[row])
+    count = f"It has been preempted {times} time{'' if times == 1 else 's'}." if times else ""
+    if claim.contract is None:
+        return ["It has not opted in to preemption and is never signalled or requeued."]
+    agreed = (
+        f"If it has to give way it gets {claim.contract.signal} and up to "
+        f"{claim.contract.grace_s:.0f} s to save its work."
+    )
+    return [agreed, count] if count else [agreed]
+
+
+def _told(history: Sequence[Mapping[str, object]]) -> list[str]:
+    return [
+        f"{entry.get('time', '?')}: {entry.get('action', '?')}: {entry.get('reason', '')}"
+        f" ({entry.get('result', '?')})"
+        for entry in history
+    ]
+
+
+def span(seconds: float) -> str:
+    """A duration in the two largest units people think in."""
+    whole = max(0, round(float(seconds)))
+    for size, unit, small, lesser in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // small
+            return f"{whole // size} {unit}" + (f" {rest} {lesser}" if rest else "")
+    return f"{whole} s"

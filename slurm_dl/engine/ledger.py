@@ -1,0 +1,255 @@
+"""What we remember and Slurm does not, and the rule that it is written down before it is done.
+
+The ledger lives in memory and in a `Store`. Each step of a hand-over is stored before it is
+tried (`begin`) and again once its result is known (`settle`), so a daemon killed at any instant
+finds on its next start at least everything it may have done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from slurm_dl.engine.service import EndedRun, Service, fold, remembered
+from slurm_dl.model.handover import Handover, Seal, Victim, VictimState
+from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.plan import (
+    Action,
+    Attach,
+    CloseHandover,
+    Detach,
+    MarkGone,
+    OpenHandover,
+    Promote,
+    Requeue,
+    Reserve,
+    SetSiteFactor,
+    Signal,
+    Unseal,
+)
+from slurm_dl.model.snapshot import Observed, Snapshot
+
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """GPUs that were taken back from one run.
+
+    Attributes:
+        at_s: When the run was seen gone, epoch seconds.
+        gpus: GPUs it held.
+        notice_s: Time from the signal until it was gone, seconds.
+    """
+
+    at_s: float
+    job_id: JobId
+    gpus: float
+    notice_s: float
+    handover_id: HandoverId
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """Everything a store holds."""
+
+    service: Service
+    handovers: tuple[Handover, ...]
+    next_handover_id: HandoverId
+    taken: tuple[Taken, ...]
+
+
+class Store(Protocol):
+    """Where the ledger survives the daemon. Every call is durable when it returns."""
+
+    def load(self) -> Memory:
+        """All that is stored."""
+
+    def save(
+        self,
+        jobs: Service,
+        *,
+        ended: Sequence[EndedRun] = (),
+        forgotten: Sequence[int] = (),
+    ) -> None:
+        """Insert or replace these jobs, add the runs that ended, drop the forgotten jobs."""
+
+    def save_handover(self, handover: Handover, *, closed: str = "") -> None:
+        """Insert or replace one hand-over; *closed* says why it is over."""
+
+    def save_taken(self, taken: Taken) -> None:
+        """Add one."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+
+
+class Ledger:
+    """The memory of one daemon; the only mutable thing the engine has."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        memory = store.load()
+        self._service = memory.service
+        self._handovers = {h.handover_id: h for h in memory.handovers}
+        self._next_id = memory.next_handover_id
+        self._taken = [*memory.taken]
+
+    @property
+    def handovers(self) -> tuple[Handover, ...]:
+        """Hand-overs that are not closed."""
+        return tuple(self._handovers.values())
+
+    @property
+    def service(self) -> Service:
+        """The columns as they stand."""
+        return self._service
+
+    def book(self, seen: Observed) -> None:
+        """Fold one observation in, and store what it changed."""
+        folded = fold(self._service, seen)
+        self._service = folded.service
+        if folded.changed.any() or folded.ended or folded.forgotten:
+            self._store.save(
+                folded.service.take(folded.changed),
+                ended=folded.ended,
+                forgotten=folded.forgotten,
+            )
+
+    def adopt_site_factors(self, factors: dict[JobId, int]) -> None:
+        """Take over what Slurm says the SiteFactors are, where the ledger knows the job."""
+        known = [j for j in factors if _has(self._service, j)]
+        self._change(known, site_factor=[factors[j] for j in known])
+
+    def snapshot(self, seen: Observed, partitions: frozenset[str]) -> Snapshot:
+        """*seen* with everything remembered beside it."""
+        return Snapshot(
+            seen=seen,
+            memory=remembered(self._service, seen.jobs),
+            managed=np.array([p in partitions for p in seen.partitions], dtype=np.bool_),
+            handovers=self.handovers,
+            next_handover_id=self._next_id,
+            preempted_gpus_last_hour=sum(
+                t.gpus for t in self._taken if t.at_s > seen.now_s - HOUR_S
+            ),
+        )
+
+    def begin(self, action: Action) -> None:
+        """Write down that *action* is about to be tried, where that matters after a crash."""
+        match action:
+            case OpenHandover(handover=handover):
+                self._next_id = HandoverId(max(self._next_id, handover.handover_id + 1))
+                self._keep(handover)
+            case Signal(handover_id=hid, run=run):
+                self._turn(
+                    hid, run.job_id, lambda v: dataclasses.replace(v, state=VictimState.SIGNALLING)
+                )
+            case Requeue(handover_id=hid, run=run):
+                self._turn(
+                    hid, run.job_id, lambda v: dataclasses.replace(v, state=VictimState.REQUEUING)
+                )
+            case _:
+                pass
+
+    def settle(self, action: Action, now_s: float) -> None:
+        """Write down that *action* succeeded at *now_s*."""
+        match action:
+            case SetSiteFactor(job_id=job_id, value=value):
+                self._change([job_id], site_factor=[value])
+            case Promote(job_id=job_id):
+                self._forgive(job_id)
+            case Reserve(handover_id=hid):
+                self._keep(dataclasses.replace(self._handovers[hid], seal=Seal.STANDING))
+            case Attach(handover_id=hid, job_id=job_id):
+                handover = self._handovers[hid]
+                attached = (*handover.attached, job_id)
+                self._keep(dataclasses.replace(handover, attached=attached))
+            case Signal(handover_id=hid, run=run):
+                self._turn(
+                    hid,
+                    run.job_id,
+                    lambda v: dataclasses.replace(
+                        v, state=VictimState.SIGNALLED, signalled_s=now_s
+                    ),
+                )
+                self._change([run.job_id], last_preempted_s=[now_s])
+            case MarkGone():
+                self._mark_gone(action, now_s)
+            case Unseal(handover_id=hid) if hid is not None:
+                self._keep(dataclasses.replace(self._handovers[hid], seal=Seal.RELEASED))
+            case CloseHandover(handover_id=hid, outcome=outcome):
+                self._store.save_handover(self._handovers.pop(hid), closed=outcome)
+            case OpenHandover() | Requeue() | Detach() | Unseal():
+                pass
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
+
+    def _mark_gone(self, action: MarkGone, now_s: float) -> None:
+        handover = self._handovers[action.handover_id]
+        victim = next(v for v in handover.victims if v.run.job_id == action.job_id)
+        self._turn(
+            action.handover_id,
+            action.job_id,
+            lambda v: dataclasses.replace(
+                v, state=VictimState.GONE, gone_s=now_s, outcome=action.outcome
+            ),
+        )
+        if action.outcome != "requeued" or victim.state is VictimState.CHOSEN:
+            return
+        row = int(self._service.rows_of(np.array([action.job_id]))[0])
+        self._change([action.job_id], preemptions=[int(self._service.preemptions[row]) + 1])
+        taken = Taken(
+            at_s=now_s,
+            job_id=action.job_id,
+            gpus=victim.gpus,
+            notice_s=now_s - victim.signalled_s if victim.signalled_s else 0.0,
+            handover_id=action.handover_id,
+        )
+        self._taken = [t for t in self._taken if t.at_s > now_s - HOUR_S] + [taken]
+        self._store.save_taken(taken)
+
+    def _forgive(self, job_id: JobId) -> None:
+        row = int(self._service.rows_of(np.array([job_id]))[0])
+        self._change(
+            [job_id],
+            forgiven_gpu_s=[float(self._service.attained_gpu_s[row])],
+            forgiven_ran_s=[float(self._service.ran_s[row])],
+        )
+
+    def _change(self, job_ids: Sequence[JobId], **columns: Sequence[float]) -> None:
+        """Replace some values of some known jobs, and store those jobs."""
+        known = [i for i, j in enumerate(job_ids) if _has(self._service, j)]
+        if not known:
+            return
+        rows = self._service.rows_of(np.array([job_ids[i] for i in known], dtype=np.int64))
+        replaced = {}
+        for name, values in columns.items():
+            column = getattr(self._service, name).copy()
+            column[rows] = [values[i] for i in known]
+            replaced[name] = column
+        self._service = dataclasses.replace(self._service, **replaced)
+        self._store.save(self._service.take(rows))
+
+    def _turn(
+        self, handover_id: HandoverId, job_id: JobId, change: Callable[[Victim], Victim]
+    ) -> None:
+        handover = self._handovers[handover_id]
+        victims: Iterable[Victim] = (
+            change(v) if v.run.job_id == job_id else v for v in handover.victims
+        )
+        self._keep(dataclasses.replace(handover, victims=tuple(victims)))
+
+    def _keep(self, handover: Handover) -> None:
+        self._store.save_handover(handover)
+        self._handovers[handover.handover_id] = handover
+
+
+def _has(service: Service, job_id: JobId) -> bool:
+    row = int(np.searchsorted(service.job_id, job_id))
+    return row < len(service) and int(service.job_id[row]) == job_id

@@ -1,0 +1,222 @@
+"""For whom to take GPUs back, and from whom: new hand-overs, as data.
+
+Walks the waiting jobs from the best down. What fits into free room is Slurm's to start. For one
+that does not fit, a set of worse-placed victims is looked for that makes it startable; the jobs
+after it that fit into the same freed room join as further beneficiaries, so that the seal
+does not keep the GPUs from those they are for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.engine.guard import Victims, not_beneficiary
+from slurm_dl.engine.room import Need, NodeRows, Room, need_of
+from slurm_dl.engine.settings import Preemption
+from slurm_dl.engine.victims import choose_victims, lost_gpu_s
+from slurm_dl.model.handover import Handover, Run, Victim
+from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.jobs import I16, I32
+from slurm_dl.model.snapshot import Snapshot
+
+OPEN = -1
+"""Owner of a node that no hand-over has sealed."""
+
+FORBIDDEN = -2
+"""Owner of a node that a hand-over of an earlier cycle has sealed."""
+
+
+@dataclass(slots=True, eq=False)
+class _Draft:
+    """A hand-over in the making."""
+
+    victims: tuple[int, ...]
+    best_victim_tier: int
+    beneficiaries: list[int] = field(default_factory=list)
+    nodes: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Standing:
+    """What the order says about each job, as the search needs it.
+
+    Attributes:
+        tier: ``(n,)`` tier of each job.
+        rank: ``(n,)`` rank of each job.
+        target: Jobs that should hold GPUs by the policy; they are stopped last.
+    """
+
+    tier: I16
+    rank: I32
+    target: frozenset[JobId]
+
+
+def new_handovers(
+    snap: Snapshot,
+    waiting: npt.NDArray[np.int64],
+    candidates: Victims,
+    standing: Standing,
+    limits: Preemption,
+) -> tuple[list[Handover], dict[JobId, str]]:
+    """Hand-overs to begin now, and for waiting jobs why nothing is taken back for them.
+
+    Args:
+        waiting: Rows of the jobs that could start if there were room, best first.
+    """
+    if not len(waiting):
+        return [], {}
+    search = _Search(snap, candidates, standing, limits)
+    notes = {}
+    for row in waiting.tolist():
+        reason = search.visit(row)
+        if reason:
+            notes[JobId(int(snap.jobs.job_id[row]))] = reason
+    return [_handover(snap, d, i) for i, d in enumerate(search.drafts)], notes
+
+
+class _Search:
+    """One walk over the waiting jobs, filling up the room as it goes."""
+
+    def __init__(
+        self, snap: Snapshot, candidates: Victims, standing: Standing, limits: Preemption
+    ) -> None:
+        self._snap = snap
+        self._candidates = candidates
+        self._tier = standing.tier
+        self._limits = limits
+        self._room = Room.free_in(snap)
+        self._owner = np.full(len(snap.seen.nodes), OPEN, dtype=np.int64)
+        sealed = {name for h in snap.handovers for name in h.nodes}
+        self._owner[[name in sealed for name in snap.seen.nodes.name]] = FORBIDDEN
+        self._spoken_for = {b for h in snap.handovers for b in h.beneficiaries}
+        self._gpus_last_hour = snap.preempted_gpus_last_hour
+        job_id = snap.jobs.job_id
+        self._dispensable = sorted(
+            candidates.may.tolist(),
+            key=lambda r: (int(job_id[r]) in standing.target, -int(standing.rank[r])),
+        )
+        self.drafts: list[_Draft] = []
+
+    def visit(self, row: int) -> str:
+        """Find room for the waiting job at *row*; why nothing is taken back for it, if so."""
+        if JobId(int(self._snap.jobs.job_id[row])) in self._spoken_for:
+            return ""
+        need = need_of(self._snap, row)
+        free = self._room.place(need, within=self._owner == OPEN)
+        if free is not None:
+            self._room.take(need, free)
+            return "there is room for it: Slurm is to start it in its next pass"
+        reason = not_beneficiary(self._snap, row)
+        if reason or self._joins(row, need):
+            return reason
+        return self._opens(row, need)
+
+    def _joins(self, row: int, need: Need) -> bool:
+        """Let the job share the room that a hand-over of this plan frees, if it may and fits."""
+        for index, draft in enumerate(self.drafts):
+            if self._tier[row] >= draft.best_victim_tier:
+                continue
+            if len(draft.beneficiaries) >= self._limits.max_beneficiaries:
+                continue
+            rows = self._room.place(need, within=(self._owner == OPEN) | (self._owner == index))
+            if rows is not None:
+                self._seat(row, need, rows, index)
+                return True
+        return False
+
+    def _opens(self, row: int, need: Need) -> str:
+        """Draft a hand-over for the job; the reason if that can't be done."""
+        limits = self._limits
+        if not limits.enabled:
+            return "preemption is switched off"
+        if len(self._snap.handovers) + len(self.drafts) >= limits.max_handovers:
+            return f"{limits.max_handovers} hand-overs are under way, the most allowed"
+        worse = [r for r in self._dispensable if self._tier[r] > self._tier[row]]
+        if not worse:
+            return self._nobody_to_stop(row)
+        victims = choose_victims(
+            self._snap,
+            self._room,
+            need,
+            candidates=worse,
+            cost_gpu_s=lost_gpu_s(self._snap, worse, limits.checkpoint_cost_s),
+            within=self._owner == OPEN,
+        )
+        if victims is None:
+            return "stopping all jobs of lower tiers that may be stopped would not make room for it"
+        reason = self._too_much(victims)
+        if not reason:
+            self._draft(row, need, victims)
+        return reason
+
+    def _too_much(self, victims: tuple[int, ...]) -> str:
+        limits = self._limits
+        if len(victims) > limits.max_victims:
+            return f"it would take {len(victims)} victims, {limits.max_victims} are allowed"
+        gpus = float(self._snap.jobs.gpus[list(victims)].sum())
+        if limits.max_gpus_per_hour and self._gpus_last_hour + gpus > limits.max_gpus_per_hour:
+            return (
+                f"{self._gpus_last_hour:.0f} GPUs were preempted in the last hour, {gpus:.0f} more "
+                f"would pass the limit of {limits.max_gpus_per_hour:.0f}"
+            )
+        self._gpus_last_hour += gpus
+        return ""
+
+    def _draft(self, row: int, need: Need, victims: tuple[int, ...]) -> None:
+        draft = _Draft(victims, best_victim_tier=min(int(self._tier[v]) for v in victims))
+        index = len(self.drafts)
+        self.drafts.append(draft)
+        for victim in victims:
+            self._room.release(self._snap, victim)
+            self._dispensable.remove(victim)
+            freed = self._snap.seen.held.nodes_of(victim)
+            self._owner[freed] = index
+            draft.nodes.update(freed.tolist())
+        rows = self._room.place(need, within=(self._owner == OPEN) | (self._owner == index))
+        if rows is None:
+            msg = f"victims {victims} were said to make room for row {row}, and do not"
+            raise AssertionError(msg)
+        self._seat(row, need, rows, index)
+
+    def _seat(self, row: int, need: Need, rows: NodeRows, index: int) -> None:
+        draft = self.drafts[index]
+        self._room.take(need, rows)
+        self._owner[rows] = index
+        draft.nodes.update(rows.tolist())
+        draft.beneficiaries.append(row)
+
+    def _nobody_to_stop(self, row: int) -> str:
+        worse = [
+            reason
+            for victim, reason in zip(
+                self._candidates.rows.tolist(), self._candidates.protected, strict=True
+            )
+            if reason and self._tier[victim] > self._tier[row]
+        ]
+        if not worse:
+            return "no job of a lower tier is running"
+        commonest = max(sorted(set(worse)), key=worse.count)
+        return f"none of the {len(worse)} running jobs of lower tiers may be stopped: {commonest}"
+
+
+def _handover(snap: Snapshot, draft: _Draft, index: int) -> Handover:
+    jobs, seen = snap.jobs, snap.seen
+    victims = []
+    for row in draft.victims:
+        job_id = JobId(int(jobs.job_id[row]))
+        contract = seen.claim(job_id).contract
+        if contract is None:
+            msg = f"job {job_id} was chosen as a victim without a contract"
+            raise AssertionError(msg)
+        run = Run(job_id, float(jobs.start_s[row]), int(jobs.restarts[row]))
+        victims.append(Victim(run=run, gpus=float(jobs.gpus[row]), contract=contract))
+    return Handover(
+        handover_id=HandoverId(snap.next_handover_id + index),
+        opened_s=snap.now_s,
+        beneficiaries=tuple(JobId(int(jobs.job_id[r])) for r in draft.beneficiaries),
+        victims=tuple(victims),
+        nodes=tuple(seen.nodes.name[n] for n in sorted(draft.nodes)),
+    )

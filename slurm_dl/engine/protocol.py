@@ -1,0 +1,259 @@
+"""What comes next in a hand-over. A pure function of the hand-over and the snapshot.
+
+The order is fixed: write it down, lower the victims' SiteFactor, seal the nodes with a reservation,
+let the beneficiaries use it, signal, wait for acknowledgement, exit or grace, and only then, if it
+is still the same run, requeue; after that only what the next snapshot shows counts. Until a
+signal may have been sent everything can be undone; from then on all victims go.
+
+Because each step is derived from what is written down and what is seen, a daemon that was killed
+anywhere goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from slurm_dl.engine.settings import Preemption
+from slurm_dl.model.handover import Handover, Seal, Victim, VictimState, reservation_name
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import I64, Held, JobState
+from slurm_dl.model.plan import (
+    Action,
+    Attach,
+    CloseHandover,
+    Detach,
+    MarkGone,
+    Requeue,
+    Reserve,
+    SetSiteFactor,
+    Signal,
+    Unseal,
+)
+from slurm_dl.model.snapshot import Snapshot
+
+LIVE = (JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED)
+
+
+def next_steps(
+    handover: Handover,
+    snap: Snapshot,
+    rows: dict[JobId, int],
+    wanted: I64,
+    limits: Preemption,
+) -> list[Action]:
+    """The actions that bring *handover* on, in order; each is right only if those before succeed.
+
+    Args:
+        rows: Row in `Jobs` of each job id.
+        wanted: ``(n,)`` SiteFactor each job should have.
+        limits: The site's limits.
+    """
+    seen_gone = {v.run.job_id: how for v in handover.victims if (how := _gone(v, snap, rows))}
+    marks = [
+        MarkGone(
+            handover_id=handover.handover_id,
+            job_id=v.run.job_id,
+            outcome=seen_gone[v.run.job_id],
+            why=f"its run has ended: {seen_gone[v.run.job_id]}",
+        )
+        for v in handover.victims
+        if v.state is not VictimState.GONE and v.run.job_id in seen_gone
+    ]
+    left = [
+        v
+        for v in handover.victims
+        if v.state is not VictimState.GONE and v.run.job_id not in seen_gone
+    ]
+    if not handover.signalled:
+        reason = _no_longer_right(handover, snap, rows, limits)
+        if reason:
+            return [*marks, *_wind_up(handover, snap, rows, reason)]
+        return [
+            *_lower(handover, snap, rows, wanted),
+            *_seal(handover, snap, rows, limits),
+            *_signals(handover, left),
+        ]
+    if left:
+        if snap.now_s - handover.opened_s > _patience_s(handover, limits):
+            return [*marks, *_give_up(handover, left)]
+        return [*marks, *_signals(handover, left), *_requeues(handover, left, snap, rows)]
+    reason = _served(handover, snap, rows, limits)
+    return [*marks, *_wind_up(handover, snap, rows, reason)] if reason else [*marks]
+
+
+def _gone(victim: Victim, snap: Snapshot, rows: dict[JobId, int]) -> str:
+    """How the victim's run ended, in a word; empty while it has not."""
+    row = rows.get(victim.run.job_id)
+    if row is None:
+        return "left"
+    state, jobs = snap.jobs.state[row], snap.jobs
+    if state in (JobState.COMPLETED, JobState.FAILED):
+        return "finished"
+    if int(jobs.restarts[row]) != victim.run.restarts or state == JobState.PENDING:
+        return "requeued"
+    if state in LIVE and float(jobs.start_s[row]) != victim.run.start_s:
+        return "requeued"
+    return ""
+
+
+def _no_longer_right(
+    handover: Handover, snap: Snapshot, rows: dict[JobId, int], limits: Preemption
+) -> str:
+    """Why a hand-over that has signalled nobody is to be undone; empty if it is still right."""
+    if not limits.enabled:
+        return "preemption was switched off"
+    for victim in handover.victims:
+        row = rows.get(victim.run.job_id)
+        if row is None or _gone(victim, snap, rows) or snap.jobs.state[row] != JobState.RUNNING:
+            return "a victim ended by itself"
+        if snap.seen.claim(victim.run.job_id).contract != victim.contract:
+            return "a victim changed its contract"
+    if not any(_is_waiting(b, snap, rows) for b in handover.beneficiaries):
+        return "no beneficiary is waiting any more"
+    if snap.now_s - handover.opened_s > limits.handover_timeout_s:
+        return "it could not be begun in time"
+    return ""
+
+
+def _is_waiting(job_id: JobId, snap: Snapshot, rows: dict[JobId, int]) -> bool:
+    row = rows.get(job_id)
+    if row is None:
+        return False
+    return bool(
+        snap.jobs.state[row] == JobState.PENDING
+        and snap.jobs.held[row] == Held.NO
+        and snap.jobs.priority[row] > 0
+    )
+
+
+def _lower(
+    handover: Handover, snap: Snapshot, rows: dict[JobId, int], wanted: I64
+) -> Iterator[Action]:
+    for victim in handover.victims:
+        row = rows[victim.run.job_id]
+        if snap.memory.site_factor[row] != wanted[row]:
+            yield SetSiteFactor(
+                job_id=victim.run.job_id,
+                value=int(wanted[row]),
+                why="it is to be preempted and must not start again before its turn",
+                handover_id=handover.handover_id,
+            )
+
+
+def _seal(
+    handover: Handover, snap: Snapshot, rows: dict[JobId, int], limits: Preemption
+) -> Iterator[Action]:
+    waiting = [b for b in handover.beneficiaries if _is_waiting(b, snap, rows)]
+    if handover.seal is Seal.WANTED:
+        uids = sorted({int(snap.jobs.uid[rows[b]]) for b in waiting})
+        yield Reserve(
+            handover_id=handover.handover_id,
+            nodes=handover.nodes,
+            uids=tuple(uids),
+            duration_s=limits.handover_timeout_s,
+            why=f"keeps the freed GPUs for {_names(waiting)}",
+        )
+    for job_id in waiting:
+        if job_id not in handover.attached:
+            yield Attach(
+                handover_id=handover.handover_id,
+                job_id=job_id,
+                why="it is to start on the GPUs that are being freed",
+            )
+
+
+def _signals(handover: Handover, left: list[Victim]) -> Iterator[Action]:
+    for victim in left:
+        # SIGNALLING: a daemon died between writing it down and sending. Asking twice does no harm.
+        if victim.state in (VictimState.CHOSEN, VictimState.SIGNALLING):
+            yield Signal(
+                handover_id=handover.handover_id,
+                run=victim.run,
+                signal=victim.contract.signal,
+                target=victim.contract.target,
+                why=f"{_names(handover.beneficiaries)} come first",
+            )
+
+
+def _requeues(
+    handover: Handover, left: list[Victim], snap: Snapshot, rows: dict[JobId, int]
+) -> Iterator[Action]:
+    for victim in left:
+        if victim.state not in (VictimState.SIGNALLED, VictimState.REQUEUING):
+            continue
+        if snap.jobs.state[rows[victim.run.job_id]] != JobState.RUNNING:
+            continue  # It is ending already, by our requeue or by itself.
+        acked = snap.seen.claim(victim.run.job_id).acked_run == victim.run.restarts
+        waited_s = snap.now_s - victim.signalled_s
+        if acked and victim.contract.requeued_by == "daemon":
+            why = f"it acknowledged its checkpoint within {waited_s:.0f} s"
+        elif waited_s >= victim.contract.grace_s:
+            why = f"its grace of {victim.contract.grace_s:.0f} s is over"
+        else:
+            continue
+        yield Requeue(handover_id=handover.handover_id, run=victim.run, why=why)
+
+
+def _served(handover: Handover, snap: Snapshot, rows: dict[JobId, int], limits: Preemption) -> str:
+    """Why a hand-over whose victims are all gone is over; empty while beneficiaries may start."""
+    if not any(_is_waiting(b, snap, rows) for b in handover.beneficiaries):
+        return "all beneficiaries were served"
+    if any(v.state is not VictimState.GONE for v in handover.victims):
+        return ""  # The last one was only now seen to be gone.
+    if snap.now_s - max(v.gone_s for v in handover.victims) > limits.start_margin_s:
+        return "Slurm did not start all beneficiaries in time"
+    return ""
+
+
+def _patience_s(handover: Handover, limits: Preemption) -> float:
+    """How long a hand-over may take before victims that will not go are let go."""
+    return limits.handover_timeout_s + max(v.contract.grace_s for v in handover.victims)
+
+
+def _give_up(handover: Handover, left: list[Victim]) -> Iterator[Action]:
+    for victim in left:
+        yield MarkGone(
+            handover_id=handover.handover_id,
+            job_id=victim.run.job_id,
+            outcome="refused",
+            why="Slurm neither signalled nor requeued it in time; it is left alone",
+        )
+
+
+def _wind_up(
+    handover: Handover, snap: Snapshot, rows: dict[JobId, int], reason: str
+) -> Iterator[Action]:
+    name = reservation_name(handover.handover_id)
+    for job_id in handover.beneficiaries:
+        row = rows.get(job_id)
+        attached = job_id in handover.attached or snap.seen.reserved.get(job_id) == name
+        if attached and row is not None and snap.jobs.state[row] == JobState.PENDING:
+            yield Detach(
+                job_id=job_id,
+                why=f"hand-over {handover.handover_id} is over: {reason}",
+                handover_id=handover.handover_id,
+            )
+    # Also when it was only WANTED: a daemon may have died right after creating it.
+    yield Unseal(name=name, handover_id=handover.handover_id, why=reason)
+    yield CloseHandover(handover_id=handover.handover_id, outcome=reason, why=reason)
+
+
+def strays(snap: Snapshot, rows: dict[JobId, int]) -> Iterator[Action]:
+    """Clear what a hand-over that nobody remembers has left in Slurm."""
+    known = {reservation_name(h.handover_id) for h in snap.handovers}
+    for job_id, name in snap.seen.reserved.items():
+        if name not in known and snap.jobs.state[rows[job_id]] == JobState.PENDING:
+            yield Detach(job_id=job_id, why=f"reservation {name} belongs to no open hand-over")
+    for reservation in snap.seen.reservations:
+        if reservation.name not in known and reservation.end_s > snap.now_s + 60:
+            yield Unseal(
+                name=reservation.name, handover_id=None, why="it belongs to no open hand-over"
+            )
+
+
+def _names(job_ids: tuple[JobId, ...] | list[JobId]) -> str:
+    """The first few ids, for a reason in words."""
+    shown = ", ".join(str(j) for j in job_ids[:3])
+    more = len(job_ids) - 3
+    noun = "job" if len(job_ids) == 1 else "jobs"
+    return f"{noun} {shown}" + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,282 @@
+"""Attained service: what each job has received over all its runs, folded out of observations.
+
+Slurm forgets it: a requeue clears start and end times and overwrites the submit time. So each
+observation is folded into columns of our own, and only what was really allocated counts: the time
+between two observations with the GPUs then held, the part before the first observation from
+Slurm's start time, the part after the last one from Slurm's end or requeue time.
+
+Hot path: everything is a column over the jobs known so far, sorted by job id; no Python per job.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.model.jobs import F64, I32, I64, Bool, Jobs, JobState
+from slurm_dl.model.snapshot import Observed, Remembered
+
+Column = npt.NDArray[Any]
+
+FORGET_AFTER_S = 7 * 86400.0
+"""A job Slurm has not listed for this long is dropped; far above MinJobAge and any outage."""
+
+HOLDS = (JobState.RUNNING, JobState.SUSPENDED)
+OVER = (JobState.COMPLETED, JobState.FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Service:
+    """The ledger's columns, k rows sorted by job id.
+
+    Attributes:
+        job_id: ``(k,)`` ids, strictly increasing.
+        first_submit_s: ``(k,)`` submit time before any requeue, epoch seconds.
+        restarts: ``(k,)`` restart count when last seen.
+        run_start_s: ``(k,)`` start of the run under way, epoch seconds; 0 if none.
+        counted_to_s: ``(k,)`` the run under way is accounted for up to here, epoch seconds.
+        run_gpus: ``(k,)`` GPUs it held when last seen.
+        run_gpu_s: ``(k,)`` GPU-seconds of the run under way so far.
+        attained_gpu_s: ``(k,)`` GPU-seconds over all runs, the one under way included.
+        ran_s: ``(k,)`` seconds over all runs, the one under way included.
+        forgiven_gpu_s: ``(k,)`` see `Remembered`.
+        forgiven_ran_s: ``(k,)`` see `Remembered`.
+        last_ran_s: ``(k,)`` see `Remembered`.
+        preemptions: ``(k,)`` see `Remembered`.
+        last_preempted_s: ``(k,)`` see `Remembered`.
+        site_factor: ``(k,)`` see `Remembered`.
+        last_seen_s: ``(k,)`` when Slurm last listed it, epoch seconds.
+        over: ``(k,)`` bool, it has finished.
+    """
+
+    job_id: I64
+    first_submit_s: F64
+    restarts: I32
+    run_start_s: F64
+    counted_to_s: F64
+    run_gpus: F64
+    run_gpu_s: F64
+    attained_gpu_s: F64
+    ran_s: F64
+    forgiven_gpu_s: F64
+    forgiven_ran_s: F64
+    last_ran_s: F64
+    preemptions: I32
+    last_preempted_s: F64
+    site_factor: I64
+    last_seen_s: F64
+    over: Bool
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+    @classmethod
+    def empty(cls) -> Self:
+        """A ledger that knows no job."""
+        return cls(**{name: np.zeros(0, dtype=dt) for name, dt in DTYPES.items()})
+
+    def columns(self) -> dict[str, Column]:
+        """Every column by name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    def take(self, rows: npt.NDArray[np.int64] | Bool) -> Self:
+        """The jobs at *rows*, as columns of their own."""
+        return type(self)(**{name: column[rows] for name, column in self.columns().items()})
+
+    def rows_of(self, job_id: I64) -> npt.NDArray[np.int64]:
+        """Row of each id; every id must be known."""
+        return np.searchsorted(self.job_id, job_id)
+
+
+DTYPES: dict[str, type[np.generic]] = {
+    f.name: {"I64": np.int64, "I32": np.int32, "F64": np.float64, "Bool": np.bool_}[str(f.type)]
+    for f in dataclasses.fields(Service)
+}
+"""Column names and their NumPy types."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRun:
+    """One run of a job that is over, as the ledger booked it."""
+
+    job_id: int
+    start_s: float
+    end_s: float
+    gpu_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Folded:
+    """What one observation did to the ledger.
+
+    Attributes:
+        service: The new columns.
+        changed: ``(k,)`` bool, rows that differ from before by more than being seen again.
+        ended: Runs that are over.
+        forgotten: Ids of jobs that were dropped.
+    """
+
+    service: Service
+    changed: Bool
+    ended: tuple[EndedRun, ...]
+    forgotten: tuple[int, ...]
+
+
+def fold(before: Service, seen: Observed) -> Folded:
+    """Book one observation.
+
+    Attained service never falls but when a job id comes back as another job.
+    """
+    now_s = seen.now_s
+    relevant = ~np.isin(seen.jobs.state, OVER) | np.isin(seen.jobs.job_id, before.job_id)
+    jobs = seen.jobs.take(relevant)
+    jobs = jobs.take(np.argsort(jobs.job_id, kind="stable"))
+
+    new = ~np.isin(jobs.job_id, before.job_id)
+    merged = _with_rows(before, jobs, new, now_s)
+    at = merged.rows_of(jobs.job_id)
+    col = {name: column.copy() for name, column in merged.columns().items()}
+
+    reborn = _reborn(merged, at, jobs)
+    for name, value in _fresh(jobs.take(reborn), now_s).columns().items():
+        col[name][at[reborn]] = value
+
+    ended = _close_runs(col, at, jobs, now_s)
+    _count_running(col, at, jobs, now_s)
+
+    col["restarts"][at] = jobs.restarts
+    col["last_seen_s"][at] = now_s
+    col["over"][at] = np.isin(jobs.state, OVER)
+
+    changed = np.zeros(len(merged), dtype=np.bool_)
+    changed[at[new | reborn]] = True
+    for name, column in col.items():
+        if name != "last_seen_s":
+            changed |= column != merged.columns()[name]
+    keep = now_s - col["last_seen_s"] <= FORGET_AFTER_S
+    after = Service(**col)
+    return Folded(
+        service=after.take(keep),
+        changed=changed[keep],
+        ended=ended,
+        forgotten=tuple(after.job_id[~keep].tolist()),
+    )
+
+
+def remembered(service: Service, jobs: Jobs) -> Remembered:
+    """The ledger's columns laid beside *jobs*, which may hold jobs the ledger does not know."""
+    known = np.isin(jobs.job_id, service.job_id)
+    at = service.rows_of(jobs.job_id[known])
+    out: dict[str, Column] = {}
+    for field in dataclasses.fields(Remembered):
+        column = np.zeros(len(jobs), dtype=DTYPES[field.name])
+        column[known] = getattr(service, field.name)[at]
+        out[field.name] = column
+    for name in ("first_submit_s", "last_ran_s"):
+        out[name][~known] = jobs.submit_s[~known]
+    return Remembered(**out)
+
+
+def _fresh(jobs: Jobs, now_s: float) -> Service:
+    """Rows for jobs seen for the first time."""
+    col: dict[str, Column] = {name: np.zeros(len(jobs), dtype=dt) for name, dt in DTYPES.items()}
+    col["job_id"] = jobs.job_id
+    col["first_submit_s"] = jobs.submit_s
+    col["last_ran_s"] = jobs.submit_s
+    col["restarts"] = jobs.restarts
+    col["last_seen_s"] = np.full(len(jobs), now_s)
+    return Service(**col)
+
+
+def _with_rows(before: Service, jobs: Jobs, new: Bool, now_s: float) -> Service:
+    if not new.any():
+        return before
+    fresh = _fresh(jobs.take(new), now_s).columns()
+    old = before.columns()
+    joined = {name: np.concatenate([old[name], fresh[name]]) for name in old}
+    order = np.argsort(joined["job_id"], kind="stable")
+    return Service(**{name: column[order] for name, column in joined.items()})
+
+
+def _reborn(service: Service, at: npt.NDArray[np.int64], jobs: Jobs) -> Bool:
+    """Jobs whose id Slurm has given to another job since (ids wrap at MaxJobId)."""
+    alive = ~np.isin(jobs.state, OVER)
+    fewer: Bool = (jobs.restarts < service.restarts[at]) & alive
+    again: Bool = (
+        service.over[at]
+        & alive
+        & (jobs.restarts == service.restarts[at])
+        & (jobs.submit_s > service.last_seen_s[at])
+    )
+    return fewer | again
+
+
+def _close_runs(
+    col: dict[str, Column],
+    at: npt.NDArray[np.int64],
+    jobs: Jobs,
+    now_s: float,
+) -> tuple[EndedRun, ...]:
+    """Book the end of every run that is no longer the one under way."""
+    start = col["run_start_s"][at]
+    requeues = jobs.restarts - col["restarts"][at]
+    over = np.isin(jobs.state, OVER)
+    other_run = np.isin(jobs.state, (*HOLDS, JobState.PENDING)) & (jobs.start_s != start)
+    closing = np.flatnonzero((start > 0) & ((requeues > 0) | over | other_run))
+    if not len(closing):
+        return ()
+    k = at[closing]
+    # Slurm tells the exact end of a finished run, and the instant of a requeue as submit time.
+    # Where runs were missed altogether nothing is known beyond what has been counted.
+    counted = col["counted_to_s"][k]
+    told = np.select(
+        [requeues[closing] == 1, (requeues[closing] == 0) & over[closing]],
+        [jobs.submit_s[closing], jobs.end_s[closing]],
+        default=0.0,
+    )
+    end = np.clip(told, counted, np.maximum(counted, now_s))
+    more_s = end - counted
+    col["ran_s"][k] += more_s
+    col["run_gpu_s"][k] += more_s * col["run_gpus"][k]
+    col["attained_gpu_s"][k] += more_s * col["run_gpus"][k]
+    col["last_ran_s"][k] = end
+    ended = tuple(
+        EndedRun(job_id=int(j), start_s=float(s), end_s=float(e), gpu_s=float(g))
+        for j, s, e, g in zip(
+            col["job_id"][k], col["run_start_s"][k], end, col["run_gpu_s"][k], strict=True
+        )
+    )
+    for name in ("run_start_s", "counted_to_s", "run_gpus", "run_gpu_s"):
+        col[name][k] = 0
+    return ended
+
+
+def _count_running(
+    col: dict[str, Column],
+    at: npt.NDArray[np.int64],
+    jobs: Jobs,
+    now_s: float,
+) -> None:
+    """Count the time since the last observation for every run under way."""
+    running = (jobs.state == JobState.RUNNING) & (jobs.start_s > 0)
+    paused = (jobs.state == JobState.SUSPENDED) & (jobs.start_s > 0)
+    here = np.flatnonzero(running | paused)
+    k = at[here]
+    begun = col["run_start_s"][k] == 0
+    col["run_start_s"][k[begun]] = jobs.start_s[here][begun]
+    col["counted_to_s"][k[begun]] = np.minimum(jobs.start_s[here][begun], now_s)
+    # A run that was resized is counted at its old size up to now, the size is known no better.
+    col["run_gpus"][k[begun]] = jobs.gpus[here][begun]
+    more_s = np.maximum(now_s - col["counted_to_s"][k], 0.0)
+    # Suspended time holds GPUs but is no service.
+    served_s = np.where(running[here], more_s, 0.0)
+    col["ran_s"][k] += served_s
+    col["run_gpu_s"][k] += served_s * col["run_gpus"][k]
+    col["attained_gpu_s"][k] += served_s * col["run_gpus"][k]
+    col["counted_to_s"][k] += more_s
+    col["last_ran_s"][k] = col["counted_to_s"][k]
+    col["run_gpus"][k] = jobs.gpus[here]

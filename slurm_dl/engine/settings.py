@@ -1,0 +1,59 @@
+"""The site's choices, as the engine needs them. All are limits: none makes it do more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preemption:
+    """When GPUs may be taken back, and how many.
+
+    Attributes:
+        enabled: False: nothing new is begun; what was begun is brought to its end.
+        min_quantum_s: A run is left alone for this long, seconds.
+        cooldown_s: A job is left alone for this long after a preemption, seconds.
+        max_preemptions: Most preemptions of one job in its life; 0 allows none.
+        max_grace_s: A job whose contract asks for more is not preempted, seconds.
+        handover_timeout_s: A hand-over that has not signalled anybody is given up after this, and
+            the reservation of any hand-over lapses by itself after this; seconds.
+        start_margin_s: Time Slurm gets to start the beneficiaries once all GPUs are free, seconds.
+        limit_reserve_s: A run with less than this left of its time limit is left alone, seconds.
+        checkpoint_cost_s: Save plus restore of one job, seconds; weighs victims.
+        max_handovers: Most hand-overs under way at once.
+        max_victims: Most victims of one hand-over.
+        max_beneficiaries: Most beneficiaries of one hand-over.
+        max_gpus_per_hour: Most GPUs taken back in any hour; 0 is no limit.
+    """
+
+    enabled: bool = True
+    min_quantum_s: float = 900.0
+    cooldown_s: float = 900.0
+    max_preemptions: int = 5
+    max_grace_s: float = 600.0
+    handover_timeout_s: float = 900.0
+    start_margin_s: float = 120.0
+    limit_reserve_s: float = 600.0
+    checkpoint_cost_s: float = 60.0
+    max_handovers: int = 4
+    max_victims: int = 64
+    max_beneficiaries: int = 32
+    max_gpus_per_hour: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything a decision depends on besides the snapshot and the policy.
+
+    Attributes:
+        partitions: The partitions that are ours to order.
+        band_width: SiteFactor between two tiers; above what other priority factors can add up to.
+        window: Pending jobs of each partition, best first, whose SiteFactor is kept up to date,
+            and that are looked at for preemption.
+        preemption: Limits on taking GPUs back.
+    """
+
+    partitions: frozenset[str]
+    band_width: int = 10_000_000
+    window: int = 1000
+    preemption: Preemption = Preemption()

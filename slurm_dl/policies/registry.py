@@ -1,0 +1,44 @@
+"""Every policy by its name: ours, and those a site installs as entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from types import MappingProxyType
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.policies.base import Policy
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.policies.fifo import Fifo
+
+ENTRY_POINT_GROUP = "slurm_dl.policies"
+
+POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
+    {policy.name: policy for policy in (DiscreteLas, Fifo)}
+)
+"""The policies that come with the project."""
+
+
+def names() -> tuple[str, ...]:
+    """All names that can stand in the configuration, sorted."""
+    return tuple(sorted({*POLICIES, *(ep.name for ep in entry_points(group=ENTRY_POINT_GROUP))}))
+
+
+def find(name: str) -> type[Policy]:
+    """The policy class called *name*.
+
+    Raises:
+        ConfigError: There is none, or the plugin that provides it cannot be loaded.
+    """
+    if name in POLICIES:
+        return POLICIES[name]
+    for entry in entry_points(group=ENTRY_POINT_GROUP):
+        if entry.name == name:
+            try:
+                plugin: type[Policy] = entry.load()
+            except Exception as err:
+                msg = f"policy {name!r} from {entry.value} cannot be loaded: {err}"
+                raise ConfigError(msg) from err
+            return plugin
+    msg = f"no policy {name!r}; there are {', '.join(names())}"
+    raise ConfigError(msg)
