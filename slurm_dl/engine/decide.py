@@ -14,6 +14,7 @@ from slurm_dl.engine.ranking import (
     choose_target,
     rank_jobs,
     site_factor_writes,
+    unhonoured,
     wanted_site_factor,
 )
 from slurm_dl.engine.settings import Settings
@@ -69,6 +70,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
         target=target,
         actions=actions,
         notes=notes,
+        unhonoured=unhonoured(snap, ranked, settings.band_width),
         wake_at_s=order.next_change_s,
     )
 

@@ -98,16 +98,14 @@ def _next_tier(cycle: Cycle, policy: Policy, row: int) -> list[str]:
     edges = getattr(policy, "thresholds_gpu_s", ())
     tier = int(cycle.plan.tier[row])
     if tier >= len(edges):
-        return ["It is in the last tier." if edges else ""] if edges else []
+        return ["It is in the last tier."] if edges else []
     memory = cycle.snapshot.memory
     left_gpu_s = edges[tier] - (memory.attained_gpu_s[row] - memory.forgiven_gpu_s[row])
     gpus = float(cycle.snapshot.jobs.gpus[row])
     if not (gpus > 0 and math.isfinite(left_gpu_s)):
         return []
-    return [
-        f"It sinks into tier {tier + 1} after {left_gpu_s / 3600:.2f} more GPU-hours, "
-        f"{span(left_gpu_s / gpus)} of running."
-    ]
+    more = f"{left_gpu_s / 3600:.2f} more GPU-hours, {span(left_gpu_s / gpus)} of running"
+    return [f"It sinks into tier {tier + 1} after {more}."]
 
 
 def _handover(cycle: Cycle, job_id: JobId) -> list[str]:

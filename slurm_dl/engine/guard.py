@@ -77,7 +77,7 @@ def victims(snap: Snapshot, limits: Preemption) -> Victims:
             reason = f"it is inside its minimum quantum of {limits.min_quantum_s:.0f} s"
         elif preempted[i] >= limits.max_preemptions:
             reason = f"it has been preempted {preempted[i]} times, the most allowed"
-        elif preempted[i] and since_s[i] < limits.cooldown_s:
+        elif since_s[i] < limits.cooldown_s:
             reason = f"it was preempted less than {limits.cooldown_s:.0f} s ago"
         elif left_s[i] < limits.limit_reserve_s:
             reason = "it is near its time limit"

@@ -120,11 +120,6 @@ class Ledger:
                 forgotten=folded.forgotten,
             )
 
-    def adopt_site_factors(self, factors: dict[JobId, int]) -> None:
-        """Take over what Slurm says the SiteFactors are, where the ledger knows the job."""
-        known = [j for j in factors if _has(self._service, j)]
-        self._change(known, site_factor=[factors[j] for j in known])
-
     def snapshot(self, seen: Observed, partitions: frozenset[str]) -> Snapshot:
         """*seen* with everything remembered beside it."""
         return Snapshot(

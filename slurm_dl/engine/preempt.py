@@ -16,7 +16,7 @@ import numpy.typing as npt
 from slurm_dl.engine.guard import Victims, not_beneficiary
 from slurm_dl.engine.room import Need, NodeRows, Room, need_of
 from slurm_dl.engine.settings import Preemption
-from slurm_dl.engine.victims import choose_victims, lost_gpu_s
+from slurm_dl.engine.victims import choose_victims, reluctance_gpu_s
 from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import I16, I32
@@ -93,11 +93,8 @@ class _Search:
         self._owner[[name in sealed for name in snap.seen.nodes.name]] = FORBIDDEN
         self._spoken_for = {b for h in snap.handovers for b in h.beneficiaries}
         self._gpus_last_hour = snap.preempted_gpus_last_hour
-        job_id = snap.jobs.job_id
-        self._dispensable = sorted(
-            candidates.may.tolist(),
-            key=lambda r: (int(job_id[r]) in standing.target, -int(standing.rank[r])),
-        )
+        self._target = standing.target
+        self._dispensable = sorted(candidates.may.tolist(), key=lambda r: -int(standing.rank[r]))
         self.drafts: list[_Draft] = []
 
     def visit(self, row: int) -> str:
@@ -105,14 +102,23 @@ class _Search:
         if JobId(int(self._snap.jobs.job_id[row])) in self._spoken_for:
             return ""
         need = need_of(self._snap, row)
-        free = self._room.place(need, within=self._owner == OPEN)
-        if free is not None:
-            self._room.take(need, free)
+        if self._fit(row, need, OPEN) == self._snap.jobs.tasks[row]:
             return "there is room for it: Slurm is to start it in its next pass"
         reason = not_beneficiary(self._snap, row)
         if reason or self._joins(row, need):
             return reason
         return self._opens(row, need)
+
+    def _fit(self, row: int, need: Need, owner: int, already: int = 0) -> int:
+        """Place the job, or as many tasks of the pending array as fit; how many that were."""
+        placed = already
+        while placed < self._snap.jobs.tasks[row]:
+            rows = self._room.place(need, within=self._owner == owner)
+            if rows is None:
+                break
+            self._room.take(need, rows)
+            placed += 1
+        return placed
 
     def _joins(self, row: int, need: Need) -> bool:
         """Let the job share the room that a hand-over of this plan frees, if it may and fits."""
@@ -142,7 +148,9 @@ class _Search:
             self._room,
             need,
             candidates=worse,
-            cost_gpu_s=lost_gpu_s(self._snap, worse, limits.checkpoint_cost_s),
+            reluctance_gpu_s=reluctance_gpu_s(
+                self._snap, worse, self._target, limits.checkpoint_cost_s
+            ),
             within=self._owner == OPEN,
         )
         if victims is None:
@@ -187,6 +195,7 @@ class _Search:
         self._owner[rows] = index
         draft.nodes.update(rows.tolist())
         draft.beneficiaries.append(row)
+        self._fit(row, need, index, already=1)
 
     def _nobody_to_stop(self, row: int) -> str:
         worse = [

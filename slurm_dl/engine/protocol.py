@@ -69,7 +69,7 @@ def next_steps(
         if reason:
             return [*marks, *_wind_up(handover, snap, rows, reason)]
         return [
-            *_lower(handover, snap, rows, wanted),
+            *_put_in_place(handover, snap, rows, wanted),
             *_seal(handover, snap, rows, limits),
             *_signals(handover, left),
         ]
@@ -126,16 +126,17 @@ def _is_waiting(job_id: JobId, snap: Snapshot, rows: dict[JobId, int]) -> bool:
     )
 
 
-def _lower(
+def _put_in_place(
     handover: Handover, snap: Snapshot, rows: dict[JobId, int], wanted: I64
 ) -> Iterator[Action]:
-    for victim in handover.victims:
-        row = rows[victim.run.job_id]
-        if snap.memory.site_factor[row] != wanted[row]:
+    """The victims must not start again before their turn, nor the beneficiaries come after them."""
+    for job_id in (*(v.run.job_id for v in handover.victims), *handover.beneficiaries):
+        row = rows.get(job_id)
+        if row is not None and snap.memory.site_factor[row] != wanted[row]:
             yield SetSiteFactor(
-                job_id=victim.run.job_id,
+                job_id=job_id,
                 value=int(wanted[row]),
-                why="it is to be preempted and must not start again before its turn",
+                why="its place must be right before GPUs change hands",
                 handover_id=handover.handover_id,
             )
 

@@ -123,6 +123,19 @@ def site_factor_writes(
     ]
 
 
+def unhonoured(snap: Snapshot, ranked: Rows, band_width: int) -> tuple[JobId, ...]:
+    """Waiting jobs whose priority lacks the SiteFactor that was written.
+
+    Slurm accepts the update and leaves it out where the priority was set directly, or with
+    priority/basic. A priority may be lower than the SiteFactor by the user's nice value, so half
+    a band is allowed. Such jobs are reported; writing again would change nothing.
+    """
+    jobs = snap.jobs
+    waiting = (jobs.state[ranked] == JobState.PENDING) & (jobs.priority[ranked] > 0)
+    missing = jobs.priority[ranked] < snap.memory.site_factor[ranked] - band_width // 2
+    return tuple(JobId(j) for j in jobs.job_id[ranked[waiting & missing]].tolist())
+
+
 def _window(snap: Snapshot, ranked: Rows, pending: Bool, size: int) -> Bool:
     inside = np.zeros(len(ranked), dtype=np.bool_)
     partition = snap.jobs.partition[ranked]

@@ -145,6 +145,7 @@ def fold(before: Service, seen: Observed) -> Folded:
     for name, value in _fresh(jobs.take(reborn), now_s).columns().items():
         col[name][at[reborn]] = value
 
+    _open_missed(col, at, jobs)
     ended = _close_runs(col, at, jobs, now_s)
     _count_running(col, at, jobs, now_s)
 
@@ -213,6 +214,21 @@ def _reborn(service: Service, at: npt.NDArray[np.int64], jobs: Jobs) -> Bool:
         & (jobs.submit_s > service.last_seen_s[at])
     )
     return fewer | again
+
+
+def _open_missed(col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs) -> None:
+    """Take up a last run that began and ended between two looks; Slurm tells both instants."""
+    missed = np.flatnonzero(
+        np.isin(jobs.state, OVER)
+        & ~col["over"][at]
+        & (col["run_start_s"][at] == 0)
+        & (jobs.start_s > 0)
+        & (jobs.start_s >= col["last_ran_s"][at])
+        & (jobs.end_s > jobs.start_s)
+    )
+    k = at[missed]
+    col["run_start_s"][k] = col["counted_to_s"][k] = jobs.start_s[missed]
+    col["run_gpus"][k] = jobs.gpus[missed]
 
 
 def _close_runs(

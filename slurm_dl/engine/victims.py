@@ -1,8 +1,8 @@
 """Which running jobs to stop so that one pending job can start: all that it takes, or nobody.
 
-Least lost work first. Choosing the cheapest set exactly is a covering problem; this walks the
-nodes from cheapest to clear upwards and then puts back every victim that turned out not to be
-needed, so no proper subset of the result would do.
+Least lost work first, and jobs the policy wants to run last. Choosing the cheapest set exactly is
+a covering problem; this walks the nodes from cheapest to clear upwards and then puts back every
+victim that turned out not to be needed, so no proper subset of the result would do.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from slurm_dl.engine.room import Need, Room
-from slurm_dl.model.jobs import F64, Bool
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Bool
 from slurm_dl.model.snapshot import Snapshot
 
 
@@ -22,7 +23,7 @@ def choose_victims(
     need: Need,
     *,
     candidates: Sequence[int],
-    cost_gpu_s: Mapping[int, float],
+    reluctance_gpu_s: Mapping[int, float],
     within: Bool,
 ) -> tuple[int, ...] | None:
     """Rows of the jobs to stop so that *need* fits into *room*; None if even all are not enough.
@@ -30,7 +31,7 @@ def choose_victims(
     Args:
         room: What is free now; left as it was.
         candidates: Rows of jobs that may be stopped, most dispensable first.
-        cost_gpu_s: What stopping each of them loses, GPU-seconds, at least 0.
+        reluctance_gpu_s: What stopping each of them costs, see `reluctance_gpu_s`, at least 0.
         within: ``(m,)`` bool, nodes the job may be placed on.
     """
     place_of = {row: place for place, row in enumerate(candidates)}
@@ -56,13 +57,13 @@ def choose_victims(
                 node=node,
                 jobs_here=on_node[node],
                 chosen=chosen,
-                cost_gpu_s=cost_gpu_s,
+                reluctance_gpu_s=reluctance_gpu_s,
             )
             if clear is None:
                 continue
             offer = (
-                sum(cost_gpu_s[row] for row in clear),
-                -sum(place_of[row] for row in clear),
+                sum(reluctance_gpu_s[row] for row in clear),
+                sum(place_of[row] for row in clear),
                 node,
                 clear,
             )
@@ -75,7 +76,9 @@ def choose_victims(
             chosen.append(row)
         fits = trial.fits_on(need) & usable
     return tuple(
-        _without_surplus(snap, room, need, chosen=chosen, cost_gpu_s=cost_gpu_s, usable=usable)
+        _without_surplus(
+            snap, room, need, chosen=chosen, reluctance_gpu_s=reluctance_gpu_s, usable=usable
+        )
     )
 
 
@@ -87,7 +90,7 @@ def _clear_node(
     node: int,
     jobs_here: Sequence[int],
     chosen: Sequence[int],
-    cost_gpu_s: Mapping[int, float],
+    reluctance_gpu_s: Mapping[int, float],
 ) -> list[int] | None:
     """The cheap jobs whose end would make *need* fit on *node*; None if it can't be."""
     free = [room.gpus[node], room.cpus[node], room.mem_mb[node], -room.jobs_on[node]]
@@ -97,14 +100,14 @@ def _clear_node(
         return all(f >= w for f, w in zip(free, wanted, strict=True))
 
     taken: list[int] = []
-    for row in sorted((r for r in jobs_here if r not in chosen), key=lambda r: cost_gpu_s[r]):
+    for row in sorted((r for r in jobs_here if r not in chosen), key=lambda r: reluctance_gpu_s[r]):
         if enough():
             break
         free = [f + s for f, s in zip(free, _share(snap, row, node), strict=True)]
         taken.append(row)
     if not enough():
         return None
-    for row in sorted(taken, key=lambda r: -cost_gpu_s[r]):
+    for row in sorted(taken, key=lambda r: -reluctance_gpu_s[r]):
         less = [f - s for f, s in zip(free, _share(snap, row, node), strict=True)]
         if all(f >= w for f, w in zip(less, wanted, strict=True)):
             free = less
@@ -125,12 +128,12 @@ def _without_surplus(
     need: Need,
     *,
     chosen: Sequence[int],
-    cost_gpu_s: Mapping[int, float],
+    reluctance_gpu_s: Mapping[int, float],
     usable: Bool,
 ) -> list[int]:
     """*chosen* without the jobs, dearest first, that *need* can do without."""
     keep = list(chosen)
-    for row in sorted(chosen, key=lambda r: -cost_gpu_s[r]):
+    for row in sorted(chosen, key=lambda r: -reluctance_gpu_s[r]):
         rest = [r for r in keep if r != row]
         trial = room.copy()
         for other in rest:
@@ -140,7 +143,15 @@ def _without_surplus(
     return keep
 
 
-def lost_gpu_s(snap: Snapshot, rows: Sequence[int], checkpoint_cost_s: float) -> dict[int, float]:
-    """What stopping each job loses, GPU-seconds: its GPUs for the time of a save and a restore."""
-    gpus: F64 = snap.jobs.gpus
-    return {row: float(gpus[row]) * checkpoint_cost_s for row in rows}
+def reluctance_gpu_s(
+    snap: Snapshot, rows: Sequence[int], target: frozenset[JobId], checkpoint_cost_s: float
+) -> dict[int, float]:
+    """What stopping each job costs, GPU-seconds: its GPUs for the time of a save and a restore.
+
+    Stopping a job that the policy wants to run is dearer than stopping any number of others: it
+    would only ask for its GPUs back.
+    """
+    lost = {row: float(snap.jobs.gpus[row]) * checkpoint_cost_s for row in rows}
+    dearer = sum(lost.values()) + 1.0
+    job_id = snap.jobs.job_id
+    return {row: lost[row] + dearer * (int(job_id[row]) in target) for row in rows}

@@ -152,6 +152,7 @@ class Plan:
         target: Job ids that would hold GPUs if the policy alone decided.
         actions: What to do, in this order.
         notes: Why something was not done, by job; for ``why``.
+        unhonoured: Jobs whose SiteFactor Slurm accepted and does not count in their priority.
         wake_at_s: Earliest instant at which the plan changes by itself, epoch seconds; inf if none.
     """
 
@@ -161,4 +162,5 @@ class Plan:
     target: frozenset[JobId]
     actions: tuple[Action, ...]
     notes: Mapping[JobId, str] = field(default_factory=dict)
+    unhonoured: tuple[JobId, ...] = ()
     wake_at_s: float = float("inf")

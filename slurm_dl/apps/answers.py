@@ -1,0 +1,397 @@
+"""What the daemon answers to each request on its control socket.
+
+Requests are checked here and nowhere else; what they mean is in docs/control-protocol.md. Answers
+come from the `Board`, the audit log and the pause switch, never from the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+import slurm_dl
+from slurm_dl.apps import published, snapshot_file
+from slurm_dl.apps.audit import AuditLine, AuditLog
+from slurm_dl.apps.commandline import safe
+from slurm_dl.apps.control import Peer, RequestError
+from slurm_dl.apps.pause import PauseSwitch
+from slurm_dl.apps.published import LETTERS, LIVE, Board, Filter, Published, Reloaded
+from slurm_dl.apps.wire import PROTOCOL, Json, JsonObject, Kind
+from slurm_dl.config.origins import FILE_KEY, Plain
+from slurm_dl.engine.explain import why
+from slurm_dl.engine.loop import Cycle
+from slurm_dl.model.handover import Handover
+from slurm_dl.model.jobs import JobState
+from slurm_dl.policies.base import Policy
+
+_STATES = {
+    **{letters: (state,) for state, letters in LETTERS.items()},
+    **{state.name: (state,) for state in JobState},
+    "ALL": tuple(JobState),
+}
+
+_Name = Annotated[str, Field(max_length=256)]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class StatusRequest(_Request):
+    """How the daemon is."""
+
+    request: Literal["status"]
+
+
+class QueueRequest(_Request):
+    """The jobs that pass all filters that are given."""
+
+    request: Literal["queue"]
+    user: list[_Name] = Field(default_factory=list, max_length=1000)
+    partition: list[_Name] = Field(default_factory=list, max_length=1000)
+    state: list[_Name] = Field(default_factory=list, max_length=100)
+    node: list[_Name] = Field(default_factory=list, max_length=20_000)
+
+
+class WhyRequest(_Request):
+    """Everything about one job."""
+
+    request: Literal["why"]
+    job: Annotated[str, Field(max_length=40)]
+
+
+class ConfigRequest(_Request):
+    """The configuration in force, with origins."""
+
+    request: Literal["config"]
+
+
+class PauseRequest(_Request):
+    """Stop acting."""
+
+    request: Literal["pause"]
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class ResumeRequest(_Request):
+    """Act again."""
+
+    request: Literal["resume"]
+
+
+class ReloadRequest(_Request):
+    """Read the configuration again."""
+
+    request: Literal["reload"]
+
+
+class SnapshotRequest(_Request):
+    """The last snapshot, whole, for a bug report."""
+
+    request: Literal["snapshot"]
+
+
+Request = (
+    StatusRequest
+    | QueueRequest
+    | WhyRequest
+    | ConfigRequest
+    | PauseRequest
+    | ResumeRequest
+    | ReloadRequest
+    | SnapshotRequest
+)
+
+_ADAPTER: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="request")])
+
+_FOR_ADMINS = (PauseRequest, ResumeRequest, ReloadRequest, SnapshotRequest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Levers:
+    """The parts of the daemon that a request may read or move.
+
+    Attributes:
+        reload: Read the configuration again on behalf of an actor; waits for the outcome.
+        wake: Begin the next cycle now.
+    """
+
+    board: Board
+    audit: AuditLog
+    pause: PauseSwitch
+    reload: Callable[[str], Reloaded]
+    wake: Callable[[], None]
+
+
+class Answers:
+    """Answers requests; may be called from many threads at once."""
+
+    def __init__(self, levers: Levers) -> None:
+        self._levers = levers
+        # Rows and snapshots are built by Python code; two at a time leave the loop its share.
+        self._heavy = threading.Semaphore(2)
+
+    def __call__(  # noqa: PLR0911 - one return for each request
+        self, request: JsonObject, peer: Peer
+    ) -> JsonObject:
+        """The answer to *request*.
+
+        Raises:
+            RequestError: Malformed, not allowed, or there is no answer.
+        """
+        parsed = _parse(request)
+        if isinstance(parsed, _FOR_ADMINS) and not peer.is_admin:
+            msg = (
+                f"{parsed.request} is for root, the daemon's account and control.admins; "
+                f"you are {peer.name} ({peer.uid})"
+            )
+            raise RequestError(Kind.DENIED, msg)
+        match parsed:
+            case StatusRequest():
+                return status(self._levers)
+            case QueueRequest():
+                return self._queue(parsed)
+            case WhyRequest():
+                return self._why(parsed)
+            case ConfigRequest():
+                return config(self._levers.board.current)
+            case PauseRequest():
+                return self._pause(parsed, peer)
+            case ResumeRequest():
+                return self._resume(peer)
+            case ReloadRequest():
+                return self._reload(peer)
+            case SnapshotRequest():
+                with self._heavy:
+                    return {"snapshot": snapshot_file.encode(self._seen()[0].snapshot)}
+
+    def _seen(self) -> tuple[Cycle, Policy]:
+        now = self._levers.board.current
+        if now.cycle is None or now.policy is None:
+            because = f": {now.trouble.message}" if now.trouble else "; it has just started"
+            msg = f"dlschedd has not seen the cluster yet{because}"
+            raise RequestError(Kind.NOT_READY, msg)
+        return now.cycle, now.policy
+
+    def _queue(self, request: QueueRequest) -> JsonObject:
+        cycle, _ = self._seen()
+        states = [s for word in request.state for s in _states(word)] or list(LIVE)
+        wanted = Filter(
+            users=request.user,
+            partitions=request.partition,
+            states=states,
+            nodes=request.node,
+        )
+        with self._heavy:
+            jobs: list[Json] = list(published.rows(cycle, wanted))
+        return {"now_s": cycle.snapshot.now_s, "jobs": jobs, **_standing(self._levers)}
+
+    def _why(self, request: WhyRequest) -> JsonObject:
+        cycle, policy = self._seen()
+        seen = cycle.snapshot.seen
+        try:
+            found = published.find_job(seen, request.job)
+        except ValueError as err:
+            raise RequestError(Kind.BAD_REQUEST, str(err)) from None
+        if isinstance(found, list):
+            hint = (
+                f"; did you mean {' or '.join(found)}?" if found else ": Slurm no longer lists it"
+            )
+            msg = f"no job {request.job} in the last snapshot{hint}"
+            raise RequestError(Kind.NOT_FOUND, msg)
+        row = seen.jobs.row_of()[found]
+        history = self._levers.audit.history(found)
+        return {
+            "now_s": cycle.snapshot.now_s,
+            "job": published.row(cycle, row),
+            "sentences": [safe(s, 1000) for s in why(cycle, policy, found, history)],
+            "history": list(history),
+            **_standing(self._levers),
+        }
+
+    def _pause(self, request: PauseRequest, peer: Peer) -> JsonObject:
+        reason = safe(request.reason, 500)
+        warning = self._levers.pause.on(by=str(peer), reason=reason, now_s=time.time())
+        self._levers.audit.write(AuditLine(actor=str(peer), action="pause", reason=reason))
+        return {"paused": _paused(self._levers.pause), "warning": warning}
+
+    def _resume(self, peer: Peer) -> JsonObject:
+        was = self._levers.pause.pause
+        warning = self._levers.pause.off()
+        reason = f"paused by {was.by}" if was else "it was not paused"
+        self._levers.audit.write(AuditLine(actor=str(peer), action="resume", reason=reason))
+        self._levers.wake()
+        return {"was_paused": was is not None, "warning": warning}
+
+    def _reload(self, peer: Peer) -> JsonObject:
+        outcome = self._levers.reload(str(peer))
+        if not outcome.ok:
+            raise RequestError(Kind.FAILED, outcome.message)
+        return {"message": outcome.message}
+
+
+def status(levers: Levers) -> JsonObject:
+    """How the daemon is, in numbers and in one sentence."""
+    now = levers.board.current
+    answer: JsonObject = {
+        "protocol": PROTOCOL,
+        "version": slurm_dl.__version__,
+        "pid": os.getpid(),
+        "started_s": now.started_s,
+        "now_s": time.time(),
+        "live": now.live,
+        "policy": now.config.policy.order,
+        "config_file": next((row.text for row in now.config_rows if row.key == FILE_KEY), None),
+        "cycles": now.cycles,
+        "seen_s": now.seen_s or None,
+        "next_poll_s": now.next_poll_s or None,
+        "failures": now.failures,
+        "bugs": now.bugs,
+        "trouble": _trouble(now),
+        "reloaded": _reloaded(now),
+        "audit": {"path": str(levers.audit.path), "error": levers.audit.error or None},
+        "actions": {"done": now.done, "failed": now.failed},
+        "durations_ms": {
+            "observe": round(now.durations.observe_ms, 1),
+            "decide": round(now.durations.decide_ms, 1),
+            "apply": round(now.durations.apply_ms, 1),
+        },
+        **_standing(levers),
+    }
+    if now.cycle is not None:
+        answer |= _numbers(now.cycle)
+    return answer
+
+
+def config(now: Published) -> JsonObject:
+    """The configuration in force: each value with where it comes from."""
+    values: list[Json] = [
+        {"key": row.key, "value": _plain(row.value), "origin": row.origin}
+        for row in now.config_rows
+    ]
+    return {"values": values}
+
+
+def _plain(value: Plain) -> Json:
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def doing(levers: Levers) -> str:
+    """What the daemon does at present, as a claim about its next cycle."""
+    now = levers.board.current
+    if not levers.audit.healthy:
+        return "only looking: the audit log cannot be written"
+    if now.failures:
+        return f"waiting: {now.failures} polls in a row failed"
+    if not now.live:
+        return "shadow mode: plans and touches nothing"
+    if levers.pause.pause is not None:
+        return "paused: plans and touches nothing"
+    if now.looks_left:
+        return f"only looking for {now.looks_left} more cycles"
+    return "acting"
+
+
+def _standing(levers: Levers) -> JsonObject:
+    """What every reader of an answer should know about its worth."""
+    now = levers.board.current
+    return {
+        "doing": doing(levers),
+        "paused": _paused(levers.pause),
+        "age_s": round(time.time() - now.seen_s, 1) if now.seen_s else None,
+    }
+
+
+def _numbers(cycle: Cycle) -> JsonObject:
+    snap, plan = cycle.snapshot, cycle.plan
+    states = Counter(snap.jobs.state.tolist())
+    live = snap.jobs.state < JobState.COMPLETED
+    tiers: list[Json] = [
+        {"tier": tier, "pending": pending, "running": running}
+        for tier, pending, running in tiers_of(cycle)
+    ]
+    nodes = snap.seen.nodes
+    return {
+        "jobs": {LETTERS[s]: states.get(int(s), 0) for s in JobState},
+        "managed_jobs": int((snap.is_managed() & live).sum()),
+        "unreadable": snap.seen.unreadable,
+        "tiers": tiers,
+        "gpus": {
+            "all": float(nodes.gpus.sum()),
+            "up": float(nodes.gpus[nodes.up].sum()),
+            "held": float(snap.seen.held.gpus.sum()),
+        },
+        "planned": len(plan.actions),
+        "left": len(cycle.left),
+        "handovers": [_handover(h) for h in snap.handovers],
+    }
+
+
+def tiers_of(cycle: Cycle) -> list[tuple[int, int, int]]:
+    """Each tier with its pending jobs and those that hold GPUs."""
+    tier, state = cycle.plan.tier, cycle.snapshot.jobs.state
+    pending = state == JobState.PENDING
+    holds = (state > JobState.PENDING) & (state < JobState.COMPLETED)
+    return [
+        (t, int(((tier == t) & pending).sum()), int(((tier == t) & holds).sum()))
+        for t in range(int(tier.max(initial=-1)) + 1)
+    ]
+
+
+def _handover(handover: Handover) -> JsonObject:
+    victims: list[Json] = [
+        {
+            "job": v.run.job_id,
+            "state": str(v.state),
+            "signalled_s": v.signalled_s or None,
+            "outcome": v.outcome or None,
+        }
+        for v in handover.victims
+    ]
+    return {
+        "handover": handover.handover_id,
+        "opened_s": handover.opened_s,
+        "beneficiaries": list(handover.beneficiaries),
+        "victims": victims,
+        "nodes": list(handover.nodes),
+        "seal": str(handover.seal),
+    }
+
+
+def _paused(switch: PauseSwitch) -> JsonObject | None:
+    return switch.pause.as_json() if switch.pause else None
+
+
+def _trouble(now: Published) -> JsonObject | None:
+    return {"at_s": now.trouble.at_s, "message": now.trouble.message} if now.trouble else None
+
+
+def _reloaded(now: Published) -> JsonObject | None:
+    last = now.reloaded
+    return {"at_s": last.at_s, "ok": last.ok, "message": last.message} if last else None
+
+
+def _states(word: str) -> tuple[JobState, ...]:
+    states = _STATES.get(word.upper())
+    if states is None:
+        known = ", ".join(sorted(LETTERS.values()))
+        msg = f"no job state {safe(word, 40)!r}: use {known}, their long names, or all"
+        raise RequestError(Kind.BAD_REQUEST, msg)
+    return states
+
+
+def _parse(request: JsonObject) -> Request:
+    try:
+        return _ADAPTER.validate_python(request)
+    except ValidationError as err:
+        first = err.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"][1:]) or "request"
+        msg = f"{safe(where, 80)}: {first['msg']}"
+        raise RequestError(Kind.BAD_REQUEST, safe(msg)) from None

@@ -1,0 +1,376 @@
+"""``dlctl``: what an admin does with a running daemon, its configuration and its traces in Slurm."""
+
+from __future__ import annotations
+
+import importlib
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from slurm_dl.apps.client import Client, socket_path
+from slurm_dl.apps.commandline import ago, print_json, run, safe
+from slurm_dl.apps.tables import Column, show
+from slurm_dl.apps.wire import Json, JsonObject
+
+_LAZY = {
+    "sandbox": (
+        "slurm_dl.apps.sandbox:sandbox",
+        "A private Slurm cluster with fake GPUs, to try things on.",
+    )
+}
+"""Commands that live elsewhere: where, and their line in the help."""
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_SOCKET = click.option(
+    "--socket", type=click.Path(path_type=Path), help="The daemon's socket, if not the usual one."
+)
+_CONFIG = click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    help="Configuration file, if not SLURM_DL_CONFIG or /etc/slurm_dl/slurm_dl.yaml.",
+)
+_SET = click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set one value as dlschedd's option of that name does.",
+)
+
+
+class _LazyGroup(click.Group):
+    """A group that imports the commands in `_LAZY` when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), *_LAZY])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _LAZY:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = _LAZY[cmd_name][0].partition(":")
+        command: Any = getattr(importlib.import_module(module), attribute)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            command = None if name in _LAZY else self.get_command(ctx, name)
+            rows.append((name, command.get_short_help_str(80) if command else _LAZY[name][1]))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+@click.group(cls=_LazyGroup)
+def dlctl() -> None:
+    r"""Look after dlschedd: state, pause, configuration, and what it left in Slurm.
+
+    \b
+    Examples:
+      dlctl status
+      dlctl pause --reason "cooling work until noon"
+      dlctl check-config /etc/slurm_dl/slurm_dl.yaml
+    """
+
+
+@dlctl.command()
+@_JSON
+@_SOCKET
+def status(*, as_json: bool, socket: Path | None) -> None:
+    r"""Say how the daemon is and what it is doing.
+
+    \b
+    Example:
+      dlctl status --json
+    """
+    answer = Client(socket_path(socket)).ask("status")
+    if as_json:
+        print_json(answer)
+        return
+    for title, text in _status_lines(answer):
+        click.echo(f"{title + ':':<12}{safe(text, 1000)}")
+
+
+@dlctl.command()
+@click.option("--reason", default="", help="Why; everybody who asks for the status reads it.")
+@_JSON
+@_SOCKET
+def pause(*, reason: str, as_json: bool, socket: Path | None) -> None:
+    r"""Stop the daemon from acting; it goes on looking and answering.
+
+    The pause survives a restart and ends with 'dlctl resume'. Nothing new is signalled, requeued
+    or reordered; jobs that were signalled already are not requeued until then.
+
+    \b
+    Example:
+      dlctl pause --reason "cooling work until noon"
+    """
+    answer = Client(socket_path(socket)).ask("pause", reason=reason)
+    _done(answer, "paused", as_json=as_json)
+
+
+@dlctl.command()
+@_JSON
+@_SOCKET
+def resume(*, as_json: bool, socket: Path | None) -> None:
+    r"""Let the daemon act again after a pause.
+
+    \b
+    Example:
+      dlctl resume
+    """
+    answer = Client(socket_path(socket)).ask("resume")
+    _done(answer, "resumed" if answer.get("was_paused") else "was not paused", as_json=as_json)
+
+
+@dlctl.command(name="reload")
+@_JSON
+@_SOCKET
+def reload_(*, as_json: bool, socket: Path | None) -> None:
+    r"""Let the daemon read its configuration again, as SIGHUP does.
+
+    A bad configuration is refused, and the old one stays in force.
+
+    \b
+    Example:
+      dlctl check-config && dlctl reload
+    """
+    answer = Client(socket_path(socket)).ask("reload")
+    _done(answer, str(answer.get("message")), as_json=as_json)
+
+
+@dlctl.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@_JSON
+@_SOCKET
+def snapshot(file: Path, *, as_json: bool, socket: Path | None) -> None:
+    r"""Save what the daemon saw and remembered at its last look, for a bug report.
+
+    It holds job names, users and nodes. '-' writes to standard output.
+
+    \b
+    Example:
+      dlctl snapshot snapshot.json
+    """
+    import json  # noqa: PLC0415 - for this command alone
+
+    answer = Client(socket_path(socket), timeout_s=120.0).ask("snapshot")
+    text = json.dumps(answer["snapshot"])
+    if str(file) == "-":
+        click.echo(text)
+        return
+    try:
+        file.write_text(f"{text}\n", "utf-8")
+    except OSError as err:
+        msg = f"{file}: {err.strerror}"
+        raise click.ClickException(msg) from None
+    _done({"file": str(file), "bytes": len(text)}, f"saved to {file}", as_json=as_json)
+
+
+@dlctl.command("check-config")
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@_SET
+@_JSON
+def check_config(file: Path | None, settings: tuple[str, ...], *, as_json: bool) -> None:
+    r"""Check a configuration file and name everything that is wrong, with lines.
+
+    FILE is the usual one if not given. The exit status is 2 if something is wrong.
+
+    \b
+    Examples:
+      dlctl check-config
+      dlctl check-config new.yaml --json
+    """
+    from slurm_dl.config import load_with_origins  # noqa: PLC0415 - pydantic and YAML: 0.1 s
+    from slurm_dl.model.errors import ConfigError  # noqa: PLC0415
+
+    try:
+        _, origins = load_with_origins(file, overrides=settings)
+    except ConfigError as err:
+        if as_json:
+            print_json({"ok": False, "errors": str(err).splitlines()})
+            raise SystemExit(2) from None
+        raise
+    if as_json:
+        print_json({"ok": True, "file": str(origins.path)})
+    else:
+        click.echo(f"{origins.path}: ok")
+
+
+@dlctl.command("show-config")
+@_CONFIG
+@_SET
+@click.option("--running", is_flag=True, help="What the running daemon has in force instead.")
+@_JSON
+@_SOCKET
+def show_config(
+    *,
+    config_path: Path | None,
+    settings: tuple[str, ...],
+    running: bool,
+    as_json: bool,
+    socket: Path | None,
+) -> None:
+    r"""Print each value of the configuration with where it comes from.
+
+    \b
+    Examples:
+      dlctl show-config
+      dlctl show-config --running
+    """
+    values: list[Json] = []
+    if running:
+        answer = Client(socket_path(socket, config_path)).ask("config")
+        values = _list(answer.get("values"))
+    else:
+        from slurm_dl.config import load_with_origins, show as rows_of  # noqa: PLC0415
+
+        for row in rows_of(*load_with_origins(config_path, overrides=settings)):
+            value: Any = row.value
+            values.append({"key": row.key, "value": value, "origin": row.origin})
+    if as_json:
+        print_json({"values": values})
+        return
+    columns = (
+        Column(title="KEY"),
+        Column(title="VALUE", least=12),
+        Column(title="ORIGIN", least=8),
+    )
+    rows = [v for v in values if isinstance(v, dict)]
+    show(columns, [[str(r["key"]), _written(r["value"]), str(r["origin"])] for r in rows])
+
+
+@dlctl.command()
+@_JSON
+def policies(*, as_json: bool) -> None:
+    r"""List the policies that policy.order can name, with the paper each comes from.
+
+    \b
+    Example:
+      dlctl policies
+    """
+    from slurm_dl.policies import registry  # noqa: PLC0415 - numpy
+
+    found = [
+        {
+            "name": name,
+            "source": registry.find(name).source,
+            "module": registry.find(name).__module__,
+        }
+        for name in registry.names()
+    ]
+    if as_json:
+        print_json({"policies": found})
+        return
+    columns = (Column(title="NAME"), Column(title="SOURCE", least=20))
+    show(columns, [[policy["name"], policy["source"]] for policy in found])
+
+
+def _done(answer: JsonObject, what: str, *, as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        click.echo(safe(what, 1000))
+    if warning := answer.get("warning"):
+        click.echo(f"dlctl: {safe(str(warning), 500)}", err=True)
+
+
+def _status_lines(answer: JsonObject) -> list[tuple[str, str]]:
+    now_s = _number(answer["now_s"])
+    lines = [
+        ("dlschedd", f"{answer['doing']}"),
+        (
+            "process",
+            f"pid {answer['pid']}, version {answer['version']}, "
+            f"up {ago(now_s - _number(answer['started_s']))}",
+        ),
+        ("config", f"{answer['config_file']}, policy {answer['policy']}"),
+    ]
+    if isinstance(paused := answer["paused"], dict):
+        since = f"{ago(now_s - _number(paused['since_s']))} ago ({_utc(paused['since_s'])})"
+        because = f": {paused['reason']}" if paused["reason"] else ""
+        lines.append(("paused", f"by {paused['by']} {since}{because}"))
+    if answer["seen_s"] is None:
+        lines.append(("last look", "none yet"))
+    else:
+        took = answer["durations_ms"]
+        assert isinstance(took, dict)  # noqa: S101 - narrows the type
+        lines.append(
+            (
+                "last look",
+                f"{ago(now_s - _number(answer['seen_s']))} ago, number {answer['cycles']}; "
+                f"observe {took['observe']} ms, decide {took['decide']} ms, "
+                f"apply {took['apply']} ms",
+            )
+        )
+        lines += _seen_lines(answer)
+    if isinstance(actions := answer["actions"], dict):
+        lines.append(("actions", f"{actions['done']} done, {actions['failed']} failed since start"))
+    if isinstance(reloaded := answer["reloaded"], dict):
+        first = str(reloaded["message"]).splitlines()[0]
+        ok = "" if reloaded["ok"] else "REFUSED: "
+        lines.append(("reload", f"{ago(now_s - _number(reloaded['at_s']))} ago: {ok}{first}"))
+    if isinstance(trouble := answer["trouble"], dict):
+        when = ago(now_s - _number(trouble["at_s"]))
+        lines.append(("last error", f"{when} ago: {trouble['message']}"))
+    if isinstance(audit := answer["audit"], dict) and audit["error"]:
+        lines.append(("audit log", f"CANNOT BE WRITTEN: {audit['error']}"))
+    return lines
+
+
+def _seen_lines(answer: JsonObject) -> list[tuple[str, str]]:
+    lines = []
+    if isinstance(jobs := answer.get("jobs"), dict):
+        counts = ", ".join(f"{n} {letters}" for letters, n in jobs.items() if n)
+        lines.append(("jobs", f"{counts or 'none'}; {answer['managed_jobs']} managed and live"))
+    tiers = [t for t in _list(answer.get("tiers")) if isinstance(t, dict)]
+    if tiers:
+        text = "; ".join(
+            f"tier {t['tier']}: {t['running']} running, {t['pending']} pending" for t in tiers
+        )
+        lines.append(("tiers", text))
+    if isinstance(gpus := answer.get("gpus"), dict):
+        held, up = _number(gpus["held"]), _number(gpus["up"])
+        lines.append(("GPUs", f"{held:g} of {up:g} held, {_number(gpus['all']):g} in all"))
+    for handover in _list(answer.get("handovers")):
+        if isinstance(handover, dict):
+            lines.append(("hand-over", _handover_text(handover)))
+    return lines
+
+
+def _handover_text(handover: JsonObject) -> str:
+    victims = [
+        f"{v['job']} ({v['outcome'] or v['state']})"
+        for v in _list(handover["victims"])
+        if isinstance(v, dict)
+    ]
+    best = ", ".join(str(b) for b in _list(handover["beneficiaries"]))
+    nodes = ",".join(str(n) for n in _list(handover["nodes"])[:8])
+    return f"{handover['handover']}: {', '.join(victims)} give way to {best} on {nodes}"
+
+
+def _utc(epoch_s: Json) -> str:
+    return f"{datetime.fromtimestamp(_number(epoch_s), UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _number(value: Json) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _written(value: Json) -> str:
+    if isinstance(value, list):
+        return ", ".join(_written(item) for item in value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)
+
+
+def main() -> NoReturn:
+    """Entry point of ``dlctl``."""
+    run(dlctl, "dlctl")

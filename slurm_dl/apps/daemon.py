@@ -1,0 +1,578 @@
+"""The loop of dlschedd: signals, timing, back-off and when it may act. Nothing else.
+
+All judgement is in the engine, all talk with Slurm in the backend; both are passed in, so that
+tests drive this loop with a cluster of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import random
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from slurm_dl.apps.answers import tiers_of
+from slurm_dl.apps.audit import DAEMON, AuditLine, AuditLog, line_of
+from slurm_dl.apps.notify import notify
+from slurm_dl.apps.pause import PauseSwitch
+from slurm_dl.apps.published import Board, Durations, Published, Reloaded, Trouble
+from slurm_dl.config import Config, Row
+from slurm_dl.engine.ledger import Ledger
+from slurm_dl.engine.loop import Cluster, Cycle, Done, run_cycle
+from slurm_dl.engine.settings import Settings
+from slurm_dl.model.errors import ConfigError, SlurmDlError
+from slurm_dl.model.jobs import JobState
+from slurm_dl.model.plan import ClusterAction, OpenHandover
+from slurm_dl.model.snapshot import Observed
+from slurm_dl.policies.base import Policy
+
+LEAST_GAP_S = 1.0
+"""Two cycles are at least this far apart, whatever wants them."""
+
+LONGEST_BACKOFF_S = 300.0
+
+LOOKS_AFTER_START = 1
+LOOKS_AFTER_SILENCE = 2
+
+_QUIET_LOG_S = 600.0
+_RELOAD_WAIT_S = 20.0
+_LONGEST_SLEEP_S = 5.0
+"""Keeps the watchdog fed, and bounds what a clock step or a lost wake-up can do."""
+
+
+class WatchedCluster(Cluster, Protocol):
+    """A cluster whose slow and optional reads the loop schedules.
+
+    Attributes:
+        watch_reservations: Read the reservations with each `observe`.
+    """
+
+    watch_reservations: bool
+
+    def refresh_nodes(self) -> None:
+        """Read nodes and partitions again.
+
+        Raises:
+            ClusterError: They could not be read; the old ones stay.
+        """
+
+
+class Parts(Protocol):
+    """What a configuration is assembled into."""
+
+    @property
+    def cluster(self) -> WatchedCluster:
+        """The cluster to schedule."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is remembered."""
+
+    @property
+    def policy(self) -> Policy:
+        """Who deserves GPUs first."""
+
+    @property
+    def settings(self) -> Settings:
+        """The site's limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration as it was read, with where each value comes from."""
+
+    config: Config
+    rows: tuple[Row, ...]
+
+    @property
+    def fixed(self) -> dict[str, str]:
+        """The values that cannot change while the daemon runs."""
+        return {
+            row.key: row.text
+            for row in self.rows
+            if row.key.startswith(("paths.", "cluster.")) or row.key == "control.socket_mode"
+        }
+
+
+class TokenBucket:
+    """Allows *rate_per_s* in the long run and *burst* at once after a quiet time."""
+
+    def __init__(
+        self, rate_per_s: float, burst: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._rate_per_s = rate_per_s
+        self._burst = burst
+        self._clock = clock
+        self._tokens = burst
+        self._at_s = clock()
+
+    def take(self) -> bool:
+        """Take one if there is one."""
+        now_s = self._clock()
+        self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._rate_per_s)
+        self._at_s = now_s
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+class _CutShortError(Exception):
+    """The cycle ends after the action just done: a stop, a pause, or an audit log that failed."""
+
+
+@dataclass(slots=True)
+class _Stopwatch:
+    """Times what a cluster does; stands in its place during one cycle."""
+
+    cluster: Cluster
+    observe_s: float = 0.0
+    apply_s: float = 0.0
+
+    def observe(self) -> Observed:
+        began = time.monotonic()
+        try:
+            return self.cluster.observe()
+        finally:
+            self.observe_s += time.monotonic() - began
+
+    def apply(self, action: ClusterAction, /) -> None:
+        began = time.monotonic()
+        try:
+            self.cluster.apply(action)
+        finally:
+            self.apply_s += time.monotonic() - began
+
+
+@dataclass(slots=True)
+class _Ticket:
+    """A reload that somebody waits for."""
+
+    actor: str
+    settled: threading.Event = field(default_factory=threading.Event)
+    outcome: Reloaded | None = None
+
+
+class Daemon:
+    """Runs cycles until it is told to stop. One instance, one thread; see `run`.
+
+    Args:
+        loaded: The configuration to begin with.
+        parts: What it was assembled into.
+        reread: Reads the configuration again; raises `ConfigError` if it is bad.
+        assemble: Makes parts of a configuration.
+        live: Whether a configuration lets it act.
+        audit: Where actions are written down.
+        pause: The pause switch.
+        log: For people.
+
+    Attributes:
+        board: Where the state is published.
+        on_reloaded: Told of a new configuration before it takes effect; may refuse it by raising
+            `ConfigError`.
+    """
+
+    def __init__(
+        self,
+        *,
+        loaded: Loaded,
+        parts: Parts,
+        reread: Callable[[], Loaded],
+        assemble: Callable[[Config], Parts],
+        live: Callable[[Config], bool],
+        audit: AuditLog,
+        pause: PauseSwitch,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._loaded = loaded
+        self._parts = parts
+        self._reread = reread
+        self._assemble = assemble
+        self._live = live
+        self.board = Board(
+            Published(
+                config=loaded.config,
+                config_rows=loaded.rows,
+                started_s=time.time(),
+                live=live(loaded.config),
+                looks_left=LOOKS_AFTER_START,
+            )
+        )
+        self.on_reloaded: Callable[[Config], None] = lambda _: None
+        self._audit = audit
+        self._pause = pause
+        self._log = log
+        self._bucket = _bucket(loaded.config)
+        self._stop_signal = ""
+        self._hangup = False
+        self._soon = False
+        self._tickets: list[_Ticket] = []
+        self._tickets_lock = threading.Lock()
+        self._wake_r, self._wake_w = os.pipe()
+        os.set_blocking(self._wake_r, False)
+        os.set_blocking(self._wake_w, False)
+        self._said_s = -math.inf
+        self._last_said: tuple[object, ...] = ()
+        now_s = time.monotonic()
+        self._next_poll_s = now_s
+        self._next_nodes_s = now_s + loaded.config.daemon.nodes_every_s
+
+    # What other threads may call.
+
+    def wake(self) -> None:
+        """Begin the next cycle as soon as the least gap allows."""
+        self._soon = True
+        self._poke()
+
+    def reload(self, actor: str) -> Reloaded:
+        """Read the configuration again on behalf of *actor*, and wait for what becomes of it."""
+        ticket = _Ticket(actor)
+        with self._tickets_lock:
+            self._tickets.append(ticket)
+        self._poke()
+        if ticket.settled.wait(_RELOAD_WAIT_S) and ticket.outcome is not None:
+            return ticket.outcome
+        busy = "dlschedd is busy with Slurm; it reloads afterwards: see 'dlctl status'"
+        return Reloaded(at_s=time.time(), ok=False, message=busy)
+
+    def _poke(self) -> None:
+        # A full pipe wakes just as well; a closed one has nobody to wake.
+        with contextlib.suppress(OSError):
+            os.write(self._wake_w, b"x")
+
+    # The loop.
+
+    def run(self) -> None:
+        """Run cycles until SIGTERM or SIGINT. Must be called from the main thread."""
+        with self._signals():
+            mode = "live" if self.board.current.live else "shadow"
+            self._audit.write(AuditLine(actor=DAEMON, action="start", reason=f"{mode} mode"))
+            notify("READY=1", "STATUS=starting")
+            while not self._stop_signal:
+                self._round()
+                self._sleep()
+            notify("STOPPING=1", "STATUS=stopping")
+            self._log.info("stopping", signal=self._stop_signal)
+            self._audit.write(AuditLine(actor=DAEMON, action="stop", reason=self._stop_signal))
+
+    def cycle_once(self, *, acting: bool) -> Cycle:
+        """One cycle now, for ``--once``; errors are the caller's.
+
+        Raises:
+            SlurmDlError: It could not be done.
+        """
+        return self._cycle(acting=acting)
+
+    def close(self) -> None:
+        """Let go of the parts and the pipe."""
+        self._parts.ledger.close()
+        os.close(self._wake_r)
+        os.close(self._wake_w)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        handlers = {
+            number: signal.signal(number, self._on_signal)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        }
+        # The byte it writes ends the sleep; without it a signal between the test and the
+        # select would be noticed one sleep late.
+        old = signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(old)
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._hangup = True
+        else:
+            self._stop_signal = signal.Signals(number).name
+
+    def _round(self) -> None:
+        notify("WATCHDOG=1")
+        self._reload_if_asked()
+        now_s = time.monotonic()
+        if now_s >= self._next_poll_s:
+            self._poll()
+        elif now_s >= self._next_nodes_s:
+            self._refresh_nodes()
+
+    def _sleep(self) -> None:
+        if self._soon:
+            self._soon = False
+            self._next_poll_s = min(self._next_poll_s, time.monotonic() + LEAST_GAP_S)
+        due_s = min(self._next_poll_s, self._next_nodes_s)
+        left_s = min(max(0.0, due_s - time.monotonic()), _LONGEST_SLEEP_S)
+        if self._stop_signal or self._hangup:
+            return
+        select.select([self._wake_r], [], [], left_s)
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._wake_r, 512):
+                pass
+
+    def _poll(self) -> None:
+        began_s = time.monotonic()
+        now = self.board.current
+        if not self._audit.healthy:
+            self._audit.flush()
+        acting = self._may_act() and now.looks_left == 0
+        try:
+            cycle = self._cycle(acting=acting)
+        except _CutShortError as err:
+            self._log.info("cycle cut short", because=str(err))
+            delay_s = LEAST_GAP_S
+        except SlurmDlError as err:
+            delay_s = self._lost(err)
+        except Exception as err:  # noqa: BLE001 - see below
+            # The one place: a bug must not leave the queue to nobody, and must not go unseen.
+            self._log.exception("bug in a cycle; nothing more is done in it")
+            self._publish(
+                bugs=self.board.current.bugs + 1,
+                trouble=Trouble(at_s=time.time(), message=f"bug: {type(err).__name__}: {err}"),
+            )
+            delay_s = self._loaded.config.daemon.poll_s
+        else:
+            delay_s = self._delay_after(cycle)
+        ended_s = time.monotonic()
+        self._next_poll_s = max(began_s + delay_s, ended_s + LEAST_GAP_S)
+        self._publish(next_poll_s=time.time() + self._next_poll_s - ended_s)
+        notify(f"STATUS={self._one_line()}")
+
+    def _cycle(self, *, acting: bool) -> Cycle:
+        parts, before = self._parts, self.board.current
+        parts.cluster.watch_reservations = _has_handovers(before.cycle)
+        timed = _Stopwatch(parts.cluster)
+        began_s = time.monotonic()
+        cycle = run_cycle(
+            timed,
+            parts.ledger,
+            parts.policy,
+            parts.settings,
+            clock=time.time,
+            acting=acting,
+            may_write=lambda: self._may_act() and self._bucket.take(),
+            on_done=self._on_done,
+        )
+        took_s = time.monotonic() - began_s
+        now = self.board.current
+        self._publish(
+            cycle=cycle,
+            policy=parts.policy,
+            cycles=now.cycles + 1,
+            seen_s=time.time(),
+            durations=Durations(
+                observe_ms=timed.observe_s * 1e3,
+                decide_ms=(took_s - timed.observe_s - timed.apply_s) * 1e3,
+                apply_ms=timed.apply_s * 1e3,
+            ),
+            looks_left=max(0, now.looks_left - 1),
+            failures=0,
+        )
+        if now.failures:
+            self._log.info("polls succeed again", after_failures=now.failures)
+        self._say(cycle)
+        return cycle
+
+    def _may_act(self) -> bool:
+        return (
+            self.board.current.live
+            and not self._stop_signal
+            and self._pause.pause is None
+            and self._audit.healthy
+        )
+
+    def _on_done(self, done: Done) -> None:
+        """Write one action down; end the cycle after it if nothing more may be done."""
+        notify("WATCHDOG=1")
+        line = line_of(done, time.time())
+        self._audit.write(line)
+        now = self.board.current
+        if done.error:
+            self._publish(failed=now.failed + 1)
+            self._log.warning("action failed", action=line.action, job=line.job, error=done.error)
+        else:
+            self._publish(done=now.done + 1)
+            self._log.debug("action", action=line.action, job=line.job, why=line.reason)
+        if not self._may_act():
+            because = self._stop_signal or self._audit.error or "paused"
+            raise _CutShortError(because)
+
+    def _lost(self, err: SlurmDlError) -> float:
+        """Note that a poll failed; how long to wait for the next one, seconds."""
+        now = self.board.current
+        failures = now.failures + 1
+        poll_s = self._loaded.config.daemon.poll_s
+        doubled_s = min(LONGEST_BACKOFF_S, poll_s * 2.0 ** min(failures - 1, 16))
+        # Jitter: many daemons must not come back in step. Never beyond the longest.
+        delay_s = doubled_s * random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
+        self._log.warning(
+            "poll failed", error=str(err), failures=failures, next_in_s=round(delay_s, 1)
+        )
+        self._publish(
+            failures=failures,
+            looks_left=LOOKS_AFTER_SILENCE,
+            trouble=Trouble(at_s=time.time(), message=str(err)),
+        )
+        return delay_s
+
+    def _delay_after(self, cycle: Cycle) -> float:
+        """Time from the beginning of this cycle to that of the next, seconds."""
+        daemon = self._loaded.config.daemon
+        if not cycle.acting:
+            # Nothing comes of being early, and what is overdue stays overdue.
+            return daemon.poll_s
+        # The snapshot is older than its hand-overs: they may have begun in this very cycle.
+        busy = bool(cycle.snapshot.handovers) or any(
+            isinstance(d.action, OpenHandover) for d in cycle.done
+        )
+        delay_s = daemon.fast_poll_s if busy else daemon.poll_s
+        wake_in_s = cycle.plan.wake_at_s - cycle.snapshot.now_s
+        return min(delay_s, wake_in_s) if wake_in_s > 0 else delay_s
+
+    def _refresh_nodes(self) -> None:
+        self._next_nodes_s = time.monotonic() + self._loaded.config.daemon.nodes_every_s
+        if self.board.current.failures:
+            return  # One way of asking is enough while Slurm is silent.
+        try:
+            self._parts.cluster.refresh_nodes()
+        except SlurmDlError as err:
+            self._log.warning("nodes could not be read", error=str(err))
+            self._publish(trouble=Trouble(at_s=time.time(), message=str(err)))
+
+    # Reload.
+
+    def _reload_if_asked(self) -> None:
+        with self._tickets_lock:
+            tickets, self._tickets = self._tickets, []
+        if self._hangup:
+            self._hangup = False
+            tickets.append(_Ticket(f"{DAEMON} (SIGHUP)"))
+        if not tickets:
+            return
+        notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        outcome = self._reload()
+        notify("READY=1")
+        log = self._log.info if outcome.ok else self._log.error
+        for line in outcome.message.splitlines():
+            log("reload", ok=outcome.ok, message=line)
+        self._publish(reloaded=outcome)
+        for ticket in tickets:
+            result = "ok" if outcome.ok else outcome.message
+            self._audit.write(AuditLine(actor=ticket.actor, action="reload", result=result))
+            ticket.outcome = outcome
+            ticket.settled.set()
+
+    def _reload(self) -> Reloaded:
+        kept = "the old configuration stays in force"
+        try:
+            fresh = self._reread()
+            changed = [k for k, v in fresh.fixed.items() if self._loaded.fixed.get(k) != v]
+            if changed:
+                msg = f"{', '.join(changed)}: cannot change at run time, restart dlschedd; {kept}"
+                return Reloaded(at_s=time.time(), ok=False, message=msg)
+            parts = self._assemble(fresh.config)
+        except SlurmDlError as err:
+            return Reloaded(at_s=time.time(), ok=False, message=f"{err}\n{kept}")
+        try:
+            self.on_reloaded(fresh.config)
+        except ConfigError as err:
+            parts.ledger.close()
+            return Reloaded(at_s=time.time(), ok=False, message=f"{err}\n{kept}")
+        self._parts.ledger.close()
+        before = {row.key: row.text for row in self._loaded.rows}
+        after = {row.key: row.text for row in fresh.rows}
+        keys = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
+        self._parts, self._loaded = parts, fresh
+        self._bucket = _bucket(fresh.config)
+        self._publish()
+        self._next_poll_s = min(self._next_poll_s, time.monotonic() + fresh.config.daemon.poll_s)
+        what = f"changed: {', '.join(keys)}" if keys else "nothing changed"
+        return Reloaded(at_s=time.time(), ok=True, message=f"configuration reloaded; {what}")
+
+    # What is said and shown.
+
+    def _publish(self, **changes: object) -> None:
+        """Replace what stands on the board."""
+        self.board.current = dataclasses.replace(
+            self.board.current,
+            config=self._loaded.config,
+            config_rows=self._loaded.rows,
+            live=self._live(self._loaded.config),
+            **changes,  # type: ignore[arg-type] # names are those of Published
+        )
+
+    def _say(self, cycle: Cycle) -> None:
+        """One line a cycle: aloud if something happened or nothing was said for long."""
+        now, numbers = self.board.current, cycle_numbers(cycle)
+        failed = sum(bool(d.error) for d in cycle.done)
+        standing = (cycle.acting, self._pause.pause is not None, numbers["handovers"])
+        quiet = not cycle.done and standing == self._last_said
+        if quiet and time.monotonic() - self._said_s < _QUIET_LOG_S:
+            log = self._log.debug
+        else:
+            log = self._log.info
+            self._said_s = time.monotonic()
+        self._last_said = standing
+        log(
+            "cycle",
+            acting=cycle.acting,
+            **numbers,
+            done=len(cycle.done) - failed,
+            failed=failed,
+            left=len(cycle.left),
+            observe_ms=round(now.durations.observe_ms, 1),
+            decide_ms=round(now.durations.decide_ms, 1),
+            apply_ms=round(now.durations.apply_ms, 1),
+        )
+
+    def _one_line(self) -> str:
+        """The status in one line, for systemctl."""
+        now = self.board.current
+        if now.failures and now.trouble:
+            return f"{now.failures} polls failed: {now.trouble.message}"
+        if now.cycle is None:
+            return "starting"
+        numbers = cycle_numbers(now.cycle)
+        mode = "paused" if self._pause.pause else "live" if now.live else "shadow"
+        return (
+            f"{mode}: {numbers['running']} running, {numbers['pending']} pending, "
+            f"{numbers['handovers']} hand-overs"
+        )
+
+
+def cycle_numbers(cycle: Cycle) -> dict[str, object]:
+    """A cycle in numbers, for the log."""
+    state = cycle.snapshot.jobs.state
+    return {
+        "jobs": len(state),
+        "pending": int((state == JobState.PENDING).sum()),
+        "running": int((state == JobState.RUNNING).sum()),
+        "tiers": "/".join(str(pending + running) for _, pending, running in tiers_of(cycle)),
+        "handovers": len(cycle.snapshot.handovers),
+    }
+
+
+def _has_handovers(cycle: Cycle | None) -> bool:
+    """Whether reservations of ours may stand; also at the start, when nobody knows."""
+    if cycle is None:
+        return True
+    opened = any(isinstance(d.action, OpenHandover) for d in cycle.done)
+    return opened or bool(cycle.snapshot.handovers) or bool(cycle.snapshot.seen.reservations)
+
+
+def _bucket(config: Config) -> TokenBucket:
+    return TokenBucket(config.writes.rate_per_s, config.writes.burst)

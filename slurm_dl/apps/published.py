@@ -1,0 +1,264 @@
+"""What the loop shows to everybody else: one immutable value, replaced after each cycle.
+
+The control threads read whichever value stands on the `Board`, so they never wait for the loop
+nor it for them. Rows for people are built when somebody asks and only for the jobs asked for:
+a cycle at 100,000 jobs must not pay for answers nobody wants.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slurm_dl.apps.commandline import escaped
+from slurm_dl.apps.wire import JsonObject
+from slurm_dl.config import Config, Row
+from slurm_dl.engine.loop import Cycle
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Bool, JobState
+from slurm_dl.model.snapshot import JobText, Observed
+from slurm_dl.policies.base import Policy
+
+LETTERS: Mapping[JobState, str] = {
+    JobState.PENDING: "PD",
+    JobState.CONFIGURING: "CF",
+    JobState.RUNNING: "R",
+    JobState.SUSPENDED: "S",
+    JobState.COMPLETING: "CG",
+    JobState.COMPLETED: "CD",
+    JobState.FAILED: "F",
+}
+"""squeue's compact state of each `JobState`; every end without success is an ``F`` here."""
+
+LIVE = (
+    JobState.PENDING,
+    JobState.CONFIGURING,
+    JobState.RUNNING,
+    JobState.SUSPENDED,
+    JobState.COMPLETING,
+)
+
+_GPU_S_PER_GPU_H = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """The last thing that went wrong: when, epoch seconds, and what."""
+
+    at_s: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reloaded:
+    """The last reload: when, epoch seconds, whether it took effect, and what was said of it."""
+
+    at_s: float
+    ok: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """How long the parts of a cycle took, milliseconds."""
+
+    observe_ms: float = 0.0
+    decide_ms: float = 0.0
+    apply_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Published:
+    """The daemon as others may see it.
+
+    Attributes:
+        config: The configuration in force.
+        config_rows: Its values with their origins.
+        started_s: When the daemon started, epoch seconds.
+        live: False: it only looks (shadow mode).
+        cycle: The last cycle that came to its end; None before the first.
+        policy: The policy of that cycle.
+        cycles: How many there were.
+        seen_s: When the last cycle ended by this machine's clock, epoch seconds; 0 before.
+        durations: Of the last cycle.
+        looks_left: Cycles that will only look: after the start, after the cluster was lost.
+        failures: Polls in a row that the cluster did not answer.
+        next_poll_s: When the next poll is due, epoch seconds.
+        trouble: The last error of a poll or a cycle.
+        bugs: Exceptions nobody expected since the start.
+        reloaded: The last reload.
+        done, failed: Actions applied and refused since the start.
+    """
+
+    config: Config
+    config_rows: tuple[Row, ...]
+    started_s: float
+    live: bool
+    cycle: Cycle | None = None
+    policy: Policy | None = None
+    cycles: int = 0
+    seen_s: float = 0.0
+    durations: Durations = field(default_factory=Durations)
+    looks_left: int = 0
+    failures: int = 0
+    next_poll_s: float = 0.0
+    trouble: Trouble | None = None
+    bugs: int = 0
+    reloaded: Reloaded | None = None
+    done: int = 0
+    failed: int = 0
+
+
+class Board:
+    """Where the loop hangs what it publishes. Replacing one reference is atomic."""
+
+    def __init__(self, first: Published) -> None:
+        self.current = first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which jobs somebody wants to see; an empty field does not filter.
+
+    Attributes:
+        users: Login names or uids.
+        partitions: Partition names.
+        states: What they are doing.
+        nodes: Node names; jobs that hold any of them.
+    """
+
+    users: Collection[str] = ()
+    partitions: Collection[str] = ()
+    states: Collection[JobState] = LIVE
+    nodes: Collection[str] = ()
+
+
+def rows(cycle: Cycle, wanted: Filter) -> list[JsonObject]:
+    """The jobs that pass the filter, best rank first, jobs without a rank last."""
+    seen = cycle.snapshot.seen
+    mask = _mask(seen, wanted)
+    chosen = np.flatnonzero(mask)
+    if wanted.users:
+        users = frozenset(wanted.users)
+        chosen = chosen[[_is_of(seen, int(i), users) for i in chosen]] if len(chosen) else chosen
+    rank = cycle.plan.rank[chosen].astype(np.int64)
+    order = np.lexsort((seen.jobs.job_id[chosen], np.where(rank < 0, np.iinfo(np.int64).max, rank)))
+    return [row(cycle, int(i)) for i in chosen[order]]
+
+
+def row(cycle: Cycle, i: int) -> JsonObject:
+    """One job for people, from row *i* of the columns."""
+    snap, plan = cycle.snapshot, cycle.plan
+    seen, jobs = snap.seen, snap.jobs
+    job_id = JobId(int(jobs.job_id[i]))
+    state = JobState(int(jobs.state[i]))
+    text = text_of(seen, job_id)
+    partition, rank, tier = int(jobs.partition[i]), int(plan.rank[i]), int(plan.tier[i])
+    started_s, end_s = float(jobs.start_s[i]), float(jobs.end_s[i])
+    now_s = end_s if state in {JobState.COMPLETED, JobState.FAILED} else snap.now_s
+    ran = state is not JobState.PENDING and started_s > 0
+    return {
+        "job": text.label,
+        "job_id": job_id,
+        "partition": seen.partitions[partition] if partition >= 0 else None,
+        "name": text.name,
+        "user": text.user or str(int(jobs.uid[i])),
+        "uid": int(jobs.uid[i]),
+        "account": text.account,
+        "qos": text.qos,
+        "state": LETTERS[state],
+        "tasks": int(jobs.tasks[i]),
+        "n_nodes": int(jobs.n_nodes[i]),
+        "gpus": float(jobs.gpus[i]),
+        "tier": tier if tier >= 0 else None,
+        # People count from 1.
+        "rank": rank + 1 if rank >= 0 else None,
+        "attained_gpu_h": round(float(snap.memory.attained_gpu_s[i]) / _GPU_S_PER_GPU_H, 4),
+        "restarts": int(jobs.restarts[i]),
+        "preemptions": int(snap.memory.preemptions[i]),
+        "time_s": max(0.0, round(now_s - started_s, 1)) if ran else 0.0,
+        "nodes": text.nodes,
+        "reason": text.reason,
+        "preemptible": seen.claim(job_id).contract is not None,
+        "note": plan.notes.get(job_id, ""),
+    }
+
+
+def text_of(seen: Observed, job_id: JobId) -> JobText:
+    """Words about a job; its number if there are none."""
+    return seen.texts.get(job_id) or JobText(label=str(job_id))
+
+
+def _mask(seen: Observed, wanted: Filter) -> Bool:
+    jobs = seen.jobs
+    mask: Bool = np.isin(jobs.state, [int(s) for s in wanted.states])
+    if wanted.partitions:
+        known = [i for i, name in enumerate(seen.partitions) if name in set(wanted.partitions)]
+        mask &= np.isin(jobs.partition, known)
+    if wanted.nodes:
+        names = frozenset(wanted.nodes)
+        node_rows = [i for i, name in enumerate(seen.nodes.name) if name in names]
+        holders = seen.held.job[np.isin(seen.held.node, node_rows)]
+        on_nodes = np.zeros(len(jobs), dtype=np.bool_)
+        on_nodes[holders] = True
+        mask &= on_nodes
+    return mask
+
+
+def _is_of(seen: Observed, i: int, users: frozenset[str]) -> bool:
+    text = seen.texts.get(JobId(int(seen.jobs.job_id[i])))
+    return (text is not None and text.user in users) or str(int(seen.jobs.uid[i])) in users
+
+
+_JOB_NAME = re.compile(r"(?P<id>\d{1,10})(_(?P<task>\d{1,10}))?(\+\d{1,4})?", re.ASCII)
+
+
+def find_job(seen: Observed, name: str) -> JobId | list[str]:
+    """The record that *name* means: ``123``, an array task ``123_7``, a het component ``123+1``.
+
+    Returns:
+        Its job id; or what else it could have been, best first, none if nothing was like it.
+
+    Raises:
+        ValueError: *name* is no job id.
+    """
+    match = _JOB_NAME.fullmatch(name)
+    if match is None:
+        msg = f"{escaped(name, 40)!r} is no job id: write 123 or, for an array task, 123_7"
+        raise ValueError(msg)
+    labels = {text.label: job_id for job_id, text in seen.texts.items()}
+    if name in labels:
+        return labels[name]
+    array, task = match["id"], match["task"]
+    tasks = {label: j for label, j in labels.items() if label.startswith(f"{array}_")}
+    if task is not None:
+        # Pending tasks share one record, labelled 123_[8-20%4].
+        pending = [j for label, j in tasks.items() if _holds(label, int(task))]
+        return pending[0] if pending else sorted(tasks)[:5]
+    if len(tasks) == 1:
+        return next(iter(tasks.values()))
+    if tasks:
+        return sorted(tasks, key=lambda label: (len(label), label))[:5]
+    if "+" not in name and bool(np.any(seen.jobs.job_id == int(array))):
+        return JobId(int(array))
+    return []
+
+
+def _holds(label: str, task: int) -> bool:
+    """Whether the pending part ``[...]`` of an array's label has *task* in it."""
+    inside = re.fullmatch(r"\d+_\[(?P<spec>[^\]]*)\]", label)
+    if inside is None:
+        return False
+    spec = inside["spec"].partition("%")[0]
+    for part in spec.split(","):
+        span = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        if span is None:
+            # squeue cuts long lists off ("..."): the rest may well be there.
+            return part == "..."
+        low, high, step = int(span[1]), int(span[2] or span[1]), int(span[3] or 1)
+        if low <= task <= high and (task - low) % max(step, 1) == 0:
+            return True
+    return False

@@ -1,0 +1,273 @@
+"""``dlschedd``: the daemon's command line, from options to a running loop."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from slurm_dl.apps.commandline import EXIT_FAILED, print_json, run
+from slurm_dl.model.errors import ClusterError, ConfigError
+
+if TYPE_CHECKING:
+    from slurm_dl.apps.audit import AuditLog
+    from slurm_dl.apps.daemon import Daemon, Loaded, Parts
+    from slurm_dl.apps.pause import PauseSwitch
+    from slurm_dl.config import Config
+    from slurm_dl.engine.loop import Cycle
+
+PRIVATE = 0o027
+
+
+@click.command()
+@click.option(
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    help="Configuration file, if not SLURM_DL_CONFIG or /etc/slurm_dl/slurm_dl.yaml.",
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set one value, for instance daemon.poll_s=5; wins over the file.",
+)
+@click.option("--shadow", is_flag=True, help="Look and plan, and never act.")
+@click.option("--live", is_flag=True, help="Act, whatever daemon.shadow says.")
+@click.option("--once", is_flag=True, help="Look once, print the plan and exit; --live acts on it.")
+@click.option("--json", "as_json", is_flag=True, help="With --once: print JSON.")
+@click.option(
+    "--state-dir",
+    type=click.Path(path_type=Path),
+    help="Ledger and audit log in this directory instead of the configured one.",
+)
+@click.option(
+    "--run-dir",
+    type=click.Path(path_type=Path),
+    help="Control socket in this directory instead of the configured one.",
+)
+@click.option("--allow-root", is_flag=True, help="Run as root although SlurmUser is not root.")
+def dlschedd(
+    *,
+    config_path: Path | None,
+    settings: tuple[str, ...],
+    shadow: bool,
+    live: bool,
+    once: bool,
+    as_json: bool,
+    state_dir: Path | None,
+    run_dir: Path | None,
+    allow_root: bool,
+) -> None:
+    r"""Order a Slurm queue by attained service, and preempt by checkpoint and requeue.
+
+    It runs beside slurmctld until SIGTERM or SIGINT; SIGHUP reads the configuration again. In
+    shadow mode, the default of daemon.shadow, it plans and reports and touches nothing.
+
+    \b
+    Examples:
+      dlschedd --once                     # print what it would do now
+      dlschedd --shadow                   # watch, plan, serve dlqueue; touch nothing
+      dlschedd --live --config /etc/slurm_dl/slurm_dl.yaml
+    """
+    if shadow and live:
+        msg = "--shadow and --live exclude each other"
+        raise click.UsageError(msg)
+    if as_json and not once:
+        msg = "--json goes with --once"
+        raise click.UsageError(msg)
+    overrides = (*settings, *_path_overrides(state_dir, run_dir))
+
+    def reread() -> Loaded:
+        from slurm_dl.apps.daemon import Loaded  # noqa: PLC0415 - numpy, structlog, pydantic
+        from slurm_dl.config import load_with_origins, show  # noqa: PLC0415
+
+        config, origins = load_with_origins(config_path, overrides=overrides, require_private=True)
+        return Loaded(config, tuple(show(config, origins)))
+
+    def is_live(config: Config) -> bool:
+        return live or not (shadow or config.daemon.shadow)
+
+    loaded = reread()
+    _refuse_root(loaded.config, allowed=allow_root)
+    # What it writes is for its account and its group.
+    os.umask(PRIVATE)
+    if once:
+        _once(loaded, reread, act=live, as_json=as_json)
+    else:
+        _serve(loaded, reread, is_live)
+
+
+def _path_overrides(state_dir: Path | None, run_dir: Path | None) -> Iterator[str]:
+    # JSON's strings are YAML's.
+    if state_dir is not None:
+        yield f"paths.state_dir={json.dumps(str(state_dir.absolute()))}"
+        yield f"paths.audit_log={json.dumps(str(state_dir.absolute() / 'audit.jsonl'))}"
+    if run_dir is not None:
+        yield f"paths.run_dir={json.dumps(str(run_dir.absolute()))}"
+
+
+def _serve(loaded: Loaded, reread: Callable[[], Loaded], is_live: Callable[[Config], bool]) -> None:
+    from slurm_dl.apps import logs  # noqa: PLC0415 - see reread
+    from slurm_dl.apps.answers import Answers, Levers  # noqa: PLC0415
+    from slurm_dl.apps.control import ControlServer  # noqa: PLC0415
+    from slurm_dl.apps.wire import SOCKET_NAME  # noqa: PLC0415
+
+    config = loaded.config
+    _configure_logs(config)
+    log = logs.logger()
+    with _daemon(loaded, reread, is_live) as (daemon, audit, pause):
+        answers = Answers(
+            Levers(
+                board=daemon.board,
+                audit=audit,
+                pause=pause,
+                reload=daemon.reload,
+                wake=daemon.wake,
+            )
+        )
+        control = ControlServer(
+            config.paths.run_dir / SOCKET_NAME,
+            mode=int(config.control.socket_mode, 8),
+            admins=[str(a) for a in config.control.admins],
+            answer=answers,
+            on_bug=lambda err: log.error("bug in an answer", exc_info=err),
+        )
+
+        def reloaded(fresh: Config) -> None:
+            control.allow([str(a) for a in fresh.control.admins])
+            _configure_logs(fresh)
+
+        daemon.on_reloaded = reloaded
+        log.info(
+            "started",
+            pid=os.getpid(),
+            mode="live" if is_live(config) else "shadow",
+            paused=pause.pause is not None,
+            partitions=",".join(config.manage.partitions),
+            policy=config.policy.order,
+        )
+        try:
+            daemon.run()
+        finally:
+            control.close()
+
+
+def _configure_logs(config: Config) -> None:
+    from slurm_dl.apps import logs  # noqa: PLC0415 - see reread
+
+    logs.configure(level=config.daemon.log_level, form=config.daemon.log_format)
+
+
+@contextlib.contextmanager
+def _daemon(
+    loaded: Loaded, reread: Callable[[], Loaded], is_live: Callable[[Config], bool]
+) -> Iterator[tuple[Daemon, AuditLog, PauseSwitch]]:
+    """A daemon with its lock, audit log and pause switch; not running yet."""
+    from slurm_dl.apps import lock, logs  # noqa: PLC0415 - see reread
+    from slurm_dl.apps.assembly import assemble  # noqa: PLC0415
+    from slurm_dl.apps.audit import AuditLog  # noqa: PLC0415
+    from slurm_dl.apps.daemon import Daemon  # noqa: PLC0415
+    from slurm_dl.apps.pause import PauseSwitch  # noqa: PLC0415
+
+    config = loaded.config
+    log = logs.logger()
+    with lock.held(config.paths.state_dir):
+        pause = PauseSwitch(config.paths.state_dir)
+        audit = AuditLog(config.paths.audit_log, warn=log.error)
+        parts: Parts = assemble(config)
+        daemon = Daemon(
+            loaded=loaded,
+            parts=parts,
+            reread=reread,
+            assemble=assemble,
+            live=is_live,
+            audit=audit,
+            pause=pause,
+            log=log,
+        )
+        try:
+            yield daemon, audit, pause
+        finally:
+            daemon.close()
+            audit.close()
+
+
+def _once(loaded: Loaded, reread: Callable[[], Loaded], *, act: bool, as_json: bool) -> None:
+    """Look once and, with *act*, act once; print what was planned and done."""
+    from slurm_dl.apps import logs  # noqa: PLC0415 - see reread
+    from slurm_dl.apps.plan_report import as_object, show_plan  # noqa: PLC0415
+
+    # What the loop would say is printed here as a whole.
+    logs.configure(level="error", form="console")
+    with _daemon(loaded, reread, lambda _: act) as (daemon, _, pause):
+        cycle = daemon.cycle_once(acting=False)
+        if act and pause.pause is None:
+            cycle = daemon.cycle_once(acting=True)
+        if as_json:
+            print_json(as_object(cycle))
+        else:
+            show_plan(cycle)
+            if act and pause.pause is not None:
+                click.echo(f"dlschedd: paused by {pause.pause.by}: nothing was done", err=True)
+    if _failed(cycle) or (act and pause.pause is not None):
+        raise SystemExit(EXIT_FAILED)
+
+
+def _failed(cycle: Cycle) -> bool:
+    return any(done.error for done in cycle.done)
+
+
+def _refuse_root(config: Config, *, allowed: bool) -> None:
+    """Root only where Slurm itself runs as root, or somebody insists.
+
+    Raises:
+        ConfigError: We are root and neither holds.
+    """
+    if os.geteuid() != 0 or allowed:
+        return
+    user = _slurm_user(config)
+    if user == "root":
+        return
+    because = f"SlurmUser is {user}" if user else "SlurmUser could not be found out"
+    msg = (
+        f"refusing to run as root ({because}): nothing it does needs root, and a fault would cost "
+        "more; use an account with AdminLevel=Operator or SlurmUser's, or --allow-root"
+    )
+    raise ConfigError(msg)
+
+
+def _slurm_user(config: Config) -> str:
+    """Slurm's account: from slurm.conf if it is named, else from slurmctld; empty if unknown."""
+    from slurm_dl.backends.slurm.command import Slurm  # noqa: PLC0415 - see reread
+
+    conf = Path(config.cluster.slurm_conf) if config.cluster.slurm_conf else None
+    if conf is not None:
+        with contextlib.suppress(OSError):
+            return slurm_user_in(conf.read_text("utf-8", "replace"))
+    bin_dir = Path(config.cluster.bin_dir) if config.cluster.bin_dir else None
+    slurm = Slurm(slurm_conf=conf, bin_dir=bin_dir, timeout_s=config.cluster.timeout_s)
+    with contextlib.suppress(ClusterError):
+        found = re.search(
+            r"^SlurmUser\s*=\s*([^\s(]+)", slurm.run("scontrol", "show", "config"), re.MULTILINE
+        )
+        return found[1] if found else ""
+    return ""
+
+
+def slurm_user_in(slurm_conf: str) -> str:
+    """SlurmUser as a slurm.conf's text has it; root where it says nothing, as in Slurm."""
+    found = re.findall(r"^\s*SlurmUser\s*=\s*([^\s#]+)", slurm_conf, re.MULTILINE | re.IGNORECASE)
+    return str(found[-1]) if found else "root"
+
+
+def main() -> NoReturn:
+    """Entry point of ``dlschedd``."""
+    run(dlschedd, "dlschedd")

@@ -1,0 +1,292 @@
+"""The command dlsubmit: its options, its help, what it prints and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+import click
+
+import slurm_dl
+from slurm_dl.apps.submit import environment, script, shape, slurm_calls, templates
+from slurm_dl.apps.submit.quoting import quote
+from slurm_dl.apps.submit.request import (
+    DEFAULT_RUN_DIR,
+    DEFAULT_SIGNAL,
+    LAUNCHERS,
+    Options,
+    Request,
+    check,
+)
+from slurm_dl.apps.submit.sbatch_options import CommandLine, Option, Takes, divide
+from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
+
+_LINE = "slurm_dl.command_line"
+
+_EPILOG = """
+\b
+Examples:
+  dlsubmit --gpus 8 -- python train.py --epochs 90
+  dlsubmit --gpus 16 --gpu-type a100 --launcher torchrun --time 2-0 -- train.py
+  dlsubmit --gpus 4 --launcher srun --array 0-9%2 -A vision -c 8 -- python sweep.py
+  dlsubmit --gpus 8 --model resnet50 --signal USR2@120 --requeued-by job -- python run.py
+  dlsubmit --gpus 8 --dry-run -- python train.py
+
+Every other option of sbatch is passed on to it. Options go before --, COMMAND after it; an option
+that only your site's sbatch knows is written --option=value.
+"""
+
+
+class _DividedCommand(click.Command):
+    """A command whose line is divided before click sees its own part of it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:  # shell completion: the line is not finished yet
+            return super().parse_args(ctx, args)
+        line = divide(args, _own_options(self.get_params(ctx)))
+        ctx.meta[_LINE] = line
+        return super().parse_args(ctx, list(line.own))
+
+
+def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
+    """Our options by each of their spellings, under the first long one."""
+    table: dict[str, Option] = {}
+    for param in params:
+        if not isinstance(param, click.Option):
+            continue
+        name = next(opt for opt in param.opts if opt.startswith("--")).removeprefix("--")
+        option = Option(name, Takes.NOTHING if param.is_flag else Takes.VALUE)
+        table |= dict.fromkeys(param.opts, option)
+    return table
+
+
+@click.command(
+    cls=_DividedCommand,
+    epilog=_EPILOG,
+    options_metavar="--gpus N [OPTIONS] [SBATCH OPTIONS] -- COMMAND...",
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+)
+@click.option("--gpus", "-G", metavar="[TYPE:]N", help="GPUs of the whole job.")
+@click.option("--gpu-type", metavar="T", help="Only GPUs of this type.")
+@click.option("--nodes", "-N", metavar="N", help="Exactly N nodes; else the fewest that fit.")
+@click.option(
+    "--launcher",
+    metavar="|".join(LAUNCHERS),
+    default="plain",
+    show_default=True,
+    help="Run COMMAND once on the first node, under torchrun, or as one srun task for each GPU.",
+)
+@click.option("--model", metavar="NAME", help="Name of the model's profile.")
+@click.option("--name", "--job-name", "-J", metavar="X", help="Job name; else the script's name.")
+@click.option("--partition", "-p", metavar="P", help="Partition; else the default one.")
+@click.option("--time", "-t", metavar="T", help="Time limit, in sbatch's words.")
+@click.option("--array", "-a", metavar="SPEC", help="Array of jobs, such as 0-15%4.")
+@click.option(
+    "--signal",
+    metavar="SIG@LEAD",
+    default=DEFAULT_SIGNAL,
+    show_default=True,
+    help="Checkpoint signal; Slurm sends it LEAD seconds before the time limit.",
+)
+@click.option(
+    "--grace",
+    metavar="S",
+    default="120",
+    show_default=True,
+    help="Longest time that a checkpoint takes, seconds; the site may allow less.",
+)
+@click.option(
+    "--requeued-by",
+    metavar="daemon|job",
+    default="daemon",
+    show_default=True,
+    help="Who puts the job back after the signal; job for submitit and Lightning.",
+)
+@click.option("--no-preempt", is_flag=True, help="The job's GPUs may not be taken back.")
+@click.option("--no-requeue", is_flag=True, help="Never put it back; only with --no-preempt.")
+@click.option("--ntasks-per-node", "--tasks-per-node", metavar="N", help="Tasks on each node.")
+@click.option("--comment", metavar="TEXT", help="Your comment: text, or a JSON object.")
+@click.option("--output", "-o", metavar="FILE", help="Log file, in sbatch's patterns.")
+@click.option(
+    "--run-dir",
+    metavar="DIR",
+    help=f"Each job keeps its state in a directory of its own in DIR; else {DEFAULT_RUN_DIR}.",
+)
+@click.option("--template", metavar="NAME", help="Script template; else the launcher's.")
+@click.option("--dlrun", metavar="PATH", help="dlrun on the compute nodes; else the one beside me.")
+@click.option("--keep-sbatch-env", is_flag=True, help="Let SBATCH_* variables have effect.")
+@click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
+@click.option("--show-template", metavar="NAME", help="Say which file is the template, and stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--parsable", is_flag=True, help="Print the job id alone.")
+@click.option("--quiet", "-Q", is_flag=True, help="Print nothing but errors.")
+@click.version_option(slurm_dl.__version__, "--version", "-V", prog_name="dlsubmit")
+@click.pass_context
+def dlsubmit(
+    ctx: click.Context,
+    /,
+    *,
+    keep_sbatch_env: bool,
+    dry_run: bool,
+    show_template: str | None,
+    as_json: bool,
+    parsable: bool,
+    quiet: bool,
+    **_typed: str | bool | None,
+) -> int:
+    """Submit a deep-learning job that can be preempted by a checkpoint and resumed."""
+    environ = dict(os.environ)
+    where = templates.places(environ)
+    if show_template is not None:
+        _show_template(templates.find(show_template, where), as_json=as_json)
+        return 0
+    cleaned = environment.clean(environ, keep_sbatch=keep_sbatch_env)
+    typed, line = _typed_in(ctx)
+    if typed.partition is None:
+        # Kept only on request; the shape has to be looked for where sbatch will put the job.
+        typed = replace(typed, partition=cleaned.environ.get("SBATCH_PARTITION"))
+    request = check(
+        typed,
+        sbatch=line.sbatch,
+        command=line.command,
+        cwd=str(Path.cwd()),
+        dlrun=_dlrun_beside(sys.argv[0]),
+    )
+    partitions = slurm_calls.read_partitions(environ).select(request.partitions)
+    chosen = shape.choose(
+        partitions, gpus=request.gpus, gpu_type=request.gpu_type, nodes=request.nodes
+    )
+    submission = script.compose(request, chosen, where)
+    argv = (slurm_calls.tool("sbatch", environ), *submission.args)
+    if not quiet:
+        for note in _notes(request, chosen, cleaned):
+            click.echo(f"dlsubmit: note: {note}", err=True)
+    if dry_run:
+        _show(_dry_run_text(argv, submission.script), argv, submission, as_json=as_json)
+        return 0
+    answer = slurm_calls.submit(argv, submission.script.encode(), cleaned.environ)
+    click.echo(answer.text, nl=False, err=True)  # bytes, as they came
+    if answer.job_id is None:
+        return 1
+    if not quiet:
+        text = f"{answer.job_id}" if parsable else f"Submitted batch job {answer.job_id}"
+        _show(f"{text}\n", argv, submission, as_json=as_json, job_id=answer.job_id)
+    return 0
+
+
+def options_of(args: Sequence[str]) -> tuple[Options, CommandLine]:
+    """Read a command line without doing what it says.
+
+    Raises:
+        ConfigError: It cannot be divided.
+    """
+    with dlsubmit.make_context("dlsubmit", list(args)) as ctx:
+        return _typed_in(ctx)
+
+
+def _typed_in(ctx: click.Context) -> tuple[Options, CommandLine]:
+    line: CommandLine = ctx.meta[_LINE]
+    return Options(**{field.name: ctx.params[field.name] for field in fields(Options)}), line
+
+
+def _dry_run_text(argv: Sequence[str], text: str) -> str:
+    return f"# {quote(argv)}\n{text}"
+
+
+def _show(
+    text: str,
+    argv: Sequence[str],
+    submission: script.Submission,
+    *,
+    as_json: bool,
+    job_id: int | None = None,
+) -> None:
+    """Print the result as text or as JSON; in UTF-8 whatever the terminal's language is."""
+    if as_json:
+        wanted = submission.shape
+        shown = {
+            "nodes": wanted.nodes,
+            "gpus_per_node": wanted.gpus_per_node,
+            "gpus": wanted.gpus,
+            "gpu_type": wanted.gpu_type,
+        }
+        result = {
+            "job_id": job_id,
+            "script": submission.script,
+            "shape": shown,
+            "argv": list(argv),
+        }
+        text = json.dumps(result, indent=2) + "\n"
+    click.echo(text.encode(), nl=False)
+
+
+def _show_template(found: templates.Found, *, as_json: bool) -> None:
+    if as_json:
+        hides = [{"owner": owner, "path": path} for owner, path in found.hides]
+        value = {"name": found.name, "owner": found.owner, "path": found.path, "hides": hides}
+        click.echo(json.dumps(value, indent=2))
+        return
+    click.echo(f"{found.path} ({found.owner})")
+    for owner, path in found.hides:
+        click.echo(f"  hides {path} ({owner})")
+
+
+def _notes(request: Request, chosen: shape.Shape, cleaned: environment.Cleaned) -> list[str]:
+    """What the user may not expect, one line each."""
+    notes = []
+    if cleaned.ignored:
+        notes.append(
+            f"ignored from the environment: {', '.join(cleaned.ignored)}"
+            " (--keep-sbatch-env keeps those that set nothing of dlsubmit's)"
+        )
+    if not chosen.enough_up:
+        notes.append("not enough of the nodes are up; the job will wait for them")
+    if chosen.nodes > 1 and chosen.gpu_type is None and len(chosen.types) > 1:
+        types = ", ".join(gpu_type or shape.UNTYPED for gpu_type in chosen.types)
+        notes.append(f"the nodes may have different GPUs ({types}); give --gpu-type")
+    if chosen.nodes > 1 and request.launcher == "plain":
+        notes.append(
+            f"COMMAND runs on the first of {chosen.nodes} nodes only; use --launcher=torchrun or"
+            " srun unless it starts the others itself"
+        )
+    if request.array is not None and "%a" not in request.output:
+        notes.append(f"all tasks of the array write to {request.output}; use %A_%a in --output")
+    return notes
+
+
+def _dlrun_beside(program: str) -> str | None:
+    """Dlrun beside this program, beside what that links to, or beside the interpreter."""
+    path = Path(program).absolute()
+    for directory in (path.parent, path.resolve().parent, Path(sys.executable).parent):
+        candidate = directory / "dlrun"
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return str(candidate)
+    return None
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run dlsubmit; the exit status is 0, 1 if Slurm refused, 2 if the command line is wrong."""
+    try:
+        result = dlsubmit.main(
+            args=None if args is None else list(args),
+            prog_name="dlsubmit",
+            standalone_mode=False,
+        )
+    except click.ClickException as err:
+        return _fail(err.format_message(), 2)
+    except click.Abort:
+        return _fail("interrupted", 1)
+    except ConfigError as err:
+        return _fail(str(err), 2)
+    except (ClusterError, SlurmDlError) as err:
+        return _fail(str(err), 1)
+    return int(result or 0)
+
+
+def _fail(message: str, status: int) -> int:
+    click.echo(f"dlsubmit: error: {message}", err=True)
+    return status

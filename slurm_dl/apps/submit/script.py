@@ -1,0 +1,152 @@
+"""The batch script and sbatch's arguments: everything that is submitted, as a pure function.
+
+What dlsubmit itself decided (shape, signal, requeue) stands in the script as ``#SBATCH`` lines,
+so a stored script says what it is; these values come from small alphabets. What the user typed
+(name, comment, paths, sbatch's own options) goes to sbatch as arguments ``--option=value``, which
+cannot break a line and which win over the script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import jinja2
+import jinja2.sandbox
+
+from slurm_dl.apps.submit import templates
+from slurm_dl.apps.submit.quoting import UnquotedError, UserText, quote
+from slurm_dl.apps.submit.request import Request
+from slurm_dl.apps.submit.shape import Shape
+from slurm_dl.model.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What sbatch gets.
+
+    Attributes:
+        args: Its arguments, without the program.
+        script: The batch script, read from its standard input.
+        shape: What was asked for.
+    """
+
+    args: tuple[str, ...]
+    script: str
+    shape: Shape
+
+
+def compose(request: Request, shape: Shape, where: Sequence[templates.Place]) -> Submission:
+    """Write the script and the arguments of a job.
+
+    Raises:
+        ConfigError: The template is missing or wrong.
+    """
+    return Submission(
+        args=_arguments(request),
+        script=_render(request.template, _values(request, shape), where),
+        shape=shape,
+    )
+
+
+def _arguments(request: Request) -> tuple[str, ...]:
+    given = {
+        "job-name": request.name,
+        "output": request.output,
+        "array": request.array,
+        "partition": ",".join(request.partitions) or None,
+        "time": request.time,
+        "comment": request.comment,
+    }
+    ours = tuple(f"--{name}={value}" for name, value in given.items() if value is not None)
+    return ("--parsable", *ours, *request.sbatch)
+
+
+def _directives(request: Request, shape: Shape) -> tuple[str, ...]:
+    return (
+        "--requeue" if request.requeue else "--no-requeue",
+        "--open-mode=append",
+        f"--signal=B:{request.signal}@{request.lead_s}",
+        f"--nodes={shape.nodes}",
+        f"--ntasks-per-node={_tasks_per_node(request, shape)}",
+        f"--gpus-per-node={shape.request}",
+    )
+
+
+def _tasks_per_node(request: Request, shape: Shape) -> int:
+    if request.ntasks_per_node is not None:
+        return request.ntasks_per_node
+    return shape.gpus_per_node if request.launcher == "srun" else 1
+
+
+def _values(request: Request, shape: Shape) -> dict[str, object]:
+    """What a template may use; users' text only as `UserText`."""
+    grace_s = request.grace_s
+    first = request.command[0]
+    return {
+        "directives": _directives(request, shape),
+        "launcher": request.launcher,
+        "signal": request.signal,
+        "grace_s": str(int(grace_s)) if grace_s == int(grace_s) else str(grace_s),
+        "array": request.array is not None,
+        "nodes": shape.nodes,
+        "gpus_per_node": shape.gpus_per_node,
+        "ntasks_per_node": _tasks_per_node(request, shape),
+        "is_python_script": first == "-m" or PurePath(first).suffix == ".py",
+        "dlrun": UserText(request.dlrun),
+        "run_base": UserText(request.run_base),
+        "model": None if request.model is None else UserText(request.model),
+        "name": UserText(request.name),
+        "command": tuple(UserText(argument) for argument in request.command),
+    }
+
+
+def _render(name: str, values: dict[str, object], where: Sequence[templates.Place]) -> str:
+    found = templates.find(name, where)
+    try:
+        script = _environment(where).get_template(name).render(values)
+    except jinja2.TemplateSyntaxError as err:
+        msg = f"template {err.filename or found.path}:{err.lineno}: {err.message}"
+        raise ConfigError(msg) from None
+    except (jinja2.TemplateError, UnquotedError, TypeError, ValueError) as err:
+        msg = f"template {found.path}: {err}"
+        raise ConfigError(msg) from None
+    if not script.startswith("#!"):
+        msg = f"template {found.path}: the script must begin with #! and the shell"
+        raise ConfigError(msg)
+    if "\r" in script or "\0" in script:
+        msg = f"template {found.path}: the script has a carriage return or a NUL; sbatch refuses it"
+        raise ConfigError(msg)
+    return script
+
+
+def _environment(where: Sequence[templates.Place]) -> jinja2.Environment:
+    # The sandbox is not there against users, whose text is only ever a value. It makes a template
+    # unable to do anything but produce text, so that --dry-run on a foreign template is harmless.
+    env = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        loader=jinja2.FunctionLoader(_loader(where)),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # a shell script, not HTML; `quote` is the escaping
+        finalize=_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    env.filters["quote"] = quote
+    return env
+
+
+def _loader(where: Sequence[templates.Place]) -> Callable[[str], tuple[str, str, None]]:
+    def load(name: str) -> tuple[str, str, None]:
+        found = templates.find(name, where)
+        return found.text(), found.path, None
+
+    return load
+
+
+def _printable(value: object) -> object:
+    """Let a template print texts and numbers, but no user's text that was not quoted."""
+    if isinstance(value, UserText | tuple | list | dict):
+        raise UnquotedError
+    return value

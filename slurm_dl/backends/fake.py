@@ -1,0 +1,324 @@
+"""A small cluster in memory that behaves like Slurm as far as the engine can tell.
+
+It starts jobs by priority and job id, skips what does not fit, keeps reserved nodes for attached
+jobs, holds requeued jobs for a while, and remembers everything it was told. Time moves only when
+told to, in steps of one second. Tests and model checks use it where a real Slurm would be too slow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from slurm_dl.model.contract import Claim, Contract
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.handover import Run, reservation_name
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Held, JobRow, Jobs, JobState
+from slurm_dl.model.nodes import Allocations, Nodes
+from slurm_dl.model.plan import (
+    Attach,
+    ClusterAction,
+    Detach,
+    Requeue,
+    Reserve,
+    SetSiteFactor,
+    Signal,
+    Unseal,
+)
+from slurm_dl.model.snapshot import JobText, Observed, Reservation
+
+EPOCH_S = 1_000_000.0
+"""Where the fake's clock starts; not 0, so that "never" and "at the start" differ."""
+
+OnSignal = Literal["save", "ignore", "finish", "requeue_itself"]
+
+
+@dataclass(slots=True, kw_only=True)
+class FakeJob:
+    """One job and what it does when it is signalled.
+
+    Attributes:
+        work_s: Seconds of running it needs in all.
+        on_signal: ``save``: checkpoint within *save_s*, acknowledge and wait; ``ignore``;
+            ``finish``: end with success; ``requeue_itself``: checkpoint and go back into the queue.
+        done_s: Seconds of its work done in this run and those before it that survived.
+        saved_s: Of those, what a checkpoint holds.
+    """
+
+    job_id: JobId
+    gpus: int
+    n_nodes: int
+    work_s: float
+    contract: Contract | None
+    on_signal: OnSignal
+    save_s: float
+    limit_s: float
+    uid: int
+    submit_s: float
+    state: JobState = JobState.PENDING
+    site_factor: int = 0
+    start_s: float = 0.0
+    end_s: float = 0.0
+    eligible_s: float = 0.0
+    restarts: int = 0
+    done_s: float = 0.0
+    saved_s: float = 0.0
+    asked_s: float | None = None
+    acked_run: int | None = None
+    reservation: str = ""
+    nodes: tuple[int, ...] = ()
+    runs: list[tuple[float, float]] = field(default_factory=list)
+    signals: list[float] = field(default_factory=list)
+
+    @property
+    def gpu_s(self) -> float:
+        """GPU-seconds over the runs that are over."""
+        return self.gpus * sum(end - start for start, end in self.runs)
+
+
+@dataclass(slots=True, kw_only=True)
+class FakeReservation:
+    """Nodes kept for attached jobs until *end_s*."""
+
+    nodes: frozenset[int]
+    end_s: float
+
+
+class FakeCluster:
+    """A `Cluster` of *nodes* nodes with *gpus* GPUs each.
+
+    Args:
+        hold_s: How long a requeued job may not start, seconds.
+    """
+
+    def __init__(self, *, nodes: int, gpus: int, hold_s: float = 6.0) -> None:
+        self.now_s = EPOCH_S
+        self.jobs: dict[JobId, FakeJob] = {}
+        self.applied: list[ClusterAction] = []
+        self.fail: list[type[ClusterAction]] = []
+        """Kinds of action that are refused, each entry once."""
+        self.down = False
+        self.reservations: dict[str, FakeReservation] = {}
+        self._gpus = gpus
+        self._names = tuple(f"n{i + 1}" for i in range(nodes))
+        self._hold_s = hold_s
+
+    def clock(self) -> float:
+        """The fake's time, epoch seconds."""
+        return self.now_s
+
+    def submit(
+        self,
+        gpus: int,
+        *,
+        work_s: float,
+        n_nodes: int = 1,
+        contract: Contract | None = None,
+        on_signal: OnSignal = "save",
+        save_s: float = 2.0,
+        limit_s: float = float("inf"),
+        uid: int = 1000,
+    ) -> JobId:
+        """Queue a job of *gpus* GPUs in all, evenly over *n_nodes* nodes."""
+        job_id = JobId(len(self.jobs) + 1)
+        self.jobs[job_id] = FakeJob(
+            job_id=job_id,
+            gpus=gpus,
+            n_nodes=n_nodes,
+            work_s=work_s,
+            contract=contract,
+            on_signal=on_signal,
+            save_s=save_s,
+            limit_s=limit_s,
+            uid=uid,
+            submit_s=self.now_s,
+            eligible_s=self.now_s,
+        )
+        return job_id
+
+    def cancel(self, job_id: JobId) -> None:
+        """End a job as its user would."""
+        job = self.jobs[job_id]
+        if job.state in (JobState.PENDING, JobState.RUNNING):
+            self._end(job, JobState.FAILED)
+
+    def advance(self, seconds: int) -> None:
+        """Let *seconds* pass."""
+        for _ in range(seconds):
+            self.now_s += 1
+            self._tick()
+
+    def observe(self) -> Observed:
+        """The cluster now; see `Cluster`."""
+        if self.down:
+            msg = "squeue: Unable to contact slurm controller"
+            raise ClusterError(msg)
+        listed = list(self.jobs.values())
+        holding = [(i, j, n) for i, j in enumerate(listed) for n in j.nodes]
+        m = len(self._names)
+        return Observed(
+            now_s=self.now_s,
+            jobs=Jobs.of([self._row(j) for j in listed]),
+            nodes=Nodes(
+                name=self._names,
+                up=np.ones(m, dtype=np.bool_),
+                gpus=np.full(m, float(self._gpus)),
+                gpu_type=np.zeros(m, dtype=np.int16),
+                cpus=np.full(m, 1000, dtype=np.int32),
+                mem_mb=np.zeros(m, dtype=np.int64),
+                leaf=np.zeros(m, dtype=np.int16),
+            ),
+            held=Allocations(
+                job=np.array([i for i, _, _ in holding], dtype=np.int32),
+                node=np.array([n for _, _, n in holding], dtype=np.int32),
+                gpus=np.array([j.gpus / j.n_nodes for _, j, _ in holding], dtype=np.float64),
+                cpus=np.ones(len(holding), dtype=np.int32),
+                mem_mb=np.zeros(len(holding), dtype=np.int64),
+            ),
+            partitions=("gpu",),
+            gpu_types=("a100",),
+            node_in=np.ones((1, m), dtype=np.bool_),
+            claims={
+                j.job_id: Claim(contract=j.contract, acked_run=j.acked_run)
+                for j in listed
+                if j.contract is not None
+            },
+            texts={j.job_id: JobText(label=str(j.job_id)) for j in listed},
+            reserved={j.job_id: j.reservation for j in listed if j.reservation},
+            reservations=tuple(
+                Reservation(name=name, end_s=r.end_s) for name, r in self.reservations.items()
+            ),
+        )
+
+    def apply(self, action: ClusterAction, /) -> None:
+        """Do one thing; see `Cluster`."""
+        refused = type(action) in self.fail
+        if refused:
+            self.fail.remove(type(action))
+        if self.down or refused:
+            msg = f"refused: {type(action).__name__}"
+            raise ClusterError(msg)
+        self._do(action)
+        self.applied.append(action)
+
+    def _do(self, action: ClusterAction) -> None:
+        match action:
+            case SetSiteFactor(job_id=job_id, value=value):
+                self.jobs[job_id].site_factor = value
+            case Reserve(handover_id=hid, nodes=nodes, duration_s=duration_s):
+                rows = frozenset(self._names.index(n) for n in nodes)
+                self.reservations[reservation_name(hid)] = FakeReservation(
+                    nodes=rows, end_s=self.now_s + duration_s
+                )
+            case Attach(handover_id=hid, job_id=job_id):
+                self.jobs[job_id].reservation = reservation_name(hid)
+            case Detach(job_id=job_id):
+                self.jobs[job_id].reservation = ""
+            case Signal(run=run):
+                job = self._same_run(run)
+                job.signals.append(self.now_s)
+                if job.asked_s is None:
+                    job.asked_s = self.now_s
+            case Requeue(run=run):
+                self._requeue(self._same_run(run))
+            case Unseal(name=name):
+                self.reservations.pop(name, None)
+
+    def _same_run(self, run: Run) -> FakeJob:
+        job = self.jobs[run.job_id]
+        same = job.start_s == run.start_s and job.restarts == run.restarts
+        if job.state is not JobState.RUNNING or not same:
+            msg = f"job {run.job_id} is not in that run any more"
+            raise ClusterError(msg)
+        return job
+
+    def _row(self, job: FakeJob) -> JobRow:
+        waits = job.state is JobState.PENDING and job.eligible_s > self.now_s
+        return JobRow(
+            job_id=job.job_id,
+            state=job.state,
+            held=Held.BEGIN_TIME if waits else Held.NO,
+            uid=job.uid,
+            n_nodes=job.n_nodes,
+            gpus=job.gpus,
+            cpus=job.n_nodes,
+            submit_s=job.submit_s,
+            start_s=0.0 if job.state is JobState.PENDING else job.start_s,
+            end_s=job.end_s,
+            limit_s=job.limit_s,
+            restarts=job.restarts,
+            priority=1 + job.site_factor,
+        )
+
+    def _tick(self) -> None:
+        for job in self.jobs.values():
+            if job.state is JobState.RUNNING:
+                self._work(job)
+        for name in [n for n, r in self.reservations.items() if r.end_s <= self.now_s]:
+            del self.reservations[name]
+            for job in self.jobs.values():
+                job.reservation = "" if job.reservation == name else job.reservation
+        ready = [
+            j
+            for j in self.jobs.values()
+            if j.state is JobState.PENDING and j.eligible_s <= self.now_s
+        ]
+        for job in sorted(ready, key=lambda j: (-j.site_factor, j.job_id)):
+            self._try_start(job)
+
+    def _work(self, job: FakeJob) -> None:
+        stopped = job.acked_run == job.restarts
+        if not stopped:
+            job.done_s += 1
+        if job.asked_s is not None and not stopped:
+            waited = self.now_s - job.asked_s
+            if job.on_signal == "finish" and waited >= job.save_s:
+                self._end(job, JobState.COMPLETED)
+                return
+            if job.on_signal in ("save", "requeue_itself") and waited >= job.save_s:
+                job.saved_s = job.done_s
+                job.acked_run = job.restarts
+                if job.on_signal == "requeue_itself":
+                    self._requeue(job)
+                    return
+        if job.done_s >= job.work_s:
+            self._end(job, JobState.COMPLETED)
+        elif self.now_s - job.start_s >= job.limit_s:
+            self._end(job, JobState.FAILED)
+
+    def _free(self) -> list[int]:
+        free = [self._gpus] * len(self._names)
+        for job in self.jobs.values():
+            for node in job.nodes:
+                free[node] -= job.gpus // job.n_nodes
+        return free
+
+    def _try_start(self, job: FakeJob) -> None:
+        kept = {
+            n for name, r in self.reservations.items() if name != job.reservation for n in r.nodes
+        }
+        share = job.gpus // job.n_nodes
+        free = self._free()
+        fits = [n for n, f in enumerate(free) if f >= share and n not in kept]
+        if len(fits) < job.n_nodes:
+            return
+        job.nodes = tuple(sorted(fits, key=lambda n: free[n])[: job.n_nodes])
+        job.state, job.start_s, job.end_s = JobState.RUNNING, self.now_s, 0.0
+
+    def _end(self, job: FakeJob, state: JobState) -> None:
+        if job.state is JobState.RUNNING:
+            job.runs.append((job.start_s, self.now_s))
+        else:
+            job.start_s = 0.0
+        job.state, job.end_s, job.nodes = state, self.now_s, ()
+
+    def _requeue(self, job: FakeJob) -> None:
+        job.runs.append((job.start_s, self.now_s))
+        job.state, job.nodes, job.start_s = JobState.PENDING, (), 0.0
+        job.restarts += 1
+        job.submit_s = self.now_s
+        job.eligible_s = self.now_s + self._hold_s
+        job.done_s, job.asked_s = job.saved_s, None

@@ -1,0 +1,293 @@
+"""Actions on a real Slurm, each one idempotent or compared with what is before it is done.
+
+A refusal is never understood from its words, which change between releases: where a refusal may
+mean "done already", the thing itself is read again.
+"""
+
+from __future__ import annotations
+
+import math
+import pwd
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from slurm_dl.backends.slurm.command import Slurm, printable
+from slurm_dl.backends.slurm.read_jobs import SQUEUE_OPTIONS
+from slurm_dl.backends.slurm.read_nodes import read_reservations
+from slurm_dl.backends.slurm.records import new_nonce, output_format, split_records
+from slurm_dl.backends.slurm.words import address, epoch_s, job_state
+from slurm_dl.model.contract import SIGNALS, SignalTarget
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.handover import RESERVATION_PREFIX, Run, reservation_name
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
+from slurm_dl.model.plan import (
+    Attach,
+    ClusterAction,
+    Detach,
+    Requeue,
+    Reserve,
+    SetSiteFactor,
+    Signal,
+    Unseal,
+)
+
+# FLEX and IGNORE_JOBS seal nodes that others still use; NO_HOLD_JOBS_AFTER keeps Slurm from
+# holding the jobs that still wait when the reservation ends (all measured on 22.05.8).
+_FLAGS = "IGNORE_JOBS,FLEX,NO_HOLD_JOBS_AFTER"
+_NAME_OF_OURS = re.compile(re.escape(RESERVATION_PREFIX) + r"[A-Za-z0-9_]+")
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_USER_NAME = re.compile(r"[A-Za-z0-9._][^\s,=]*")
+_LONGEST_ARGUMENT = 100_000  # Linux refuses 128 KiB in one argument
+_MOST_SITE_FACTOR = 2**31 - 3
+_TARGET_FLAG: dict[SignalTarget, tuple[str, ...]] = {
+    "batch": ("--batch",),
+    "steps": (),
+    "full": ("--full",),
+}
+_NOW_FIELDS = ("JobID", "JobArrayID", "State", "StartTime", "RestartCnt", "Reservation")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobNow:
+    """One job as Slurm has it at this moment.
+
+    Attributes:
+        address: How the tools must name it.
+        run: Its run, as Slurm tells it; of no meaning for a pending job.
+        reservation: Its ReservationName; ``(null)`` if it has none.
+    """
+
+    address: str
+    state: JobState
+    run: Run
+    reservation: str
+
+
+class Actor:
+    """Applies the actions that reach the cluster."""
+
+    def __init__(self, slurm: Slurm) -> None:
+        """Act through *slurm*."""
+        self._slurm = slurm
+        self._label: Mapping[JobId, str] = {}
+        self._no_preemption = "the queue has not been read yet"
+
+    def know(self, labels: Mapping[JobId, str], *, no_preemption: str) -> None:
+        """Take over what the last observation said.
+
+        Args:
+            labels: Slurm's label of each record, ``6_[10-20]`` for a pending array.
+            no_preemption: Why nothing may be signalled or requeued; empty if it may.
+        """
+        self._label = labels
+        self._no_preemption = no_preemption
+
+    def apply(self, action: ClusterAction) -> None:
+        """Do one thing.
+
+        Raises:
+            ClusterError: Refused, silent, or no longer right.
+        """
+        match action:
+            case SetSiteFactor():
+                self._set_site_factor(action)
+            case Reserve():
+                self._reserve(action)
+            case Attach():
+                name = reservation_name(action.handover_id)
+                self._update(action.job_id, f"ReservationName={name}")
+            case Detach():
+                self._detach(action.job_id)
+            case Signal():
+                self._signal(action)
+            case Requeue():
+                self._requeue(action)
+            case Unseal():
+                unseal(self._slurm, action.name)
+            case _:
+                assert_never(action)
+
+    def _set_site_factor(self, action: SetSiteFactor) -> None:
+        if abs(action.value) > _MOST_SITE_FACTOR:
+            msg = f"SiteFactor {action.value} of job {action.job_id} is out of Slurm's range"
+            raise ClusterError(msg)
+        self._update(action.job_id, f"SiteFactor={action.value}")
+
+    def _update(self, job_id: JobId, setting: str) -> None:
+        label = self._label.get(job_id)
+        if label is None:
+            msg = f"job {job_id} was not in the queue when it was last read"
+            raise ClusterError(msg)
+        update_job(self._slurm, label, setting)
+
+    def _reserve(self, action: Reserve) -> None:
+        name = reservation_name(action.handover_id)
+        for node in action.nodes:
+            if _NODE_NAME.fullmatch(node) is None:
+                msg = f"reservation {name}: {node!r} is no node name"
+                raise ClusterError(msg)
+        users = [_user_name(uid) for uid in action.uids]
+        minutes = max(1, math.ceil(action.duration_s / 60))
+        try:
+            self._slurm.run(
+                "scontrol",
+                "create",
+                "reservation",
+                f"ReservationName={name}",
+                f"Nodes={','.join(action.nodes)}",
+                f"Users={','.join(users)}",
+                "StartTime=now",
+                f"Duration={minutes}",
+                f"Flags={_FLAGS}",
+            )
+        except ClusterError:
+            if not reservation_exists(self._slurm, name):
+                raise
+
+    def _detach(self, job_id: JobId) -> None:
+        # Slurm would let a running job lose its reservation too: look first.
+        now = job_now(self._slurm, job_id)
+        if now is None or now.state is not JobState.PENDING:
+            return
+        if now.reservation.startswith(RESERVATION_PREFIX):
+            self._slurm.run("scontrol", "update", f"JobId={now.address}", "ReservationName=")
+
+    def _signal(self, action: Signal) -> None:
+        self._may_preempt()
+        if action.signal not in SIGNALS:
+            msg = f"signal {action.signal!r} is not one of {', '.join(SIGNALS)}"
+            raise ClusterError(msg)
+        now = self._same_run(action.run)
+        flags = _TARGET_FLAG[action.target]
+        # Without --signal scancel would end the job: it is written here and nowhere else.
+        self._slurm.run("scancel", f"--signal={action.signal}", *flags, now.address)
+
+    def _requeue(self, action: Requeue) -> None:
+        self._may_preempt()
+        now = job_now(self._slurm, action.run.job_id)
+        if now is not None and now.state is JobState.PENDING:
+            return
+        now = self._same_run(action.run, now)
+        # Incomplete: a job that completes at this moment must not be run again.
+        self._slurm.run("scontrol", "requeue", "Incomplete", now.address)
+
+    def _may_preempt(self) -> None:
+        if self._no_preemption:
+            raise ClusterError(self._no_preemption)
+
+    def _same_run(self, run: Run, now: JobNow | None = None) -> JobNow:
+        now = now or job_now(self._slurm, run.job_id)
+        if now is None:
+            msg = f"job {run.job_id} is gone; nothing was done to it"
+            raise ClusterError(msg)
+        if now.state is not JobState.RUNNING or now.run != run:
+            msg = (
+                f"job {run.job_id} is not in the run that was chosen any more "
+                f"({now.state.name.lower()}, restarts {now.run.restarts} not {run.restarts}, "
+                f"start {now.run.start_s:.0f} not {run.start_s:.0f}); nothing was done to it"
+            )
+            raise ClusterError(msg)
+        return now
+
+
+def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:
+    """Read one job again; None if Slurm does not list it.
+
+    Raises:
+        ClusterError: Slurm is silent, or the answer cannot be read.
+    """
+    nonce = new_nonce()
+    try:
+        text = slurm.run(
+            "squeue",
+            *SQUEUE_OPTIONS,
+            "--states=all",
+            f"--jobs={int(job_id)}",
+            f"--Format={output_format(_NOW_FIELDS, nonce)}",
+        )
+    except ClusterError:
+        # An id that Slurm has forgotten is an error too. A controller that answers is not down.
+        slurm.run("scontrol", "ping")
+        return None
+    for raw_id, label, state, start, restarts, reservation in split_records(
+        text, nonce, len(_NOW_FIELDS)
+    )[0]:
+        # An array's id is also the id of one of its records: only that one is meant.
+        if raw_id == str(job_id):
+            try:
+                return JobNow(
+                    address=address(label),
+                    state=job_state(state),
+                    run=Run(job_id=job_id, start_s=epoch_s(start), restarts=int(restarts)),
+                    reservation=reservation,
+                )
+            except ValueError as err:
+                msg = f"job {job_id} cannot be read: {printable(str(err))}"
+                raise ClusterError(msg) from None
+    return None
+
+
+def update_job(slurm: Slurm, label: str, setting: str) -> None:
+    """Change one setting of exactly the record *label*.
+
+    Raises:
+        ClusterError: Refused, or the label is none.
+    """
+    try:
+        named = address(label)
+    except ValueError as err:
+        raise ClusterError(printable(str(err))) from None
+    if len(named) > _LONGEST_ARGUMENT:
+        msg = f"job {named[:20]}...: the pending tasks of this array make too long a list to name"
+        raise ClusterError(msg)
+    slurm.run("scontrol", "update", f"JobId={named}", setting)
+
+
+def reservation_exists(slurm: Slurm, name: str) -> bool:
+    """Whether Slurm has a reservation of that name.
+
+    Raises:
+        ClusterError: Slurm is silent.
+    """
+    seen = read_reservations(slurm.run("scontrol", "show", "reservation", "--oneliner"))
+    return any(r.name == name for r in seen)
+
+
+def unseal(slurm: Slurm, name: str) -> str:
+    """Delete a reservation of ours, or let it lapse while a job runs in it.
+
+    Returns:
+        What was done, in one word: ``deleted``, ``shortened`` or ``gone``.
+
+    Raises:
+        ClusterError: Refused, silent, or the reservation is not ours.
+    """
+    if _NAME_OF_OURS.fullmatch(name) is None:
+        msg = f"reservation {printable(name)[:80]} is not ours; it is left alone"
+        raise ClusterError(msg)
+    try:
+        slurm.run("scontrol", "delete", f"ReservationName={name}")
+    except ClusterError:
+        if not reservation_exists(slurm, name):
+            return "gone"
+    else:
+        return "deleted"
+    # In use. Measured on 22.05.8: with one minute it lapses at its first minute's end, or at
+    # once if it is older; the job runs on and Slurm removes the reservation after it.
+    slurm.run("scontrol", "update", f"ReservationName={name}", "Duration=1")
+    return "shortened"
+
+
+def _user_name(uid: int) -> str:
+    try:
+        name = pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        msg = f"uid {uid} has no user name here; no reservation can be made for it"
+        raise ClusterError(msg) from None
+    if _USER_NAME.fullmatch(name) is None:
+        msg = f"user name {printable(name)!r} cannot be written into a reservation"
+        raise ClusterError(msg)
+    return name

@@ -1,0 +1,141 @@
+"""A job's comment read as a claim: lenient towards others' metadata, closed towards our own.
+
+The comment belongs to the user and anybody may have put anything there, so nothing in it raises
+an error: what is not understood is not believed. The one key read is ``slurm_dl``::
+
+    {"slurm_dl": {"v": 1, "sig": "USR1", "to": "batch", "grace_s": 120, "by": "daemon",
+                  "model": "resnet50", "ack": 3}}
+
+Naming ``sig`` is the opt-in to preemption.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from typing import TypeGuard
+
+from slurm_dl.model.contract import (
+    NO_CLAIM,
+    SIGNALS,
+    Claim,
+    Contract,
+    Requeuer,
+    SignalTarget,
+)
+
+LONGEST_COMMENT = 1024
+"""Characters; Slurm itself takes no longer comment (measured on 22.05.8)."""
+DEEPEST = 8
+"""Levels of nesting; others' metadata may lie beside ours, but Python's parser recurses."""
+
+_VERSION = 1
+CLAIM_KEY = "slurm_dl"
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}")
+_TARGETS: dict[object, SignalTarget] = {"batch": "batch", "steps": "steps", "full": "full"}
+_REQUEUERS: dict[object, Requeuer] = {"daemon": "daemon", "job": "job"}
+_MOST_RESTARTS = 2**31 - 1
+_HUGE = 1e12
+
+
+class ClaimReader:
+    """Reads comments under a site's bounds; remembers those of the last call to `read`."""
+
+    def __init__(self, *, max_grace_s: float, models: Collection[str] | None = None) -> None:
+        """Set the bounds.
+
+        Args:
+            max_grace_s: Longest grace a job may claim, seconds; at least 1.
+            models: Names of the profiles there are; None leaves that to others.
+        """
+        if not max_grace_s >= 1:
+            msg = f"max_grace_s must be at least 1 (got {max_grace_s})"
+            raise ValueError(msg)
+        self._max_grace_s = max_grace_s
+        self._models = None if models is None else frozenset(models)
+        self._known: dict[str, Claim] = {}
+
+    def forget(self, limit: int = 50_000) -> None:
+        """Drop what is remembered once it is more than *limit* comments."""
+        if len(self._known) > limit:
+            self._known.clear()
+
+    def read(self, comment: str) -> Claim:
+        """The claim in *comment*; `NO_CLAIM` if there is none."""
+        claim = self._known.get(comment)
+        if claim is None:
+            claim = self._known[comment] = self._parse(comment)
+        return claim
+
+    def _parse(self, comment: str) -> Claim:
+        ours = _our_object(comment)
+        if ours is None:
+            return NO_CLAIM
+        return Claim(
+            contract=self._contract(ours), model=self._model(ours), acked_run=_restart(ours)
+        )
+
+    def _contract(self, ours: dict[object, object]) -> Contract | None:
+        signal = ours.get("sig")
+        if not isinstance(signal, str) or signal not in SIGNALS:
+            return None
+        plain = Contract()
+        target = ours.get("to", plain.target)
+        grace_s = ours.get("grace_s", plain.grace_s)
+        if not isinstance(target, str) or target not in _TARGETS or not _is_number(grace_s):
+            # A job that misspells how it is to be told is not told at all.
+            return None
+        by = ours.get("by")
+        return Contract(
+            signal=signal,
+            target=_TARGETS[target],
+            grace_s=float(min(max(grace_s, 1.0), self._max_grace_s)),
+            requeued_by=_REQUEUERS.get(by, plain.requeued_by)
+            if isinstance(by, str)
+            else plain.requeued_by,
+        )
+
+    def _model(self, ours: dict[object, object]) -> str | None:
+        model = ours.get("model")
+        if not isinstance(model, str) or _MODEL.fullmatch(model) is None:
+            return None
+        return model if self._models is None or model in self._models else None
+
+
+def _our_object(comment: str) -> dict[object, object] | None:
+    if CLAIM_KEY not in comment or len(comment) > LONGEST_COMMENT or _depth(comment) > DEEPEST:
+        return None
+    try:
+        whole = json.loads(comment)
+    except ValueError:
+        return None
+    ours = whole.get(CLAIM_KEY) if isinstance(whole, dict) else None
+    if not isinstance(ours, dict):
+        return None
+    version = ours.get("v", _VERSION)
+    return ours if type(version) is int and version == _VERSION else None
+
+
+def _depth(text: str) -> int:
+    # Brackets inside strings count too: that can only refuse what nobody writes.
+    deepest = level = 0
+    for char in text:
+        if char in "[{":
+            level += 1
+            deepest = max(deepest, level)
+        elif char in "]}":
+            level -= 1
+    return deepest
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    # The bound also keeps out NaN, infinities and integers that no float holds.
+    return type(value) in (int, float) and isinstance(value, int | float) and abs(value) < _HUGE
+
+
+def _restart(ours: dict[object, object]) -> int | None:
+    ack = ours.get("ack")
+    if type(ack) is int and 0 <= ack <= _MOST_RESTARTS:
+        return ack
+    return None

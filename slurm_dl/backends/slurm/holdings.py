@@ -1,0 +1,132 @@
+"""Who holds how many GPUs on which node.
+
+squeue names a job's nodes and its GPUs in all. A job that asked by the node holds the same
+number on each; one that asked in all (``-G 6``) may hold 4 and 2, and only ``scontrol show job
+-d`` says so. That text is not safe from forgery (names and comments are printed raw into it), so
+it is believed only where it adds up with what squeue said of the same job.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from slurm_dl.backends.slurm.read_jobs import JobTable
+from slurm_dl.backends.slurm.read_nodes import Site, expand
+from slurm_dl.backends.slurm.tres import parse_gres
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.jobs import JobState
+from slurm_dl.model.nodes import Allocations
+
+_JOB = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
+_ON_NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)")
+
+RunKey = tuple[int, float]
+"""Job id and start: one allocation."""
+Split = Mapping[str, float]
+"""GPUs by node name."""
+
+
+class Holdings:
+    """Builds the allocations; remembers node lists and splits while their jobs run."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._names: dict[str, tuple[str, ...]] = {}
+        self._splits: dict[RunKey, Split | None] = {}
+
+    def unknown(self, table: JobTable) -> list[int]:
+        """Rows of running jobs whose split over their nodes has not been learnt yet."""
+        return [
+            row
+            for row, even in enumerate(table.even)
+            if not even
+            and table.state[row] is JobState.RUNNING
+            and _key(table, row) not in self._splits
+        ]
+
+    def learn(self, detail: str, table: JobTable, rows: Sequence[int]) -> None:
+        """Take the splits of *rows* from ``scontrol show job -d -o``.
+
+        A job whose text does not add up is split evenly and not asked about again.
+        """
+        told = _splits(detail)
+        for row in rows:
+            split = told.get(table.job_id[row])
+            adds_up = (
+                split is not None
+                and set(split) == set(self._expand(table.nodes[row]))
+                and sum(split.values()) == table.gpus[row]
+            )
+            self._splits[_key(table, row)] = split if adds_up else None
+
+    def allocations(self, table: JobTable, site: Site) -> Allocations:
+        """One row for each job and node; nodes that Slurm no longer lists are passed over."""
+        job: list[int] = []
+        node: list[int] = []
+        gpus: list[float] = []
+        cpus: list[int] = []
+        mem_mb: list[int] = []
+        splits = {}
+        for row, listed in enumerate(table.nodes):
+            if not listed:
+                continue
+            names = self._expand(listed)
+            key = _key(table, row)
+            split = self._splits.get(key)
+            if key in self._splits:
+                splits[key] = split
+            if split is None:
+                split = dict.fromkeys(names, table.gpus[row] / len(names))
+            each_cpus, more_cpus = divmod(table.cpus[row], len(names))
+            each_mb, more_mb = divmod(table.mem_mb[row], len(names))
+            for i, name in enumerate(names):
+                at = site.row.get(name)
+                if at is None:
+                    continue
+                job.append(row)
+                node.append(at)
+                gpus.append(split.get(name, 0.0))
+                cpus.append(each_cpus + (i < more_cpus))
+                mem_mb.append(each_mb + (i < more_mb))
+        self._splits = splits
+        self._names = {text: self._names[text] for text in table.nodes if text}
+        return Allocations(
+            job=np.array(job, np.int32),
+            node=np.array(node, np.int32),
+            gpus=np.array(gpus, np.float64),
+            cpus=np.array(cpus, np.int32),
+            mem_mb=np.array(mem_mb, np.int64),
+        )
+
+    def _expand(self, text: str) -> tuple[str, ...]:
+        names = self._names.get(text)
+        if names is None:
+            names = self._names[text] = expand(text)
+        return names
+
+
+def _key(table: JobTable, row: int) -> RunKey:
+    return table.job_id[row], table.start_s[row]
+
+
+def _splits(detail: str) -> dict[int, dict[str, float] | None]:
+    """GPUs by node of each job in *detail*; None for an id that appears twice."""
+    starts = [(int(m[1]), m.start()) for m in _JOB.finditer(detail)]
+    ends = [at for _, at in starts[1:]] + [len(detail)]
+    found: dict[int, dict[str, float] | None] = {}
+    for (job_id, start), end in zip(starts, ends, strict=True):
+        if job_id in found:
+            found[job_id] = None
+            continue
+        split: dict[str, float] = {}
+        for nodes, gres in _ON_NODES.findall(detail, start, end):
+            try:
+                names = expand(nodes)
+            except ClusterError:
+                continue
+            split.update(dict.fromkeys(names, parse_gres(gres).gpus))
+        found[job_id] = split
+    return found

@@ -1,0 +1,354 @@
+"""The queue: squeue's text into columns.
+
+A hot path: 20,000 queued jobs at every poll, 100,000 at worst. The text is turned into columns
+of length n_jobs directly; no object is made per job except the words that people read. Values
+that repeat (limits, resources, reasons) are parsed once and remembered.
+
+A record with a field that is not of its type is left out and counted, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from slurm_dl.backends.slurm.claims import CLAIM_KEY, ClaimReader
+from slurm_dl.backends.slurm.command import printable
+from slurm_dl.backends.slurm.read_nodes import Site
+from slurm_dl.backends.slurm.records import split_records
+from slurm_dl.backends.slurm.tres import Request, job_request
+from slurm_dl.backends.slurm.words import epoch_s, held, job_state, limit_s, tasks_in
+from slurm_dl.model.contract import NO_CLAIM, Claim
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.handover import RESERVATION_PREFIX
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.snapshot import JobText
+
+JOB_FIELDS = (
+    "JobID",
+    "JobArrayID",
+    "HetJobID",
+    "State",
+    "Reason",
+    "Partition",
+    "UserID",
+    "UserName",
+    "Account",
+    "QOS",
+    "NumNodes",
+    "NumTasks",
+    "Sockets",
+    "NumCPUs",
+    "tres-alloc",
+    "tres-per-node",
+    "tres-per-job",
+    "tres-per-task",
+    "tres-per-socket",
+    "NodeList",
+    "SubmitTime",
+    "StartTime",
+    "EndTime",
+    "TimeLimit",
+    "RestartCnt",
+    "Requeue",
+    "BatchFlag",
+    "PriorityLong",
+    "Reservation",
+    # What users write comes last.
+    "Name",
+    "Comment",
+)
+"""Fields asked of squeue, in this order."""
+
+# --array-unique: without it squeue folds pending records of an array into one and a requeued
+# array task is not listed at all (measured on 22.05.8). --noconvert: no 1K for 1024 nodes.
+SQUEUE_OPTIONS = ("--noheader", "--all", "--local", "--noconvert", "--array-unique")
+ALL_STATES = ("--states=all",)
+
+_WHOLES = ("JobID", "UserID", "RestartCnt", "PriorityLong")
+_COUNTS = ("NumNodes", "NumTasks", "NumCPUs")
+_TIMES = ("SubmitTime", "StartTime", "EndTime")
+_REQUEST_FIELDS = (
+    "tres-alloc",
+    "tres-per-node",
+    "tres-per-job",
+    "tres-per-task",
+    "tres-per-socket",
+    "Sockets",
+    "NumNodes",
+    "NumTasks",
+)
+
+_MOST_REMEMBERED = 50_000
+_INT32_MAX = 2**31 - 1
+_NOTHING = frozenset({"", "(null)", "N/A", "0"})
+_FINISHED = frozenset({JobState.COMPLETED, JobState.FAILED})
+_HOLDS_NODES = frozenset(JobState) - _FINISHED - {JobState.PENDING}
+_V = TypeVar("_V")
+
+
+class _Memo(dict[str, _V], Generic[_V]):
+    """Computes what it lacks; `forget` empties it once it is too large."""
+
+    def __init__(self, compute: Callable[[str], _V]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, key: str) -> _V:
+        value = self[key] = self._compute(key)
+        return value
+
+    def forget(self) -> None:
+        if len(self) > _MOST_REMEMBERED:
+            self.clear()
+
+
+@dataclass(slots=True, kw_only=True)
+class JobTable:
+    """The readable records of one squeue call, as lists of one length; see `Jobs`.
+
+    Attributes:
+        gpu_type: Name of the type; empty for any.
+        nodes: Node list of each job that holds nodes; empty for the others.
+        even: The GPUs are known to be spread evenly over the nodes.
+        unreadable: Records left out.
+    """
+
+    job_id: list[int]
+    state: list[JobState]
+    held: list[Held]
+    partition: list[int]
+    uid: list[int]
+    tasks: list[int]
+    n_nodes: list[int]
+    gpus: list[float]
+    gpu_type: list[str]
+    cpus: list[int]
+    mem_mb: list[int]
+    submit_s: list[float]
+    start_s: list[float]
+    end_s: list[float]
+    limit_s: list[float]
+    restarts: list[int]
+    priority: list[int]
+    requeueable: list[bool]
+    nodes: list[str]
+    even: list[bool]
+    claims: dict[JobId, Claim]
+    texts: dict[JobId, JobText]
+    reserved: dict[JobId, str]
+    unreadable: int = 0
+
+
+class JobReader:
+    """Reads one squeue output after the other, remembering what repeats."""
+
+    def __init__(self, claims: ClaimReader) -> None:
+        """Read comments with *claims*."""
+        self._claims = claims
+        self._states = _Memo(job_state)
+        self._reasons = _Memo(held)
+        self._limits = _Memo(limit_s)
+        self._tasks = _Memo(tasks_in)
+        self._printable = _Memo(printable)
+        self._requests: dict[tuple[str, ...], Request] = {}
+
+    def read(self, text: str, nonce: str, site: Site) -> JobTable:
+        """The jobs in *text*, in its order.
+
+        Raises:
+            ClusterError: The output is cut short, or nothing in it can be read.
+        """
+        self._forget()
+        records, unreadable = split_records(text, nonce, len(JOB_FIELDS))
+        once = {record[0]: record for record in reversed(records)}
+        readable = records if len(once) == len(records) else list(once.values())
+        try:
+            table = self._table(readable, site)
+        except ValueError:
+            readable = [record for record in readable if self._is_readable(record)]
+            if not readable:
+                msg = f"none of {len(records)} job records can be read; is this Slurm known?"
+                raise ClusterError(msg) from None
+            table = self._table(readable, site)
+        table.unreadable = unreadable + len(records) - len(readable)
+        return table
+
+    def _is_readable(self, record: list[str]) -> bool:
+        raw = dict(zip(JOB_FIELDS, record, strict=True))
+        try:
+            _ = self._states[raw["State"]], self._tasks[raw["JobArrayID"]]
+            _ = self._limits[raw["TimeLimit"]]
+            _ = [_count(raw[name]) for name in _COUNTS]
+            _ = [_whole(raw[name]) for name in _WHOLES]
+            _ = [epoch_s(raw[name]) for name in _TIMES]
+        except ValueError:
+            return False
+        return True
+
+    def _table(self, records: Sequence[Sequence[str]], site: Site) -> JobTable:
+        columns = zip(*records, strict=True) if records else ((),) * len(JOB_FIELDS)
+        raw: dict[str, tuple[str, ...]] = dict(zip(JOB_FIELDS, columns, strict=True))
+        state = [self._states[v] for v in raw["State"]]
+        whole = {name: [_whole(v) for v in raw[name]] for name in _WHOLES}
+        count = {name: [_count(v) for v in raw[name]] for name in _COUNTS}
+        times = {name: [epoch_s(v) for v in raw[name]] for name in _TIMES}
+        requests = self._requests_of(raw, count)
+        tracks_memory = site.config.tracks_memory
+        job_id = [JobId(v) for v in whole["JobID"]]
+        return JobTable(
+            job_id=whole["JobID"],
+            state=state,
+            held=[
+                self._held(*row)
+                for row in zip(
+                    state, raw["Reason"], raw["Reservation"], whole["PriorityLong"], strict=True
+                )
+            ],
+            partition=[site.partition_row.get(v, -1) for v in raw["Partition"]],
+            uid=whole["UserID"],
+            tasks=[self._tasks[v] for v in raw["JobArrayID"]],
+            n_nodes=count["NumNodes"],
+            gpus=[_gpus(r, site) for r in requests],
+            gpu_type=[r.gres.gpu_type for r in requests],
+            cpus=count["NumCPUs"],
+            mem_mb=[r.mem_mb if tracks_memory else 0 for r in requests],
+            submit_s=times["SubmitTime"],
+            start_s=[
+                _start_s(*row)
+                for row in zip(state, times["StartTime"], times["EndTime"], strict=True)
+            ],
+            end_s=[
+                0.0 if s is JobState.PENDING else v
+                for s, v in zip(state, times["EndTime"], strict=True)
+            ],
+            limit_s=[self._limits[v] for v in raw["TimeLimit"]],
+            restarts=whole["RestartCnt"],
+            priority=whole["PriorityLong"],
+            requeueable=[
+                requeue == batch == "1" and het in _NOTHING
+                for requeue, batch, het in zip(
+                    raw["Requeue"], raw["BatchFlag"], raw["HetJobID"], strict=True
+                )
+            ],
+            nodes=[
+                v if s in _HOLDS_NODES and v not in _NOTHING else ""
+                for s, v in zip(state, raw["NodeList"], strict=True)
+            ],
+            even=[r.even for r in requests],
+            claims={
+                job: claim
+                for job, comment in zip(job_id, raw["Comment"], strict=True)
+                if CLAIM_KEY in comment and (claim := self._claims.read(comment)) != NO_CLAIM
+            },
+            texts=self._texts(job_id, raw),
+            reserved={
+                job: name
+                for job, name, s in zip(job_id, raw["Reservation"], state, strict=True)
+                if name.startswith(RESERVATION_PREFIX) and s not in _FINISHED
+            },
+        )
+
+    def _requests_of(
+        self, raw: dict[str, tuple[str, ...]], count: dict[str, list[int]]
+    ) -> list[Request]:
+        known = self._requests
+        requests = []
+        keys = zip(*(raw[name] for name in _REQUEST_FIELDS), strict=True)
+        for key, nodes, tasks in zip(keys, count["NumNodes"], count["NumTasks"], strict=True):
+            request = known.get(key)
+            if request is None:
+                alloc, per_node, per_job, per_task, per_socket, sockets, *_ = key
+                request = known[key] = job_request(
+                    alloc,
+                    per_node=per_node,
+                    per_job=per_job,
+                    per_task=per_task,
+                    per_socket=per_socket,
+                    nodes=nodes,
+                    tasks=tasks,
+                    sockets=int(sockets) if sockets.isdecimal() else 1,
+                )
+            requests.append(request)
+        return requests
+
+    def _held(self, state: JobState, reason: str, reservation: str, priority: int) -> Held:
+        if state is not JobState.PENDING:
+            return Held.NO
+        why = self._reasons[reason]
+        if why in {Held.NO, Held.RESERVATION} and reservation not in _NOTHING:
+            ours = reservation.startswith(RESERVATION_PREFIX)
+            why = Held.NO if ours else Held.RESERVATION
+        return Held.USER_OR_ADMIN if why is Held.NO and priority == 0 else why
+
+    def _texts(
+        self, job_id: Sequence[JobId], raw: dict[str, tuple[str, ...]]
+    ) -> dict[JobId, JobText]:
+        shown = self._printable
+        columns = zip(
+            job_id,
+            raw["JobArrayID"],
+            map(printable, raw["Name"]),
+            (shown[v] for v in raw["UserName"]),
+            (shown[v] for v in raw["Account"]),
+            (shown[v] for v in raw["QOS"]),
+            (shown[v] for v in raw["Reason"]),
+            raw["NodeList"],
+            strict=True,
+        )
+        return {
+            job: JobText(
+                label=label,
+                name=name,
+                user=user,
+                account="" if account in _NOTHING else account,
+                qos="" if qos in _NOTHING else qos,
+                reason=reason,
+                nodes=nodes,
+            )
+            for job, label, name, user, account, qos, reason, nodes in columns
+        }
+
+    def _forget(self) -> None:
+        for memo in (self._states, self._reasons, self._limits, self._tasks, self._printable):
+            memo.forget()
+        if len(self._requests) > _MOST_REMEMBERED:
+            self._requests.clear()
+        self._claims.forget()
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal():
+        msg = f"{text[:40]!r} is no whole number"
+        raise ValueError(msg)
+    return int(text)
+
+
+def _count(text: str) -> int:
+    """A number of nodes, tasks or CPUs, at least 1.
+
+    Slurm writes "not set" as 2**32 - 2 here, for instance for a job that ended before it started.
+    """
+    number = _whole(text)
+    return number if 0 < number <= _INT32_MAX else 1
+
+
+def _start_s(state: JobState, start_s: float, end_s: float) -> float:
+    # A pending job's start is a prediction. Measured on 22.05.8: a requeued job is COMPLETING
+    # until its processes are gone, with the requeue as its start and no end; an ending run has
+    # its end written before it completes.
+    if state is JobState.PENDING or (state is JobState.COMPLETING and not end_s):
+        return 0.0
+    return start_s
+
+
+def _gpus(request: Request, site: Site) -> float:
+    gres = request.gres
+    if not gres.shards and not gres.mps:
+        return gres.gpus
+    # Shares of unknown size are no GPUs we could account for.
+    shards = gres.shards / site.shards_per_gpu if site.shards_per_gpu else 0.0
+    mps = gres.mps / site.mps_per_gpu if site.mps_per_gpu else 0.0
+    return gres.gpus + shards + mps

@@ -1,0 +1,86 @@
+"""What differs between Slurm releases, as one table keyed on (year, month).
+
+Only what the present code needs is listed. Everything else is read leniently: the parsers take
+the spellings of all releases.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from slurm_dl.model.errors import ClusterError
+
+OLDEST = (22, 5)
+NEWEST = (26, 5)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Release:
+    """One Slurm release, such as 22.05.8."""
+
+    major: int
+    minor: int
+    patch: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor:02}.{self.patch}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What a release line does in its own way.
+
+    Attributes:
+        gres_prefix: How it begins a GRES in a job's TRES-per-something fields.
+    """
+
+    gres_prefix: str
+
+
+_TRAITS: dict[tuple[int, int], Traits] = {
+    (22, 5): Traits(gres_prefix="gres:"),
+    (23, 11): Traits(gres_prefix="gres/"),
+}
+"""By the first release line in which it is so; later lines inherit."""
+
+_NO_PREEMPTION: dict[Release, str] = {
+    release: "a requeued job loses its GPUs (fixed in 23.02.2); upgrade before preempting"
+    for release in (Release(23, 2, 0), Release(23, 2, 1))
+}
+
+
+def parse_release(text: str) -> Release:
+    """The release named in *text*, as ``scontrol show config`` or ``squeue -V`` print it.
+
+    Raises:
+        ClusterError: There is none in it.
+    """
+    found = re.search(r"\b(\d{2})\.(\d{2})(?:\.(\d+))?", text)
+    if found is None:
+        msg = f"no Slurm version in {text[:80]!r}"
+        raise ClusterError(msg)
+    major, minor, patch = found.groups(default="0")
+    return Release(int(major), int(minor), int(patch))
+
+
+def traits(release: Release) -> Traits:
+    """What is special about *release*; the newest known line stands for all later ones."""
+    lines = [line for line in sorted(_TRAITS) if line <= (release.major, release.minor)]
+    return _TRAITS[lines[-1] if lines else min(_TRAITS)]
+
+
+def unsupported(release: Release) -> str:
+    """Why *release* is outside the tested range; empty if it is inside."""
+    if OLDEST <= (release.major, release.minor) <= NEWEST:
+        return ""
+    return (
+        f"Slurm {release} is outside the supported range "
+        f"{OLDEST[0]}.{OLDEST[1]:02} to {NEWEST[0]}.{NEWEST[1]:02}"
+    )
+
+
+def no_preemption(release: Release) -> str:
+    """Why jobs must not be preempted under *release*; empty if they may."""
+    reason = _NO_PREEMPTION.get(release, "")
+    return f"Slurm {release}: {reason}" if reason else ""

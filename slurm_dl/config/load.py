@@ -1,0 +1,156 @@
+"""From a file and flags to a `Config`, or to the list of everything that is wrong with them.
+
+Each error is one line that begins with its place: ``slurm_dl.yaml:3: daemon.poll_s: ...`` for the
+file, ``--set daemon.poll_s=x: ...`` for a flag.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from slurm_dl.config.document import Loc, Place, Problem, dotted, parse, read_text
+from slurm_dl.config.origins import DEFAULT, FLAG, Origins
+from slurm_dl.config.tree import SECTIONS, Config
+from slurm_dl.config.wording import sentence, shown, unknown_key
+from slurm_dl.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+DEFAULT_PATH = Path("/etc/slurm_dl/slurm_dl.yaml")
+ENVIRONMENT = "SLURM_DL_CONFIG"
+
+_MOST_ERRORS = 50
+_LONGEST_FLAG = 80
+
+
+def load(
+    path: str | Path | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    require_private: bool = False,
+    environ: Mapping[str, str] = os.environ,
+) -> Config:
+    """Read and check the configuration.
+
+    Args:
+        path: The file; None: the one that `ENVIRONMENT` names, or `DEFAULT_PATH`.
+        overrides: ``daemon.poll_s=5`` and the like; the value is YAML. They win over the file.
+        require_private: Refuse a file that somebody else than root and we could have written.
+
+    Raises:
+        ConfigError: Something is wrong; one line for each mistake.
+    """
+    config, _ = load_with_origins(
+        path, overrides=overrides, require_private=require_private, environ=environ
+    )
+    return config
+
+
+def load_with_origins(
+    path: str | Path | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    require_private: bool = False,
+    environ: Mapping[str, str] = os.environ,
+) -> tuple[Config, Origins]:
+    """As `load`, and say where each value comes from."""
+    chosen, chosen_by = _choose(path, environ)
+    whole_file = Place(0, str(chosen))
+    document = parse(read_text(chosen, require_private=require_private), whole_file.name)
+    values, places = _sections(document.value, whole_file), document.places
+    problems = list(document.problems)
+    for override in overrides:
+        problems += _override(values, places, override)
+    try:
+        config = Config.model_validate(values)
+    except ValidationError as err:
+        details = err.errors(include_url=False)
+        problems += [_problem(detail, places, whole_file) for detail in details]
+        raise _error(problems, whole_file) from None
+    if problems:
+        raise _error(problems, whole_file)
+    return config, Origins(chosen, chosen_by, places)
+
+
+def _choose(path: str | Path | None, environ: Mapping[str, str]) -> tuple[Path, str]:
+    if path is not None:
+        return Path(path), FLAG
+    if environ.get(ENVIRONMENT):
+        return Path(environ[ENVIRONMENT]), "environment"
+    return DEFAULT_PATH, DEFAULT
+
+
+def _sections(value: object, whole_file: Place) -> dict[str, object]:
+    """The top level with every section there: one that is empty or missing is all defaults."""
+    given = {} if value is None else value
+    if not isinstance(given, dict):
+        text = f"must be a mapping of sections, such as 'manage:' (got {shown(given)})"
+        raise ConfigError(str(Problem(Place(1, whole_file.name), "", text)))
+    empty: dict[str, object] = {name: {} for name in SECTIONS if given.get(name) is None}
+    return {**given, **empty}
+
+
+def _override(values: dict[str, object], places: dict[Loc, Place], override: str) -> list[Problem]:
+    """Put the value of a ``KEY=VALUE`` flag where it belongs; what is wrong with the flag."""
+    key, equals, text = override.partition("=")
+    cut = override if len(override) <= _LONGEST_FLAG else f"{override[:_LONGEST_FLAG]}…"
+    place = Place(0, f"--set {cut}", is_flag=True)
+    loc = tuple(key.split("."))
+    if not equals or not all(loc):
+        return [Problem(place, "", "must be KEY=VALUE, such as daemon.poll_s=5")]
+    if key in SECTIONS:
+        return [Problem(place, "", f"is a section; set one of its keys, {key}.KEY=VALUE")]
+    try:
+        document = parse(text, place.name, is_flag=True)
+    except ConfigError as err:
+        # It names the flag already.
+        return [Problem(Place(0, "", is_flag=True), "", str(err))]
+    parent = values
+    for depth, part in enumerate(loc[:-1], start=1):
+        child = parent.setdefault(part, {})
+        if not isinstance(child, dict):
+            return [Problem(place, "", f"{dotted(loc[:depth])} has no keys of its own")]
+        places.setdefault(loc[:depth], place)
+        parent = child
+    # "cluster.name=" means empty text, not nothing.
+    parent[loc[-1]] = document.value if text.strip() else ""
+    for old in [old for old in places if old[: len(loc)] == loc]:
+        del places[old]
+    places[loc] = place
+    places.update({(*loc, *below): place for below in document.places})
+    return document.problems
+
+
+def _problem(error: ErrorDetails, places: Mapping[Loc, Place], whole_file: Place) -> Problem:
+    loc: Loc = error["loc"]
+    # Where two keys disagree and one of them is a default, the line is that of the other.
+    others: Sequence[Loc] = error.get("ctx", {}).get("others", ())
+    above = (loc[:end] for end in range(len(loc) - 1, 0, -1))
+    place = next((places[at] for at in (loc, *others, *above) if at in places), whole_file)
+    text = _unknown_key(loc) if error["type"] == "extra_forbidden" else sentence(error)
+    key = dotted(loc)
+    if place.is_flag and place.name.startswith(f"--set {key}="):
+        key = ""
+    return Problem(place, key, text)
+
+
+def _unknown_key(loc: Loc) -> str:
+    key = str(loc[-1])
+    keys = {name: tuple(section.model_fields) for name, section in SECTIONS.items()}
+    elsewhere = [f"{section}.{key}" for section in keys if key in keys[section]]
+    return unknown_key(key, keys[str(loc[0])] if loc[1:] else keys, elsewhere)
+
+
+def _error(problems: Sequence[Problem], whole_file: Place) -> ConfigError:
+    ordered = sorted(set(problems), key=lambda p: (p.place.is_flag, p.place.line, p.key, p.text))
+    lines = [str(problem) for problem in ordered[:_MOST_ERRORS]]
+    if len(ordered) > _MOST_ERRORS:
+        more = f"and {len(ordered) - _MOST_ERRORS} more mistakes"
+        lines.append(str(Problem(whole_file, "", more)))
+    return ConfigError("\n".join(lines))

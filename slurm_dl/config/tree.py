@@ -1,0 +1,490 @@
+"""The configuration as one frozen tree: every key with its unit, default, bounds and sentence.
+
+The sample file, the reference page and the JSON schema are generated from what stands here.
+A check that concerns two keys hangs on the later one, so that it joins the list of all errors.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Literal, NoReturn, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from slurm_dl.config import parameters as policy_parameters
+from slurm_dl.config.document import Loc
+from slurm_dl.config.wording import number, shown
+from slurm_dl.policies.base import Policy
+
+SITE_FACTOR_END = 2**31
+"""Slurm keeps SiteFactor as a signed 32-bit number around 0."""
+
+_MONTH_S = 30 * 86400
+# A unix socket's path ends after 107 bytes; the names inside run_dir need some of them.
+_RUN_DIR_BYTES = 80
+_UID_END = 2**32 - 2
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a number counts, as the reference prints it."""
+
+    name: str
+
+
+def _wrong(text: str, others: Sequence[Loc] = ()) -> PydanticCustomError:
+    """An error in our own words; *others* are the keys that *text* is about besides its own."""
+    return PydanticCustomError("wrong", "{text}", {"text": text, "others": tuple(others)})
+
+
+def _refuse(text: str, others: Sequence[Loc] = ()) -> NoReturn:
+    raise _wrong(text, others)
+
+
+def _refuse_all(details: list[InitErrorDetails]) -> NoReturn:
+    """Errors further down than the value being checked."""
+    title = "configuration"
+    raise ValidationError.from_exception_data(title, details)
+
+
+def _spelled(pattern: str, words: str) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            _refuse(f"must be {words} (got {shown(value)})")
+        return value
+
+    return check
+
+
+def _distinct(values: tuple[_T, ...]) -> tuple[_T, ...]:
+    for i, value in enumerate(values):
+        if value in values[:i]:
+            _refuse(f"names {value} twice")
+    return values
+
+
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute() or ".." in path.parts or not str(path).isprintable():
+        _refuse(f"must be an absolute path without '..' (got {shown(str(path))})")
+    return path
+
+
+def _absolute_or_empty(text: str) -> str:
+    return str(_absolute(Path(text))) if text else text
+
+
+def _short(path: Path) -> Path:
+    if len(os.fsencode(path)) > _RUN_DIR_BYTES:
+        _refuse(f"must be at most {_RUN_DIR_BYTES} bytes long, for the path of a unix socket")
+    return path
+
+
+def _whole(value: object) -> object:
+    """1e7 is a number with a fraction to YAML, but not to an admin."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _admin(value: object) -> str | int:
+    match value:
+        case bool():
+            pass
+        case int() if 0 <= value < _UID_END:
+            return value
+        case str() if re.fullmatch(_USER, value):
+            return value
+        case _:
+            pass
+    _refuse(f"must be a user name or a uid (got {shown(value)})")
+
+
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}"
+_USER = r"[A-Za-z_][A-Za-z0-9_.@+-]{0,63}\$?"
+_OPTIONAL_NAME = rf"(?:{_NAME})?"
+
+PartitionName = Annotated[
+    str,
+    AfterValidator(_spelled(_NAME, "a partition's name: letters, digits and _ . + - only")),
+    WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"}),
+]
+ClusterName = Annotated[
+    str,
+    AfterValidator(_spelled(_OPTIONAL_NAME, "a cluster's name: letters, digits and _ . + - only")),
+    WithJsonSchema({"type": "string", "pattern": f"^{_OPTIONAL_NAME}$"}),
+]
+PathOrEmpty = Annotated[
+    str,
+    AfterValidator(_absolute_or_empty),
+    WithJsonSchema({"type": "string", "pattern": "^(/.*)?$"}),
+]
+AbsolutePath = Annotated[
+    Path,
+    Field(strict=False),
+    AfterValidator(_absolute),
+    WithJsonSchema({"type": "string", "pattern": "^/"}),
+]
+Admin = Annotated[
+    str | int,
+    PlainValidator(_admin),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "pattern": f"^{_USER}$"}, {"type": "integer", "minimum": 0}]}
+    ),
+]
+Parameters = Annotated[
+    Mapping[str, object],
+    PlainSerializer(dict, return_type=dict[str, object]),
+]
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Seconds = Annotated[float, Unit("seconds")]
+
+
+class Section(BaseModel):
+    """What all sections have in common: frozen, strict, no unknown keys, no infinite numbers."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        validate_default=True,
+        # pydantic's own text of an error is not read, and values may be long.
+        hide_input_in_errors=True,
+    )
+
+
+class ClusterSection(Section):
+    """Which Slurm, and how it is reached."""
+
+    name: ClusterName = Field(
+        default="", description="Name of the cluster. Empty: ClusterName of slurm.conf."
+    )
+    slurm_conf: PathOrEmpty = Field(
+        default="", description="Path of slurm.conf. Empty: Slurm's own default."
+    )
+    bin_dir: PathOrEmpty = Field(
+        default="",
+        description="Directory of squeue, scontrol and the like. Empty: they are found on PATH.",
+    )
+    timeout_s: Seconds = Field(
+        default=30,
+        gt=0,
+        le=600,
+        description="A Slurm command that takes longer is ended, and the cycle with it.",
+    )
+
+
+class ManageSection(Section):
+    """What is ordered by slurm_dl. Everything else is left to Slurm."""
+
+    partitions: Annotated[tuple[PartitionName, ...], Field(strict=False)] = Field(
+        min_length=1,
+        description=(
+            "Partitions whose jobs are ordered. A partition is managed as a whole: jobs left out "
+            "would sort behind all others."
+        ),
+    )
+
+    _check_distinct = field_validator("partitions")(_distinct)
+
+
+class DaemonSection(Section):
+    """How often dlschedd looks, whether it acts, and what it logs."""
+
+    poll_s: Seconds = Field(
+        default=30, gt=0, le=3600, description="Time between two looks at the queue."
+    )
+    fast_poll_s: Seconds = Field(
+        default=5,
+        gt=0,
+        le=3600,
+        description=(
+            "Time between two looks while a hand-over is under way. At most daemon.poll_s."
+        ),
+    )
+    nodes_every_s: Seconds = Field(
+        default=150,
+        gt=0,
+        le=86400,
+        description="Time between two looks at the nodes; they change more rarely than jobs.",
+    )
+    shadow: bool = Field(
+        default=True,
+        description=(
+            "Look, plan and report, but change nothing. Set it to false once the plans are to "
+            "your liking."
+        ),
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Least severity that is logged."
+    )
+    log_format: Literal["console", "json"] = Field(
+        default="console", description="Lines for people, or one JSON object a line."
+    )
+
+    @field_validator("fast_poll_s")
+    @classmethod
+    def _check_fast_poll(cls, fast_poll_s: float, info: ValidationInfo) -> float:
+        poll_s = info.data.get("poll_s")
+        if poll_s is not None and fast_poll_s > poll_s:
+            _refuse(
+                f"must be at most daemon.poll_s (got {number(fast_poll_s)}, daemon.poll_s is "
+                f"{number(poll_s)})",
+                others=(("daemon", "poll_s"),),
+            )
+        return fast_poll_s
+
+
+class PolicySection(Section):
+    """Who deserves GPUs first."""
+
+    order: str = Field(default="discrete_las", description="Name of the policy that orders jobs.")
+    parameters: Parameters = Field(
+        default={},
+        description="Parameters of that policy; what is left out has the policy's own default.",
+    )
+
+    @field_validator("order")
+    @classmethod
+    def _check_order(cls, order: str) -> str:
+        try:
+            return policy_parameters.check_order(order)
+        except ValueError as err:
+            raise _wrong(str(err)) from None
+
+    @field_validator("parameters")
+    @classmethod
+    def _check_parameters(
+        cls, given: Mapping[str, object], info: ValidationInfo
+    ) -> Mapping[str, object]:
+        order = info.data.get("order")
+        if order is None:
+            return given
+        whole, mistakes = policy_parameters.complete(order, given)
+        if mistakes:
+            _refuse_all(
+                [InitErrorDetails(type=_wrong(m.text), loc=m.loc, input=m.value) for m in mistakes]
+            )
+        return MappingProxyType(whole)
+
+    def make(self) -> Policy:
+        """The policy with its parameters, ready to order jobs."""
+        return policy_parameters.make(self.order, self.parameters)
+
+
+class RankingSection(Section):
+    """How an order becomes Slurm priorities, by way of each job's SiteFactor."""
+
+    band_width: Annotated[Whole, Unit("points of priority")] = Field(
+        default=10_000_000,
+        ge=1,
+        lt=SITE_FACTOR_END,
+        description=(
+            "Difference of SiteFactor between two tiers. It must exceed what the site's other "
+            "priority factors can add up to (the sum of all PriorityWeight settings), or they "
+            "mix the tiers. Tiers x band_width must stay below 2147483648."
+        ),
+    )
+    window: Annotated[Whole, Unit("jobs")] = Field(
+        default=1000,
+        ge=1,
+        le=100_000,
+        description=(
+            "Pending jobs of each partition, best first, whose SiteFactor is kept up to date and "
+            "that are looked at for preemption."
+        ),
+    )
+
+
+class PreemptionSection(Section):
+    """When GPUs may be taken back from jobs that agreed to it, and how many."""
+
+    enabled: bool = Field(
+        default=True,
+        description=(
+            "Take GPUs back at all. False: nothing new is begun, what was begun is brought to "
+            "its end."
+        ),
+    )
+    min_quantum_s: Seconds = Field(
+        default=900, ge=0, le=_MONTH_S, description="A run is left alone for this long."
+    )
+    cooldown_s: Seconds = Field(
+        default=900,
+        ge=0,
+        le=_MONTH_S,
+        description="A job is left alone for this long after it was preempted.",
+    )
+    max_preemptions: Annotated[Whole, Unit("preemptions")] = Field(
+        default=5,
+        ge=0,
+        le=1_000_000,
+        description="Most preemptions of one job in its life. 0: no job is ever preempted.",
+    )
+    max_grace_s: Seconds = Field(
+        default=600,
+        gt=0,
+        le=_MONTH_S,
+        description=(
+            "A job that asks for more time than this between signal and requeue is not preempted."
+        ),
+    )
+    handover_timeout_s: Seconds = Field(
+        default=900,
+        gt=0,
+        le=_MONTH_S,
+        description=(
+            "A hand-over that has not signalled any job by then is given up, and the reservation "
+            "of any hand-over lapses by itself. More than preemption.max_grace_s."
+        ),
+    )
+    max_handovers: Annotated[Whole, Unit("hand-overs")] = Field(
+        default=4, ge=1, le=1000, description="Most hand-overs under way at once."
+    )
+    max_victims: Annotated[Whole, Unit("jobs")] = Field(
+        default=64, ge=1, le=10_000, description="Most jobs that give way in one hand-over."
+    )
+    max_gpus_per_hour: Annotated[float, Unit("GPUs per hour")] = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="Most GPUs taken back in any hour. 0: no limit.",
+    )
+    limit_reserve_s: Seconds = Field(
+        default=600,
+        ge=0,
+        le=_MONTH_S,
+        description="A job with less than this left of its time limit is left alone.",
+    )
+    start_margin_s: Seconds = Field(
+        default=120,
+        ge=0,
+        le=3600,
+        description=(
+            "Time Slurm gets to start the jobs a hand-over is for, once all its GPUs are free."
+        ),
+    )
+    checkpoint_cost_s: Seconds = Field(
+        default=60,
+        ge=0,
+        le=86400,
+        description="Time to save and restore one job; weighs victims against each other.",
+    )
+
+    @field_validator("handover_timeout_s")
+    @classmethod
+    def _check_handover_timeout(cls, timeout_s: float, info: ValidationInfo) -> float:
+        grace_s = info.data.get("max_grace_s")
+        if grace_s is not None and timeout_s <= grace_s:
+            _refuse(
+                f"must be greater than preemption.max_grace_s (got {number(timeout_s)}, "
+                f"preemption.max_grace_s is {number(grace_s)})",
+                others=(("preemption", "max_grace_s"),),
+            )
+        return timeout_s
+
+
+class WritesSection(Section):
+    """How fast Slurm is written to. What is left over is done in the next cycle."""
+
+    rate_per_s: Annotated[float, Unit("writes per second")] = Field(
+        default=2.0, gt=0, le=1000, description="Writes to slurmctld in the long run."
+    )
+    burst: Annotated[Whole, Unit("writes")] = Field(
+        default=20, ge=1, le=10_000, description="Writes at once after a quiet time."
+    )
+
+
+class ControlSection(Section):
+    """Who may talk to the daemon, and who may command it."""
+
+    admins: Annotated[tuple[Admin, ...], Field(strict=False)] = Field(
+        default=("root",),
+        description="Users, by name or uid, who may pause and resume the daemon.",
+    )
+    socket_mode: Literal["0600", "0660", "0666"] = Field(
+        default="0666",
+        description=(
+            "Mode of the control socket, in quotes. 0666: every user may ask; commands are only "
+            "taken from admins in any case."
+        ),
+    )
+
+    _check_distinct = field_validator("admins")(_distinct)
+
+
+class PathsSection(Section):
+    """Where the daemon keeps its files."""
+
+    state_dir: AbsolutePath = Field(
+        default=Path("/var/lib/slurm_dl"),
+        description="Directory of the ledger of attained service.",
+    )
+    run_dir: Annotated[AbsolutePath, AfterValidator(_short)] = Field(
+        default=Path("/run/slurm_dl"), description="Directory of the lock and the control socket."
+    )
+    audit_log: AbsolutePath = Field(
+        default=Path("/var/lib/slurm_dl/audit.jsonl"),
+        description="File to which every action is written, one JSON object a line.",
+    )
+    template_dir: AbsolutePath = Field(
+        default=Path("/etc/slurm_dl/templates"),
+        description="Directory of the site's own batch script templates for dlsubmit.",
+    )
+
+
+class Config(Section):
+    """The whole configuration."""
+
+    cluster: ClusterSection = ClusterSection()
+    manage: ManageSection
+    daemon: DaemonSection = DaemonSection()
+    policy: PolicySection = PolicySection()
+    ranking: RankingSection = RankingSection()
+    preemption: PreemptionSection = PreemptionSection()
+    writes: WritesSection = WritesSection()
+    control: ControlSection = ControlSection()
+    paths: PathsSection = PathsSection()
+
+    @field_validator("ranking")
+    @classmethod
+    def _check_tiers_fit(cls, ranking: RankingSection, info: ValidationInfo) -> RankingSection:
+        policy: PolicySection | None = info.data.get("policy")
+        tiers: object = getattr(policy.make(), "tiers", None) if policy else None
+        if isinstance(tiers, int) and tiers * ranking.band_width >= SITE_FACTOR_END:
+            text = (
+                f"{tiers} tiers (policy.order, policy.parameters) x ranking.band_width "
+                f"{ranking.band_width} must stay below {SITE_FACTOR_END}"
+            )
+            error = _wrong(text, others=(("policy", "parameters"), ("policy", "order")))
+            _refuse_all(
+                [InitErrorDetails(type=error, loc=("band_width",), input=ranking.band_width)]
+            )
+        return ranking
+
+
+SECTIONS: Mapping[str, type[Section]] = {
+    name: model
+    for name, field in Config.model_fields.items()
+    if isinstance(model := field.annotation, type) and issubclass(model, Section)
+}
+"""The sections by their names, in their order."""

@@ -1,0 +1,130 @@
+"""What is wrong, in our own words: one short sentence for each kind of mistake.
+
+It stands alone because files, flags and policies' parameters all report through it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+_LONGEST_VALUE = 60
+_LONGEST_KEY = 40
+
+# Text that YAML reads as text without quotes.
+_PLAIN = r"[A-Za-z_/][A-Za-z0-9_./-]*"
+_NOT_TEXT = frozenset({"true", "false", "null"})
+
+_TEXT_TYPES = frozenset({"string_type", "literal_error"})
+
+_TEMPLATES: Mapping[str, str] = {
+    "missing": "is required",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "finite_number": "must be a finite number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "path_type": "must be a path",
+    "literal_error": "must be {expected}",
+    "tuple_type": "must be a list, such as [a, b]",
+    "too_short": "must have at least {min_length} entry",
+    "mapping_type": "must be a mapping of names to values",
+    "model_type": "must be a section with keys of its own",
+}
+"""By pydantic's name of the error; the braces are filled from its context."""
+
+
+def sentence(error: ErrorDetails) -> str:
+    """What is wrong with one value, and what it was."""
+    kind, value = error["type"], error["input"]
+    if kind == "wrong":
+        return str(error["ctx"]["text"])
+    if kind == "missing":
+        return _TEMPLATES[kind]
+    if value is None:
+        return "has no value: give it one, or delete the line"
+    context = {name: number(item) for name, item in error.get("ctx", {}).items()}
+    template = _TEMPLATES.get(kind)
+    text = template.format(**context) if template else error["msg"]
+    hint = ""
+    if kind in _TEXT_TYPES and isinstance(value, bool | int | float):
+        hint = "; put it in quotes"
+    return f"{text} (got {shown(value)}){hint}"
+
+
+def unknown_key(key: str, valid: Iterable[str], elsewhere: Sequence[str] = ()) -> str:
+    """The sentence for a key that does not exist, with the nearest that do.
+
+    Args:
+        valid: The keys that exist at this place.
+        elsewhere: Where else a key of this very name exists.
+    """
+    names = list(valid)
+    near = elsewhere or difflib.get_close_matches(key[:_LONGEST_KEY], names, n=3)
+    if near:
+        return f"unknown key; did you mean {' or '.join(near)}?"
+    return f"unknown key; possible here: {', '.join(names) or 'none'}"
+
+
+def shown(value: object) -> str:
+    """A value as a person would write it, cut short."""
+    match value:
+        case bool():
+            text = str(value).lower()
+        case list() | tuple():
+            return "a list"
+        case dict():
+            return "a mapping"
+        case _:
+            text = repr(value[: _LONGEST_VALUE + 1]) if isinstance(value, str) else number(value)
+    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
+
+
+def number(value: object) -> str:
+    """A number without the ``.0`` that a whole one does not need; anything else as it prints."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def written(value: object) -> str:
+    """A value as it would stand in the file."""
+    match value:
+        case None:
+            text = "null"
+        case bool():
+            text = str(value).lower()
+        case list() | tuple():
+            text = f"[{', '.join(written(item) for item in value)}]"
+        case dict():
+            items = (f"{written(key)}: {written(item)}" for key, item in value.items())
+            text = f"{{{', '.join(items)}}}"
+        case int() | float():
+            text = number(value)
+        case _:
+            text = _quoted(str(value))
+    return text
+
+
+def _quoted(text: str) -> str:
+    plain = re.fullmatch(_PLAIN, text) and text.lower() not in _NOT_TEXT
+    return text if plain else json.dumps(text)
+
+
+def printable(text: str) -> str:
+    r"""*text* on one line: line breaks, control characters and lone surrogates as ``\n``."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "replace").decode("ascii")
+        for c in text
+    )

@@ -1,0 +1,107 @@
+"""The user's command as a child process: starting, signalling, and leaving nobody behind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+LEFTOVER_GRACE_S = 5.0
+"""Between SIGTERM and SIGKILL for processes that outlive the command."""
+
+_STATE, _GROUP = 0, 2
+"""Fields of /proc/PID/stat after the command's name, see proc(5)."""
+
+
+class Child:
+    """One start of the command, in a process group of its own.
+
+    Signals go to the command itself, not to the group: data loader workers have no handler.
+
+    Args:
+        argv: The command.
+        environ: Its environment.
+        prepare: Called in the new process before the command is executed.
+
+    Raises:
+        OSError: It cannot be started.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], environ: Mapping[str, str], prepare: Callable[[], None]
+    ) -> None:
+        def own_group() -> None:
+            os.setpgid(0, 0)
+            prepare()
+
+        self._process = subprocess.Popen(
+            list(argv),
+            env=dict(environ),
+            preexec_fn=own_group,  # noqa: PLW1509 -- one thread only
+        )
+
+    def has_exited(self) -> bool:
+        """True once it has ended. It is not reaped here: its group must keep its number."""
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return os.waitid(os.P_PID, self._process.pid, options) is not None
+
+    def listens_for(self, signum: int) -> bool:
+        """True if the signal would not kill it: it has a handler or waits for it.
+
+        A Python that is still importing has none yet, and a shell around the real program may
+        never get one; both would die of it.
+        """
+        try:
+            status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
+        except OSError:
+            return False
+        masks = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        caught = int(masks.get("SigCgt", "0"), 16) | int(masks.get("SigBlk", "0"), 16)
+        return bool(caught >> (signum - 1) & 1)
+
+    def send(self, signum: int) -> None:
+        """Send it a signal; nothing happens if it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signum)
+
+    def finish(self) -> int:
+        """End what is left of its group and return its status as a shell would, 128+n for signals.
+
+        Only after it has exited.
+        """
+        group = self._process.pid
+        if _members(group):
+            _signal_group(group, signal.SIGTERM)
+            deadline_s = time.monotonic() + LEFTOVER_GRACE_S
+            while _members(group) and time.monotonic() < deadline_s:
+                time.sleep(0.05)
+            if _members(group):
+                _signal_group(group, signal.SIGKILL)
+        code = self._process.wait()
+        return code if code >= 0 else 128 - code
+
+
+def _signal_group(group: int, signum: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signum)
+
+
+def _members(group: int) -> list[int]:
+    """Living processes of *group*."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        # The name is in parentheses and may hold anything, further parentheses too.
+        fields = text.rpartition(")")[2].split()
+        if fields[_STATE] != "Z" and fields[_GROUP] == str(group):
+            found.append(int(entry.name))
+    return found

@@ -1,0 +1,145 @@
+"""What dlrun is told: its command line, its environment, and nothing from anywhere else."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from slurm_dl.job.controller import job_label
+from slurm_dl.job.run_dir import RUN_DIR_VARIABLE, SIGNAL_VARIABLE
+
+SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")
+"""Signals that may ask for a checkpoint."""
+
+LAUNCHERS = ("plain", "torchrun", "srun")
+
+DEFAULT_GRACE_S = 120.0
+ACK_MARGIN_S = 60.0
+"""Beyond the grace a daemon that is alive has requeued the job."""
+
+
+class Options(NamedTuple):
+    """How to run the command.
+
+    Attributes:
+        command: The user's command and its arguments.
+        launcher: One of `LAUNCHERS`.
+        signum: The checkpoint signal.
+        forward: What to send to the command: a signal; 0 for none; None to find out.
+        grace_s: Time the job has between the signal and the requeue.
+        ack_wait_s: After the acknowledgement, how long to wait until somebody requeues.
+        run_dir: The job's directory, absolute.
+    """
+
+    command: tuple[str, ...]
+    launcher: str
+    signum: int
+    forward: int | None
+    grace_s: float
+    ack_wait_s: float
+    run_dir: Path
+
+
+def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+    """Options from *argv* (without the program's name) and *environ*; exits with 2 if wrong."""
+    parser = _parser()
+    found = parser.parse_args(argv)
+    command = found.command[1:] if found.command[:1] == ["--"] else found.command
+    if not command:
+        parser.error("no command given; write it after --, as in: dlrun -- python train.py")
+    try:
+        grace_s = found.grace or _seconds(environ.get("SLURM_DL_GRACE") or str(DEFAULT_GRACE_S))
+        ack_wait_s = found.ack_wait or _seconds(
+            environ.get("SLURM_DL_ACK_WAIT") or str(grace_s + ACK_MARGIN_S)
+        )
+        signum = _signal(environ.get(SIGNAL_VARIABLE) or "USR1")
+    except argparse.ArgumentTypeError as err:
+        parser.error(f"environment variable SLURM_DL_GRACE, _ACK_WAIT or _SIGNAL: {err}")
+    return Options(
+        command=tuple(command),
+        launcher=found.launcher,
+        signum=signum,
+        forward=found.forward,
+        grace_s=grace_s,
+        ack_wait_s=ack_wait_s,
+        run_dir=_run_dir(environ),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dlrun",
+        usage="dlrun [options] -- COMMAND [ARG ...]",
+        description="Run a training command so that it can be checkpointed, requeued and resumed.",
+        epilog="Exit status: the command's own, 128+n if signal n ended it. "
+        "The last line of the batch script should be: exec dlrun -- COMMAND",
+    )
+    parser.add_argument(
+        "--launcher",
+        choices=LAUNCHERS,
+        default="plain",
+        help="what COMMAND starts with; srun passes signals to every process of its tasks, "
+        "torchrun dies of them (default: plain)",
+    )
+    parser.add_argument(
+        "--grace",
+        type=_seconds,
+        metavar="S",
+        help="seconds between signal and requeue "
+        f"(default: SLURM_DL_GRACE, or {DEFAULT_GRACE_S:g})",
+    )
+    parser.add_argument(
+        "--ack-wait",
+        type=_seconds,
+        metavar="S",
+        help="seconds to wait for the requeue after acknowledging, then dlrun requeues the job "
+        f"itself (default: SLURM_DL_ACK_WAIT, or grace + {ACK_MARGIN_S:g})",
+    )
+    parser.add_argument(
+        "--forward",
+        type=_forward,
+        metavar="SIG|none",
+        help="signal sent to COMMAND when a checkpoint is asked for, whether or not it has a "
+        "handler (default: SLURM_DL_SIGNAL, once COMMAND has a handler; none with torchrun)",
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        msg = f"{text!r} is not a number of seconds above 0"
+        raise argparse.ArgumentTypeError(msg)
+    return value
+
+
+def _signal(text: str) -> int:
+    name = text.upper().removeprefix("SIG")
+    if name not in SIGNALS:
+        msg = f"{text!r} is not one of {', '.join(SIGNALS)}"
+        raise argparse.ArgumentTypeError(msg)
+    return signal.Signals["SIG" + name].value
+
+
+def _forward(text: str) -> int:
+    return 0 if text.lower() == "none" else _signal(text)
+
+
+def _run_dir(environ: Mapping[str, str]) -> Path:
+    given = environ.get(RUN_DIR_VARIABLE)
+    if given:
+        return Path(os.path.abspath(given))  # noqa: PTH100 -- links stay, they may be meant
+    # Named by the job's id and never by the time: every restart must find the same one.
+    label = job_label(environ) or "local"
+    base = environ.get("SLURM_SUBMIT_DIR") or os.getcwd()  # noqa: PTH109 -- one kind of string
+    return Path(base, "slurm_dl-" + re.sub(r"[^0-9A-Za-z_]", "_", label))

@@ -1,0 +1,50 @@
+"""dlrun: the last command of a batch script, around the user's training command.
+
+The batch script ``exec``s it, so the signal that Slurm sends to the batch script reaches it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from slurm_dl.job.controller import find_controller, job_label
+from slurm_dl.job.options import Options, parse_options
+from slurm_dl.job.run_dir import restart_count
+from slurm_dl.job.signals import Signals
+from slurm_dl.job.supervise import Supervisor, log
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    options = parse_options(sys.argv[1:] if argv is None else argv, os.environ)
+    signals = Signals(options.signum)
+    try:
+        _make_run_dir(options)
+    except OSError as err:
+        log(f"cannot use run directory {options.run_dir}: {err.strerror}; set SLURM_DL_RUN_DIR")
+        return 1
+    controller, why = find_controller(os.environ, signals.restore)
+    outside = job_label(os.environ) is None
+    if controller is None:
+        log(f"{why}: no acknowledgement and no requeue from here")
+    supervisor = Supervisor(
+        options,
+        environ=os.environ,
+        restart=restart_count(),
+        signals=signals,
+        controller=controller,
+        outside=outside,
+    )
+    return supervisor.run()
+
+
+def _make_run_dir(options: Options) -> None:
+    options.run_dir.mkdir(parents=True, exist_ok=True)
+    # Left by a run that was killed while it wrote.
+    for scratch in options.run_dir.glob(".slurm_dl.*.tmp"):
+        scratch.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,376 @@
+"""The life of one command under dlrun: start, ask, wait, acknowledge, be requeued.
+
+Signals are blocked and taken one by one by `Signals.wait`, so nothing here runs at an arbitrary
+moment and no signal is lost between two steps. Whatever happens the work goes on: if nobody
+requeues the job it requeues itself, and if Slurm refuses that the command starts again in place.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from slurm_dl.job.checkpoint import EXIT_REQUEUE, recorded
+from slurm_dl.job.child import Child
+from slurm_dl.job.controller import CallFailedError, Controller
+from slurm_dl.job.options import Options
+from slurm_dl.job.run_dir import (
+    ATTEMPT_VARIABLE,
+    LISTENING_FILE,
+    REQUEST_FILE,
+    RESTART_VARIABLE,
+    RUN_DIR_VARIABLE,
+    SIGNAL_VARIABLE,
+    STOPPED_FILE,
+    RunId,
+    is_marked,
+    write_mark,
+)
+from slurm_dl.job.signals import Signals, signal_name
+
+LOOK_EVERY_S = 0.5
+"""While a signal is owed to the command: how often to look whether it has a handler now."""
+
+TERM_SPREAD_S = 2.0
+"""Slurm sends SIGTERM to every process of a job. Only if the command still runs this long after,
+and Slurm says the job is RUNNING, was the signal for dlrun alone and has to be passed on. A
+second SIGTERM could break the checkpoint that the first one started."""
+
+LIMIT_MARGIN_S = 15.0
+"""Requeue at least this long before the time limit."""
+
+LIMIT_WAIT_S = 30.0
+"""Near the time limit: how long a daemon gets to requeue before the job does it itself."""
+
+REQUEUE_WAIT_S = 60.0
+"""Most a requeue of our own may take until Slurm's SIGTERM arrives."""
+
+REQUEUE_TRIES = 3
+BACKOFF_MAX_S = 30.0
+
+
+class End(NamedTuple):
+    """How one start of the command ended.
+
+    Attributes:
+        code: Exit status as a shell has it.
+        stopped: It stopped in order to be run again.
+        solicited: It had been asked to.
+        may_requeue: A checkpoint was saved, so another run gets further than this one.
+    """
+
+    code: int
+    stopped: bool
+    solicited: bool = False
+    may_requeue: bool = False
+
+
+class Supervisor:
+    """Runs the command until it is done, the job is requeued, or somebody ends it.
+
+    Args:
+        options: What to run and how.
+        environ: dlrun's environment.
+        restart: Slurm's restart count.
+        signals: Where signals come from.
+        controller: The job as Slurm knows it; None if Slurm cannot be reached from here.
+        outside: True if this is no Slurm job at all.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        environ: Mapping[str, str],
+        restart: int,
+        signals: Signals,
+        controller: Controller | None,
+        outside: bool,
+    ) -> None:
+        self._options = options
+        self._environ = dict(environ)
+        self._signals = signals
+        self._controller = controller
+        self._outside = outside
+        self._run = RunId(restart, 0)
+        self._asked_s: float | None = None
+        """When this run was asked for a checkpoint, monotonic."""
+        self._owes_signal = False
+        self._ended_by: int | None = None
+        """The signal that told dlrun itself to end."""
+        self._pass_on_s: float | None = None
+        """When to see whether that signal has to be passed on, monotonic."""
+        self._ack_may_stand = False
+
+    def run(self) -> int:
+        """Exit status for the batch script."""
+        while True:
+            end = self._run_command()
+            if not end.stopped:
+                return end.code
+            self._stand_by(end)
+            if self._ended_by is not None:
+                log(f"ended by {signal_name(self._ended_by)}")
+                return 128 + self._ended_by
+            self._run = RunId(self._run.restart, self._run.attempt + 1)
+            log("starting the command again in place")
+
+    # --- while the command runs
+
+    def _run_command(self) -> End:
+        self._asked_s = None
+        self._owes_signal = False
+        for name in (REQUEST_FILE, LISTENING_FILE, STOPPED_FILE):
+            (self._options.run_dir / name).unlink(missing_ok=True)
+        try:
+            child = Child(self._options.command, self._child_environ(), self._signals.restore)
+        except OSError as err:
+            log(f"cannot start {self._options.command[0]}: {err.strerror or err}")
+            return End(127 if isinstance(err, FileNotFoundError) else 126, stopped=False)
+        log(f"run {self._run.restart} of {self._options.command[0]} in {self._options.run_dir}")
+        while not child.has_exited():
+            signum = self._signals.wait(self._next_look_s())
+            if signum is not None:
+                self._take(signum, child)
+            if self._owes_signal:
+                self._forward(child)
+            if self._pass_on_s is not None and time.monotonic() >= self._pass_on_s:
+                self._pass_on(child)
+        # A signal that came while the command was ending decides how its end is read.
+        while (signum := self._signals.wait(0)) is not None:
+            self._take(signum, child)
+        return self._judge(child.finish())
+
+    def _child_environ(self) -> dict[str, str]:
+        return {
+            **self._environ,
+            RUN_DIR_VARIABLE: str(self._options.run_dir),
+            RESTART_VARIABLE: str(self._run.restart),
+            ATTEMPT_VARIABLE: str(self._run.attempt),
+            SIGNAL_VARIABLE: signal_name(self._options.signum),
+        }
+
+    def _next_look_s(self) -> float:
+        if self._owes_signal:
+            return LOOK_EVERY_S
+        if self._pass_on_s is not None:
+            return self._pass_on_s - time.monotonic()
+        return 60.0
+
+    def _take(self, signum: int, child: Child) -> None:
+        ends = self._signals.is_ending(signum)
+        if signum == self._signals.checkpoint and (self._asked_s is None or not ends):
+            self._ask()
+        elif ends:
+            self._end(signum, child)
+
+    def _ask(self) -> None:
+        if self._asked_s is None:
+            self._asked_s = time.monotonic()
+        self._owes_signal = True
+        log(f"checkpoint asked for by {signal_name(self._options.signum)}")
+        try:
+            write_mark(
+                self._options.run_dir / REQUEST_FILE,
+                self._run,
+                time_s=time.time(),
+                signal=signal_name(self._options.signum),
+            )
+        except OSError as err:
+            log(f"cannot write the request, the command gets the signal only: {err}")
+
+    def _forward(self, child: Child) -> None:
+        """Send the owed signal, or wait until the command can take it."""
+        options = self._options
+        forward = options.forward
+        if forward is None:
+            if options.launcher == "torchrun":
+                forward = 0
+            elif options.launcher == "srun" and self._is_announced():
+                # srun would signal every process of its tasks, and loader workers die of it.
+                forward = 0
+            elif child.listens_for(options.signum):
+                forward = options.signum
+            else:
+                self._owes_signal = not self._is_announced()
+                return
+        self._owes_signal = False
+        if forward:
+            child.send(forward)
+            log(f"sent {signal_name(forward)} to the command")
+
+    def _is_announced(self) -> bool:
+        return is_marked(self._options.run_dir / LISTENING_FILE, self._run)
+
+    def _end(self, signum: int, child: Child) -> None:
+        again = self._ended_by is not None
+        self._ended_by = signum
+        if signum != signal.SIGTERM or self._controller is None or again:
+            child.send(signum)
+        else:
+            self._pass_on_s = time.monotonic() + TERM_SPREAD_S
+
+    def _pass_on(self, child: Child) -> None:
+        self._pass_on_s = None
+        if self._controller is None or self._ended_by is None:
+            return
+        try:
+            standing = self._controller.standing()
+        except CallFailedError as err:
+            log(f"not passing on {signal_name(self._ended_by)}: {err}")
+            return
+        if not standing.is_ending:
+            child.send(self._ended_by)
+            log(f"sent {signal_name(self._ended_by)} to the command")
+
+    # --- when it has ended
+
+    def _judge(self, code: int) -> End:
+        if self._ended_by is not None:
+            return End(code, stopped=False)
+        checkpoint = self._checkpoint_of_this_run()
+        says_so = code == EXIT_REQUEUE or is_marked(self._options.run_dir / STOPPED_FILE, self._run)
+        asked = self._asked_s is not None
+        signals = (self._options.signum, self._options.forward or self._options.signum)
+        if asked and (says_so or code - 128 in signals):
+            log(f"stopped for requeue with status {code}, {checkpoint or 'no checkpoint recorded'}")
+            return End(
+                code,
+                stopped=True,
+                solicited=True,
+                may_requeue=says_so or checkpoint is not None,
+            )
+        if says_so and checkpoint is not None:
+            log(f"stopped by itself to be run again, {checkpoint}")
+            return End(code, stopped=True, may_requeue=True)
+        if says_so:
+            log("exit status 75 without request or checkpoint: not run again, or it might loop")
+            return End(code or EXIT_REQUEUE, stopped=False)
+        return End(code, stopped=False)
+
+    def _checkpoint_of_this_run(self) -> str | None:
+        try:
+            checkpoints = recorded(self._options.run_dir)
+        except ValueError as err:
+            log(str(err))
+            return None
+        for entry in checkpoints:
+            if self._run == (entry.get("restart"), entry.get("attempt")):
+                return f"checkpoint {entry['path']} at step {entry.get('step')}"
+        return None
+
+    def _stand_by(self, end: End) -> None:
+        """Returns when dlrun has been told to end, or when the command is to start again."""
+        if self._controller is None:
+            if self._outside:
+                return
+            log("waiting for the requeue")
+            self._pause(self._options.ack_wait_s)
+            return
+        if end.solicited:
+            left_s = self._acknowledge(self._controller)
+            if self._pause(self._patience_s(left_s, end)):
+                return
+            log("nobody has requeued this job")
+        if end.may_requeue and self._requeue(self._controller):
+            return
+        self._withdraw(self._controller)
+
+    def _acknowledge(self, controller: Controller) -> float | None:
+        """Tell the daemon that the job may be requeued; seconds to the time limit, if known."""
+        deadline_s = (self._asked_s or time.monotonic()) + self._options.grace_s
+        left_s, delay_s = None, 1.0
+        while self._ended_by is None:
+            try:
+                standing = controller.standing()
+                left_s = standing.left_s
+                if standing.is_ending:
+                    self._ended_by = signal.SIGTERM
+                    break
+                self._ack_may_stand = True
+                if controller.set_ack(standing, self._run.restart):
+                    log(f"acknowledged run {self._run.restart}")
+                else:
+                    self._ack_may_stand = False
+                    log("the job's comment is not slurm_dl's, nothing to acknowledge to")
+                break
+            except CallFailedError as err:
+                log(f"acknowledgement failed: {err}")
+            if time.monotonic() + delay_s > deadline_s:
+                log("acknowledgement given up: the grace is over")
+                break
+            self._pause(delay_s)
+            delay_s = min(delay_s * 2, BACKOFF_MAX_S)
+        return left_s
+
+    def _patience_s(self, left_s: float | None, end: End) -> float:
+        """How long to wait for somebody else's requeue."""
+        end_time = self._environ.get("SLURM_JOB_END_TIME", "")
+        if left_s is None and end_time.isascii() and end_time.isdigit():
+            left_s = int(end_time) - time.time()
+        wait_s = self._options.ack_wait_s
+        if end.may_requeue and left_s is not None and left_s < wait_s + LIMIT_MARGIN_S:
+            # Probably Slurm's own warning before the limit. Nobody requeues a job that runs
+            # into its limit, and there is nothing to lose by being early.
+            wait_s = max(0.0, min(LIMIT_WAIT_S, left_s - LIMIT_MARGIN_S, wait_s))
+            log(f"time limit in {left_s:.0f} s: requeueing itself in {wait_s:.0f} s")
+        return wait_s
+
+    def _requeue(self, controller: Controller) -> bool:
+        """Requeue the job; true once Slurm has told dlrun to end."""
+        for attempt in range(REQUEUE_TRIES):
+            if attempt and self._pause(float(attempt)):
+                return True
+            try:
+                controller.requeue()
+            except CallFailedError as err:
+                log(f"requeue failed: {err}")
+                continue
+            log("requeued itself")
+            if self._pause(min(REQUEUE_WAIT_S, self._options.ack_wait_s)):
+                return True
+            log("Slurm accepted the requeue and has not ended the job")
+            break
+        return self._ended_by is not None
+
+    def _withdraw(self, controller: Controller) -> None:
+        """Take the acknowledgement back, however long it takes.
+
+        A job that still has one may be requeued at any moment, so its command must not start.
+        """
+        delay_s = 1.0
+        while self._ack_may_stand and self._ended_by is None:
+            try:
+                controller.set_ack(controller.standing(), None)
+            except CallFailedError as err:
+                log(f"cannot take the acknowledgement back yet: {err}")
+                self._pause(delay_s)
+                delay_s = min(delay_s * 2, BACKOFF_MAX_S)
+            else:
+                self._ack_may_stand = False
+
+    def _pause(self, seconds: float) -> bool:
+        """Wait; true, and at once, when dlrun is told to end."""
+        deadline_s = time.monotonic() + seconds
+        while self._ended_by is None:
+            remaining_s = deadline_s - time.monotonic()
+            if remaining_s <= 0:
+                break
+            signum = self._signals.wait(remaining_s)
+            if signum is not None and self._signals.is_ending(signum):
+                self._ended_by = signum
+        return self._ended_by is not None
+
+
+def log(text: str) -> None:
+    """One line on stderr, with the time; what is not printable is escaped."""
+    safe = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    line = f"dlrun: {time.strftime('%Y-%m-%dT%H:%M:%S%z')} {safe}\n"
+    try:
+        os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, line.encode())
+    except OSError:
+        return  # nobody reads it: no reason to let the job down

@@ -1,0 +1,241 @@
+"""Where things lie in a sandbox's directory, and whether a directory can hold one at all.
+
+Every way in which host, user or directory can be unfit is found here, before anything is started,
+and said in one line.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.sandbox.spec import SandboxSpec
+
+RECORD_NAME: Final = "sandbox.json"
+
+_PACKAGES: Final = "apt-get install slurmctld slurmd slurm-client munge"
+_PROGRAMS: Final = ("munged", "slurmctld", "slurmd", "sinfo", "squeue", "scancel", "scontrol")
+_ADMIN_DIRECTORIES: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin")
+
+# slurm.conf and gres.conf have no quoting: '%' is a pattern, '[' a range, '#' a comment.
+_PLAIN_PATH: Final = re.compile(r"[A-Za-z0-9/._+@-]+")
+# sun_path holds 108 bytes, the last one a NUL.
+_SOCKET_PATH_MAX: Final = 107
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Paths below one sandbox's directory, which is absolute and without symbolic links."""
+
+    directory: Path
+
+    @property
+    def record(self) -> Path:
+        """Spec, id and ports: the file that makes a directory a sandbox."""
+        return self.directory / RECORD_NAME
+
+    @property
+    def lock(self) -> Path:
+        """Held by whoever starts or ends daemons."""
+        return self.directory / ".lock"
+
+    @property
+    def slurm_conf(self) -> Path:
+        """What SLURM_CONF names."""
+        return self.directory / "slurm.conf"
+
+    @property
+    def state(self) -> Path:
+        """State of slurmctld, root's alone."""
+        return self.directory / "state"
+
+    @property
+    def spool(self) -> Path:
+        """The slurmds' spool directories."""
+        return self.directory / "spool"
+
+    @property
+    def log(self) -> Path:
+        """Logs, and what the daemons say before their log is open."""
+        return self.directory / "log"
+
+    @property
+    def dev(self) -> Path:
+        """Fake GPUs."""
+        return self.directory / "dev"
+
+    @property
+    def run(self) -> Path:
+        """One record for each process that was started, and Slurm's pid files."""
+        return self.directory / "run"
+
+    @property
+    def munge(self) -> Path:
+        """Munge's socket and seed."""
+        return self.directory / "munge"
+
+    @property
+    def munge_socket(self) -> Path:
+        """Munge's socket, open to every user."""
+        return self.munge / "munge.sock"
+
+    @property
+    def munge_key(self) -> Path:
+        """Munge's key, root's alone."""
+        return self.directory / "munge.key"
+
+    @property
+    def jobs(self) -> Path:
+        """Where commands run by default, so that any user's job can write its output."""
+        return self.directory / "jobs"
+
+
+def resolve(directory: str | os.PathLike[str]) -> Layout:
+    """The layout of *directory*, whether it exists or not."""
+    return Layout(Path(os.path.realpath(directory)))
+
+
+def program(name: str) -> str:
+    """Absolute path of a Slurm or munge program."""
+    path = os.pathsep.join((os.environ.get("PATH", ""), *_ADMIN_DIRECTORIES))
+    found = shutil.which(name, path=path)
+    if found is None:
+        message = f"{name} is not installed: {_PACKAGES}"
+        raise ConfigError(message)
+    return str(Path(found).absolute())
+
+
+def check_host() -> None:
+    """Raise ConfigError unless this host and user can run Slurm's daemons."""
+    if os.geteuid() != 0:
+        message = "the sandbox starts Slurm's daemons and needs root: run the same with sudo"
+        raise ConfigError(message)
+    missing = [name for name in _PROGRAMS if not _is_installed(name)]
+    if missing:
+        message = f"not installed: {', '.join(missing)}; {_PACKAGES}"
+        raise ConfigError(message)
+
+
+def check_directory(layout: Layout, spec: SandboxSpec) -> None:
+    """Raise ConfigError unless a new sandbox can be made in the directory."""
+    directory = layout.directory
+    if not _PLAIN_PATH.fullmatch(str(directory)):
+        message = (
+            f"directory {str(directory)!r}: Slurm's files cannot hold this name;"
+            " use letters, digits and any of / . _ + @ -"
+        )
+        raise ConfigError(message)
+    _check_socket_paths(layout, spec)
+    if directory.exists() and not directory.is_dir():
+        message = f"{directory} is not a directory; name one that is new or empty"
+        raise ConfigError(message)
+    # What a broken-off start can have left before its record is not foreign.
+    own = {layout.lock.name, f"{RECORD_NAME}.new"}
+    if directory.exists() and any(entry.name not in own for entry in directory.iterdir()):
+        message = f"{directory} is not empty and not a sandbox; name one that is new or empty"
+        raise ConfigError(message)
+    check_reachable(directory)
+
+
+def check_reachable(directory: Path) -> None:
+    """Raise ConfigError unless every user can get down to *directory*."""
+    for path in directory.parents:
+        if not path.exists():
+            continue
+        mode = path.stat().st_mode
+        if not mode & stat.S_IXOTH:
+            message = (
+                f"other users cannot enter {path}, so their jobs could not run in {directory}:"
+                f" choose a directory such as /srv/sandbox, or chmod o+x {path}"
+            )
+            raise ConfigError(message)
+
+
+def make_directory(path: Path, mode: int) -> None:
+    """Make *path* with exactly *mode*, whatever the umask; missing parents are open to all."""
+    if not path.parent.exists():
+        make_directory(path.parent, 0o755)
+    path.mkdir(exist_ok=True)
+    path.chmod(mode)
+
+
+def make_tree(layout: Layout, spec: SandboxSpec) -> None:
+    """Make the directories, munge's key and the fake GPUs that are missing."""
+    make_directory(layout.state, 0o700)
+    for path in (layout.spool, layout.log, layout.dev, layout.run, layout.munge):
+        make_directory(path, 0o755)
+    make_directory(layout.jobs, 0o1777)
+    if spec.start_slurmd:
+        for name in spec.node_names:
+            make_directory(layout.spool / name, 0o755)
+        _make_gpus(layout, max(group.gpus for group in spec.groups))
+    _make_key(layout.munge_key)
+
+
+def write_file(path: Path, text: str, mode: int = 0o644) -> None:
+    """Write *text* so that *path* holds the whole of it or what it held before."""
+    new = path.with_name(f"{path.name}.new")
+    new.write_text(text, encoding="utf-8")
+    new.chmod(mode)
+    new.replace(path)
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        program(name)
+    except ConfigError:
+        return False
+    return True
+
+
+def _check_socket_paths(layout: Layout, spec: SandboxSpec) -> None:
+    # slurmstepd's socket: spool/NODE/NODE_JOBID.STEPID, with at most 8 and 10 digits.
+    node = spec.node_names[-1]
+    longest = max(
+        f"{layout.spool}/{node}/{node}_67043328.4294967291",
+        f"{layout.munge_socket}.lock",
+        key=len,
+    )
+    excess = len(longest) - _SOCKET_PATH_MAX
+    if excess > 0:
+        message = (
+            f"directory {layout.directory}: its name is {excess} characters too long"
+            " for the unix sockets in it; choose a shorter one such as /srv/sandbox"
+        )
+        raise ConfigError(message)
+
+
+def _make_gpus(layout: Layout, count: int) -> None:
+    for index in range(count):
+        path = layout.dev / f"gpu{index}"
+        if path.exists():
+            continue
+        try:
+            # The null device under another name: Slurm only asks whether it is a device.
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        except PermissionError as err:
+            message = (
+                f"cannot make the device file {path} for a fake GPU (mknod is not permitted here):"
+                " in a container add the capability MKNOD, or use groups without GPUs"
+            )
+            raise ConfigError(message) from err
+        path.chmod(0o666)
+
+
+def _make_key(path: Path) -> None:
+    if path.exists():
+        return
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    key_fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
+    try:
+        os.write(key_fd, os.urandom(1024))
+    finally:
+        os.close(key_fd)
+    new.replace(path)

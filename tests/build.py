@@ -1,0 +1,101 @@
+"""Small snapshots for tests: say what matters, the rest has sensible values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from slurm_dl.engine.service import Service, remembered
+from slurm_dl.model.contract import Claim, Contract
+from slurm_dl.model.handover import Handover
+from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.jobs import JobRow, Jobs, JobState
+from slurm_dl.model.nodes import Allocations, Nodes
+from slurm_dl.model.snapshot import Observed, Snapshot
+
+NOW_S = 2_000_000.0
+
+
+def pending(job_id: int, gpus: float = 1, **more: Any) -> JobRow:  # noqa: ANN401
+    """A pending job, submitted *job_id* seconds after the first."""
+    values = {"submit_s": NOW_S - 100_000 + job_id, **more}
+    return JobRow(job_id=job_id, state=JobState.PENDING, gpus=gpus, **values)
+
+
+def running(job_id: int, gpus: float = 1, *, ran_s: float = 5000, **more: Any) -> JobRow:  # noqa: ANN401
+    """A job that has been running for *ran_s* seconds."""
+    values = {"submit_s": NOW_S - 100_000 + job_id, "start_s": NOW_S - ran_s, **more}
+    return JobRow(job_id=job_id, state=JobState.RUNNING, gpus=gpus, **values)
+
+
+def observed(
+    rows: Sequence[JobRow],
+    *,
+    nodes: Sequence[float] = (4, 4, 4, 4),
+    held: Mapping[int, Mapping[int, float]] | None = None,
+    opted_in: Sequence[int] = (),
+    now_s: float = NOW_S,
+    **more: Any,  # noqa: ANN401
+) -> Observed:
+    """What a cluster of *nodes* (GPUs of each) says; *held*: job id -> node row -> GPUs."""
+    jobs = Jobs.of(rows)
+    row_of = jobs.row_of()
+    holds = sorted(
+        (row_of[JobId(j)], n, g) for j, on in (held or {}).items() for n, g in on.items()
+    )
+    m = len(nodes)
+    claims = {JobId(j): Claim(contract=Contract()) for j in opted_in}
+    values: dict[str, Any] = {
+        "claims": claims,
+        "nodes": Nodes(
+            name=tuple(f"n{i + 1}" for i in range(m)),
+            up=np.ones(m, dtype=np.bool_),
+            gpus=np.array(nodes, dtype=np.float64),
+            gpu_type=np.zeros(m, dtype=np.int16),
+            cpus=np.full(m, 64, dtype=np.int32),
+            mem_mb=np.full(m, 1000, dtype=np.int64),
+            leaf=np.zeros(m, dtype=np.int16),
+        ),
+        **more,
+    }
+    return Observed(
+        now_s=now_s,
+        jobs=jobs,
+        held=Allocations(
+            job=np.array([h[0] for h in holds], dtype=np.int32),
+            node=np.array([h[1] for h in holds], dtype=np.int32),
+            gpus=np.array([h[2] for h in holds], dtype=np.float64),
+            cpus=np.ones(len(holds), dtype=np.int32),
+            mem_mb=np.zeros(len(holds), dtype=np.int64),
+        ),
+        partitions=("gpu", "other"),
+        gpu_types=("a100", "v100"),
+        node_in=np.ones((2, m), dtype=np.bool_),
+        **values,
+    )
+
+
+def snapshot(
+    seen: Observed,
+    *,
+    memory: Mapping[str, Mapping[int, float]] | None = None,
+    handovers: Sequence[Handover] = (),
+    **more: Any,  # noqa: ANN401
+) -> Snapshot:
+    """*seen* with a ledger beside it; *memory*: column -> job id -> value, the rest as if new."""
+    base = remembered(Service.empty(), seen.jobs)
+    columns = {name: getattr(base, name).copy() for name in base.__slots__}
+    row_of = seen.jobs.row_of()
+    for name, values in (memory or {}).items():
+        for job_id, value in values.items():
+            columns[name][row_of[JobId(job_id)]] = value
+    return Snapshot(
+        seen=seen,
+        memory=type(base)(**columns),
+        managed=np.array([True, False]),
+        handovers=tuple(handovers),
+        next_handover_id=HandoverId(max((h.handover_id for h in handovers), default=0) + 1),
+        **more,
+    )

@@ -1,0 +1,181 @@
+"""The policies against plain-Python twins and closed cases."""
+
+from __future__ import annotations
+
+import math
+
+import build
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.jobs import JobState
+from slurm_dl.policies import registry
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.policies.fifo import Fifo
+
+
+def _tier_by_hand(service_gpu_s: float, edges: tuple[float, ...]) -> int:
+    tier = 0
+    for edge in edges:
+        if service_gpu_s >= edge:
+            tier += 1
+    return tier
+
+
+def test_a_job_sinks_at_its_threshold_and_not_before() -> None:
+    """Demotion happens when the service reaches the threshold (Tiresias, section 4.2)."""
+    seen = build.observed([build.running(i) for i in (1, 2, 3, 4)])
+    attained = {1: 3249.999, 2: 3250.0, 3: 7200.0, 4: 1e9}
+    order = DiscreteLas().order(build.snapshot(seen, memory={"attained_gpu_s": attained}))
+
+    assert order.tier.tolist() == [0, 1, 2, 3]
+    assert order.tiers == 4
+
+
+@given(
+    service=st.lists(st.floats(0, 1e6), min_size=1, max_size=30),
+    edges=st.lists(st.floats(1, 1e6), min_size=1, max_size=6, unique=True),
+)
+def test_tiers_equal_a_plain_count_of_thresholds_passed(
+    service: list[float], edges: list[float]
+) -> None:
+    """The column arithmetic equals counting the thresholds one by one."""
+    policy = DiscreteLas(thresholds_gpu_s=tuple(sorted(edges)))
+    seen = build.observed([build.running(i + 1) for i in range(len(service))])
+    memory = {"attained_gpu_s": {i + 1: s for i, s in enumerate(service)}}
+
+    order = policy.order(build.snapshot(seen, memory=memory))
+
+    expected = [_tier_by_hand(s, policy.thresholds_gpu_s) for s in service]
+    assert order.tier.tolist() == expected
+
+
+@given(gpus=st.integers(1, 64), service=st.floats(0, 20000), threshold=st.floats(100, 30000))
+def test_next_change_is_the_instant_at_which_the_tier_changes(
+    gpus: int, service: float, threshold: float
+) -> None:
+    """A running job is in the old tier until just before that instant, and in the next from it."""
+    policy = DiscreteLas(thresholds_gpu_s=(threshold,))
+    seen = build.observed([build.running(1, gpus)])
+    order = policy.order(build.snapshot(seen, memory={"attained_gpu_s": {1: service}}))
+    if service >= threshold:
+        assert order.next_change_s == math.inf
+        return
+
+    def tier_after(seconds: float) -> int:
+        later = {"attained_gpu_s": {1: service + gpus * seconds}}
+        return int(policy.order(build.snapshot(seen, memory=later)).tier[0])
+
+    wait_s = order.next_change_s - build.NOW_S
+    assert wait_s >= 0
+    assert tier_after(wait_s + 1e-3) == 1
+    if wait_s > 2e-3:
+        assert tier_after(wait_s - 1e-3) == 0
+
+
+def test_a_starving_job_is_promoted_and_its_service_forgiven() -> None:
+    """After waiting knob times its run time a job is in the first queue; one second earlier not."""
+    policy = DiscreteLas(promote_knob=2.0)
+    rows = [build.pending(1), build.pending(2)]
+    memory = {
+        "attained_gpu_s": {1: 9000.0, 2: 9000.0},
+        "ran_s": {1: 1000.0, 2: 1000.0},
+        "last_ran_s": {1: build.NOW_S - 2000, 2: build.NOW_S - 1999},
+    }
+    order = policy.order(build.snapshot(build.observed(rows), memory=memory))
+
+    assert order.promote.tolist() == [True, False]
+    assert order.tier.tolist() == [0, 2]
+    assert order.next_change_s == build.NOW_S + 1
+
+
+def test_a_promoted_job_sinks_again_by_what_it_gets_from_then_on() -> None:
+    """Forgiven service does not count; what comes after does."""
+    memory = {"attained_gpu_s": {1: 9000.0 + 3300.0}, "forgiven_gpu_s": {1: 9000.0}}
+    order = DiscreteLas().order(build.snapshot(build.observed([build.running(1)]), memory=memory))
+
+    assert order.tier.tolist() == [1]
+
+
+def test_nobody_is_promoted_that_never_ran() -> None:
+    """Waiting alone is no starvation: the job is in the first queue as it is."""
+    snap = build.snapshot(build.observed([build.pending(1)]), memory={"last_ran_s": {1: 1.0}})
+
+    assert not DiscreteLas(promote_knob=0.001).order(snap).promote.any()
+
+
+def test_fifo_has_one_tier_and_the_order_of_first_submission() -> None:
+    """A requeue does not send a job to the back: the first submit time counts."""
+    rows = [build.pending(1, submit_s=build.NOW_S), build.pending(2)]
+    memory = {"first_submit_s": {1: 5.0, 2: 6.0}}
+    order = Fifo().order(build.snapshot(build.observed(rows), memory=memory))
+
+    assert order.tier.tolist() == [0, 0]
+    assert order.key.tolist() == [5.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"thresholds_gpu_s": ()}, "thresholds_gpu_s"),
+        ({"thresholds_gpu_s": (5.0, 5.0)}, "strictly increasing"),
+        ({"thresholds_gpu_s": (-1.0,)}, "above 0"),
+        ({"thresholds_gpu_s": (math.inf,)}, "finite"),
+        ({"promote_knob": -1.0}, "promote_knob"),
+        ({"promote_knob": math.nan}, "promote_knob"),
+    ],
+)
+def test_wrong_parameters_are_named(values: dict[str, object], named: str) -> None:
+    """A bad parameter fails when the policy is made, with its name."""
+    with pytest.raises(ValueError, match=named):
+        DiscreteLas(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", registry.names())
+@given(data=st.data())
+def test_order_does_not_depend_on_listing_order(name: str, data: st.DataObject) -> None:
+    """Slurm may list jobs in any order; no job's place may notice."""
+    policy = registry.find(name)()
+    n = data.draw(st.integers(1, 8))
+    states = data.draw(st.lists(st.sampled_from(list(JobState)), min_size=n, max_size=n))
+    rows = [build.running(i + 1, start_s=1.0 + i) for i in range(n)]
+    rows = [
+        type(r)(**{k: getattr(r, k) for k in r.__slots__} | {"state": s})
+        for r, s in zip(rows, states, strict=True)
+    ]
+    attained = {i + 1: data.draw(st.floats(0, 50000)) for i in range(n)}
+    shuffled = data.draw(st.permutations(rows))
+
+    def places(listing: list[object]) -> dict[int, tuple[int, float, bool]]:
+        snap = build.snapshot(build.observed(listing), memory={"attained_gpu_s": attained})  # type: ignore[arg-type]
+        order = policy.order(snap)
+        columns = zip(order.tier, order.key, order.promote, strict=True)
+        return dict(zip(snap.jobs.job_id.tolist(), columns, strict=True))
+
+    assert places(list(rows)) == places(list(shuffled))
+
+
+def test_every_policy_names_itself_and_its_source() -> None:
+    """The registry's key is the policy's own name, and each says where its rule is from."""
+    for name, policy in registry.POLICIES.items():
+        assert policy.name == name
+        assert policy.source
+
+
+def test_an_unknown_policy_is_refused_with_the_names_there_are() -> None:
+    """The error lists what could have been meant."""
+    with pytest.raises(ConfigError, match="discrete_las, fifo"):
+        registry.find("tiresias")
+
+
+def test_columns_are_read_only() -> None:
+    """A policy that wrote into the snapshot would change another policy's answer."""
+    snap = build.snapshot(build.observed([build.running(1)]))
+    with pytest.raises(ValueError, match="read-only"):
+        snap.jobs.gpus[0] = 5
+    with pytest.raises(ValueError, match="read-only"):
+        snap.memory.attained_gpu_s[0] = 5
+    assert np.isclose(snap.jobs.gpus[0], 1)
