@@ -63,6 +63,9 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     for row in np.flatnonzero((jobs.state == JobState.PENDING) & (jobs.held != Held.NO)).tolist():
         if rank[row] >= 0:
             notes[JobId(int(jobs.job_id[row]))] = WAITS_FOR[Held(int(jobs.held[row]))]
+    ignored = unhonoured(snap, ranked, settings.band_width)
+    for job_id in ignored:
+        notes.setdefault(job_id, "Slurm leaves its SiteFactor out (was its priority set by hand?)")
     return Plan(
         tier=_only(order.tier, rank >= 0),
         rank=rank,
@@ -70,7 +73,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
         target=target,
         actions=actions,
         notes=notes,
-        unhonoured=unhonoured(snap, ranked, settings.band_width),
+        unhonoured=ignored,
         wake_at_s=order.next_change_s,
     )
 
