@@ -1,4 +1,4 @@
-"""``dlctl``: what an admin does with a running daemon, its configuration and its traces in Slurm."""
+"""``dlctl``: look after a running daemon, its configuration and what it left in Slurm."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, NoReturn
 
 import click
 
-from slurm_dl.apps.client import Client, socket_path
+from slurm_dl.apps.client import Client, DaemonError, socket_path
 from slurm_dl.apps.commandline import ago, print_json, run, safe
 from slurm_dl.apps.tables import Column, show
-from slurm_dl.apps.wire import Json, JsonObject
+from slurm_dl.apps.wire import SOCKET_NAME, Json, JsonObject
 
 _LAZY = {
     "sandbox": (
@@ -65,26 +65,26 @@ class _LazyGroup(click.Group):
 
 @click.group(cls=_LazyGroup)
 def dlctl() -> None:
-    r"""Look after dlschedd: state, pause, configuration, and what it left in Slurm.
+    """Look after dlschedd: state, pause, configuration, and what it left in Slurm.
 
     \b
     Examples:
       dlctl status
       dlctl pause --reason "cooling work until noon"
       dlctl check-config /etc/slurm_dl/slurm_dl.yaml
-    """
+    """  # noqa: D301 - \b is click's mark
 
 
 @dlctl.command()
 @_JSON
 @_SOCKET
 def status(*, as_json: bool, socket: Path | None) -> None:
-    r"""Say how the daemon is and what it is doing.
+    """Say how the daemon is and what it is doing.
 
     \b
     Example:
       dlctl status --json
-    """
+    """  # noqa: D301 - \b is click's mark
     answer = Client(socket_path(socket)).ask("status")
     if as_json:
         print_json(answer)
@@ -98,7 +98,7 @@ def status(*, as_json: bool, socket: Path | None) -> None:
 @_JSON
 @_SOCKET
 def pause(*, reason: str, as_json: bool, socket: Path | None) -> None:
-    r"""Stop the daemon from acting; it goes on looking and answering.
+    """Stop the daemon from acting; it goes on looking and answering.
 
     The pause survives a restart and ends with 'dlctl resume'. Nothing new is signalled, requeued
     or reordered; jobs that were signalled already are not requeued until then.
@@ -106,7 +106,7 @@ def pause(*, reason: str, as_json: bool, socket: Path | None) -> None:
     \b
     Example:
       dlctl pause --reason "cooling work until noon"
-    """
+    """  # noqa: D301 - \b is click's mark
     answer = Client(socket_path(socket)).ask("pause", reason=reason)
     _done(answer, "paused", as_json=as_json)
 
@@ -115,12 +115,12 @@ def pause(*, reason: str, as_json: bool, socket: Path | None) -> None:
 @_JSON
 @_SOCKET
 def resume(*, as_json: bool, socket: Path | None) -> None:
-    r"""Let the daemon act again after a pause.
+    """Let the daemon act again after a pause.
 
     \b
     Example:
       dlctl resume
-    """
+    """  # noqa: D301 - \b is click's mark
     answer = Client(socket_path(socket)).ask("resume")
     _done(answer, "resumed" if answer.get("was_paused") else "was not paused", as_json=as_json)
 
@@ -129,14 +129,14 @@ def resume(*, as_json: bool, socket: Path | None) -> None:
 @_JSON
 @_SOCKET
 def reload_(*, as_json: bool, socket: Path | None) -> None:
-    r"""Let the daemon read its configuration again, as SIGHUP does.
+    """Let the daemon read its configuration again, as SIGHUP does.
 
     A bad configuration is refused, and the old one stays in force.
 
     \b
     Example:
       dlctl check-config && dlctl reload
-    """
+    """  # noqa: D301 - \b is click's mark
     answer = Client(socket_path(socket)).ask("reload")
     _done(answer, str(answer.get("message")), as_json=as_json)
 
@@ -146,14 +146,14 @@ def reload_(*, as_json: bool, socket: Path | None) -> None:
 @_JSON
 @_SOCKET
 def snapshot(file: Path, *, as_json: bool, socket: Path | None) -> None:
-    r"""Save what the daemon saw and remembered at its last look, for a bug report.
+    """Save what the daemon saw and remembered at its last look, for a bug report.
 
     It holds job names, users and nodes. '-' writes to standard output.
 
     \b
     Example:
       dlctl snapshot snapshot.json
-    """
+    """  # noqa: D301 - \b is click's mark
     import json  # noqa: PLC0415 - for this command alone
 
     answer = Client(socket_path(socket), timeout_s=120.0).ask("snapshot")
@@ -174,7 +174,7 @@ def snapshot(file: Path, *, as_json: bool, socket: Path | None) -> None:
 @_SET
 @_JSON
 def check_config(file: Path | None, settings: tuple[str, ...], *, as_json: bool) -> None:
-    r"""Check a configuration file and name everything that is wrong, with lines.
+    """Check a configuration file and name everything that is wrong, with lines.
 
     FILE is the usual one if not given. The exit status is 2 if something is wrong.
 
@@ -182,7 +182,7 @@ def check_config(file: Path | None, settings: tuple[str, ...], *, as_json: bool)
     Examples:
       dlctl check-config
       dlctl check-config new.yaml --json
-    """
+    """  # noqa: D301 - \b is click's mark
     from slurm_dl.config import load_with_origins  # noqa: PLC0415 - pydantic and YAML: 0.1 s
     from slurm_dl.model.errors import ConfigError  # noqa: PLC0415
 
@@ -213,21 +213,21 @@ def show_config(
     as_json: bool,
     socket: Path | None,
 ) -> None:
-    r"""Print each value of the configuration with where it comes from.
+    """Print each value of the configuration with where it comes from.
 
     \b
     Examples:
       dlctl show-config
       dlctl show-config --running
-    """
+    """  # noqa: D301 - \b is click's mark
     values: list[Json] = []
     if running:
         answer = Client(socket_path(socket, config_path)).ask("config")
         values = _list(answer.get("values"))
     else:
-        from slurm_dl.config import load_with_origins, show as rows_of  # noqa: PLC0415
+        from slurm_dl import config  # noqa: PLC0415 - pydantic and YAML: 0.1 s
 
-        for row in rows_of(*load_with_origins(config_path, overrides=settings)):
+        for row in config.show(*config.load_with_origins(config_path, overrides=settings)):
             value: Any = row.value
             values.append({"key": row.key, "value": value, "origin": row.origin})
     if as_json:
@@ -242,15 +242,70 @@ def show_config(
     show(columns, [[str(r["key"]), _written(r["value"]), str(r["origin"])] for r in rows])
 
 
+@dlctl.command("release-all")
+@_CONFIG
+@_SET
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@_JSON
+def release_all(
+    *, config_path: Path | None, settings: tuple[str, ...], yes: bool, as_json: bool
+) -> None:
+    """Give the cluster back to plain Slurm: undo whatever slurm_dl left in it.
+
+    SiteFactor 0 on all unfinished jobs of the managed partitions, no reservation of ours, no
+    pending job in one. It needs Slurm's own commands and the configuration, not the daemon; a
+    daemon that acts must be stopped or paused first, or it would do it all again.
+
+    \b
+    Example:
+      systemctl stop dlschedd && dlctl release-all --yes
+    """  # noqa: D301 - \b is click's mark
+    from slurm_dl.apps.assembly import slurm_of  # noqa: PLC0415 - numpy, pydantic, YAML
+    from slurm_dl.backends.slurm.release_all import release_all as undo  # noqa: PLC0415
+    from slurm_dl.config import load  # noqa: PLC0415
+    from slurm_dl.model.errors import ClusterError  # noqa: PLC0415
+
+    config = load(config_path, overrides=settings)
+    _refuse_if_acting(config.paths.run_dir / SOCKET_NAME)
+    partitions = ", ".join(config.manage.partitions)
+    if not yes:
+        question = f"Reset SiteFactor of all jobs in {partitions} and drop our reservations?"
+        click.confirm(question, abort=True, err=True)
+    lines, error = [], ""
+    try:
+        for line in undo(slurm_of(config), config.manage.partitions):
+            lines.append(line)
+            if not as_json:
+                click.echo(safe(line, 500))
+    except ClusterError as err:
+        error = str(err)
+    if as_json:
+        print_json({"ok": not error, "done": lines, "error": error or None})
+    elif not lines and not error:
+        click.echo("nothing of ours is left")
+    if error:
+        raise click.ClickException(error)
+
+
+def _refuse_if_acting(path: Path) -> None:
+    try:
+        answer = Client(path, timeout_s=5.0).ask("status")
+    except DaemonError:
+        return  # It is down, or not ours to ask: this must work all the same.
+    if answer.get("live") and not answer.get("paused"):
+        msg = f"dlschedd (pid {answer.get('pid')}) acts: stop it, or 'dlctl pause', first"
+        raise click.ClickException(msg)
+
+
 @dlctl.command()
 @_JSON
 def policies(*, as_json: bool) -> None:
-    r"""List the policies that policy.order can name, with the paper each comes from.
+    """List the policies that policy.order can name, with the paper each comes from.
 
     \b
     Example:
       dlctl policies
-    """
+    """  # noqa: D301 - \b is click's mark
     from slurm_dl.policies import registry  # noqa: PLC0415 - numpy
 
     found = [
@@ -279,13 +334,10 @@ def _done(answer: JsonObject, what: str, *, as_json: bool) -> None:
 
 def _status_lines(answer: JsonObject) -> list[tuple[str, str]]:
     now_s = _number(answer["now_s"])
+    up = ago(now_s - _number(answer["started_s"]))
     lines = [
         ("dlschedd", f"{answer['doing']}"),
-        (
-            "process",
-            f"pid {answer['pid']}, version {answer['version']}, "
-            f"up {ago(now_s - _number(answer['started_s']))}",
-        ),
+        ("process", f"pid {answer['pid']}, version {answer['version']}, up {up}"),
         ("config", f"{answer['config_file']}, policy {answer['policy']}"),
     ]
     if isinstance(paused := answer["paused"], dict):
@@ -297,14 +349,9 @@ def _status_lines(answer: JsonObject) -> list[tuple[str, str]]:
     else:
         took = answer["durations_ms"]
         assert isinstance(took, dict)  # noqa: S101 - narrows the type
-        lines.append(
-            (
-                "last look",
-                f"{ago(now_s - _number(answer['seen_s']))} ago, number {answer['cycles']}; "
-                f"observe {took['observe']} ms, decide {took['decide']} ms, "
-                f"apply {took['apply']} ms",
-            )
-        )
+        when = f"{ago(now_s - _number(answer['seen_s']))} ago, number {answer['cycles']}"
+        parts = ", ".join(f"{part} {ms} ms" for part, ms in took.items())
+        lines.append(("last look", f"{when}; {parts}"))
         lines += _seen_lines(answer)
     if isinstance(actions := answer["actions"], dict):
         lines.append(("actions", f"{actions['done']} done, {actions['failed']} failed since start"))
@@ -334,9 +381,11 @@ def _seen_lines(answer: JsonObject) -> list[tuple[str, str]]:
     if isinstance(gpus := answer.get("gpus"), dict):
         held, up = _number(gpus["held"]), _number(gpus["up"])
         lines.append(("GPUs", f"{held:g} of {up:g} held, {_number(gpus['all']):g} in all"))
-    for handover in _list(answer.get("handovers")):
-        if isinstance(handover, dict):
-            lines.append(("hand-over", _handover_text(handover)))
+    lines += [
+        ("hand-over", _handover_text(handover))
+        for handover in _list(answer.get("handovers"))
+        if isinstance(handover, dict)
+    ]
     return lines
 
 
@@ -368,6 +417,8 @@ def _written(value: Json) -> str:
         return ", ".join(_written(item) for item in value)
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.0f}"
     return "" if value is None else str(value)
 
 

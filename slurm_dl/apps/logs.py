@@ -48,6 +48,7 @@ def configure(*, level: str, form: str, stream: IO[str] | None = None) -> None:
         structlog.dev.ConsoleRenderer(
             colors=out.isatty(),
             pad_event_to=16,
+            sort_keys=False,
             exception_formatter=structlog.dev.plain_traceback,
         )
     ]

@@ -225,26 +225,30 @@ def find_job(seen: Observed, name: str) -> JobId | list[str]:
     Raises:
         ValueError: *name* is no job id.
     """
+    labels = {text.label: job_id for job_id, text in seen.texts.items()}
+    if name in labels:
+        return labels[name]
     match = _JOB_NAME.fullmatch(name)
     if match is None:
         msg = f"{escaped(name, 40)!r} is no job id: write 123 or, for an array task, 123_7"
         raise ValueError(msg)
-    labels = {text.label: job_id for job_id, text in seen.texts.items()}
-    if name in labels:
-        return labels[name]
     array, task = match["id"], match["task"]
     tasks = {label: j for label, j in labels.items() if label.startswith(f"{array}_")}
-    if task is not None:
-        # Pending tasks share one record, labelled 123_[8-20%4].
-        pending = [j for label, j in tasks.items() if _holds(label, int(task))]
-        return pending[0] if pending else sorted(tasks)[:5]
-    if len(tasks) == 1:
-        return next(iter(tasks.values()))
-    if tasks:
-        return sorted(tasks, key=lambda label: (len(label), label))[:5]
-    if "+" not in name and bool(np.any(seen.jobs.job_id == int(array))):
+    # Pending tasks share one record, labelled 123_[8-20%4]; the bare 123 means it too.
+    pending = [
+        j
+        for label, j in tasks.items()
+        if (_is_pending_part(label) if task is None else _holds(label, int(task)))
+    ]
+    if pending:
+        return pending[0]
+    if name == array and not tasks and bool(np.any(seen.jobs.job_id == int(array))):
         return JobId(int(array))
-    return []
+    return sorted(tasks, key=lambda label: (len(label), label))[:5]
+
+
+def _is_pending_part(label: str) -> bool:
+    return label.endswith("]")
 
 
 def _holds(label: str, task: int) -> bool:

@@ -88,7 +88,7 @@ def dlqueue(
     as_json: bool,
     socket: Path | None,
 ) -> None:
-    r"""Show the queue as dlschedd sees it: tier, rank and attained service of each job.
+    """Show the queue as dlschedd sees it: tier, rank and attained service of each job.
 
     RANK is the job's place in the order over all managed jobs, running ones included. TIER is its
     queue, 0 is served first. ATTAINED is what it has received so far, over all its runs.
@@ -98,7 +98,7 @@ def dlqueue(
       dlqueue --me
       dlqueue -p gpu -t PD --sort running
       dlqueue why 4711_3
-    """
+    """  # noqa: D301 - \b is click's mark
     ctx.obj = socket
     if ctx.invoked_subcommand is not None:
         return
@@ -130,14 +130,14 @@ def dlqueue(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with the job's audit lines.")
 @click.pass_obj
 def why(socket: Path | None, job: str, *, as_json: bool) -> None:
-    r"""Say in sentences why a job is where it is, and what was done to it.
+    """Say in sentences why a job is where it is, and what was done to it.
 
     JOB is a job id; one task of an array is named 4711_3.
 
     \b
     Example:
       dlqueue why 4711
-    """
+    """  # noqa: D301 - \b is click's mark
     answer = Client(socket_path(socket)).ask("why", job=job)
     if as_json:
         print_json(answer)

@@ -142,8 +142,10 @@ def up(
         Sandbox,
         SandboxSpec,
     )
+    from slurm_dl.sandbox.layout import check_host  # noqa: PLC0415
     from slurm_dl.sandbox.spec import parse_group, parse_partition  # noqa: PLC0415
 
+    check_host()
     # Options that are left out mean what is there, so that a resume need not repeat them.
     there = (directory / "sandbox.json").exists()
     base = Sandbox.open(directory).spec if there else SandboxSpec()
@@ -174,7 +176,12 @@ def up(
         scheduler_parameters=schedulers[scheduler],
         slurm_conf_extra=conf or base.slurm_conf_extra,
     )
-    _print_up(Sandbox.up(directory, spec, port=port))
+    try:
+        box = Sandbox.up(directory, spec, port=port)
+    except KeyboardInterrupt as err:
+        message = "interrupted: 'up' again goes on from here, 'down' ends what was started"
+        raise click.ClickException(message) from err
+    _print_up(box)
 
 
 @sandbox.command(
@@ -209,7 +216,7 @@ def down(directory: Path, *, remove: bool) -> None:
 @_JSON
 @_one_line_errors
 def status(directory: Path, *, as_json: bool) -> None:
-    """Say which daemons of the cluster in DIR live, and its nodes' states.
+    """Say which daemons live, and the nodes' states.
 
     The exit status is 0 when all daemons live and slurmctld answers, else 1.
     """
@@ -234,7 +241,7 @@ def status(directory: Path, *, as_json: bool) -> None:
 @_JSON
 @_one_line_errors
 def env(directory: Path, *, as_json: bool) -> None:
-    """Print what a shell needs so that Slurm's commands speak to the cluster in DIR."""
+    """Print the environment for Slurm's commands."""
     from slurm_dl.sandbox import Sandbox  # noqa: PLC0415
 
     values = Sandbox.open(directory).env
@@ -280,7 +287,9 @@ def _print_rows(rows: Sequence[tuple[str, ...]]) -> None:
 
 def _kinds(spec: SandboxSpec) -> str:
     return ", ".join(
-        f"{group.nodes} nodes x {group.gpus} {group.gpu_type}".rstrip() for group in spec.groups
+        f"{group.nodes} {'node' if group.nodes == 1 else 'nodes'}"
+        + (f" x {group.gpus} {group.gpu_type}" if group.gpus else " without GPUs")
+        for group in spec.groups
     )
 
 

@@ -66,7 +66,7 @@ def dlschedd(
     run_dir: Path | None,
     allow_root: bool,
 ) -> None:
-    r"""Order a Slurm queue by attained service, and preempt by checkpoint and requeue.
+    """Order a Slurm queue by attained service, and preempt by checkpoint and requeue.
 
     It runs beside slurmctld until SIGTERM or SIGINT; SIGHUP reads the configuration again. In
     shadow mode, the default of daemon.shadow, it plans and reports and touches nothing.
@@ -76,7 +76,7 @@ def dlschedd(
       dlschedd --once                     # print what it would do now
       dlschedd --shadow                   # watch, plan, serve dlqueue; touch nothing
       dlschedd --live --config /etc/slurm_dl/slurm_dl.yaml
-    """
+    """  # noqa: D301 - \b is click's mark
     if shadow and live:
         msg = "--shadow and --live exclude each other"
         raise click.UsageError(msg)
@@ -246,18 +246,14 @@ def _refuse_root(config: Config, *, allowed: bool) -> None:
 
 def _slurm_user(config: Config) -> str:
     """Slurm's account: from slurm.conf if it is named, else from slurmctld; empty if unknown."""
-    from slurm_dl.backends.slurm.command import Slurm  # noqa: PLC0415 - see reread
+    from slurm_dl.apps.assembly import slurm_of  # noqa: PLC0415 - see reread
 
-    conf = Path(config.cluster.slurm_conf) if config.cluster.slurm_conf else None
-    if conf is not None:
+    if config.cluster.slurm_conf:
         with contextlib.suppress(OSError):
-            return slurm_user_in(conf.read_text("utf-8", "replace"))
-    bin_dir = Path(config.cluster.bin_dir) if config.cluster.bin_dir else None
-    slurm = Slurm(slurm_conf=conf, bin_dir=bin_dir, timeout_s=config.cluster.timeout_s)
+            return slurm_user_in(Path(config.cluster.slurm_conf).read_text("utf-8", "replace"))
     with contextlib.suppress(ClusterError):
-        found = re.search(
-            r"^SlurmUser\s*=\s*([^\s(]+)", slurm.run("scontrol", "show", "config"), re.MULTILINE
-        )
+        shown = slurm_of(config).run("scontrol", "show", "config")
+        found = re.search(r"^SlurmUser\s*=\s*([^\s(]+)", shown, re.MULTILINE)
         return found[1] if found else ""
     return ""
 

@@ -44,6 +44,13 @@ def decode(content: JsonObject) -> Snapshot:
     return snapshot
 
 
+def _mapping(value: object) -> dict[str, object]:
+    if not isinstance(value, dict):
+        msg = f"a mapping was expected (got {type(value).__name__})"
+        raise TypeError(msg)
+    return value
+
+
 def _plain(value: object) -> Json:  # noqa: PLR0911 - one return for each kind of value
     match value:
         case np.ndarray():
@@ -75,11 +82,13 @@ def _typed(value: object, kind: object) -> object:
     if origin is np.ndarray or kind is np.ndarray:
         return _array(value)
     if origin is tuple:
-        assert isinstance(value, list)  # noqa: S101 - narrows the type
+        if not isinstance(value, list):
+            msg = f"a list was expected (got {type(value).__name__})"
+            raise TypeError(msg)
         return tuple(_typed(v, arguments[0]) for v in value)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        assert isinstance(value, dict)  # noqa: S101 - narrows the type
-        return {_typed(k, arguments[0]): _typed(v, arguments[1]) for k, v in value.items()}
+        pairs = _mapping(value).items()
+        return {_typed(k, arguments[0]): _typed(v, arguments[1]) for k, v in pairs}
     if isinstance(kind, type):
         return _instance(value, kind)
     return value
@@ -87,16 +96,16 @@ def _typed(value: object, kind: object) -> object:
 
 def _instance(value: object, kind: type) -> object:
     if dataclasses.is_dataclass(kind):
-        assert isinstance(value, dict)  # noqa: S101 - narrows the type
         hints = typing.get_type_hints(kind)
-        return kind(**{name: _typed(v, hints[name]) for name, v in value.items()})
+        return kind(**{name: _typed(v, hints[name]) for name, v in _mapping(value).items()})
     if kind is int or kind is float:
-        assert isinstance(value, int | float | str)  # noqa: S101 - narrows the type
+        if not isinstance(value, int | float | str):
+            msg = f"a number was expected (got {type(value).__name__})"
+            raise TypeError(msg)
         return kind(value)
     return kind(value) if issubclass(kind, Enum) else value
 
 
 def _array(value: object) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    assert isinstance(value, dict)  # noqa: S101 - narrows the type
-    values, dtype = value["values"], np.dtype(value["dtype"])
-    return np.array(values, dtype=dtype)
+    column = _mapping(value)
+    return np.array(column["values"], dtype=np.dtype(str(column["dtype"])))

@@ -30,6 +30,9 @@ from slurm_dl.model.plan import (
 )
 from slurm_dl.model.snapshot import JobText, Observed, Reservation
 
+ACK_WAIT_S = 60.0
+"""A job that acknowledged its checkpoint requeues itself after its grace and this, as dlrun does."""
+
 EPOCH_S = 1_000_000.0
 """Where the fake's clock starts; not 0, so that "never" and "at the start" differ."""
 
@@ -284,7 +287,10 @@ class FakeCluster:
                 if job.on_signal == "requeue_itself":
                     self._requeue(job)
                     return
-        if job.done_s >= job.work_s:
+        if stopped and job.contract is not None and job.asked_s is not None:
+            if self.now_s - job.asked_s >= job.contract.grace_s + ACK_WAIT_S:
+                self._requeue(job)
+        elif job.done_s >= job.work_s:
             self._end(job, JobState.COMPLETED)
         elif self.now_s - job.start_s >= job.limit_s:
             self._end(job, JobState.FAILED)

@@ -1,6 +1,6 @@
 """One YAML file, one frozen tree, and errors that name file and line."""
 
-from slurm_dl.config.load import DEFAULT_PATH, ENVIRONMENT, load, load_with_origins
+from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT, load, load_with_origins
 from slurm_dl.config.origins import Origins, Row, show
 from slurm_dl.config.tree import Config
 

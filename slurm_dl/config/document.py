@@ -26,25 +26,25 @@ _DEEPEST = 16
 _TAG = "tag:yaml.org,2002:"
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Place:
     """Where something was written.
 
     Attributes:
         line: Line in the file; 0 for the file as a whole and for flags.
         name: The file, or the whole flag.
-        is_flag: It was a flag.
+        flag: Which of the flags it was, from 1; 0: it was the file.
     """
 
     line: int
     name: str
-    is_flag: bool = False
+    flag: int = 0
 
     def __str__(self) -> str:
         return f"{self.name}:{self.line}" if self.line else self.name
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong, with its place. Printed, it is one line."""
 
@@ -73,8 +73,12 @@ class Document:
 
 
 def dotted(loc: Loc) -> str:
-    """A path as people write it: ``daemon.poll_s``, ``manage.partitions.0``."""
-    return ".".join(str(part) for part in loc)
+    """A path as people write it: ``daemon.poll_s``, ``manage.partitions.0``; odd keys in quotes."""
+    return ".".join(part if _is_plain(part) else shown(part) for part in map(str, loc))
+
+
+def _is_plain(part: str) -> bool:
+    return bool(re.fullmatch(r"[\w-]{1,60}", part))
 
 
 def read_text(path: Path, *, require_private: bool) -> str:
@@ -95,14 +99,17 @@ def read_text(path: Path, *, require_private: bool) -> str:
     except (OSError, ValueError) as err:
         reason = err.strerror if isinstance(err, OSError) else str(err)
         raise _whole(name, f"cannot be read: {reason}") from None
-    with os.fdopen(fd, "rb") as file:
+    try:
         # Of the open file, not of the name: it cannot be swapped in between.
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise _whole(name, "is not a regular file")
         if require_private:
             _check_private(name, status)
-        content = file.read(LARGEST_BYTES + 1)
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            content = file.read(LARGEST_BYTES + 1)
+    finally:
+        os.close(fd)
     if len(content) > LARGEST_BYTES:
         raise _whole(name, f"is larger than {LARGEST_BYTES // 1024} KiB")
     try:
@@ -115,20 +122,22 @@ def read_text(path: Path, *, require_private: bool) -> str:
         raise ConfigError(str(problem)) from None
 
 
-def parse(text: str, name: str, *, is_flag: bool = False) -> Document:
+def parse(text: str, name: str, *, flag: int = 0) -> Document:
     """Read *text*; *name* is its file, or the flag it was given with.
 
     Raises:
         ConfigError: It is not YAML that can be used; one line.
     """
-    reading = _Reading(name, is_flag=is_flag)
+    reading = _Reading(name, flag=flag)
     loader: _Loader | None = None
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
     except yaml.reader.ReaderError as err:
         line = text.count("\n", 0, err.position) + 1
-        raise reading.failed(line, f"character U+{ord(err.character):04X} is not allowed") from None
+        raise reading.failed(
+            line, f"character U+{ord(text[err.position]):04X} is not allowed"
+        ) from None
     except _Refused as err:
         raise reading.failed(err.line, str(err)) from None
     except yaml.MarkedYAMLError as err:
@@ -204,10 +213,10 @@ def _syntax(err: yaml.MarkedYAMLError) -> str:
 class _Reading:
     """One text on its way from YAML nodes to a `Document`."""
 
-    def __init__(self, name: str, *, is_flag: bool) -> None:
+    def __init__(self, name: str, *, flag: int) -> None:
         self.document = Document()
         self._name = name
-        self._is_flag = is_flag
+        self._flag = flag
 
     def value(self, node: yaml.Node, loc: Loc) -> object:
         if isinstance(node, yaml.MappingNode):
@@ -221,7 +230,7 @@ class _Reading:
         return _scalar(node.tag.removeprefix(_TAG), node.value)
 
     def failed(self, line: int, text: str) -> ConfigError:
-        place = Place(0 if self._is_flag else line, self._name, self._is_flag)
+        place = Place(0 if self._flag else line, self._name, self._flag)
         return ConfigError(str(Problem(place, "", text)))
 
     def _mapping(self, node: yaml.MappingNode, loc: Loc) -> dict[str, object]:
@@ -229,7 +238,7 @@ class _Reading:
         for key_node, value_node in node.value:
             place = self._place(key_node)
             # Of a key that is itself a mapping, nothing is kept.
-            key = _Reading(self._name, is_flag=self._is_flag).value(key_node, ())
+            key = _Reading(self._name, flag=self._flag).value(key_node, ())
             if not isinstance(key, str):
                 self._problem(place, loc, f"a key must be a name (got {shown(key)})")
             elif key in values:
@@ -245,8 +254,8 @@ class _Reading:
         self.document.problems.append(Problem(place, dotted(loc), text))
 
     def _place(self, node: yaml.Node) -> Place:
-        line = 0 if self._is_flag else node.start_mark.line + 1
-        return Place(line, self._name, self._is_flag)
+        line = 0 if self._flag else node.start_mark.line + 1
+        return Place(line, self._name, self._flag)
 
 
 def _scalar(kind: str, text: str) -> object:

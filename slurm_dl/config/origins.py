@@ -39,7 +39,7 @@ class Origins:
         place = self.places.get(loc)
         if place is None:
             return DEFAULT
-        return FLAG if place.is_flag else str(place)
+        return FLAG if place.flag else str(place)
 
 
 class Row(NamedTuple):

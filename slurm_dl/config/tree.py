@@ -6,156 +6,45 @@ A check that concerns two keys hangs on the later one, so that it joins the list
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Literal, NoReturn, TypeVar
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    PlainSerializer,
-    PlainValidator,
-    ValidationError,
     ValidationInfo,
-    WithJsonSchema,
     field_validator,
 )
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_core import InitErrorDetails
 
 from slurm_dl.config import parameters as policy_parameters
-from slurm_dl.config.document import Loc
-from slurm_dl.config.wording import number, shown
+from slurm_dl.config.values import (
+    AbsolutePath,
+    Admin,
+    ClusterName,
+    FrozenMapping,
+    Parameters,
+    PartitionName,
+    PathOrEmpty,
+    Seconds,
+    Unit,
+    Whole,
+    distinct,
+    refuse,
+    refuse_all,
+    short,
+    wrong,
+)
+from slurm_dl.config.wording import number
 from slurm_dl.policies.base import Policy
 
 SITE_FACTOR_END = 2**31
 """Slurm keeps SiteFactor as a signed 32-bit number around 0."""
 
 _MONTH_S = 30 * 86400
-# A unix socket's path ends after 107 bytes; the names inside run_dir need some of them.
-_RUN_DIR_BYTES = 80
-_UID_END = 2**32 - 2
-
-_T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """What a number counts, as the reference prints it."""
-
-    name: str
-
-
-def _wrong(text: str, others: Sequence[Loc] = ()) -> PydanticCustomError:
-    """An error in our own words; *others* are the keys that *text* is about besides its own."""
-    return PydanticCustomError("wrong", "{text}", {"text": text, "others": tuple(others)})
-
-
-def _refuse(text: str, others: Sequence[Loc] = ()) -> NoReturn:
-    raise _wrong(text, others)
-
-
-def _refuse_all(details: list[InitErrorDetails]) -> NoReturn:
-    """Errors further down than the value being checked."""
-    title = "configuration"
-    raise ValidationError.from_exception_data(title, details)
-
-
-def _spelled(pattern: str, words: str) -> Callable[[str], str]:
-    def check(value: str) -> str:
-        if not re.fullmatch(pattern, value):
-            _refuse(f"must be {words} (got {shown(value)})")
-        return value
-
-    return check
-
-
-def _distinct(values: tuple[_T, ...]) -> tuple[_T, ...]:
-    for i, value in enumerate(values):
-        if value in values[:i]:
-            _refuse(f"names {value} twice")
-    return values
-
-
-def _absolute(path: Path) -> Path:
-    if not path.is_absolute() or ".." in path.parts or not str(path).isprintable():
-        _refuse(f"must be an absolute path without '..' (got {shown(str(path))})")
-    return path
-
-
-def _absolute_or_empty(text: str) -> str:
-    return str(_absolute(Path(text))) if text else text
-
-
-def _short(path: Path) -> Path:
-    if len(os.fsencode(path)) > _RUN_DIR_BYTES:
-        _refuse(f"must be at most {_RUN_DIR_BYTES} bytes long, for the path of a unix socket")
-    return path
-
-
-def _whole(value: object) -> object:
-    """1e7 is a number with a fraction to YAML, but not to an admin."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _admin(value: object) -> str | int:
-    match value:
-        case bool():
-            pass
-        case int() if 0 <= value < _UID_END:
-            return value
-        case str() if re.fullmatch(_USER, value):
-            return value
-        case _:
-            pass
-    _refuse(f"must be a user name or a uid (got {shown(value)})")
-
-
-_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}"
-_USER = r"[A-Za-z_][A-Za-z0-9_.@+-]{0,63}\$?"
-_OPTIONAL_NAME = rf"(?:{_NAME})?"
-
-PartitionName = Annotated[
-    str,
-    AfterValidator(_spelled(_NAME, "a partition's name: letters, digits and _ . + - only")),
-    WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"}),
-]
-ClusterName = Annotated[
-    str,
-    AfterValidator(_spelled(_OPTIONAL_NAME, "a cluster's name: letters, digits and _ . + - only")),
-    WithJsonSchema({"type": "string", "pattern": f"^{_OPTIONAL_NAME}$"}),
-]
-PathOrEmpty = Annotated[
-    str,
-    AfterValidator(_absolute_or_empty),
-    WithJsonSchema({"type": "string", "pattern": "^(/.*)?$"}),
-]
-AbsolutePath = Annotated[
-    Path,
-    Field(strict=False),
-    AfterValidator(_absolute),
-    WithJsonSchema({"type": "string", "pattern": "^/"}),
-]
-Admin = Annotated[
-    str | int,
-    PlainValidator(_admin),
-    WithJsonSchema(
-        {"anyOf": [{"type": "string", "pattern": f"^{_USER}$"}, {"type": "integer", "minimum": 0}]}
-    ),
-]
-Parameters = Annotated[
-    Mapping[str, object],
-    PlainSerializer(dict, return_type=dict[str, object]),
-]
-
-Whole = Annotated[int, BeforeValidator(_whole)]
-Seconds = Annotated[float, Unit("seconds")]
 
 
 class Section(BaseModel):
@@ -204,7 +93,7 @@ class ManageSection(Section):
         ),
     )
 
-    _check_distinct = field_validator("partitions")(_distinct)
+    _check_distinct = field_validator("partitions")(distinct)
 
 
 class DaemonSection(Section):
@@ -246,7 +135,7 @@ class DaemonSection(Section):
     def _check_fast_poll(cls, fast_poll_s: float, info: ValidationInfo) -> float:
         poll_s = info.data.get("poll_s")
         if poll_s is not None and fast_poll_s > poll_s:
-            _refuse(
+            refuse(
                 f"must be at most daemon.poll_s (got {number(fast_poll_s)}, daemon.poll_s is "
                 f"{number(poll_s)})",
                 others=(("daemon", "poll_s"),),
@@ -269,7 +158,7 @@ class PolicySection(Section):
         try:
             return policy_parameters.check_order(order)
         except ValueError as err:
-            raise _wrong(str(err)) from None
+            raise wrong(str(err)) from None
 
     @field_validator("parameters")
     @classmethod
@@ -281,10 +170,10 @@ class PolicySection(Section):
             return given
         whole, mistakes = policy_parameters.complete(order, given)
         if mistakes:
-            _refuse_all(
-                [InitErrorDetails(type=_wrong(m.text), loc=m.loc, input=m.value) for m in mistakes]
+            refuse_all(
+                [InitErrorDetails(type=wrong(m.text), loc=m.loc, input=m.value) for m in mistakes]
             )
-        return MappingProxyType(whole)
+        return FrozenMapping(tuple(whole.items()))
 
     def make(self) -> Policy:
         """The policy with its parameters, ready to order jobs."""
@@ -395,7 +284,7 @@ class PreemptionSection(Section):
     def _check_handover_timeout(cls, timeout_s: float, info: ValidationInfo) -> float:
         grace_s = info.data.get("max_grace_s")
         if grace_s is not None and timeout_s <= grace_s:
-            _refuse(
+            refuse(
                 f"must be greater than preemption.max_grace_s (got {number(timeout_s)}, "
                 f"preemption.max_grace_s is {number(grace_s)})",
                 others=(("preemption", "max_grace_s"),),
@@ -429,7 +318,7 @@ class ControlSection(Section):
         ),
     )
 
-    _check_distinct = field_validator("admins")(_distinct)
+    _check_distinct = field_validator("admins")(distinct)
 
 
 class PathsSection(Section):
@@ -439,7 +328,7 @@ class PathsSection(Section):
         default=Path("/var/lib/slurm_dl"),
         description="Directory of the ledger of attained service.",
     )
-    run_dir: Annotated[AbsolutePath, AfterValidator(_short)] = Field(
+    run_dir: Annotated[AbsolutePath, AfterValidator(short)] = Field(
         default=Path("/run/slurm_dl"), description="Directory of the lock and the control socket."
     )
     audit_log: AbsolutePath = Field(
@@ -475,8 +364,8 @@ class Config(Section):
                 f"{tiers} tiers (policy.order, policy.parameters) x ranking.band_width "
                 f"{ranking.band_width} must stay below {SITE_FACTOR_END}"
             )
-            error = _wrong(text, others=(("policy", "parameters"), ("policy", "order")))
-            _refuse_all(
+            error = wrong(text, others=(("policy", "parameters"), ("policy", "order")))
+            refuse_all(
                 [InitErrorDetails(type=error, loc=("band_width",), input=ranking.band_width)]
             )
         return ranking

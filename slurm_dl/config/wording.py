@@ -39,7 +39,7 @@ _TEMPLATES: Mapping[str, str] = {
     "literal_error": "must be {expected}",
     "tuple_type": "must be a list, such as [a, b]",
     "too_short": "must have at least {min_length} entry",
-    "mapping_type": "must be a mapping of names to values",
+    "dict_type": "must be a mapping of names to values",
     "model_type": "must be a section with keys of its own",
 }
 """By pydantic's name of the error; the braces are filled from its context."""

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from slurm_dl.job.run_dir import (
+from slurm_dl.job.run_files import (
     LISTENING_FILE,
     REQUEST_FILE,
     SIGNAL_VARIABLE,

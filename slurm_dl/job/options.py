@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurm_dl.job.controller import job_label
-from slurm_dl.job.run_dir import RUN_DIR_VARIABLE, SIGNAL_VARIABLE
+from slurm_dl.job.run_files import RUN_DIR_VARIABLE, SIGNAL_VARIABLE
 
 SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")
 """Signals that may ask for a checkpoint."""
@@ -54,13 +54,13 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     if not command:
         parser.error("no command given; write it after --, as in: dlrun -- python train.py")
     try:
-        grace_s = found.grace or _seconds(environ.get("SLURM_DL_GRACE") or str(DEFAULT_GRACE_S))
+        grace_s = found.grace or _seconds(environ.get("SLURM_DL_GRACE_S") or str(DEFAULT_GRACE_S))
         ack_wait_s = found.ack_wait or _seconds(
-            environ.get("SLURM_DL_ACK_WAIT") or str(grace_s + ACK_MARGIN_S)
+            environ.get("SLURM_DL_ACK_WAIT_S") or str(grace_s + ACK_MARGIN_S)
         )
         signum = _signal(environ.get(SIGNAL_VARIABLE) or "USR1")
     except argparse.ArgumentTypeError as err:
-        parser.error(f"environment variable SLURM_DL_GRACE, _ACK_WAIT or _SIGNAL: {err}")
+        parser.error(f"environment variable SLURM_DL_GRACE_S, _ACK_WAIT_S or _SIGNAL: {err}")
     return Options(
         command=tuple(command),
         launcher=found.launcher,
@@ -92,14 +92,14 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         metavar="S",
         help="seconds between signal and requeue "
-        f"(default: SLURM_DL_GRACE, or {DEFAULT_GRACE_S:g})",
+        f"(default: SLURM_DL_GRACE_S, or {DEFAULT_GRACE_S:g})",
     )
     parser.add_argument(
         "--ack-wait",
         type=_seconds,
         metavar="S",
         help="seconds to wait for the requeue after acknowledging, then dlrun requeues the job "
-        f"itself (default: SLURM_DL_ACK_WAIT, or grace + {ACK_MARGIN_S:g})",
+        f"itself (default: SLURM_DL_ACK_WAIT_S, or grace + {ACK_MARGIN_S:g})",
     )
     parser.add_argument(
         "--forward",

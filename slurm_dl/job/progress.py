@@ -6,7 +6,7 @@ import math
 import time
 from pathlib import Path
 
-from slurm_dl.job.run_dir import (
+from slurm_dl.job.run_files import (
     PROGRESS_FILE,
     is_first_rank,
     restart_count,

@@ -10,7 +10,7 @@ import sys
 
 from slurm_dl.job.controller import find_controller, job_label
 from slurm_dl.job.options import Options, parse_options
-from slurm_dl.job.run_dir import restart_count
+from slurm_dl.job.run_files import restart_count
 from slurm_dl.job.signals import Signals
 from slurm_dl.job.supervise import Supervisor, log
 

@@ -18,7 +18,7 @@ from slurm_dl.job.checkpoint import EXIT_REQUEUE, recorded
 from slurm_dl.job.child import Child
 from slurm_dl.job.controller import CallFailedError, Controller
 from slurm_dl.job.options import Options
-from slurm_dl.job.run_dir import (
+from slurm_dl.job.run_files import (
     ATTEMPT_VARIABLE,
     LISTENING_FILE,
     REQUEST_FILE,

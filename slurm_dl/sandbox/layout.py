@@ -140,16 +140,31 @@ def check_directory(layout: Layout, spec: SandboxSpec) -> None:
     if directory.exists() and any(entry.name not in own for entry in directory.iterdir()):
         message = f"{directory} is not empty and not a sandbox; name one that is new or empty"
         raise ConfigError(message)
-    check_reachable(directory)
+    check_path(directory)
 
 
-def check_reachable(directory: Path) -> None:
-    """Raise ConfigError unless every user can get down to *directory*."""
-    for path in directory.parents:
+def check_path(directory: Path) -> None:
+    """Raise ConfigError unless every user can get to *directory* and only root can replace it.
+
+    Root starts and ends processes by what lies there; munged asks for the same.
+    """
+    for path in (directory, *directory.parents):
         if not path.exists():
             continue
-        mode = path.stat().st_mode
-        if not mode & stat.S_IXOTH:
+        status = path.stat()
+        if status.st_uid not in {0, os.geteuid()}:
+            message = (
+                f"{path} belongs to the user with id {status.st_uid}, who could replace what root"
+                " runs there: choose a directory such as /srv/sandbox"
+            )
+            raise ConfigError(message)
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
+            message = (
+                f"others may write to {path} and could replace what root runs there:"
+                f" choose a directory such as /srv/sandbox, or chmod go-w {path}"
+            )
+            raise ConfigError(message)
+        if path != directory and not status.st_mode & stat.S_IXOTH:
             message = (
                 f"other users cannot enter {path}, so their jobs could not run in {directory}:"
                 f" choose a directory such as /srv/sandbox, or chmod o+x {path}"

@@ -104,14 +104,14 @@ def claimed_block(
 
 
 def _find(directory: Path, count: int, others: tuple[Claim, ...]) -> int:
-    size = CEILING - FLOOR
+    step = max(count, 16)
+    slots = (CEILING - FLOOR) // step
     # Sandboxes begin their search in different places, so that one that is down is rarely
     # in the way of a program that came later.
-    start = zlib.crc32(os.fsencode(directory)) % size
-    step = max(count, 16)
-    for offset in range(0, size, step):
-        first = FLOOR + (start + offset) % size
-        if first + count > CEILING or any(claim.overlaps(first, count) for claim in others):
+    start = zlib.crc32(os.fsencode(directory))
+    for offset in range(slots):
+        first = FLOOR + (start + offset) % slots * step
+        if any(claim.overlaps(first, count) for claim in others):
             continue
         if all(is_free(port) for port in range(first, first + count)):
             return first

@@ -24,17 +24,8 @@ from slurm_dl.sandbox.layout import write_file
 
 _PROC: Final = Path("/proc")
 _DAEMON_PROGRAMS: Final = ("munged", "slurmctld", "slurmd", "slurmstepd")
-# Signals the starting shell may have set to be ignored (nohup, background jobs, Python's SIGPIPE).
-_DEFAULT_SIGNALS: Final = (
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGPIPE,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGCHLD,
-)
+# The starting shell (nohup, background jobs) and Python itself leave signals ignored.
+_DEFAULT_SIGNALS: Final = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.sandbox.layout import Layout, write_file
+from slurm_dl.sandbox.layout import Layout, check_path, write_file
 from slurm_dl.sandbox.ports import claimed_block
 from slurm_dl.sandbox.slurm_conf import ports_needed
 from slurm_dl.sandbox.spec import SandboxSpec, differences
@@ -55,6 +55,7 @@ _RECORD_JSON: Final = TypeAdapter(Record)
 @contextlib.contextmanager
 def locked(layout: Layout, *, within_s: float = 10.0) -> Iterator[None]:
     """Hold the sandbox against other commands that start or end its daemons."""
+    check_path(layout.directory)
     lock_fd = os.open(layout.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:

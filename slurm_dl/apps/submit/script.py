@@ -128,7 +128,6 @@ def _environment(where: Sequence[templates.Place]) -> jinja2.Environment:
         loader=jinja2.FunctionLoader(_loader(where)),
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # a shell script, not HTML; `quote` is the escaping
-        finalize=_printable,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -143,10 +142,3 @@ def _loader(where: Sequence[templates.Place]) -> Callable[[str], tuple[str, str,
         return found.text(), found.path, None
 
     return load
-
-
-def _printable(value: object) -> object:
-    """Let a template print texts and numbers, but no user's text that was not quoted."""
-    if isinstance(value, UserText | tuple | list | dict):
-        raise UnquotedError
-    return value

@@ -124,10 +124,7 @@ def signal_and_lead(value: str, default_lead_s: int) -> tuple[str, int]:
 
 def grace(value: str) -> float:
     """Seconds between signal and requeue; the site may allow fewer."""
-    try:
-        seconds = float(value) if re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII) else math.nan
-    except OverflowError:  # pragma: no cover - float() of digits gives inf instead
-        seconds = math.inf
+    seconds = float(value) if re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII) else math.nan
     if not 0 < seconds <= _MOST_GRACE_S:
         msg = f"--grace: {shown(value)} is not a number of seconds above 0, at most {_MOST_GRACE_S}"
         raise ConfigError(msg)

@@ -1,0 +1,1 @@
+"""Slurm through its own command-line tools: reading the queue, acting on it."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from slurm_dl.backends.slurm.command import Slurm, printable
-from slurm_dl.backends.slurm.read_jobs import SQUEUE_OPTIONS
+from slurm_dl.backends.slurm.read_jobs import queue_arguments
 from slurm_dl.backends.slurm.read_nodes import read_reservations
-from slurm_dl.backends.slurm.records import new_nonce, output_format, split_records
+from slurm_dl.backends.slurm.records import new_nonce, split_records
 from slurm_dl.backends.slurm.words import address, epoch_s, job_state
 from slurm_dl.model.contract import SIGNALS, SignalTarget
 from slurm_dl.model.errors import ClusterError
@@ -41,6 +41,7 @@ _NAME_OF_OURS = re.compile(re.escape(RESERVATION_PREFIX) + r"[A-Za-z0-9_]+")
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _USER_NAME = re.compile(r"[A-Za-z0-9._][^\s,=]*")
 _LONGEST_ARGUMENT = 100_000  # Linux refuses 128 KiB in one argument
+_LAPSE_S = 5
 _MOST_SITE_FACTOR = 2**31 - 3
 _TARGET_FLAG: dict[SignalTarget, tuple[str, ...]] = {
     "batch": ("--batch",),
@@ -203,10 +204,8 @@ def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:
     try:
         text = slurm.run(
             "squeue",
-            *SQUEUE_OPTIONS,
-            "--states=all",
             f"--jobs={int(job_id)}",
-            f"--Format={output_format(_NOW_FIELDS, nonce)}",
+            *queue_arguments(_NOW_FIELDS, nonce),
         )
     except ClusterError:
         # An id that Slurm has forgotten is an error too. A controller that answers is not down.
@@ -275,9 +274,9 @@ def unseal(slurm: Slurm, name: str) -> str:
             return "gone"
     else:
         return "deleted"
-    # In use. Measured on 22.05.8: with one minute it lapses at its first minute's end, or at
-    # once if it is older; the job runs on and Slurm removes the reservation after it.
-    slurm.run("scontrol", "update", f"ReservationName={name}", "Duration=1")
+    # In use. Measured on 22.05.8: a reservation that ends while a job runs in it lapses, and the
+    # job runs on. Its duration could only be cut to whole minutes, its end to a few seconds.
+    slurm.run("scontrol", "update", f"ReservationName={name}", f"EndTime=now+{_LAPSE_S}")
     return "shortened"
 
 

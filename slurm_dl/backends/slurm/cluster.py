@@ -16,17 +16,19 @@ from slurm_dl.backends.slurm.act import Actor
 from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.holdings import Holdings
-from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, SQUEUE_OPTIONS, JobReader, JobTable
+from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, JobReader, JobTable, queue_arguments
 from slurm_dl.backends.slurm.read_nodes import (
-    NODE_FIELDS,
     ReservationSeen,
     Site,
     SiteConfig,
+    node_arguments,
     read_config,
+    read_nodes,
     read_reservations,
-    read_site,
+    site_of,
 )
-from slurm_dl.backends.slurm.records import new_nonce, output_format
+from slurm_dl.backends.slurm.records import new_nonce
+from slurm_dl.backends.slurm.release_all import site_factors
 from slurm_dl.backends.slurm.versions import Release, no_preemption
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
@@ -67,8 +69,9 @@ class SlurmCluster:
         self._holdings = Holdings()
         self._actor = Actor(slurm)
         self._config: SiteConfig | None = None
-        self._topology: tuple[tuple[str, ...], str] | None = None
+        self._topology: tuple[frozenset[str], str] | None = None
         self._site: Site | None = None
+        # Types are only ever added at the end: an index keeps its meaning for our lifetime.
         self._gpu_types: dict[str, int] = {}
 
     @property
@@ -97,21 +100,16 @@ class SlurmCluster:
         Raises:
             ClusterError: It could not be read whole.
         """
-        reservations: tuple[ReservationSeen, ...] = ()
+        reservations: tuple[ReservationSeen, ...] | None = None
         site = self._site
         if site is None:
             site, reservations = self._read_site()
         now_s = self._clock()
         nonce = new_nonce()
-        text = self._slurm.run(
-            "squeue",
-            *SQUEUE_OPTIONS,
-            "--states=all",
-            f"--Format={output_format(JOB_FIELDS, nonce)}",
-        )
-        table = self._reader.read(text, nonce, site)
-        if self.watch_reservations and not reservations:
-            reservations = self._read_reservations()
+        text = self._slurm.run("squeue", *queue_arguments(JOB_FIELDS, nonce))
+        table = self._reader.read(text, nonce, site, now_s=now_s)
+        if reservations is None:
+            reservations = self._read_reservations() if self.watch_reservations else ()
         self._learn_splits(table)
         labels = {job: text.label for job, text in table.texts.items()}
         self._actor.know(labels, no_preemption=no_preemption(site.config.release))
@@ -153,28 +151,19 @@ class SlurmCluster:
         if self._config is None:
             self._config = read_config(self._slurm.run("scontrol", "show", "config"))
         nonce = new_nonce()
-        sinfo = self._slurm.run(
-            "sinfo",
-            "--noheader",
-            "--all",
-            "--local",
-            "--Node",
-            f"--Format={output_format(NODE_FIELDS, nonce)}",
-        )
+        sinfo = self._slurm.run("sinfo", *node_arguments(nonce))
         reservations = self._read_reservations()
-        known_for, topology = self._topology or ((), "")
-        site = read_site(
-            sinfo, nonce, topology=topology, reservations=reservations, config=self._config
-        )
-        if site.nodes.name != known_for or self._topology is None:
+        found = read_nodes(sinfo, nonce)
+        if self._topology is None or self._topology[0] != found.nodes.keys():
             topology = self._slurm.run("scontrol", "show", "topology")
-            site = read_site(
-                sinfo, nonce, topology=topology, reservations=reservations, config=self._config
-            )
-            self._topology = site.nodes.name, topology
-        # Types are only ever added at the end: an index keeps its meaning for our lifetime.
-        for gpu_type in site.gpu_types:
-            self._gpu_types.setdefault(gpu_type, len(self._gpu_types))
+            self._topology = frozenset(found.nodes), topology
+        site = site_of(
+            found,
+            topology=self._topology[1],
+            reservations=reservations,
+            config=self._config,
+            type_row=self._gpu_types,
+        )
         self._site = site
         return site, reservations
 
@@ -222,4 +211,5 @@ class SlurmCluster:
             restarts=np.array(table.restarts, np.int32),
             priority=np.array(table.priority, np.int64),
             requeueable=np.array(table.requeueable, np.bool_),
+            exclusive=np.array(table.exclusive, np.bool_),
         )

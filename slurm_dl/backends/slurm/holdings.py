@@ -115,9 +115,9 @@ def _key(table: JobTable, row: int) -> RunKey:
 def _splits(detail: str) -> dict[int, dict[str, float] | None]:
     """GPUs by node of each job in *detail*; None for an id that appears twice."""
     starts = [(int(m[1]), m.start()) for m in _JOB.finditer(detail)]
-    ends = [at for _, at in starts[1:]] + [len(detail)]
+    ends = [start for _, start in starts[1:]] + [len(detail)]
     found: dict[int, dict[str, float] | None] = {}
-    for (job_id, start), end in zip(starts, ends, strict=True):
+    for (job_id, start), end in zip(starts, ends, strict=False):
         if job_id in found:
             found[job_id] = None
             continue

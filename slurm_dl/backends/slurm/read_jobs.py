@@ -9,6 +9,7 @@ A record with a field that is not of its type is left out and counted, never gue
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -16,11 +17,15 @@ from typing import Generic, TypeVar
 from slurm_dl.backends.slurm.claims import CLAIM_KEY, ClaimReader
 from slurm_dl.backends.slurm.command import printable
 from slurm_dl.backends.slurm.read_nodes import Site
-from slurm_dl.backends.slurm.records import split_records
+from slurm_dl.backends.slurm.records import (
+    none_readable,
+    output_format,
+    raw_records,
+    split_fields,
+)
 from slurm_dl.backends.slurm.tres import Request, job_request
 from slurm_dl.backends.slurm.words import epoch_s, held, job_state, limit_s, tasks_in
 from slurm_dl.model.contract import NO_CLAIM, Claim
-from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
@@ -50,10 +55,12 @@ JOB_FIELDS = (
     "SubmitTime",
     "StartTime",
     "EndTime",
+    "EligibleTime",
     "TimeLimit",
     "RestartCnt",
     "Requeue",
     "BatchFlag",
+    "OverSubscribe",
     "PriorityLong",
     "Reservation",
     # What users write comes last.
@@ -62,14 +69,9 @@ JOB_FIELDS = (
 )
 """Fields asked of squeue, in this order."""
 
-# --array-unique: without it squeue folds pending records of an array into one and a requeued
-# array task is not listed at all (measured on 22.05.8). --noconvert: no 1K for 1024 nodes.
-SQUEUE_OPTIONS = ("--noheader", "--all", "--local", "--noconvert", "--array-unique")
-ALL_STATES = ("--states=all",)
-
 _WHOLES = ("JobID", "UserID", "RestartCnt", "PriorityLong")
 _COUNTS = ("NumNodes", "NumTasks", "NumCPUs")
-_TIMES = ("SubmitTime", "StartTime", "EndTime")
+_TIMES = ("SubmitTime", "StartTime", "EndTime", "EligibleTime")
 _REQUEST_FIELDS = (
     "tres-alloc",
     "tres-per-node",
@@ -81,6 +83,11 @@ _REQUEST_FIELDS = (
     "NumTasks",
 )
 
+# "NO" is --exclusive; the others keep the nodes from other users, groups or switches' jobs.
+_EXCLUSIVE = frozenset({"NO", "USER", "MCS", "TOPO"})
+
+# Records split into fields at a time: 100,000 at once would be 3 million strings.
+_CHUNK = 4_000
 _MOST_REMEMBERED = 50_000
 _INT32_MAX = 2**31 - 1
 _NOTHING = frozenset({"", "(null)", "N/A", "0"})
@@ -134,12 +141,39 @@ class JobTable:
     restarts: list[int]
     priority: list[int]
     requeueable: list[bool]
+    exclusive: list[bool]
     nodes: list[str]
     even: list[bool]
     claims: dict[JobId, Claim]
     texts: dict[JobId, JobText]
     reserved: dict[JobId, str]
     unreadable: int = 0
+
+    def extend(self, more: JobTable) -> None:
+        """Add the records of *more* behind these."""
+        for name in _TABLE_LISTS:
+            getattr(self, name).extend(getattr(more, name))
+        self.claims.update(more.claims)
+        self.texts.update(more.texts)
+        self.reserved.update(more.reserved)
+
+
+_TABLE_LISTS = tuple(
+    f.name
+    for f in dataclasses.fields(JobTable)
+    if f.name not in {"claims", "texts", "reserved", "unreadable"}
+)
+
+
+def queue_arguments(fields: Sequence[str], nonce: str) -> tuple[str, ...]:
+    """Arguments for squeue that list every job it knows as *fields* separated by *nonce*."""
+    return (
+        # --array-unique: without it squeue folds the pending records of an array into one, and
+        # a requeued array task is not listed at all (measured on 22.05.8). --noconvert: 1024
+        # nodes are not 1K.
+        *("--noheader", "--all", "--local", "--noconvert", "--array-unique", "--states=all"),
+        f"--Format={output_format(fields, nonce)}",
+    )
 
 
 class JobReader:
@@ -154,26 +188,31 @@ class JobReader:
         self._tasks = _Memo(tasks_in)
         self._printable = _Memo(printable)
         self._requests: dict[tuple[str, ...], Request] = {}
+        self._now_s = 0.0
 
-    def read(self, text: str, nonce: str, site: Site) -> JobTable:
+    def read(self, text: str, nonce: str, site: Site, *, now_s: float) -> JobTable:
         """The jobs in *text*, in its order.
+
+        Args:
+            now_s: When the reading began, epoch seconds; what is eligible later is held.
 
         Raises:
             ClusterError: The output is cut short, or nothing in it can be read.
         """
         self._forget()
-        records, unreadable = split_records(text, nonce, len(JOB_FIELDS))
-        once = {record[0]: record for record in reversed(records)}
-        readable = records if len(once) == len(records) else list(once.values())
-        try:
-            table = self._table(readable, site)
-        except ValueError:
-            readable = [record for record in readable if self._is_readable(record)]
-            if not readable:
-                msg = f"none of {len(records)} job records can be read; is this Slurm known?"
-                raise ClusterError(msg) from None
-            table = self._table(readable, site)
-        table.unreadable = unreadable + len(records) - len(readable)
+        self._now_s = now_s
+        raw = _without_repeats(raw_records(text, nonce), nonce)
+        table = self._table((), site)
+        for first in range(0, len(raw), _CHUNK):
+            records = split_fields(raw[first : first + _CHUNK], nonce, len(JOB_FIELDS))
+            try:
+                part = self._table(records, site)
+            except ValueError:
+                part = self._table([r for r in records if self._is_readable(r)], site)
+            table.extend(part)
+        table.unreadable = text.count(f"{nonce}r\n") - len(table.job_id)
+        if raw and not table.job_id:
+            raise none_readable(len(raw))
         return table
 
     def _is_readable(self, record: list[str]) -> bool:
@@ -204,7 +243,12 @@ class JobReader:
             held=[
                 self._held(*row)
                 for row in zip(
-                    state, raw["Reason"], raw["Reservation"], whole["PriorityLong"], strict=True
+                    state,
+                    raw["Reason"],
+                    raw["Reservation"],
+                    whole["PriorityLong"],
+                    times["EligibleTime"],
+                    strict=True,
                 )
             ],
             partition=[site.partition_row.get(v, -1) for v in raw["Partition"]],
@@ -218,7 +262,9 @@ class JobReader:
             submit_s=times["SubmitTime"],
             start_s=[
                 _start_s(*row)
-                for row in zip(state, times["StartTime"], times["EndTime"], strict=True)
+                for row in zip(
+                    state, times["StartTime"], times["EndTime"], raw["NodeList"], strict=True
+                )
             ],
             end_s=[
                 0.0 if s is JobState.PENDING else v
@@ -233,6 +279,7 @@ class JobReader:
                     raw["Requeue"], raw["BatchFlag"], raw["HetJobID"], strict=True
                 )
             ],
+            exclusive=[v in _EXCLUSIVE for v in raw["OverSubscribe"]],
             nodes=[
                 v if s in _HOLDS_NODES and v not in _NOTHING else ""
                 for s, v in zip(state, raw["NodeList"], strict=True)
@@ -274,14 +321,22 @@ class JobReader:
             requests.append(request)
         return requests
 
-    def _held(self, state: JobState, reason: str, reservation: str, priority: int) -> Held:
+    def _held(
+        self, state: JobState, reason: str, reservation: str, priority: int, eligible_s: float
+    ) -> Held:
         if state is not JobState.PENDING:
             return Held.NO
         why = self._reasons[reason]
         if why in {Held.NO, Held.RESERVATION} and reservation not in _NOTHING:
             ours = reservation.startswith(RESERVATION_PREFIX)
             why = Held.NO if ours else Held.RESERVATION
-        return Held.USER_OR_ADMIN if why is Held.NO and priority == 0 else why
+        if why is not Held.NO:
+            return why
+        if priority == 0:
+            return Held.USER_OR_ADMIN
+        # Measured on 22.05.8: until the scheduler has looked at it, a job that was just requeued
+        # says None and only this time tells of its safety interval.
+        return Held.BEGIN_TIME if eligible_s > self._now_s else Held.NO
 
     def _texts(
         self, job_id: Sequence[JobId], raw: dict[str, tuple[str, ...]]
@@ -319,6 +374,15 @@ class JobReader:
         self._claims.forget()
 
 
+def _without_repeats(raw: list[str], nonce: str) -> list[str]:
+    """*raw* without records whose job id has been before: no row may stand for two."""
+    seen = dict.fromkeys(record.partition(f"{nonce}f")[0] for record in raw)
+    if len(seen) == len(raw):
+        return raw
+    first = {record.partition(f"{nonce}f")[0]: record for record in reversed(raw)}
+    return [first[job_id] for job_id in seen]
+
+
 def _whole(text: str) -> int:
     if not text.isdecimal():
         msg = f"{text[:40]!r} is no whole number"
@@ -335,11 +399,13 @@ def _count(text: str) -> int:
     return number if 0 < number <= _INT32_MAX else 1
 
 
-def _start_s(state: JobState, start_s: float, end_s: float) -> float:
+def _start_s(state: JobState, start_s: float, end_s: float, nodes: str) -> float:
     # A pending job's start is a prediction. Measured on 22.05.8: a requeued job is COMPLETING
     # until its processes are gone, with the requeue as its start and no end; an ending run has
-    # its end written before it completes.
+    # its end written before it completes. A job cancelled while it waited has a start, no nodes.
     if state is JobState.PENDING or (state is JobState.COMPLETING and not end_s):
+        return 0.0
+    if state is JobState.FAILED and nodes in _NOTHING:
         return 0.0
     return start_s
 

@@ -13,7 +13,7 @@ import numpy as np
 from ClusterShell.NodeSet import NodeSet, NodeSetException
 
 from slurm_dl.backends.slurm.command import printable
-from slurm_dl.backends.slurm.records import split_records
+from slurm_dl.backends.slurm.records import output_format, split_records
 from slurm_dl.backends.slurm.tres import Gres, parse_gres
 from slurm_dl.backends.slurm.versions import Release, parse_release
 from slurm_dl.backends.slurm.words import epoch_s
@@ -43,8 +43,8 @@ _DOWN_FLAGS = frozenset(
 
 _LEAF = re.compile(r"^(?:SwitchName=\S+ Level=0 .*?|BlockName=\S+ .*?)\bNodes=(\S+)", re.MULTILINE)
 _RESERVATION = re.compile(
-    r"^ReservationName=(?P<name>\S+) StartTime=\S+ EndTime=(?P<end>\S+) .*?"
-    r" Nodes=(?P<nodes>\S*) .*? State=(?P<state>\S+)"
+    r"ReservationName=(?P<name>\S+) .*?\bEndTime=(?P<end>\S+) "
+    r".*?\bNodes=(?P<nodes>\S*) .*?\bState=(?P<state>\S+)"
 )
 
 
@@ -88,19 +88,35 @@ class Site:
     partitions: tuple[str, ...]
     partition_row: Mapping[str, int]
     node_in: Bool
-    gpu_types: tuple[str, ...]
     shards_per_gpu: float
     mps_per_gpu: float
     config: SiteConfig
     unreadable: int = 0
 
 
-@dataclass(slots=True)
-class _Node:
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """One node as sinfo tells it."""
+
     state: str
     cpus: int
     mem_mb: int
     gres: Gres
+
+
+@dataclass(frozen=True, slots=True)
+class NodesSeen:
+    """What one sinfo call told.
+
+    Attributes:
+        nodes: By name.
+        members: Names of the nodes in each partition, by its name.
+        unreadable: Records left out.
+    """
+
+    nodes: Mapping[str, NodeSeen]
+    members: Mapping[str, frozenset[str]]
+    unreadable: int
 
 
 def expand(nodes: str) -> tuple[str, ...]:
@@ -127,68 +143,87 @@ def is_up(state: str) -> bool:
     return base in _UP_BASES and _DOWN_FLAGS.isdisjoint(flags)
 
 
-def read_site(
-    sinfo: str,
-    nonce: str,
-    *,
-    topology: str,
-    reservations: tuple[ReservationSeen, ...],
-    config: SiteConfig,
-) -> Site:
-    """Put together what the tools said.
+def node_arguments(nonce: str) -> tuple[str, ...]:
+    """Arguments for sinfo that list each node in each partition, separated by *nonce*."""
+    fields = output_format(NODE_FIELDS, nonce)
+    return ("--noheader", "--all", "--local", "--Node", f"--Format={fields}")
 
-    Args:
-        sinfo: Output of ``sinfo -N`` in the form of `NODE_FIELDS` and *nonce*.
-        topology: Output of ``scontrol show topology``.
-        reservations: Nodes of active ones that are not ours count as not up.
+
+def read_nodes(sinfo: str, nonce: str) -> NodesSeen:
+    """Nodes and partitions out of ``sinfo -N`` in the form of `NODE_FIELDS` and *nonce*.
 
     Raises:
         ClusterError: The output is cut short or unreadable.
     """
     records, unreadable = split_records(sinfo, nonce, len(NODE_FIELDS))
-    found: dict[str, _Node] = {}
-    parts: dict[str, set[str]] = {}
+    nodes: dict[str, NodeSeen] = {}
+    members: dict[str, set[str]] = {}
     for name, state, partition, cpus, mem_mb, gres in records:
         if not (cpus.isdecimal() and mem_mb.isdecimal()):
             unreadable += 1
             continue
-        node = _Node(state, int(cpus), int(mem_mb), parse_gres(gres))
+        node = NodeSeen(state, int(cpus), int(mem_mb), parse_gres(gres))
         for one in expand(name):
-            found[one] = node
-            parts.setdefault(partition.removesuffix("*"), set()).add(one)
+            nodes[one] = node
+            members.setdefault(partition.removesuffix("*"), set()).add(one)
+    return NodesSeen(
+        nodes=nodes,
+        members={name: frozenset(inside) for name, inside in sorted(members.items()) if name},
+        unreadable=unreadable,
+    )
+
+
+def site_of(
+    seen: NodesSeen,
+    *,
+    topology: str,
+    reservations: tuple[ReservationSeen, ...],
+    config: SiteConfig,
+    type_row: dict[str, int],
+) -> Site:
+    """Put together what the tools said.
+
+    Args:
+        topology: Output of ``scontrol show topology``.
+        reservations: Nodes of active ones that are not ours count as not up.
+        type_row: Index of each GPU type; new ones are added to it.
+
+    Raises:
+        ClusterError: A node list in the topology cannot be read.
+    """
+    nodes = seen.nodes
     leaves = _leaves(topology)
-    taken = {n for r in reservations if r.active and not r.is_ours for n in r.nodes}
-    names = tuple(found)
-    gpu_types = tuple(dict.fromkeys(n.gres.gpu_type for n in found.values() if n.gres.gpu_type))
-    type_row = {t: i for i, t in enumerate(gpu_types)}
-    partitions = tuple(sorted(p for p in parts if p))
-    node_in = np.zeros((len(partitions), len(names)), dtype=np.bool_)
-    for i, partition in enumerate(partitions):
-        node_in[i] = [name in parts[partition] for name in names]
-    node_in.setflags(write=False)
-    # A node in no leaf is its own group beside them.
+    # A node in no leaf is in a group of its own beside them.
     elsewhere = max(leaves.values(), default=-1) + 1
+    taken = {n for r in reservations if r.active and not r.is_ours for n in r.nodes}
+    for node in nodes.values():
+        if node.gres.gpu_type:
+            type_row.setdefault(node.gres.gpu_type, len(type_row))
+    partitions = tuple(seen.members)
+    node_in = np.array(
+        [[name in seen.members[partition] for name in nodes] for partition in partitions], np.bool_
+    ).reshape(len(partitions), len(nodes))
+    node_in.setflags(write=False)
     return Site(
         nodes=Nodes(
-            name=names,
-            up=np.array([is_up(n.state) and k not in taken for k, n in found.items()], np.bool_),
-            gpus=np.array([n.gres.gpus for n in found.values()], np.float64),
+            name=tuple(nodes),
+            up=np.array([is_up(n.state) and k not in taken for k, n in nodes.items()], np.bool_),
+            gpus=np.array([n.gres.gpus for n in nodes.values()], np.float64),
             gpu_type=np.array(
-                [type_row.get(n.gres.gpu_type, -1) for n in found.values()], np.int16
+                [type_row.get(n.gres.gpu_type, -1) for n in nodes.values()], np.int16
             ),
-            cpus=np.array([n.cpus for n in found.values()], np.int32),
-            mem_mb=np.array([n.mem_mb for n in found.values()], np.int64),
-            leaf=np.array([leaves.get(name, elsewhere) for name in names], np.int16),
+            cpus=np.array([n.cpus for n in nodes.values()], np.int32),
+            mem_mb=np.array([n.mem_mb for n in nodes.values()], np.int64),
+            leaf=np.array([leaves.get(name, elsewhere) for name in nodes], np.int16),
         ),
-        row={name: i for i, name in enumerate(names)},
+        row={name: i for i, name in enumerate(nodes)},
         partitions=partitions,
         partition_row={p: i for i, p in enumerate(partitions)},
         node_in=node_in,
-        gpu_types=gpu_types,
-        shards_per_gpu=_per_gpu([(n.gres.shards, n.gres.gpus) for n in found.values()]),
-        mps_per_gpu=_per_gpu([(n.gres.mps, n.gres.gpus) for n in found.values()]),
+        shards_per_gpu=_per_gpu([(n.gres.shards, n.gres.gpus) for n in nodes.values()]),
+        mps_per_gpu=_per_gpu([(n.gres.mps, n.gres.gpus) for n in nodes.values()]),
         config=config,
-        unreadable=unreadable,
+        unreadable=seen.unreadable,
     )
 
 
@@ -201,9 +236,7 @@ def _per_gpu(counts: list[tuple[float, float]]) -> float:
 def _leaves(topology: str) -> dict[str, int]:
     """Leaf switch or block of each node, numbered as Slurm lists them."""
     return {
-        name: leaf
-        for leaf, nodes in enumerate(_LEAF.findall(topology))
-        for name in expand(nodes)
+        name: leaf for leaf, nodes in enumerate(_LEAF.findall(topology)) for name in expand(nodes)
     }
 
 

@@ -8,15 +8,19 @@ call; text written before the call cannot contain it.
 from __future__ import annotations
 
 import secrets
+import string
 from collections.abc import Sequence
 
 from slurm_dl.model.errors import ClusterError
 
+_NONCE_CHARS = string.ascii_lowercase + string.digits
+
 
 def new_nonce() -> str:
     """A separator that no text in the queue contains."""
-    # In squeue's -O "FIELD:SUFFIX", leading digits or a dot of the suffix would be a width.
-    return "x" + secrets.token_hex(8)
+    # In squeue's -O "FIELD:SUFFIX", leading digits or a dot of the suffix would be a width. It
+    # stands behind every field of every job, so it is short: 46 bits, drawn for one call.
+    return "x" + "".join(secrets.choice(_NONCE_CHARS) for _ in range(9))
 
 
 def output_format(fields: Sequence[str], nonce: str) -> str:
@@ -25,19 +29,38 @@ def output_format(fields: Sequence[str], nonce: str) -> str:
     return ",".join([*parts, f"{fields[-1]}:{nonce}r"])
 
 
+def raw_records(text: str, nonce: str) -> list[str]:
+    """The records of *text*, not split into fields yet.
+
+    Raises:
+        ClusterError: The output stops in the middle of a record.
+    """
+    raw = text.split(f"{nonce}r\n")
+    if raw.pop() != "":
+        msg = "Slurm's output stops in the middle of a record; nothing of it is used"
+        raise ClusterError(msg)
+    return raw
+
+
+def split_fields(raw: Sequence[str], nonce: str, width: int) -> list[list[str]]:
+    """Those of the *raw* records that have exactly *width* fields."""
+    separator = f"{nonce}f"
+    return [fields for record in raw if len(fields := record.split(separator)) == width]
+
+
 def split_records(text: str, nonce: str, width: int) -> tuple[list[list[str]], int]:
     """The records of *text* and how many others had not exactly *width* fields.
 
     Raises:
         ClusterError: The output stops in the middle of a record, or no record can be read.
     """
-    raw = text.split(f"{nonce}r\n")
-    if raw.pop() != "":
-        msg = "Slurm's output stops in the middle of a record; nothing of it is used"
-        raise ClusterError(msg)
-    separator = f"{nonce}f"
-    records = [fields for r in raw if len(fields := r.split(separator)) == width]
+    raw = raw_records(text, nonce)
+    records = split_fields(raw, nonce, width)
     if raw and not records:
-        msg = f"none of {len(raw)} records has the {width} fields asked for; is this Slurm known?"
-        raise ClusterError(msg)
+        raise none_readable(len(raw))
     return records, len(raw) - len(records)
+
+
+def none_readable(records: int) -> ClusterError:
+    """The error for output of which nothing can be read: a Slurm that is not known, most likely."""
+    return ClusterError(f"none of {records} records can be read; is this Slurm supported?")

@@ -44,9 +44,9 @@ _TRAITS: dict[tuple[int, int], Traits] = {
 }
 """By the first release line in which it is so; later lines inherit."""
 
-_NO_PREEMPTION: dict[Release, str] = {
-    release: "a requeued job loses its GPUs (fixed in 23.02.2); upgrade before preempting"
-    for release in (Release(23, 2, 0), Release(23, 2, 1))
+_NO_PREEMPTION = {
+    Release(23, 2, 0): "a requeued job loses its GPUs; upgrade to 23.02.2 before preempting",
+    Release(23, 2, 1): "a requeued job loses its GPUs; upgrade to 23.02.2 before preempting",
 }
 
 

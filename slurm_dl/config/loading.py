@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,8 +66,8 @@ def load_with_origins(
     document = parse(read_text(chosen, require_private=require_private), whole_file.name)
     values, places = _sections(document.value, whole_file), document.places
     problems = list(document.problems)
-    for override in overrides:
-        problems += _override(values, places, override)
+    for flag, override in enumerate(overrides, start=1):
+        problems += _override(values, places, override, flag)
     try:
         config = Config.model_validate(values)
     except ValidationError as err:
@@ -96,21 +97,23 @@ def _sections(value: object, whole_file: Place) -> dict[str, object]:
     return {**given, **empty}
 
 
-def _override(values: dict[str, object], places: dict[Loc, Place], override: str) -> list[Problem]:
+def _override(
+    values: dict[str, object], places: dict[Loc, Place], override: str, flag: int
+) -> list[Problem]:
     """Put the value of a ``KEY=VALUE`` flag where it belongs; what is wrong with the flag."""
     key, equals, text = override.partition("=")
     cut = override if len(override) <= _LONGEST_FLAG else f"{override[:_LONGEST_FLAG]}…"
-    place = Place(0, f"--set {cut}", is_flag=True)
+    place = Place(0, f"--set {cut}", flag)
     loc = tuple(key.split("."))
     if not equals or not all(loc):
         return [Problem(place, "", "must be KEY=VALUE, such as daemon.poll_s=5")]
     if key in SECTIONS:
         return [Problem(place, "", f"is a section; set one of its keys, {key}.KEY=VALUE")]
     try:
-        document = parse(text, place.name, is_flag=True)
+        document = parse(text, place.name, flag=flag)
     except ConfigError as err:
         # It names the flag already.
-        return [Problem(Place(0, "", is_flag=True), "", str(err))]
+        return [Problem(Place(0, "", flag), "", str(err))]
     parent = values
     for depth, part in enumerate(loc[:-1], start=1):
         child = parent.setdefault(part, {})
@@ -124,7 +127,7 @@ def _override(values: dict[str, object], places: dict[Loc, Place], override: str
         del places[old]
     places[loc] = place
     places.update({(*loc, *below): place for below in document.places})
-    return document.problems
+    return [replace(problem, key=f"{key}.{problem.key}") for problem in document.problems]
 
 
 def _problem(error: ErrorDetails, places: Mapping[Loc, Place], whole_file: Place) -> Problem:
@@ -135,7 +138,7 @@ def _problem(error: ErrorDetails, places: Mapping[Loc, Place], whole_file: Place
     place = next((places[at] for at in (loc, *others, *above) if at in places), whole_file)
     text = _unknown_key(loc) if error["type"] == "extra_forbidden" else sentence(error)
     key = dotted(loc)
-    if place.is_flag and place.name.startswith(f"--set {key}="):
+    if place.flag and place.name.startswith(f"--set {key}="):
         key = ""
     return Problem(place, key, text)
 
@@ -148,7 +151,7 @@ def _unknown_key(loc: Loc) -> str:
 
 
 def _error(problems: Sequence[Problem], whole_file: Place) -> ConfigError:
-    ordered = sorted(set(problems), key=lambda p: (p.place.is_flag, p.place.line, p.key, p.text))
+    ordered = sorted(set(problems), key=lambda p: (p.place.flag, p.place.line, p.key, p.text))
     lines = [str(problem) for problem in ordered[:_MOST_ERRORS]]
     if len(ordered) > _MOST_ERRORS:
         more = f"and {len(ordered) - _MOST_ERRORS} more mistakes"

@@ -1,0 +1,67 @@
+"""Running one command against a sandbox: clean environment, a deadline, any user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.sandbox import layout as layouts
+
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def run(
+    argv: Sequence[str],
+    timeout_s: float,
+    *,
+    check: bool,
+    user: str | None,
+    stdin: str,
+    cwd: str | os.PathLike[str],
+    env: Mapping[str, str],
+) -> subprocess.CompletedProcess[str]:
+    """Run *argv* to its end; :meth:`slurm_dl.sandbox.Sandbox.run` says what each argument means."""
+    account = pwd.getpwnam(user) if user is not None else pwd.getpwuid(os.geteuid())
+    clean = {
+        "PATH": PATH,
+        "LANG": "C.UTF-8",
+        "HOME": account.pw_dir,
+        "USER": account.pw_name,
+        "LOGNAME": account.pw_name,
+        # Slurm prints local times; a caller with TZ set expects its own.
+        **({"TZ": os.environ["TZ"]} if "TZ" in os.environ else {}),
+        **env,
+    }
+    program = argv[0] if "/" in argv[0] else layouts.program(argv[0])
+    # Arguments can hold a job's name, and that any control character.
+    words = ascii(shlex.join(argv))
+    try:
+        done = subprocess.run(
+            [program, *argv[1:]],
+            input=stdin,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=timeout_s,
+            check=False,
+            cwd=cwd,
+            env=clean,
+            user=None if user is None else account.pw_uid,
+            group=None if user is None else account.pw_gid,
+            extra_groups=(
+                None if user is None else os.getgrouplist(account.pw_name, account.pw_gid)
+            ),
+        )
+    except subprocess.TimeoutExpired as err:
+        message = f"{words} did not end within {timeout_s:g} s"
+        raise ClusterError(message) from err
+    if check and done.returncode != 0:
+        said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+        message = f"{words} ended with status {done.returncode}: {said}"
+        raise ClusterError(message)
+    return done

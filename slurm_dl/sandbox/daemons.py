@@ -1,0 +1,144 @@
+"""A sandbox's daemons by name: how each is started, where it listens and logs, whether it lives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.sandbox import layout as layouts
+from slurm_dl.sandbox import ports, processes
+from slurm_dl.sandbox.layout import Layout
+from slurm_dl.sandbox.processes import Process
+from slurm_dl.sandbox.record import Record
+
+MUNGED: Final = "munged"
+SLURMCTLD: Final = "slurmctld"
+SLURMD: Final = "slurmd-"
+"""What a slurmd's name begins with; the node's name follows."""
+
+# slurmctld writes its state when it is told to end.
+TERM_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Daemons:
+    """The daemons of one sandbox.
+
+    Attributes:
+        layout: Its directory.
+        fixed: Its record.
+        names: All of them, in the order they start.
+    """
+
+    layout: Layout
+    fixed: Record
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(cls, layout: Layout, fixed: Record) -> Daemons:
+        """Those that the sandbox's spec asks for."""
+        nodes = fixed.spec.node_names if fixed.spec.start_slurmd else ()
+        return cls(layout, fixed, (MUNGED, SLURMCTLD, *(f"{SLURMD}{node}" for node in nodes)))
+
+    def check_name(self, name: str) -> None:
+        """Raise ConfigError when there is no such daemon."""
+        if name not in self.names:
+            message = f"the sandbox has no daemon {name!r}, only {', '.join(self.names[:3])}, ..."
+            raise ConfigError(message)
+
+    def recorded(self, name: str) -> Process | None:
+        """The process that was started last and not stopped; it may have died."""
+        return processes.read_record(self._record(name))
+
+    def alive(self, name: str) -> Process | None:
+        """The running process."""
+        process = self.recorded(name)
+        return process if process is not None and processes.is_alive(process) else None
+
+    def forget(self, name: str) -> None:
+        """Drop the record of a process that was ended."""
+        self._record(name).unlink(missing_ok=True)
+
+    def port(self, name: str) -> int:
+        """The TCP port a Slurm daemon listens on."""
+        return self.fixed.first_port + self.names.index(name) - 1
+
+    def listens(self, name: str) -> bool:
+        """Whether somebody listens where this daemon should."""
+        if name == MUNGED:
+            return self.layout.munge_socket.is_socket()
+        return not ports.is_free(self.port(name))
+
+    def output(self, name: str) -> Path:
+        """What it has printed since its start."""
+        return self.layout.log / f"{name}.out"
+
+    def last_words(self, name: str) -> str:
+        """The line of a daemon's output that says most about why it does not serve."""
+        try:
+            text = self.output(name).read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            text = ""
+        lines = text.splitlines()[-200:] or ["it printed nothing"]
+        for word in ("fatal", "Error:", "error:"):
+            for line in reversed(lines):
+                if word in line:
+                    return line.strip()
+        return lines[-1].strip()
+
+    def start(self, names: Sequence[str], *, env: Mapping[str, str]) -> None:
+        """Start those of *names* that do not run, without waiting for them.
+
+        Raises:
+            ConfigError: Another program has taken a port.
+        """
+        missing = tuple(name for name in names if self.alive(name) is None)
+        if not missing:
+            return
+        self._end_strays(missing)
+        for name in missing:
+            if name == MUNGED:
+                # A killed munged leaves it behind.
+                self.layout.munge_socket.unlink(missing_ok=True)
+            else:
+                ports.check_free(range(self.port(name), self.port(name) + 1))
+        for name in missing:
+            processes.spawn(
+                name,
+                self._argv(name),
+                env=env,
+                output=self.output(name),
+                record=self._record(name),
+            )
+
+    def _end_strays(self, names: Sequence[str]) -> None:
+        """End daemons of ours whose starter died before it wrote their record.
+
+        Job steps are left alone: the new slurmd finds them again.
+        """
+        holders = processes.daemons_holding([self.output(name) for name in names])
+        processes.end(
+            (holder for holder in holders if not holder.name.startswith("slurmstepd")),
+            term_s=TERM_S,
+        )
+
+    def _argv(self, name: str) -> list[str]:
+        if name == MUNGED:
+            munge = self.layout.munge
+            return [
+                layouts.program("munged"),
+                "--foreground",
+                f"--socket={self.layout.munge_socket}",
+                f"--key-file={self.layout.munge_key}",
+                f"--pid-file={munge}/munged.pid",
+                f"--seed-file={munge}/munged.seed",
+            ]
+        if name == SLURMCTLD:
+            return [layouts.program("slurmctld"), "-D"]
+        return [layouts.program("slurmd"), "-D", "-N", name.removeprefix(SLURMD)]
+
+    def _record(self, name: str) -> Path:
+        return self.layout.run / f"{name}.json"

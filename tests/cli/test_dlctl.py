@@ -1,0 +1,228 @@
+"""dlctl as admins run it, and what holds for every command of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from slurm_dl.apps.ctl import dlctl
+from slurm_dl.apps.queue import dlqueue
+from slurm_dl.apps.schedd import dlschedd
+
+Schedd = Any
+"""The class of that name in conftest.py, which cannot be imported."""
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
+    """*command* and everything below it that is ours."""
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            child = command.get_command(context, name)
+            assert child is not None, f"{path} {name}"
+            yield from walk(child, f"{path} {name}")
+
+
+EVERY = [
+    *walk(dlctl, "dlctl"),
+    *walk(dlqueue, "dlqueue"),
+    *walk(dlschedd, "dlschedd"),
+]
+
+
+@pytest.mark.parametrize(("path", "command"), EVERY, ids=[path for path, _ in EVERY])
+def test_every_command_and_option_has_help(path: str, command: click.Command) -> None:
+    """What it does, an example that calls it by its name, and a sentence for each option."""
+    text = command.get_help(click.Context(command, info_name=path))
+
+    assert command.help
+    assert "Example" in text
+    example = text.partition("Example")[2]
+    assert path.split(maxsplit=1)[0] in example
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{path} {parameter.opts}"
+
+
+@pytest.mark.parametrize("app", ["ctl", "queue", "schedd", "client", "commandline"])
+def test_help_is_fast(app: str) -> None:
+    """Nothing heavy is imported before a command is run: users wait at every prompt."""
+    heavy = "{'numpy', 'pydantic', 'yaml', 'rich', 'structlog', 'ClusterShell', 'scipy'}"
+    code = f"import sys, slurm_dl.apps.{app}; print(sorted({heavy} & set(sys.modules)))"
+
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("app", ["ctl", "queue", "schedd"])
+def test_shells_can_complete(app: str) -> None:
+    """Click's completion answers for each of the commands."""
+    name = f"dl{'schedd' if app == 'schedd' else app}"
+    env = {
+        **os.environ,
+        f"_{name.upper()}_COMPLETE": "bash_complete",
+        "COMP_WORDS": f"{name} --he",
+        "COMP_CWORD": "1",
+    }
+
+    done = subprocess.run(
+        [sys.executable, "-c", f"from slurm_dl.apps.{app} import main; main()"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=env,
+    )
+
+    assert done.stdout == "plain,--help\n"
+
+
+def test_status_is_for_people_and_programs(reading: Schedd) -> None:
+    """What it does, how many jobs and GPUs, and when it looked; the same as JSON."""
+    said = reading.ask("status")
+    answer = json.loads(reading.ask("status", "--json").stdout)
+
+    assert said.returncode == 0
+    lines = dict(line.split(":", 1) for line in said.stdout.splitlines())
+    assert lines["dlschedd"].strip() == "shadow mode: plans and touches nothing"
+    assert lines["jobs"].strip() == "4 PD, 2 R; 6 managed and live"
+    assert lines["GPUs"].strip() == "8 of 8 held, 8 in all"
+    assert f"pid {answer['pid']}" in lines["process"]
+    assert answer["jobs"]["PD"] == 4
+    assert answer["live"] is False
+
+
+@pytest.mark.parametrize(
+    "args", [["status"], ["pause"], ["resume"], ["reload"], ["snapshot", "-"]], ids=lambda a: a[0]
+)
+def test_without_a_daemon_it_says_what_to_do(
+    command: Command, tmp_path: Path, args: list[str]
+) -> None:
+    """One line that names the socket, status 1."""
+    missing = tmp_path / "s"
+
+    answer = command("ctl", *args, "--socket", str(missing))
+
+    assert answer.returncode == 1
+    assert len(answer.stderr.splitlines()) == 1
+    assert f"does not listen on {missing}" in answer.stderr
+
+
+def test_pause_and_resume(schedd: Schedd) -> None:
+    """Both say what is so now; resuming what runs is no error."""
+    schedd.start()
+
+    assert schedd.ask("pause", "--reason", "x\x1b[2Jy").stdout == "paused\n"
+    assert "x[2Jy" in schedd.ask("status").stdout
+    assert schedd.ask("resume").stdout == "resumed\n"
+    assert schedd.ask("resume").stdout == "was not paused\n"
+    assert json.loads(schedd.ask("pause", "--json").stdout)["paused"]["reason"] == ""
+
+
+def test_check_config_names_every_mistake(command: Command, tmp_path: Path) -> None:
+    """All at once, with file and line, status 2; --json has them as a list."""
+    path = tmp_path / "dl.yaml"
+    path.write_text("manage: {partitions: []}\ndaemon:\n  poll_s: -1\n", "utf-8")
+
+    said = command("ctl", "check-config", str(path))
+    answer = command("ctl", "check-config", str(path), "--json")
+
+    assert said.returncode == answer.returncode == 2
+    assert [line.split(": ")[1] for line in said.stderr.splitlines()] == [
+        f"{path}:1",
+        f"{path}:3",
+    ]
+    assert len(json.loads(answer.stdout)["errors"]) == 2
+
+
+def test_check_config_of_a_good_file(command: Command, reading: Schedd) -> None:
+    """Status 0 and one line; --set is checked with it."""
+    path = str(reading.directory / "dl.yaml")
+
+    good = command("ctl", "check-config", path)
+    bad = command("ctl", "check-config", path, "--set", "daemon.poll_s=x")
+
+    assert (good.returncode, good.stdout) == (0, f"{path}: ok\n")
+    assert bad.returncode == 2
+    assert "daemon.poll_s" in bad.stderr
+
+
+def test_show_config_names_origins(command: Command, reading: Schedd) -> None:
+    """Each value with its file and line, flag or default; --running asks the daemon."""
+    path = str(reading.directory / "dl.yaml")
+
+    said = command("ctl", "show-config", "--config", path, "--set", "daemon.poll_s=7")
+    running = json.loads(reading.ask("show-config", "--running", "--json").stdout)["values"]
+
+    rows = {line.split()[0]: line.split()[1:] for line in said.stdout.splitlines()}
+    assert rows["daemon.poll_s"] == ["7", "flag"]
+    assert rows["manage.partitions"][0] == "gpu"
+    assert rows["manage.partitions"][-1] == f"{path}:2"
+    assert rows["cluster.timeout_s"][-1] == "default"
+    assert next(v["value"] for v in running if v["key"] == "daemon.poll_s") == 0.5
+
+
+def test_snapshot_is_a_file_that_can_be_replayed(schedd: Schedd) -> None:
+    """The saved file holds the queue as the daemon saw it."""
+    from slurm_dl.apps.snapshot_file import decode  # noqa: PLC0415
+
+    schedd.start()
+    path = schedd.directory / "saved.json"
+
+    said = schedd.ask("snapshot", str(path))
+    refused = schedd.ask("snapshot", "/nowhere/saved.json")
+
+    assert said.returncode == 0, said.stderr
+    assert len(decode(json.loads(path.read_text("utf-8"))).jobs) == 6
+    assert refused.returncode == 1
+    assert "/nowhere/saved.json: No such file" in refused.stderr
+
+
+def test_policies_name_their_sources(command: Command) -> None:
+    """What policy.order can be, and the paper each comes from."""
+    names = {p["name"] for p in json.loads(command("ctl", "policies", "--json").stdout)["policies"]}
+
+    assert {"discrete_las", "fifo"} <= names
+    assert "Tiresias" in command("ctl", "policies").stdout
+
+
+def test_release_all_does_not_fight_a_daemon(schedd: Schedd, command: Command) -> None:
+    """A daemon that acts would do it all again: it has to be stopped or paused first."""
+    schedd.start("--live")
+    config = str(schedd.directory / "dl.yaml")
+
+    answer = command("ctl", "release-all", "--config", config, "--yes")
+
+    assert answer.returncode == 1
+    assert "acts: stop it, or 'dlctl pause', first" in answer.stderr
+
+
+def test_release_all_asks_first(command: Command, schedd: Schedd) -> None:
+    """With nobody to answer, nothing is done."""
+    answer = command("ctl", "release-all", "--config", str(schedd.directory / "dl.yaml"))
+
+    assert answer.returncode == 1
+    assert "stopped" in answer.stderr
+    assert answer.stdout == ""
+
+
+def test_an_unknown_command_is_one_line_and_2(command: Command) -> None:
+    """As every other mistake on the command line."""
+    answer = command("ctl", "nonsense")
+
+    assert answer.returncode == 2
+    assert answer.stderr == "dlctl: No such command 'nonsense'. (see 'dlctl --help')\n"

@@ -1,0 +1,217 @@
+"""dlqueue as users run it: in a pipe, on a terminal, against a daemon that is not there."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Schedd = Any
+"""The class of that name in conftest.py, which cannot be imported."""
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+FULL = "JOBID PARTITION NAME USER ST GPUS TIER RANK ATTAINED(GPU-h) RESTARTS TIME NODELIST(REASON)"
+
+
+def on_terminal(columns: int, *args: str) -> str:
+    """What the command writes to a terminal of that width."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    env = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES", "NO_COLOR"}}
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from slurm_dl.apps.queue import main; main()", *args],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        env={**env, "TERM": "xterm-256color"},
+    )
+    os.close(slave)
+    said = b""
+    while True:
+        try:
+            chunk = os.read(master, 65536)
+        except OSError:  # how Linux says that the other end is closed
+            break
+        if not chunk:
+            break
+        said += chunk
+    os.close(master)
+    assert process.wait(30) == 0, said
+    return said.decode()
+
+
+def test_a_pipe_gets_plain_columns(reading: Schedd) -> None:
+    """Full headings, one line for each job, no escape codes, nothing cut."""
+    answer = reading.ask("queue")
+
+    lines = answer.stdout.splitlines()
+    assert lines[0].split() == FULL.split()
+    assert len(lines) == 7
+    assert answer.stderr == ""
+    assert "\x1b" not in answer.stdout
+
+
+def test_names_of_users_are_printed_safely(reading: Schedd) -> None:
+    """Control characters and line breaks are gone, markup is text."""
+    answer = reading.ask("queue")
+
+    assert "net [2J[red]x[/]root" in answer.stdout
+    terminal = on_terminal(200, "--socket", str(reading.socket))
+    assert "net [2J[red]x[/]root" in terminal
+    assert "\x1b[2J" not in terminal
+
+
+@pytest.mark.parametrize("columns", [80, 100, 132])
+def test_it_fits_a_terminal(reading: Schedd, columns: int) -> None:
+    """No line is wider than the terminal and no number is cut; at 80 columns headings shrink."""
+    said = on_terminal(columns, "--socket", str(reading.socket), "--sort", "running")
+
+    lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in said.splitlines()]
+    assert max(len(line.rstrip()) for line in lines) <= columns
+    assert len(lines) == 7
+    first = lines[1].split()
+    assert first[0] == "1"
+    # 4 GPUs for 2 hours, in tier 0 of far thresholds.
+    assert "8.0" in lines[1]
+    assert re.search(r" (1:59:5|2:0\d:\d)\d ", lines[1])
+    assert ("ATTAINED(GPU-h)" in lines[0]) == (columns >= 132)
+    assert "GPU-h" in lines[0]
+
+
+def test_a_terminal_gets_colours(reading: Schedd) -> None:
+    """Running jobs stand out."""
+    assert "\x1b[32m" in on_terminal(100, "--socket", str(reading.socket))
+
+
+def test_json_has_everything(reading: Schedd) -> None:
+    """Scripts get whole values, with units in the names."""
+    answer = json.loads(reading.ask("queue", "--json").stdout)
+
+    assert [job["job"] for job in answer["jobs"]] == ["1", "2", "3", "4", "5", "6"]
+    assert answer["jobs"][0]["rank"] == 1
+    assert answer["jobs"][0]["name"].startswith("net \x1b[2J")
+    assert answer["doing"].startswith("shadow mode")
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (["-u", "user1000"], ["1", "3", "5"]),
+        (["--user", "user1000,user1001"], ["1", "2", "3", "4", "5", "6"]),
+        (["-u", "user1000", "-u", "1001"], ["1", "2", "3", "4", "5", "6"]),
+        (["--me"], []),
+        (["-t", "R"], ["1", "2"]),
+        (["-t", "pd"], ["3", "4", "5", "6"]),
+        (["--states=RUNNING,PENDING"], ["1", "2", "3", "4", "5", "6"]),
+        (["-p", "gpu"], ["1", "2", "3", "4", "5", "6"]),
+        (["-p", "other"], []),
+        (["-w", "n2"], ["2"]),
+        (["-w", "n[1-2]"], ["1", "2"]),
+        (["-w", "n[1-2]", "-u", "user1000"], ["1"]),
+    ],
+)
+def test_flags_are_squeues(reading: Schedd, args: list[str], expected: list[str]) -> None:
+    """-u -p -t -w and --me choose as squeue's do; -h leaves the headings out."""
+    lines = reading.ask("queue", "-h", *args).stdout.splitlines()
+
+    assert [line.split()[0] for line in lines] == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "message"),
+    [
+        (["-t", "ZZ"], 1, "no job state 'ZZ'"),
+        (["-w", "n[1-"], 2, "-w: "),
+        (["-w", "n[1-2000000]"], 2, "2000000 nodes"),
+        (["--sort", "x"], 2, "--sort"),
+        (["why"], 2, "JOB"),
+        (["why", "99"], 1, "no job 99"),
+        (["why", "1;ls"], 1, "no job id"),
+        (["why", "\x1b[2J"], 1, "no job id"),
+    ],
+)
+def test_mistakes_are_one_line(reading: Schedd, args: list[str], status: int, message: str) -> None:
+    """Each mistake is one line on standard error, without a traceback, and has its status."""
+    answer = reading.ask("queue", *args)
+
+    assert answer.returncode == status
+    assert len(answer.stderr.splitlines()) == 1
+    assert answer.stderr.startswith("dlqueue: ")
+    assert message in answer.stderr
+    assert "\x1b" not in answer.stderr
+
+
+def test_why_prints_sentences(reading: Schedd) -> None:
+    """Rank and who is ahead, one sentence a line; --json has the row and the history too."""
+    said = reading.ask("queue", "why", "4").stdout
+    answer = json.loads(reading.ask("queue", "why", "4", "--json").stdout)
+
+    assert "It has rank 4 of 6" in said
+    assert said.splitlines() == answer["sentences"]
+    assert answer["job"]["job_id"] == 4
+    assert answer["history"] == []
+
+
+def test_without_a_daemon_it_says_what_to_do(command: Command, tmp_path: Path) -> None:
+    """One line that names the socket, status 1."""
+    missing = tmp_path / "s"
+
+    answer = command("queue", "--socket", str(missing))
+
+    assert answer.returncode == 1
+    assert answer.stderr == (
+        f"dlqueue: dlschedd does not listen on {missing}: "
+        "start it (systemctl start dlschedd), or name its socket (--socket)\n"
+    )
+
+
+@pytest.mark.parametrize("how", ["socket", "config"])
+def test_the_environment_says_where_the_daemon_is(
+    command: Command, reading: Schedd, how: str
+) -> None:
+    """SLURM_DL_SOCKET, or the configuration that SLURM_DL_CONFIG names."""
+    config = str(reading.directory / "dl.yaml")
+    env = {
+        "socket": {"SLURM_DL_SOCKET": str(reading.socket)},
+        "config": {"SLURM_DL_CONFIG": config},
+    }[how]
+
+    answer = command("queue", "-h", env=env)
+
+    assert len(answer.stdout.splitlines()) == 6
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(reading: Schedd) -> None:
+    """`dlqueue | head -1` prints one line and no traceback."""
+    writer = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "from slurm_dl.apps.queue import main; main()",
+            "--socket",
+            str(reading.socket),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert writer.stdout is not None
+    assert writer.stderr is not None
+    writer.stdout.close()
+
+    said = writer.stderr.read()
+    writer.wait(30)
+    writer.stderr.close()
+
+    assert said == b""

@@ -1,0 +1,321 @@
+"""dlsubmit as a real process; scripts in place of sinfo and sbatch write down what they get."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from slurm_dl import __version__
+
+DLSUBMIT = Path(sys.executable).parent / "dlsubmit"
+
+SINFO = """#!/bin/sh
+printf '%s\\0' "$@" > {base}/sinfo.argv
+env -0 > {base}/sinfo.env
+[ -e {base}/down ] && {{ echo 'slurm_load_partitions: Unable to contact' >&2; exit 1; }}
+cat {base}/sinfo.out
+"""
+
+REFUSAL = "Batch job submission failed: Invalid account or account/partition combination"
+
+SBATCH = """#!/bin/sh
+printf '%s\\0' "$0" "$@" > {base}/sbatch.argv
+env -0 > {base}/sbatch.env
+cat > {base}/sbatch.stdin
+[ -e {base}/refuse ] && {{ echo 'sbatch: error: {refusal}' >&2; exit 1; }}
+echo 'sbatch: lua: thank you' >&2
+cat {base}/answer
+"""
+
+FOUR_BY_FOUR = "gpu*|idle|gpu:a100:4(S:0,1)\n" * 4 + "cpu|idle|(null)\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A directory with a fake Slurm in it."""
+
+    base: Path
+
+    def run(self, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run dlsubmit there, with *env* added to a small environment."""
+        return subprocess.run(
+            [str(DLSUBMIT), *args],
+            cwd=self.base,
+            env={"PATH": f"{self.base}/bin:/usr/bin:/bin", "HOME": str(self.base), **env},
+            capture_output=True,
+            encoding="utf-8",
+            timeout=60,
+            check=False,
+        )
+
+    def words(self, name: str) -> list[str]:
+        """What a fake command wrote down, word by word."""
+        return (self.base / name).read_text().split("\0")[:-1]
+
+    @property
+    def submitted(self) -> bool:
+        """Somebody called sbatch."""
+        return (self.base / "sbatch.argv").exists()
+
+    def script(self) -> str:
+        """The script that sbatch got last."""
+        return (self.base / "sbatch.stdin").read_text()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    bin_dir = tmp_path / "bin"
+    bin_dir.mkdir()
+    for name, text in (("sinfo", SINFO), ("sbatch", SBATCH)):
+        (bin_dir / name).write_text(text.format(base=shlex.quote(str(tmp_path)), refusal=REFUSAL))
+        (bin_dir / name).chmod(0o755)
+    (tmp_path / "sinfo.out").write_text(FOUR_BY_FOUR)
+    (tmp_path / "answer").write_text("123\n")
+    return Site(tmp_path)
+
+
+def test_a_job_is_submitted(site: Site) -> None:
+    """The script goes to sbatch's standard input, the user gets sbatch's own sentence."""
+    done = site.run("--gpus", "4", "-A", "vision", "--", "python", "train.py")
+
+    assert (done.returncode, done.stdout) == (0, "Submitted batch job 123\n")
+    assert done.stderr == "sbatch: lua: thank you\n"
+    argv = site.words("sbatch.argv")
+    assert argv[:2] == [str(site.base / "bin" / "sbatch"), "--parsable"]
+    assert {"--job-name=train", "--output=slurm-%j.out", "--account=vision"} < set(argv)
+    assert "#SBATCH --gpus-per-node=4\n" in site.script()
+
+
+HOSTILE = ["a b", "it's", "$(id) `id` $HOME", "x\n#SBATCH --exclusive", "{{ 7 * 7 }}", "", "é"]
+
+
+@pytest.mark.parametrize("launcher", ["plain", "torchrun", "srun"])
+def test_a_dry_run_prints_what_is_submitted(site: Site, launcher: str) -> None:
+    """Its comment line is the argv, the rest the script, byte for byte; nothing is submitted."""
+    args = [
+        "--gpus=8", f"--launcher={launcher}", "--name=my job; rm", "--comment=it's | $HOME é",
+        "--time=1:0:0", "--array=0-3", "-c", "4", "--mail-user=a b", "--", "python", *HOSTILE,
+    ]  # fmt: skip
+    dry = site.run("--dry-run", *args)
+    assert not site.submitted
+
+    assert site.run(*args).returncode == 0
+
+    assert dry.returncode == 0
+    comment, script = dry.stdout.split("\n", 1)
+    assert comment.startswith("# ")
+    assert shlex.split(comment.removeprefix("# ")) == site.words("sbatch.argv")
+    assert script == site.script()
+
+
+def test_the_argv_of_a_dry_run_is_for_bash(site: Site) -> None:
+    """The comment line, pasted into bash, gives the same words."""
+    dry = site.run("--dry-run", "--gpus=1", "--comment=it's $HOME", "--output=a\\b c", "--", "x")
+
+    line = dry.stdout.partition("\n")[0].removeprefix("# ")
+    shown = subprocess.run(
+        ["/bin/bash", "-c", f"printf '%s\\0' {line}"], capture_output=True, check=True
+    )
+    site.run("--gpus=1", "--comment=it's $HOME", "--output=a\\b c", "--", "x")
+    assert shown.stdout == (site.base / "sbatch.argv").read_bytes()
+
+
+def test_json(site: Site) -> None:
+    """--json has the id, the script and the shape; in a dry run there is no id."""
+    done = json.loads(site.run("--json", "--gpus=a100:8", "--launcher=srun", "--", "x").stdout)
+    dry = json.loads(
+        site.run("--json", "--dry-run", "--gpus=8", "--launcher=srun", "--", "x").stdout
+    )
+
+    assert done["job_id"] == 123
+    assert done["script"] == site.script()
+    assert done["shape"] == {"nodes": 2, "gpus_per_node": 4, "gpus": 8, "gpu_type": "a100"}
+    assert done["argv"] == site.words("sbatch.argv")
+    assert dry["job_id"] is None
+    assert dry["shape"]["gpu_type"] is None
+
+
+def test_parsable_and_quiet(site: Site) -> None:
+    """--parsable prints the id alone, also of a federation's answer; --quiet prints nothing."""
+    (site.base / "answer").write_text("124;cluster1\n")
+
+    assert site.run("--parsable", "--gpus=1", "--", "x").stdout == "124\n"
+    assert site.run("-Q", "--gpus=8", "--", "x").stdout == ""
+
+
+def test_sbatch_variables_do_not_reach_the_job(site: Site) -> None:
+    """SBATCH_* is taken out and named; with --keep-sbatch-env what is harmless stays."""
+    env = {"SBATCH_QOS": "high", "SBATCH_NO_REQUEUE": "1", "SINFO_FORMAT": "%N"}
+
+    done = site.run("--gpus=1", "--", "x", **env)
+    got = {word.partition("=")[0] for word in site.words("sbatch.env")}
+    asked = {word.partition("=")[0] for word in site.words("sinfo.env")}
+    kept = site.run("--gpus=1", "--keep-sbatch-env", "--", "x", **env)
+    got_kept = {word.partition("=")[0] for word in site.words("sbatch.env")}
+
+    assert "ignored from the environment: SBATCH_NO_REQUEUE, SBATCH_QOS" in done.stderr
+    assert not got & {"SBATCH_QOS", "SBATCH_NO_REQUEUE"}
+    assert "SINFO_FORMAT" not in asked
+    assert "ignored from the environment: SBATCH_NO_REQUEUE (" in kept.stderr
+    assert got_kept & {"SBATCH_QOS", "SBATCH_NO_REQUEUE"} == {"SBATCH_QOS"}
+
+
+def test_a_kept_partition_decides_the_shape(site: Site) -> None:
+    """The shape is looked for in the partition where sbatch will put the job."""
+    done = site.run("--gpus=1", "--keep-sbatch-env", "--", "x", SBATCH_PARTITION="cpu")
+
+    assert done.returncode == 2
+    assert "partition cpu has no GPUs" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ([], "how many GPUs? give --gpus=N"),
+        (["--gpus=4"], "what should the job run? give -- COMMAND at the end"),
+        (["--gpus=4", "python", "train.py"], "'python' is not an option: COMMAND goes after --"),
+        (["--gpus=17", "--", "x"], "17 GPUs do not fit evenly: partition gpu has 4 nodes x 4 a100"),
+        (["--gpus=1", "--gpu-type=h100", "--", "x"], "there are no GPUs of type h100"),
+        (["--gpus=1", "-p", "nope", "--", "x"], "no partition nope; there are: cpu, gpu"),
+        (["--gpus=1", "--name", "x\n#SBATCH --uid=0", "--", "x"], "control character"),
+        (["--gpus=1", "--name", "-x", "--", "x"], "looks like an option"),
+        (["--gpus=1", "--name=-x", "--", "x"], "starts with '-'"),
+        (["--gpus=1", "--qos", os.fsdecode(b"\xff"), "--", "x"], "not valid UTF-8"),
+        (["--gpus=1", "--gres=gpu:2", "--", "x"], "--gpus=[TYPE:]N"),
+        (["--gpus=1", "--wrap=x", "--", "x"], "--wrap cannot be used: the command goes after --"),
+        (["--gpus=1", "--template=nope", "--", "x"], "there are: plain, srun, torchrun"),
+        (["--show-template=../x"], "is not a name"),
+    ],
+)
+def test_a_wrong_command_line_gets_one_line(site: Site, args: Sequence[str], message: str) -> None:
+    """One line on stderr, exit status 2, nothing submitted."""
+    done = site.run(*args)
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("dlsubmit: error: ")
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not site.submitted
+
+
+def test_a_refusal_of_sbatch_is_passed_on(site: Site) -> None:
+    """The user sees sbatch's own words, and the exit status is 1."""
+    (site.base / "refuse").touch()
+
+    done = site.run("--gpus=1", "--", "x")
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbatch: error: {REFUSAL}\n"
+
+
+def test_an_answer_without_a_job_id_is_an_error(site: Site) -> None:
+    """A site's wrapper that prints something else is not taken for a job id."""
+    (site.base / "answer").write_text("hello\n")
+
+    done = site.run("--gpus=1", "--", "x")
+
+    assert done.returncode == 1
+    assert "sbatch answered 'hello' instead of a job id" in done.stderr
+
+
+def test_slurm_that_does_not_answer(site: Site) -> None:
+    """Without sinfo's answer no shape is guessed: one line, exit status 1."""
+    (site.base / "down").touch()
+
+    done = site.run("--gpus=1", "--", "x")
+
+    assert done.returncode == 1
+    assert done.stderr == (
+        "dlsubmit: error: sinfo failed: 'slurm_load_partitions: Unable to contact'\n"
+    )
+    assert not site.submitted
+
+
+def test_slurm_that_is_not_installed(site: Site) -> None:
+    """A host without Slurm's commands gets one line, exit status 1."""
+    done = site.run("--gpus=1", "--", "x", PATH=str(site.base))
+
+    assert done.returncode == 1
+    assert done.stderr.startswith("dlsubmit: error: sinfo is not in PATH; run dlsubmit where ")
+
+
+@pytest.mark.parametrize(
+    ("sinfo", "args", "note"),
+    [
+        (FOUR_BY_FOUR, ["--gpus=8"], "COMMAND runs on the first of 2 nodes only"),
+        (
+            "gpu*|idle|gpu:a100:4\n" * 2 + "gpu*|idle|gpu:v100:4\n" * 2,
+            ["--gpus=8", "--launcher=srun"],
+            "the nodes may have different GPUs (a100, v100); give --gpu-type",
+        ),
+        (
+            "gpu*|idle|gpu:4\n" + "gpu*|down*|gpu:4\n",
+            ["--gpus=8", "--launcher=srun"],
+            "not enough of the nodes are up",
+        ),
+        (
+            FOUR_BY_FOUR,
+            ["--gpus=1", "--array=0-1", "-o", "x.log"],
+            "all tasks of the array write to",
+        ),
+    ],
+)
+def test_surprises_are_told(site: Site, sinfo: str, args: list[str], note: str) -> None:
+    """What the user may not expect is said on stderr, and the job is submitted all the same."""
+    (site.base / "sinfo.out").write_text(sinfo)
+
+    done = site.run(*args, "--", "x")
+
+    assert done.stdout == "Submitted batch job 123\n"
+    assert f"dlsubmit: note: {note}" in done.stderr
+    assert "note:" not in site.run("-Q", *args, "--", "x").stderr
+
+
+def test_which_template_wins(site: Site) -> None:
+    """--show-template names the file that is used and those that it hides."""
+    own = site.base / ".config" / "slurm_dl" / "templates"
+    own.mkdir(parents=True)
+    (own / "srun.sbatch.j2").write_text("#!/bin/bash\n# mine\n")
+
+    shown = site.run("--show-template=srun").stdout
+    as_json = json.loads(site.run("--show-template=srun", "--json").stdout)
+
+    assert shown.startswith(f"{own}/srun.sbatch.j2 (user)\n  hides /")
+    assert (as_json["owner"], as_json["path"]) == ("user", f"{own}/srun.sbatch.j2")
+    assert as_json["hides"]
+    assert "# mine" in site.run("--dry-run", "--gpus=1", "--launcher=srun", "--", "x").stdout
+
+
+def test_dlrun_is_the_one_beside(site: Site) -> None:
+    """The script names the dlrun of the same installation, absolutely."""
+    site.run("--gpus=1", "--", "x")
+
+    assert f"\nexec {shlex.quote(str(DLSUBMIT.parent / 'dlrun'))} --launcher" in site.script()
+
+
+def test_help_names_every_option_and_the_page_names_them_too(site: Site) -> None:
+    """The help has examples; the user's page describes every option of the help."""
+    shown = site.run("--help").stdout
+    page = (Path(__file__).parents[2] / "docs" / "dlsubmit.md").read_text()
+
+    assert "Examples:\n  dlsubmit --gpus 8 -- python train.py" in re.sub(r"\n +", "\n  ", shown)
+    for option in re.findall(r"--[a-z][a-z-]+", shown.partition("Examples:")[0]):
+        assert f"`{option}" in page, option
+
+
+def test_version(site: Site) -> None:
+    """--version and -V say the version."""
+    assert (
+        site.run("-V").stdout
+        == site.run("--version").stdout
+        == f"dlsubmit, version {__version__}\n"
+    )

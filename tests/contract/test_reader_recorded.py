@@ -1,0 +1,194 @@
+"""The reader over what real Slurm releases printed; each folder tests/data/slurm-* is one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slurm_dl.backends.slurm.cluster import SlurmCluster
+from slurm_dl.backends.slurm.command import Slurm, printable
+from slurm_dl.backends.slurm.versions import unsupported
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.snapshot import Observed
+
+RELEASES = sorted(Path(__file__).parents[1].glob("data/slurm-*"))
+
+
+class Recorded(Slurm):
+    """Answers with the recorded output, under the separators of the present call."""
+
+    def __init__(self, folder: Path) -> None:
+        self.calls = Counter()
+        self.expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
+        self.text = {
+            path.stem: path.read_bytes().decode("utf-8", errors="replace")
+            for path in folder.glob("*.txt")
+        }
+
+    def run(self, tool: str, *args: str) -> str:
+        """What Slurm said then."""
+        self.calls[tool] += 1
+        text = self.text[args[1] if tool == "scontrol" else tool]
+        separators = re.search(r"--Format=.*:(\w+)r$", args[-1])
+        return text.replace(self.expected["nonce"], separators[1]) if separators else text
+
+
+@pytest.fixture(params=RELEASES, ids=lambda path: path.name)
+def recorded(request: pytest.FixtureRequest) -> Recorded:
+    return Recorded(request.param)
+
+
+def observe(recorded: Recorded) -> Observed:
+    return SlurmCluster(
+        recorded, max_grace_s=600, clock=lambda: recorded.expected["now_s"]
+    ).observe()
+
+
+def rows_by_name(seen: Observed) -> dict[tuple[str, str], int]:
+    """Row by name and the end of the label: ``_0``, ``+1`` or nothing."""
+    return {
+        (text.name, text.label.lstrip("0123456789")): row
+        for job_id, row in seen.jobs.row_of().items()
+        for text in [seen.texts[job_id]]
+    }
+
+
+def test_at_least_the_oldest_supported_release_is_recorded() -> None:
+    """The recordings are found; without any, the tests below would test nothing."""
+    assert "slurm-22.05" in [path.name for path in RELEASES]
+
+
+def test_every_recorded_job_reads_as_what_was_submitted(recorded: Recorded) -> None:
+    """GPUs by node, job, task and socket, arrays, het jobs, states and holds are read right."""
+    seen = observe(recorded)
+    rows = rows_by_name(seen)
+
+    wrong = []
+    for case in recorded.expected["jobs"]:
+        name = printable(case["name"].encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        row = rows[name, case["label"]]
+        actual = described(seen, row)
+        wrong += [
+            f"{name[:20]}{case['label']}: {key} is {actual[key]!r}, not {value!r}"
+            for key, value in case["expected"].items()
+            if actual[key] != value
+        ]
+
+    assert wrong == []
+    assert len(rows) == len(recorded.expected["jobs"]) == len(seen.jobs)
+
+
+def described(seen: Observed, row: int) -> dict[str, object]:
+    jobs = seen.jobs
+    job_id = int(jobs.job_id[row])
+    contract = seen.claim(job_id).contract
+    mine = seen.held.job == row
+    return (
+        {
+            "state": JobState(jobs.state[row]).name,
+            "held": Held(jobs.held[row]).name,
+            "partition": seen.partitions[jobs.partition[row]] if jobs.partition[row] >= 0 else None,
+            "gpu_type": seen.gpu_types[jobs.gpu_type[row]] if jobs.gpu_type[row] >= 0 else None,
+            "reserved": seen.reserved.get(job_id),
+            "signal": None if contract is None else contract.signal,
+            "split": {
+                seen.nodes.name[node]: gpus
+                for node, gpus in zip(
+                    seen.held.node[mine].tolist(), seen.held.gpus[mine].tolist(), strict=True
+                )
+            },
+        }
+        | {
+            name: getattr(jobs, name)[row].item()
+            for name in ("gpus", "n_nodes", "cpus", "mem_mb", "tasks", "restarts", "priority")
+        }
+        | {
+            name: getattr(jobs, name)[row].item()
+            for name in ("limit_s", "start_s", "requeueable", "exclusive")
+        }
+    )
+
+
+def test_nodes_read_as_they_are(recorded: Recorded) -> None:
+    """Drained nodes and nodes of foreign reservations are not up; leaves and partitions hold."""
+    seen = observe(recorded)
+    expected = recorded.expected["nodes"]
+    names = seen.nodes.name
+
+    assert dict(zip(names, seen.nodes.up.tolist(), strict=True)) == expected["up"]
+    assert dict(zip(names, seen.nodes.leaf.tolist(), strict=True)) == expected["leaf"]
+    assert {
+        partition: [name for name, inside in zip(names, row, strict=True) if inside]
+        for partition, row in zip(seen.partitions, seen.node_in.tolist(), strict=True)
+    } == expected["partitions"]
+    assert seen.nodes.gpus.tolist() == [4.0] * 4
+    assert {seen.gpu_types[i] for i in seen.nodes.gpu_type} == {"a100"}
+
+
+def test_only_our_reservations_are_reported(recorded: Recorded) -> None:
+    """Nobody else's reservation may ever look as if it were ours to delete."""
+    assert [r.name for r in observe(recorded).reservations] == ["slurm_dl_5"]
+
+
+def test_nothing_recorded_is_unreadable_or_forged(recorded: Recorded) -> None:
+    """Every record is read, and none that a name or comment pretends to be."""
+    seen = observe(recorded)
+
+    assert seen.unreadable == 0
+    assert not np.isin([77777, 99999], seen.jobs.job_id).any()
+    assert seen.now_s == recorded.expected["now_s"]
+    assert all(text.name.isprintable() for text in seen.texts.values())
+
+
+def test_queue_cut_short_at_any_place_is_refused(recorded: Recorded) -> None:
+    """Half a picture is never returned, wherever the output stops."""
+    whole = recorded.text["squeue"]
+    last = whole.rindex("\n", 0, -1) + 1
+    cluster = SlurmCluster(recorded, max_grace_s=600)
+    cluster.observe()
+
+    for end in range(last + 1, len(whole)):
+        recorded.text["squeue"] = whole[:end]
+        with pytest.raises(ClusterError, match="middle of a record"):
+            cluster.observe()
+
+
+def test_later_polls_read_the_queue_only(recorded: Recorded) -> None:
+    """After the first, an idle observation is one squeue; reservations only while watched."""
+    cluster = SlurmCluster(recorded, max_grace_s=600)
+    cluster.observe()
+    before = Counter(recorded.calls)
+
+    cluster.observe()
+    assert recorded.calls - before == Counter(squeue=1)
+    assert cluster.observe().reservations == ()
+
+    cluster.watch_reservations = True
+    before = Counter(recorded.calls)
+    assert [r.name for r in cluster.observe().reservations] == ["slurm_dl_5"]
+    assert recorded.calls - before == Counter(squeue=1, scontrol=1)
+
+
+def test_pending_site_factors_are_read(recorded: Recorded) -> None:
+    """Sprio names eligible pending jobs only; all are 0 in the recording."""
+    factors = SlurmCluster(recorded, max_grace_s=600).site_factors()
+    seen = observe(recorded)
+    pending = set(seen.jobs.job_id[seen.jobs.state == JobState.PENDING].tolist())
+
+    assert factors
+    assert set(factors) <= pending
+    assert set(factors.values()) == {0}
+
+
+def test_recorded_release_is_supported(recorded: Recorded) -> None:
+    """A recording of a release outside the supported range would say nothing."""
+    cluster = SlurmCluster(recorded, max_grace_s=600)
+    cluster.observe()
+
+    assert unsupported(cluster.release) == ""

@@ -1,0 +1,562 @@
+"""The loop: when it looks, when it may act, and what it does when things fail."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from slurm_dl.apps import daemon as daemon_module
+from slurm_dl.apps import logs
+from slurm_dl.apps.audit import AuditLog
+from slurm_dl.apps.daemon import LONGEST_BACKOFF_S, Daemon, Loaded, TokenBucket
+from slurm_dl.apps.pause import PauseSwitch
+from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.store import SqliteStore
+from slurm_dl.config import Config, load_with_origins, show
+from slurm_dl.engine.ledger import Ledger
+from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.model.contract import Contract
+from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.plan import ClusterAction, Signal
+from slurm_dl.model.snapshot import Observed
+from slurm_dl.policies.discrete_las import DiscreteLas
+
+YAML = """\
+manage: {{partitions: [gpu]}}
+daemon: {{poll_s: {poll_s}, fast_poll_s: 5, nodes_every_s: 100, shadow: false}}
+writes: {{rate_per_s: 1000, burst: 1000}}
+paths: {{state_dir: {state}, run_dir: {state}, audit_log: {audit}}}
+"""
+
+
+FAR = DiscreteLas(thresholds_gpu_s=(1e8, 1e9))
+"""Thresholds nobody reaches: nothing moves by itself."""
+
+NEAR = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
+
+
+@dataclass
+class FakeTime:
+    """A clock that moves only when the loop sleeps or a test says so."""
+
+    now_s: float = 1_000_000.0
+
+    def monotonic(self) -> float:
+        """Seconds, from nowhere in particular."""
+        return self.now_s
+
+    def time(self) -> float:
+        """Epoch seconds."""
+        return self.now_s
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds."""
+        return int(self.now_s * 1e9)
+
+
+class Watched(FakeCluster):
+    """The fake with what the loop schedules, and hooks for trouble."""
+
+    def __init__(self) -> None:
+        super().__init__(nodes=2, gpus=4)
+        self.watch_reservations = False
+        self.watched: list[bool] = []
+        self.looks: list[float] = []
+        self.refreshed: list[float] = []
+        self.before_observe: Callable[[], None] = lambda: None
+        self.before_apply: Callable[[ClusterAction], None] = lambda _: None
+        self.time: FakeTime
+
+    def observe(self) -> Observed:
+        """The cluster, once it has caught up with the clock."""
+        self.looks.append(self.time.now_s)
+        self.watched.append(self.watch_reservations)
+        self.before_observe()
+        self.advance(max(0, int(self.time.now_s - self.now_s)))
+        return super().observe()
+
+    def apply(self, action: ClusterAction, /) -> None:
+        """Do it, after the hook."""
+        self.before_apply(action)
+        super().apply(action)
+
+    def refresh_nodes(self) -> None:
+        """Only remembered."""
+        self.refreshed.append(self.time.now_s)
+
+
+@dataclass
+class FakeParts:
+    """What `assemble` gives."""
+
+    cluster: Watched
+    ledger: Ledger
+    policy: DiscreteLas = FAR
+    settings: Settings = field(
+        default_factory=lambda: Settings(
+            partitions=frozenset({"gpu"}),
+            preemption=Preemption(min_quantum_s=8, start_margin_s=12, limit_reserve_s=0),
+        )
+    )
+
+
+@dataclass
+class House:
+    """A daemon with everything around it."""
+
+    directory: Path
+    time: FakeTime
+    cluster: Watched
+    log: io.StringIO
+    live: bool = True
+    daemon: Daemon = field(init=False)
+    audit: AuditLog = field(init=False)
+    pause: PauseSwitch = field(init=False)
+    assembled: int = 0
+
+    def __post_init__(self) -> None:
+        self.configure()
+        logs.configure(level="debug", form="json", stream=self.log)
+        self.pause = PauseSwitch(self.directory)
+        self.audit = AuditLog(self.directory / "audit.jsonl")
+        loaded = self.reread()
+        self.daemon = Daemon(
+            loaded=loaded,
+            parts=self.assemble(loaded.config),
+            reread=self.reread,
+            assemble=self.assemble,
+            live=lambda config: self.live and not config.daemon.shadow,
+            audit=self.audit,
+            pause=self.pause,
+            log=logs.logger(),
+        )
+
+    def configure(self, poll_s: str = "30", state: str | None = None) -> None:
+        """Write the configuration file."""
+        text = YAML.format(
+            poll_s=poll_s,
+            state=state or self.directory,
+            audit=self.directory / "audit.jsonl",
+        )
+        (self.directory / "dl.yaml").write_text(text, "utf-8")
+
+    def reread(self) -> Loaded:
+        """The file as it is now."""
+        config, origins = load_with_origins(self.directory / "dl.yaml")
+        return Loaded(config, tuple(show(config, origins)))
+
+    def assemble(self, _: Config) -> FakeParts:
+        """Parts over the same cluster and ledger file."""
+        self.assembled += 1
+        return FakeParts(self.cluster, Ledger(SqliteStore(self.directory / "ledger.sqlite")))
+
+    def polls(self, number: int) -> None:
+        """Let time pass until the loop has looked *number* times more."""
+        wanted = len(self.cluster.looks) + number
+        while len(self.cluster.looks) < wanted:
+            self.round()
+            self.time.now_s += 0.5
+
+    def use(self, policy: DiscreteLas) -> None:
+        """Order by *policy* from now on."""
+        parts = self.daemon._parts
+        assert isinstance(parts, FakeParts)
+        parts.policy = policy
+
+    def round(self) -> None:
+        """One turn of the loop, without its sleep."""
+        self.daemon._round()
+
+    def gaps(self) -> list[float]:
+        """Seconds between the looks so far."""
+        looks = self.cluster.looks
+        return [round(b - a, 1) for a, b in itertools.pairwise(looks)]
+
+    def said(self, event: str) -> list[dict[str, object]]:
+        """The log lines of one kind."""
+        lines = [json.loads(line) for line in self.log.getvalue().splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    """A live daemon over a fake cluster with two waiting jobs."""
+    clock = FakeTime()
+    monkeypatch.setattr(daemon_module, "time", clock)
+    cluster = Watched()
+    cluster.time = clock
+    cluster.submit(4, work_s=100_000)
+    cluster.submit(4, work_s=100_000)
+    made = House(tmp_path, clock, cluster, io.StringIO())
+    yield made
+    made.daemon.close()
+    made.audit.close()
+
+
+def test_the_first_cycle_only_looks(house: House) -> None:
+    """After a start nothing is done until one cycle has shown what it would do."""
+    house.polls(1)
+    assert house.cluster.applied == []
+
+    house.polls(1)
+
+    assert len(house.cluster.applied) == 2
+
+
+def test_polls_are_poll_s_apart(house: House) -> None:
+    """A quiet cluster is asked once every poll_s, from start to start."""
+    house.polls(5)
+
+    assert house.gaps() == [30.0] * 4
+
+
+def test_a_change_of_the_order_is_met_when_it_comes(house: House) -> None:
+    """A job that sinks into the next tier between two polls wakes the daemon."""
+    house.use(NEAR)
+
+    house.polls(5)
+
+    # 4 GPUs from second 1 on: 400 GPU-seconds are reached 101 s after the first look, at 90 s.
+    assert house.gaps() == [30.0, 30.0, 30.0, 11.0]
+
+
+def test_shadow_mode_never_acts(house: House) -> None:
+    """However long it runs, a daemon in shadow mode applies nothing, and still plans."""
+    house.live = False
+
+    house.polls(5)
+
+    assert house.cluster.applied == []
+    cycle = house.daemon.board.current.cycle
+    assert cycle is not None
+    assert len(cycle.left) == 2
+
+
+def down(house: House, *, is_down: bool) -> None:
+    house.cluster.down = is_down
+
+
+def test_a_silent_slurm_is_asked_less_and_less_often(house: House) -> None:
+    """Back-off doubles from poll_s to its longest, with jitter that never lengthens it."""
+    house.polls(1)
+    down(house, is_down=True)
+
+    house.polls(7)
+
+    gaps = house.gaps()[1:]
+    for gap, longest in zip(gaps, (30, 60, 120, 240, 300, 300), strict=False):
+        assert 0.8 * longest - 0.5 <= gap <= longest + 0.5
+    assert max(gaps) <= LONGEST_BACKOFF_S + 0.5
+    assert house.daemon.board.current.failures == 7
+
+
+def test_after_a_silence_two_cycles_only_look(house: House) -> None:
+    """What Slurm says just after it came back is not acted upon yet; then work goes on."""
+    house.polls(2)
+    down(house, is_down=True)
+    house.polls(1)
+    house.cluster.submit(1, work_s=1000)
+    before = len(house.cluster.applied)
+    down(house, is_down=False)
+
+    house.polls(2)
+    assert len(house.cluster.applied) == before
+    assert house.daemon.board.current.failures == 0
+    house.polls(1)
+
+    assert len(house.cluster.applied) == before + 1
+    assert house.gaps()[-2:] == [30.0, 30.0]
+
+
+def test_a_bug_is_logged_counted_and_survived(house: House) -> None:
+    """An exception nobody expected ends its cycle and nothing else; its traceback is kept."""
+
+    def fail() -> None:
+        msg = "seven"
+        raise ZeroDivisionError(msg)
+
+    house.cluster.before_observe = fail
+    house.polls(2)
+    house.cluster.before_observe = lambda: None
+    house.polls(2)
+
+    assert house.daemon.board.current.bugs == 2
+    assert house.daemon.board.current.trouble is not None
+    assert "seven" in house.daemon.board.current.trouble.message
+    assert "ZeroDivisionError" in json.dumps(
+        house.said("bug in a cycle; nothing more is done in it")
+    )
+    assert house.cluster.applied != []
+
+
+def test_a_pause_stops_acting_but_not_looking(house: House) -> None:
+    """While paused the queue is still read and shown."""
+    house.pause.on(by="user ann (1)", reason="", now_s=1.0)
+
+    house.polls(3)
+
+    assert house.cluster.applied == []
+    assert house.daemon.board.current.cycles == 3
+    house.pause.off()
+    house.polls(1)
+    assert house.cluster.applied != []
+
+
+def test_a_pause_in_the_middle_of_a_cycle_ends_it(house: House) -> None:
+    """The action under way is finished and written down; the next one is not begun."""
+    house.polls(1)
+    house.cluster.before_apply = lambda _: (
+        house.pause.on(by="user ann (1)", reason="", now_s=1.0) and None
+    )
+
+    house.polls(1)
+
+    assert len(house.cluster.applied) == 1
+    assert len(house.audit.path.read_text("utf-8").splitlines()) == 1
+
+
+def test_no_action_that_cannot_be_written_down(house: House) -> None:
+    """With the audit log's disk full one action may slip through, then none until it is mended."""
+    house.audit.path.symlink_to("/dev/full")
+
+    house.polls(4)
+
+    assert len(house.cluster.applied) == 1
+    assert house.daemon.board.current.cycles >= 2
+    house.audit.path.unlink()
+    house.polls(1)
+    assert len(house.cluster.applied) == 2
+    jobs = [json.loads(line)["job"] for line in house.audit.path.read_text("utf-8").splitlines()]
+    assert sorted(jobs) == [1, 2]
+
+
+def test_a_refused_action_is_written_down_as_refused(house: House) -> None:
+    """The audit log and the counters tell what was done from what was tried."""
+    house.polls(1)
+    house.cluster.before_apply = _refuse
+
+    house.polls(1)
+
+    results = [
+        json.loads(line)["result"] for line in house.audit.path.read_text("utf-8").splitlines()
+    ]
+    assert results == ["refused", "refused"]
+    now = house.daemon.board.current
+    assert (now.done, now.failed) == (0, 2)
+
+
+def _refuse(_: ClusterAction) -> None:
+    msg = "refused"
+    raise ClusterError(msg)
+
+
+def test_wake_begins_the_next_cycle_but_not_more_than_one_a_second(house: House) -> None:
+    """Somebody who resumes over and over cannot make it poll like mad."""
+    house.polls(2)
+
+    for _ in range(10):
+        house.daemon.wake()
+        house.daemon._sleep = lambda: None  # type: ignore[method-assign]
+        type(house.daemon)._sleep(house.daemon)
+        house.round()
+        house.time.now_s += 0.25
+
+    assert min(house.gaps()) >= 1.0
+    assert len(house.gaps()) >= 3
+
+
+def preempting(house: House) -> None:
+    """Two big jobs that opted in sink; a new one deserves their GPUs."""
+    house.use(NEAR)
+    for job in house.cluster.jobs.values():
+        job.contract = Contract(grace_s=60)
+        job.save_s = 20
+
+
+def test_a_handover_is_watched_closely(house: House) -> None:
+    """While GPUs change hands it polls at fast_poll_s and reads reservations; then no more."""
+    preempting(house)
+    house.polls(30)
+    house.cluster.submit(4, work_s=30, uid=7)
+
+    house.polls(12)
+
+    signals = [a for a in house.cluster.applied if isinstance(a, Signal)]
+    assert len(signals) == 1
+    assert 5.0 in house.gaps()[-12:]
+    assert house.cluster.watched[0]
+    assert not house.cluster.watched[20]
+    assert any(house.cluster.watched[30:])
+
+
+def test_while_paused_a_handover_is_not_polled_closely(house: House) -> None:
+    """Nothing comes of looking often at what may not be brought on."""
+    preempting(house)
+    house.polls(30)
+    house.cluster.submit(4, work_s=30, uid=7)
+    house.polls(3)
+    assert house.daemon.board.current.cycle is not None
+    house.pause.on(by="a", reason="", now_s=1.0)
+    done = len(house.cluster.applied)
+    house.polls(1)
+
+    house.polls(4)
+
+    assert house.gaps()[-3:] == [30.0] * 3
+    assert len(house.cluster.applied) == done
+
+
+def test_nodes_are_read_between_polls(house: House) -> None:
+    """No poll also reads the nodes, or it would cost more calls than it may."""
+    house.polls(12)
+
+    assert len(house.cluster.refreshed) == 3
+    assert not set(house.cluster.refreshed) & set(house.cluster.looks)
+
+
+def test_a_silent_slurm_is_not_asked_for_nodes(house: House) -> None:
+    """One way of asking is enough while nobody answers."""
+    down(house, is_down=True)
+
+    house.polls(5)
+
+    assert house.cluster.refreshed == []
+
+
+def test_a_reload_takes_effect(house: House) -> None:
+    """A good configuration is in force from the next cycle on; the change is named."""
+    house.polls(2)
+    house.configure(poll_s="10")
+    house.daemon._hangup = True
+    house.polls(3)
+
+    assert house.gaps()[-1] == 10.0
+    last = house.daemon.board.current.reloaded
+    assert last is not None
+    assert last.ok
+    assert "daemon.poll_s" in last.message
+    line = json.loads(house.audit.path.read_text("utf-8").splitlines()[-1])
+    assert (line["actor"], line["action"]) == ("dlschedd (SIGHUP)", "reload")
+
+
+def test_a_bad_reload_keeps_the_old_configuration(house: House) -> None:
+    """It is said what is wrong, with file and line, and nothing changes."""
+    house.polls(2)
+    house.configure(poll_s="-1")
+    house.daemon._hangup = True
+    house.polls(2)
+
+    assert house.gaps() == [30.0] * 3
+    assert house.assembled == 1
+    last = house.daemon.board.current.reloaded
+    assert last is not None
+    assert not last.ok
+    assert "dl.yaml:2: daemon.poll_s" in last.message
+    assert house.said("reload")[0]["level"] == "error"
+    assert "poll_s" in house.audit.path.read_text("utf-8").splitlines()[-1]
+
+
+def test_what_cannot_change_at_run_time_is_refused(house: House) -> None:
+    """The ledger and the socket stay where they are; the whole reload is refused."""
+    house.configure(poll_s="10", state="/elsewhere")
+    house.daemon._hangup = True
+    house.polls(3)
+
+    assert house.gaps() == [30.0] * 2
+    last = house.daemon.board.current.reloaded
+    assert last is not None
+    assert "paths.state_dir, paths.run_dir: cannot change at run time" in last.message
+
+
+def test_a_reload_that_the_rest_refuses_is_undone(house: House) -> None:
+    """An unknown admin, found only when the list is looked up, keeps the old one too."""
+
+    def refuse(_: Config) -> None:
+        msg = "control.admins: no user 'x'"
+        raise ConfigError(msg)
+
+    house.daemon.on_reloaded = refuse
+    house.configure(poll_s="10")
+    house.daemon._hangup = True
+    house.polls(3)
+
+    assert house.gaps() == [30.0] * 2
+    assert house.daemon.board.current.config.daemon.poll_s == 30
+
+
+def test_service_survives_a_reload(house: House) -> None:
+    """The new parts read the ledger the old ones wrote."""
+    house.polls(5)
+    before = house.daemon.board.current.cycle
+    house.daemon._hangup = True
+    house.polls(1)
+    after = house.daemon.board.current.cycle
+
+    assert before is not None
+    assert after is not None
+    assert after.snapshot.memory.attained_gpu_s[0] > before.snapshot.memory.attained_gpu_s[0] > 100
+
+
+def test_each_cycle_is_one_line_and_quiet_ones_are_debug(house: House) -> None:
+    """A log at info tells what happened, and every ten minutes that all is well."""
+    house.polls(62)
+
+    cycles = house.said("cycle")
+    assert len(cycles) == 62
+    aloud = [c for c in cycles if c["level"] == "info"]
+    assert [c["acting"] for c in aloud[:3]] == [False, True, True]
+    assert 4 <= len(aloud) <= 6
+    assert {"jobs", "pending", "running", "tiers", "done", "failed", "left", "handovers"} <= set(
+        cycles[0]
+    )
+    assert {"observe_ms", "decide_ms", "apply_ms"} <= set(cycles[0])
+
+
+def test_errors_of_slurm_cannot_forge_log_lines(house: House) -> None:
+    """What Slurm's tools print is escaped: one event stays one line without control characters."""
+
+    def fail() -> None:
+        msg = "squeue: a\x1b[2J\nlevel=info forged"
+        raise ClusterError(msg)
+
+    house.cluster.before_observe = fail
+    logs.configure(level="debug", form="console", stream=house.log)
+
+    house.polls(1)
+
+    assert len(house.log.getvalue().splitlines()) == 1
+    assert "\x1b" not in house.log.getvalue()
+    assert r"\x1b[2J\nlevel" in house.log.getvalue().replace("\\\\", "\\")
+
+
+def test_the_bucket_allows_a_burst_and_then_its_rate() -> None:
+    """A quiet time is worth a burst and no more."""
+    clock = FakeTime()
+    bucket = TokenBucket(2.0, 5, clock.monotonic)
+
+    assert [bucket.take() for _ in range(6)] == [True] * 5 + [False]
+    clock.now_s += 1.0
+    assert [bucket.take() for _ in range(3)] == [True, True, False]
+    clock.now_s += 3600.0
+    assert [bucket.take() for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_a_cycle_out_of_tokens_leaves_the_rest(house: House) -> None:
+    """What is over budget is done in a later cycle."""
+    house.daemon._bucket = TokenBucket(0.01, 1, house.time.monotonic)
+
+    house.polls(2)
+    assert len(house.cluster.applied) == 1
+    cycle = house.daemon.board.current.cycle
+    assert cycle is not None
+    assert len(cycle.left) == 1
+    house.polls(5)
+
+    assert {JobId(1), JobId(2)} == {a.job_id for a in house.cluster.applied if hasattr(a, "job_id")}

@@ -1,0 +1,228 @@
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import pytest
+
+from slurm_dl.config import Config, load
+from slurm_dl.config.parameters import complete, parameters_of
+from slurm_dl.config.values import FrozenMapping
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.policies import registry
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.policies.fifo import Fifo
+
+
+@dataclass(frozen=True, slots=True)
+class Tiny:
+    """A policy with parameters of every kind.
+
+    Attributes:
+        horizon_s: How far it looks,
+            in seconds.
+        mode: Which way.
+
+    Nothing after the section belongs to it.
+        stray: Not an attribute.
+    """
+
+    name: ClassVar[str] = "tiny"
+    source: ClassVar[str] = "this test"
+    horizon_s: float
+    _: KW_ONLY
+    mode: Literal["fast", "slow"] = "fast"
+    weights: tuple[tuple[str, int], ...] = (("a", 1),)
+    limit: int | None = None
+    names: tuple[str, ...] = field(default_factory=lambda: ("x", "y"))
+    derived: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.mode == "slow" and self.horizon_s > 10:
+            msg = "a slow policy looks at most 10 s ahead; see horizon_s"
+            raise ValueError(msg)
+        if self.limit == 13:
+            msg = "unlucky"
+            raise ValueError(msg)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "POLICIES", {"tiny": Tiny, "fifo": Fifo})
+
+
+def config(tmp_path: Path, parameters: str, order: str = "tiny") -> Config:
+    path = tmp_path / "f.yaml"
+    path.write_text(
+        f"manage: {{partitions: [gpu]}}\npolicy:\n  order: {order}\n  parameters: {parameters}\n"
+    )
+    return load(path)
+
+
+def errors(tmp_path: Path, parameters: str, order: str = "tiny") -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        config(tmp_path, parameters, order)
+    return str(caught.value).replace(f"{tmp_path}/", "").splitlines()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_any_dataclass_policy_is_checked_by_its_fields(tmp_path: Path) -> None:
+    """A policy is configured by its own fields and types; no list of them is kept elsewhere."""
+    policy = config(tmp_path, "{horizon_s: 3, weights: [[b, 2]], limit: 7}").policy
+    made: object = policy.make()
+
+    assert made == Tiny(3.0, weights=(("b", 2),), limit=7)
+    assert dict(policy.parameters) == {
+        "horizon_s": 3.0,
+        "mode": "fast",
+        "weights": (("b", 2),),
+        "limit": 7,
+        "names": ("x", "y"),
+    }
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(
+    ("parameters", "messages"),
+    [
+        ("{}", ["policy.parameters.horizon_s: is required"]),
+        (
+            "{horizon_s: x, mode: medium, weights: [[b, 2.5], c], limit: true, zap: 1}",
+            [
+                "policy.parameters.horizon_s: must be a number (got 'x')",
+                "policy.parameters.limit: must be a whole number (got true)",
+                "policy.parameters.mode: must be 'fast' or 'slow' (got 'medium')",
+                "policy.parameters.weights.0.1: must be a whole number (got 2.5)",
+                "policy.parameters.weights.1: must be a list, such as [a, b] (got 'c')",
+                (
+                    "policy.parameters.zap: unknown key; possible here: horizon_s, mode, weights, "
+                    "limit, names"
+                ),
+            ],
+        ),
+        ("{horizon_s: .inf}", ["policy.parameters.horizon_s: must be a finite number (got inf)"]),
+        (
+            "{horizon_s: 11, mode: slow, horizon: 2}",
+            [
+                "policy.parameters.horizon: unknown key; did you mean horizon_s?",
+                (
+                    "policy.parameters.horizon_s: a slow policy looks at most 10 s ahead; see "
+                    "horizon_s"
+                ),
+            ],
+        ),
+        ("{horizon_s: 1, limit: 13}", ["policy.parameters: unlucky"]),
+    ],
+)
+def test_wrong_parameters_are_all_found(
+    tmp_path: Path, parameters: str, messages: list[str]
+) -> None:
+    """Types, unknown names and the policy's own refusal, each with its line, all at once."""
+    assert errors(tmp_path, parameters) == [f"f.yaml:4: {message}" for message in messages]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_parameters_wait_for_a_policy_that_exists(tmp_path: Path) -> None:
+    """Without a policy there is nothing to check parameters against; one line says so."""
+    assert errors(tmp_path, "{a: 1}", "nix") == [
+        "f.yaml:3: policy.order: must be one of fifo, tiny (got 'nix')"
+    ]
+
+
+def test_meanings_come_from_the_docstring() -> None:
+    """What a policy's docstring says of an attribute is what the reference says of its key."""
+    meanings = {parameter.name: parameter.meaning for parameter in parameters_of(Tiny)}
+
+    assert meanings["horizon_s"] == "How far it looks, in seconds."
+    assert meanings["mode"] == "Which way."
+    assert meanings["limit"] == ""
+    assert "stray" not in meanings
+    assert "derived" not in meanings
+
+
+def test_our_policies_say_what_each_parameter_means() -> None:
+    """No parameter that ships is without a sentence."""
+    for policy in registry.POLICIES.values():
+        assert all(parameter.meaning for parameter in parameters_of(policy))
+
+
+def test_policy_without_docstring_has_no_meanings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin need not document itself, and Python may have dropped its docstrings."""
+    monkeypatch.setattr(Tiny, "__doc__", None)
+
+    assert {parameter.meaning for parameter in parameters_of(Tiny)} == {""}
+
+
+def test_complete_fills_in_defaults() -> None:
+    """The parameters of a checked configuration are whole, so that they can be shown."""
+    whole, mistakes = complete("discrete_las", {"promote_knob": 2})
+
+    assert mistakes == []
+    assert whole == {
+        "thresholds_gpu_s": DiscreteLas().thresholds_gpu_s,
+        "promote_knob": 2.0,
+    }
+
+
+class NoDataclass:
+    """Cannot be configured."""
+
+
+@dataclass(frozen=True)
+class UnknownType:
+    """Names a type that is not there."""
+
+    x: Nowhere  # type: ignore[name-defined]  # noqa: F821 - the point of it
+
+
+@dataclass(frozen=True)
+class OddType:
+    """Has a field of a type that no YAML can give."""
+
+    x: NoDataclass
+
+
+@pytest.mark.parametrize(
+    ("plugin", "message"),
+    [
+        ("NoDataclass", "policy 'site' cannot be configured: it is not a dataclass"),
+        ("UnknownType", "policy 'site' cannot be configured: name 'Nowhere' is not defined"),
+        ("OddType", "policy 'site' cannot be configured: "),
+        ("Absent", "policy 'site' from "),
+    ],
+)
+def test_plugin_that_cannot_be_used_is_a_mistake_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plugin: str, message: str
+) -> None:
+    """A broken plugin ends in one line at policy.order, never in a traceback or a warning."""
+    entry = EntryPoint("site", f"{__name__}:{plugin}", registry.ENTRY_POINT_GROUP)
+
+    def entry_points(*, group: str) -> EntryPoints:
+        return EntryPoints([entry] if group == registry.ENTRY_POINT_GROUP else [])
+
+    monkeypatch.setattr(registry, "entry_points", entry_points)
+    lines = errors(tmp_path, "{}", "site")
+
+    assert len(lines) == 1
+    assert lines[0].startswith(f"f.yaml:3: policy.order: {message}")
+
+
+def test_configuration_cannot_be_changed_but_copied() -> None:
+    """The tree is frozen down to the parameters, and travels to a child process."""
+    whole = Config.model_validate({"manage": {"partitions": ["gpu"]}})
+
+    assert isinstance(whole.policy.parameters, FrozenMapping)
+    assert isinstance(whole.policy.parameters, Mapping)
+    assert len(whole.policy.parameters) == 2
+    with pytest.raises(ValueError, match="frozen"):
+        whole.daemon.poll_s = 1
+    with pytest.raises(TypeError):
+        whole.policy.parameters["promote_knob"] = 1  # type: ignore[index]
+    assert copy.deepcopy(whole) == whole
+    assert pickle.loads(pickle.dumps(whole)) == whole  # noqa: S301 - our own bytes
+    assert Config.model_validate(whole.model_dump(mode="python")) == whole

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from click.testing import CliRunner
+from pydantic.fields import FieldInfo
+
+from slurm_dl.config import Config, load, reference
+from slurm_dl.config.tree import SECTIONS
+from slurm_dl.config.values import Unit
+from slurm_dl.config.wording import written
+from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.policies.registry import POLICIES
+
+ROOT = Path(__file__).parents[2]
+SAMPLE = ROOT / reference.SAMPLE_PATH
+
+FIELDS = [
+    pytest.param(name, key, field, id=f"{name}.{key}")
+    for name, section in SECTIONS.items()
+    for key, field in section.model_fields.items()
+]
+
+
+@pytest.mark.parametrize("what", ["sample", "reference"])
+def test_committed_files_are_what_is_generated(what: str) -> None:
+    """Sample and reference never lag behind the tree."""
+    path = ROOT / {"sample": reference.SAMPLE_PATH, "reference": reference.REFERENCE_PATH}[what]
+    generated = {"sample": reference.sample, "reference": reference.reference}[what]()
+
+    assert path.read_text() == generated, "regenerate: python -m slurm_dl.config.reference"
+
+
+def test_sample_is_valid_and_all_defaults() -> None:
+    """An admin can start from the sample as it is: it only looks, and only names a partition."""
+    assert load(SAMPLE) == Config.model_validate({"manage": {"partitions": ["gpu"]}})
+
+
+def test_sample_with_every_key_uncommented_is_all_defaults(tmp_path: Path) -> None:
+    """Deleting the '#' before any key leaves a valid file, and what it shows are the defaults."""
+    path = tmp_path / "all.yaml"
+    text, keys = re.subn(r"(?m)^(\s*)#(?=\w+:|  \w+:)", r"\1", SAMPLE.read_text())
+    path.write_text(text)
+
+    assert load(path) == load(SAMPLE)
+    assert keys == len(FIELDS) - 1 + 2  # all but the partitions; two parameters of discrete_las
+
+
+@pytest.mark.parametrize(("section", "key", "field"), FIELDS)
+def test_every_key_has_a_sentence_a_unit_and_a_place_in_the_texts(
+    section: str, key: str, field: FieldInfo
+) -> None:
+    """Each key is explained; numbers say what they count; seconds are called ``_s``."""
+    assert field.description is not None
+    assert re.fullmatch(r"[A-Z].*\.", field.description)
+    units = [item.name for item in field.metadata if isinstance(item, Unit)]
+    assert len(units) == (field.annotation in {int, float})
+    assert key.endswith("_s") == (bool(units) and units[0] in {"seconds", "writes per second"})
+    assert field.is_required() == ((section, key) == ("manage", "partitions"))
+    assert f"| `{key}` |" in reference.reference()
+
+
+def test_numbers_have_bounds() -> None:
+    """No number of the tree is unbounded on either side."""
+    for definition in Config.model_json_schema()["$defs"].values():
+        for key, schema in definition["properties"].items():
+            if schema.get("type") in {"integer", "number"}:
+                assert schema.keys() & {"minimum", "exclusiveMinimum"}, key
+                assert schema.keys() & {"maximum", "exclusiveMaximum"}, key
+
+
+def test_defaults_agree_with_the_engine() -> None:
+    """A key that the engine knows has one default, not two."""
+    config = load(SAMPLE)
+    engine = {field.name: field.default for field in dataclasses.fields(Preemption)}
+    ours = dict(config.preemption)
+
+    assert {key: engine[key] for key in ours} == ours
+    settings = Settings(partitions=frozenset(config.manage.partitions))
+    assert (settings.band_width, settings.window) == tuple(dict(config.ranking).values())
+
+
+def test_schema_knows_sections_policies_and_empty_sections() -> None:
+    """An editor that uses the schema accepts what we accept, and refuses what we refuse."""
+    schema = reference.schema()
+    policy = schema["$defs"]["PolicySection"]
+
+    assert schema["properties"].keys() == SECTIONS.keys()
+    assert schema["required"] == ["manage"]
+    assert schema["properties"]["manage"] == {"$ref": "#/$defs/ManageSection"}
+    assert {"type": "null"} in schema["properties"]["daemon"]["anyOf"]
+    assert policy["properties"]["order"]["enum"] == list(POLICIES)
+    by_order = {
+        case["if"]["properties"]["order"]["const"]: (case["if"]["required"], case["then"])
+        for case in policy["allOf"]
+    }
+    assert by_order["discrete_las"][0] == []
+    las = by_order["discrete_las"][1]["properties"]["parameters"]
+    assert las["additionalProperties"] is False
+    assert las["properties"]["thresholds_gpu_s"]["type"] == "array"
+    assert by_order["fifo"] == (
+        ["order"],
+        {
+            "properties": {
+                "parameters": {"type": "object", "properties": {}, "additionalProperties": False}
+            }
+        },
+    )
+    assert schema["$defs"]["ControlSection"]["properties"]["admins"]["type"] == "array"
+
+
+def test_command_prints_or_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command writes into a checkout, says what changed, and refuses to write elsewhere."""
+    module = tmp_path / "slurm_dl" / "config" / "reference.py"
+    monkeypatch.setattr(reference, "__file__", str(module))
+    runner = CliRunner()
+
+    assert runner.invoke(reference.main, ["--sample"]).output == reference.sample()
+    assert json.loads(runner.invoke(reference.main, ["--schema"]).output) == reference.schema()
+    refused = runner.invoke(reference.main)
+    assert refused.exit_code == 1
+    assert refused.output.startswith(f"Error: {tmp_path} is not a checkout; ")
+
+    (tmp_path / "pyproject.toml").touch()
+    sample, page = tmp_path / "etc" / "slurm_dl.yaml", tmp_path / "docs" / "configuration.md"
+    assert runner.invoke(reference.main).output == f"written: {sample}\nwritten: {page}\n"
+    assert sample.read_text() == reference.sample()
+    page.write_text("old")
+    assert runner.invoke(reference.main).output == f"written: {page}\n"
+    assert runner.invoke(reference.main).output == ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """A site's | own."""
+
+    name: ClassVar[str] = "site"
+    source: ClassVar[str] = "here"
+    must_s: float
+    words: tuple[str, ...] = ("a b", "true")
+    maybe: str | None = None
+
+
+def test_reference_of_a_policy_shows_what_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters without a default are marked, the others shown as they would be written."""
+    monkeypatch.setattr(reference, "POLICIES", {"site": Site})
+
+    page = reference.reference()
+
+    assert "### `site`\n\nA site's | own.\n\nSource: here.\n" in page
+    assert "| `must_s` | required | number |  |" in page
+    assert '| `words` | `["a b", "true"]` | list |  |' in page
+    assert "| `maybe` | `null` | text |  |" in page
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"a": 1.0, "b c": [True, None]}, '{a: 1, "b c": [true, null]}'),
+        ("Null", '"Null"'),
+        ("2", '"2"'),
+        ("é\n", '"\\u00e9\\n"'),
+        (Path("/a/b-c.d"), "/a/b-c.d"),
+        (2.5, "2.5"),
+    ],
+)
+def test_written_values_are_yaml(value: object, text: str) -> None:
+    """Values are shown as YAML that reads back as the same value."""
+    assert written(value) == text
+
+
+def test_module_runs_as_a_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``python -m slurm_dl.config.reference`` is the command."""
+    monkeypatch.setattr(sys, "argv", ["reference", "--sample"])
+
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(reference.__file__, run_name="__main__")
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == reference.sample()

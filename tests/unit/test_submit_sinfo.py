@@ -1,0 +1,88 @@
+"""sinfo's answer becomes partitions, whatever the nodes carry."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_dl.apps.submit.shape import GpuNode
+from slurm_dl.apps.submit.slurm_calls import parse_gres, parse_partitions
+from slurm_dl.model.errors import ConfigError
+
+SINFO = """\
+gpu*|idle|gpu:a100:4(S:0,1)
+gpu*|mixed|gpu:a100:4(S:0-1),lustre:1
+gpu*|drained*|gpu:a100:4
+gpu*|idle~|gpu:4
+big|planned|gpu:h100:8,gpu:a100:2
+big|down|gpu:h100:8
+cpu|idle|(null)
+"""
+
+
+@pytest.mark.parametrize(
+    ("gres", "expected"),
+    [
+        ("(null)", {}),
+        ("", {}),
+        ("gpu:4", {"": 4}),
+        ("gpu:a100:4", {"a100": 4}),
+        ("gpu:a100:4(S:0,1),gpu:v100:2(S:1),shard:8", {"a100": 4, "v100": 2}),
+        ("gpu:a100:no_consume:4", {"a100": 4}),
+        ("gpu:a100:2,gpu:a100:2", {"a100": 4}),
+        ("gpu:0,gpu:x:0", {}),
+        ("gpu,gpu:,gpu:a100:x,mps:200,gpu_mem:3", {}),
+    ],
+)
+def test_gres(gres: str, expected: dict[str, int]) -> None:
+    """Only whole GPUs count, by type; what cannot be read counts nothing."""
+    assert parse_gres(gres) == expected
+
+
+def test_partitions() -> None:
+    """Nodes by partition, the default marked, and only nodes that take jobs are up."""
+    read = parse_partitions(SINFO)
+
+    assert read.default == "gpu"
+    assert [n.up for n in read.by_name["gpu"].nodes] == [True, True, False, True]
+    assert read.by_name["gpu"].nodes[3] == GpuNode(gpu_type="", gpus=4, up=True)
+    assert read.by_name["big"].nodes == (
+        GpuNode(gpu_type="h100", gpus=8, up=True),
+        GpuNode(gpu_type="a100", gpus=2, up=True),
+        GpuNode(gpu_type="h100", gpus=8, up=False),
+    )
+    assert read.by_name["cpu"].nodes == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "up"),
+    [
+        ("idle", True),
+        ("allocated#", True),
+        ("reserved", True),
+        ("maint", True),
+        ("completing", True),
+        ("idle*", False),
+        ("down$", False),
+        ("draining", False),
+        ("drained", False),
+        ("unknown*", False),
+        ("inval", False),
+        ("", False),
+        ("IDLE?", False),
+    ],
+)
+def test_states(state: str, up: bool) -> None:  # noqa: FBT001
+    """A node is up if it takes jobs now or when it is free; what is not understood is not."""
+    assert parse_partitions(f"gpu|{state}|gpu:1").by_name["gpu"].nodes[0].up is up
+
+
+def test_selecting() -> None:
+    """The default partition if none is named; a name that does not exist is refused."""
+    read = parse_partitions(SINFO)
+
+    assert [p.name for p in read.select(())] == ["gpu"]
+    assert [p.name for p in read.select(("cpu", "big"))] == ["cpu", "big"]
+    with pytest.raises(ConfigError, match="no partition nope; there are: big, cpu, gpu"):
+        read.select(("big", "nope"))
+    with pytest.raises(ConfigError, match="no partition is the default here"):
+        parse_partitions("a|idle|gpu:1").select(())
