@@ -177,7 +177,7 @@ def main() -> None:
             training.save(directory)
         if asked and training.step < options.steps:
             job.exit_for_requeue()
-    print(f"done: {training.step} steps, loss {loss!r}, run {job.restart_count()}")
+    print(f"done: {training.step} steps, run {job.restart_count()}")
 
 
 if __name__ == "__main__":

@@ -65,6 +65,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="steps in all")
     parser.add_argument("--step-s", type=float, default=0.05, help="seconds per step")
     parser.add_argument("--checkpoint-every", type=int, default=20, metavar="K", help="steps")
+    parser.add_argument("--save-s", type=float, default=0, help="seconds a checkpoint takes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ignore-signal", action="store_true", help="never stop when asked to")
     options = parser.parse_args()
@@ -88,11 +89,12 @@ def main() -> None:
         asked = job.should_checkpoint() and not options.ignore_signal
         if asked or training.step % options.checkpoint_every == 0:
             # Two names in turn: the one before it is whole while this one is being written.
+            time.sleep(options.save_s)
             number = (training.step // options.checkpoint_every) % 2
             training.save(directory / ("asked.json" if asked else f"periodic-{number}.json"))
         if asked and training.step < options.steps:
             job.exit_for_requeue()
-    print(f"done: {training.step} steps, loss {loss!r}, run {job.restart_count()}")
+    print(f"done: {training.step} steps, run {job.restart_count()}")
 
 
 if __name__ == "__main__":

@@ -306,6 +306,16 @@ def test_the_next_run_resumes_where_the_last_one_stopped(job: FakeJob) -> None:
     assert job.steps == list(range(1, 81))
 
 
+def test_a_training_that_was_killed_after_its_last_step_still_finishes(job: FakeJob) -> None:
+    """A run that resumes at the end has nothing to do, and that is no error."""
+    command = [*toy(20), "--checkpoint-every", "20"]
+    assert job.run(*command) == 0
+    assert job.run(*command) == 0
+
+    assert job.runs == [0, 20]
+    assert job.steps == list(range(1, 21))
+
+
 def test_repeated_signals_are_one_request(job: FakeJob) -> None:
     """Whoever signals twice gets one checkpoint and one acknowledgement."""
     process = job.start(*toy(10_000))

@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -406,12 +407,14 @@ def test_release_all_gives_the_cluster_back(
         f"job {array}_[0-30:10]: ReservationName=".replace("0-30:10", "0,10,20,30"),
         f"reservation {OURS}: deleted",
     ]
+    seen = cluster.observe()
     assert sorted(release_all(slurm, ["gpu"])) == sorted(
-        f"job {label}: SiteFactor=0" for label in labels(cluster.observe())
+        f"job {seen.texts[job].label}: SiteFactor=0" for job in (running, array, held)
     )
 
-    again = list(release_all(slurm, ["gpu"]))
-    assert all(f"{array}_" not in line and "reservation" not in line for line in again)
+    # sprio names neither running nor held jobs: of those it is not known that they have been done.
+    again = set(release_all(slurm, ["gpu"]))
+    assert again <= {f"job {seen.texts[job].label}: SiteFactor=0" for job in (running, array, held)}
     sandbox.run(["scontrol", "release", str(held)])
     assert all(priority < 7000 for priority in priorities(sandbox).values())
     assert cluster.observe().reserved == {}
@@ -434,8 +437,9 @@ def test_text_of_users_forges_nothing(sandbox: Sandbox, cluster: SlurmCluster) -
 
     seen = cluster.observe()
 
-    assert sorted(seen.jobs.job_id.tolist()) == sorted(jobs)
-    assert (seen.jobs.state == JobState.PENDING).all()
+    pending = seen.jobs.job_id[seen.jobs.state == JobState.PENDING]
+    assert sorted(pending.tolist()) == sorted(jobs)
+    assert not (seen.jobs.state == JobState.RUNNING).any()
     assert (seen.unreadable, seen.claims) == (0, {})
     assert seen.texts[jobs[0]].name == "a\\nb|c"
     assert seen.texts[jobs[2]].name == "\\x1b[2Jgone"
@@ -501,26 +505,26 @@ def test_dead_controller_is_an_error_and_never_an_empty_cluster(
     """Nothing is read, nothing is taken as done; once it is back everything is there."""
     job = submit(sandbox, "-H")
     before = cluster.observe()
+    attempts = [
+        cluster.observe,
+        cluster.refresh_nodes,
+        cluster.site_factors,
+        lambda: job_now(slurm, job),
+        lambda: cluster.apply(SetSiteFactor(job_id=job, value=1, why=WHY)),
+        lambda: cluster.apply(reserve(("n1",))),
+        lambda: cluster.apply(Detach(job_id=job, why=WHY)),
+        lambda: cluster.apply(Requeue(handover_id=HANDOVER, run=Run(job, 1.0, 0), why=WHY)),
+        lambda: cluster.apply(signal(Run(job, 1.0, 0), "batch")),
+        lambda: cluster.apply(unseal()),
+    ]
     sandbox.stop_daemon("slurmctld")
     try:
-        with pytest.raises(ClusterError, match=r"squeue .*Unable to contact slurm controller"):
-            cluster.observe()
-        with pytest.raises(ClusterError):
-            cluster.refresh_nodes()
-        with pytest.raises(ClusterError):
-            cluster.site_factors()
-        for action in (
-            SetSiteFactor(job_id=job, value=1, why=WHY),
-            reserve(("n1",)),
-            Detach(job_id=job, why=WHY),
-            Requeue(handover_id=HANDOVER, run=Run(job, 1.0, 0), why=WHY),
-            signal(Run(job, 1.0, 0), "batch"),
-            unseal(),
-        ):
-            with pytest.raises(ClusterError):
-                cluster.apply(action)
-        with pytest.raises(ClusterError):
-            job_now(slurm, job)
+        # Side by side: Slurm's tools try for several seconds before they give up.
+        with ThreadPoolExecutor(len(attempts)) as threads:
+            errors = [thread.exception() for thread in [threads.submit(a) for a in attempts]]
+        assert [type(error) for error in errors] == [ClusterError] * len(attempts)
+        assert "squeue" in str(errors[0])
+        assert "Unable to contact slurm controller" in str(errors[0])
     finally:
         sandbox.start_daemon("slurmctld")
 

@@ -314,8 +314,9 @@ def test_a_reader_that_stops_reading_is_dropped(
         serving = [t for t in threading.enumerate() if t.name.startswith("control-")]
         assert serving
 
+        # Less than the time a request may take, which is another limit.
         for thread in serving:
-            thread.join(timeout=20)
+            thread.join(timeout=control.READ_S / 2)
 
         assert not any(t.is_alive() for t in serving)
 

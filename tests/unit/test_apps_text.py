@@ -15,7 +15,7 @@ from slurm_dl.apps.schedd import slurm_user_in
 from slurm_dl.apps.tables import Column, fitted
 from slurm_dl.model.errors import ClusterError, ConfigError
 
-HOSTILE = "".join(["a\x1b[31m\r\n\t\x00\x9b\u202e\u2028\ud800b", "\x7f"])
+HOSTILE = "a\x1b[31m\r\n\t\x00\x9b\u202e\u2028\ud800b\x7f"
 
 
 @given(st.text(max_size=400))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.backends.slurm.claims import LONGEST_COMMENT, ClaimReader
@@ -133,6 +133,7 @@ KEYS = st.sampled_from(["v", "sig", "to", "grace_s", "by", "model", "ack", "othe
 VALUES = JSON | st.sampled_from([1, "USR1", "batch", "steps", "job", "daemon", "m"])
 
 
+@settings(deadline=None)
 @given(st.dictionaries(KEYS, VALUES))
 def test_any_object_gives_a_claim_inside_the_bounds(fields: dict[str, object]) -> None:
     """Nothing a user writes raises, and no contract leaves the whitelist or the bounds."""
@@ -143,6 +144,7 @@ def test_any_object_gives_a_claim_inside_the_bounds(fields: dict[str, object]) -
         assert 1 <= claim.contract.grace_s <= MAX_GRACE_S
 
 
+@settings(deadline=None)
 @given(st.text(max_size=200))
 def test_any_text_gives_a_claim(comment: str) -> None:
     """No comment raises."""

@@ -248,7 +248,9 @@ def test_job_in_several_or_unknown_partitions_is_in_none() -> None:
 
 def test_unset_task_number_is_one() -> None:
     """Slurm writes 2**32 - 2 for a job that ended before it started."""
-    assert read(job(1, NumTasks="4294967294", tres_per_task="gres:gpu:1")).gpus == [2.0]
+    unset = job(1, NumTasks="4294967294", tres_per_node="N/A", tres_per_task="gres:gpu:3")
+
+    assert read(unset).gpus == [3.0]
 
 
 def test_memory_counts_only_where_slurm_tracks_it() -> None:
@@ -402,7 +404,7 @@ def test_uneven_split_is_learnt_once() -> None:
     "text",
     [
         detail(2, 4, 4),
-        detail(2, 3, 1, "\nJobId=2 Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:1"),
+        detail(2, 3, 1, "\n" + detail(2, 1, 3)),
         detail(3, 3, 1),
         detail(2, 3, 1, "Nodes=n9 CPU_IDs=0 Mem=0 GRES=gpu:0"),
         "",

@@ -3,7 +3,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.backends.slurm import words
@@ -150,6 +150,7 @@ def test_what_is_no_label_is_refused(label: str) -> None:
         words.tasks_in(label)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=40))
 def test_every_address_is_a_job_id(label: str) -> None:
     """Whatever the label is, what comes out is a plain job id or a refusal."""

@@ -1,0 +1,189 @@
+"""The daemon killed at each step of a real hand-over, and a Slurm that goes away and comes back."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from schedd import ROOT, Schedd, schedd_in, toy_steps
+
+from slurm_dl.sandbox import Sandbox
+from slurm_dl.sandbox.wait import eventually
+
+pytestmark = pytest.mark.slurm
+
+STEPS = 50
+
+
+@pytest.fixture
+def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
+    """A place for daemons on the shared cluster, none started."""
+    with schedd_in(sandbox, short_directory) as daemon:
+        yield daemon
+
+
+def _sank(daemon: Schedd, job: str) -> bool:
+    return len(daemon.audit(action="set_site_factor", job=int(job), result="ok")) > 1
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        "begun:OpenHandover",
+        "applied:Reserve",
+        "settled:Attach",
+        "begun:Signal",
+        "applied:Signal",
+        "settled:Signal",
+        "begun:Requeue",
+        "applied:Requeue",
+        "settled:MarkGone",
+        "applied:Unseal",
+        "begun:CloseHandover",
+    ],
+)
+def test_killed_during_a_hand_over(place: Schedd, point: str) -> None:
+    """No job lost, held, run twice or stopped without a signal; the next start ends what was begun."""
+    normal = place.command
+    place.command = [sys.executable, str(ROOT / "tests" / "faulty_schedd.py"), point]
+    place.start()
+    big = place.toy(16, STEPS, "--checkpoint-every", "1000", options=["--grace", "30"])
+    place.until("the large job to sink", lambda: _sank(place, big) or place.died())
+    small = [place.toy(1, 6) for _ in range(2)]
+    place.until(f"the daemon to be killed at {point}", place.died, 60)
+    assert place.process is not None
+    assert place.process.returncode == -9
+
+    place.command = normal
+    place.start()
+    for job in (*small, big):
+        place.until_state(job, "COMPLETED", within_s=120)
+
+    restarts = int(place.job(big, "Restarts")[0])
+    log = (place.home / f"slurm-{big}.out").read_text(encoding="utf-8")
+    asked = log.count("checkpoint asked for by USR1")
+    assert 1 <= restarts <= asked
+    assert toy_steps(place.home, big) == list(range(1, STEPS + 1))
+    for job in small:
+        assert toy_steps(place.home, job) == list(range(1, 7))
+        assert place.job(job, "Restarts") == ["0"]
+    place.until("nothing to be left", lambda: not place.reservations(), 10)
+    place.until("the hand-over to be closed", lambda: place.open_handovers() == 0, 10)
+
+
+def test_reconfigure_and_restart_of_slurmctld(place: Schedd) -> None:
+    """Neither makes the daemon do anything, and work goes on after."""
+    place.start()
+    first = place.toy(4, 60)
+    place.until_state(first, "RUNNING")
+    before = len(place.audit(action="set_site_factor"))
+    place.box.run(["scontrol", "reconfigure"])
+    _until_saved(place)
+    place.box.stop_daemon("slurmctld")
+    place.box.start_daemon("slurmctld")
+    place.until("the daemon to see the job again", lambda: "R" in _states(place), 60)
+
+    assert not place.audit(action="signal")
+    assert not place.audit(action="requeue")
+    # The tier it sank into and the place it got at first may have been written, nothing else.
+    assert len(place.audit(action="set_site_factor")) - before <= 2
+    second = place.toy(1, 4)
+    place.until_state(second, "COMPLETED")
+    place.until_state(first, "COMPLETED")
+
+
+def test_a_slurmctld_that_is_dead_for_half_a_minute(place: Schedd) -> None:
+    """The daemon does nothing while it cannot see, and a hand-over under way is brought to its end."""
+    place.start()
+    big = place.toy(16, 120, "--save-s", "4", options=["--grace", "60"])
+    place.until("the large job to sink", lambda: _sank(place, big))
+    _until_saved(place)
+    small = place.toy(1, 4)
+    place.until("the signal", lambda: place.audit(action="signal", result="ok"))
+    place.box.stop_daemon("slurmctld")
+    stopped_at = len(place.audit())
+    eventually(_after(30), 60, what="half a minute to pass")
+    # What was under way when slurmctld went may fail; nothing is claimed to have been done.
+    assert all(e["result"] != "ok" for e in place.audit()[stopped_at:] if e["job"])
+    place.box.start_daemon("slurmctld")
+
+    place.until_state(small, "COMPLETED", within_s=120)
+    place.until_state(big, "COMPLETED", within_s=120)
+    assert toy_steps(place.home, big) == list(range(1, 121))
+    assert len(place.audit(action="signal", result="ok")) == int(place.job(big, "Restarts")[0])
+
+
+def _after(seconds: float) -> object:
+    import time  # noqa: PLC0415 - waiting for time itself to pass, which nothing else announces
+
+    end = time.monotonic() + seconds
+    return lambda: time.monotonic() >= end
+
+
+def _states(place: Schedd) -> str:
+    return place.ask("dlqueue", check=False).stdout
+
+
+def _until_saved(place: Schedd) -> None:
+    """Wait until slurmctld has written its jobs down; it may forget younger ones when it ends."""
+    state = place.box.directory / "state" / "job_state"
+    began = state.stat().st_mtime if state.exists() else 0.0
+    place.until("slurmctld to save its state", lambda: state.stat().st_mtime > began, 60)
+
+
+def test_a_restarted_daemon_keeps_the_service(place: Schedd) -> None:
+    """Killed and started again, the ledger equals Slurm's run time within a poll."""
+    place.start()
+    job = place.toy(2, 60)
+    place.until_state(job, "RUNNING")
+    place.until("some service", lambda: place.attained_gpu_s(job) > 4)
+    had = place.attained_gpu_s(job)
+    place.kill()
+    place.start()
+    assert place.attained_gpu_s(job) >= had
+    place.until_state(job, "COMPLETED")
+
+    def agrees() -> bool:
+        h, m, s = place.job(job, "RunTime")[0].split(":")
+        run_s = int(h) * 3600 + int(m) * 60 + int(s)
+        return abs(place.attained_gpu_s(job) - 2 * run_s) <= 2
+
+    place.until("the ledger to agree with Slurm", agrees, 10)
+
+
+def test_idle_polls_cost_three_rpcs_at_most_and_write_nothing(place: Schedd) -> None:
+    """Counted by slurmctld itself, over polls in which no job changes its tier."""
+    place.configure(daemon={"poll_s": 1, "fast_poll_s": 0.5, "nodes_every_s": 3600})
+    place.start()
+    held = [place.toy(16, 400, options=["--no-preempt"])]
+    held += [place.toy(1, 4, options=["--no-preempt"]) for _ in range(3)]
+    place.until("the wall to sink", lambda: _sank(place, held[0]))
+    cycles = _cycles(place)
+    place.box.run(["sdiag", "--reset"])
+    place.until("ten polls", lambda: _cycles(place) >= cycles + 10, 30)
+    report = place.box.run(["sdiag"]).stdout
+    polls = _cycles(place) - cycles
+
+    counts = _rpcs(report)
+    reads = sum(n for name, n in counts.items() if "STATS" not in name and "PING" not in name)
+    assert counts["REQUEST_JOB_INFO"] >= polls - 1
+    assert "REQUEST_UPDATE_JOB" not in counts
+    assert reads <= 3 * polls, counts
+
+
+def _cycles(place: Schedd) -> int:
+    import json  # noqa: PLC0415
+
+    return int(json.loads(place.ask("dlctl", "status", "--json").stdout)["cycles"])
+
+
+def _rpcs(report: str) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    section = report.partition("Remote Procedure Call statistics by message type")[2]
+    for line in section.partition("Remote Procedure Call statistics by user")[0].splitlines():
+        words = line.split()
+        if words and words[0].startswith(("REQUEST_", "MESSAGE_")):
+            counts[words[0]] = int(line.partition("count:")[2].split()[0])
+    return counts
