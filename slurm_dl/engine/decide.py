@@ -65,7 +65,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
             notes[JobId(int(jobs.job_id[row]))] = WAITS_FOR[Held(int(jobs.held[row]))]
     ignored = unhonoured(snap, ranked, settings.band_width)
     for job_id in ignored:
-        notes.setdefault(job_id, "Slurm leaves its SiteFactor out (was its priority set by hand?)")
+        notes[job_id] = "Slurm leaves its SiteFactor out (was its priority set by hand?)"
     return Plan(
         tier=_only(order.tier, rank >= 0),
         rank=rank,

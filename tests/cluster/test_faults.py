@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -45,7 +47,7 @@ def _sank(daemon: Schedd, job: str) -> bool:
     ],
 )
 def test_killed_during_a_hand_over(place: Schedd, point: str) -> None:
-    """No job lost, held, run twice or stopped without a signal; the next start ends what was begun."""
+    """No job lost, held, run twice or stopped without a signal; what was begun is ended."""
     normal = place.command
     place.command = [sys.executable, str(ROOT / "tests" / "faulty_schedd.py"), point]
     place.start()
@@ -95,7 +97,7 @@ def test_reconfigure_and_restart_of_slurmctld(place: Schedd) -> None:
 
 
 def test_a_slurmctld_that_is_dead_for_half_a_minute(place: Schedd) -> None:
-    """The daemon does nothing while it cannot see, and a hand-over under way is brought to its end."""
+    """The daemon does nothing while it cannot see, and ends a hand-over under way afterwards."""
     place.start()
     big = place.toy(16, 120, "--save-s", "4", options=["--grace", "60"])
     place.until("the large job to sink", lambda: _sank(place, big))
@@ -115,9 +117,8 @@ def test_a_slurmctld_that_is_dead_for_half_a_minute(place: Schedd) -> None:
     assert len(place.audit(action="signal", result="ok")) == int(place.job(big, "Restarts")[0])
 
 
-def _after(seconds: float) -> object:
-    import time  # noqa: PLC0415 - waiting for time itself to pass, which nothing else announces
-
+def _after(seconds: float) -> Callable[[], bool]:
+    """A predicate that holds once *seconds* have passed: nothing else tells of it."""
     end = time.monotonic() + seconds
     return lambda: time.monotonic() >= end
 
@@ -174,8 +175,6 @@ def test_idle_polls_cost_three_rpcs_at_most_and_write_nothing(place: Schedd) -> 
 
 
 def _cycles(place: Schedd) -> int:
-    import json  # noqa: PLC0415
-
     return int(json.loads(place.ask("dlctl", "status", "--json").stdout)["cycles"])
 
 

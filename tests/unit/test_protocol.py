@@ -141,8 +141,16 @@ class Preemption_(RuleBasedStateMachine):  # noqa: N801 - shown in hypothesis' r
         save_s=st.integers(1, 20),
     )
     def submit(
-        self, n_nodes: int, share: int, work_s: int, opted_in: bool, on_signal: str, save_s: int
+        self,
+        *,
+        n_nodes: int,
+        share: int,
+        work_s: int,
+        opted_in: bool,
+        on_signal: str,
+        save_s: int,
     ) -> None:
+        """A user queues a job."""
         by = "job" if on_signal == "requeue_itself" else "daemon"
         self.cluster.submit(
             n_nodes * share,
@@ -156,6 +164,7 @@ class Preemption_(RuleBasedStateMachine):  # noqa: N801 - shown in hypothesis' r
     @precondition(lambda self: self.cluster.jobs)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
+        """A user ends a job."""
         job_id = data.draw(st.sampled_from(sorted(self.cluster.jobs)))
         if self.cluster.jobs[job_id].state in (JobState.PENDING, JobState.RUNNING):
             self.cancelled.add(job_id)
@@ -163,16 +172,19 @@ class Preemption_(RuleBasedStateMachine):  # noqa: N801 - shown in hypothesis' r
 
     @rule(seconds=st.integers(1, 15))
     def pass_time(self, seconds: int) -> None:
+        """Time passes without the daemon."""
         self.cluster.advance(seconds)
 
     @rule(times=st.integers(1, 8))
     def run_daemon(self, times: int) -> None:
+        """The daemon runs for a while."""
         for _ in range(times):
             self.daemon.cycle()
             self.cluster.advance(2)
 
     @rule(points=st.integers(0, 25))
     def kill_daemon(self, points: int) -> None:
+        """The daemon dies after that many steps, if it gets that far."""
         try:
             for _ in range(4):
                 self.daemon.cycle(points)
@@ -184,18 +196,22 @@ class Preemption_(RuleBasedStateMachine):  # noqa: N801 - shown in hypothesis' r
 
     @rule(kind=st.sampled_from([Reserve, Attach, Signal, Requeue, Unseal, SetSiteFactor]))
     def slurm_will_refuse(self, kind: type[ClusterAction]) -> None:
+        """The next action of this kind fails."""
         self.cluster.fail.append(kind)
 
     @rule()
     def slurm_goes_or_comes(self) -> None:
+        """Slurmctld stops or starts to answer."""
         self.cluster.down = not self.cluster.down
 
     @invariant()
     def nothing_is_over_allocated(self) -> None:
+        """No node gives more GPUs than it has."""
         assert min(self.cluster._free()) >= 0
 
     @invariant()
     def who_did_not_opt_in_was_left_alone(self) -> None:
+        """No signal and no requeue without a contract, and never too many."""
         for job in self.cluster.jobs.values():
             if job.contract is None:
                 assert not job.signals
@@ -203,6 +219,7 @@ class Preemption_(RuleBasedStateMachine):  # noqa: N801 - shown in hypothesis' r
             assert job.restarts <= LIMITS.max_preemptions + 1
 
     def teardown(self) -> None:
+        """Check that all ends well, and clean up."""
         try:
             self._settle()
         finally:
@@ -210,7 +227,7 @@ class Preemption_(RuleBasedStateMachine):  # noqa: N801 - shown in hypothesis' r
             shutil.rmtree(self.dir)
 
     def _settle(self) -> None:
-        """Left in peace, everything ends: jobs, hand-overs, reservations; and the books are right."""
+        """Left in peace, everything ends: jobs, hand-overs, reservations."""
         self.cluster.down = False
         self.cluster.fail.clear()
         for _ in range(600):
@@ -393,9 +410,7 @@ def test_a_signal_that_may_have_been_sent_is_followed_through(tmp_path: Path) ->
 
     cluster.apply = die_after_signal  # type: ignore[method-assign]
     with pytest.raises(Killed):
-        for _ in range(20):
-            daemon.cycle()
-            cluster.advance(2)
+        _run_to_end(cluster, daemon)
     cluster.apply = original  # type: ignore[method-assign]
     daemon.store.close()
     for job in cluster.jobs.values():

@@ -5,8 +5,11 @@ from typing import Any
 import pytest
 
 from slurm_dl.backends.slurm.claims import ClaimReader
+from slurm_dl.backends.slurm.cluster import SlurmCluster
+from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.holdings import Holdings
-from slurm_dl.backends.slurm.read_jobs import _CHUNK, JOB_FIELDS, JobReader, JobTable
+from slurm_dl.backends.slurm.job_table import JobTable
+from slurm_dl.backends.slurm.read_jobs import _CHUNK, JOB_FIELDS, JobReader
 from slurm_dl.backends.slurm.read_nodes import (
     NODE_FIELDS,
     ReservationSeen,
@@ -22,7 +25,6 @@ from slurm_dl.backends.slurm.versions import (
     Release,
     no_preemption,
     parse_release,
-    traits,
     unsupported,
 )
 from slurm_dl.model.errors import ClusterError
@@ -421,6 +423,34 @@ def test_split_that_does_not_add_up_is_not_believed(text: str) -> None:
     assert holdings.unknown(table) == []
 
 
+class Details(Slurm):
+    """Knows the splits of the jobs it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, ...]] = []
+
+    def run(self, tool: str, *args: str) -> str:
+        """The details of the one job named, or of all."""
+        self.asked.append((tool, *args))
+        which = args[4:] or ("2", "3", "4")
+        return "".join(detail(int(job_id), 3, 1) for job_id in which)
+
+
+@pytest.mark.parametrize(("starting", "calls"), [((2, 3), 2), ((2, 3, 4), 1)])
+def test_splits_cost_one_call_a_poll(starting: tuple[int, ...], calls: int) -> None:
+    """A few jobs are asked for one by one in successive polls, many in one dump."""
+    slurm = Details()
+    cluster = SlurmCluster(slurm, max_grace_s=600)
+    table = read(*(job(job_id) | UNEVEN for job_id in starting))
+
+    for poll in range(1, calls + 2):
+        cluster._learn_splits(table)
+        assert len(slurm.asked) == min(poll, calls)
+
+    assert split(cluster._holdings, table) == [3, 1] * len(starting)
+    assert all(call[0] == "scontrol" for call in slurm.asked)
+
+
 def test_cpus_and_memory_are_split_without_loss() -> None:
     """What a job holds in all is what it holds on its nodes together."""
     held = Holdings().allocations(read(job(2) | UNEVEN), site())
@@ -448,7 +478,5 @@ def test_releases_are_compared_by_number() -> None:
     assert "26.11.0 is outside" in unsupported(Release(26, 11, 0))
     assert "loses its GPUs" in no_preemption(Release(23, 2, 1))
     assert no_preemption(Release(23, 2, 2)) == no_preemption(Release(22, 5, 8)) == ""
-    assert traits(Release(23, 2, 7)).gres_prefix == "gres:"
-    assert traits(Release(26, 5, 5)).gres_prefix == "gres/"
     with pytest.raises(ClusterError, match="no Slurm version"):
         parse_release("(null)")

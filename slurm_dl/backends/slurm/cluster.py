@@ -2,7 +2,8 @@
 
 What it costs slurmctld in RPCs (measured on 22.05.8 with sdiag): an `observe` is one squeue, two
 RPCs; one more while reservations are watched; one more in a poll in which jobs have started that
-asked for GPUs in all on several nodes. `refresh_nodes` is four and is not part of a poll.
+asked for GPUs in all on several nodes. `refresh_nodes` is three, the first time five; it is not
+part of a poll.
 """
 
 from __future__ import annotations
@@ -10,13 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 
-import numpy as np
-
 from slurm_dl.backends.slurm.act import Actor
 from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.holdings import Holdings
-from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, JobReader, JobTable, queue_arguments
+from slurm_dl.backends.slurm.job_table import JobTable
+from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, JobReader, queue_arguments
 from slurm_dl.backends.slurm.read_nodes import (
     ReservationSeen,
     Site,
@@ -32,7 +32,6 @@ from slurm_dl.backends.slurm.release_all import site_factors
 from slurm_dl.backends.slurm.versions import Release, no_preemption
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Jobs
 from slurm_dl.model.plan import ClusterAction
 from slurm_dl.model.snapshot import Observed, Reservation
 
@@ -113,7 +112,7 @@ class SlurmCluster:
         self._learn_splits(table)
         labels = {job: text.label for job, text in table.texts.items()}
         self._actor.know(labels, no_preemption=no_preemption(site.config.release))
-        jobs = self._columns(table)
+        jobs = table.columns(self._gpu_types)
         return Observed(
             now_s=now_s,
             jobs=jobs,
@@ -186,30 +185,3 @@ class SlurmCluster:
             # It may just have ended. Until it is known the job counts as spread evenly.
             return
         self._holdings.learn(detail, table, rows)
-
-    def _columns(self, table: JobTable) -> Jobs:
-        types = self._gpu_types
-        for gpu_type in dict.fromkeys(table.gpu_type):
-            if gpu_type:
-                types.setdefault(gpu_type, len(types))
-        return Jobs(
-            job_id=np.array(table.job_id, np.int64),
-            state=np.array(table.state, np.int8),
-            held=np.array(table.held, np.int8),
-            partition=np.array(table.partition, np.int16),
-            uid=np.array(table.uid, np.int64),
-            tasks=np.array(table.tasks, np.int32),
-            n_nodes=np.array(table.n_nodes, np.int32),
-            gpus=np.array(table.gpus, np.float64),
-            gpu_type=np.array([types.get(t, -1) for t in table.gpu_type], np.int16),
-            cpus=np.array(table.cpus, np.int32),
-            mem_mb=np.array(table.mem_mb, np.int64),
-            submit_s=np.array(table.submit_s, np.float64),
-            start_s=np.array(table.start_s, np.float64),
-            end_s=np.array(table.end_s, np.float64),
-            limit_s=np.array(table.limit_s, np.float64),
-            restarts=np.array(table.restarts, np.int32),
-            priority=np.array(table.priority, np.int64),
-            requeueable=np.array(table.requeueable, np.bool_),
-            exclusive=np.array(table.exclusive, np.bool_),
-        )

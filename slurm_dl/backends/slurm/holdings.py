@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from slurm_dl.backends.slurm.read_jobs import JobTable
+from slurm_dl.backends.slurm.job_table import JobTable
 from slurm_dl.backends.slurm.read_nodes import Site, expand
 from slurm_dl.backends.slurm.tres import parse_gres
 from slurm_dl.model.errors import ClusterError

@@ -9,13 +9,12 @@ A record with a field that is not of its type is left out and counted, never gue
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from slurm_dl.backends.slurm.claims import CLAIM_KEY, ClaimReader
 from slurm_dl.backends.slurm.command import printable
+from slurm_dl.backends.slurm.job_table import JobTable
 from slurm_dl.backends.slurm.read_nodes import Site
 from slurm_dl.backends.slurm.records import (
     none_readable,
@@ -25,7 +24,7 @@ from slurm_dl.backends.slurm.records import (
 )
 from slurm_dl.backends.slurm.tres import Request, job_request
 from slurm_dl.backends.slurm.words import epoch_s, held, job_state, limit_s, tasks_in
-from slurm_dl.model.contract import NO_CLAIM, Claim
+from slurm_dl.model.contract import NO_CLAIM
 from slurm_dl.model.handover import RESERVATION_PREFIX
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
@@ -110,59 +109,6 @@ class _Memo(dict[str, _V], Generic[_V]):
     def forget(self) -> None:
         if len(self) > _MOST_REMEMBERED:
             self.clear()
-
-
-@dataclass(slots=True, kw_only=True)
-class JobTable:
-    """The readable records of one squeue call, as lists of one length; see `Jobs`.
-
-    Attributes:
-        gpu_type: Name of the type; empty for any.
-        nodes: Node list of each job that holds nodes; empty for the others.
-        even: The GPUs are known to be spread evenly over the nodes.
-        unreadable: Records left out.
-    """
-
-    job_id: list[int]
-    state: list[JobState]
-    held: list[Held]
-    partition: list[int]
-    uid: list[int]
-    tasks: list[int]
-    n_nodes: list[int]
-    gpus: list[float]
-    gpu_type: list[str]
-    cpus: list[int]
-    mem_mb: list[int]
-    submit_s: list[float]
-    start_s: list[float]
-    end_s: list[float]
-    limit_s: list[float]
-    restarts: list[int]
-    priority: list[int]
-    requeueable: list[bool]
-    exclusive: list[bool]
-    nodes: list[str]
-    even: list[bool]
-    claims: dict[JobId, Claim]
-    texts: dict[JobId, JobText]
-    reserved: dict[JobId, str]
-    unreadable: int = 0
-
-    def extend(self, more: JobTable) -> None:
-        """Add the records of *more* behind these."""
-        for name in _TABLE_LISTS:
-            getattr(self, name).extend(getattr(more, name))
-        self.claims.update(more.claims)
-        self.texts.update(more.texts)
-        self.reserved.update(more.reserved)
-
-
-_TABLE_LISTS = tuple(
-    f.name
-    for f in dataclasses.fields(JobTable)
-    if f.name not in {"claims", "texts", "reserved", "unreadable"}
-)
 
 
 def queue_arguments(fields: Sequence[str], nonce: str) -> tuple[str, ...]:

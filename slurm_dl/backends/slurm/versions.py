@@ -1,7 +1,6 @@
-"""What differs between Slurm releases, as one table keyed on (year, month).
+"""Slurm's releases: which are supported, and under which nothing may be preempted.
 
-Only what the present code needs is listed. Everything else is read leniently: the parsers take
-the spellings of all releases.
+How they spell things is not asked here: the parsers take the spellings of all of them.
 """
 
 from __future__ import annotations
@@ -27,23 +26,6 @@ class Release:
         return f"{self.major}.{self.minor:02}.{self.patch}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traits:
-    """What a release line does in its own way.
-
-    Attributes:
-        gres_prefix: How it begins a GRES in a job's TRES-per-something fields.
-    """
-
-    gres_prefix: str
-
-
-_TRAITS: dict[tuple[int, int], Traits] = {
-    (22, 5): Traits(gres_prefix="gres:"),
-    (23, 11): Traits(gres_prefix="gres/"),
-}
-"""By the first release line in which it is so; later lines inherit."""
-
 _NO_PREEMPTION = {
     Release(23, 2, 0): "a requeued job loses its GPUs; upgrade to 23.02.2 before preempting",
     Release(23, 2, 1): "a requeued job loses its GPUs; upgrade to 23.02.2 before preempting",
@@ -62,12 +44,6 @@ def parse_release(text: str) -> Release:
         raise ClusterError(msg)
     major, minor, patch = found.groups(default="0")
     return Release(int(major), int(minor), int(patch))
-
-
-def traits(release: Release) -> Traits:
-    """What is special about *release*; the newest known line stands for all later ones."""
-    lines = [line for line in sorted(_TRAITS) if line <= (release.major, release.minor)]
-    return _TRAITS[lines[-1] if lines else min(_TRAITS)]
 
 
 def unsupported(release: Release) -> str:

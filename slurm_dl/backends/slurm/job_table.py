@@ -1,0 +1,97 @@
+"""The queue on its way from text to columns: lists, because their length is not known before."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_dl.model.contract import Claim
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Held, Jobs, JobState
+from slurm_dl.model.snapshot import JobText
+
+
+@dataclass(slots=True, kw_only=True)
+class JobTable:
+    """The readable records of one squeue call, as lists of one length; see `Jobs`.
+
+    Attributes:
+        gpu_type: Name of the type; empty for any.
+        nodes: Node list of each job that holds nodes; empty for the others.
+        even: The GPUs are known to be spread evenly over the nodes.
+        unreadable: Records left out.
+    """
+
+    job_id: list[int]
+    state: list[JobState]
+    held: list[Held]
+    partition: list[int]
+    uid: list[int]
+    tasks: list[int]
+    n_nodes: list[int]
+    gpus: list[float]
+    gpu_type: list[str]
+    cpus: list[int]
+    mem_mb: list[int]
+    submit_s: list[float]
+    start_s: list[float]
+    end_s: list[float]
+    limit_s: list[float]
+    restarts: list[int]
+    priority: list[int]
+    requeueable: list[bool]
+    exclusive: list[bool]
+    nodes: list[str]
+    even: list[bool]
+    claims: dict[JobId, Claim]
+    texts: dict[JobId, JobText]
+    reserved: dict[JobId, str]
+    unreadable: int = 0
+
+    def extend(self, more: JobTable) -> None:
+        """Add the records of *more* behind these."""
+        for name in _TABLE_LISTS:
+            getattr(self, name).extend(getattr(more, name))
+        self.claims.update(more.claims)
+        self.texts.update(more.texts)
+        self.reserved.update(more.reserved)
+
+    def columns(self, type_row: dict[str, int]) -> Jobs:
+        """The jobs as the engine wants them.
+
+        Args:
+            type_row: Index of each GPU type; new ones are added to it.
+        """
+        for gpu_type in dict.fromkeys(self.gpu_type):
+            if gpu_type:
+                type_row.setdefault(gpu_type, len(type_row))
+        return Jobs(
+            job_id=np.array(self.job_id, np.int64),
+            state=np.array(self.state, np.int8),
+            held=np.array(self.held, np.int8),
+            partition=np.array(self.partition, np.int16),
+            uid=np.array(self.uid, np.int64),
+            tasks=np.array(self.tasks, np.int32),
+            n_nodes=np.array(self.n_nodes, np.int32),
+            gpus=np.array(self.gpus, np.float64),
+            gpu_type=np.array([type_row.get(t, -1) for t in self.gpu_type], np.int16),
+            cpus=np.array(self.cpus, np.int32),
+            mem_mb=np.array(self.mem_mb, np.int64),
+            submit_s=np.array(self.submit_s, np.float64),
+            start_s=np.array(self.start_s, np.float64),
+            end_s=np.array(self.end_s, np.float64),
+            limit_s=np.array(self.limit_s, np.float64),
+            restarts=np.array(self.restarts, np.int32),
+            priority=np.array(self.priority, np.int64),
+            requeueable=np.array(self.requeueable, np.bool_),
+            exclusive=np.array(self.exclusive, np.bool_),
+        )
+
+
+_TABLE_LISTS = tuple(
+    f.name
+    for f in dataclasses.fields(JobTable)
+    if f.name not in {"claims", "texts", "reserved", "unreadable"}
+)
