@@ -156,8 +156,9 @@ class Arm:
         )
         if self._daemon is not None:
             self._read_audit(self._daemon.audit_log, names)
-        for row in rows:
-            self._note(row)
+        ended = [name for row in rows for name in self._note(row)]
+        if ended:
+            self._tell("end", f"{', '.join(ended)} finished")
         return rows
 
     def _by_slurm(self) -> Iterator[_Seen]:
@@ -200,7 +201,8 @@ class Arm:
         when_s = (at_s or time.time()) - self._began_s
         self._events.append(Event(at_s=when_s, kind=kind, text=text))
 
-    def _note(self, row: Row) -> None:
+    def _note(self, row: Row) -> Iterator[str]:
+        """Take up what has become of a job since the last look; its name if it has just ended."""
         before = self._states.get(row.job_id)
         self._states[row.job_id] = row.state
         this_run = row.job_id, row.restarts
@@ -215,8 +217,10 @@ class Arm:
                 steps = self._trainings[row.name].steps
                 text = f"{row.name} resumes at step {runs[-1].from_step} of {steps}"
                 self._tell("resume", text, runs[-1].at_s)
-        if row.state in {"CD", "F"} and before not in {"CD", "F", None}:
-            self._tell("end", f"{row.name} {'finished' if row.state == 'CD' else 'FAILED'}")
+        if row.state == "CD" and before != "CD":
+            yield row.name
+        elif row.state not in {"PD", "CD", *_HOLDING} and before != row.state:
+            self._tell("end", f"{row.name} FAILED ({row.state})")
 
     def _read_audit(self, path: Path, names: dict[int, str]) -> None:
         """Take up the lines that dlschedd has added since the last look."""

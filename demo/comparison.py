@@ -21,9 +21,9 @@ from slurm_dl.report.metrics import Summary, summarise
 FOOTNOTE = (
     "JCT: from submission to the end. p95: nearest rank. Utilisation: GPU-seconds of all runs /"
     f" ({GPUS} GPUs x makespan). Lost: for each preemption its GPUs x (from the signal to the end"
-    " of the run + work done again + from the next start until the checkpoint is loaded)."
-    " Preempting takes as many seconds here as on a real cluster, while jobs last seconds instead"
-    " of hours: its price is overstated."
+    " of the run + work done again + from the next start until the checkpoint is loaded); GPUs"
+    " that idle meanwhile show in the utilisation. Preempting takes as many seconds here as on a"
+    " real cluster, while jobs last seconds instead of hours: its price is overstated."
 )
 
 
@@ -139,7 +139,12 @@ def _arm(numbers: Numbers | None) -> dict[str, object] | None:
         return None
     return {
         **_finite(dataclasses.asdict(numbers.all_jobs)),
-        "short_jobs": _finite(dataclasses.asdict(numbers.short_jobs)),
+        # The rest of a summary concerns the cluster as a whole.
+        "short_jobs": {
+            name: value
+            for name, value in _finite(dataclasses.asdict(numbers.short_jobs)).items()
+            if name in {"jobs", "completed"} or name.endswith("_jct_s")
+        },
     }
 
 

@@ -22,8 +22,8 @@ _STYLE: Final = {"preempt": "yellow", "resume": "cyan", "end": "dim"}
 _LETTER_STYLE: Final = {"R": "green", "PD": "", "CG": "dim"}
 _LEAST_ROWS: Final = 5
 _LEAST_EVENTS: Final = 4
-# Title, note, two headings, the strip, and the lines between them.
-_FIXED_LINES: Final = 12
+# Title, note, the strip, the heading of the events, three empty lines, and one to spare.
+_FIXED_LINES: Final = 9
 _WIDE: Final = 100
 
 
@@ -128,8 +128,11 @@ def summary(frame: Frame) -> str:
 def draw(frame: Frame, note: str, *, width: int, height: int) -> RenderableType:
     """The whole picture, for a terminal of this size."""
     spare = max(_LEAST_ROWS + _LEAST_EVENTS, height - _FIXED_LINES)
-    event_lines = max(_LEAST_EVENTS, spare // 3)
-    row_lines = spare - event_lines
+    waiting_or_running = frame.count(*_ORDER)
+    row_lines = min(
+        spare - max(_LEAST_EVENTS, spare // 3), max(_LEAST_ROWS, waiting_or_running + 2)
+    )
+    event_lines = spare - row_lines
     return Group(
         Text.assemble((f" {frame.arm} ", "reverse bold"), f" {frame.at_s:4.0f} s ", summary(frame)),
         Text(note, style="dim", no_wrap=True, overflow="ellipsis"),
@@ -170,7 +173,8 @@ def _colour(name: str) -> str:
 def _queue(frame: Frame, lines: int, *, wide: bool) -> RenderableType:
     live = [row for row in frame.rows if row.state in _ORDER]
     live.sort(key=_place)
-    shown = live if len(live) <= lines - 1 else live[: lines - 2]
+    # One line is the heading, the last one says what is left out.
+    shown = live[: lines - 2]
     table = Table(
         box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False
     )

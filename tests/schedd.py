@@ -190,10 +190,12 @@ class Schedd:
         self.until(f"job {job} to be {states}", lambda: self.state(job) in states, within_s)
 
     def reservations(self) -> list[str]:
-        """Names of our reservations that Slurm lists."""
+        """Names of our reservations that keep nodes; Slurm lists lapsed ones for a while."""
         text = self.box.run(["scontrol", "-o", "show", "reservations"]).stdout
         names = [
-            line.partition(" ")[0].removeprefix("ReservationName=") for line in text.splitlines()
+            line.partition(" ")[0].removeprefix("ReservationName=")
+            for line in text.splitlines()
+            if "State=ACTIVE" in line
         ]
         return [n for n in names if n.startswith("slurm_dl_")]
 

@@ -60,6 +60,7 @@ def victims(snap: Snapshot, limits: Preemption) -> Victims:
     left_s = jobs.start_s[rows] + jobs.limit_s[rows] - now_s
     since_s = now_s - memory.last_preempted_s[rows]
     preempted = memory.preemptions[rows]
+    gpus = jobs.gpus[rows]
     reasons = []
     for i, row in enumerate(rows.tolist()):
         job_id = JobId(int(jobs.job_id[row]))
@@ -69,6 +70,8 @@ def victims(snap: Snapshot, limits: Preemption) -> Victims:
             reason = "it has not opted in to preemption"
         elif not jobs.requeueable[row]:
             reason = "Slurm may not requeue it (--no-requeue, not a batch job, or a het job)"
+        elif gpus[i] != int(gpus[i]):
+            reason = "it shares a GPU with other jobs"
         elif job_id in busy:
             reason = "it is part of a hand-over already"
         elif contract.grace_s > limits.max_grace_s:

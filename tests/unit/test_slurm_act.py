@@ -56,6 +56,9 @@ class Script(Slurm):
                 msg = "scontrol ping failed"
                 raise ClusterError(msg)
             return ""
+        if self.refused.get("now") and "EndTime=now" in args:
+            msg = "scontrol update refused"
+            raise ClusterError(msg)
         if self.refused.get(args[0].partition("=")[0].strip("-")):
             msg = f"{tool} {args[0]} refused"
             raise ClusterError(msg)
@@ -140,15 +143,20 @@ def test_existing_reservation_is_success_only_if_it_is_there() -> None:
     assert slurm.done == []
 
 
-def test_reservation_in_use_is_shortened_and_a_missing_one_is_done() -> None:
-    """In use: it is to end soon. Not there: nothing to do. Neither is an error."""
+def test_reservation_in_use_is_ended_and_a_missing_one_is_done() -> None:
+    """In use: it ends now, or within seconds. Not there: nothing to do. None is an error."""
     slurm = Script(delete=True)
     apply(slurm, UNSEAL)
     assert slurm.done == []
 
     slurm.reservations = STANDING
     apply(slurm, UNSEAL)
-    assert slurm.done == ["scontrol update ReservationName=slurm_dl_4 EndTime=now+5"]
+    assert slurm.done == ["scontrol update ReservationName=slurm_dl_4 EndTime=now"]
+
+    young = Script(delete=True, now=True)
+    young.reservations = STANDING
+    apply(young, UNSEAL)
+    assert young.done == ["scontrol update ReservationName=slurm_dl_4 EndTime=now+5"]
 
 
 @pytest.mark.parametrize(

@@ -214,6 +214,7 @@ def test_the_one_outside_the_target_goes_before_the_one_inside() -> None:
 PROTECTED = {
     "opted in": {"contract": None},
     "may not requeue": {"requeueable": False},
+    "shares a GPU": {"gpus": 15.5},
     "minimum quantum": {"ran_s": 99.0},
     "most allowed": {"preemptions": 5},
     "preempted less than": {"preempted_s": build.NOW_S - 50},
@@ -227,7 +228,7 @@ def test_every_protection_protects_and_says_why() -> None:
     for words, change in PROTECTED.items():
         big = build.running(
             1,
-            16,
+            float(change.get("gpus", 16)),  # type: ignore[arg-type]
             n_nodes=4,
             ran_s=float(change.get("ran_s", 5000.0)),  # type: ignore[arg-type]
             requeueable=bool(change.get("requeueable", True)),
