@@ -1,81 +1,159 @@
-# Everything a person or a CI machine runs. On Debian 12 only git and this checkout are assumed:
-# what is missing is installed, as root from Debian's packages, the rest into ./.venv.
+# What a person or a CI machine runs. On Debian 12 only git and this checkout are assumed: Slurm is
+# installed from Debian's packages if it is missing (as root), everything else goes into .venv.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
-.DEFAULT_GOAL := help
-.DELETE_ON_ERROR:
-# pip and dpkg know no two callers at a time.
+.ONESHELL:
+# apt and pip allow one caller at a time, and the tests share two cores.
 .NOTPARALLEL:
+.DEFAULT_GOAL := help
 
-VENV := .venv
-BIN := $(VENV)/bin
-TORCH_VENV := .venv-torch
-TORCH_STAMP := $(TORCH_VENV)/.tried
-# CPU-only. Plain "torch" would bring several GB of CUDA libraries.
-TORCH := torch==2.13.0
-CHECKED := slurm_dl benchmarks demo examples tests
+BIN := .venv/bin
+TORCH_PYTHON := .venv-torch/bin/python
+# Plain "torch" would bring gigabytes of CUDA libraries. A build of another name can be given on
+# the command line, or a Python that has one in SLURM_DL_TORCH_PYTHON.
+TORCH := torch==2.13.0+cpu
+PACKAGES := slurmctld slurmd slurm-client munge python3-venv ca-certificates
+
+# Cheap ones first; what lies elsewhere comes last and is not run twice.
+TESTS := tests/unit tests/contract tests/cli tests
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
+# Slurm's daemons are not on every user's path.
+export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 
-# Three tries, as mirrors are away for a moment now and then.
-define retry
-try() { for pause in 5 20 0; do "$$@" && return 0; \
-	if [[ $$pause != 0 ]]; then echo "failed, again in $$pause s: $$*" >&2; sleep $$pause; fi; \
-	done; return 1; }; try
+# Mirrors are away for a moment now and then.
+define RETRY
+retry() {
+	local pause
+	for pause in 5 20; do
+		"$$@" && return
+		echo "make: failed, once more in $$pause s: $$*" >&2
+		sleep $$pause
+	done
+	"$$@"
+}
+endef
+
+# A Python that is new enough and can make virtual environments; nothing if there is none.
+define FIND_PYTHON
+find_python() {
+	local name
+	for name in $${PYTHON:-python3 python3.13 python3.12 python3.11}; do
+		if "$$name" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' \
+			2>/dev/null; then
+			command -v "$$name"
+			return
+		fi
+	done
+}
 endef
 
 .PHONY: help
 help: ## Say what there is
-	@grep -E '^[a-z-]+:.* ## ' $(MAKEFILE_LIST) | sed -E 's/:.* ## /\t/' | \
-	while IFS=$$'\t' read -r name what; do printf '  make %-10s %s\n' "$$name" "$$what"; done
+	@echo "On Debian 12, in this directory:"
+	sed -nE 's/^([a-z]+):.* ## (.*)/\1\t\2/p' Makefile |
+	while IFS=$$'\t' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
 
 .PHONY: demo
-demo: system venv ## A private Slurm, one workload with and without slurm_dl, a comparison
-	@$(BIN)/python -m demo $(DEMO)
+demo: system venv ## A private Slurm, one workload without and with slurm_dl, a comparison
+	@exec $(BIN)/python -m demo $(DEMO)
 
 .PHONY: test
-test: system venv torch lint ## Everything: linters, types, layers, all tests, on real Slurm too
-	@if [[ -n "$${CI:-}" || -e $(TORCH_VENV)/.works ]]; then \
-	export SLURM_DL_TORCH_PYTHON=$${SLURM_DL_TORCH_PYTHON:-$(CURDIR)/$(TORCH_VENV)/bin/python}; fi; \
-	exec $(BIN)/python -m pytest --durations=15 $(PYTEST)
+test: system venv lint torch ## Everything: linters, types, layers and all tests (root)
+	@if [[ -z "$${SLURM_DL_TORCH_PYTHON:-}" ]] &&
+		{ [[ -n "$${CI:-}" ]] || $(TORCH_PYTHON) -c 'import torch' 2>/dev/null; }; then
+		# On CI the test of a real training must run: without torch it fails.
+		export SLURM_DL_TORCH_PYTHON=$(CURDIR)/$(TORCH_PYTHON)
+	fi
+	exec $(BIN)/python -m pytest --durations=15 $(TESTS) $(PYTEST)
 
 .PHONY: unit
-unit: venv ## The fast tests: no Slurm, no wheel
-	@$(BIN)/python -m pytest -q tests/unit tests/contract -m "not slurm and not wheel" $(PYTEST)
+unit: venv ## The fast tests, without Slurm; any user
+	@exec $(BIN)/python -m pytest -q tests/unit tests/contract -m "not slurm and not wheel" $(PYTEST)
 
 .PHONY: lint
-lint: venv ## ruff, mypy, import-linter
-	$(BIN)/ruff check
+lint: venv ## ruff, mypy and import-linter
+	@$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	layers=$$($(BIN)/lint-imports --no-cache 2>&1) || { echo "$$layers" >&2; exit 1; }
+	tail -n 1 <<<"$$layers"
 
 .PHONY: format
-format: venv ## Put the code into its form
-	$(BIN)/ruff check --fix
+format: venv ## Bring the code into its form
+	@$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 .PHONY: bench
-bench: system venv ## Speed and memory, at 10,000 GPUs; 10 minutes
-	$(BIN)/python benchmarks/bench_plan.py
+bench: system venv ## Speed and memory at 10,000 GPUs, 10 minutes (root)
+	@$(BIN)/python benchmarks/bench_plan.py
 	$(BIN)/python benchmarks/bench_poll.py
 
 .PHONY: wheel
 wheel: venv ## dist/*.whl and dist/*.tar.gz
-	$(retry) $(BIN)/python -m build --outdir dist
+	@$(RETRY)
+	retry $(BIN)/python -m build --outdir dist
 
 .PHONY: clean
-clean: ## Remove what was built; the virtual environments too
-	rm -rf $(VENV) $(TORCH_VENV) build dist *.egg-info benchmarks/results demo-result.json \
-	.coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+clean: ## Remove all that was made, the virtual environments too
+	@rm -rf .venv .venv-torch build dist ./*.egg-info benchmarks/results demo-result.json .coverage \
+		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: system
-system: ## Install Slurm, munge and python3-venv, if they are missing (root, Debian)
-	@tools/system
+system: ## Slurm and what else is missing, from Debian's packages (root)
+	@$(RETRY)
+	$(FIND_PYTHON)
+	missing=()
+	for program in slurmctld slurmd squeue munged; do
+		command -v "$$program" >/dev/null || missing+=("$$program")
+	done
+	[[ -n "$$(find_python)" ]] || missing+=("python3 (3.11 or newer, with venv)")
+	[[ -e /etc/ssl/certs/ca-certificates.crt ]] || missing+=("CA certificates")
+	if ((! $${#missing[@]})); then exit 0; fi
+	list=$$(printf ', %s' "$${missing[@]}")
+	echo "make: not installed: $${list:2}"
+	if ((EUID)) || ! command -v apt-get >/dev/null; then
+		echo "make: as root on Debian 12 or later run: apt-get install $(PACKAGES)" >&2
+		exit 1
+	fi
+	export DEBIAN_FRONTEND=noninteractive
+	quiet=(-qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0)
+	retry apt-get "$${quiet[@]}" update
+	retry apt-get "$${quiet[@]}" install -y --no-install-recommends $(PACKAGES) </dev/null
 
 .PHONY: venv
-venv: $(VENV)/.ready ## The package and its tools in ./.venv
+venv: .venv/ready ## The package and the tools in .venv
+
+.venv/ready: pyproject.toml
+	@$(RETRY)
+	$(FIND_PYTHON)
+	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then
+		python=$$(find_python)
+		if [[ -z "$$python" ]]; then
+			echo "make: needs Python 3.11 or newer with venv; as root run: apt-get install python3-venv" >&2
+			exit 1
+		fi
+		"$$python" -m venv --clear .venv
+	fi
+	# Debian's pip does not know dependency groups yet.
+	retry $(BIN)/python -m pip install --quiet "pip>=25.1"
+	retry $(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $@
+
+.PHONY: torch
+torch: ## PyTorch for CPUs in .venv-torch, if it can be had
+	@$(RETRY)
+	$(FIND_PYTHON)
+	if [[ -n "$${SLURM_DL_TORCH_PYTHON:-}" ]] ||
+		$(TORCH_PYTHON) -c 'import torch' 2>/dev/null; then
+		exit 0
+	fi
+	"$$(find_python)" -m venv --clear .venv-torch
+	if ! retry $(TORCH_PYTHON) -m pip install --quiet numpy '$(TORCH)'; then
+		echo "make: no $(TORCH): the training test is left out, and fails where CI is set;" \
+			"name a Python that has torch in SLURM_DL_TORCH_PYTHON" >&2
+	fi

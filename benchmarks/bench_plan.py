@@ -116,9 +116,7 @@ def _measure(name: str, shape: generate.Shape, rounds: int, *, profile: bool) ->
     plan()
     _, allocated = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    actions = Counter(
-        type(a).__name__ for a in decide(snap, POLICY, case.settings).actions
-    )
+    actions = Counter(type(a).__name__ for a in decide(snap, POLICY, case.settings).actions)
     return Measured(
         jobs=len(snap.jobs),
         running=len(snap.jobs) - shape.pending,

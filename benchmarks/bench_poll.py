@@ -7,6 +7,7 @@ real ``dlschedd --shadow``. Needs root and Debian's Slurm packages, as the sandb
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -170,7 +171,7 @@ def _submit(box: Sandbox, jobs: int) -> float:
             cwd=box.jobs_directory,
             stdin=subprocess.DEVNULL,
         )
-        for first, end in zip(edges, edges[1:], strict=False)
+        for first, end in itertools.pairwise(edges)
     ]
     failed = [shell.args for shell in running if shell.wait() != 0]
     if failed:

@@ -55,7 +55,7 @@ class Site:
             msg = f"{TRAINING} is missing: run the demo from a whole checkout"
             raise ConfigError(msg)
         # /tmp: the path of a slurmd's socket may have 107 bytes, a checkout's may be too long.
-        self.directory = Path(tempfile.mkdtemp(prefix="slurm_dl-demo-", dir="/tmp"))
+        self.directory = Path(tempfile.mkdtemp(prefix=f"slurm_dl-demo-{os.getpid()}-", dir="/tmp"))
         self.directory.chmod(0o755)
         try:
             self.box = Sandbox.up(self.directory / "slurm", _SPEC)

@@ -20,8 +20,27 @@ ROOT = Path(__file__).parents[2]
 Eventually = Callable[..., object]
 
 
-def demo_directories() -> set[Path]:
-    return set(Path("/tmp").glob("slurm_dl-demo-*"))  # noqa: S108 - that is where it makes them
+def directories_of(demo: subprocess.Popen[str]) -> list[Path]:
+    """What a demo has in /tmp; its process id is in the name."""
+    return [*Path("/tmp").glob(f"slurm_dl-demo-{demo.pid}-*")]  # noqa: S108 - it makes them there
+
+
+def play(*options: str, within_s: float) -> tuple[subprocess.Popen[str], str, str]:
+    """Run the demo to its end; the process, what it printed, what it said on standard error."""
+    demo = subprocess.Popen(
+        command(*options),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        printed, said = demo.communicate(timeout=within_s)
+    finally:
+        if demo.poll() is None:
+            demo.terminate()
+            demo.communicate(timeout=60)
+    return demo, printed, said
 
 
 def processes_in(directory: Path) -> list[int]:
@@ -46,20 +65,12 @@ def command(*options: str) -> list[str]:
 @pytest.mark.slurm
 def test_a_quick_demo_preempts_resumes_and_leaves_nothing(tmp_path: Path) -> None:
     """All jobs finish in both arms, one of them after a preemption, and all traces are gone."""
-    before = demo_directories()
     output = tmp_path / "result.json"
 
-    done = subprocess.run(
-        command("--quick", "--json", f"--output={output}"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    demo, printed, said = play("--quick", "--json", f"--output={output}", within_s=240)
 
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    assert demo.returncode == 0, said
+    result = json.loads(printed)
     assert result == json.loads(output.read_text())
     assert result["complete"] is True
     plain, ours = result["plain_slurm"], result["slurm_dl"]
@@ -67,9 +78,9 @@ def test_a_quick_demo_preempts_resumes_and_leaves_nothing(tmp_path: Path) -> Non
     assert (plain["preemptions"], plain["lost_gpu_s"]) == (0, 0)
     assert ours["preemptions"] >= 1
     assert 0 < ours["lost_gpu_s"] < ours["service_gpu_s"]
-    assert "llm16 resumes at step" in done.stderr
+    assert "llm16 resumes at step" in said
     assert ours["short_jobs"]["mean_jct_s"] < plain["short_jobs"]["mean_jct_s"]
-    assert demo_directories() == before
+    assert directories_of(demo) == []
 
 
 @pytest.mark.slurm
@@ -78,18 +89,18 @@ def test_a_demo_that_is_stopped_ends_all_that_it_started(
     number: signal.Signals, tmp_path: Path, eventually: Eventually
 ) -> None:
     """Ctrl-C while jobs run: no daemon, no job and no directory is left, and the status says so."""
-    before = demo_directories()
     with (tmp_path / "said").open("w") as said:
         demo = subprocess.Popen(
             command("--quick", f"--output={tmp_path / 'result.json'}"),
             cwd=ROOT,
             stdout=said,
             stderr=said,
+            text=True,
         )
     try:
 
         def made() -> Path | None:
-            return next((d for d in demo_directories() - before if _logged_steps(d)), None)
+            return next((d for d in directories_of(demo) if _logged_steps(d)), None)
 
         directory = eventually(made, 60, what="a job of the demo to train")
         assert isinstance(directory, Path)
@@ -283,22 +294,18 @@ def test_both_arms_get_the_same_workload_and_each_seed_another(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "what"),
     [
         (["--quick", "--speed=2"], "--quick has its own pace"),
         (["--output=/nowhere/at/all.json"], "--output /nowhere/at/all.json"),
         (["--speed=0"], "--speed"),
     ],
 )
-def test_a_wrong_command_line_is_said_before_anything_starts(options: list[str], said: str) -> None:
+def test_a_wrong_command_line_is_said_before_anything_starts(options: list[str], what: str) -> None:
     """One line, status 2, and no cluster."""
-    before = demo_directories()
+    demo, _, said = play(*options, within_s=60)
 
-    done = subprocess.run(
-        command(*options), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-
-    assert done.returncode == 2
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-    assert demo_directories() == before
+    assert demo.returncode == 2
+    assert what in said
+    assert len(said.splitlines()) == 1
+    assert directories_of(demo) == []

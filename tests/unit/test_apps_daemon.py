@@ -5,6 +5,9 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import os
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +30,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import ClusterAction, Reserve, Signal
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.sandbox import wait
 
 YAML = """\
 manage: {{partitions: [gpu]}}
@@ -584,3 +588,27 @@ def test_a_cycle_out_of_tokens_leaves_the_rest(house: House) -> None:
     house.polls(5)
 
     assert {JobId(1), JobId(2)} == {a.job_id for a in house.cluster.applied if hasattr(a, "job_id")}
+
+
+def test_a_signal_ends_the_sleep(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that comes while it sleeps is met at once, not at the end of the sleep."""
+    monkeypatch.setattr(daemon_module, "_LONGEST_SLEEP_S", 3600.0)
+    rescued: list[bool] = []
+    over = threading.Event()
+
+    def kill() -> None:
+        # 30 s of sleep follow the first look; whether it has begun yet does not matter.
+        wait.eventually(lambda: house.daemon.board.current.next_poll_s > 0, 10)
+        os.kill(os.getpid(), signal.SIGTERM)
+        if not over.wait(10):
+            rescued.append(True)
+            house.daemon.wake()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    house.daemon.run()
+    over.set()
+    killer.join()
+
+    assert rescued == []
+    assert len(house.cluster.looks) == 1

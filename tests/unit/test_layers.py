@@ -1,0 +1,118 @@
+"""Who may import what: the contracts in pyproject.toml hold, and each of them can be broken."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PURE = ("model", "policies", "placement", "engine")
+PURE_MAY_IMPORT = {
+    "__future__",
+    "collections",
+    "dataclasses",
+    "enum",
+    "itertools",
+    "math",
+    "numpy",
+    "types",
+    "typing",
+}
+"""Everything the pure layers import from outside, but for `ALSO`."""
+
+ALSO = {"slurm_dl.policies.registry": {"importlib"}}
+"""Entry points of a site's own policies are looked up there."""
+
+
+def lint(directory: Path) -> subprocess.CompletedProcess[str]:
+    """import-linter on the package in *directory*."""
+    command = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports("
+    return subprocess.run(
+        [sys.executable, "-c", f"{command}config_filename={str(PROJECT)!r}, no_cache=True))"],
+        cwd=directory,
+        env={**os.environ, "PYTHONPATH": str(directory)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+PROJECT = ROOT / "pyproject.toml"
+
+
+@pytest.fixture(scope="session")
+def graph() -> grimp.ImportGraph:
+    """Who imports whom, the modules outside the package included."""
+    return grimp.build_graph("slurm_dl", include_external_packages=True, cache_dir=None)
+
+
+def imported_by(graph: grimp.ImportGraph, module: str) -> set[str]:
+    """What *module* imports from outside the package."""
+    found = graph.find_modules_directly_imported_by(module)
+    return {name for name in found if name.partition(".")[0] != "slurm_dl"}
+
+
+def within(graph: grimp.ImportGraph, package: str) -> set[str]:
+    """*package* with all its modules."""
+    return {package, *graph.find_descendants(package)}
+
+
+def test_the_contracts_hold() -> None:
+    """Imports go one way, the pure layers are pure, and the job's side stands alone."""
+    checked = lint(ROOT)
+
+    assert checked.returncode == 0, checked.stdout
+    assert "3 kept, 0 broken" in checked.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "broken"),
+    [
+        ("policies/fifo.py", "import time", "The pure layers do no I/O and know no clock"),
+        ("engine/decide.py", "import sqlite3", "The pure layers do no I/O and know no clock"),
+        ("model/jobs.py", "from slurm_dl import engine", "Dependencies point one way"),
+        ("engine/loop.py", "from slurm_dl.backends import fake", "Dependencies point one way"),
+        ("backends/fake.py", "from slurm_dl import config", "Dependencies point one way"),
+        (
+            "job/progress.py",
+            "from slurm_dl.model import errors",
+            "What runs inside a user's job stands alone",
+        ),
+        ("job/progress.py", "import numpy", "What runs inside a user's job stands alone"),
+    ],
+)
+def test_a_wrong_import_breaks_its_contract(
+    module: str, line: str, broken: str, tmp_path: Path
+) -> None:
+    """One line too many in any layer is found, and the broken rule is named."""
+    package = tmp_path / "slurm_dl"
+    shutil.copytree(ROOT / "slurm_dl", package, ignore=shutil.ignore_patterns("__pycache__"))
+    with (package / module).open("a", encoding="utf-8") as source:
+        source.write(f"\n{line}\n")
+
+    checked = lint(tmp_path)
+
+    assert checked.returncode == 1, checked.stdout + checked.stderr
+    assert f"{broken} BROKEN" in checked.stdout
+
+
+@pytest.mark.parametrize("layer", PURE)
+def test_the_pure_layers_import_only_what_is_listed(layer: str, graph: grimp.ImportGraph) -> None:
+    """A forbidden list always has gaps; what the pure layers use is listed instead."""
+    for module in within(graph, f"slurm_dl.{layer}"):
+        allowed = PURE_MAY_IMPORT | ALSO.get(module, set())
+
+        assert imported_by(graph, module) <= allowed, module
+
+
+def test_the_job_side_needs_the_standard_library_alone(graph: grimp.ImportGraph) -> None:
+    """A training's own Python has none of our dependencies."""
+    for module in within(graph, "slurm_dl.job"):
+        assert imported_by(graph, module) <= sys.stdlib_module_names, module
