@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +63,7 @@ def demo(
 
     First plain Slurm alone (FIFO and backfill), then the same Slurm with dlschedd beside it. All is
     real but the GPUs, and time is compressed: jobs of hours last seconds. Needs root and Debian's
-    Slurm packages; takes about four minutes. Exit status 0: every job finished in both arms, and
+    Slurm packages; takes about three minutes. Exit status 0: every job finished in both arms, and
     preempted jobs went on from their checkpoints.
 
     \b
@@ -93,8 +92,6 @@ def demo(
     console.print(Text(f"\nResult: {output.absolute()}"), soft_wrap=True)
     for problem in result.problems:
         click.echo(f"demo: {problem}", err=True)
-    if result.directory is not None:
-        console.print(Text(f"Logs: {result.directory}"), soft_wrap=True)
     raise SystemExit(result.status)
 
 
@@ -104,44 +101,56 @@ class _Play:
     Attributes:
         numbers: By arm, those that were played to the end.
         problems: Why it failed; empty if it did not.
-        directory: Where the logs are; None if they are gone.
         status: For the shell.
     """
 
     def __init__(self, console: Console, workload: Workload) -> None:
         self.numbers: dict[str, Numbers] = {}
         self.problems: list[str] = []
-        self.directory: Path | None = None
         self.status = 0
         self._console = console
         self._workload = workload
 
     def play(self, *, keep: bool) -> _Play:
-        """Play it; whatever happens, all that was started is ended."""
-        jobs, began_s = len(self._workload.jobs), time.monotonic()
-        self._say(f"A private Slurm of {NODES} nodes x {GPUS_PER_NODE} GPUs (fake ones) ...")
-        site = Site()
+        """Play it; whatever happens, all that was started is ended.
+
+        Raises:
+            ConfigError: The machine is not fit for it.
+        """
+        began_s = time.monotonic()
+        site, failed = Site(), True
         try:
-            self._say(f"{jobs} jobs, the same in both arms. Time is compressed: {NOTE}.")
-            plain = self._arm(PLAIN, site)
-            ours = self._arm_with_daemon(site)
-            self.problems += evidence.same_training(plain, ours)
-            if not self.numbers[OURS].all_jobs.preemptions:
-                self.problems.append("no job was preempted: nothing was shown; try another --seed")
+            self._say(f"A private Slurm of {NODES} nodes x {GPUS_PER_NODE} GPUs (fake ones) ...")
+            site.start()
+            self._both_arms(site)
+            failed = bool(self.problems)
+        except ConfigError:
+            failed = False
+            raise
         except SlurmDlError as err:
             self.problems.append(str(err))
         except _Stopped as stopped:
+            failed = False
             self.status = stopped.status
             self.problems.append("stopped before its end")
             self._say("Stopped: ending everything that was started ...")
         finally:
             _ignore_signals()
-            keep = keep or bool(self.problems and not self.status) or sys.exc_info()[0] is not None
-            site.close(keep=keep)
-            self.directory = site.directory if keep else None
-        self.status = self.status or int(bool(self.problems))
+            site.close(keep=keep or failed)
+            if keep or failed:
+                self._say(f"Logs: {site.directory}")
+        self.status = self.status or int(failed)
         self._say(f"Took {time.monotonic() - began_s:.0f} s in all.")
         return self
+
+    def _both_arms(self, site: Site) -> None:
+        jobs = len(self._workload.jobs)
+        self._say(f"{jobs} jobs, the same in both arms. Time is compressed: {NOTE}.")
+        plain = self._arm(PLAIN, site)
+        ours = self._arm_with_daemon(site)
+        self.problems += evidence.same_training(plain, ours)
+        if not self.numbers[OURS].all_jobs.preemptions:
+            self.problems.append("no job was preempted: nothing was shown; try another --seed")
 
     def _arm_with_daemon(self, site: Site) -> list[Evidence]:
         site.wait_idle()
@@ -184,11 +193,11 @@ class _Play:
         return Lines(self._console)
 
     def _say(self, text: str) -> None:
-        self._console.print(Text(text))
+        self._console.print(Text(text), soft_wrap=not self._console.is_terminal)
 
 
 def _check_writable(output: Path) -> None:
-    """Raise ConfigError now rather than after four minutes."""
+    """Raise ConfigError now rather than after three minutes."""
     try:
         with output.open("a"):
             pass

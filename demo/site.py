@@ -46,22 +46,29 @@ class Site:
 
     Attributes:
         directory: Everything the demo makes lies below it.
-        box: The private Slurm.
+        box: The private Slurm, once it was started.
     """
 
+    box: Sandbox
+
     def __init__(self) -> None:
-        _tool("dlsubmit"), _tool("dlschedd"), _tool("dlrun")
+        for name in ("dlsubmit", "dlschedd", "dlrun"):
+            _tool(name)
         if not TRAINING.exists():
             msg = f"{TRAINING} is missing: run the demo from a whole checkout"
             raise ConfigError(msg)
         # /tmp: the path of a slurmd's socket may have 107 bytes, a checkout's may be too long.
         self.directory = Path(tempfile.mkdtemp(prefix=f"slurm_dl-demo-{os.getpid()}-", dir="/tmp"))
         self.directory.chmod(0o755)
-        try:
-            self.box = Sandbox.up(self.directory / "slurm", _SPEC)
-        except BaseException:
-            self.close(keep=False)
-            raise
+
+    def start(self) -> None:
+        """Bring the cluster up.
+
+        Raises:
+            ConfigError: Not root, or packages are missing.
+            ClusterError: A daemon did not come up.
+        """
+        self.box = Sandbox.up(self.directory / "slurm", _SPEC)
 
     @property
     def environ(self) -> dict[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_dl.engine.guard import WAITS_FOR, Victims, victims, waiting
+from slurm_dl.engine.guard import WAITS_FOR, victims, waiting
 from slurm_dl.engine.preempt import Standing, new_handovers
 from slurm_dl.engine.protocol import next_steps, strays
 from slurm_dl.engine.ranking import (
@@ -36,7 +36,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     ranked, rank = rank_jobs(snap, order)
     wanted = wanted_site_factor(order, settings)
     candidates = victims(snap, settings.preemption)
-    target = choose_target(snap, ranked, _pinned(candidates))
+    target = choose_target(snap, ranked, candidates.protected)
     rows = jobs.row_of()
 
     steps: list[Action] = []
@@ -76,12 +76,6 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
         unhonoured=ignored,
         wake_at_s=order.next_change_s,
     )
-
-
-def _pinned(candidates: Victims) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    protected = np.array([bool(reason) for reason in candidates.protected], dtype=np.bool_)
-    pinned: np.ndarray[tuple[int], np.dtype[np.int64]] = candidates.rows[protected]
-    return pinned
 
 
 def _promotions(snap: Snapshot, order: Order) -> list[Promote]:

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.engine.settings import Preemption
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, Held, JobState
 from slurm_dl.model.snapshot import Snapshot
 
@@ -29,63 +28,78 @@ WAITS_FOR = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Victims:
-    """The running jobs, and which of them may be preempted.
+    """The managed running jobs, and which of them may be preempted.
 
     Attributes:
-        rows: ``(r,)`` rows in `Jobs` of the managed running jobs.
-        protected: One reason for each, empty if it may be preempted.
+        rows: ``(r,)`` their rows in `Jobs`.
+        rule: ``(r,)`` which of *reasons* protects each; 0 for those that may be preempted.
+        reasons: Why a job is left alone; the first is empty.
     """
 
     rows: npt.NDArray[np.int64]
-    protected: tuple[str, ...]
+    rule: npt.NDArray[np.int64]
+    reasons: tuple[str, ...]
 
     @property
     def may(self) -> npt.NDArray[np.int64]:
         """Rows in `Jobs` of those that may be preempted."""
-        free = np.array([not reason for reason in self.protected], dtype=np.bool_)
-        return self.rows[free]
+        may: npt.NDArray[np.int64] = self.rows[self.rule == 0]
+        return may
+
+    @property
+    def protected(self) -> npt.NDArray[np.int64]:
+        """Rows in `Jobs` of those that may not."""
+        protected: npt.NDArray[np.int64] = self.rows[self.rule != 0]
+        return protected
 
 
 def victims(snap: Snapshot, limits: Preemption) -> Victims:
     """Every managed running job with the reason why it is left alone, if it is.
 
-    A job that has not opted in by a contract is never a victim.
+    A job that has not opted in by a contract is never a victim. Of several reasons the first
+    below is given.
     """
     jobs, memory, now_s = snap.jobs, snap.memory, snap.now_s
     rows = np.flatnonzero(snap.is_managed() & (jobs.state == JobState.RUNNING))
-    busy = {v.run.job_id for h in snap.handovers for v in h.victims} | {
-        b for h in snap.handovers for b in h.beneficiaries
-    }
-    ran_s = now_s - jobs.start_s[rows]
-    left_s = jobs.start_s[rows] + jobs.limit_s[rows] - now_s
-    since_s = now_s - memory.last_preempted_s[rows]
-    preempted = memory.preemptions[rows]
-    gpus = jobs.gpus[rows]
-    reasons = []
-    for i, row in enumerate(rows.tolist()):
-        job_id = JobId(int(jobs.job_id[row]))
-        contract = snap.seen.claim(job_id).contract
-        reason = ""
-        if contract is None:
-            reason = "it has not opted in to preemption"
-        elif not jobs.requeueable[row]:
-            reason = "Slurm may not requeue it (--no-requeue, not a batch job, or a het job)"
-        elif gpus[i] != int(gpus[i]):
-            reason = "it shares a GPU with other jobs"
-        elif job_id in busy:
-            reason = "it is part of a hand-over already"
-        elif contract.grace_s > limits.max_grace_s:
-            reason = f"its grace of {contract.grace_s:.0f} s is above the site's limit"
-        elif ran_s[i] < limits.min_quantum_s:
-            reason = f"it is inside its minimum quantum of {limits.min_quantum_s:.0f} s"
-        elif preempted[i] >= limits.max_preemptions:
-            reason = f"it has been preempted {preempted[i]} times, the most allowed"
-        elif since_s[i] < limits.cooldown_s:
-            reason = f"it was preempted less than {limits.cooldown_s:.0f} s ago"
-        elif left_s[i] < limits.limit_reserve_s:
-            reason = "it is near its time limit"
-        reasons.append(reason)
-    return Victims(rows, tuple(reasons))
+    contracts = {j: c.contract for j, c in snap.seen.claims.items() if c.contract is not None}
+    impatient = [j for j, c in contracts.items() if c.grace_s > limits.max_grace_s]
+    busy = [v.run.job_id for h in snap.handovers for v in h.victims]
+    busy += [b for h in snap.handovers for b in h.beneficiaries]
+    job_id, gpus = jobs.job_id[rows], jobs.gpus[rows]
+    rules = (
+        (~np.isin(job_id, list(contracts)), "it has not opted in to preemption"),
+        (
+            ~jobs.requeueable[rows],
+            "Slurm may not requeue it (--no-requeue, not a batch job, or a het job)",
+        ),
+        (gpus != np.floor(gpus), "it shares a GPU with other jobs"),
+        (np.isin(job_id, busy), "it is part of a hand-over already"),
+        (
+            np.isin(job_id, impatient),
+            f"its grace is above the site's limit of {limits.max_grace_s:.0f} s",
+        ),
+        (
+            now_s - jobs.start_s[rows] < limits.min_quantum_s,
+            f"it is inside its minimum quantum of {limits.min_quantum_s:.0f} s",
+        ),
+        (
+            memory.preemptions[rows] >= limits.max_preemptions,
+            f"it has been preempted {limits.max_preemptions} times or more, the most allowed",
+        ),
+        (
+            now_s - memory.last_preempted_s[rows] < limits.cooldown_s,
+            f"it was preempted less than {limits.cooldown_s:.0f} s ago",
+        ),
+        (
+            jobs.start_s[rows] + jobs.limit_s[rows] - now_s < limits.limit_reserve_s,
+            "it is near its time limit",
+        ),
+    )
+    return Victims(
+        rows=rows,
+        rule=np.select([mask for mask, _ in rules], range(1, len(rules) + 1), default=0),
+        reasons=("", *(reason for _, reason in rules)),
+    )
 
 
 def waiting(snap: Snapshot) -> Bool:

@@ -8,7 +8,7 @@ finds on its next start at least everything it may have done.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -98,6 +98,7 @@ class Ledger:
         self._handovers = {h.handover_id: h for h in memory.handovers}
         self._next_id = memory.next_handover_id
         self._taken = [*memory.taken]
+        self._doubted: set[JobId] = set()
 
     @property
     def handovers(self) -> tuple[Handover, ...]:
@@ -132,6 +133,23 @@ class Ledger:
                 t.gpus for t in self._taken if t.at_s > seen.now_s - HOUR_S
             ),
         )
+
+    def doubt(self, unhonoured: Collection[JobId]) -> None:
+        """Forget the SiteFactors that Slurm no longer counts, so that they are written once more.
+
+        Somebody may have reset them. Where it does not help Slurm does not honour them, and they
+        are left alone until it does.
+        """
+        settled = {
+            j
+            for j in self._doubted
+            if j not in unhonoured
+            and (not _has(self._service, j) or self._service.site_factor[self._row(j)] > 0)
+        }
+        self._doubted -= settled
+        anew = [j for j in unhonoured if j not in self._doubted]
+        self._doubted.update(anew)
+        self._change(anew, site_factor=[0] * len(anew))
 
     def begin(self, action: Action) -> None:
         """Write down that *action* is about to be tried, where that matters after a crash."""
@@ -197,8 +215,8 @@ class Ledger:
         )
         if action.outcome != "requeued" or victim.state is VictimState.CHOSEN:
             return
-        row = int(self._service.rows_of(np.array([action.job_id]))[0])
-        self._change([action.job_id], preemptions=[int(self._service.preemptions[row]) + 1])
+        times = int(self._service.preemptions[self._row(action.job_id)])
+        self._change([action.job_id], preemptions=[times + 1])
         taken = Taken(
             at_s=now_s,
             job_id=action.job_id,
@@ -210,12 +228,15 @@ class Ledger:
         self._store.save_taken(taken)
 
     def _forgive(self, job_id: JobId) -> None:
-        row = int(self._service.rows_of(np.array([job_id]))[0])
+        row = self._row(job_id)
         self._change(
             [job_id],
             forgiven_gpu_s=[float(self._service.attained_gpu_s[row])],
             forgiven_ran_s=[float(self._service.ran_s[row])],
         )
+
+    def _row(self, job_id: JobId) -> int:
+        return int(self._service.rows_of(np.array([job_id], dtype=np.int64))[0])
 
     def _change(self, job_ids: Sequence[JobId], **columns: Sequence[float]) -> None:
         """Replace some values of some known jobs, and store those jobs."""

@@ -91,6 +91,7 @@ def run_cycle(
     plan = decide(snap, policy, settings)
     if not acting:
         return Cycle(snap, plan, acting=False, left=plan.actions)
+    ledger.doubt(plan.unhonoured)
     done: list[Done] = []
     left: list[Action] = []
     broken: set[HandoverId] = set()

@@ -198,17 +198,12 @@ class _Search:
         self._fit(row, need, index, already=1)
 
     def _nobody_to_stop(self, row: int) -> str:
-        worse = [
-            reason
-            for victim, reason in zip(
-                self._candidates.rows.tolist(), self._candidates.protected, strict=True
-            )
-            if reason and self._tier[victim] > self._tier[row]
-        ]
-        if not worse:
+        worse = self._tier[self._candidates.rows] > self._tier[row]
+        rules = self._candidates.rule[worse & (self._candidates.rule > 0)]
+        if not len(rules):
             return "no job of a lower tier is running"
-        commonest = max(sorted(set(worse)), key=worse.count)
-        return f"none of the {len(worse)} running jobs of lower tiers may be stopped: {commonest}"
+        commonest = self._candidates.reasons[int(np.bincount(rules).argmax())]
+        return f"none of the {len(rules)} running jobs of lower tiers may be stopped: {commonest}"
 
 
 def _handover(snap: Snapshot, draft: _Draft, index: int) -> Handover:

@@ -128,7 +128,7 @@ def unhonoured(snap: Snapshot, ranked: Rows, band_width: int) -> tuple[JobId, ..
 
     Slurm accepts the update and leaves it out where the priority was set directly, or with
     priority/basic. A priority may be lower than the SiteFactor by the user's nice value, so half
-    a band is allowed. Such jobs are reported; writing again would change nothing.
+    a band is allowed.
     """
     jobs = snap.jobs
     waiting = (jobs.state[ranked] == JobState.PENDING) & (jobs.priority[ranked] > 0)

@@ -152,7 +152,7 @@ class Plan:
         target: Job ids that would hold GPUs if the policy alone decided.
         actions: What to do, in this order.
         notes: Why something was not done, by job; for ``why``.
-        unhonoured: Jobs whose SiteFactor Slurm accepted and does not count in their priority.
+        unhonoured: Jobs whose SiteFactor was written and is not in their priority.
         wake_at_s: Earliest instant at which the plan changes by itself, epoch seconds; inf if none.
     """
 

@@ -21,7 +21,7 @@ from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
-from slurm_dl.model.plan import Plan, Promote, SetSiteFactor
+from slurm_dl.model.plan import ClusterAction, Plan, Promote, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
@@ -96,7 +96,7 @@ def test_promotion_is_booked_and_ranked_at_once() -> None:
     assert _factors(plan) == {1: 2 * B}
 
 
-def test_an_ignored_site_factor_is_reported_and_not_written_again() -> None:
+def test_an_ignored_site_factor_is_reported() -> None:
     """Slurm accepts updates that it does not honour."""
     rows = [build.pending(1, priority=50), build.pending(2, priority=3 * B + 50)]
     memory = {"site_factor": {1: 3 * B, 2: 3 * B}}
@@ -250,6 +250,36 @@ def test_out_of_budget_writes_are_left_and_derived_again(tmp_path: Path) -> None
 
     assert (len(first.done), len(first.left)) == (2, 3)
     assert [d.action for d in second.done] == list(first.left)
+
+
+class Stubborn(FakeCluster):
+    """Accepts SiteFactors and leaves them out, as priority/basic does."""
+
+    def _do(self, action: ClusterAction) -> None:
+        if not isinstance(action, SetSiteFactor):
+            super()._do(action)
+
+
+@pytest.mark.parametrize(("kind", "writes"), [(FakeCluster, 2), (Stubborn, 2)])
+def test_a_lost_site_factor_is_written_once_more(
+    kind: type[FakeCluster], writes: int, tmp_path: Path
+) -> None:
+    """Reset by somebody it comes back; never honoured it is not written for ever."""
+    cluster = kind(nodes=1, gpus=1)
+    cluster.submit(1, work_s=1000)
+    waiting = cluster.submit(1, work_s=1000)
+    ledger = Ledger(SqliteStore(tmp_path / "ledger"))
+    for look in range(8):
+        cluster.advance(1)
+        if look == 3:
+            cluster.jobs[waiting].site_factor = 0
+        cycle = run_cycle(cluster, ledger, POLICY, SETTINGS, clock=cluster.clock, acting=True)
+    ledger.close()
+
+    sent = [a for a in cluster.applied if isinstance(a, SetSiteFactor) and a.job_id == waiting]
+    assert len(sent) == writes
+    assert bool(cycle.plan.unhonoured) == (kind is Stubborn)
+    assert bool(cluster.jobs[waiting].site_factor) == (kind is FakeCluster)
 
 
 def test_looking_only_changes_nothing_on_the_cluster(tmp_path: Path) -> None:

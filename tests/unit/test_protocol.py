@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,7 @@ from slurm_dl.model.plan import (
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 NODES, GPUS = 3, 4
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - the ledger syncs a lot
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 LIMITS = Preemption(
     min_quantum_s=8,
@@ -47,6 +50,13 @@ LIMITS = Preemption(
 )
 SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=LIMITS)
 GRACE_S = 12.0
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A directory in memory."""
+    with tempfile.TemporaryDirectory(prefix="slurm_dl-protocol-", dir=MEMORY) as path:
+        yield Path(path)
 
 
 class Killed(BaseException):
@@ -127,7 +137,7 @@ class Preemption_(RuleBasedStateMachine):  # noqa: N801 - shown in hypothesis' r
 
     def __init__(self) -> None:
         super().__init__()
-        self.dir = Path(tempfile.mkdtemp(prefix="slurm_dl-protocol-"))
+        self.dir = Path(tempfile.mkdtemp(prefix="slurm_dl-protocol-", dir=MEMORY))
         self.cluster = CheckedCluster(nodes=NODES, gpus=GPUS)
         self.daemon = Daemon(self.cluster, self.dir / "ledger")
         self.cancelled: set[JobId] = set()
@@ -253,7 +263,7 @@ class Preemption_(RuleBasedStateMachine):  # noqa: N801 - shown in hypothesis' r
 
 
 Preemption_.TestCase.settings = settings(
-    max_examples=80,
+    max_examples=60,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
@@ -369,6 +379,53 @@ def test_a_job_that_requeues_itself_is_not_requeued_again(tmp_path: Path) -> Non
 
     assert job.restarts == 1
     assert not [a for a in cluster.applied if isinstance(a, Requeue)]
+
+
+def test_who_requeues_itself_is_given_its_grace_for_it(tmp_path: Path) -> None:
+    """An acknowledgement is not enough where the job said that it requeues itself."""
+    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
+    job = cluster.jobs[big]
+    job.contract = Contract(grace_s=GRACE_S, requeued_by="job")
+    _run_to_end(cluster, daemon)
+
+    assert job.runs[0][1] - job.signals[0] >= GRACE_S
+
+
+def test_a_victim_that_slurm_will_not_signal_is_let_go(tmp_path: Path) -> None:
+    """The hand-over is given up in time, and the job runs on untouched."""
+    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
+    cluster.jobs[big].work_s = 400
+    cluster.fail = [Signal] * 1000
+    for _ in range(60):
+        cluster.advance(2)
+        daemon.cycle()
+
+    [taken] = [h for h in _closed(tmp_path / "ledger") if "refused" in h]
+    assert '"gone"' in taken
+    assert cluster.jobs[big].restarts == 0
+    assert not cluster.jobs[big].signals
+
+
+def _closed(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as db:
+        rows = db.execute("SELECT body FROM handover WHERE closed != ''").fetchall()
+    return [body for (body,) in rows]
+
+
+def test_another_run_of_the_victim_is_not_the_one_that_was_chosen(tmp_path: Path) -> None:
+    """A different start means a different run, even with the same restart count."""
+    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
+    cluster.jobs[big].on_signal = "ignore"
+    while not cluster.jobs[big].signals:
+        daemon.cycle()
+        cluster.advance(1)
+    cluster.jobs[big].start_s += 1
+    for _ in range(2):
+        cluster.advance(10)
+        daemon.cycle()
+
+    assert cluster.jobs[big].restarts == 0
+    assert 1 not in [h.handover_id for h in daemon.ledger.handovers]
 
 
 def test_refusals_leave_the_victim_alone(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import build
@@ -11,13 +12,13 @@ from hypothesis import strategies as st
 
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.guard import victims
-from slurm_dl.engine.room import Room, need_of
+from slurm_dl.engine.room import Need, Room, need_of
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.engine.victims import choose_victims, reluctance_gpu_s
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import Held, JobRow
+from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.plan import OpenHandover, Plan, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -248,7 +249,8 @@ def test_every_protection_protects_and_says_why() -> None:
         limits = Preemption(min_quantum_s=100, cooldown_s=100, limit_reserve_s=600)
         snap = build.snapshot(seen, memory=memory)
 
-        assert words in victims(snap, limits).protected[0]
+        found = victims(snap, limits)
+        assert words in found.reasons[found.rule[0]]
         plan = _plan(snap, limit_reserve_s=600)
         assert not _opened(plan), words
         assert words in plan.notes[JobId(2)]
@@ -347,3 +349,60 @@ def test_a_pending_array_gets_as_many_seats_as_fit() -> None:
     [handover] = _opened(_plan(build.snapshot(seen, memory={"attained_gpu_s": {1: 80000.0}})))
 
     assert handover.beneficiaries == (JobId(2),)
+
+
+def _need(row: JobRow, **more: object) -> Need:
+    seen = build.observed([row], **more)  # type: ignore[arg-type]
+    return need_of(build.snapshot(seen), 0)
+
+
+def test_what_a_job_asks_of_each_node_is_an_even_share() -> None:
+    """GPUs, CPUs and memory are split over the nodes; a share is never too small."""
+    need = _need(build.pending(1, 8, n_nodes=2, cpus=13, mem_mb=101))
+
+    assert (need.n_nodes, need.gpus, need.cpus, need.mem_mb) == (2, 4, 7, 51)
+
+
+def test_gpus_without_a_node_count_get_as_few_nodes_as_can_hold_them() -> None:
+    """For ``-G 10`` Slurm names one node as a minimum; on nodes of four it takes three."""
+    assert _need(build.pending(1, 10, n_nodes=1)).n_nodes == 3
+
+
+def test_only_nodes_of_the_type_and_partition_and_up_are_allowed() -> None:
+    """A node must be all that the job asks for."""
+    nodes = dataclasses.replace(
+        build.observed([]).nodes,
+        gpu_type=np.array([0, 1, 1, 1], dtype=np.int16),
+        up=np.array([True, True, False, True]),
+    )
+    node_in = np.array([[True, True, True, False], [True] * 4])
+    seen = dataclasses.replace(
+        build.observed([build.pending(1, 1, gpu_type=1)]), nodes=nodes, node_in=node_in
+    )
+
+    assert need_of(build.snapshot(seen), 0).allowed.tolist() == [False, True, False, False]
+
+
+def _room_for(row: JobRow) -> list[bool]:
+    """On which of two nodes the job fits; a small job runs on the first."""
+    held = {1: {0: 1.0}}
+    seen = build.observed([build.running(1), row], nodes=(4, 4), held=held)
+    snap = build.snapshot(seen)
+    return Room.free_in(snap).fits_on(need_of(snap, 1)).tolist()
+
+
+def test_every_resource_can_be_what_is_missing() -> None:
+    """GPUs, CPUs, memory, and company."""
+    assert _room_for(build.pending(2, 3)) == [True, True]
+    assert _room_for(build.pending(2, 4)) == [False, True]
+    assert _room_for(build.pending(2, 1, cpus=64)) == [False, True]
+    assert _room_for(build.pending(2, 1, mem_mb=1001)) == [False, False]
+    assert _room_for(build.pending(2, 1, exclusive=True)) == [False, True]
+
+
+def test_what_an_ending_job_holds_counts_as_free() -> None:
+    """Nobody is stopped for what comes back by itself."""
+    ending = JobRow(job_id=1, state=JobState.COMPLETING, gpus=4)
+    seen = build.observed([ending, build.pending(2, 4)], nodes=(4,), held={1: {0: 4.0}})
+
+    assert Room.free_in(build.snapshot(seen)).gpus.tolist() == [4.0]
