@@ -420,7 +420,7 @@ def test_another_run_of_the_victim_is_not_the_one_that_was_chosen(tmp_path: Path
         daemon.cycle()
         cluster.advance(1)
     cluster.jobs[big].start_s += 1
-    for _ in range(2):
+    for _ in range(3):
         cluster.advance(10)
         daemon.cycle()
 

@@ -167,6 +167,16 @@ def test_all_that_fits_into_the_freed_room_is_served_together() -> None:
     assert handover.beneficiaries == tuple(JobId(i) for i in range(2, 18))
 
 
+def test_who_ranks_no_better_than_the_victims_does_not_share_their_room() -> None:
+    """The seal is for those that come before the victims, and only for them."""
+    rows = [build.running(1, 16, n_nodes=4), build.pending(2, 1), build.pending(3, 1)]
+    seen = build.observed(rows, held={1: dict.fromkeys(range(4), 4.0)}, opted_in=[1])
+    memory = {"attained_gpu_s": {1: 2000.0, 3: 2000.0}}
+    [handover] = _opened(_plan(build.snapshot(seen, memory=memory)))
+
+    assert handover.beneficiaries == (JobId(2),)
+
+
 def test_room_that_is_free_is_slurms_to_give() -> None:
     """Nobody is stopped for a job that fits already."""
     seen = build.observed(
