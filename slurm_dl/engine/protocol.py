@@ -172,7 +172,7 @@ def _signals(handover: Handover, left: list[Victim]) -> Iterator[Action]:
                 run=victim.run,
                 signal=victim.contract.signal,
                 target=victim.contract.target,
-                why=f"{_names(handover.beneficiaries)} come first",
+                why=f"it is to make room for {_names(handover.beneficiaries)}",
             )
 
 
