@@ -1,0 +1,1 @@
+"""The commands: what people and systemd start."""

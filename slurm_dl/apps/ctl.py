@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
 from slurm_dl.apps.client import Client, DaemonError, socket_path
-from slurm_dl.apps.commandline import ago, print_json, run, safe
+from slurm_dl.apps.commandline import print_json, run, safe
+from slurm_dl.apps.status_text import as_list, status_lines
 from slurm_dl.apps.tables import Column, show
 from slurm_dl.apps.wire import SOCKET_NAME, Json, JsonObject
 
@@ -89,7 +89,7 @@ def status(*, as_json: bool, socket: Path | None) -> None:
     if as_json:
         print_json(answer)
         return
-    for title, text in _status_lines(answer):
+    for title, text in status_lines(answer):
         click.echo(f"{title + ':':<12}{safe(text, 1000)}")
 
 
@@ -223,7 +223,7 @@ def show_config(
     values: list[Json] = []
     if running:
         answer = Client(socket_path(socket, config_path)).ask("config")
-        values = _list(answer.get("values"))
+        values = as_list(answer.get("values"))
     else:
         from slurm_dl import config  # noqa: PLC0415 - pydantic and YAML: 0.1 s
 
@@ -330,86 +330,6 @@ def _done(answer: JsonObject, what: str, *, as_json: bool) -> None:
         click.echo(safe(what, 1000))
     if warning := answer.get("warning"):
         click.echo(f"dlctl: {safe(str(warning), 500)}", err=True)
-
-
-def _status_lines(answer: JsonObject) -> list[tuple[str, str]]:
-    now_s = _number(answer["now_s"])
-    up = ago(now_s - _number(answer["started_s"]))
-    lines = [
-        ("dlschedd", f"{answer['doing']}"),
-        ("process", f"pid {answer['pid']}, version {answer['version']}, up {up}"),
-        ("config", f"{answer['config_file']}, policy {answer['policy']}"),
-    ]
-    if isinstance(paused := answer["paused"], dict):
-        since = f"{ago(now_s - _number(paused['since_s']))} ago ({_utc(paused['since_s'])})"
-        because = f": {paused['reason']}" if paused["reason"] else ""
-        lines.append(("paused", f"by {paused['by']} {since}{because}"))
-    if answer["seen_s"] is None:
-        lines.append(("last look", "none yet"))
-    else:
-        took = answer["durations_ms"]
-        assert isinstance(took, dict)  # noqa: S101 - narrows the type
-        when = f"{ago(now_s - _number(answer['seen_s']))} ago, number {answer['cycles']}"
-        parts = ", ".join(f"{part} {ms} ms" for part, ms in took.items())
-        lines.append(("last look", f"{when}; {parts}"))
-        lines += _seen_lines(answer)
-    if isinstance(actions := answer["actions"], dict):
-        lines.append(("actions", f"{actions['done']} done, {actions['failed']} failed since start"))
-    if isinstance(reloaded := answer["reloaded"], dict):
-        first = str(reloaded["message"]).splitlines()[0]
-        ok = "" if reloaded["ok"] else "REFUSED: "
-        lines.append(("reload", f"{ago(now_s - _number(reloaded['at_s']))} ago: {ok}{first}"))
-    if isinstance(trouble := answer["trouble"], dict):
-        when = ago(now_s - _number(trouble["at_s"]))
-        lines.append(("last error", f"{when} ago: {trouble['message']}"))
-    if isinstance(audit := answer["audit"], dict) and audit["error"]:
-        lines.append(("audit log", f"CANNOT BE WRITTEN: {audit['error']}"))
-    return lines
-
-
-def _seen_lines(answer: JsonObject) -> list[tuple[str, str]]:
-    lines = []
-    if isinstance(jobs := answer.get("jobs"), dict):
-        counts = ", ".join(f"{n} {letters}" for letters, n in jobs.items() if n)
-        lines.append(("jobs", f"{counts or 'none'}; {answer['managed_jobs']} managed and live"))
-    tiers = [t for t in _list(answer.get("tiers")) if isinstance(t, dict)]
-    if tiers:
-        text = "; ".join(
-            f"tier {t['tier']}: {t['running']} running, {t['pending']} pending" for t in tiers
-        )
-        lines.append(("tiers", text))
-    if isinstance(gpus := answer.get("gpus"), dict):
-        held, up = _number(gpus["held"]), _number(gpus["up"])
-        lines.append(("GPUs", f"{held:g} of {up:g} held, {_number(gpus['all']):g} in all"))
-    lines += [
-        ("hand-over", _handover_text(handover))
-        for handover in _list(answer.get("handovers"))
-        if isinstance(handover, dict)
-    ]
-    return lines
-
-
-def _handover_text(handover: JsonObject) -> str:
-    victims = [
-        f"{v['job']} ({v['outcome'] or v['state']})"
-        for v in _list(handover["victims"])
-        if isinstance(v, dict)
-    ]
-    best = ", ".join(str(b) for b in _list(handover["beneficiaries"]))
-    nodes = ",".join(str(n) for n in _list(handover["nodes"])[:8])
-    return f"{handover['handover']}: {', '.join(victims)} give way to {best} on {nodes}"
-
-
-def _utc(epoch_s: Json) -> str:
-    return f"{datetime.fromtimestamp(_number(epoch_s), UTC):%Y-%m-%d %H:%M:%SZ}"
-
-
-def _list(value: Json) -> list[Json]:
-    return value if isinstance(value, list) else []
-
-
-def _number(value: Json) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
 
 
 def _written(value: Json) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import math
 import os
 import random
 import select
@@ -18,24 +17,20 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from slurm_dl.apps.answers import tiers_of
 from slurm_dl.apps.audit import DAEMON, AuditLine, AuditLog, line_of
+from slurm_dl.apps.cycle_log import CycleLog, one_line
 from slurm_dl.apps.notify import notify
+from slurm_dl.apps.pace import Stopwatch, TokenBucket
+from slurm_dl.apps.parts import Loaded, Parts
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.apps.published import Board, Durations, Published, Reloaded, Trouble
-from slurm_dl.config import Config, Row
-from slurm_dl.engine.ledger import Ledger
-from slurm_dl.engine.loop import Cluster, Cycle, Done, run_cycle
-from slurm_dl.engine.settings import Settings
+from slurm_dl.config import Config
+from slurm_dl.engine.loop import Cycle, Done, run_cycle
 from slurm_dl.model.errors import ConfigError, SlurmDlError
-from slurm_dl.model.jobs import JobState
-from slurm_dl.model.plan import ClusterAction, OpenHandover
-from slurm_dl.model.snapshot import Observed
-from slurm_dl.policies.base import Policy
+from slurm_dl.model.plan import OpenHandover
 
 LEAST_GAP_S = 1.0
 """Two cycles are at least this far apart, whatever wants them."""
@@ -45,114 +40,13 @@ LONGEST_BACKOFF_S = 300.0
 LOOKS_AFTER_START = 1
 LOOKS_AFTER_SILENCE = 2
 
-_QUIET_LOG_S = 600.0
 _RELOAD_WAIT_S = 20.0
 _LONGEST_SLEEP_S = 5.0
 """Keeps the watchdog fed, and bounds what a clock step or a lost wake-up can do."""
 
 
-class WatchedCluster(Cluster, Protocol):
-    """A cluster whose slow and optional reads the loop schedules.
-
-    Attributes:
-        watch_reservations: Read the reservations with each `observe`.
-    """
-
-    watch_reservations: bool
-
-    def refresh_nodes(self) -> None:
-        """Read nodes and partitions again.
-
-        Raises:
-            ClusterError: They could not be read; the old ones stay.
-        """
-
-
-class Parts(Protocol):
-    """What a configuration is assembled into."""
-
-    @property
-    def cluster(self) -> WatchedCluster:
-        """The cluster to schedule."""
-
-    @property
-    def ledger(self) -> Ledger:
-        """What is remembered."""
-
-    @property
-    def policy(self) -> Policy:
-        """Who deserves GPUs first."""
-
-    @property
-    def settings(self) -> Settings:
-        """The site's limits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A configuration as it was read, with where each value comes from."""
-
-    config: Config
-    rows: tuple[Row, ...]
-
-    @property
-    def fixed(self) -> dict[str, str]:
-        """The values that cannot change while the daemon runs."""
-        return {
-            row.key: row.text
-            for row in self.rows
-            if row.key.startswith(("paths.", "cluster.")) or row.key == "control.socket_mode"
-        }
-
-
-class TokenBucket:
-    """Allows *rate_per_s* in the long run and *burst* at once after a quiet time."""
-
-    def __init__(
-        self, rate_per_s: float, burst: float, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._rate_per_s = rate_per_s
-        self._burst = burst
-        self._clock = clock
-        self._tokens = burst
-        self._at_s = clock()
-
-    def take(self) -> bool:
-        """Take one if there is one."""
-        now_s = self._clock()
-        self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._rate_per_s)
-        self._at_s = now_s
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
-
-
 class _CutShortError(Exception):
     """The cycle ends after the action just done: a stop, a pause, or an audit log that failed."""
-
-
-@dataclass(slots=True)
-class _Stopwatch:
-    """Times what a cluster does; stands in its place during one cycle."""
-
-    cluster: Cluster
-    observe_s: float = 0.0
-    apply_s: float = 0.0
-
-    def observe(self) -> Observed:
-        began = time.monotonic()
-        try:
-            return self.cluster.observe()
-        finally:
-            self.observe_s += time.monotonic() - began
-
-    def apply(self, action: ClusterAction, /) -> None:
-        began = time.monotonic()
-        try:
-            self.cluster.apply(action)
-        finally:
-            self.apply_s += time.monotonic() - began
 
 
 @dataclass(slots=True)
@@ -213,7 +107,7 @@ class Daemon:
         self._audit = audit
         self._pause = pause
         self._log = log
-        self._bucket = _bucket(loaded.config)
+        self._bucket = TokenBucket.of(loaded.config)
         self._stop_signal = ""
         self._hangup = False
         self._soon = False
@@ -222,8 +116,7 @@ class Daemon:
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
-        self._said_s = -math.inf
-        self._last_said: tuple[object, ...] = ()
+        self._cycle_log = CycleLog(log)
         now_s = time.monotonic()
         self._next_poll_s = now_s
         self._next_nodes_s = now_s + loaded.config.daemon.nodes_every_s
@@ -350,12 +243,12 @@ class Daemon:
         ended_s = time.monotonic()
         self._next_poll_s = max(began_s + delay_s, ended_s + LEAST_GAP_S)
         self._publish(next_poll_s=time.time() + self._next_poll_s - ended_s)
-        notify(f"STATUS={self._one_line()}")
+        notify(f"STATUS={one_line(self.board.current, paused=self._pause.pause is not None)}")
 
     def _cycle(self, *, acting: bool) -> Cycle:
         parts, before = self._parts, self.board.current
         parts.cluster.watch_reservations = _has_handovers(before.cycle)
-        timed = _Stopwatch(parts.cluster)
+        timed = Stopwatch(parts.cluster)
         began_s = time.monotonic()
         cycle = run_cycle(
             timed,
@@ -384,7 +277,9 @@ class Daemon:
         )
         if now.failures:
             self._log.info("polls succeed again", after_failures=now.failures)
-        self._say(cycle)
+        self._cycle_log.say(
+            cycle, self.board.current.durations, paused=self._pause.pause is not None
+        )
         return cycle
 
     def _may_act(self) -> bool:
@@ -497,7 +392,7 @@ class Daemon:
         after = {row.key: row.text for row in fresh.rows}
         keys = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
         self._parts, self._loaded = parts, fresh
-        self._bucket = _bucket(fresh.config)
+        self._bucket = TokenBucket.of(fresh.config)
         self._publish()
         self._next_poll_s = min(self._next_poll_s, time.monotonic() + fresh.config.daemon.poll_s)
         what = f"changed: {', '.join(keys)}" if keys else "nothing changed"
@@ -515,56 +410,6 @@ class Daemon:
             **changes,  # type: ignore[arg-type] # names are those of Published
         )
 
-    def _say(self, cycle: Cycle) -> None:
-        """One line a cycle: aloud if something happened or nothing was said for long."""
-        now, numbers = self.board.current, cycle_numbers(cycle)
-        failed = sum(bool(d.error) for d in cycle.done)
-        standing = (cycle.acting, self._pause.pause is not None, numbers["handovers"])
-        quiet = not cycle.done and standing == self._last_said
-        if quiet and time.monotonic() - self._said_s < _QUIET_LOG_S:
-            log = self._log.debug
-        else:
-            log = self._log.info
-            self._said_s = time.monotonic()
-        self._last_said = standing
-        log(
-            "cycle",
-            acting=cycle.acting,
-            **numbers,
-            done=len(cycle.done) - failed,
-            failed=failed,
-            left=len(cycle.left),
-            observe_ms=round(now.durations.observe_ms, 1),
-            decide_ms=round(now.durations.decide_ms, 1),
-            apply_ms=round(now.durations.apply_ms, 1),
-        )
-
-    def _one_line(self) -> str:
-        """The status in one line, for systemctl."""
-        now = self.board.current
-        if now.failures and now.trouble:
-            return f"{now.failures} polls failed: {now.trouble.message}"
-        if now.cycle is None:
-            return "starting"
-        numbers = cycle_numbers(now.cycle)
-        mode = "paused" if self._pause.pause else "live" if now.live else "shadow"
-        return (
-            f"{mode}: {numbers['running']} running, {numbers['pending']} pending, "
-            f"{numbers['handovers']} hand-overs"
-        )
-
-
-def cycle_numbers(cycle: Cycle) -> dict[str, object]:
-    """A cycle in numbers, for the log."""
-    state = cycle.snapshot.jobs.state
-    return {
-        "jobs": len(state),
-        "pending": int((state == JobState.PENDING).sum()),
-        "running": int((state == JobState.RUNNING).sum()),
-        "tiers": "/".join(str(pending + running) for _, pending, running in tiers_of(cycle)),
-        "handovers": len(cycle.snapshot.handovers),
-    }
-
 
 def _has_handovers(cycle: Cycle | None) -> bool:
     """Whether reservations of ours may stand; also at the start, when nobody knows."""
@@ -572,7 +417,3 @@ def _has_handovers(cycle: Cycle | None) -> bool:
         return True
     opened = any(isinstance(d.action, OpenHandover) for d in cycle.done)
     return opened or bool(cycle.snapshot.handovers) or bool(cycle.snapshot.seen.reservations)
-
-
-def _bucket(config: Config) -> TokenBucket:
-    return TokenBucket(config.writes.rate_per_s, config.writes.burst)

@@ -17,7 +17,8 @@ from slurm_dl.model.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
     from slurm_dl.apps.audit import AuditLog
-    from slurm_dl.apps.daemon import Daemon, Loaded, Parts
+    from slurm_dl.apps.daemon import Daemon
+    from slurm_dl.apps.parts import Loaded, Parts
     from slurm_dl.apps.pause import PauseSwitch
     from slurm_dl.config import Config
     from slurm_dl.engine.loop import Cycle
@@ -86,7 +87,7 @@ def dlschedd(
     overrides = (*settings, *_path_overrides(state_dir, run_dir))
 
     def reread() -> Loaded:
-        from slurm_dl.apps.daemon import Loaded  # noqa: PLC0415 - numpy, structlog, pydantic
+        from slurm_dl.apps.parts import Loaded  # noqa: PLC0415 - numpy, structlog, pydantic
         from slurm_dl.config import load_with_origins, show  # noqa: PLC0415
 
         config, origins = load_with_origins(config_path, overrides=overrides, require_private=True)

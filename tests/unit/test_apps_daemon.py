@@ -17,7 +17,9 @@ import pytest
 from slurm_dl.apps import daemon as daemon_module
 from slurm_dl.apps import logs
 from slurm_dl.apps.audit import AuditLog
-from slurm_dl.apps.daemon import LONGEST_BACKOFF_S, Daemon, Loaded, TokenBucket
+from slurm_dl.apps.daemon import LONGEST_BACKOFF_S, Daemon
+from slurm_dl.apps.pace import TokenBucket
+from slurm_dl.apps.parts import Loaded
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.backends.store import SqliteStore

@@ -1,0 +1,74 @@
+"""A cycle in one line, for the log and for systemctl."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from structlog.typing import FilteringBoundLogger
+
+from slurm_dl.apps.answers import tiers_of
+from slurm_dl.apps.published import Durations, Published
+from slurm_dl.engine.loop import Cycle
+from slurm_dl.model.jobs import JobState
+
+QUIET_S = 600.0
+"""A daemon to whom nothing happens says so this often."""
+
+
+class CycleLog:
+    """One line a cycle: aloud if something happened or nothing was said for long."""
+
+    def __init__(self, log: FilteringBoundLogger) -> None:
+        self._log = log
+        self._said_s = -math.inf
+        self._standing: tuple[object, ...] = ()
+
+    def say(self, cycle: Cycle, durations: Durations, *, paused: bool) -> None:
+        """Say what the cycle saw and did."""
+        numbers = _numbers(cycle)
+        failed = sum(bool(d.error) for d in cycle.done)
+        standing = (cycle.acting, paused, numbers["handovers"])
+        quiet = not cycle.done and standing == self._standing
+        if quiet and time.monotonic() - self._said_s < QUIET_S:
+            log = self._log.debug
+        else:
+            log = self._log.info
+            self._said_s = time.monotonic()
+        self._standing = standing
+        log(
+            "cycle",
+            acting=cycle.acting,
+            **numbers,
+            done=len(cycle.done) - failed,
+            failed=failed,
+            left=len(cycle.left),
+            observe_ms=round(durations.observe_ms, 1),
+            decide_ms=round(durations.decide_ms, 1),
+            apply_ms=round(durations.apply_ms, 1),
+        )
+
+
+def one_line(now: Published, *, paused: bool) -> str:
+    """The status, for ``systemctl status``."""
+    if now.failures and now.trouble:
+        return f"{now.failures} polls failed: {now.trouble.message}"
+    if now.cycle is None:
+        return "starting"
+    numbers = _numbers(now.cycle)
+    mode = "paused" if paused else "live" if now.live else "shadow"
+    return (
+        f"{mode}: {numbers['running']} running, {numbers['pending']} pending, "
+        f"{numbers['handovers']} hand-overs"
+    )
+
+
+def _numbers(cycle: Cycle) -> dict[str, object]:
+    state = cycle.snapshot.jobs.state
+    return {
+        "jobs": len(state),
+        "pending": int((state == JobState.PENDING).sum()),
+        "running": int((state == JobState.RUNNING).sum()),
+        "tiers": "/".join(str(pending + running) for _, pending, running in tiers_of(cycle)),
+        "handovers": len(cycle.snapshot.handovers),
+    }

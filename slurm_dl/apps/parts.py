@@ -1,0 +1,66 @@
+"""What the daemon's loop is made of: protocols, so that tests pass in parts of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from slurm_dl.config import Config, Row
+from slurm_dl.engine.ledger import Ledger
+from slurm_dl.engine.loop import Cluster
+from slurm_dl.engine.settings import Settings
+from slurm_dl.policies.base import Policy
+
+
+class WatchedCluster(Cluster, Protocol):
+    """A cluster whose slow and optional reads the loop schedules.
+
+    Attributes:
+        watch_reservations: Read the reservations with each `observe`.
+    """
+
+    watch_reservations: bool
+
+    def refresh_nodes(self) -> None:
+        """Read nodes and partitions again.
+
+        Raises:
+            ClusterError: They could not be read; the old ones stay.
+        """
+
+
+class Parts(Protocol):
+    """What a configuration is assembled into."""
+
+    @property
+    def cluster(self) -> WatchedCluster:
+        """The cluster to schedule."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What is remembered."""
+
+    @property
+    def policy(self) -> Policy:
+        """Who deserves GPUs first."""
+
+    @property
+    def settings(self) -> Settings:
+        """The site's limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A configuration as it was read, with where each value comes from."""
+
+    config: Config
+    rows: tuple[Row, ...]
+
+    @property
+    def fixed(self) -> dict[str, str]:
+        """The values that cannot change while the daemon runs."""
+        return {
+            row.key: row.text
+            for row in self.rows
+            if row.key.startswith(("paths.", "cluster.")) or row.key == "control.socket_mode"
+        }

@@ -1,0 +1,57 @@
+"""The benchmarks run, on something small: they must not rot between two releases."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def results(directory: Path, name: str, *options: object) -> dict[str, dict[str, object]]:
+    """What a copy of the benchmark *name* in *directory* writes."""
+    shutil.copytree(
+        BENCHMARKS, directory / "b", ignore=shutil.ignore_patterns("results", "__pycache__")
+    )
+    ran = subprocess.run(
+        [sys.executable, directory / "b" / f"{name}.py", *map(str, options)],
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ran.returncode == 0, ran.stderr
+    text = (directory / "b" / "results" / f"{name}.json").read_text(encoding="utf-8")
+    found: dict[str, dict[str, object]] = json.loads(text)
+    return found
+
+
+def test_the_plan_benchmark_measures_the_situations_it_names(tmp_path: Path) -> None:
+    """No action where nothing has changed, hand-overs where some are to be found."""
+    found = results(tmp_path, "bench_plan", "--jobs", 300, "--nodes", 60, "--rounds", 1)
+
+    actions = {name: case["actions"] for name, case in found["cases"].items()}  # type: ignore[index]
+    for name in ("steady", "protected", "in_vain"):
+        assert actions[name] == {}, name
+    assert "SetSiteFactor" in actions["new"]
+    assert actions["preempt"]["OpenHandover"] == 4
+
+
+@pytest.mark.slurm
+def test_the_poll_benchmark_keeps_to_the_budget_of_rpcs(tmp_path: Path) -> None:
+    """At most 3 RPCs a poll, and no write when nothing moves."""
+    options = ("--jobs", 40, "--nodes", 30, "--cycles", 4, "--daemon-cycles", 3)
+    found = results(tmp_path, "bench_poll", *options)
+
+    by_hand = found["by_hand"]
+    assert by_hand["writes"]["count"] == 40  # type: ignore[index]
+    assert by_hand["writes_when_idle"] == 0
+    assert 0 < sum(by_hand["rpcs_per_poll"].values()) <= 3  # type: ignore[attr-defined]
+    assert found["dlschedd"]["cycles"] >= 3  # type: ignore[operator]
