@@ -31,7 +31,7 @@ from slurm_dl.model.plan import (
 from slurm_dl.model.snapshot import JobText, Observed, Reservation
 
 ACK_WAIT_S = 60.0
-"""A job that acknowledged its checkpoint requeues itself after its grace and this, as dlrun does."""
+"""After its grace and this long a job that acknowledged requeues itself, as dlrun does."""
 
 EPOCH_S = 1_000_000.0
 """Where the fake's clock starts; not 0, so that "never" and "at the start" differ."""

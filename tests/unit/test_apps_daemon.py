@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from slurm_dl.apps import cycle_log, logs, pace
 from slurm_dl.apps import daemon as daemon_module
-from slurm_dl.apps import logs
 from slurm_dl.apps.audit import AuditLog
 from slurm_dl.apps.daemon import LONGEST_BACKOFF_S, Daemon
 from slurm_dl.apps.pace import TokenBucket
@@ -195,7 +195,8 @@ class House:
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     """A live daemon over a fake cluster with two waiting jobs."""
     clock = FakeTime()
-    monkeypatch.setattr(daemon_module, "time", clock)
+    for module in (daemon_module, cycle_log, pace):
+        monkeypatch.setattr(module, "time", clock)
     cluster = Watched()
     cluster.time = clock
     cluster.submit(4, work_s=100_000)
