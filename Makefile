@@ -153,6 +153,7 @@ torch: ## PyTorch for CPUs in .venv-torch, if it can be had
 		exit 0
 	fi
 	"$$(find_python)" -m venv --clear .venv-torch
+	echo '*' >.venv-torch/.gitignore
 	if ! retry $(TORCH_PYTHON) -m pip install --quiet numpy '$(TORCH)'; then
 		echo "make: no $(TORCH): the training test is left out, and fails where CI is set;" \
 			"name a Python that has torch in SLURM_DL_TORCH_PYTHON" >&2

@@ -142,8 +142,9 @@ def _duration(seconds: float) -> str:
 
 
 def _slurm_version() -> str | None:
-    squeue = shutil.which("squeue")
-    if squeue is None:
+    # slurmctld tells it without a slurm.conf, Slurm's client commands do not.
+    slurmctld = shutil.which("slurmctld", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if slurmctld is None:
         return None
-    found = subprocess.run([squeue, "--version"], capture_output=True, text=True, check=False)
+    found = subprocess.run([slurmctld, "-V"], capture_output=True, text=True, check=False)
     return found.stdout.strip() or None

@@ -9,7 +9,7 @@ import numpy as np
 
 from slurm_dl.engine.guard import WAITS_FOR, victims, waiting
 from slurm_dl.engine.preempt import Standing, new_handovers
-from slurm_dl.engine.protocol import next_steps, strays
+from slurm_dl.engine.protocol import name_jobs, next_steps, strays
 from slurm_dl.engine.ranking import (
     choose_target,
     rank_jobs,
@@ -90,9 +90,8 @@ def _promotions(snap: Snapshot, order: Order) -> list[Promote]:
 
 
 def _why_open(handover: Handover) -> str:
-    victims_named = ", ".join(str(v.run.job_id) for v in handover.victims)
-    for_named = ", ".join(str(b) for b in handover.beneficiaries)
-    return f"{for_named} cannot start and rank above {victims_named}"
+    victims_named = name_jobs([v.run.job_id for v in handover.victims])
+    return f"room for {name_jobs(handover.beneficiaries)}, ranking above {victims_named}"
 
 
 def _only(tier: I16, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> I16:

@@ -152,7 +152,7 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
 
 def _told(history: Sequence[Mapping[str, object]]) -> list[str]:
     return [
-        f"{entry.get('time', '?')}: {entry.get('action', '?')}: {entry.get('reason', '')}"
+        f"{str(entry.get('time', '?'))[:19]}: {entry.get('action', '?')}: {entry.get('reason', '')}"
         f" ({entry.get('result', '?')})"
         for entry in history
     ]

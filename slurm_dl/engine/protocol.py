@@ -11,7 +11,7 @@ anywhere goes on from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.handover import Handover, Seal, Victim, VictimState, reservation_name
@@ -152,7 +152,7 @@ def _seal(
             nodes=handover.nodes,
             uids=tuple(uids),
             duration_s=limits.handover_timeout_s,
-            why=f"keeps the freed GPUs for {_names(waiting)}",
+            why=f"keeps the freed GPUs for {name_jobs(waiting)}",
         )
     for job_id in waiting:
         if job_id not in handover.attached:
@@ -172,7 +172,7 @@ def _signals(handover: Handover, left: list[Victim]) -> Iterator[Action]:
                 run=victim.run,
                 signal=victim.contract.signal,
                 target=victim.contract.target,
-                why=f"it is to make room for {_names(handover.beneficiaries)}",
+                why=f"it is to make room for {name_jobs(handover.beneficiaries)}",
             )
 
 
@@ -252,7 +252,7 @@ def strays(snap: Snapshot, rows: dict[JobId, int]) -> Iterator[Action]:
             )
 
 
-def _names(job_ids: tuple[JobId, ...] | list[JobId]) -> str:
+def name_jobs(job_ids: Sequence[JobId]) -> str:
     """The first few ids, for a reason in words."""
     shown = ", ".join(str(j) for j in job_ids[:3])
     more = len(job_ids) - 3
