@@ -1,1 +1,0 @@
-"""Where a job should go."""
