@@ -15,8 +15,9 @@ TORCH_PYTHON := .venv-torch/bin/python
 TORCH := torch==2.13.0+cpu
 PACKAGES := slurmctld slurmd slurm-client munge python3-venv ca-certificates
 
-# Cheap ones first; what lies elsewhere comes last and is not run twice.
-TESTS := tests/unit tests/contract tests/cli tests
+# Cheap ones first, then whatever else there is. (pytest sorts directories that it finds itself.)
+FIRST := tests/unit tests/contract tests/cli
+TESTS := $(FIRST) $(filter-out $(FIRST) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1

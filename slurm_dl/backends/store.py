@@ -9,14 +9,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from slurm_dl.engine.ledger import Memory, Taken
+from slurm_dl.engine.ledger import HOUR_S, Change, Memory, Taken
 from slurm_dl.engine.service import DTYPES, EndedRun, Service
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import SlurmDlError
@@ -96,7 +97,9 @@ class SqliteStore:
             ).fetchall()
             last = self._db.execute("SELECT max(handover_id) FROM handover").fetchone()[0]
             taken = self._db.execute(
-                "SELECT at_s, job_id, gpus, notice_s, handover_id FROM taken ORDER BY at_s"
+                "SELECT at_s, job_id, gpus, notice_s, handover_id FROM taken "
+                "WHERE at_s > (SELECT max(at_s) FROM taken) - ? ORDER BY at_s",
+                (HOUR_S,),
             ).fetchall()
         except sqlite3.Error as err:
             raise self._error(err) from err
@@ -109,7 +112,9 @@ class SqliteStore:
                 }
             ),
             handovers=tuple(_handover_from(json.loads(body)) for (body,) in bodies),
-            next_handover_id=HandoverId((last or 0) + 1),
+            # Numbers name reservations. After the loss of a ledger none of the old ones, which
+            # may still stand in Slurm, must come back, so a new ledger begins at the clock.
+            next_handover_id=HandoverId((last or int(time.time())) + 1),
             taken=tuple(
                 Taken(
                     at_s=at_s,
@@ -122,37 +127,27 @@ class SqliteStore:
             ),
         )
 
-    def save(
-        self,
-        jobs: Service,
-        *,
-        ended: Sequence[EndedRun] = (),
-        forgotten: Sequence[int] = (),
-    ) -> None:
-        """Insert or replace these jobs, add the runs that ended, drop the forgotten jobs."""
-        rows = zip(*(column.tolist() for column in jobs.columns().values()), strict=True)
+    def save(self, change: Change, /) -> None:
+        """Write *change*, all of it or nothing."""
+        columns = change.jobs.columns().values() if change.jobs is not None else ()
         with self._transaction() as db:
-            db.executemany(_JOB_UPSERT, rows)
+            db.executemany(_JOB_UPSERT, zip(*(c.tolist() for c in columns), strict=True))
             db.executemany(
                 "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
-                [(r.job_id, r.start_s, r.end_s, r.gpu_s) for r in ended],
+                [(r.job_id, r.start_s, r.end_s, r.gpu_s) for r in change.ended],
             )
-            db.executemany("DELETE FROM job WHERE job_id = ?", [(j,) for j in forgotten])
-
-    def save_handover(self, handover: Handover, *, closed: str = "") -> None:
-        """Insert or replace one hand-over; *closed* says why it is over."""
-        body = json.dumps(dataclasses.asdict(handover))
-        with self._transaction() as db:
-            db.execute(
+            db.executemany("DELETE FROM job WHERE job_id = ?", [(j,) for j in change.forgotten])
+            db.executemany(
                 "INSERT OR REPLACE INTO handover VALUES (?, ?, ?)",
-                (handover.handover_id, body, closed),
+                [
+                    (h.handover_id, json.dumps(dataclasses.asdict(h)), closed)
+                    for h, closed in change.handovers
+                ],
             )
-
-    def save_taken(self, taken: Taken) -> None:
-        """Add one."""
-        row = (taken.at_s, taken.job_id, taken.gpus, taken.notice_s, taken.handover_id)
-        with self._transaction() as db:
-            db.execute("INSERT INTO taken VALUES (?, ?, ?, ?, ?)", row)
+            db.executemany(
+                "INSERT INTO taken VALUES (?, ?, ?, ?, ?)",
+                [(t.at_s, t.job_id, t.gpus, t.notice_s, t.handover_id) for t in change.taken],
+            )
 
     def runs_of(self, job_id: JobId) -> tuple[EndedRun, ...]:
         """The runs of one job that are over, oldest first."""

@@ -58,7 +58,7 @@ def _state(cycle: Cycle, row: int, label: str) -> str:
     if state is JobState.RUNNING:
         return f"Job {label} is running on {gpus} for {span(now_s - jobs.start_s[row])}."
     if state is JobState.PENDING:
-        since = span(now_s - snap.memory.last_ran_s[row])
+        since = span(now_s - snap.memory.waiting_since_s[row])
         again = " (it has run before)" if snap.memory.ran_s[row] > 0 else ""
         return f"Job {label} waits for {gpus} since {since}{again}."
     return f"Job {label} is {state.name.lower()}."

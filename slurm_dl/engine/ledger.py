@@ -8,7 +8,7 @@ finds on its next start at least everything it may have done.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -63,26 +63,33 @@ class Memory:
     taken: tuple[Taken, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Change:
+    """What a store has to write, all of it or nothing.
+
+    Attributes:
+        jobs: Jobs to insert or replace.
+        ended: Runs that are over.
+        forgotten: Ids of jobs to drop.
+        handovers: Hand-overs to insert or replace, each with why it is closed; empty if it is not.
+        taken: GPUs that were taken back.
+    """
+
+    jobs: Service | None = None
+    ended: Sequence[EndedRun] = ()
+    forgotten: Sequence[int] = ()
+    handovers: Sequence[tuple[Handover, str]] = ()
+    taken: Sequence[Taken] = ()
+
+
 class Store(Protocol):
     """Where the ledger survives the daemon. Every call is durable when it returns."""
 
     def load(self) -> Memory:
         """All that is stored."""
 
-    def save(
-        self,
-        jobs: Service,
-        *,
-        ended: Sequence[EndedRun] = (),
-        forgotten: Sequence[int] = (),
-    ) -> None:
-        """Insert or replace these jobs, add the runs that ended, drop the forgotten jobs."""
-
-    def save_handover(self, handover: Handover, *, closed: str = "") -> None:
-        """Insert or replace one hand-over; *closed* says why it is over."""
-
-    def save_taken(self, taken: Taken) -> None:
-        """Add one."""
+    def save(self, change: Change, /) -> None:
+        """Write *change*."""
 
     def close(self) -> None:
         """Let go of the file."""
@@ -116,9 +123,11 @@ class Ledger:
         self._service = folded.service
         if folded.changed.any() or folded.ended or folded.forgotten:
             self._store.save(
-                folded.service.take(folded.changed),
-                ended=folded.ended,
-                forgotten=folded.forgotten,
+                Change(
+                    jobs=folded.service.take(folded.changed),
+                    ended=folded.ended,
+                    forgotten=folded.forgotten,
+                )
             )
 
     def snapshot(self, seen: Observed, partitions: frozenset[str]) -> Snapshot:
@@ -129,9 +138,7 @@ class Ledger:
             managed=np.array([p in partitions for p in seen.partitions], dtype=np.bool_),
             handovers=self.handovers,
             next_handover_id=self._next_id,
-            preempted_gpus_last_hour=sum(
-                t.gpus for t in self._taken if t.at_s > seen.now_s - HOUR_S
-            ),
+            preempted_gpus_last_hour=self._gpus_taken_since(seen.now_s - HOUR_S),
         )
 
     def doubt(self, unhonoured: Collection[JobId]) -> None:
@@ -149,7 +156,7 @@ class Ledger:
         self._doubted -= settled
         anew = [j for j in unhonoured if j not in self._doubted]
         self._doubted.update(anew)
-        self._change(anew, site_factor=[0] * len(anew))
+        self._change(anew, {"site_factor": [0] * len(anew)})
 
     def begin(self, action: Action) -> None:
         """Write down that *action* is about to be tried, where that matters after a crash."""
@@ -158,13 +165,9 @@ class Ledger:
                 self._next_id = HandoverId(max(self._next_id, handover.handover_id + 1))
                 self._keep(handover)
             case Signal(handover_id=hid, run=run):
-                self._turn(
-                    hid, run.job_id, lambda v: dataclasses.replace(v, state=VictimState.SIGNALLING)
-                )
+                self._turn(hid, run.job_id, state=VictimState.SIGNALLING)
             case Requeue(handover_id=hid, run=run):
-                self._turn(
-                    hid, run.job_id, lambda v: dataclasses.replace(v, state=VictimState.REQUEUING)
-                )
+                self._turn(hid, run.job_id, state=VictimState.REQUEUING)
             case _:
                 pass
 
@@ -172,7 +175,7 @@ class Ledger:
         """Write down that *action* succeeded at *now_s*."""
         match action:
             case SetSiteFactor(job_id=job_id, value=value):
-                self._change([job_id], site_factor=[value])
+                self._change([job_id], {"site_factor": [value]})
             case Promote(job_id=job_id):
                 self._forgive(job_id)
             case Reserve(handover_id=hid):
@@ -182,20 +185,14 @@ class Ledger:
                 attached = (*handover.attached, job_id)
                 self._keep(dataclasses.replace(handover, attached=attached))
             case Signal(handover_id=hid, run=run):
-                self._turn(
-                    hid,
-                    run.job_id,
-                    lambda v: dataclasses.replace(
-                        v, state=VictimState.SIGNALLED, signalled_s=now_s
-                    ),
-                )
-                self._change([run.job_id], last_preempted_s=[now_s])
+                self._turn(hid, run.job_id, state=VictimState.SIGNALLED, signalled_s=now_s)
+                self._change([run.job_id], {"last_preempted_s": [now_s]})
             case MarkGone():
                 self._mark_gone(action, now_s)
             case Unseal(handover_id=hid) if hid is not None:
                 self._keep(dataclasses.replace(self._handovers[hid], seal=Seal.RELEASED))
-            case CloseHandover(handover_id=hid, outcome=outcome):
-                self._store.save_handover(self._handovers.pop(hid), closed=outcome)
+            case CloseHandover():
+                self._close(action, now_s)
             case OpenHandover() | Requeue() | Detach() | Unseal():
                 pass
 
@@ -203,67 +200,100 @@ class Ledger:
         """Let go of the store."""
         self._store.close()
 
+    def _gpus_taken_since(self, when_s: float) -> float:
+        """GPUs taken back since then, and those that are about to be."""
+        going = [
+            v.gpus for h in self.handovers for v in h.victims if v.state is not VictimState.GONE
+        ]
+        return sum(t.gpus for t in self._taken if t.at_s > when_s) + sum(going)
+
     def _mark_gone(self, action: MarkGone, now_s: float) -> None:
         handover = self._handovers[action.handover_id]
         victim = next(v for v in handover.victims if v.run.job_id == action.job_id)
-        self._turn(
-            action.handover_id,
-            action.job_id,
-            lambda v: dataclasses.replace(
-                v, state=VictimState.GONE, gone_s=now_s, outcome=action.outcome
-            ),
+        gone = dataclasses.replace(
+            victim, state=VictimState.GONE, gone_s=now_s, outcome=action.outcome
         )
-        if action.outcome != "requeued" or victim.state is VictimState.CHOSEN:
-            return
-        times = int(self._service.preemptions[self._row(action.job_id)])
-        self._change([action.job_id], preemptions=[times + 1])
-        taken = Taken(
-            at_s=now_s,
-            job_id=action.job_id,
-            gpus=victim.gpus,
-            notice_s=now_s - victim.signalled_s if victim.signalled_s else 0.0,
-            handover_id=action.handover_id,
+        after = _with(handover, gone)
+        told = victim.state is not VictimState.CHOSEN
+        columns: dict[str, list[float]] = {}
+        if told and action.outcome == "requeued" and _has(self._service, action.job_id):
+            times = int(self._service.preemptions[self._row(action.job_id)])
+            columns["preemptions"] = [times + 1]
+        if action.outcome == "refused":
+            columns["last_preempted_s"] = [now_s]
+        taken = []
+        if told and action.outcome in ("requeued", "finished"):
+            taken = [
+                Taken(
+                    at_s=now_s,
+                    job_id=action.job_id,
+                    gpus=victim.gpus,
+                    notice_s=now_s - victim.signalled_s if victim.signalled_s else 0.0,
+                    handover_id=action.handover_id,
+                )
+            ]
+        self._change([action.job_id], columns, handovers=[(after, "")], taken=taken)
+        self._handovers[action.handover_id] = after
+        self._taken = [t for t in self._taken if t.at_s > now_s - HOUR_S] + taken
+
+    def _close(self, action: CloseHandover, now_s: float) -> None:
+        known = [j for j in action.fruitless if _has(self._service, j)]
+        times = [int(self._service.fruitless[self._row(j)]) + 1 for j in known]
+        handover = self._handovers[action.handover_id]
+        self._change(
+            known,
+            {"fruitless": times, "last_fruitless_s": [now_s] * len(known)},
+            handovers=[(handover, action.outcome)],
         )
-        self._taken = [t for t in self._taken if t.at_s > now_s - HOUR_S] + [taken]
-        self._store.save_taken(taken)
+        del self._handovers[action.handover_id]
 
     def _forgive(self, job_id: JobId) -> None:
         row = self._row(job_id)
-        self._change(
-            [job_id],
-            forgiven_gpu_s=[float(self._service.attained_gpu_s[row])],
-            forgiven_ran_s=[float(self._service.ran_s[row])],
-        )
+        forgiven = {
+            "forgiven_gpu_s": [float(self._service.attained_gpu_s[row])],
+            "forgiven_ran_s": [float(self._service.ran_s[row])],
+        }
+        self._change([job_id], forgiven)
 
     def _row(self, job_id: JobId) -> int:
         return int(self._service.rows_of(np.array([job_id], dtype=np.int64))[0])
 
-    def _change(self, job_ids: Sequence[JobId], **columns: Sequence[float]) -> None:
-        """Replace some values of some known jobs, and store those jobs."""
-        known = [i for i, j in enumerate(job_ids) if _has(self._service, j)]
-        if not known:
-            return
-        rows = self._service.rows_of(np.array([job_ids[i] for i in known], dtype=np.int64))
-        replaced = {}
-        for name, values in columns.items():
-            column = getattr(self._service, name).copy()
-            column[rows] = [values[i] for i in known]
-            replaced[name] = column
-        self._service = dataclasses.replace(self._service, **replaced)
-        self._store.save(self._service.take(rows))
-
-    def _turn(
-        self, handover_id: HandoverId, job_id: JobId, change: Callable[[Victim], Victim]
+    def _change(
+        self,
+        job_ids: Sequence[JobId],
+        columns: Mapping[str, Sequence[float]],
+        *,
+        handovers: Sequence[tuple[Handover, str]] = (),
+        taken: Sequence[Taken] = (),
     ) -> None:
+        """Replace some values of some known jobs, and store those jobs and what goes with them."""
+        known = [i for i, j in enumerate(job_ids) if _has(self._service, j)] if columns else []
+        rows = self._service.rows_of(np.array([job_ids[i] for i in known], dtype=np.int64))
+        after = self._service
+        if known:
+            replaced = {}
+            for name, values in columns.items():
+                column = getattr(self._service, name).copy()
+                column[rows] = [values[i] for i in known]
+                replaced[name] = column
+            after = dataclasses.replace(self._service, **replaced)
+        if known or handovers or taken:
+            self._store.save(Change(jobs=after.take(rows), handovers=handovers, taken=taken))
+        self._service = after
+
+    def _turn(self, handover_id: HandoverId, job_id: JobId, **changes: object) -> None:
         handover = self._handovers[handover_id]
-        victims: Iterable[Victim] = (
-            change(v) if v.run.job_id == job_id else v for v in handover.victims
-        )
-        self._keep(dataclasses.replace(handover, victims=tuple(victims)))
+        victim = next(v for v in handover.victims if v.run.job_id == job_id)
+        self._keep(_with(handover, dataclasses.replace(victim, **changes)))  # type: ignore[arg-type]
 
     def _keep(self, handover: Handover) -> None:
-        self._store.save_handover(handover)
+        self._store.save(Change(handovers=[(handover, "")]))
         self._handovers[handover.handover_id] = handover
+
+
+def _with(handover: Handover, victim: Victim) -> Handover:
+    victims = (victim if v.run.job_id == victim.run.job_id else v for v in handover.victims)
+    return dataclasses.replace(handover, victims=tuple(victims))
 
 
 def _has(service: Service, job_id: JobId) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.jobs import F64, I32, I64, Bool, Jobs, JobState
+from slurm_dl.model.jobs import F64, I32, I64, Bool, Held, Jobs, JobState
 from slurm_dl.model.snapshot import Observed, Remembered
 
 Column = npt.NDArray[Any]
@@ -45,9 +45,11 @@ class Service:
         ran_s: ``(k,)`` seconds over all runs, the one under way included.
         forgiven_gpu_s: ``(k,)`` see `Remembered`.
         forgiven_ran_s: ``(k,)`` see `Remembered`.
-        last_ran_s: ``(k,)`` see `Remembered`.
+        waiting_since_s: ``(k,)`` see `Remembered`.
         preemptions: ``(k,)`` see `Remembered`.
         last_preempted_s: ``(k,)`` see `Remembered`.
+        fruitless: ``(k,)`` see `Remembered`.
+        last_fruitless_s: ``(k,)`` see `Remembered`.
         site_factor: ``(k,)`` see `Remembered`.
         last_seen_s: ``(k,)`` when Slurm last listed it, epoch seconds.
         over: ``(k,)`` bool, it has finished.
@@ -64,9 +66,11 @@ class Service:
     ran_s: F64
     forgiven_gpu_s: F64
     forgiven_ran_s: F64
-    last_ran_s: F64
+    waiting_since_s: F64
     preemptions: I32
     last_preempted_s: F64
+    fruitless: I32
+    last_fruitless_s: F64
     site_factor: I64
     last_seen_s: F64
     over: Bool
@@ -148,6 +152,9 @@ def fold(before: Service, seen: Observed) -> Folded:
     _open_missed(col, at, jobs)
     ended = _close_runs(col, at, jobs, now_s)
     _count_running(col, at, jobs, now_s)
+    # Only waiting for room is waiting: nobody is promoted for having been held.
+    kept = (jobs.state == JobState.PENDING) & (jobs.held != Held.NO) & (col["ran_s"][at] > 0)
+    col["waiting_since_s"][at[kept]] = now_s
 
     col["restarts"][at] = jobs.restarts
     col["last_seen_s"][at] = now_s
@@ -177,7 +184,7 @@ def remembered(service: Service, jobs: Jobs) -> Remembered:
         column = np.zeros(len(jobs), dtype=DTYPES[field.name])
         column[known] = getattr(service, field.name)[at]
         out[field.name] = column
-    for name in ("first_submit_s", "last_ran_s"):
+    for name in ("first_submit_s", "waiting_since_s"):
         out[name][~known] = jobs.submit_s[~known]
     return Remembered(**out)
 
@@ -187,7 +194,7 @@ def _fresh(jobs: Jobs, now_s: float) -> Service:
     col: dict[str, Column] = {name: np.zeros(len(jobs), dtype=dt) for name, dt in DTYPES.items()}
     col["job_id"] = jobs.job_id
     col["first_submit_s"] = jobs.submit_s
-    col["last_ran_s"] = jobs.submit_s
+    col["waiting_since_s"] = jobs.submit_s
     col["restarts"] = jobs.restarts
     col["last_seen_s"] = np.full(len(jobs), now_s)
     return Service(**col)
@@ -223,7 +230,7 @@ def _open_missed(col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs) 
         & ~col["over"][at]
         & (col["run_start_s"][at] == 0)
         & (jobs.start_s > 0)
-        & (jobs.start_s >= col["last_ran_s"][at])
+        & (jobs.start_s >= col["waiting_since_s"][at])
         & (jobs.end_s > jobs.start_s)
     )
     k = at[missed]
@@ -259,7 +266,7 @@ def _close_runs(
     col["ran_s"][k] += more_s
     col["run_gpu_s"][k] += more_s * col["run_gpus"][k]
     col["attained_gpu_s"][k] += more_s * col["run_gpus"][k]
-    col["last_ran_s"][k] = end
+    col["waiting_since_s"][k] = end
     ended = tuple(
         EndedRun(job_id=int(j), start_s=float(s), end_s=float(e), gpu_s=float(g))
         for j, s, e, g in zip(
@@ -284,6 +291,7 @@ def _count_running(
     k = at[here]
     begun = col["run_start_s"][k] == 0
     col["run_start_s"][k[begun]] = jobs.start_s[here][begun]
+    col["fruitless"][k[begun]] = 0
     col["counted_to_s"][k[begun]] = np.minimum(jobs.start_s[here][begun], now_s)
     # A run that was resized is counted at its old size up to now, the size is known no better.
     col["run_gpus"][k[begun]] = jobs.gpus[here][begun]
@@ -294,5 +302,5 @@ def _count_running(
     col["run_gpu_s"][k] += served_s * col["run_gpus"][k]
     col["attained_gpu_s"][k] += served_s * col["run_gpus"][k]
     col["counted_to_s"][k] += more_s
-    col["last_ran_s"][k] = col["counted_to_s"][k]
+    col["waiting_since_s"][k] = col["counted_to_s"][k]
     col["run_gpus"][k] = jobs.gpus[here]

@@ -70,8 +70,8 @@ class Jobs:
         job_id: ``(n,)`` int64, Slurm's id of the record.
         state: ``(n,)`` int8, a `JobState`.
         held: ``(n,)`` int8, a `Held`; meaningful for pending jobs.
-        partition: ``(n,)`` int16, index into `Observed.partitions`; -1 if it names several or an
-            unknown one.
+        partition: ``(n,)`` int16, index into `Observed.partitions`; -1 if it names an unknown one.
+            Of several the first, see `Observed.also_in`.
         uid: ``(n,)`` int64, the owner.
         tasks: ``(n,)`` int32, jobs in this record: 1, or the pending tasks of an array.
         n_nodes: ``(n,)`` int32, nodes held or asked for, at least 1.

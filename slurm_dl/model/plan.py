@@ -114,11 +114,15 @@ class Unseal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseHandover:
-    """Write down that a hand-over is over. Only the ledger changes."""
+    """Write down that a hand-over is over. Only the ledger changes.
+
+    *fruitless* names the beneficiaries that it was in vain for: they are not tried again at once.
+    """
 
     handover_id: HandoverId
     outcome: str
     why: str
+    fruitless: tuple[JobId, ...] = ()
 
 
 ClusterAction = SetSiteFactor | Reserve | Attach | Detach | Signal | Requeue | Unseal

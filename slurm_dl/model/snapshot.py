@@ -10,6 +10,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from slurm_dl.model.contract import NO_CLAIM, Claim
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
@@ -57,6 +59,8 @@ class Observed:
         gpu_types: GPU type names; `Jobs.gpu_type` and `Nodes.gpu_type` index them.
         node_in: ``(p, m)`` bool, node is in partition.
         claims: Metadata of the jobs that have any.
+        also_in: Further partitions, as indices, of pending jobs that name several;
+            `Jobs.partition` has the first.
         choices: ``(m,)`` bool by job id, the nodes a pending job may use at all, for the jobs that
             restrict them (``--exclude``, ``--nodelist``, ``--constraint``); all False if the
             restriction could not be understood.
@@ -74,6 +78,7 @@ class Observed:
     gpu_types: tuple[str, ...]
     node_in: Bool
     claims: Mapping[JobId, Claim] = field(default_factory=dict)
+    also_in: Mapping[JobId, tuple[int, ...]] = field(default_factory=dict)
     choices: Mapping[JobId, Bool] = field(default_factory=dict)
     texts: Mapping[JobId, JobText] = field(default_factory=dict)
     reserved: Mapping[JobId, str] = field(default_factory=dict)
@@ -95,9 +100,12 @@ class Remembered:
         forgiven_gpu_s: ``(n,)`` attained service that a promotion took out of the ranking.
         forgiven_ran_s: ``(n,)`` run time that a promotion took out of the ranking.
         first_submit_s: ``(n,)`` submit time before any requeue, epoch seconds.
-        last_ran_s: ``(n,)`` end of the last run, or the first submit; epoch seconds.
+        waiting_since_s: ``(n,)`` end of the last run, or the first submit; for a job that has run
+            and is held, or waits for something else than room, now. Epoch seconds.
         preemptions: ``(n,)`` int32, how often we have requeued it.
         last_preempted_s: ``(n,)`` when we last did, epoch seconds; 0 if never.
+        fruitless: ``(n,)`` int32, hand-overs for it since it last ran after which it did not start.
+        last_fruitless_s: ``(n,)`` end of the last of those, epoch seconds; 0 if none.
         site_factor: ``(n,)`` int64, the SiteFactor last written; 0 if none.
     """
 
@@ -106,9 +114,11 @@ class Remembered:
     forgiven_gpu_s: F64
     forgiven_ran_s: F64
     first_submit_s: F64
-    last_ran_s: F64
+    waiting_since_s: F64
     preemptions: I32
     last_preempted_s: F64
+    fruitless: I32
+    last_fruitless_s: F64
     site_factor: I64
 
     def __post_init__(self) -> None:
@@ -151,7 +161,14 @@ class Snapshot:
         return self.seen.jobs
 
     def is_managed(self) -> Bool:
-        """``(n,)`` bool: the job sits in one managed partition, and in no other."""
+        """``(n,)`` bool: every partition the job is in or asks for is managed."""
         part = self.jobs.partition
         managed: Bool = (part >= 0) & self.managed[part]
+        if self.seen.also_in:
+            elsewhere = [
+                job_id
+                for job_id, others in self.seen.also_in.items()
+                if not all(self.managed[p] for p in others)
+            ]
+            managed &= ~np.isin(self.jobs.job_id, elsewhere)
         return managed

@@ -71,7 +71,7 @@ class DiscreteLas:
         if self.promote_knob > 0:
             may_starve = (jobs.state == JobState.PENDING) & (executed > 0)
             starves_at[may_starve] = (
-                memory.last_ran_s[may_starve] + self.promote_knob * executed[may_starve]
+                memory.waiting_since_s[may_starve] + self.promote_knob * executed[may_starve]
             )
         promote = starves_at <= snap.now_s
         tier[promote] = 0

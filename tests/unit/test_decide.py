@@ -86,7 +86,7 @@ def test_promotion_is_booked_and_ranked_at_once() -> None:
     memory = {
         "attained_gpu_s": {1: 4000.0},
         "ran_s": {1: 100.0},
-        "last_ran_s": {1: build.NOW_S - 100},
+        "waiting_since_s": {1: build.NOW_S - 100},
     }
     plan = decide(
         build.snapshot(build.observed([build.pending(1)]), memory=memory), policy, SETTINGS

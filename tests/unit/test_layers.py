@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PURE = ("model", "policies", "placement", "engine")
+PURE = ("model", "policies", "engine")
 PURE_MAY_IMPORT = {
     "__future__",
     "collections",

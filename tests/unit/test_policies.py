@@ -83,7 +83,7 @@ def test_a_starving_job_is_promoted_and_its_service_forgiven() -> None:
     memory = {
         "attained_gpu_s": {1: 9000.0, 2: 9000.0},
         "ran_s": {1: 1000.0, 2: 1000.0},
-        "last_ran_s": {1: build.NOW_S - 2000, 2: build.NOW_S - 1999},
+        "waiting_since_s": {1: build.NOW_S - 2000, 2: build.NOW_S - 1999},
     }
     order = policy.order(build.snapshot(build.observed(rows), memory=memory))
 
@@ -102,7 +102,7 @@ def test_a_promoted_job_sinks_again_by_what_it_gets_from_then_on() -> None:
 
 def test_nobody_is_promoted_that_never_ran() -> None:
     """Waiting alone is no starvation: the job is in the first queue as it is."""
-    snap = build.snapshot(build.observed([build.pending(1)]), memory={"last_ran_s": {1: 1.0}})
+    snap = build.snapshot(build.observed([build.pending(1)]), memory={"waiting_since_s": {1: 1.0}})
 
     assert not DiscreteLas(promote_knob=0.001).order(snap).promote.any()
 

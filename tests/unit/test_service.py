@@ -49,7 +49,7 @@ def test_a_requeue_counts_to_its_instant_and_keeps_the_service() -> None:
 
     assert service.attained_gpu_s.tolist() == [2 * 22.0]
     assert service.first_submit_s.tolist() == [T0 - 100_000 + 1]
-    assert service.last_ran_s.tolist() == [T0 + 12]
+    assert service.waiting_since_s.tolist() == [T0 + 12]
 
 
 def test_a_restart_within_one_poll_counts_both_runs() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from slurm_dl.backends.store import SqliteStore, StoreError
-from slurm_dl.engine.ledger import Ledger, Memory, Taken
+from slurm_dl.engine.ledger import Change, Ledger, Memory, Taken
 from slurm_dl.engine.service import EndedRun, Service, fold
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
@@ -57,9 +57,14 @@ def test_everything_comes_back_as_it_was(path: Path) -> None:
     service = fold(Service.empty(), build.observed([build.running(7, 3), build.pending(2)])).service
     taken = Taken(at_s=1.5, job_id=JobId(4), gpus=8.0, notice_s=2.5, handover_id=HandoverId(3))
     store = SqliteStore(path)
-    store.save(service, ended=[EndedRun(job_id=7, start_s=1.0, end_s=2.0, gpu_s=3.0)])
-    store.save_handover(_handover())
-    store.save_taken(taken)
+    store.save(
+        Change(
+            jobs=service,
+            ended=[EndedRun(job_id=7, start_s=1.0, end_s=2.0, gpu_s=3.0)],
+            handovers=[(_handover(), "")],
+            taken=[taken],
+        )
+    )
     store.close()
 
     store = SqliteStore(path)
@@ -80,7 +85,7 @@ def test_everything_comes_back_as_it_was(path: Path) -> None:
 def test_a_closed_hand_over_does_not_come_back_nor_does_its_number(path: Path) -> None:
     """Numbers name reservations in Slurm, so none is used twice."""
     store = SqliteStore(path)
-    store.save_handover(_handover(), closed="served")
+    store.save(Change(handovers=[(_handover(), "served")]))
     memory = store.load()
     store.close()
 
@@ -92,8 +97,8 @@ def test_forgotten_jobs_go(path: Path) -> None:
     """The file does not grow without end."""
     service = fold(Service.empty(), build.observed([build.pending(2), build.pending(3)])).service
     store = SqliteStore(path)
-    store.save(service)
-    store.save(Service.empty(), forgotten=[2])
+    store.save(Change(jobs=service))
+    store.save(Change(forgotten=[2]))
 
     assert store.load().service.job_id.tolist() == [3]
     store.close()
@@ -128,12 +133,12 @@ def test_a_newer_ledger_is_refused(path: Path) -> None:
 def test_a_write_that_fails_says_so_and_leaves_the_old_state(path: Path) -> None:
     """Another program holds the file: the caller learns it before it acts."""
     store = SqliteStore(path)
-    store.save_handover(_handover())
+    store.save(Change(handovers=[(_handover(), "")]))
     store._db.execute("PRAGMA busy_timeout=50")
     with sqlite3.connect(path, isolation_level=None) as other:
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StoreError, match="locked"):
-            store.save_handover(_handover(), closed="served")
+            store.save(Change(handovers=[(_handover(), "served")]))
         other.execute("ROLLBACK")
     other.close()
 
