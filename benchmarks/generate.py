@@ -198,5 +198,7 @@ def _memory(rng: np.random.Generator, jobs: Jobs) -> Remembered:
         waiting_since_s=jobs.submit_s.copy(),
         preemptions=np.zeros(n, np.int32),
         last_preempted_s=np.zeros(n),
+        fruitless=np.zeros(n, np.int32),
+        last_fruitless_s=np.zeros(n),
         site_factor=np.zeros(n, np.int64),
     )

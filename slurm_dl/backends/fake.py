@@ -213,6 +213,10 @@ class FakeCluster:
                 self.jobs[job_id].site_factor = value
             case Reserve(handover_id=hid, nodes=nodes, duration_s=duration_s):
                 rows = frozenset(self._names.index(n) for n in nodes)
+                name = reservation_name(hid)
+                if any(r.nodes & rows for n, r in self.reservations.items() if n != name):
+                    msg = "Requested nodes are busy: overlaps with another reservation"
+                    raise ClusterError(msg)
                 self.reservations[reservation_name(hid)] = FakeReservation(
                     nodes=rows, end_s=self.now_s + duration_s
                 )

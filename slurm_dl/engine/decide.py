@@ -9,9 +9,11 @@ import numpy as np
 
 from slurm_dl.engine.guard import WAITS_FOR, victims, waiting
 from slurm_dl.engine.preempt import Standing, new_handovers
-from slurm_dl.engine.protocol import name_jobs, next_steps, strays
+from slurm_dl.engine.protocol import Scene, name_jobs, next_steps, strays
 from slurm_dl.engine.ranking import (
+    checked,
     choose_target,
+    in_window,
     rank_jobs,
     site_factor_writes,
     unhonoured,
@@ -32,34 +34,42 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     Equal snapshots give equal plans, whatever order the jobs are listed in.
     """
     jobs = snap.jobs
-    order = policy.order(snap)
+    order = checked(policy.order(snap), policy, len(jobs))
     ranked, rank = rank_jobs(snap, order)
     wanted = wanted_site_factor(order, settings)
     candidates = victims(snap, settings.preemption)
     target = choose_target(snap, ranked, candidates.protected)
     rows = jobs.row_of()
+    scene = Scene(
+        snap=snap,
+        rows=rows,
+        wanted=wanted,
+        tier=order.tier,
+        candidates=candidates,
+        limits=settings.preemption,
+    )
 
-    steps: list[Action] = []
+    steps: list[Action] = [*strays(snap, rows)]
     for handover in snap.handovers:
-        steps += next_steps(handover, snap, rows, wanted, settings.preemption)
+        steps += next_steps(handover, scene)
 
-    ready = ranked[waiting(snap)[ranked]][: settings.window]
+    ready = waiting(snap)[ranked]
     drafts, notes = new_handovers(
         snap,
-        ready,
+        ranked[ready & in_window(snap, ranked, ready, settings.window)],
         candidates,
         Standing(tier=order.tier, rank=rank, target=target),
         settings.preemption,
     )
     for draft in drafts:
         steps.append(OpenHandover(handover=draft, why=_why_open(draft)))
-        steps += next_steps(draft, snap, rows, wanted, settings.preemption)
+        steps += next_steps(draft, scene)
 
     lowered = {a.job_id for a in steps if isinstance(a, SetSiteFactor)}
     writes = [
         w for w in site_factor_writes(snap, ranked, wanted, settings) if w.job_id not in lowered
     ]
-    actions = (*_promotions(snap, order), *steps, *strays(snap, rows), *writes)
+    actions = (*_promotions(snap, order), *steps, *writes)
     for row in np.flatnonzero((jobs.state == JobState.PENDING) & (jobs.held != Held.NO)).tolist():
         if rank[row] >= 0:
             notes[JobId(int(jobs.job_id[row]))] = WAITS_FOR[Held(int(jobs.held[row]))]

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.engine.settings import Preemption
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, Held, JobState
 from slurm_dl.model.snapshot import Snapshot
 
@@ -33,7 +34,8 @@ class Victims:
     Attributes:
         rows: ``(r,)`` their rows in `Jobs`.
         rule: ``(r,)`` which of *reasons* protects each; 0 for those that may be preempted.
-        reasons: Why a job is left alone; the first is empty.
+        reasons: Why a job is left alone; the first is empty, the last is that it is part of a
+            hand-over already.
     """
 
     rows: npt.NDArray[np.int64]
@@ -45,6 +47,14 @@ class Victims:
         """Rows in `Jobs` of those that may be preempted."""
         may: npt.NDArray[np.int64] = self.rows[self.rule == 0]
         return may
+
+    def why_not(self, row: int) -> str:
+        """Why the job at *row* may be no victim, even of its own hand-over; empty if it may."""
+        at = int(np.searchsorted(self.rows, row))
+        if at == len(self.rows) or int(self.rows[at]) != row:
+            return "it is not running in a managed partition"
+        rule = int(self.rule[at])
+        return "" if rule == len(self.reasons) - 1 else self.reasons[rule]
 
     @property
     def protected(self) -> npt.NDArray[np.int64]:
@@ -73,7 +83,6 @@ def victims(snap: Snapshot, limits: Preemption) -> Victims:
             "Slurm may not requeue it (--no-requeue, not a batch job, or a het job)",
         ),
         (gpus != np.floor(gpus), "it shares a GPU with other jobs"),
-        (np.isin(job_id, busy), "it is part of a hand-over already"),
         (
             np.isin(job_id, impatient),
             f"its grace is above the site's limit of {limits.max_grace_s:.0f} s",
@@ -94,6 +103,8 @@ def victims(snap: Snapshot, limits: Preemption) -> Victims:
             jobs.start_s[rows] + jobs.limit_s[rows] - now_s < limits.limit_reserve_s,
             "it is near its time limit",
         ),
+        # Last, so that every other reason is given before it.
+        (np.isin(job_id, busy), "it is part of a hand-over already"),
     )
     return Victims(
         rows=rows,
@@ -121,4 +132,26 @@ def not_beneficiary(snap: Snapshot, row: int) -> str:
         return "it asks for no GPU"
     if gpus != int(gpus):
         return "it asks for shares of a GPU"
+    choice = snap.seen.choices.get(JobId(int(snap.jobs.job_id[row])))
+    if choice is not None and not choice.any():
+        return "the nodes it restricts itself to are not understood, or it is part of a het job"
     return ""
+
+
+def tried_in_vain(snap: Snapshot, row: int, base_s: float) -> str:
+    """Why no GPUs are freed for the waiting job at *row* just now; empty if they may be.
+
+    What was freed for it before did not make it start: what Slurm knows and we do not keeps it
+    from starting. Each time the pause is twice as long.
+    """
+    times = int(snap.memory.fruitless[row])
+    if not times:
+        return ""
+    pause_s = base_s * 2.0 ** min(times - 1, 10)
+    left_s = float(snap.memory.last_fruitless_s[row]) + pause_s - snap.now_s
+    if left_s <= 0:
+        return ""
+    return (
+        f"GPUs were freed for it {times} times and Slurm did not start it; "
+        f"the next try is in {left_s:.0f} s at the earliest"
+    )

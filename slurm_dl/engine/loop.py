@@ -5,6 +5,7 @@ The cluster, real, simulated or fake, is whatever was passed in.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,9 +13,9 @@ from typing import Protocol
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.settings import Settings
+from slurm_dl.engine.writes import Effort, Refusals, is_standalone_write
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.model.ids import HandoverId
-from slurm_dl.model.plan import Action, ClusterAction, Plan, handover_of
+from slurm_dl.model.plan import Action, ClusterAction, Plan
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.policies.base import Policy
 
@@ -52,7 +53,8 @@ class Cycle:
     Attributes:
         acting: Whether the plan was applied at all.
         done: Actions tried, in order; those left over are derived again next time.
-        left: Actions not tried: out of budget, or behind one that failed.
+        left: Actions not tried: out of budget or of time, behind one that failed, or refused
+            before and not yet to be tried again.
     """
 
     snapshot: Snapshot
@@ -72,6 +74,9 @@ def run_cycle(
     acting: bool,
     may_write: Callable[[], bool] = lambda: True,
     on_done: Callable[[Done], None] = lambda _: None,
+    timer: Callable[[], float] = lambda: 0.0,
+    write_for_s: float = math.inf,
+    refusals: Refusals | None = None,
 ) -> Cycle:
     """Observe, decide and, if *acting*, apply.
 
@@ -81,6 +86,10 @@ def run_cycle(
             cycle. Steps of a hand-over are not asked about: they are few, and half of one would
             be worse than all of it.
         on_done: Told of each action as soon as its result is known.
+        timer: Seconds that only go forward.
+        write_for_s: No standalone write is begun later than this after the first action was, by
+            *timer*; see `Effort`.
+        refusals: What is remembered of earlier cycles; None: each cycle tries everything.
 
     Raises:
         ClusterError: The cluster could not be read; nothing was done.
@@ -92,27 +101,30 @@ def run_cycle(
     if not acting:
         return Cycle(snap, plan, acting=False, left=plan.actions)
     ledger.doubt(plan.unhonoured)
+    refusals = refusals or Refusals()
+    todo, left = refusals.sift(plan.actions)
+    effort = Effort(timer=timer, for_s=write_for_s)
     done: list[Done] = []
-    left: list[Action] = []
-    broken: set[HandoverId] = set()
-    for action in plan.actions:
-        handover_id = handover_of(action)
-        if handover_id in broken or (
-            handover_id is None and isinstance(action, ClusterAction) and not may_write()
-        ):
+    for action in todo:
+        if not effort.allows(action) or (is_standalone_write(action) and not may_write()):
             left.append(action)
             continue
-        error = ""
         ledger.begin(action)
-        if isinstance(action, ClusterAction):
-            try:
-                cluster.apply(action)
-            except ClusterError as err:
-                error = str(err)
+        error = _apply(cluster, action)
         if not error:
             ledger.settle(action, clock())
-        elif handover_id is not None:
-            broken.add(handover_id)
+        effort.note(action, failed=bool(error))
+        refusals.note(action, failed=bool(error))
         done.append(Done(action, error))
         on_done(done[-1])
     return Cycle(snap, plan, acting=True, done=tuple(done), left=tuple(left))
+
+
+def _apply(cluster: Cluster, action: Action) -> str:
+    """Do one thing; why it failed, or nothing."""
+    if isinstance(action, ClusterAction):
+        try:
+            cluster.apply(action)
+        except ClusterError as err:
+            return str(err) or "refused without a word"
+    return ""

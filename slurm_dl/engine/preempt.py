@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.guard import Victims, not_beneficiary
-from slurm_dl.engine.room import Need, NodeRows, Room, need_of
+from slurm_dl.engine.guard import Victims, not_beneficiary, tried_in_vain
+from slurm_dl.engine.room import Need, Needs, NodeRows, Room
 from slurm_dl.engine.settings import Preemption
-from slurm_dl.engine.victims import choose_victims, reluctance_gpu_s
+from slurm_dl.engine.victims import choose_victims, reluctance
 from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import I16, I32
@@ -24,6 +24,9 @@ from slurm_dl.model.snapshot import Snapshot
 
 OPEN = -1
 """Owner of a node that no hand-over has sealed."""
+
+MOST_SEARCHES = 32
+"""Kinds of jobs (tier and shape) for which victims are looked for in vain in one decision."""
 
 FORBIDDEN = -2
 """Owner of a node that a hand-over of an earlier cycle has sealed."""
@@ -88,20 +91,28 @@ class _Search:
         self._tier = standing.tier
         self._limits = limits
         self._room = Room.free_in(snap)
+        self._needs = Needs(snap)
         self._owner = np.full(len(snap.seen.nodes), OPEN, dtype=np.int64)
         sealed = {name for h in snap.handovers for name in h.nodes}
         self._owner[[name in sealed for name in snap.seen.nodes.name]] = FORBIDDEN
         self._spoken_for = {b for h in snap.handovers for b in h.beneficiaries}
         self._gpus_last_hour = snap.preempted_gpus_last_hour
-        self._target = standing.target
-        self._dispensable = sorted(candidates.may.tolist(), key=lambda r: -int(standing.rank[r]))
+        in_target = np.isin(snap.jobs.job_id, list(standing.target))
+        self._reluctance = reluctance(snap, in_target, limits.checkpoint_cost_s)
+        may = candidates.may
+        self._dispensable = may[np.argsort(-standing.rank[may], kind="stable")]
+        self._failed: dict[tuple[object, ...], str] = {}
+        self._no_room: set[tuple[object, ...]] = set()
         self.drafts: list[_Draft] = []
+        self._drop_sealed()
 
     def visit(self, row: int) -> str:
         """Find room for the waiting job at *row*; why nothing is taken back for it, if so."""
         if JobId(int(self._snap.jobs.job_id[row])) in self._spoken_for:
             return ""
-        need = need_of(self._snap, row)
+        if self._snap.jobs.gpus[row] <= 0:
+            return not_beneficiary(self._snap, row)
+        need = self._needs.of(row)
         if self._fit(row, need, OPEN) == self._snap.jobs.tasks[row]:
             return "there is room for it: Slurm is to start it in its next pass"
         reason = not_beneficiary(self._snap, row)
@@ -109,12 +120,20 @@ class _Search:
             return reason
         return self._opens(row, need)
 
+    def _place(self, need: Need, owner: int) -> NodeRows | None:
+        """Nodes for the job among those nobody owns and those of draft *owner*."""
+        mine = (self._owner == OPEN) | (self._owner == owner)
+        return self._room.place(need, within=mine)
+
     def _fit(self, row: int, need: Need, owner: int, already: int = 0) -> int:
         """Place the job, or as many tasks of the pending array as fit; how many that were."""
         placed = already
-        while placed < self._snap.jobs.tasks[row]:
+        key = (owner, *need.key)
+        while placed < self._snap.jobs.tasks[row] and key not in self._no_room:
             rows = self._room.place(need, within=self._owner == owner)
             if rows is None:
+                # Room only shrinks until the next hand-over is drafted.
+                self._no_room.add(key)
                 break
             self._room.take(need, rows)
             placed += 1
@@ -123,14 +142,16 @@ class _Search:
     def _joins(self, row: int, need: Need) -> bool:
         """Let the job share the room that a hand-over of this plan frees, if it may and fits."""
         for index, draft in enumerate(self.drafts):
-            if self._tier[row] >= draft.best_victim_tier:
+            key = ("join", index, *need.key)
+            if self._tier[row] >= draft.best_victim_tier or key in self._no_room:
                 continue
             if len(draft.beneficiaries) >= self._limits.max_beneficiaries:
                 continue
-            rows = self._room.place(need, within=(self._owner == OPEN) | (self._owner == index))
+            rows = self._place(need, index)
             if rows is not None:
                 self._seat(row, need, rows, index)
                 return True
+            self._no_room.add(key)
         return False
 
     def _opens(self, row: int, need: Need) -> str:
@@ -140,30 +161,37 @@ class _Search:
             return "preemption is switched off"
         if len(self._snap.handovers) + len(self.drafts) >= limits.max_handovers:
             return f"{limits.max_handovers} hand-overs are under way, the most allowed"
-        worse = [r for r in self._dispensable if self._tier[r] > self._tier[row]]
-        if not worse:
+        reason = tried_in_vain(self._snap, row, limits.handover_timeout_s)
+        if reason:
+            return reason
+        key = (int(self._tier[row]), *need.key)
+        if key not in self._failed:
+            victims = self._search(row, need)
+            if not isinstance(victims, str):
+                self._draft(row, need, victims)
+                return ""
+            self._failed[key] = victims
+        return self._failed[key]
+
+    def _search(self, row: int, need: Need) -> tuple[int, ...] | str:
+        """The victims whose end makes room for the job, or why there are none."""
+        worse = self._dispensable[self._tier[self._dispensable] > self._tier[row]]
+        if not len(worse):
             return self._nobody_to_stop(row)
+        if len(self._failed) >= MOST_SEARCHES:
+            return f"{MOST_SEARCHES} kinds of jobs were looked for in vain; it is for the next look"
+        limits = self._limits
         victims = choose_victims(
             self._snap,
             self._room,
             need,
             candidates=worse,
-            reluctance_gpu_s=reluctance_gpu_s(
-                self._snap, worse, self._target, limits.checkpoint_cost_s
-            ),
+            reluctance_gpu_s=self._reluctance,
             within=self._owner == OPEN,
+            at_most=limits.max_victims,
         )
-        if victims is None:
-            return "stopping all jobs of lower tiers that may be stopped would not make room for it"
-        reason = self._too_much(victims)
-        if not reason:
-            self._draft(row, need, victims)
-        return reason
-
-    def _too_much(self, victims: tuple[int, ...]) -> str:
-        limits = self._limits
-        if len(victims) > limits.max_victims:
-            return f"it would take {len(victims)} victims, {limits.max_victims} are allowed"
+        if isinstance(victims, str):
+            return victims
         gpus = float(self._snap.jobs.gpus[list(victims)].sum())
         if limits.max_gpus_per_hour and self._gpus_last_hour + gpus > limits.max_gpus_per_hour:
             return (
@@ -171,7 +199,7 @@ class _Search:
                 f"would pass the limit of {limits.max_gpus_per_hour:.0f}"
             )
         self._gpus_last_hour += gpus
-        return ""
+        return victims
 
     def _draft(self, row: int, need: Need, victims: tuple[int, ...]) -> None:
         draft = _Draft(victims, best_victim_tier=min(int(self._tier[v]) for v in victims))
@@ -179,11 +207,12 @@ class _Search:
         self.drafts.append(draft)
         for victim in victims:
             self._room.release(self._snap, victim)
-            self._dispensable.remove(victim)
             freed = self._snap.seen.held.nodes_of(victim)
             self._owner[freed] = index
             draft.nodes.update(freed.tolist())
-        rows = self._room.place(need, within=(self._owner == OPEN) | (self._owner == index))
+        self._failed.clear()
+        self._no_room.clear()
+        rows = self._place(need, index)
         if rows is None:
             msg = f"victims {victims} were said to make room for row {row}, and do not"
             raise AssertionError(msg)
@@ -196,6 +225,13 @@ class _Search:
         draft.nodes.update(rows.tolist())
         draft.beneficiaries.append(row)
         self._fit(row, need, index, already=1)
+        self._drop_sealed()
+
+    def _drop_sealed(self) -> None:
+        """Who holds a node that is spoken for is nobody's victim: seals must not overlap."""
+        held = self._snap.seen.held
+        there = np.unique(held.job[self._owner[held.node] != OPEN])
+        self._dispensable = self._dispensable[~np.isin(self._dispensable, there)]
 
     def _nobody_to_stop(self, row: int) -> str:
         worse = self._tier[self._candidates.rows] > self._tier[row]

@@ -11,12 +11,14 @@ anywhere goes on from there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from slurm_dl.engine.guard import Victims
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.handover import Handover, Seal, Victim, VictimState, reservation_name
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import I64, Held, JobState
+from slurm_dl.model.jobs import I16, I64, Held, JobState
 from slurm_dl.model.plan import (
     Action,
     Attach,
@@ -33,22 +35,36 @@ from slurm_dl.model.snapshot import Snapshot
 
 LIVE = (JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED)
 
+BEGIN_WITHIN_S = 60.0
+"""A hand-over that has not come to its signals by then is given up: it keeps others from theirs."""
 
-def next_steps(
-    handover: Handover,
-    snap: Snapshot,
-    rows: dict[JobId, int],
-    wanted: I64,
-    limits: Preemption,
-) -> list[Action]:
-    """The actions that bring *handover* on, in order; each is right only if those before succeed.
+IN_VAIN = "it could not be begun in time"
+NOT_STARTED = "Slurm did not start all beneficiaries in time"
 
-    Args:
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scene:
+    """What a hand-over is judged by.
+
+    Attributes:
         rows: Row in `Jobs` of each job id.
         wanted: ``(n,)`` SiteFactor each job should have.
+        tier: ``(n,)`` tier of each job.
+        candidates: Who may be a victim.
         limits: The site's limits.
     """
-    seen_gone = {v.run.job_id: how for v in handover.victims if (how := _gone(v, snap, rows))}
+
+    snap: Snapshot
+    rows: Mapping[JobId, int]
+    wanted: I64
+    tier: I16
+    candidates: Victims
+    limits: Preemption
+
+
+def next_steps(handover: Handover, scene: Scene) -> list[Action]:
+    """The actions that bring *handover* on; each is right only if those before it succeed."""
+    seen_gone = {v.run.job_id: how for v in handover.victims if (how := _gone(v, scene))}
     marks = [
         MarkGone(
             handover_id=handover.handover_id,
@@ -65,30 +81,34 @@ def next_steps(
         if v.state is not VictimState.GONE and v.run.job_id not in seen_gone
     ]
     if not handover.signalled:
-        reason = _no_longer_right(handover, snap, rows, limits)
+        reason = _no_longer_right(handover, scene)
         if reason:
-            return [*marks, *_wind_up(handover, snap, rows, reason)]
+            return [*marks, *_wind_up(handover, scene, reason)]
         return [
-            *_put_in_place(handover, snap, rows, wanted),
-            *_seal(handover, snap, rows, limits),
-            *_signals(handover, left),
+            *_put_in_place(handover, scene),
+            *_seal(handover, scene),
+            *_signals(handover, left, scene),
         ]
     if left:
-        if snap.now_s - handover.opened_s > _patience_s(handover, limits):
+        if scene.snap.now_s - handover.opened_s > _patience_s(handover, scene.limits):
             return [*marks, *_give_up(handover, left)]
-        return [*marks, *_signals(handover, left), *_requeues(handover, left, snap, rows)]
-    reason = _served(handover, snap, rows, limits)
-    return [*marks, *_wind_up(handover, snap, rows, reason)] if reason else [*marks]
+        return [*marks, *_signals(handover, left, scene), *_requeues(handover, left, scene)]
+    reason = _served(handover, scene)
+    return [*marks, *_wind_up(handover, scene, reason)] if reason else [*marks]
 
 
-def _gone(victim: Victim, snap: Snapshot, rows: dict[JobId, int]) -> str:
-    """How the victim's run ended, in a word; empty while it has not."""
-    row = rows.get(victim.run.job_id)
+def _gone(victim: Victim, scene: Scene) -> str:
+    """How the victim's run ended, in a word; empty while it has not, or its GPUs are not free."""
+    jobs = scene.snap.jobs
+    row = scene.rows.get(victim.run.job_id)
     if row is None:
-        return "left"
-    state, jobs = snap.jobs.state[row], snap.jobs
+        # A record that could not be read is not a job that has left.
+        return "" if scene.snap.seen.unreadable else "left"
+    state = jobs.state[row]
     if state in (JobState.COMPLETED, JobState.FAILED):
         return "finished"
+    if state == JobState.COMPLETING:
+        return ""
     if int(jobs.restarts[row]) != victim.run.restarts or state == JobState.PENDING:
         return "requeued"
     if state in LIVE and float(jobs.start_s[row]) != victim.run.start_s:
@@ -96,62 +116,83 @@ def _gone(victim: Victim, snap: Snapshot, rows: dict[JobId, int]) -> str:
     return ""
 
 
-def _no_longer_right(
-    handover: Handover, snap: Snapshot, rows: dict[JobId, int], limits: Preemption
-) -> str:
+def _no_longer_right(handover: Handover, scene: Scene) -> str:
     """Why a hand-over that has signalled nobody is to be undone; empty if it is still right."""
-    if not limits.enabled:
+    if not scene.limits.enabled:
         return "preemption was switched off"
-    for victim in handover.victims:
-        row = rows.get(victim.run.job_id)
-        if row is None or _gone(victim, snap, rows) or snap.jobs.state[row] != JobState.RUNNING:
-            return "a victim ended by itself"
-        if snap.seen.claim(victim.run.job_id).contract != victim.contract:
-            return "a victim changed its contract"
-    if not any(_is_waiting(b, snap, rows) for b in handover.beneficiaries):
+    if handover.seal is Seal.RELEASED:
+        return "it was being undone"
+    waiting = [scene.rows[b] for b in handover.beneficiaries if _is_waiting(b, scene)]
+    if not waiting:
         return "no beneficiary is waiting any more"
-    if snap.now_s - handover.opened_s > limits.handover_timeout_s:
-        return "it could not be begun in time"
+    for victim in handover.victims:
+        reason = _no_victim(victim, waiting, scene)
+        if reason:
+            return reason
+    if scene.snap.now_s - handover.opened_s > BEGIN_WITHIN_S:
+        return IN_VAIN
+    return _seal_is_short(handover, scene)
+
+
+def _seal_is_short(handover: Handover, scene: Scene) -> str:
+    """Why the standing seal is not enough for what is to come; empty if it is, or none stands."""
+    if handover.seal is not Seal.STANDING:
+        return ""
+    name = reservation_name(handover.handover_id)
+    ends_s = max((r.end_s for r in scene.snap.seen.reservations if r.name == name), default=0.0)
+    needed_s = max(v.contract.grace_s for v in handover.victims) + scene.limits.start_margin_s
+    return "" if ends_s >= scene.snap.now_s + needed_s else "its seal would end too early"
+
+
+def _no_victim(victim: Victim, beneficiaries: list[int], scene: Scene) -> str:
+    """Why the victim may not be stopped for these beneficiaries any more; empty if it may."""
+    job_id = victim.run.job_id
+    row = scene.rows.get(job_id)
+    if row is None or _gone(victim, scene):
+        return "a victim ended by itself"
+    protected = scene.candidates.why_not(row)
+    if protected:
+        return f"victim {job_id} may not be stopped any more: {protected}"
+    if scene.snap.seen.claim(job_id).contract != victim.contract:
+        return f"victim {job_id} changed its contract"
+    if any(scene.tier[row] <= scene.tier[b] for b in beneficiaries):
+        return f"victim {job_id} is not of a lower tier any more"
     return ""
 
 
-def _is_waiting(job_id: JobId, snap: Snapshot, rows: dict[JobId, int]) -> bool:
-    row = rows.get(job_id)
+def _is_waiting(job_id: JobId, scene: Scene) -> bool:
+    row = scene.rows.get(job_id)
     if row is None:
         return False
+    jobs = scene.snap.jobs
     return bool(
-        snap.jobs.state[row] == JobState.PENDING
-        and snap.jobs.held[row] == Held.NO
-        and snap.jobs.priority[row] > 0
+        jobs.state[row] == JobState.PENDING and jobs.held[row] == Held.NO and jobs.priority[row] > 0
     )
 
 
-def _put_in_place(
-    handover: Handover, snap: Snapshot, rows: dict[JobId, int], wanted: I64
-) -> Iterator[Action]:
+def _put_in_place(handover: Handover, scene: Scene) -> Iterator[Action]:
     """The victims must not start again before their turn, nor the beneficiaries come after them."""
     for job_id in (*(v.run.job_id for v in handover.victims), *handover.beneficiaries):
-        row = rows.get(job_id)
-        if row is not None and snap.memory.site_factor[row] != wanted[row]:
+        row = scene.rows.get(job_id)
+        if row is not None and scene.snap.memory.site_factor[row] != scene.wanted[row]:
             yield SetSiteFactor(
                 job_id=job_id,
-                value=int(wanted[row]),
+                value=int(scene.wanted[row]),
                 why="its place must be right before GPUs change hands",
                 handover_id=handover.handover_id,
             )
 
 
-def _seal(
-    handover: Handover, snap: Snapshot, rows: dict[JobId, int], limits: Preemption
-) -> Iterator[Action]:
-    waiting = [b for b in handover.beneficiaries if _is_waiting(b, snap, rows)]
+def _seal(handover: Handover, scene: Scene) -> Iterator[Action]:
+    waiting = [b for b in handover.beneficiaries if _is_waiting(b, scene)]
     if handover.seal is Seal.WANTED:
-        uids = sorted({int(snap.jobs.uid[rows[b]]) for b in waiting})
+        uids = sorted({int(scene.snap.jobs.uid[scene.rows[b]]) for b in waiting})
+        longest_s = max(v.contract.grace_s for v in handover.victims)
         yield Reserve(
             handover_id=handover.handover_id,
             nodes=handover.nodes,
             uids=tuple(uids),
-            duration_s=limits.handover_timeout_s,
+            duration_s=scene.limits.handover_timeout_s + longest_s + scene.limits.start_margin_s,
             why=f"keeps the freed GPUs for {name_jobs(waiting)}",
         )
     for job_id in waiting:
@@ -163,8 +204,10 @@ def _seal(
             )
 
 
-def _signals(handover: Handover, left: list[Victim]) -> Iterator[Action]:
+def _signals(handover: Handover, left: list[Victim], scene: Scene) -> Iterator[Action]:
     for victim in left:
+        if scene.snap.jobs.state[scene.rows[victim.run.job_id]] != JobState.RUNNING:
+            continue
         # SIGNALLING: a daemon died between writing it down and sending. Asking twice does no harm.
         if victim.state in (VictimState.CHOSEN, VictimState.SIGNALLING):
             yield Signal(
@@ -176,16 +219,14 @@ def _signals(handover: Handover, left: list[Victim]) -> Iterator[Action]:
             )
 
 
-def _requeues(
-    handover: Handover, left: list[Victim], snap: Snapshot, rows: dict[JobId, int]
-) -> Iterator[Action]:
+def _requeues(handover: Handover, left: list[Victim], scene: Scene) -> Iterator[Action]:
     for victim in left:
         if victim.state not in (VictimState.SIGNALLED, VictimState.REQUEUING):
             continue
-        if snap.jobs.state[rows[victim.run.job_id]] != JobState.RUNNING:
+        if scene.snap.jobs.state[scene.rows[victim.run.job_id]] != JobState.RUNNING:
             continue  # It is ending already, by our requeue or by itself.
-        acked = snap.seen.claim(victim.run.job_id).acked_run == victim.run.restarts
-        waited_s = snap.now_s - victim.signalled_s
+        acked = scene.snap.seen.claim(victim.run.job_id).acked_run == victim.run.restarts
+        waited_s = scene.snap.now_s - victim.signalled_s
         if acked and victim.contract.requeued_by == "daemon":
             why = f"it acknowledged its checkpoint within {waited_s:.0f} s"
         elif waited_s >= victim.contract.grace_s:
@@ -195,14 +236,15 @@ def _requeues(
         yield Requeue(handover_id=handover.handover_id, run=victim.run, why=why)
 
 
-def _served(handover: Handover, snap: Snapshot, rows: dict[JobId, int], limits: Preemption) -> str:
+def _served(handover: Handover, scene: Scene) -> str:
     """Why a hand-over whose victims are all gone is over; empty while beneficiaries may start."""
-    if not any(_is_waiting(b, snap, rows) for b in handover.beneficiaries):
-        return "all beneficiaries were served"
+    if not any(_is_waiting(b, scene) for b in handover.beneficiaries):
+        return "no beneficiary is waiting any more"
     if any(v.state is not VictimState.GONE for v in handover.victims):
         return ""  # The last one was only now seen to be gone.
-    if snap.now_s - max(v.gone_s for v in handover.victims) > limits.start_margin_s:
-        return "Slurm did not start all beneficiaries in time"
+    free_since_s = max(v.gone_s for v in handover.victims)
+    if scene.snap.now_s - free_since_s > scene.limits.start_margin_s:
+        return NOT_STARTED
     return ""
 
 
@@ -221,14 +263,12 @@ def _give_up(handover: Handover, left: list[Victim]) -> Iterator[Action]:
         )
 
 
-def _wind_up(
-    handover: Handover, snap: Snapshot, rows: dict[JobId, int], reason: str
-) -> Iterator[Action]:
+def _wind_up(handover: Handover, scene: Scene, reason: str) -> Iterator[Action]:
     name = reservation_name(handover.handover_id)
     for job_id in handover.beneficiaries:
-        row = rows.get(job_id)
-        attached = job_id in handover.attached or snap.seen.reserved.get(job_id) == name
-        if attached and row is not None and snap.jobs.state[row] == JobState.PENDING:
+        row = scene.rows.get(job_id)
+        attached = job_id in handover.attached or scene.snap.seen.reserved.get(job_id) == name
+        if attached and row is not None and scene.snap.jobs.state[row] == JobState.PENDING:
             yield Detach(
                 job_id=job_id,
                 why=f"hand-over {handover.handover_id} is over: {reason}",
@@ -236,10 +276,16 @@ def _wind_up(
             )
     # Also when it was only WANTED: a daemon may have died right after creating it.
     yield Unseal(name=name, handover_id=handover.handover_id, why=reason)
-    yield CloseHandover(handover_id=handover.handover_id, outcome=reason, why=reason)
+    in_vain = reason in (IN_VAIN, NOT_STARTED)
+    yield CloseHandover(
+        handover_id=handover.handover_id,
+        outcome=reason,
+        why=reason,
+        fruitless=tuple(b for b in handover.beneficiaries if in_vain and _is_waiting(b, scene)),
+    )
 
 
-def strays(snap: Snapshot, rows: dict[JobId, int]) -> Iterator[Action]:
+def strays(snap: Snapshot, rows: Mapping[JobId, int]) -> Iterator[Action]:
     """Clear what a hand-over that nobody remembers has left in Slurm."""
     known = {reservation_name(h.handover_id) for h in snap.handovers}
     for job_id, name in snap.seen.reserved.items():

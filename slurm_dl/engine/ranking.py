@@ -10,7 +10,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I32, I64, Bool, JobState
 from slurm_dl.model.plan import SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order
+from slurm_dl.policies.base import Order, Policy
 
 ALIVE = (
     JobState.PENDING,
@@ -21,6 +21,25 @@ ALIVE = (
 """States of a job that has a place in the order."""
 
 Rows = npt.NDArray[np.int64]
+
+
+def checked(order: Order, policy: Policy, n: int) -> Order:
+    """*order*, if it is one.
+
+    Raises:
+        ValueError: The policy returned nonsense; nothing may be done by it.
+    """
+    shapes = {order.tier.shape, order.key.shape, order.promote.shape}
+    if shapes != {(n,)}:
+        msg = f"policy {policy.name}: columns of shapes {shapes} for {n} jobs"
+        raise ValueError(msg)
+    if n and not (order.tier.min() >= 0 and order.tier.max() < order.tiers):
+        msg = f"policy {policy.name}: tiers outside 0 to {order.tiers - 1}"
+        raise ValueError(msg)
+    if np.isnan(order.key).any():
+        msg = f"policy {policy.name}: a key is not a number"
+        raise ValueError(msg)
+    return order
 
 
 def rank_jobs(snap: Snapshot, order: Order) -> tuple[Rows, I32]:
@@ -108,7 +127,7 @@ def site_factor_writes(
     jobs = snap.jobs
     stale = wanted[ranked] != snap.memory.site_factor[ranked]
     pending = jobs.state[ranked] == JobState.PENDING
-    writes = ranked[stale & (~pending | _window(snap, ranked, pending, settings.window))]
+    writes = ranked[stale & (~pending | in_window(snap, ranked, pending, settings.window))]
     # Pending jobs first, best first: they are what the next scheduling pass looks at.
     writes = writes[np.argsort(jobs.state[writes] != JobState.PENDING, kind="stable")]
     return [
@@ -136,9 +155,10 @@ def unhonoured(snap: Snapshot, ranked: Rows, band_width: int) -> tuple[JobId, ..
     return tuple(JobId(j) for j in jobs.job_id[ranked[waiting & missing]].tolist())
 
 
-def _window(snap: Snapshot, ranked: Rows, pending: Bool, size: int) -> Bool:
+def in_window(snap: Snapshot, ranked: Rows, of: Bool, size: int) -> Bool:
+    """``(len(ranked),)`` bool: among the first *size* of its partition of those marked in *of*."""
     inside = np.zeros(len(ranked), dtype=np.bool_)
     partition = snap.jobs.partition[ranked]
     for part in np.flatnonzero(snap.managed).tolist():
-        inside[np.flatnonzero(pending & (partition == part))[:size]] = True
+        inside[np.flatnonzero(of & (partition == part))[:size]] = True
     return inside

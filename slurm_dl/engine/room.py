@@ -30,14 +30,16 @@ class Need:
     """What a pending job asks of each of its nodes.
 
     Attributes:
+        key: Equal for jobs that ask for the same.
         n_nodes: Nodes it needs.
-        gpus: GPUs on each.
+        gpus: GPUs on each; whole unless the job asks for shares of a GPU.
         cpus: CPUs on each.
         mem_mb: Memory on each, MB.
         exclusive: It wants nodes on which nothing else runs.
         allowed: ``(m,)`` bool, nodes it may use at all.
     """
 
+    key: tuple[object, ...]
     n_nodes: int
     gpus: float
     cpus: int
@@ -46,33 +48,47 @@ class Need:
     allowed: Bool
 
 
-def need_of(snap: Snapshot, row: int) -> Need:
-    """What the pending job at *row* asks of each node, evenly split.
+class Needs:
+    """What the pending jobs of one snapshot ask for; equal places are worked out once."""
 
-    A job that names GPUs in all and no node count gets the fewest nodes that could hold it.
-    """
-    jobs, nodes = snap.jobs, snap.seen.nodes
-    part = int(jobs.partition[row])
-    allowed = nodes.up & snap.seen.node_in[part]
-    gpu_type = int(jobs.gpu_type[row])
-    if gpu_type >= 0:
-        allowed &= nodes.gpu_type == gpu_type
-    choice = snap.seen.choices.get(JobId(int(jobs.job_id[row])))
-    if choice is not None:
-        allowed &= choice
-    gpus = float(jobs.gpus[row])
-    n_nodes = int(jobs.n_nodes[row])
-    most = float(nodes.gpus[allowed].max(initial=0.0))
-    if most > 0:
-        n_nodes = max(n_nodes, math.ceil(gpus / most))
-    return Need(
-        n_nodes=n_nodes,
-        gpus=math.ceil(gpus / n_nodes),
-        cpus=math.ceil(int(jobs.cpus[row]) / n_nodes),
-        mem_mb=math.ceil(int(jobs.mem_mb[row]) / n_nodes),
-        exclusive=bool(jobs.exclusive[row]),
-        allowed=allowed,
-    )
+    def __init__(self, snap: Snapshot) -> None:
+        self._snap = snap
+        self._places: dict[tuple[object, ...], tuple[Bool, float]] = {}
+
+    def of(self, row: int) -> Need:
+        """What the job at *row* asks of each node, evenly split.
+
+        A job that names GPUs in all and no node count gets the fewest nodes that could hold it.
+        """
+        jobs = self._snap.jobs
+        place = self._place_of(row)
+        allowed, most = self._places[place]
+        gpus, n_nodes = float(jobs.gpus[row]), int(jobs.n_nodes[row])
+        if most > 0:
+            n_nodes = max(n_nodes, math.ceil(gpus / most))
+        share = gpus / n_nodes if gpus != int(gpus) else math.ceil(gpus / n_nodes)
+        cpus = math.ceil(int(jobs.cpus[row]) / n_nodes)
+        mem_mb = math.ceil(int(jobs.mem_mb[row]) / n_nodes)
+        exclusive = bool(jobs.exclusive[row])
+        key = (*place, n_nodes, share, cpus, mem_mb, exclusive)
+        return Need(key, n_nodes, share, cpus, mem_mb, exclusive, allowed)
+
+    def _place_of(self, row: int) -> tuple[object, ...]:
+        """Where the job may run, as a key into the places that were worked out."""
+        snap, nodes = self._snap, self._snap.seen.nodes
+        job_id = JobId(int(snap.jobs.job_id[row]))
+        others = snap.seen.also_in.get(job_id, ())
+        choice = snap.seen.choices.get(job_id)
+        partition, gpu_type = int(snap.jobs.partition[row]), int(snap.jobs.gpu_type[row])
+        key = (partition, others, gpu_type, None if choice is None else choice.tobytes())
+        if key not in self._places:
+            allowed = nodes.up & snap.seen.node_in[[partition, *others]].any(axis=0)
+            if gpu_type >= 0:
+                allowed &= nodes.gpu_type == gpu_type
+            if choice is not None:
+                allowed &= choice
+            self._places[key] = allowed, float(nodes.gpus[allowed].max(initial=0.0))
+        return key
 
 
 @dataclass(slots=True, eq=False)
@@ -143,10 +159,17 @@ class Room:
 
     def release(self, snap: Snapshot, job_row: int) -> None:
         """Count what the job at *job_row* holds as free."""
+        self._shift(snap, job_row, 1)
+
+    def hold(self, snap: Snapshot, job_row: int) -> None:
+        """Count what the job at *job_row* holds as taken again."""
+        self._shift(snap, job_row, -1)
+
+    def _shift(self, snap: Snapshot, job_row: int, sign: int) -> None:
         held = snap.seen.held
         lo, hi = np.searchsorted(held.job, [job_row, job_row + 1])
         on = held.node[lo:hi]
-        self.gpus[on] += held.gpus[lo:hi]
-        self.cpus[on] += held.cpus[lo:hi]
-        self.mem_mb[on] += held.mem_mb[lo:hi]
-        self.jobs_on[on] -= 1
+        self.gpus[on] += sign * held.gpus[lo:hi]
+        self.cpus[on] += sign * held.cpus[lo:hi]
+        self.mem_mb[on] += sign * held.mem_mb[lo:hi]
+        self.jobs_on[on] -= sign

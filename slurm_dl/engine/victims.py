@@ -1,20 +1,36 @@
 """Which running jobs to stop so that one pending job can start: all that it takes, or nobody.
 
 Least lost work first, and jobs the policy wants to run last. Choosing the cheapest set exactly is
-a covering problem; this walks the nodes from cheapest to clear upwards and then puts back every
-victim that turned out not to be needed, so no proper subset of the result would do.
+a covering problem; this clears nodes from the cheapest upwards and then puts back every victim
+that turned out not to be needed, so no proper subset of the result would do.
+
+Hot path: whether any set would do is decided on columns first; nodes are looked at one by one
+only in the order of what they would cost at least, and only until enough are clear.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import heapq
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from slurm_dl.engine.room import Need, Room
-from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Bool
+from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What one candidate holds on one node."""
+
+    row: int
+    gpus: float
+    cpus: int
+    mem_mb: int
 
 
 def choose_victims(
@@ -22,136 +38,182 @@ def choose_victims(
     room: Room,
     need: Need,
     *,
-    candidates: Sequence[int],
-    reluctance_gpu_s: Mapping[int, float],
+    candidates: Rows,
+    reluctance_gpu_s: F64,
     within: Bool,
-) -> tuple[int, ...] | None:
-    """Rows of the jobs to stop so that *need* fits into *room*; None if even all are not enough.
+    at_most: int,
+) -> tuple[int, ...] | str:
+    """Rows of the jobs to stop so that *need* fits into *room*, or in words why there are none.
 
     Args:
         room: What is free now; left as it was.
         candidates: Rows of jobs that may be stopped, most dispensable first.
-        reluctance_gpu_s: What stopping each of them costs, see `reluctance_gpu_s`, at least 0.
+        reluctance_gpu_s: ``(n,)`` what stopping each job costs, see `reluctance`.
         within: ``(m,)`` bool, nodes the job may be placed on.
+        at_most: Most victims.
     """
-    place_of = {row: place for place, row in enumerate(candidates)}
-    on_node: dict[int, list[int]] = {}
-    for row in candidates:
-        for node in snap.seen.held.nodes_of(row).tolist():
-            on_node.setdefault(node, []).append(row)
+    usable = within & _after_all_go(snap, room, candidates).fits_on(need)
+    if int(np.count_nonzero(usable)) < need.n_nodes:
+        return "stopping all jobs of lower tiers that may be stopped would not make room for it"
+    clearing = _Clearing(
+        snap,
+        room,
+        need,
+        candidates=candidates,
+        reluctance_gpu_s=reluctance_gpu_s,
+        usable=usable,
+    )
+    while clearing.clear < need.n_nodes:
+        clearing.clear_cheapest()
+        if len(clearing.chosen) > 2 * at_most:
+            break
+    chosen = clearing.without_surplus()
+    if len(chosen) > at_most:
+        return f"it would take more than the {at_most} victims that are allowed"
+    return tuple(chosen)
 
-    usable = need.allowed & within
-    trial = room.copy()
-    fits = trial.fits_on(need) & usable
-    chosen: list[int] = []
-    open_nodes = [n for n in on_node if usable[n] and not fits[n]]
-    while int(np.count_nonzero(fits)) < need.n_nodes:
-        best: tuple[float, int, int, list[int]] | None = None
-        for node in open_nodes:
-            if fits[node]:
-                continue
-            clear = _clear_node(
-                snap,
-                trial,
-                need,
-                node=node,
-                jobs_here=on_node[node],
-                chosen=chosen,
-                reluctance_gpu_s=reluctance_gpu_s,
-            )
-            if clear is None:
-                continue
-            offer = (
-                sum(reluctance_gpu_s[row] for row in clear),
-                sum(place_of[row] for row in clear),
-                node,
-                clear,
-            )
-            if best is None or offer < best:
-                best = offer
-        if best is None:
-            return None
-        for row in best[3]:
-            trial.release(snap, row)
-            chosen.append(row)
-        fits = trial.fits_on(need) & usable
-    return tuple(
-        _without_surplus(
-            snap, room, need, chosen=chosen, reluctance_gpu_s=reluctance_gpu_s, usable=usable
-        )
+
+def reluctance(snap: Snapshot, target: Bool, checkpoint_cost_s: float) -> F64:
+    """``(n,)`` what stopping each job costs, GPU-seconds.
+
+    That is its GPUs for the time of a save and a restore. Stopping a job that the policy wants to
+    run is dearer than stopping any number of others: it would only ask for its GPUs back.
+
+    Args:
+        target: ``(n,)`` bool, the policy wants the job to run.
+    """
+    lost: F64 = snap.jobs.gpus * checkpoint_cost_s
+    dearer: F64 = lost + (float(lost.sum()) + 1.0) * target
+    return dearer
+
+
+def _after_all_go(snap: Snapshot, room: Room, candidates: Rows) -> Room:
+    held = snap.seen.held
+    going = np.isin(held.job, candidates)
+    on, m = held.node[going], len(room.gpus)
+    return Room(
+        gpus=room.gpus + np.bincount(on, held.gpus[going], m),
+        cpus=room.cpus + np.bincount(on, held.cpus[going], m).astype(np.int64),
+        mem_mb=room.mem_mb + np.bincount(on, held.mem_mb[going], m).astype(np.int64),
+        jobs_on=room.jobs_on - np.bincount(on, minlength=m),
     )
 
 
-def _clear_node(
-    snap: Snapshot,
-    room: Room,
-    need: Need,
-    *,
-    node: int,
-    jobs_here: Sequence[int],
-    chosen: Sequence[int],
-    reluctance_gpu_s: Mapping[int, float],
-) -> list[int] | None:
-    """The cheap jobs whose end would make *need* fit on *node*; None if it can't be."""
-    free = [room.gpus[node], room.cpus[node], room.mem_mb[node], -room.jobs_on[node]]
-    wanted = [need.gpus, need.cpus, need.mem_mb, 0 if need.exclusive else -np.inf]
+class _Clearing:
+    """Nodes being cleared for one need.
 
-    def enough() -> bool:
-        return all(f >= w for f, w in zip(free, wanted, strict=True))
-
-    taken: list[int] = []
-    for row in sorted((r for r in jobs_here if r not in chosen), key=lambda r: reluctance_gpu_s[r]):
-        if enough():
-            break
-        free = [f + s for f, s in zip(free, _share(snap, row, node), strict=True)]
-        taken.append(row)
-    if not enough():
-        return None
-    for row in sorted(taken, key=lambda r: -reluctance_gpu_s[r]):
-        less = [f - s for f, s in zip(free, _share(snap, row, node), strict=True)]
-        if all(f >= w for f, w in zip(less, wanted, strict=True)):
-            free = less
-            taken.remove(row)
-    return taken
-
-
-def _share(snap: Snapshot, row: int, node: int) -> tuple[float, int, int, int]:
-    held = snap.seen.held
-    lo, hi = np.searchsorted(held.job, [row, row + 1])
-    at = lo + int(np.flatnonzero(held.node[lo:hi] == node)[0])
-    return float(held.gpus[at]), int(held.cpus[at]), int(held.mem_mb[at]), 1
-
-
-def _without_surplus(
-    snap: Snapshot,
-    room: Room,
-    need: Need,
-    *,
-    chosen: Sequence[int],
-    reluctance_gpu_s: Mapping[int, float],
-    usable: Bool,
-) -> list[int]:
-    """*chosen* without the jobs, dearest first, that *need* can do without."""
-    keep = list(chosen)
-    for row in sorted(chosen, key=lambda r: -reluctance_gpu_s[r]):
-        rest = [r for r in keep if r != row]
-        trial = room.copy()
-        for other in rest:
-            trial.release(snap, other)
-        if int(np.count_nonzero(trial.fits_on(need) & usable)) >= need.n_nodes:
-            keep = rest
-    return keep
-
-
-def reluctance_gpu_s(
-    snap: Snapshot, rows: Sequence[int], target: frozenset[JobId], checkpoint_cost_s: float
-) -> dict[int, float]:
-    """What stopping each job costs, GPU-seconds: its GPUs for the time of a save and a restore.
-
-    Stopping a job that the policy wants to run is dearer than stopping any number of others: it
-    would only ask for its GPUs back.
+    A heap holds the nodes by the least they can cost; a node is worked out when it comes to the
+    top, and again when a job that spans it has been chosen since.
     """
-    lost = {row: float(snap.jobs.gpus[row]) * checkpoint_cost_s for row in rows}
-    dearer = sum(lost.values()) + 1.0
-    job_id = snap.jobs.job_id
-    return {row: lost[row] + dearer * (int(job_id[row]) in target) for row in rows}
+
+    def __init__(
+        self,
+        snap: Snapshot,
+        room: Room,
+        need: Need,
+        *,
+        candidates: Rows,
+        reluctance_gpu_s: F64,
+        usable: Bool,
+    ) -> None:
+        self._snap, self._need, self._usable = snap, need, usable
+        self._cost = reluctance_gpu_s
+        self._room = room.copy()
+        self._fits = self._room.fits_on(need) & usable
+        self._on_node = _shares(snap, candidates, usable & ~self._fits)
+        place = {row: i for i, row in enumerate(candidates.tolist())}
+        self._first = {n: min(place[s.row] for s in on) for n, on in self._on_node.items()}
+        per_gpu = min((self._cost[r] / max(snap.jobs.gpus[r], 1) for r in place), default=0.0)
+        self._offer: dict[int, tuple[list[int], float]] = {}
+        self._heap = [
+            (max(0.0, need.gpus - float(room.gpus[n])) * per_gpu, self._first[n], n)
+            for n in self._on_node
+        ]
+        heapq.heapify(self._heap)
+        self.chosen: list[int] = []
+
+    @property
+    def clear(self) -> int:
+        """Nodes on which the need fits now."""
+        return int(np.count_nonzero(self._fits))
+
+    def clear_cheapest(self) -> None:
+        """Choose the jobs to stop on the node that costs least to clear."""
+        while True:
+            cost, first, node = heapq.heappop(self._heap)
+            if self._fits[node]:
+                continue
+            if node not in self._offer:
+                jobs = self._jobs_to_stop(node)
+                self._offer[node] = jobs, float(self._cost[jobs].sum())
+                heapq.heappush(self._heap, (self._offer[node][1], first, node))
+            elif cost == self._offer[node][1]:
+                break
+        for row in self._offer[node][0]:
+            self.chosen.append(row)
+            self._room.release(self._snap, row)
+            for other in self._snap.seen.held.nodes_of(row).tolist():
+                # It is cheaper now, or even clear: to be worked out anew.
+                self._offer.pop(other, None)
+                if other in self._on_node and other != node:
+                    heapq.heappush(self._heap, (0.0, self._first[other], other))
+        self._fits = self._room.fits_on(self._need) & self._usable
+
+    def without_surplus(self) -> list[int]:
+        """The chosen jobs without those, dearest first, that the need can do without."""
+        keep = list(self.chosen)
+        held, room = self._snap.seen.held, self._room
+        clear = self.clear
+        for row in sorted(self.chosen, key=lambda r: (-self._cost[r], r)):
+            lo, hi = np.searchsorted(held.job, [row, row + 1])
+            on = held.node[lo:hi]
+            before = int(np.count_nonzero(self._fits[on]))
+            room.hold(self._snap, row)
+            after = room.fits_on(self._need)[on] & self._usable[on]
+            if clear - before + int(np.count_nonzero(after)) >= self._need.n_nodes:
+                clear += int(np.count_nonzero(after)) - before
+                self._fits[on] = after
+                keep.remove(row)
+            else:
+                room.release(self._snap, row)
+        return keep
+
+    def _jobs_to_stop(self, node: int) -> list[int]:
+        """The cheap jobs whose end would make the need fit on *node*."""
+        need, room = self._need, self._room
+        short = [
+            need.gpus - float(room.gpus[node]),
+            need.cpus - int(room.cpus[node]),
+            need.mem_mb - int(room.mem_mb[node]),
+            int(room.jobs_on[node]) if need.exclusive else 0,
+        ]
+        here = [s for s in self._on_node[node] if s.row not in self.chosen]
+        taken: list[_Share] = []
+        for share in sorted(here, key=lambda s: (self._cost[s.row], self._snap.jobs.job_id[s.row])):
+            if max(short) <= 0:
+                break
+            short = _less(short, share, 1)
+            taken.append(share)
+        for share in reversed(taken):
+            back = _less(short, share, -1)
+            if max(back) <= 0:
+                short = back
+                taken = [s for s in taken if s is not share]
+        return [s.row for s in taken]
+
+
+def _less(short: list[float], share: _Share, sign: int) -> list[float]:
+    """What is still missing once *share* is free (sign 1) or is held after all (-1)."""
+    given = (share.gpus, share.cpus, share.mem_mb, 1)
+    return [s - sign * g for s, g in zip(short, given, strict=True)]
+
+
+def _shares(snap: Snapshot, candidates: Rows, where: Bool) -> dict[int, list[_Share]]:
+    """What the candidates hold on the nodes *where*, node by node."""
+    held = snap.seen.held
+    mine = np.flatnonzero(np.isin(held.job, candidates) & where[held.node])
+    columns = (held.node, held.job, held.gpus, held.cpus, held.mem_mb)
+    shares: dict[int, list[_Share]] = {}
+    for node, *share in zip(*(c[mine].tolist() for c in columns), strict=True):
+        shares.setdefault(node, []).append(_Share(*share))
+    return shares

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.guard import victims
-from slurm_dl.engine.room import Need, Room, need_of
+from slurm_dl.engine.room import Need, Needs, Room
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.engine.victims import choose_victims, reluctance_gpu_s
+from slurm_dl.engine.victims import choose_victims, reluctance
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
@@ -65,7 +65,7 @@ def _fits_without(snap: Snapshot, row: int, gone: tuple[int, ...]) -> bool:
     room = Room.free_in(snap)
     for victim in gone:
         room.release(snap, victim)
-    return room.place(need_of(snap, row)) is not None
+    return room.place(Needs(snap).of(row)) is not None
 
 
 @settings(max_examples=300)
@@ -76,7 +76,7 @@ def test_victims_are_found_iff_they_exist_and_none_of_them_is_spare(
     """Against all subsets: a set is found exactly if one exists, and no part of it would do."""
     snap, row = case
     jobs = list(range(row))
-    need = need_of(snap, row)
+    need = Needs(snap).of(row)
     everywhere = np.ones(len(snap.seen.nodes), dtype=np.bool_)
     subsets = [s for k in range(row + 1) for s in itertools.combinations(jobs, k)]
     possible = any(_fits_without(snap, row, s) for s in subsets)
@@ -85,13 +85,14 @@ def test_victims_are_found_iff_they_exist_and_none_of_them_is_spare(
         snap,
         Room.free_in(snap),
         need,
-        candidates=jobs,
-        reluctance_gpu_s=reluctance_gpu_s(snap, jobs, frozenset(), 60.0),
+        candidates=np.array(jobs, dtype=np.int64),
+        reluctance_gpu_s=reluctance(snap, np.zeros(row + 1, dtype=np.bool_), 60.0),
         within=everywhere,
+        at_most=100,
     )
 
-    assert (chosen is not None) == possible
-    if chosen is not None:
+    assert isinstance(chosen, tuple) == possible
+    if isinstance(chosen, tuple):
         assert _fits_without(snap, row, chosen)
         for smaller in itertools.combinations(chosen, max(0, len(chosen) - 1)):
             assert not chosen or not _fits_without(snap, row, smaller)
@@ -106,7 +107,7 @@ def test_on_one_node_the_cheapest_set_is_close_to_the_best(case: tuple[Snapshot,
     if snap.jobs.n_nodes[row] > 1 or (spans > 1).any():
         return
     jobs = list(range(row))
-    cost = reluctance_gpu_s(snap, jobs, frozenset(), 60.0)
+    cost = reluctance(snap, np.zeros(row + 1, dtype=np.bool_), 60.0)
     feasible = [
         sum(cost[j] for j in s)
         for k in range(row + 1)
@@ -116,13 +117,14 @@ def test_on_one_node_the_cheapest_set_is_close_to_the_best(case: tuple[Snapshot,
     chosen = choose_victims(
         snap,
         Room.free_in(snap),
-        need_of(snap, row),
-        candidates=jobs,
+        Needs(snap).of(row),
+        candidates=np.array(jobs, dtype=np.int64),
         reluctance_gpu_s=cost,
         within=np.ones(len(snap.seen.nodes), dtype=np.bool_),
+        at_most=100,
     )
     if feasible:
-        assert chosen is not None
+        assert isinstance(chosen, tuple)
         assert sum(cost[j] for j in chosen) <= 2 * min(feasible)
 
 
@@ -363,7 +365,7 @@ def test_a_pending_array_gets_as_many_seats_as_fit() -> None:
 
 def _need(row: JobRow, **more: object) -> Need:
     seen = build.observed([row], **more)  # type: ignore[arg-type]
-    return need_of(build.snapshot(seen), 0)
+    return Needs(build.snapshot(seen)).of(0)
 
 
 def test_what_a_job_asks_of_each_node_is_an_even_share() -> None:
@@ -390,7 +392,7 @@ def test_only_nodes_of_the_type_and_partition_and_up_are_allowed() -> None:
         build.observed([build.pending(1, 1, gpu_type=1)]), nodes=nodes, node_in=node_in
     )
 
-    assert need_of(build.snapshot(seen), 0).allowed.tolist() == [False, True, False, False]
+    assert Needs(build.snapshot(seen)).of(0).allowed.tolist() == [False, True, False, False]
 
 
 def _room_for(row: JobRow) -> list[bool]:
@@ -398,7 +400,7 @@ def _room_for(row: JobRow) -> list[bool]:
     held = {1: {0: 1.0}}
     seen = build.observed([build.running(1), row], nodes=(4, 4), held=held)
     snap = build.snapshot(seen)
-    return Room.free_in(snap).fits_on(need_of(snap, 1)).tolist()
+    return Room.free_in(snap).fits_on(Needs(snap).of(1)).tolist()
 
 
 def test_every_resource_can_be_what_is_missing() -> None:
