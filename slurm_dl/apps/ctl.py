@@ -312,6 +312,7 @@ def policies(*, as_json: bool) -> None:
         {
             "name": name,
             "source": registry.find(name).source,
+            "interpretation": registry.find(name).interpretation,
             "module": registry.find(name).__module__,
         }
         for name in registry.names()

@@ -170,6 +170,11 @@ def _is_waiting(job_id: JobId, scene: Scene) -> bool:
     )
 
 
+def _is_running(victim: Victim, scene: Scene) -> bool:
+    row = scene.rows.get(victim.run.job_id)
+    return row is not None and scene.snap.jobs.state[row] == JobState.RUNNING
+
+
 def _put_in_place(handover: Handover, scene: Scene) -> Iterator[Action]:
     """The victims must not start again before their turn, nor the beneficiaries come after them."""
     for job_id in (*(v.run.job_id for v in handover.victims), *handover.beneficiaries):
@@ -206,7 +211,7 @@ def _seal(handover: Handover, scene: Scene) -> Iterator[Action]:
 
 def _signals(handover: Handover, left: list[Victim], scene: Scene) -> Iterator[Action]:
     for victim in left:
-        if scene.snap.jobs.state[scene.rows[victim.run.job_id]] != JobState.RUNNING:
+        if not _is_running(victim, scene):
             continue
         # SIGNALLING: a daemon died between writing it down and sending. Asking twice does no harm.
         if victim.state in (VictimState.CHOSEN, VictimState.SIGNALLING):
@@ -223,7 +228,7 @@ def _requeues(handover: Handover, left: list[Victim], scene: Scene) -> Iterator[
     for victim in left:
         if victim.state not in (VictimState.SIGNALLED, VictimState.REQUEUING):
             continue
-        if scene.snap.jobs.state[scene.rows[victim.run.job_id]] != JobState.RUNNING:
+        if not _is_running(victim, scene):
             continue  # It is ending already, by our requeue or by itself.
         acked = scene.snap.seen.claim(victim.run.job_id).acked_run == victim.run.restarts
         waited_s = scene.snap.now_s - victim.signalled_s

@@ -40,6 +40,12 @@ class Policy(Protocol):
     name: ClassVar[str]
     source: ClassVar[str]
     """Paper and section the rule comes from."""
+    interpretation: ClassVar[str]
+    """Where it reads the source in its own way, in words; empty if nowhere."""
+
+    @property
+    def tiers(self) -> int:
+        """How many tiers its orders have."""
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*.

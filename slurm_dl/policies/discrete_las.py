@@ -5,7 +5,7 @@ when its service reaches the next one, and inside a queue the earlier submission
 of one queue never preempt each other. No estimate of any run time is needed.
 
 Source: Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019,
-sections 4.1 (2D-LAS) and 4.2 (priority discretisation, starvation).
+section 3.2 (two-dimensional attained service, priority discretisation).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from slurm_dl.model.jobs import JobState
+from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order
 
@@ -35,7 +35,13 @@ class DiscreteLas:
     """
 
     name: ClassVar[str] = "discrete_las"
-    source: ClassVar[str] = "Tiresias, NSDI 2019, sections 4.1 and 4.2"
+    source: ClassVar[str] = "Tiresias, NSDI 2019, section 3.2 (2D-LAS, discretised)"
+    interpretation: ClassVar[str] = (
+        "inside a queue by first submission, where the paper orders by start time; "
+        "waiting for promotion counts from the end of the last run, and only waiting for room; "
+        "default thresholds are those of the paper's public simulator; "
+        "where a job goes is not part of this policy"
+    )
 
     thresholds_gpu_s: tuple[float, ...] = (3250.0, 7200.0, 18000.0)
     promote_knob: float = 0.0
@@ -69,7 +75,7 @@ class DiscreteLas:
 
         starves_at = np.full(len(jobs), np.inf)
         if self.promote_knob > 0:
-            may_starve = (jobs.state == JobState.PENDING) & (executed > 0)
+            may_starve = (jobs.state == JobState.PENDING) & (jobs.held == Held.NO) & (executed > 0)
             starves_at[may_starve] = (
                 memory.waiting_since_s[may_starve] + self.promote_knob * executed[may_starve]
             )
@@ -77,7 +83,8 @@ class DiscreteLas:
         tier[promote] = 0
 
         sinks_at = np.full(len(jobs), np.inf)
-        sinking = (jobs.state == JobState.RUNNING) & (jobs.gpus > 0) & (tier < len(edges))
+        sinking = snap.is_managed() & (jobs.state == JobState.RUNNING) & (jobs.gpus > 0)
+        sinking &= tier < len(edges)
         sinks_at[sinking] = (
             snap.now_s + (edges[tier[sinking]] - service[sinking]) / jobs.gpus[sinking]
         )

@@ -18,6 +18,7 @@ class Fifo:
 
     name: ClassVar[str] = "fifo"
     source: ClassVar[str] = "baseline; what Slurm does with priority/basic"
+    interpretation: ClassVar[str] = ""
 
     @property
     def tiers(self) -> int:

@@ -26,7 +26,7 @@ def _tier_by_hand(service_gpu_s: float, edges: tuple[float, ...]) -> int:
 
 
 def test_a_job_sinks_at_its_threshold_and_not_before() -> None:
-    """Demotion happens when the service reaches the threshold (Tiresias, section 4.2)."""
+    """Demotion happens when the service reaches the threshold (Tiresias, section 3.2)."""
     seen = build.observed([build.running(i) for i in (1, 2, 3, 4)])
     attained = {1: 3249.999, 2: 3250.0, 3: 7200.0, 4: 1e9}
     order = DiscreteLas().order(build.snapshot(seen, memory={"attained_gpu_s": attained}))
