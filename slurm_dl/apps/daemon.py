@@ -23,14 +23,14 @@ from structlog.typing import FilteringBoundLogger
 from slurm_dl.apps.audit import DAEMON, AuditLine, AuditLog, line_of
 from slurm_dl.apps.cycle_log import CycleLog, one_line
 from slurm_dl.apps.notify import notify
-from slurm_dl.apps.pace import Stopwatch, TokenBucket
+from slurm_dl.apps.pace import Stopwatch, TokenBucket, delay_after, may_have_reservations
 from slurm_dl.apps.parts import Loaded, Parts
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.apps.published import Board, Durations, Published, Reloaded, Trouble
 from slurm_dl.config import Config
 from slurm_dl.engine.loop import Cycle, Done, run_cycle
+from slurm_dl.engine.writes import Refusals
 from slurm_dl.model.errors import ConfigError, SlurmDlError
-from slurm_dl.model.plan import OpenHandover
 
 LEAST_GAP_S = 1.0
 """Two cycles are at least this far apart, whatever wants them."""
@@ -108,6 +108,7 @@ class Daemon:
         self._pause = pause
         self._log = log
         self._bucket = TokenBucket.of(loaded.config)
+        self._refusals = Refusals()
         self._stop_signal = ""
         self._hangup = False
         self._soon = False
@@ -239,7 +240,7 @@ class Daemon:
             )
             delay_s = self._loaded.config.daemon.poll_s
         else:
-            delay_s = self._delay_after(cycle)
+            delay_s = delay_after(cycle, self._loaded.config.daemon)
         ended_s = time.monotonic()
         self._next_poll_s = max(began_s + delay_s, ended_s + LEAST_GAP_S)
         self._publish(next_poll_s=time.time() + self._next_poll_s - ended_s)
@@ -247,8 +248,9 @@ class Daemon:
 
     def _cycle(self, *, acting: bool) -> Cycle:
         parts, before = self._parts, self.board.current
-        parts.cluster.watch_reservations = _has_handovers(before.cycle)
+        parts.cluster.watch_reservations = may_have_reservations(before.cycle)
         timed = Stopwatch(parts.cluster)
+        self._bucket.refill()
         began_s = time.monotonic()
         cycle = run_cycle(
             timed,
@@ -259,6 +261,10 @@ class Daemon:
             acting=acting,
             may_write=lambda: self._may_act() and self._bucket.take(),
             on_done=self._on_done,
+            timer=time.monotonic,
+            # The next look must come in time; two cycles are further apart in any case.
+            write_for_s=max(LEAST_GAP_S, self._loaded.config.daemon.fast_poll_s),
+            refusals=self._refusals,
         )
         took_s = time.monotonic() - began_s
         now = self.board.current
@@ -324,20 +330,6 @@ class Daemon:
         )
         return delay_s
 
-    def _delay_after(self, cycle: Cycle) -> float:
-        """Time from the beginning of this cycle to that of the next, seconds."""
-        daemon = self._loaded.config.daemon
-        if not cycle.acting:
-            # Nothing comes of being early, and what is overdue stays overdue.
-            return daemon.poll_s
-        # The snapshot is older than its hand-overs: they may have begun in this very cycle.
-        busy = bool(cycle.snapshot.handovers) or any(
-            isinstance(d.action, OpenHandover) for d in cycle.done
-        )
-        delay_s = daemon.fast_poll_s if busy else daemon.poll_s
-        wake_in_s = cycle.plan.wake_at_s - cycle.snapshot.now_s
-        return min(delay_s, wake_in_s) if wake_in_s > 0 else delay_s
-
     def _refresh_nodes(self) -> None:
         self._next_nodes_s = time.monotonic() + self._loaded.config.daemon.nodes_every_s
         if self.board.current.failures:
@@ -380,7 +372,8 @@ class Daemon:
                 msg = f"{', '.join(changed)}: cannot change at run time, restart dlschedd; {kept}"
                 return Reloaded(at_s=time.time(), ok=False, message=msg)
             parts = self._assemble(fresh.config)
-        except SlurmDlError as err:
+        except (SlurmDlError, ValueError) as err:
+            # ValueError: a value that passed the checks and that a part cannot work with.
             return Reloaded(at_s=time.time(), ok=False, message=f"{err}\n{kept}")
         try:
             self.on_reloaded(fresh.config)
@@ -409,11 +402,3 @@ class Daemon:
             live=self._live(self._loaded.config),
             **changes,  # type: ignore[arg-type] # names are those of Published
         )
-
-
-def _has_handovers(cycle: Cycle | None) -> bool:
-    """Whether reservations of ours may stand; also at the start, when nobody knows."""
-    if cycle is None:
-        return True
-    opened = any(isinstance(d.action, OpenHandover) for d in cycle.done)
-    return opened or bool(cycle.snapshot.handovers) or bool(cycle.snapshot.seen.reservations)

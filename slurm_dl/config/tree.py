@@ -78,7 +78,11 @@ class ClusterSection(Section):
         default=30,
         gt=0,
         le=600,
-        description="A Slurm command that takes longer is ended, and the cycle with it.",
+        description=(
+            "A Slurm command that takes longer is ended and counts as failed. If that happens to "
+            "a look at the queue there is no cycle, if it happens to a write, see "
+            "daemon.fast_poll_s."
+        ),
     )
 
 
@@ -107,7 +111,10 @@ class DaemonSection(Section):
         gt=0,
         le=3600,
         description=(
-            "Time between two looks while a hand-over is under way. At most daemon.poll_s."
+            "Time between two looks while a hand-over is under way, and the least time until a "
+            "look that comes early because a job changes its tier. A cycle also begins no write "
+            "of the order later than this after its first action: what is left over is done in "
+            "the next. At most daemon.poll_s."
         ),
     )
     nodes_every_s: Seconds = Field(
@@ -231,7 +238,7 @@ class PreemptionSection(Section):
     )
     max_grace_s: Seconds = Field(
         default=600,
-        gt=0,
+        ge=1,
         le=_MONTH_S,
         description=(
             "A job that asks for more time than this between signal and requeue is not preempted."
@@ -296,10 +303,24 @@ class WritesSection(Section):
     """How fast Slurm is written to. What is left over is done in the next cycle."""
 
     rate_per_s: Annotated[float, Unit("writes per second")] = Field(
-        default=2.0, gt=0, le=1000, description="Writes to slurmctld in the long run."
+        default=2.0,
+        gt=0,
+        le=1000,
+        description=(
+            "Writes to slurmctld in the long run, the steps of hand-overs not counted. What comes "
+            "together between two looks may be written at once: rate_per_s x daemon.poll_s "
+            "writes. Slurm's own limit (rl_enable in SlurmctldParameters, since 23.02) makes "
+            "commands wait beyond 30 calls at once and 2 a second, an Operator's too: where it "
+            "is on, keep rate_per_s x daemon.poll_s and burst at 20 or less."
+        ),
     )
     burst: Annotated[Whole, Unit("writes")] = Field(
-        default=20, ge=1, le=10_000, description="Writes at once after a quiet time."
+        default=20,
+        ge=1,
+        le=10_000,
+        description=(
+            "Writes at once after a quiet time, if rate_per_s x daemon.poll_s is less than this."
+        ),
     )
 
 

@@ -168,6 +168,10 @@ writes: {burst: [1], rate_per_s: .inf}
             ),
         ),
         (
+            "preemption:\n  max_grace_s: 0.5\n",
+            "f.yaml:4: preemption.max_grace_s: must be at least 1 (got 0.5)",
+        ),
+        (
             "ranking:\n  band_width: 536870912\n",
             (
                 "f.yaml:4: ranking.band_width: 4 tiers (policy.order, policy.parameters) x "
