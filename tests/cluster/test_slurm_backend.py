@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from slurm_dl.model.plan import (
     Unseal,
 )
 from slurm_dl.model.snapshot import Observed
-from slurm_dl.sandbox import Sandbox
+from slurm_dl.sandbox import PartitionSpec, Sandbox, SandboxSpec
 
 pytestmark = pytest.mark.slurm
 
@@ -128,6 +129,95 @@ def test_empty_cluster_is_seen_whole(cluster: SlurmCluster) -> None:
     assert seen.partitions == ("gpu",)
     assert seen.gpu_types == ("a100",)
     assert seen.node_in.all()
+
+
+@pytest.fixture
+def featured(sandbox: Sandbox) -> Iterator[None]:
+    """Features for the time of a test; of n2's two only one is active."""
+
+    def set_features(node: str, available: str, active: str) -> None:
+        both = (f"AvailableFeatures={available}", f"ActiveFeatures={active}")
+        sandbox.run(["scontrol", "update", f"NodeName={node}", *both])
+
+    set_features("n1", "big,new", "big,new")
+    set_features("n2", "big,new", "big")
+    set_features("n3", "new", "new")
+    yield
+    for node in ("n1", "n2", "n3"):
+        set_features(node, "", "")
+
+
+@pytest.mark.usefixtures("featured")
+def test_nodes_that_a_pending_job_may_use(
+    sandbox: Sandbox, cluster: SlurmCluster, until: Until
+) -> None:
+    """What the owner asked for is what Slurm does: each job starts there and nowhere else."""
+    expected = {
+        ("--exclude=n1,n3",): ["n2", "n4"],
+        ("--nodelist=n[2,4]", "-N2"): ["n2", "n4"],
+        ("--constraint=big",): ["n1", "n2"],
+        ("--constraint=big&new",): ["n1"],
+        ("--constraint=new", "--exclude=n1"): ["n3"],
+        ("--constraint=big|new",): [],
+        ("--nodelist=n1", "-N2"): [],
+    }
+    jobs = {submit(sandbox, "-H", *options): nodes for options, nodes in expected.items()}
+    free = submit(sandbox, "-H", "--prefer=big")
+    argv = ["sbatch", "--parsable", "-H", "-N1", ":", "-N1"]
+    het = JobId(int(sandbox.run(argv, stdin="#!/bin/sh\nsleep 600\n").stdout))
+
+    seen = cluster.observe()
+
+    assert named(seen) == jobs | {het: [], het + 1: []}
+    assert free not in seen.choices
+    for job, nodes in jobs.items():
+        sandbox.run(["scontrol", "release", str(job)])
+        seen = until(is_running(job), "the job to run")
+        held = [seen.nodes.name[n] for n in seen.held.nodes_of(row(seen, job)).tolist()]
+        assert not nodes or set(held) <= set(nodes)
+        assert job not in seen.choices
+
+
+def named(seen: Observed) -> dict[int, list[str]]:
+    """The choices, by names."""
+    return {
+        job: [name for name, may in zip(seen.nodes.name, mask, strict=True) if may]
+        for job, mask in seen.choices.items()
+    }
+
+
+def test_change_of_the_excluded_nodes_is_seen(sandbox: Sandbox, cluster: SlurmCluster) -> None:
+    """Owners may change it while the job waits: it is asked about anew with the nodes."""
+    job = submit(sandbox, "-H", "--exclude=n1")
+    array = submit(sandbox, "-H", "--array=0-9", "--exclude=n[1-3]")
+    assert named(cluster.observe()) == {job: ["n2", "n3", "n4"], array: ["n4"]}
+
+    sandbox.run(["scontrol", "update", f"JobId={job}", "ExcNodeList=n[1-2]"])
+    cluster.refresh_nodes()
+    assert named(cluster.observe()) == {job: ["n3", "n4"], array: ["n4"]}
+
+    later = submit(sandbox, "-H", "--exclude=n4")
+    assert named(cluster.observe())[later] == ["n1", "n2", "n3"]
+    sandbox.run(["scontrol", "hold", f"{array}_3"])
+    seen = cluster.observe()
+    assert named(seen)[labels(seen)[f"{array}_3"]] == ["n4"]
+
+
+def test_pending_job_of_several_partitions(make_sandbox: Callable[..., Sandbox]) -> None:
+    """The first it names is its partition, the others stand beside until it runs."""
+    partitions = (PartitionSpec("gpu"), PartitionSpec("debug"), PartitionSpec("long"))
+    box = make_sandbox(SandboxSpec(partitions=partitions))
+    cluster = SlurmCluster(Slurm(slurm_conf=Path(box.env["SLURM_CONF"])), max_grace_s=600)
+    job = submit(box, "-H", "--partition=long,gpu,debug")
+    one = submit(box, "-H", "--partition=debug")
+
+    seen = cluster.observe()
+
+    assert seen.partitions[seen.jobs.partition[row(seen, job)]] == "long"
+    assert seen.partitions[seen.jobs.partition[row(seen, one)]] == "debug"
+    assert {j: [seen.partitions[p] for p in more] for j, more in seen.also_in.items()} == {
+        job: ["gpu", "debug"]
+    }
 
 
 def test_site_factor_of_an_array_reaches_its_pending_record_alone(
@@ -233,6 +323,24 @@ def test_requeue_is_right_for_one_run_only(
 
     with pytest.raises(ClusterError, match="is gone"):
         cluster.apply(Requeue(handover_id=HANDOVER, run=Run(JobId(999_999), 1.0, 0), why=WHY))
+
+
+def test_job_that_its_owner_withdraws_is_left_alone(
+    sandbox: Sandbox, cluster: SlurmCluster, until: Until
+) -> None:
+    """Once Requeue=0 is set it is neither told to save and end nor requeued."""
+    seen = until(is_running(job := submit(sandbox, script=TRAPS)), "the job to run")
+    run = run_of(seen, job)
+    sandbox.run(["scontrol", "update", f"JobId={job}", "Requeue=0"])
+
+    for action in (signal(run, "full"), Requeue(handover_id=HANDOVER, run=run, why=WHY)):
+        with pytest.raises(ClusterError, match=f"job {job} may not be requeued any more"):
+            cluster.apply(action)
+
+    seen = cluster.observe()
+    assert run_of(seen, job) == run
+    assert state(seen, job) is JobState.RUNNING
+    assert not seen.jobs.requeueable[row(seen, job)]
 
 
 def test_finished_job_is_never_run_again(
@@ -354,6 +462,42 @@ def test_detached_job_waits_like_any_other(
     cluster.apply(unseal())
     assert cluster.observe().reservations == ()
     cluster.apply(unseal())
+
+
+def test_standing_reservation_must_be_the_one_wanted(
+    sandbox: Sandbox, cluster: SlurmCluster
+) -> None:
+    """Of that name, but over other nodes or not active yet, it is no success."""
+    cluster.observe()
+    cluster.watch_reservations = True
+    cluster.apply(reserve(("n1", "n2", "n4")))
+    cluster.apply(reserve(("n4", "n2", "n1")))
+    with pytest.raises(ClusterError, match=r"it also has n4$"):
+        cluster.apply(reserve(("n1", "n2")))
+    with pytest.raises(ClusterError, match=r"it also has n4; it lacks n3$"):
+        cluster.apply(reserve(("n1", "n2", "n3")))
+    cluster.apply(unseal())
+
+    create = ["scontrol", "create", "reservation", f"ReservationName={OURS}"]
+    sandbox.run([*create, "StartTime=now+1hour", "Duration=5", "Nodes=n[1-2]", "Users=root"])
+    with pytest.raises(ClusterError, match=r"it is not active$"):
+        cluster.apply(reserve(("n1", "n2")))
+
+
+def test_reservation_is_made_for_those_users_that_have_a_name(
+    sandbox: Sandbox, cluster: SlurmCluster
+) -> None:
+    """A uid without a name here is left out; with no name left there is no reservation."""
+    nobody = 4_000_000_111
+    base = reserve(("n1",))
+    cluster.apply(replace(base, uids=(nobody, *base.uids)))
+    shown = sandbox.run(["scontrol", "show", "reservation", "--oneliner", OURS]).stdout
+    assert " Users=root " in shown
+    cluster.apply(unseal())
+
+    with pytest.raises(ClusterError, match=f"for nobody: uid {nobody} has no user name"):
+        cluster.apply(replace(base, uids=(nobody,)))
+    assert OURS not in sandbox.run(["scontrol", "show", "reservation"]).stdout
 
 
 def test_lapsed_reservation_leaves_nobody_held(
@@ -481,6 +625,16 @@ def test_idle_poll_costs_two_rpcs(
 
     cluster.refresh_nodes()
     assert sum(rpcs().values()) == 3
+
+    cluster.watch_reservations = False
+    cluster.observe()
+    assert sum(rpcs().values()) == 4
+    cluster.observe()
+    assert sum(rpcs().values()) == 2
+    submit(sandbox, "-H")
+    rpcs()
+    cluster.observe()
+    assert sum(rpcs().values()) == 4
 
 
 def test_uneven_split_is_the_real_one(

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from slurm_dl.backends.slurm.choices import EXCLUDED_ARGUMENTS
 from slurm_dl.backends.slurm.cluster import SlurmCluster
 from slurm_dl.backends.slurm.command import Slurm, printable
 from slurm_dl.backends.slurm.versions import unsupported
@@ -34,6 +35,8 @@ class Recorded(Slurm):
     def run(self, tool: str, *args: str) -> str:
         """What Slurm said then."""
         self.calls[tool] += 1
+        if args[-1] == EXCLUDED_ARGUMENTS[-1]:
+            return self.text["excluded"]
         text = self.text[args[1] if tool == "scontrol" else tool]
         separators = re.search(r"--Format=.*:(\w+)r$", args[-1])
         return text.replace(self.expected["nonce"], separators[1]) if separators else text
@@ -89,12 +92,17 @@ def described(seen: Observed, row: int) -> dict[str, object]:
     job_id = int(jobs.job_id[row])
     contract = seen.claim(job_id).contract
     mine = seen.held.job == row
+    choice = seen.choices.get(job_id)
     return (
         {
             "state": JobState(jobs.state[row]).name,
             "held": Held(jobs.held[row]).name,
             "partition": seen.partitions[jobs.partition[row]] if jobs.partition[row] >= 0 else None,
             "gpu_type": seen.gpu_types[jobs.gpu_type[row]] if jobs.gpu_type[row] >= 0 else None,
+            "also_in": [seen.partitions[p] for p in seen.also_in.get(job_id, ())],
+            "choices": None
+            if choice is None
+            else [name for name, may in zip(seen.nodes.name, choice, strict=True) if may],
             "reserved": seen.reserved.get(job_id),
             "signal": None if contract is None else contract.signal,
             "split": {

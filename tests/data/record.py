@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from slurm_dl.backends.slurm.choices import EXCLUDED_ARGUMENTS
 from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, queue_arguments
 from slurm_dl.backends.slurm.read_nodes import node_arguments
 from slurm_dl.backends.slurm.versions import parse_release
@@ -39,6 +40,7 @@ CASES: dict[str, tuple[list[str], dict[str, dict[str, Any]]]] = {
         {
             "": {"state": RUNNING, "gpus": 1, "gpu_type": None, "partition": "gpu"}
             | {"limit_s": 183840, "requeueable": True, "exclusive": False, "held": "NO"}
+            | {"choices": None}
         },
     ),
     "by-node-typed": (
@@ -92,11 +94,11 @@ CASES: dict[str, tuple[list[str], dict[str, dict[str, Any]]]] = {
     "later": (["-bnow+1hour"], {"": {"state": PENDING, "held": "BEGIN_TIME", "start_s": 0}}),
     "two-partitions": (
         ["-pgpu,debug", "-N2", "--gpus-per-node=4"],
-        {"": {"state": PENDING, "partition": None, "held": "NO"}},
+        {"": {"state": PENDING, "partition": "gpu", "also_in": ["debug"], "held": "NO"}},
     ),
     "too-long": (
         ["-pdebug", "-t2:00:00"],
-        {"": {"state": PENDING, "partition": "debug", "held": "LIMIT"}},
+        {"": {"state": PENDING, "partition": "debug", "also_in": [], "held": "LIMIT"}},
     ),
     "big": (
         ["-N4", "--gpus-per-node=4", '--comment={"theirs":1,"slurm_dl":{"v":1,"sig":"USR1"}}'],
@@ -105,12 +107,31 @@ CASES: dict[str, tuple[list[str], dict[str, dict[str, Any]]]] = {
             | {"signal": "USR1", "mem_mb": 0}
         },
     ),
-    "big-in-all": (["--gpus=16"], {"": {"state": PENDING, "gpus": 16, "n_nodes": 4}}),
+    "big-in-all": (
+        ["--gpus=16"],
+        {"": {"state": PENDING, "gpus": 16, "n_nodes": 4, "choices": None}},
+    ),
+    "excludes": (
+        ["-H", "--array=0-3", "-N1", "-xn1,n3"],
+        {"_[0-3]": {"state": PENDING, "choices": ["n2", "n4"]}},
+    ),
+    "names": (["-H", "-N2", "-wn1,n3"], {"": {"state": PENDING, "choices": ["n1", "n3"]}}),
+    "names-too-few": (["-H", "-N2", "-wn1"], {"": {"state": PENDING, "choices": []}}),
+    "feature": (["-H", "-Cbig"], {"": {"state": PENDING, "choices": ["n1", "n2"]}}),
+    "features": (["-H", "-Cnew&big"], {"": {"state": PENDING, "choices": ["n1"]}}),
+    "features-by-comma": (["-H", "-Cnew,big"], {"": {"state": PENDING, "choices": ["n1"]}}),
+    "one-of-features": (["-H", "-Cbig|new"], {"": {"state": PENDING, "choices": []}}),
+    "same-of-features": (["-H", "-C[big|new]"], {"": {"state": PENDING, "choices": []}}),
+    "prefers": (["-H", "--prefer=big"], {"": {"state": PENDING, "choices": None}}),
+    "all-at-once": (
+        ["-H", "-N2", "-wn1,n3", "-xn2", "-Cnew"],
+        {"": {"state": PENDING, "choices": ["n1", "n3"]}},
+    ),
     "het": (
         ["-N1", "--gpus-per-node=1", "-Jhet", ":", "-N1", "--gpus-per-node=2", "-Jhet"],
         {
-            "+0": {"state": PENDING, "gpus": 1, "requeueable": False},
-            "+1": {"state": PENDING, "gpus": 2, "requeueable": False},
+            "+0": {"state": PENDING, "gpus": 1, "requeueable": False, "choices": []},
+            "+1": {"state": PENDING, "gpus": 2, "requeueable": False, "choices": []},
         },
     ),
     "ended": (["-wn4", "-N1", "--wrap=true"], {"": {"state": "COMPLETED", "split": {}}}),
@@ -139,6 +160,10 @@ NODES = {
 """n3 is in somebody's reservation, n4 drained with a reason that looks like a node record."""
 
 
+FEATURES = {"n1": ("big,new", "big,new"), "n2": ("big,new", "big"), "n3": ("new", "new")}
+"""Available and active features of each node."""
+
+
 def main() -> None:
     """Fill a cluster and write down what it says."""
     top = Path(tempfile.mkdtemp(prefix="record-", dir="/tmp"))
@@ -160,6 +185,9 @@ def main() -> None:
 
 
 def _fill(box: Sandbox) -> None:
+    for node, (available, active) in FEATURES.items():
+        features = (f"AvailableFeatures={available}", f"ActiveFeatures={active}")
+        box.run(["scontrol", "update", f"NodeName={node}", *features])
     ids: dict[str, str] = {}
     for name, (options, expected) in CASES.items():
         wrap = [] if any(o.startswith("--wrap") for o in options) else ["--wrap=sleep 3600"]
@@ -211,6 +239,7 @@ def _write(box: Sandbox) -> None:
     show = ("scontrol", "show")
     outputs = {
         "squeue": _raw(box, "squeue", *queue_arguments(JOB_FIELDS, NONCE)),
+        "excluded": _raw(box, "squeue", *EXCLUDED_ARGUMENTS),
         "sinfo": _raw(box, "sinfo", *node_arguments(NONCE)),
         "topology": _raw(box, *show, "topology"),
         "reservation": _raw(box, *show, "reservation", "--oneliner"),

@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from pwd import struct_passwd
 
 import pytest
 
@@ -28,7 +29,7 @@ from slurm_dl.model.plan import (
 HANDOVER = HandoverId(4)
 JOB = JobId(11)
 RUN = Run(JOB, 200.0, 1)
-NOW = ["11", "11", "RUNNING", "200", "1", "(null)"]
+NOW = ["11", "11", "RUNNING", "200", "1", "1", "(null)"]
 
 
 class Script(Slurm):
@@ -117,13 +118,19 @@ def test_each_action_is_one_command(action: ClusterAction, command: str) -> None
 
 
 def test_reservation_is_sealed_and_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may stand over busy nodes and holds nobody after; whole minutes, rounded up."""
+    """It may stand over busy nodes and holds nobody after; whole minutes, rounded up.
+
+    A user that cannot be named does not keep it from the others.
+    """
     slurm = Script()
-    monkeypatch.setattr(act, "_user_name", lambda uid: {0: "ada", 7: "bob"}[uid])
+    names = {0: "ada", 5: "-evil", 7: "bob"}
+    monkeypatch.setattr(act.pwd, "getpwuid", lambda uid: struct_passwd((names[uid], *"xxxxxx")))
 
     apply(
         slurm,
-        Reserve(handover_id=HANDOVER, nodes=("n1", "n2"), uids=(0, 7), duration_s=61, why=""),
+        Reserve(
+            handover_id=HANDOVER, nodes=("n1", "n2"), uids=(0, 404, 5, 7), duration_s=61, why=""
+        ),
     )
 
     assert " ".join(slurm.done) == (
@@ -132,15 +139,40 @@ def test_reservation_is_sealed_and_harmless(monkeypatch: pytest.MonkeyPatch) -> 
     )
 
 
-def test_existing_reservation_is_success_only_if_it_is_there() -> None:
-    """A refusal is looked into: the reservation of that name stands, or the refusal counts."""
+def test_existing_reservation_is_success_only_if_it_is_the_one_wanted() -> None:
+    """A refusal is looked into: the same nodes, active, or the refusal counts."""
     slurm = Script(create=True)
     with pytest.raises(ClusterError, match="create refused"):
         apply(slurm, RESERVE)
 
-    slurm.reservations = STANDING
+    slurm.reservations = STANDING.replace("slurm_dl_4", "slurm_dl_44")
+    with pytest.raises(ClusterError, match="create refused"):
+        apply(slurm, RESERVE)
+
+    slurm.reservations = STANDING.replace("Nodes=n1", "Nodes=n[1-2]")
     apply(slurm, RESERVE)
     assert slurm.done == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "state", "why"),
+    [
+        ("n1", "ACTIVE", "it lacks n2"),
+        ("n[1-4]", "ACTIVE", "it also has n3,n4"),
+        ("n[2-3]", "ACTIVE", "it also has n3; it lacks n1"),
+        ("n[1-2]", "INACTIVE", "it is not active"),
+        ("(null)", "ACTIVE", "it lacks n1,n2"),
+    ],
+)
+def test_another_reservation_of_that_name_is_refused(nodes: str, state: str, why: str) -> None:
+    """Victims must not be told for nodes that are not sealed."""
+    slurm = Script(create=True)
+    slurm.reservations = STANDING.replace("Nodes=n1", f"Nodes={nodes}").replace("ACTIVE", state)
+
+    with pytest.raises(ClusterError) as caught:
+        apply(slurm, RESERVE)
+
+    assert str(caught.value) == f"reservation slurm_dl_4 stands already and is another: {why}"
 
 
 def test_reservation_in_use_is_ended_and_a_missing_one_is_done() -> None:
@@ -162,17 +194,17 @@ def test_reservation_in_use_is_ended_and_a_missing_one_is_done() -> None:
 @pytest.mark.parametrize(
     "now",
     [
-        ["11", "11", "RUNNING", "201", "1", "(null)"],
-        ["11", "11", "RUNNING", "200", "2", "(null)"],
-        ["11", "11", "SUSPENDED", "200", "1", "(null)"],
-        ["11", "11", "COMPLETING", "200", "1", "(null)"],
-        ["11", "11", "CONFIGURING", "200", "1", "(null)"],
-        ["11", "11", "COMPLETED", "200", "1", "(null)"],
-        ["12", "11_1", "RUNNING", "200", "1", "(null)"],
+        ["11", "11", "RUNNING", "201", "1", "1", "(null)"],
+        ["11", "11", "RUNNING", "200", "2", "1", "(null)"],
+        ["11", "11", "SUSPENDED", "200", "1", "1", "(null)"],
+        ["11", "11", "COMPLETING", "200", "1", "1", "(null)"],
+        ["11", "11", "CONFIGURING", "200", "1", "1", "(null)"],
+        ["11", "11", "COMPLETED", "200", "1", "1", "(null)"],
+        ["12", "11_1", "RUNNING", "200", "1", "1", "(null)"],
         [],
-        ["11", "11", "NEW_STATE", "200", "1", "(null)"],
-        ["11", "11", "RUNNING", "soon", "1", "(null)"],
-        ["11", "11;12", "RUNNING", "200", "1", "(null)"],
+        ["11", "11", "NEW_STATE", "200", "1", "1", "(null)"],
+        ["11", "11", "RUNNING", "soon", "1", "1", "(null)"],
+        ["11", "11;12", "RUNNING", "200", "1", "1", "(null)"],
     ],
 )
 @pytest.mark.parametrize("action", [signal(), REQUEUE], ids=["signal", "requeue"])
@@ -186,9 +218,51 @@ def test_nothing_is_done_to_another_run(action: Signal | Requeue, now: list[str]
     assert slurm.done == []
 
 
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (["COMPLETED", "200", "1"], "completed"),
+        (["COMPLETING", "200", "2"], "completing, restarts 2 not 1"),
+        (["RUNNING", "201", "1"], "running, start 201 not 200"),
+        (["RUNNING", "201", "2"], "running, restarts 2 not 1, start 201 not 200"),
+    ],
+)
+@pytest.mark.parametrize("action", [signal(), REQUEUE], ids=["signal", "requeue"])
+def test_refusal_names_the_state_and_what_else_differs(
+    action: Signal | Requeue, now: list[str], why: str
+) -> None:
+    """Who reads the log learns what has changed, and nothing that has not."""
+    with pytest.raises(ClusterError) as caught:
+        apply(Script([["11", "11", *now, "1", "(null)"]]), action)
+
+    assert str(caught.value) == (
+        f"job 11 is not in the run that was chosen any more ({why}); nothing was done to it"
+    )
+
+
+def test_predicted_start_of_a_pending_job_is_no_difference() -> None:
+    """Slurm shows when it might start again."""
+    with pytest.raises(ClusterError, match=r"\(pending, restarts 2 not 1\)"):
+        apply(Script([["11", "11", "PENDING", "900", "2", "1", "(null)"]]), signal())
+
+
+@pytest.mark.parametrize("requeue", ["0", "", "N/A"])
+@pytest.mark.parametrize("action", [signal(), REQUEUE], ids=["signal", "requeue"])
+def test_job_that_may_not_be_requeued_any_more_is_left_alone(
+    action: Signal | Requeue, requeue: str
+) -> None:
+    """Its owner may withdraw at any time; told to save and end, it would be lost."""
+    slurm = Script([[*NOW[:5], requeue, "(null)"]])
+
+    with pytest.raises(ClusterError, match="job 11 may not be requeued any more"):
+        apply(slurm, action)
+
+    assert slurm.done == []
+
+
 def test_array_task_is_named_as_slurm_names_it_now() -> None:
     """The label is taken from the reading just before the act, not from an older one."""
-    slurm = Script([["12", "11_1", "RUNNING", "200", "1", ""], ["11", "11_2", *NOW[2:]]])
+    slurm = Script([["12", "11_1", "RUNNING", "200", "1", "1", ""], ["11", "11_2", *NOW[2:]]])
 
     apply(slurm, REQUEUE)
     apply(slurm, signal())
@@ -201,7 +275,7 @@ def test_array_task_is_named_as_slurm_names_it_now() -> None:
 
 def test_requeue_of_a_pending_job_is_done_already() -> None:
     """Frameworks requeue themselves; then there is nothing left to do."""
-    slurm = Script([["11", "11", "PENDING", "N/A", "2", "(null)"]])
+    slurm = Script([["11", "11", "PENDING", "N/A", "2", "1", "(null)"]])
 
     apply(slurm, REQUEUE)
 
@@ -235,10 +309,10 @@ def test_no_preemption_on_a_release_that_loses_gpus(action: Signal | Requeue) ->
 @pytest.mark.parametrize(
     ("now", "done"),
     [
-        (["11", "11", "PENDING", "0", "0", "slurm_dl_4"], ["ReservationName="]),
-        (["11", "11", "PENDING", "0", "0", "course"], []),
-        (["11", "11", "PENDING", "0", "0", "(null)"], []),
-        (["11", "11", "RUNNING", "200", "0", "slurm_dl_4"], []),
+        (["11", "11", "PENDING", "0", "0", "1", "slurm_dl_4"], ["ReservationName="]),
+        (["11", "11", "PENDING", "0", "0", "1", "course"], []),
+        (["11", "11", "PENDING", "0", "0", "1", "(null)"], []),
+        (["11", "11", "RUNNING", "200", "0", "1", "slurm_dl_4"], []),
         ([], []),
     ],
 )

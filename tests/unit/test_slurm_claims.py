@@ -32,6 +32,19 @@ def test_whole_claim_is_read() -> None:
     )
 
 
+@pytest.mark.parametrize(("max_grace_s", "grace_s"), [(0.5, 0.5), (1, 1), (600, 90), (60, 60)])
+def test_site_may_bound_the_grace_anywhere_above_zero(max_grace_s: float, grace_s: float) -> None:
+    """Whatever bound is above 0 is taken, and no grace is longer."""
+    reader = ClaimReader(max_grace_s=max_grace_s)
+
+    contract = reader.read(json.dumps(ours(grace_s=90))).contract
+
+    assert contract == Contract(grace_s=grace_s)
+    for wrong in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="must be above 0"):
+            ClaimReader(max_grace_s=wrong)
+
+
 def test_signal_alone_is_the_opt_in() -> None:
     """Naming a signal is enough; the rest has defaults. Without one there is no contract."""
     assert read(ours()).contract == Contract()

@@ -75,7 +75,7 @@ def job(job_id: int, **fields: str) -> dict[str, str]:
 
 def node(name: str, **fields: str) -> dict[str, str]:
     plain = {"StateComplete": "idle", "Partition": "gpu*", "CPUs": "16", "Memory": "1000"}
-    return plain | {"NodeList": name, "Gres": "gpu:a100:4"} | fields
+    return plain | {"NodeList": name, "Gres": "gpu:a100:4", "features_act": "(null)"} | fields
 
 
 def site(*nodes: dict[str, str], **given: Any) -> Site:  # noqa: ANN401 (fields of four types)
@@ -241,11 +241,23 @@ def test_only_plain_batch_jobs_can_be_requeued(
     assert read(job(1, **fields)).requeueable == [requeueable]
 
 
-def test_job_in_several_or_unknown_partitions_is_in_none() -> None:
-    """What names two partitions is not ours to order."""
-    table = read(job(1), job(2, Partition="gpu,debug"), job(3, Partition="gone"))
+def test_pending_job_may_name_several_partitions() -> None:
+    """The first is its partition, the others stand beside; one that is unknown spoils them all."""
+    at = site(node("n1"), node("n1", Partition="debug"), node("n1", Partition="long"))
+    assert at.partitions == ("debug", "gpu", "long")
 
-    assert table.partition == [0, -1, -1]
+    table = read(
+        job(1),
+        job(2, Partition="gone"),
+        job(3, **PENDING | {"Partition": "gpu,long,debug"}),
+        job(4, **PENDING | {"Partition": "gpu,gone"}),
+        job(5, **PENDING | {"Partition": "gpu,gpu"}),
+        job(6, Partition="gpu,debug"),
+        at=at,
+    )
+
+    assert table.partition == [1, -1, 1, -1, 1, -1]
+    assert table.also_in == {3: (2, 0)}
 
 
 def test_unset_task_number_is_one() -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import pwd
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from slurm_dl.backends.slurm.command import Slurm, printable
 from slurm_dl.backends.slurm.read_jobs import queue_arguments
-from slurm_dl.backends.slurm.read_nodes import read_reservations
+from slurm_dl.backends.slurm.read_nodes import ReservationSeen, read_reservations
 from slurm_dl.backends.slurm.records import new_nonce, split_records
 from slurm_dl.backends.slurm.words import address, epoch_s, job_state
 from slurm_dl.model.contract import SIGNALS, SignalTarget
@@ -48,7 +48,15 @@ _TARGET_FLAG: dict[SignalTarget, tuple[str, ...]] = {
     "steps": (),
     "full": ("--full",),
 }
-_NOW_FIELDS = ("JobID", "JobArrayID", "State", "StartTime", "RestartCnt", "Reservation")
+_NOW_FIELDS = (
+    "JobID",
+    "JobArrayID",
+    "State",
+    "StartTime",
+    "RestartCnt",
+    "Requeue",
+    "Reservation",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +66,14 @@ class JobNow:
     Attributes:
         address: How the tools must name it.
         run: Its run, as Slurm tells it; of no meaning for a pending job.
+        requeueable: Its Requeue flag is set; the owner may change it at any time.
         reservation: Its ReservationName; ``(null)`` if it has none.
     """
 
     address: str
     state: JobState
     run: Run
+    requeueable: bool
     reservation: str
 
 
@@ -130,7 +140,7 @@ class Actor:
             if _NODE_NAME.fullmatch(node) is None:
                 msg = f"reservation {name}: {node!r} is no node name"
                 raise ClusterError(msg)
-        users = [_user_name(uid) for uid in action.uids]
+        users = _user_names(action.uids, name)
         minutes = max(1, math.ceil(action.duration_s / 60))
         try:
             self._slurm.run(
@@ -145,8 +155,10 @@ class Actor:
                 f"Flags={_FLAGS}",
             )
         except ClusterError:
-            if not reservation_exists(self._slurm, name):
+            standing = _reservation(self._slurm, name)
+            if standing is None:
                 raise
+            _check_standing(standing, action.nodes)
 
     def _detach(self, job_id: JobId) -> None:
         # Slurm would let a running job lose its reservation too: look first.
@@ -187,8 +199,14 @@ class Actor:
         if now.state is not JobState.RUNNING or now.run != run:
             msg = (
                 f"job {run.job_id} is not in the run that was chosen any more "
-                f"({now.state.name.lower()}, restarts {now.run.restarts} not {run.restarts}, "
-                f"start {now.run.start_s:.0f} not {run.start_s:.0f}); nothing was done to it"
+                f"({_difference(now, run)}); nothing was done to it"
+            )
+            raise ClusterError(msg)
+        if not now.requeueable:
+            # A job that saves, ends and cannot be requeued would be lost: no signal either.
+            msg = (
+                f"job {run.job_id} may not be requeued any more (Requeue=0 was set after it "
+                "started); nothing was done to it"
             )
             raise ClusterError(msg)
         return now
@@ -211,7 +229,7 @@ def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:
         # An id that Slurm has forgotten is an error too. A controller that answers is not down.
         slurm.run("scontrol", "ping")
         return None
-    for raw_id, label, state, start, restarts, reservation in split_records(
+    for raw_id, label, state, start, restarts, requeue, reservation in split_records(
         text, nonce, len(_NOW_FIELDS)
     )[0]:
         # An array's id is also the id of one of its records: only that one is meant.
@@ -221,6 +239,7 @@ def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:
                     address=address(label),
                     state=job_state(state),
                     run=Run(job_id=job_id, start_s=epoch_s(start), restarts=int(restarts)),
+                    requeueable=requeue == "1",
                     reservation=reservation,
                 )
             except ValueError as err:
@@ -251,8 +270,7 @@ def reservation_exists(slurm: Slurm, name: str) -> bool:
     Raises:
         ClusterError: Slurm is silent.
     """
-    seen = read_reservations(slurm.run("scontrol", "show", "reservation", "--oneliner"))
-    return any(r.name == name for r in seen)
+    return _reservation(slurm, name) is not None
 
 
 def unseal(slurm: Slurm, name: str) -> str:
@@ -285,13 +303,50 @@ def unseal(slurm: Slurm, name: str) -> str:
     return "shortened"
 
 
-def _user_name(uid: int) -> str:
-    try:
-        name = pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        msg = f"uid {uid} has no user name here; no reservation can be made for it"
-        raise ClusterError(msg) from None
-    if _USER_NAME.fullmatch(name) is None:
-        msg = f"user name {printable(name)!r} cannot be written into a reservation"
+def _reservation(slurm: Slurm, name: str) -> ReservationSeen | None:
+    seen = read_reservations(slurm.run("scontrol", "show", "reservation", "--oneliner"))
+    return next((r for r in seen if r.name == name), None)
+
+
+def _check_standing(standing: ReservationSeen, nodes: Sequence[str]) -> None:
+    """Refuse a reservation that is not the one that was to be made."""
+    extra, missing = set(standing.nodes) - set(nodes), set(nodes) - set(standing.nodes)
+    wrong = [f"it also has {','.join(sorted(extra))}"] if extra else []
+    if missing:
+        wrong.append(f"it lacks {','.join(sorted(missing))}")
+    if not standing.active:
+        wrong.append("it is not active")
+    if wrong:
+        msg = f"reservation {standing.name} stands already and is another: {'; '.join(wrong)[:200]}"
         raise ClusterError(msg)
-    return name
+
+
+def _difference(now: JobNow, run: Run) -> str:
+    """In what the job is no longer *run*; its state in any case."""
+    words = [now.state.name.lower()]
+    if now.run.restarts != run.restarts:
+        words.append(f"restarts {now.run.restarts} not {run.restarts}")
+    # Where a pending job has a start, it is a prediction.
+    if now.run.start_s != run.start_s and now.state is not JobState.PENDING:
+        words.append(f"start {now.run.start_s:.0f} not {run.start_s:.0f}")
+    return ", ".join(words)
+
+
+def _user_names(uids: Sequence[int], reservation: str) -> list[str]:
+    """The users a reservation can be made for; one without a name must not stop the others."""
+    names, without = [], []
+    for uid in uids:
+        try:
+            name = pwd.getpwuid(uid).pw_name
+        except (KeyError, OverflowError):
+            without.append(f"uid {uid} has no user name here")
+            continue
+        if _USER_NAME.fullmatch(name) is None:
+            without.append(f"user name {printable(name)!r} cannot be written into one")
+            continue
+        names.append(name)
+    if not names:
+        why = "; ".join(without)[:200] or "it has no users"
+        msg = f"reservation {reservation} can be made for nobody: {why}"
+        raise ClusterError(msg)
+    return names

@@ -46,11 +46,11 @@ class ClaimReader:
         """Set the bounds.
 
         Args:
-            max_grace_s: Longest grace a job may claim, seconds; at least 1.
+            max_grace_s: Longest grace a job may claim, seconds; above 0.
             models: Names of the profiles there are; None leaves that to others.
         """
-        if not max_grace_s >= 1:
-            msg = f"max_grace_s must be at least 1 (got {max_grace_s})"
+        if not max_grace_s > 0:
+            msg = f"max_grace_s must be above 0 (got {max_grace_s})"
             raise ValueError(msg)
         self._max_grace_s = max_grace_s
         self._models = None if models is None else frozenset(models)

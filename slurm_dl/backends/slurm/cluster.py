@@ -1,9 +1,10 @@
 """A real Slurm as the engine's cluster: `observe` and `apply`, through the command-line tools.
 
 What it costs slurmctld in RPCs (measured on 22.05.8 with sdiag): an `observe` is one squeue, two
-RPCs; one more while reservations are watched; one more in a poll in which jobs have started that
-asked for GPUs in all on several nodes. `refresh_nodes` is three, the first time five; it is not
-part of a poll.
+RPCs; two more in a poll that finds new pending jobs, and in the one after a `refresh_nodes`; one
+more while reservations are watched; one more in a poll in which jobs have started that asked for
+GPUs in all on several nodes. `refresh_nodes` is three, the first time five; it is not part of a
+poll.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from collections.abc import Callable, Collection
 
 from slurm_dl.backends.slurm.act import Actor
+from slurm_dl.backends.slurm.choices import Excluded, NodeChoices
 from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.holdings import Holdings
@@ -66,10 +68,12 @@ class SlurmCluster:
         self._clock = clock
         self._reader = JobReader(ClaimReader(max_grace_s=max_grace_s, models=models))
         self._holdings = Holdings()
+        self._excluded = Excluded(slurm)
         self._actor = Actor(slurm)
         self._config: SiteConfig | None = None
         self._topology: tuple[frozenset[str], str] | None = None
         self._site: Site | None = None
+        self._choices: NodeChoices | None = None
         # Types are only ever added at the end: an index keeps its meaning for our lifetime.
         self._gpu_types: dict[str, int] = {}
 
@@ -110,6 +114,10 @@ class SlurmCluster:
         if reservations is None:
             reservations = self._read_reservations() if self.watch_reservations else ()
         self._learn_splits(table)
+        self._excluded.learn(table)
+        choices = self._choices
+        if choices is None:
+            choices = self._choices = NodeChoices(site)
         labels = {job: text.label for job, text in table.texts.items()}
         self._actor.know(labels, no_preemption=no_preemption(site.config.release))
         jobs = table.columns(self._gpu_types)
@@ -122,6 +130,8 @@ class SlurmCluster:
             gpu_types=tuple(self._gpu_types),
             node_in=site.node_in,
             claims=table.claims,
+            also_in=table.also_in,
+            choices=choices.of(table, self._excluded),
             texts=table.texts,
             reserved=table.reserved,
             reservations=tuple(
@@ -164,6 +174,8 @@ class SlurmCluster:
             type_row=self._gpu_types,
         )
         self._site = site
+        self._choices = None
+        self._excluded.forget()
         return site, reservations
 
     def _read_reservations(self) -> tuple[ReservationSeen, ...]:

@@ -21,6 +21,9 @@ class JobTable:
         gpu_type: Name of the type; empty for any.
         nodes: Node list of each job that holds nodes; empty for the others.
         even: The GPUs are known to be spread evenly over the nodes.
+        also_in: Further partitions of the pending jobs that name several, as indices.
+        restricted: Required nodes, features and node count of the pending jobs that name any.
+        gang_parts: Pending components of heterogeneous jobs.
         unreadable: Records left out.
     """
 
@@ -48,15 +51,17 @@ class JobTable:
     claims: dict[JobId, Claim]
     texts: dict[JobId, JobText]
     reserved: dict[JobId, str]
+    also_in: dict[JobId, tuple[int, ...]]
+    restricted: dict[JobId, tuple[str, str, int]]
+    gang_parts: set[JobId]
     unreadable: int = 0
 
     def extend(self, more: JobTable) -> None:
         """Add the records of *more* behind these."""
         for name in _TABLE_LISTS:
             getattr(self, name).extend(getattr(more, name))
-        self.claims.update(more.claims)
-        self.texts.update(more.texts)
-        self.reserved.update(more.reserved)
+        for name in _TABLE_BY_ID:
+            getattr(self, name).update(getattr(more, name))
 
     def columns(self, type_row: dict[str, int]) -> Jobs:
         """The jobs as the engine wants them.
@@ -90,8 +95,7 @@ class JobTable:
         )
 
 
+_TABLE_BY_ID = ("claims", "texts", "reserved", "also_in", "restricted", "gang_parts")
 _TABLE_LISTS = tuple(
-    f.name
-    for f in dataclasses.fields(JobTable)
-    if f.name not in {"claims", "texts", "reserved", "unreadable"}
+    f.name for f in dataclasses.fields(JobTable) if f.name not in {*_TABLE_BY_ID, "unreadable"}
 )

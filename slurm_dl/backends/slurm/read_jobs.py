@@ -9,13 +9,13 @@ A record with a field that is not of its type is left out and counted, never gue
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from slurm_dl.backends.slurm.claims import CLAIM_KEY, ClaimReader
 from slurm_dl.backends.slurm.command import printable
 from slurm_dl.backends.slurm.job_table import JobTable
-from slurm_dl.backends.slurm.read_nodes import Site
+from slurm_dl.backends.slurm.read_nodes import NO_WORDS, Site
 from slurm_dl.backends.slurm.records import (
     none_readable,
     output_format,
@@ -62,6 +62,8 @@ JOB_FIELDS = (
     "OverSubscribe",
     "PriorityLong",
     "Reservation",
+    "ReqNodes",
+    "Feature",
     # What users write comes last.
     "Name",
     "Comment",
@@ -183,6 +185,8 @@ class JobReader:
         requests = self._requests_of(raw, count)
         tracks_memory = site.config.tracks_memory
         job_id = [JobId(v) for v in whole["JobID"]]
+        rows = site.partition_row
+        several = {v: r for v in set(raw["Partition"]) if "," in v and (r := _rows_of(v, rows))}
         return JobTable(
             job_id=whole["JobID"],
             state=state,
@@ -197,7 +201,10 @@ class JobReader:
                     strict=True,
                 )
             ],
-            partition=[site.partition_row.get(v, -1) for v in raw["Partition"]],
+            partition=[
+                several[v][0] if v in several and s is JobState.PENDING else rows.get(v, -1)
+                for s, v in zip(state, raw["Partition"], strict=True)
+            ],
             uid=whole["UserID"],
             tasks=[self._tasks[v] for v in raw["JobArrayID"]],
             n_nodes=count["NumNodes"],
@@ -241,6 +248,23 @@ class JobReader:
                 job: name
                 for job, name, s in zip(job_id, raw["Reservation"], state, strict=True)
                 if name.startswith(RESERVATION_PREFIX) and s not in _FINISHED
+            },
+            also_in={
+                job: several[name][1:]
+                for job, name, s in zip(job_id, raw["Partition"], state, strict=True)
+                if name in several and s is JobState.PENDING and several[name][1:]
+            },
+            restricted={
+                job: (nodes, features, n_nodes)
+                for job, s, nodes, features, n_nodes in zip(
+                    job_id, state, raw["ReqNodes"], raw["Feature"], count["NumNodes"], strict=True
+                )
+                if s is JobState.PENDING and not (nodes in NO_WORDS and features in NO_WORDS)
+            },
+            gang_parts={
+                job
+                for job, s, het in zip(job_id, state, raw["HetJobID"], strict=True)
+                if s is JobState.PENDING and het not in _NOTHING
             },
         )
 
@@ -327,6 +351,12 @@ def _without_repeats(raw: list[str], nonce: str) -> list[str]:
         return raw
     first = {record.partition(f"{nonce}f")[0]: record for record in reversed(raw)}
     return [first[job_id] for job_id in seen]
+
+
+def _rows_of(partitions: str, rows: Mapping[str, int]) -> tuple[int, ...]:
+    """Index of each partition in a list of several; empty if one of them is unknown."""
+    found = tuple(dict.fromkeys(rows.get(name, -1) for name in partitions.split(",")))
+    return () if -1 in found else found
 
 
 def _whole(text: str) -> int:

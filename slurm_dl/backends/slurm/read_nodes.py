@@ -22,7 +22,17 @@ from slurm_dl.model.handover import RESERVATION_PREFIX
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.nodes import Nodes
 
-NODE_FIELDS = ("NodeList", "StateComplete", "Partition", "CPUs", "Memory", "Gres")
+NODE_FIELDS = (
+    "NodeList",
+    "StateComplete",
+    "Partition",
+    "CPUs",
+    "Memory",
+    "Gres",
+    "features_act",
+)
+NO_WORDS = frozenset({"", "(null)", "None", "N/A"})
+"""How the tools write an empty list."""
 
 # Words of StateComplete, "base+flag+flag". A node that is powered down or planned for a job is
 # up: jobs may start there. So is one in a reservation; foreign ones are looked up by name.
@@ -77,6 +87,7 @@ class Site:
 
     Attributes:
         row: Row in *nodes* by node name.
+        features: Active features of each node, in the order of *nodes*.
         partition_row: Index in *partitions* by name.
         shards_per_gpu: How many ``gres/shard`` make a GPU here; 0 if there are none.
         mps_per_gpu: The same for ``gres/mps``.
@@ -85,6 +96,7 @@ class Site:
 
     nodes: Nodes
     row: Mapping[str, int]
+    features: tuple[frozenset[str], ...]
     partitions: tuple[str, ...]
     partition_row: Mapping[str, int]
     node_in: Bool
@@ -102,6 +114,7 @@ class NodeSeen:
     cpus: int
     mem_mb: int
     gres: Gres
+    features: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +139,7 @@ def expand(nodes: str) -> tuple[str, ...]:
         ClusterError: It is no node list.
     """
     if "[" not in nodes and "," not in nodes:
-        return (nodes,) if nodes and nodes not in {"(null)", "None", "N/A"} else ()
+        return () if nodes in NO_WORDS else (nodes,)
     try:
         return tuple(NodeSet(nodes))
     except NodeSetException as err:
@@ -158,11 +171,12 @@ def read_nodes(sinfo: str, nonce: str) -> NodesSeen:
     records, unreadable = split_records(sinfo, nonce, len(NODE_FIELDS))
     nodes: dict[str, NodeSeen] = {}
     members: dict[str, set[str]] = {}
-    for name, state, partition, cpus, mem_mb, gres in records:
+    for name, state, partition, cpus, mem_mb, gres, features in records:
         if not (cpus.isdecimal() and mem_mb.isdecimal()):
             unreadable += 1
             continue
-        node = NodeSeen(state, int(cpus), int(mem_mb), parse_gres(gres))
+        active = frozenset(features.split(",")) - NO_WORDS
+        node = NodeSeen(state, int(cpus), int(mem_mb), parse_gres(gres), active)
         for one in expand(name):
             nodes[one] = node
             members.setdefault(partition.removesuffix("*"), set()).add(one)
@@ -217,6 +231,7 @@ def site_of(
             leaf=np.array([leaves.get(name, elsewhere) for name in nodes], np.int16),
         ),
         row={name: i for i, name in enumerate(nodes)},
+        features=tuple(n.features for n in nodes.values()),
         partitions=partitions,
         partition_row={p: i for i, p in enumerate(partitions)},
         node_in=node_in,

@@ -1,0 +1,152 @@
+"""The nodes a pending job may use at all: ``--exclude``, ``--nodelist``, ``--constraint``, gangs.
+
+What is not understood, or not known yet, leaves a job no node: nobody gives way for a job that
+could then not start. Thousands of jobs that say the same share one array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+
+import numpy as np
+
+from slurm_dl.backends.slurm.command import Slurm, printable
+from slurm_dl.backends.slurm.job_table import JobTable
+from slurm_dl.backends.slurm.read_nodes import NO_WORDS, Site, expand
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Bool, JobState
+
+EXCLUDED_ARGUMENTS = (
+    *("--noheader", "--all", "--local", "--array-unique", "--states=PENDING"),
+    "--format=%A %x",
+)
+"""Arguments for squeue that list the ``--exclude`` of each pending record."""
+
+
+class Excluded:
+    """The ``--exclude`` of pending jobs, read apart from the queue.
+
+    squeue 22.05 prints it by ``-o`` only, and all the rest by ``-O`` only. So it costs a call of
+    its own, made only while there are pending jobs of which it is not known.
+    """
+
+    def __init__(self, slurm: Slurm) -> None:
+        """Read through *slurm*; nothing is known yet."""
+        self._slurm = slurm
+        self._nodes: dict[JobId, str] = {}
+        self._known: set[JobId] = set()
+        self._unknown: set[JobId] = set()
+
+    def forget(self) -> None:
+        """Ask about every job anew: owners may change it while the job waits."""
+        self._known.clear()
+
+    def learn(self, table: JobTable) -> None:
+        """Ask about those pending jobs of *table* that are new.
+
+        Raises:
+            ClusterError: Slurm is silent, or the answer cannot be read.
+        """
+        pending = {
+            job
+            for job, state in zip(table.texts, table.state, strict=True)
+            if state is JobState.PENDING
+        }
+        # A job that is requeued later is asked about again.
+        self._known &= pending
+        new = pending - self._known
+        if len(new) == 1:
+            # One job is cheap to ask for. It may just have ended: then it stays unknown.
+            with suppress(ClusterError):
+                self._ask(f"--jobs={next(iter(new))}")
+        elif new:
+            self._ask()
+        self._unknown = pending - self._known
+        for job in self._nodes.keys() - pending:
+            del self._nodes[job]
+
+    @property
+    def nodes(self) -> Mapping[JobId, str]:
+        """Node list by job id, of the pending jobs that exclude any."""
+        return self._nodes
+
+    @property
+    def unknown(self) -> Collection[JobId]:
+        """Pending jobs of which it is not known."""
+        return self._unknown
+
+    def _ask(self, *which: str) -> None:
+        text = self._slurm.run("squeue", *which, *EXCLUDED_ARGUMENTS)
+        # No text of users is in these two: Slurm takes only names of nodes.
+        for line in text.splitlines():
+            job_id, space, nodes = line.partition(" ")
+            if not (job_id.isdecimal() and space):
+                msg = f"squeue says {printable(line)[:80]!r}, which is no job id and node list"
+                raise ClusterError(msg)
+            self._known.add(JobId(int(job_id)))
+            self._nodes.pop(JobId(int(job_id)), None)
+            if nodes not in NO_WORDS:
+                self._nodes[JobId(int(job_id))] = nodes
+
+
+Wish = tuple[str, str, int]
+"""Required nodes and features in Slurm's words, and the number of nodes; see `JobTable`."""
+
+_NO_WISH: Wish = ("", "", 0)
+
+
+class NodeChoices:
+    """What jobs say about nodes as masks over the nodes of one reading; remembers each."""
+
+    def __init__(self, site: Site) -> None:
+        """For the nodes of *site*."""
+        self._site = site
+        self._masks: dict[tuple[str, Wish], Bool] = {}
+        self._no_node = _read_only(np.zeros(len(site.nodes), np.bool_))
+
+    def of(self, table: JobTable, excluded: Excluded) -> dict[JobId, Bool]:
+        """The nodes each restricted pending job may use; see `Observed.choices`."""
+        without = excluded.nodes
+        wishes: Mapping[JobId, Wish] = table.restricted
+        if without:
+            wishes = dict.fromkeys(without, _NO_WISH) | table.restricted
+        choices: dict[JobId, Bool] = {}
+        for job, wish in wishes.items():
+            said = without.get(job, ""), wish
+            mask = self._masks.get(said)
+            if mask is None:
+                mask = self._masks[said] = self._understand(*said)
+            choices[job] = mask
+        # A component starts with its gang or not at all, and nobody knows the whole gang's need.
+        choices.update(dict.fromkeys([*table.gang_parts, *excluded.unknown], self._no_node))
+        return choices
+
+    def _understand(self, excluded: str, wish: Wish) -> Bool:
+        required, features, n_nodes = wish
+        mask = np.ones(len(self._site.nodes), np.bool_)
+        try:
+            if excluded not in NO_WORDS:
+                mask[self._rows(expand(excluded))] = False
+            if required not in NO_WORDS:
+                rows = self._rows(expand(required))
+                # With fewer names than nodes Slurm adds nodes of its own choice.
+                if len(rows) != n_nodes:
+                    return self._no_node
+                mask &= np.isin(np.arange(len(mask)), rows)
+        except (ClusterError, KeyError):
+            return self._no_node
+        if features not in NO_WORDS:
+            # Bars, brackets, parentheses and counts stay in the names: no node has such a feature.
+            names = set(features.replace("&", ",").split(","))
+            mask &= np.array([names <= has for has in self._site.features], np.bool_)
+        return _read_only(mask)
+
+    def _rows(self, names: Collection[str]) -> list[int]:
+        return sorted({self._site.row[name] for name in names})
+
+
+def _read_only(mask: Bool) -> Bool:
+    mask.setflags(write=False)
+    return mask
