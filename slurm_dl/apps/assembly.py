@@ -15,6 +15,10 @@ from slurm_dl.policies.base import Policy
 
 LEDGER_FILE = "ledger.sqlite"
 
+LONGEST_GRACE_S = 86400.0
+"""A claimed grace is read up to this. One above the site's limit is not cut to it: the job would be
+stopped with less time than it asked for, so it is not preempted at all."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
@@ -58,7 +62,7 @@ def assemble(config: Config) -> Parts:
         StoreError: The ledger cannot be opened.
     """
     return Parts(
-        cluster=SlurmCluster(slurm_of(config), max_grace_s=config.preemption.max_grace_s),
+        cluster=SlurmCluster(slurm_of(config), max_grace_s=LONGEST_GRACE_S),
         ledger=Ledger(SqliteStore(config.paths.state_dir / LEDGER_FILE)),
         policy=config.policy.make(),
         settings=settings_of(config),

@@ -9,6 +9,7 @@ poll.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection
 
@@ -107,7 +108,8 @@ class SlurmCluster:
         site = self._site
         if site is None:
             site, reservations = self._read_site()
-        now_s = self._clock()
+        # Slurm tells whole seconds. Counting in them too, no run is ever counted beyond its end.
+        now_s = float(math.floor(self._clock()))
         nonce = new_nonce()
         text = self._slurm.run("squeue", *queue_arguments(JOB_FIELDS, nonce))
         table = self._reader.read(text, nonce, site, now_s=now_s)
