@@ -29,10 +29,10 @@ FAST = {
     "preemption": {
         "min_quantum_s": 3,
         "cooldown_s": 3,
-        "max_grace_s": 60,
+        "max_grace_s": 150,
         "limit_reserve_s": 0,
         "start_margin_s": 20,
-        "handover_timeout_s": 90,
+        "handover_timeout_s": 180,
     },
     "writes": {"rate_per_s": 100, "burst": 200},
 }

@@ -156,7 +156,8 @@ def fold(before: Service, seen: Observed) -> Folded:
     kept = (jobs.state == JobState.PENDING) & (jobs.held != Held.NO) & (col["ran_s"][at] > 0)
     col["waiting_since_s"][at[kept]] = now_s
 
-    col["restarts"][at] = jobs.restarts
+    settled = jobs.state != JobState.COMPLETING
+    col["restarts"][at[settled]] = jobs.restarts[settled]
     col["last_seen_s"][at] = now_s
     col["over"][at] = np.isin(jobs.state, OVER)
 
@@ -249,7 +250,10 @@ def _close_runs(
     requeues = jobs.restarts - col["restarts"][at]
     over = np.isin(jobs.state, OVER)
     other_run = np.isin(jobs.state, (*HOLDS, JobState.PENDING)) & (jobs.start_s != start)
-    closing = np.flatnonzero((start > 0) & ((requeues > 0) | over | other_run))
+    # While a requeued job is still completing Slurm shows the new restart count with the old
+    # submit time (22.05.8): its run is closed once the time of the requeue is known.
+    settled = jobs.state != JobState.COMPLETING
+    closing = np.flatnonzero((start > 0) & settled & ((requeues > 0) | over | other_run))
     if not len(closing):
         return ()
     k = at[closing]

@@ -42,8 +42,9 @@ class Watch:
             self.start[run] = _epoch(start)
         if state == "COMPLETED":
             self.end[run] = _epoch(end)
-        if run and run - 1 not in self.end:
-            self.end[run - 1] = _epoch(submit)  # A requeue is a new submission.
+        # A requeue is a new submission; while the job is completing the old time is still shown.
+        if run and run - 1 not in self.end and state != "COMPLETING":
+            self.end[run - 1] = _epoch(submit)
         return state
 
     def seconds(self) -> float:
@@ -156,7 +157,13 @@ def test_a_job_that_ignores_the_signal_goes_after_its_grace_and_not_before(daemo
     )
     daemon.until("it to sink", lambda: _sank(daemon, big))
     small = daemon.toy(1, 4)
-    daemon.until("it to be requeued", lambda: daemon.job(big, "Restarts") == ["1"], 60)
+    daemon.until(
+        "it to be requeued",
+        lambda: (
+            daemon.job(big, "Restarts") == ["1"] and daemon.state(big) in ("PENDING", "RUNNING")
+        ),
+        60,
+    )
 
     [asked] = daemon.audit(action="signal", result="ok")
     requeued = _epoch(daemon.job(big, "SubmitTime")[0])

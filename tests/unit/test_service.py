@@ -52,6 +52,19 @@ def test_a_requeue_counts_to_its_instant_and_keeps_the_service() -> None:
     assert service.waiting_since_s.tolist() == [T0 + 12]
 
 
+def test_a_requeued_job_that_is_still_completing_is_booked_later() -> None:
+    """Slurm counts the restart at once and tells the time of the requeue only afterwards."""
+    run = build.running(1, 2, ran_s=10)
+    completing = JobRow(
+        job_id=1, state=JobState.COMPLETING, gpus=2, restarts=1, submit_s=run.submit_s
+    )
+    again = build.pending(1, 2, restarts=1, submit_s=T0 + 12)
+    service = _fold_all((T0, [run]), (T0 + 14, [completing]), (T0 + 20, [again]))
+
+    assert service.attained_gpu_s.tolist() == [2 * 22.0]
+    assert service.waiting_since_s.tolist() == [T0 + 12]
+
+
 def test_a_restart_within_one_poll_counts_both_runs() -> None:
     """Requeued and running again between two looks: neither run is lost."""
     again = build.running(1, 2, restarts=1, submit_s=T0 + 12, start_s=T0 + 20)
