@@ -208,7 +208,7 @@ def toy_steps(home: Path, job: str) -> list[int]:
 
 @contextmanager
 def schedd_in(box: Sandbox, home: Path) -> Iterator[Schedd]:
-    """A place for daemons; whatever is alive at the end is ended."""
+    """A place for daemons; whatever is alive at the end is ended, the jobs too."""
     daemon = Schedd(box=box, home=home)
     daemon.configure()
     try:
@@ -217,3 +217,15 @@ def schedd_in(box: Sandbox, home: Path) -> Iterator[Schedd]:
         if daemon.process is not None and daemon.process.poll() is None:
             daemon.process.kill()
             daemon.process.wait(20)
+        # Jobs still write into *home*, which goes away next.
+        eventually(lambda: _no_jobs(box), 60.0, what="the jobs to end")
+
+
+def _no_jobs(box: Sandbox) -> bool:
+    if not box.status().is_up:
+        Sandbox.up(box.directory)
+    jobs = box.run(["squeue", "-ah", "-o", "%A"]).stdout.split()
+    if jobs:
+        box.run(["scancel", "--quiet", "--signal=KILL", *jobs], check=False)
+        box.run(["scancel", "--quiet", *jobs], check=False)
+    return not jobs
