@@ -169,11 +169,6 @@ class SlurmJob:
             float(word) if word.isdigit() else 0.0 for word in (submit, start, end)
         )
 
-    @property
-    def is_over(self) -> bool:
-        """It will not run again by itself."""
-        return self.state not in {"PD", "R", "CF", "CG", "S", "SO", "SI", "RQ"}
-
 
 class Daemon:
     """dlschedd beside the site's Slurm.

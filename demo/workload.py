@@ -19,9 +19,6 @@ GPUS = NODES * GPUS_PER_NODE
 STEP_S = 0.2
 """Length of one training step, seconds."""
 
-CHECKPOINT_EVERY = 25
-"""Steps between two checkpoints that nobody asked for."""
-
 
 class Kind(StrEnum):
     """What sort of work a job is."""

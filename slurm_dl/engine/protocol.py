@@ -33,8 +33,6 @@ from slurm_dl.model.plan import (
 )
 from slurm_dl.model.snapshot import Snapshot
 
-LIVE = (JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED)
-
 BEGIN_WITHIN_S = 60.0
 """A hand-over that has not come to its signals by then is given up: it keeps others from theirs."""
 
@@ -109,11 +107,12 @@ def _gone(victim: Victim, scene: Scene) -> str:
         return "finished"
     if state == JobState.COMPLETING:
         return ""
-    if int(jobs.restarts[row]) != victim.run.restarts or state == JobState.PENDING:
-        return "requeued"
-    if state in LIVE and float(jobs.start_s[row]) != victim.run.start_s:
-        return "requeued"
-    return ""
+    same_run = (
+        state != JobState.PENDING
+        and int(jobs.restarts[row]) == victim.run.restarts
+        and float(jobs.start_s[row]) == victim.run.start_s
+    )
+    return "" if same_run else "requeued"
 
 
 def _no_longer_right(handover: Handover, scene: Scene) -> str:

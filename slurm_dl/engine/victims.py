@@ -162,11 +162,11 @@ class _Clearing:
     def without_surplus(self) -> list[int]:
         """The chosen jobs without those, dearest first, that the need can do without."""
         keep = list(self.chosen)
-        held, room = self._snap.seen.held, self._room
+        room, job_id = self._room, self._snap.jobs.job_id
         clear = self.clear
-        for row in sorted(self.chosen, key=lambda r: (-self._cost[r], r)):
-            lo, hi = np.searchsorted(held.job, [row, row + 1])
-            on = held.node[lo:hi]
+        # Ties by job id: a row is only where Slurm happened to list the job.
+        for row in sorted(self.chosen, key=lambda r: (-self._cost[r], job_id[r])):
+            on = self._snap.seen.held.nodes_of(row)
             before = int(np.count_nonzero(self._fits[on]))
             room.hold(self._snap, row)
             after = room.fits_on(self._need)[on] & self._usable[on]

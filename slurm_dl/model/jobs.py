@@ -8,7 +8,7 @@ way in.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Self
@@ -123,9 +123,12 @@ class Jobs:
     @classmethod
     def of(cls, rows: Sequence[JobRow]) -> Self:
         """Columns of *rows*, in their order."""
-        return cls(
-            **{name: _column([getattr(r, name) for r in rows], dt) for name, dt in _DTYPES.items()}
-        )
+        return cls.of_columns({name: [getattr(r, name) for r in rows] for name in _DTYPES})
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, npt.ArrayLike]) -> Self:
+        """Columns of these values; one entry for each column, whatever its sequence type."""
+        return cls(**{name: _column(columns[name], dtype) for name, dtype in _DTYPES.items()})
 
     def row_of(self) -> dict[JobId, int]:
         """Map from job id to row; built anew at each call, O(n)."""

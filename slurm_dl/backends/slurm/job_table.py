@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-import numpy as np
-
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, Jobs, JobState
@@ -72,27 +70,9 @@ class JobTable:
         for gpu_type in dict.fromkeys(self.gpu_type):
             if gpu_type:
                 type_row.setdefault(gpu_type, len(type_row))
-        return Jobs(
-            job_id=np.array(self.job_id, np.int64),
-            state=np.array(self.state, np.int8),
-            held=np.array(self.held, np.int8),
-            partition=np.array(self.partition, np.int16),
-            uid=np.array(self.uid, np.int64),
-            tasks=np.array(self.tasks, np.int32),
-            n_nodes=np.array(self.n_nodes, np.int32),
-            gpus=np.array(self.gpus, np.float64),
-            gpu_type=np.array([type_row.get(t, -1) for t in self.gpu_type], np.int16),
-            cpus=np.array(self.cpus, np.int32),
-            mem_mb=np.array(self.mem_mb, np.int64),
-            submit_s=np.array(self.submit_s, np.float64),
-            start_s=np.array(self.start_s, np.float64),
-            end_s=np.array(self.end_s, np.float64),
-            limit_s=np.array(self.limit_s, np.float64),
-            restarts=np.array(self.restarts, np.int32),
-            priority=np.array(self.priority, np.int64),
-            requeueable=np.array(self.requeueable, np.bool_),
-            exclusive=np.array(self.exclusive, np.bool_),
-        )
+        types = [type_row.get(t, -1) for t in self.gpu_type]
+        names = (f.name for f in dataclasses.fields(Jobs) if f.name != "gpu_type")
+        return Jobs.of_columns({**{n: getattr(self, n) for n in names}, "gpu_type": types})
 
 
 _TABLE_BY_ID = ("claims", "texts", "reserved", "also_in", "restricted", "gang_parts")
