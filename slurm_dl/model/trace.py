@@ -1,0 +1,106 @@
+"""A workload as data: who submitted what, when, and how long it runs on the GPUs it asks for."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.model.jobs import F64, I32
+
+
+class Ending(IntEnum):
+    """How a job of a trace ended when it really ran; a simulation ends it the same way."""
+
+    COMPLETED = 0
+    FAILED = 1
+    CANCELLED = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadLine:
+    """A line that was left out of a trace.
+
+    Attributes:
+        line: Its number in the file, 1 is the first; 0 where the format has no lines.
+        why: What is wrong with it.
+    """
+
+    file: str
+    line: int
+    why: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}:{self.line}" if self.line else self.file
+        return f"{where}: {self.why}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trace:
+    """The jobs of a trace in the order of their submission, as columns of length n.
+
+    Rows are in the order of `submit_s`; jobs submitted at the same instant stand in the order of
+    the file. Times are those of the file, in seconds; their zero is whatever the file's is.
+
+    Attributes:
+        name: What reports call it: the file's name without its ending.
+        format: The format it was read as, or ``generated``.
+        job_id: Ids as in the file; unique.
+        submit_s: ``(n,)`` submission, seconds, not decreasing.
+        duration_s: ``(n,)`` seconds of running on its GPUs that the job needs, above 0.
+        gpus: ``(n,)`` GPUs it runs on, all of them or none; above 0.
+        user: ``(n,)`` int32, index into `users`.
+        model: ``(n,)`` int32, index into `models`; -1 if the trace does not say.
+        ending: ``(n,)`` int8, an `Ending`.
+        users: Names of users, or of virtual clusters where the trace knows no users.
+        models: Names of models.
+        bad: Lines that were left out.
+    """
+
+    name: str
+    format: str
+    job_id: tuple[str, ...]
+    submit_s: F64
+    duration_s: F64
+    gpus: F64
+    user: I32
+    model: I32
+    ending: npt.NDArray[np.int8]
+    users: tuple[str, ...] = ("",)
+    models: tuple[str, ...] = ()
+    bad: tuple[BadLine, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        columns = {
+            f.name: getattr(self, f.name)
+            for f in dataclasses.fields(self)
+            if isinstance(getattr(self, f.name), np.ndarray)
+        }
+        lengths = {name: len(column) for name, column in columns.items()}
+        if set(lengths.values()) - {len(self.job_id)}:
+            msg = f"trace {self.name}: {len(self.job_id)} ids, columns of lengths {lengths}"
+            raise ValueError(msg)
+        for column in columns.values():
+            column.setflags(write=False)
+        if len(self) and (
+            (np.diff(self.submit_s) < 0).any()
+            or not (self.duration_s > 0).all()
+            or not (self.gpus > 0).all()
+            or not all(np.isfinite(columns[c]).all() for c in ("submit_s", "duration_s", "gpus"))
+        ):
+            msg = f"trace {self.name}: unsorted, or a duration or a number of GPUs is not above 0"
+            raise ValueError(msg)
+        if len(set(self.job_id)) != len(self.job_id):
+            msg = f"trace {self.name}: two jobs have one id"
+            raise ValueError(msg)
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+    @property
+    def gpu_s(self) -> float:
+        """GPU-seconds of all jobs together."""
+        return float(self.duration_s @ self.gpus)
