@@ -1,0 +1,1 @@
+"""A cluster in simulated time, and what runs on it."""
