@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.ranking import wanted_site_factor
+from slurm_dl.engine.site_factors import wanted_site_factor
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover, Seal, VictimState
@@ -102,6 +102,7 @@ def snapshot(
     return Snapshot(
         seen=seen,
         memory=_memory(rng, jobs),
+        left_s=jobs.limit_s.copy(),
         managed=np.ones(len(PARTITIONS), np.bool_),
     )
 
@@ -194,6 +195,7 @@ def _memory(rng: np.random.Generator, jobs: Jobs) -> Remembered:
         ran_s=service / jobs.gpus,
         forgiven_gpu_s=np.zeros(n),
         forgiven_ran_s=np.zeros(n),
+        promoted_s=np.zeros(n),
         first_submit_s=jobs.submit_s.copy(),
         waiting_since_s=jobs.submit_s.copy(),
         preemptions=np.zeros(n, np.int32),
@@ -201,4 +203,6 @@ def _memory(rng: np.random.Generator, jobs: Jobs) -> Remembered:
         fruitless=np.zeros(n, np.int32),
         last_fruitless_s=np.zeros(n),
         site_factor=np.zeros(n, np.int64),
+        tier=np.full(n, -1, np.int16),
+        place=np.zeros(n),
     )

@@ -94,6 +94,7 @@ def snapshot(
     return Snapshot(
         seen=seen,
         memory=type(base)(**columns),
+        left_s=np.maximum(seen.jobs.limit_s - columns["ran_s"], 0.0),
         managed=np.array([True, False]),
         handovers=tuple(handovers),
         next_handover_id=HandoverId(max((h.handover_id for h in handovers), default=0) + 1),

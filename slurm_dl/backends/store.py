@@ -24,7 +24,7 @@ from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 class StoreError(SlurmDlError):
@@ -81,10 +81,20 @@ class SqliteStore:
                 msg = f"{path}: written by a newer slurm_dl (schema {version}); upgrade slurm_dl"
                 raise StoreError(msg)
             self._db.executescript(_SCHEMA)
+            self._add_columns()
             self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         except (OSError, sqlite3.Error) as err:
             msg = f"{path}: cannot open the ledger: {err}"
             raise StoreError(msg) from err
+
+    def _add_columns(self) -> None:
+        """Give a ledger of an older version the columns that came since; 0 is "never"."""
+        there = {row[1] for row in self._db.execute("PRAGMA table_info(job)")}
+        for name, dtype in DTYPES.items():
+            if name not in there:
+                self._db.execute(
+                    f"ALTER TABLE job ADD COLUMN {name} {_sql_type(dtype)} NOT NULL DEFAULT 0"
+                )
 
     def load(self) -> Memory:
         """All that is stored."""

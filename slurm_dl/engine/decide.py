@@ -8,18 +8,16 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_dl.engine.guard import WAITS_FOR, victims, waiting
+from slurm_dl.engine.intent import intend
 from slurm_dl.engine.preempt import Standing, new_handovers
 from slurm_dl.engine.protocol import Scene, name_jobs, next_steps, strays
-from slurm_dl.engine.ranking import (
-    checked,
-    choose_target,
+from slurm_dl.engine.settings import Settings
+from slurm_dl.engine.site_factors import (
     in_window,
-    rank_jobs,
     site_factor_writes,
     unhonoured,
     wanted_site_factor,
 )
-from slurm_dl.engine.settings import Settings
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I16, Held, JobState
@@ -34,11 +32,11 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     Equal snapshots give equal plans, whatever order the jobs are listed in.
     """
     jobs = snap.jobs
-    order = checked(policy.order(snap), policy, len(jobs))
-    ranked, rank = rank_jobs(snap, order)
-    wanted = wanted_site_factor(order, settings)
     candidates = victims(snap, settings.preemption)
-    target = choose_target(snap, ranked, candidates.protected)
+    intent = intend(snap, policy, candidates.protected)
+    order, ranked, rank = intent.order, intent.ranked, intent.rank()
+    target = frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist())
+    wanted = wanted_site_factor(order, settings)
     rows = jobs.row_of()
     scene = Scene(
         snap=snap,
@@ -84,7 +82,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
         actions=actions,
         notes=notes,
         unhonoured=ignored,
-        wake_at_s=order.next_change_s,
+        wake_at_s=policy.next_change_s(snap, order, jobs.state == JobState.RUNNING),
     )
 
 

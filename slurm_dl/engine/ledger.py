@@ -131,10 +131,15 @@ class Ledger:
             )
 
     def snapshot(self, seen: Observed, partitions: frozenset[str]) -> Snapshot:
-        """*seen* with everything remembered beside it."""
+        """*seen* with everything remembered beside it.
+
+        How long a job is still to run is taken from its time limit, counted over all its runs.
+        """
+        memory = remembered(self._service, seen.jobs)
         return Snapshot(
             seen=seen,
-            memory=remembered(self._service, seen.jobs),
+            memory=memory,
+            left_s=np.maximum(seen.jobs.limit_s - memory.ran_s, 0.0),
             managed=np.array([p in partitions for p in seen.partitions], dtype=np.bool_),
             handovers=self.handovers,
             next_handover_id=self._next_id,
@@ -177,7 +182,7 @@ class Ledger:
             case SetSiteFactor(job_id=job_id, value=value):
                 self._change([job_id], {"site_factor": [value]})
             case Promote(job_id=job_id):
-                self._forgive(job_id)
+                self._forgive(job_id, now_s)
             case Reserve(handover_id=hid):
                 self._keep(dataclasses.replace(self._handovers[hid], seal=Seal.STANDING))
             case Attach(handover_id=hid, job_id=job_id):
@@ -247,9 +252,10 @@ class Ledger:
         )
         del self._handovers[action.handover_id]
 
-    def _forgive(self, job_id: JobId) -> None:
+    def _forgive(self, job_id: JobId, now_s: float) -> None:
         row = self._row(job_id)
         forgiven = {
+            "promoted_s": [now_s],
             "forgiven_gpu_s": [float(self._service.attained_gpu_s[row])],
             "forgiven_ran_s": [float(self._service.ran_s[row])],
         }

@@ -45,6 +45,7 @@ class Service:
         ran_s: ``(k,)`` seconds over all runs, the one under way included.
         forgiven_gpu_s: ``(k,)`` see `Remembered`.
         forgiven_ran_s: ``(k,)`` see `Remembered`.
+        promoted_s: ``(k,)`` see `Remembered`.
         waiting_since_s: ``(k,)`` see `Remembered`.
         preemptions: ``(k,)`` see `Remembered`.
         last_preempted_s: ``(k,)`` see `Remembered`.
@@ -66,6 +67,7 @@ class Service:
     ran_s: F64
     forgiven_gpu_s: F64
     forgiven_ran_s: F64
+    promoted_s: F64
     waiting_since_s: F64
     preemptions: I32
     last_preempted_s: F64
@@ -177,16 +179,23 @@ def fold(before: Service, seen: Observed) -> Folded:
 
 
 def remembered(service: Service, jobs: Jobs) -> Remembered:
-    """The ledger's columns laid beside *jobs*, which may hold jobs the ledger does not know."""
+    """The ledger's columns laid beside *jobs*, which may hold jobs the ledger does not know.
+
+    Places in earlier orders are not kept.
+    """
     known = np.isin(jobs.job_id, service.job_id)
     at = service.rows_of(jobs.job_id[known])
     out: dict[str, Column] = {}
     for field in dataclasses.fields(Remembered):
+        if field.name not in DTYPES:
+            continue
         column = np.zeros(len(jobs), dtype=DTYPES[field.name])
         column[known] = getattr(service, field.name)[at]
         out[field.name] = column
     for name in ("first_submit_s", "waiting_since_s"):
         out[name][~known] = jobs.submit_s[~known]
+    out["tier"] = np.full(len(jobs), -1, dtype=np.int16)
+    out["place"] = np.zeros(len(jobs))
     return Remembered(**out)
 
 

@@ -5,12 +5,12 @@ The same columns come out of a simulation, of a site's accounting and of a demo.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I32, Bool
@@ -64,6 +64,9 @@ class Runs:
     end_s: F64
     gpus: F64
 
+    def __post_init__(self) -> None:
+        _sealed("runs", {f.name: getattr(self, f.name) for f in fields(self)})
+
     @classmethod
     def empty(cls) -> Self:
         """No run at all."""
@@ -113,6 +116,15 @@ class Records:
     success: Bool
     runs: Runs = field(default_factory=Runs.empty)
 
+    def __post_init__(self) -> None:
+        columns = {
+            f.name: column
+            for f in fields(self)
+            if isinstance(column := getattr(self, f.name), np.ndarray)
+        }
+        lost = {f"lost_gpu_s[{cause}]": column for cause, column in self.lost_gpu_s.items()}
+        _sealed("records", {"job_id": self.job_id, **columns, **lost})
+
     def __len__(self) -> int:
         return len(self.job_id)
 
@@ -127,27 +139,76 @@ class Records:
         return self.end_s - self.submit_s
 
     @property
+    def wait_s(self) -> F64:
+        """``(n,)`` from the first submission to the first start, seconds; NaN if none."""
+        return self.start_s - self.submit_s
+
+    @property
+    def running_s(self) -> F64:
+        """``(n,)`` seconds in which it held GPUs, all runs together.
+
+        Where the runs are not known it is service / GPUs, and NaN for a job without GPUs.
+        """
+        if len(self.runs):
+            spent_s = self.runs.end_s - self.runs.start_s
+            running_s = np.zeros(len(self))
+            np.add.at(running_s, self.runs.job, spent_s)
+            return running_s
+        known = self.gpus > 0
+        return np.where(known, self.service_gpu_s / np.where(known, self.gpus, 1.0), np.nan)
+
+    @property
+    def queue_s(self) -> F64:
+        """``(n,)`` JCT less the time running: all its waiting, seconds; NaN if not finished."""
+        # Times that were added up may differ from one difference in the last digit.
+        return np.maximum(self.jct_s - self.running_s, 0.0)
+
+    @property
+    def slowdown(self) -> F64:
+        """``(n,)`` JCT / time alone on the cluster; NaN if not finished or not known."""
+        known = self.alone_s > 0
+        return np.where(known, self.jct_s / np.where(known, self.alone_s, 1.0), np.nan)
+
+    @property
     def all_lost_gpu_s(self) -> F64:
         """``(n,)`` GPU-seconds lost, all causes together."""
-        return np.sum([*self.lost_gpu_s.values(), np.zeros(len(self))], axis=0)
+        lost = np.zeros(len(self))
+        for column in self.lost_gpu_s.values():
+            lost += column
+        return lost
 
     @classmethod
     def of(cls, rows: Sequence[JobRecord]) -> Self:
         """Columns of *rows*, in their order; their runs and what they are alone are not known."""
-        users = tuple(dict.fromkeys(r.user for r in rows))
-        columns = {
-            f.name: np.array([getattr(r, f.name) for r in rows], dtype=np.float64)
-            for f in dataclasses.fields(JobRecord)
-            if f.name in {"gpus", "submit_s", "start_s", "end_s", "service_gpu_s"}
-        }
+        index: dict[str, int] = {}
+        user = [index.setdefault(r.user, len(index)) for r in rows]
+
+        def floats(values: list[float]) -> F64:
+            return np.array(values, dtype=np.float64)
+
         return cls(
             job_id=tuple(str(r.job_id) for r in rows),
-            user=np.array([users.index(r.user) for r in rows], dtype=np.int32),
-            users=users,
+            user=np.array(user, dtype=np.int32),
+            users=tuple(index),
+            gpus=floats([r.gpus for r in rows]),
+            submit_s=floats([r.submit_s for r in rows]),
+            start_s=floats([r.start_s for r in rows]),
+            end_s=floats([r.end_s for r in rows]),
             alone_s=np.full(len(rows), np.nan),
-            lost_gpu_s={"preemption": np.array([r.lost_gpu_s for r in rows], dtype=np.float64)},
+            service_gpu_s=floats([r.service_gpu_s for r in rows]),
+            lost_gpu_s={"preemption": floats([r.lost_gpu_s for r in rows])},
             preemptions=np.array([r.preemptions for r in rows], dtype=np.int32),
             promotions=np.zeros(len(rows), dtype=np.int32),
             success=np.array([r.completed for r in rows], dtype=np.bool_),
-            **columns,
         )
+
+
+def _sealed(what: str, columns: Mapping[str, Sequence[str] | npt.NDArray[Any]]) -> None:
+    """Make the columns read-only; ValueError if they differ in length."""
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        msg = f"columns of {what} differ in length: {lengths}"
+        raise ValueError(msg)
+    for column in columns.values():
+        if isinstance(column, np.ndarray):
+            column.setflags(write=False)

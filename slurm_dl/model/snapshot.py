@@ -15,7 +15,7 @@ import numpy as np
 from slurm_dl.model.contract import NO_CLAIM, Claim
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import F64, I32, I64, Bool, Jobs
+from slurm_dl.model.jobs import F64, I16, I32, I64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations, Nodes
 
 
@@ -107,12 +107,16 @@ class Remembered:
         fruitless: ``(n,)`` int32, hand-overs for it since it last ran after which it did not start.
         last_fruitless_s: ``(n,)`` end of the last of those, epoch seconds; 0 if none.
         site_factor: ``(n,)`` int64, the SiteFactor last written; 0 if none.
+        promoted_s: ``(n,)`` when its service was last forgiven, epoch seconds; 0 if never.
+        tier: ``(n,)`` int16, its tier in the last order; -1 if it is new or that is not kept.
+        place: ``(n,)`` its place in the last order; 0 if it is new or that is not kept.
     """
 
     attained_gpu_s: F64
     ran_s: F64
     forgiven_gpu_s: F64
     forgiven_ran_s: F64
+    promoted_s: F64
     first_submit_s: F64
     waiting_since_s: F64
     preemptions: I32
@@ -120,6 +124,8 @@ class Remembered:
     fruitless: I32
     last_fruitless_s: F64
     site_factor: I64
+    tier: I16
+    place: F64
 
     def __post_init__(self) -> None:
         lengths = {f.name: len(getattr(self, f.name)) for f in dataclasses.fields(self)}
@@ -138,6 +144,7 @@ class Snapshot:
         seen: What the cluster says.
         memory: What the ledger says, row by row.
         managed: ``(p,)`` bool, which partitions are ours to order.
+        left_s: ``(n,)`` seconds each job is still expected to run; inf where nothing is known.
         handovers: Hand-overs that are not closed yet.
         next_handover_id: Number for the next one.
         preempted_gpus_last_hour: GPUs taken back in the last hour, for the limit on it.
@@ -146,6 +153,7 @@ class Snapshot:
     seen: Observed
     memory: Remembered
     managed: Bool
+    left_s: F64
     handovers: tuple[Handover, ...] = ()
     next_handover_id: HandoverId = HandoverId(1)  # noqa: RUF009 - a NewType call is an int
     preempted_gpus_last_hour: float = 0.0

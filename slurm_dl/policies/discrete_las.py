@@ -13,13 +13,13 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.jobs import F64, Bool, Held, JobState
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order
+from slurm_dl.policies.base import Order, Preempts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,7 @@ class DiscreteLas:
         promote_knob: A job that has run is put back into the first queue, its service so far
             forgiven, once it has waited this many times as long as it has run since the last
             promotion. 0 promotes nobody.
+        dimensions: 2: service is GPUs x seconds. 1: seconds alone, thresholds are seconds then.
     """
 
     name: ClassVar[str] = "discrete_las"
@@ -42,18 +43,15 @@ class DiscreteLas:
         "default thresholds are those of the paper's public simulator; "
         "where a job goes is not part of this policy"
     )
+    preempts: ClassVar[Preempts] = "tier"
+    skips: ClassVar[bool] = True
 
     thresholds_gpu_s: tuple[float, ...] = (3250.0, 7200.0, 18000.0)
     promote_knob: float = 0.0
+    dimensions: Literal[1, 2] = 2
 
     def __post_init__(self) -> None:
-        edges = self.thresholds_gpu_s
-        if not edges or not all(math.isfinite(q) and q > 0 for q in edges):
-            msg = f"thresholds_gpu_s must be one or more finite numbers above 0 (got {list(edges)})"
-            raise ValueError(msg)
-        if any(b <= a for a, b in itertools.pairwise(edges)):
-            msg = f"thresholds_gpu_s must be strictly increasing (got {list(edges)})"
-            raise ValueError(msg)
+        check_thresholds(self.thresholds_gpu_s)
         if not (math.isfinite(self.promote_knob) and self.promote_knob >= 0):
             msg = f"promote_knob must be a finite number, 0 or more (got {self.promote_knob})"
             raise ValueError(msg)
@@ -65,34 +63,63 @@ class DiscreteLas:
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
-        jobs, memory = snap.jobs, snap.memory
+        # The queue a job would be in without promotion: service at an edge has sunk below it.
         edges = np.asarray(self.thresholds_gpu_s, dtype=np.float64)
-        service = memory.attained_gpu_s - memory.forgiven_gpu_s
-        executed = memory.ran_s - memory.forgiven_ran_s
-
-        # The queue a job would be in without promotion: service >= q_k has sunk below q_k.
-        tier = np.searchsorted(edges, service, side="right").astype(np.int16)
-
-        starves_at = np.full(len(jobs), np.inf)
+        tier = edges.searchsorted(self.service(snap), side="right").astype(np.int16)
+        promote = np.zeros(len(tier), dtype=np.bool_)
         if self.promote_knob > 0:
-            may_starve = (jobs.state == JobState.PENDING) & (jobs.held == Held.NO) & (executed > 0)
-            starves_at[may_starve] = (
-                memory.waiting_since_s[may_starve] + self.promote_knob * executed[may_starve]
-            )
-        promote = starves_at <= snap.now_s
-        tier[promote] = 0
+            promote = self._starves_at(snap) <= snap.now_s
+            tier[promote] = 0
+        return Order(tier=tier, key=snap.memory.first_submit_s, promote=promote, tiers=self.tiers)
 
-        sinks_at = np.full(len(jobs), np.inf)
-        sinking = snap.is_managed() & (jobs.state == JobState.RUNNING) & (jobs.gpus > 0)
-        sinking &= tier < len(edges)
-        sinks_at[sinking] = (
-            snap.now_s + (edges[tier[sinking]] - service[sinking]) / jobs.gpus[sinking]
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
+        """The next demotion, or promotion; see `Policy`."""
+        edges = np.array([*self.thresholds_gpu_s, np.inf])[order.tier]
+        left = edges - np.where(order.promote, 0.0, self.service(snap))
+        change_s = first_to_sink(snap, running=running, left=left, rate=self.rate(snap))
+        if self.promote_knob > 0:
+            starves_s = self._starves_at(snap)[~order.promote & ~running]
+            change_s = min(change_s, float(starves_s.min(initial=np.inf)))
+        return change_s
+
+    def service(self, snap: Snapshot) -> F64:
+        """``(n,)`` service since the last promotion: GPU-seconds, or seconds in one dimension."""
+        memory = snap.memory
+        if self.dimensions == 1:
+            return memory.ran_s - memory.forgiven_ran_s
+        return memory.attained_gpu_s - memory.forgiven_gpu_s
+
+    def rate(self, snap: Snapshot) -> F64:
+        """``(n,)`` service that a second of running adds."""
+        return np.ones(len(snap.jobs)) if self.dimensions == 1 else snap.jobs.gpus
+
+    def _starves_at(self, snap: Snapshot) -> F64:
+        """``(n,)`` when each job will have waited too long, epoch seconds; inf if never."""
+        jobs, memory = snap.jobs, snap.memory
+        executed_s = memory.ran_s - memory.forgiven_ran_s
+        may = (jobs.state == JobState.PENDING) & (jobs.held == Held.NO) & (executed_s > 0)
+        starves_s: F64 = np.where(
+            may, memory.waiting_since_s + self.promote_knob * executed_s, np.inf
         )
-        later = np.concatenate([sinks_at, starves_at[~promote]])
-        return Order(
-            tier=tier,
-            key=memory.first_submit_s.copy(),
-            promote=promote,
-            next_change_s=float(later.min(initial=np.inf)),
-            tiers=self.tiers,
-        )
+        return starves_s
+
+
+def first_to_sink(snap: Snapshot, *, running: Bool, left: F64, rate: F64) -> float:
+    """When the first of the *running* jobs has received what is *left* of its queue, at *rate*."""
+    going = running & (rate > 0) & (left > 0)
+    ahead_s = left[going] / rate[going]
+    return snap.now_s + float(ahead_s.min(initial=np.inf))
+
+
+def check_thresholds(edges: tuple[float, ...]) -> None:
+    """Raise if *edges* cannot cut service into queues.
+
+    Raises:
+        ValueError: None, not finite, not above 0, or not strictly increasing.
+    """
+    if not edges or not all(math.isfinite(q) and q > 0 for q in edges):
+        msg = f"thresholds_gpu_s must be one or more finite numbers above 0 (got {list(edges)})"
+        raise ValueError(msg)
+    if any(b <= a for a, b in itertools.pairwise(edges)):
+        msg = f"thresholds_gpu_s must be strictly increasing (got {list(edges)})"
+        raise ValueError(msg)

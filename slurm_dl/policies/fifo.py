@@ -8,17 +8,23 @@ from typing import ClassVar
 
 import numpy as np
 
+from slurm_dl.model.jobs import Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order
+from slurm_dl.policies.base import Order, Preempts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fifo:
-    """Serve jobs in the order of their first submission; nobody is ever preempted."""
+    """Serve jobs in the order of their first submission; who does not fit is waited for.
+
+    Nobody is ever preempted.
+    """
 
     name: ClassVar[str] = "fifo"
-    source: ClassVar[str] = "baseline; what Slurm does with priority/basic"
+    source: ClassVar[str] = "baseline; what Slurm does with priority/basic and no backfill"
     interpretation: ClassVar[str] = ""
+    preempts: ClassVar[Preempts] = "never"
+    skips: ClassVar[bool] = False
 
     @property
     def tiers(self) -> int:
@@ -30,8 +36,23 @@ class Fifo:
         n = len(snap.jobs)
         return Order(
             tier=np.zeros(n, dtype=np.int16),
-            key=snap.memory.first_submit_s.copy(),
+            key=snap.memory.first_submit_s,
             promote=np.zeros(n, dtype=np.bool_),
-            next_change_s=math.inf,
             tiers=self.tiers,
         )
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
+        """Never; see `Policy`."""
+        return math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FifoSkip(Fifo):
+    """Serve jobs in the order of their first submission, those that do not fit left aside.
+
+    A large job may wait for ever behind small ones that always fit.
+    """
+
+    name: ClassVar[str] = "fifo_skip"
+    source: ClassVar[str] = "baseline; 'fit job first' of the Tiresias simulator (NSDI 2019)"
+    skips: ClassVar[bool] = True

@@ -9,12 +9,13 @@ from types import MappingProxyType
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.policies.fifo import Fifo
+from slurm_dl.policies.fifo import Fifo, FifoSkip
+from slurm_dl.policies.list_las import ListLas
 
 ENTRY_POINT_GROUP = "slurm_dl.policies"
 
 POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
-    {policy.name: policy for policy in (DiscreteLas, Fifo)}
+    {policy.name: policy for policy in (DiscreteLas, Fifo, FifoSkip, ListLas)}
 )
 """The policies that come with the project."""
 

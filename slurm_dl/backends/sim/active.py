@@ -1,0 +1,225 @@
+"""The jobs that have arrived and are not done, as columns that a snapshot can look at.
+
+A decision costs what these jobs cost: those that are done are dropped now and then, those to come
+are not here yet. Rows stand in the order of submission.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.backends.sim.shape import ClusterShape
+from slurm_dl.model.jobs import Bool, Jobs, JobState
+from slurm_dl.model.nodes import Allocations
+from slurm_dl.model.snapshot import Observed, Remembered, Snapshot
+from slurm_dl.model.trace import Trace
+
+Rows = npt.NDArray[np.int64]
+T = TypeVar("T", Jobs, Remembered)
+
+_LIVE: dict[str, npt.DTypeLike] = {
+    # What policies see: columns of Jobs, Remembered and Snapshot.
+    "job_id": np.int64,
+    "state": np.int8,
+    "uid": np.int64,
+    "gpus": np.float64,
+    "submit_s": np.float64,
+    "start_s": np.float64,
+    "restarts": np.int32,
+    "attained_gpu_s": np.float64,
+    "ran_s": np.float64,
+    "forgiven_gpu_s": np.float64,
+    "forgiven_ran_s": np.float64,
+    "promoted_s": np.float64,
+    "waiting_since_s": np.float64,
+    "tier": np.int16,
+    "place": np.float64,
+    "left_s": np.float64,
+    # What only the simulation knows.
+    "end_s": np.float64,
+    "running": np.bool_,
+    "ran_before_s": np.float64,
+    "work_s": np.float64,
+    "lag_s": np.float64,
+    "since_s": np.float64,
+}
+
+_SAME: dict[str, tuple[npt.DTypeLike, float]] = {
+    "held": (np.int8, 0),
+    "partition": (np.int16, 0),
+    "tasks": (np.int32, 1),
+    "n_nodes": (np.int32, 1),
+    "gpu_type": (np.int16, -1),
+    "cpus": (np.int32, 1),
+    "mem_mb": (np.int64, 0),
+    "limit_s": (np.float64, np.inf),
+    "priority": (np.int64, 1),
+    "requeueable": (np.bool_, 1),
+    "exclusive": (np.bool_, 0),
+    "preemptions": (np.int32, 0),
+    "last_preempted_s": (np.float64, 0),
+    "fruitless": (np.int32, 0),
+    "last_fruitless_s": (np.float64, 0),
+    "site_factor": (np.int64, 0),
+}
+"""Columns in which all jobs are alike here."""
+
+_ELSEWHERE = {"first_submit_s": "submit_s", "preemptions": "restarts"}
+"""Columns that are others by another name here: a stop is a preemption and a restart."""
+
+
+class Active:
+    """Columns of the live jobs; see the module.
+
+    Attributes are the columns of `_LIVE`, each ``(n,)`` and writable here; a snapshot's are not.
+
+    Attributes:
+        end_s: When a running job will be done, seconds; inf for others.
+        ran_before_s: Seconds it ran before the run under way.
+        work_s: Seconds of work it had left when its present stretch began.
+        lag_s: Seconds of that stretch that make no progress.
+        since_s: When the stretch began: its start, or the last event that cost it something.
+    """
+
+    job_id: npt.NDArray[np.int64]
+    state: npt.NDArray[np.int8]
+    gpus: npt.NDArray[np.float64]
+    submit_s: npt.NDArray[np.float64]
+    start_s: npt.NDArray[np.float64]
+    restarts: npt.NDArray[np.int32]
+    attained_gpu_s: npt.NDArray[np.float64]
+    ran_s: npt.NDArray[np.float64]
+    forgiven_gpu_s: npt.NDArray[np.float64]
+    forgiven_ran_s: npt.NDArray[np.float64]
+    promoted_s: npt.NDArray[np.float64]
+    waiting_since_s: npt.NDArray[np.float64]
+    tier: npt.NDArray[np.int16]
+    place: npt.NDArray[np.float64]
+    left_s: npt.NDArray[np.float64]
+    end_s: npt.NDArray[np.float64]
+    running: Bool
+    ran_before_s: npt.NDArray[np.float64]
+    work_s: npt.NDArray[np.float64]
+    lag_s: npt.NDArray[np.float64]
+    since_s: npt.NDArray[np.float64]
+
+    def __init__(self, trace: Trace, shape: ClusterShape) -> None:
+        self._trace = trace
+        self._nodes = shape.nodes()
+        self._gpu_types = shape.gpu_types
+        self._node_in = np.ones((1, len(self._nodes)), dtype=np.bool_)
+        self._managed = np.ones(1, dtype=np.bool_)
+        self._held = Allocations(
+            job=np.zeros(0, dtype=np.int32),
+            node=np.zeros(0, dtype=np.int32),
+            gpus=np.zeros(0),
+            cpus=np.zeros(0, dtype=np.int32),
+            mem_mb=np.zeros(0, dtype=np.int64),
+        )
+        self._whole: dict[str, npt.NDArray[Any]] = {}
+        self._same: dict[str, npt.NDArray[Any]] = {}
+        self._n = 0
+        self._gone = 0
+        self._reserve(64)
+
+    def __len__(self) -> int:
+        return self._n
+
+    @property
+    def alive(self) -> int:
+        """Jobs that are not done."""
+        return self._n - self._gone
+
+    def admit(self, first: int, last: int) -> None:
+        """Let the jobs at rows *first* to *last* (excluded) of the trace in, waiting."""
+        if self._gone > max(32, self._n // 4):
+            self._drop_gone()
+        at, n = self._n, self._n + last - first
+        if n > len(self._whole["job_id"]):
+            self._reserve(2 * n)
+        self._n = n
+        trace, new = self._trace, slice(at, n)
+        whole = self._whole
+        for name in whole:
+            whole[name][new] = 0
+        whole["job_id"][new] = np.arange(first, last)
+        whole["uid"][new] = trace.user[first:last]
+        whole["gpus"][new] = trace.gpus[first:last]
+        for name in ("submit_s", "waiting_since_s"):
+            whole[name][new] = trace.submit_s[first:last]
+        for name in ("left_s", "work_s"):
+            whole[name][new] = trace.duration_s[first:last]
+        whole["tier"][new] = -1
+        whole["end_s"][new] = np.inf
+        self._look()
+
+    def remove(self, rows: Rows) -> None:
+        """Let go of jobs that are done; their rows are given up later."""
+        self.state[rows] = JobState.COMPLETED
+        self.running[rows] = False
+        self.end_s[rows] = np.inf
+        self._gone += len(rows)
+
+    def snapshot(self, now_s: float) -> Snapshot:
+        """The live jobs at *now_s*, without copies: it is good until the next change."""
+        return Snapshot(
+            seen=Observed(
+                now_s=now_s,
+                jobs=self._jobs,
+                nodes=self._nodes,
+                held=self._held,
+                partitions=("gpu",),
+                gpu_types=self._gpu_types,
+                node_in=self._node_in,
+            ),
+            memory=self._memory,
+            managed=self._managed,
+            left_s=self._left_s,
+        )
+
+    def _reserve(self, size: int) -> None:
+        for name, dtype in _LIVE.items():
+            column = np.zeros(size, dtype=dtype)
+            if name in self._whole:
+                column[: self._n] = self._whole[name][: self._n]
+            self._whole[name] = column
+        for name, (dtype, value) in _SAME.items():
+            self._same[name] = np.full(size, value, dtype=dtype)
+            self._same[name].setflags(write=False)
+        self._look()
+
+    def _drop_gone(self) -> None:
+        stay = self.state != JobState.COMPLETED
+        n = int(stay.sum())
+        for column in self._whole.values():
+            column[:n] = column[: self._n][stay]
+        self._n, self._gone = n, 0
+
+    def _look(self) -> None:
+        """Lay views over the columns as long as there are jobs now."""
+        n = self._n
+        for name, column in self._whole.items():
+            setattr(self, name, column[:n])
+        self._jobs = self._view(Jobs)
+        self._memory = self._view(Remembered)
+        self._left_s = _locked(self.left_s)
+
+    def _view(self, kind: type[T]) -> T:
+        """Columns of *kind* as views; its own checks would cost more than a decision."""
+        view: T = object.__new__(kind)
+        for name in kind.__slots__:
+            source = _ELSEWHERE.get(name, name)
+            column = self._whole.get(source)
+            if column is None:
+                column = self._same[source]
+            object.__setattr__(view, name, _locked(column[: self._n]))
+        return view
+
+
+def _locked(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    view = column.view()
+    view.setflags(write=False)
+    return view

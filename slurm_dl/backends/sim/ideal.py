@@ -1,0 +1,302 @@
+"""The papers' ideal cluster: what the policy wants is so at once.
+
+Jobs are a number of GPUs that may be anywhere; a decision starts and stops them in no time, and a
+job that is stopped goes on later where it was. Only a cost model (`costs`) takes something away.
+This is what nearly all published simulators compute, and what they can be compared in.
+
+Time goes from event to event: arrivals, completions, and the instant at which the policy says its
+order changes. All events of one instant are handled in this order: completions, arrivals, one
+decision. Hot path: columns of the live jobs, no object for an event.
+"""
+
+from __future__ import annotations
+
+import array
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.backends.sim.active import Active
+from slurm_dl.backends.sim.costs import Costs, NoCosts
+from slurm_dl.backends.sim.outcome import Outcome
+from slurm_dl.backends.sim.shape import ClusterShape
+from slurm_dl.engine.intent import intend
+from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.model.jobs import F64, JobState
+from slurm_dl.model.record import Records, Runs
+from slurm_dl.model.trace import Ending, Trace
+from slurm_dl.policies.base import Policy
+
+Rows = npt.NDArray[np.int64]
+
+_MOST_AT_ONE_INSTANT = 1000
+"""Decisions with next to no progress of time after which a policy is said to be stuck."""
+
+_INSTANT_S = 1e-6
+"""Shortest step of time that a policy can ask for: below it its sums are rounding errors."""
+
+
+class SimulationError(SlurmDlError):
+    """The simulation cannot go on; says at which instant and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clockwork:
+    """When the cluster decides.
+
+    Attributes:
+        tick_s: What the policy asks for in between happens at whole multiples of this, seconds;
+            0: exactly when it asks.
+        round_s: Decisions are only made at whole multiples of this after the first submission,
+            seconds; 0: at every event.
+    """
+
+    tick_s: float = 0.0
+    round_s: float = 0.0
+
+
+def simulate(  # noqa: PLR0913 - the parts of a simulation
+    trace: Trace,
+    shape: ClusterShape,
+    policy: Policy,
+    *,
+    costs: Costs | None = None,
+    clockwork: Clockwork = Clockwork(),
+    seed: int = 0,
+) -> Outcome:
+    """Run *trace* under *policy*.
+
+    Args:
+        costs: What starting costs; None: nothing.
+        seed: For what a cost model draws.
+
+    Raises:
+        SimulationError: The policy stops time.
+    """
+    simulation = IdealCluster(trace, shape, policy, costs or NoCosts(), clockwork, seed)
+    simulation.run()
+    return simulation.outcome()
+
+
+class IdealCluster:
+    """One simulation under way; see the module."""
+
+    def __init__(  # noqa: PLR0913 - see simulate()
+        self,
+        trace: Trace,
+        shape: ClusterShape,
+        policy: Policy,
+        costs: Costs,
+        clockwork: Clockwork,
+        seed: int,
+    ) -> None:
+        n = len(trace)
+        self._trace = trace
+        self._policy = policy
+        self._costs = costs
+        self._clockwork = clockwork
+        self._random = np.random.default_rng(seed)
+        self._jobs = Active(trace, shape)
+        self._arrived = 0
+        self._submits = [*trace.submit_s.tolist(), math.inf]
+        self._zero_s = self._submits[0]
+        self._now_s = self._zero_s if n else 0.0
+        self._wake_s = math.inf
+        self._decisions = self._events = self._stuck = 0
+        self._first_start_s = np.full(n, np.nan)
+        self._end_s = np.full(n, np.nan)
+        self._service_gpu_s = np.zeros(n)
+        self._lost_gpu_s = np.zeros(n)
+        self._preemptions = np.zeros(n, dtype=np.int32)
+        self._promotions = np.zeros(n, dtype=np.int32)
+        self._run_job = array.array("i")
+        self._run_start_s = array.array("d")
+        self._run_end_s = array.array("d")
+
+    def run(self) -> None:
+        """Go on until nothing more can happen."""
+        while True:
+            event_s = min(self._submits[self._arrived], self._next_end_s(), self._wake_s)
+            if event_s == math.inf:
+                return
+            self._stuck = self._stuck + 1 if event_s <= self._now_s + 2 * _INSTANT_S else 0
+            if self._stuck > _MOST_AT_ONE_INSTANT:
+                msg = (
+                    f"policy {self._policy.name} stops time at {event_s} s: it asks to be woken "
+                    "at that instant again and again"
+                )
+                raise SimulationError(msg)
+            self._now_s = event_s
+            self._events += 1
+            self._complete()
+            self._admit()
+            if self._may_decide():
+                self._decide()
+
+    def outcome(self) -> Outcome:
+        """What has become of the jobs so far."""
+        trace = self._trace
+        jobs = np.frombuffer(self._run_job, dtype=np.int32)
+        return Outcome(
+            records=Records(
+                job_id=trace.job_id,
+                user=trace.user,
+                users=trace.users,
+                gpus=trace.gpus,
+                submit_s=trace.submit_s,
+                start_s=self._first_start_s,
+                end_s=self._end_s,
+                alone_s=trace.duration_s,
+                service_gpu_s=self._service_gpu_s,
+                lost_gpu_s={"restart": self._lost_gpu_s},
+                preemptions=self._preemptions,
+                promotions=self._promotions,
+                success=~np.isnan(self._end_s) & (trace.ending == Ending.COMPLETED),
+                runs=Runs(
+                    job=jobs,
+                    start_s=np.frombuffer(self._run_start_s),
+                    end_s=np.frombuffer(self._run_end_s),
+                    gpus=trace.gpus[jobs],
+                ),
+            ),
+            decisions=self._decisions,
+            events=self._events,
+            now_s=self._now_s,
+        )
+
+    def _next_end_s(self) -> float:
+        return float(self._jobs.end_s.min(initial=math.inf))
+
+    def _complete(self) -> None:
+        jobs = self._jobs
+        done = np.flatnonzero(jobs.end_s <= self._now_s)
+        if len(done):
+            rows = jobs.job_id[done]
+            self._end_stretch(done)
+            self._close_runs(done)
+            self._end_s[rows] = self._now_s
+            jobs.remove(done)
+
+    def _admit(self) -> None:
+        first = last = self._arrived
+        while self._submits[last] <= self._now_s:
+            last += 1
+        if last > first:
+            self._jobs.admit(first, last)
+            self._arrived = last
+
+    def _may_decide(self) -> bool:
+        """Whether this is an instant for a decision; if not, one is planned."""
+        round_s = self._clockwork.round_s
+        if not round_s:
+            return True
+        turn = (self._now_s - self._zero_s) / round_s
+        if turn == math.floor(turn):
+            return True
+        self._wake_s = self._zero_s + math.ceil(turn) * round_s
+        return False
+
+    def _decide(self) -> None:
+        """One decision, and the cluster as it wants it."""
+        jobs, now_s = self._jobs, self._now_s
+        if not jobs.alive:
+            self._wake_s = math.inf
+            return
+        self._decisions += 1
+        self._account()
+        snap = jobs.snapshot(now_s)
+        intent = intend(snap, self._policy)
+        order = intent.order
+        promoted = order.promote.nonzero()[0]
+        if len(promoted):
+            self._promote(promoted)
+        jobs.tier[:] = order.tier
+        jobs.place[intent.ranked] = np.arange(len(intent.ranked))
+        wanted = np.zeros(len(jobs), dtype=np.bool_)
+        wanted[intent.target] = True
+        changes = (wanted != jobs.running).nonzero()[0]
+        if self._costs.at_every_event:
+            self._charge_all()
+        if len(changes):
+            starts = wanted[changes]
+            self._stop(changes[~starts])
+            self._start(changes[starts])
+        self._wake_s = self._rounded(self._policy.next_change_s(snap, order, jobs.running))
+
+    def _charge_all(self) -> None:
+        jobs = self._jobs
+        rows = jobs.running.nonzero()[0]
+        self._end_stretch(rows)
+        ids = jobs.job_id[rows]
+        self._begin_stretch(
+            rows, self._costs.lag_s(ids, np.zeros(len(ids), dtype=np.bool_), self._random)
+        )
+
+    def _rounded(self, wake_s: float) -> float:
+        """*wake_s* as the clockwork has it, and late enough for the clock to show a difference."""
+        tick_s = self._clockwork.tick_s
+        if tick_s and wake_s < math.inf:
+            wake_s = math.ceil(wake_s / tick_s - _INSTANT_S) * tick_s
+        return max(wake_s, self._now_s + _INSTANT_S)
+
+    def _account(self) -> None:
+        """Bring what policies see up to now."""
+        jobs, now_s = self._jobs, self._now_s
+        jobs.ran_s[:] = jobs.ran_before_s + (now_s - jobs.start_s) * jobs.running
+        np.multiply(jobs.ran_s, jobs.gpus, out=jobs.attained_gpu_s)
+        jobs.left_s[:] = np.where(jobs.running, jobs.end_s - now_s, jobs.work_s)
+
+    def _promote(self, rows: Rows) -> None:
+        jobs = self._jobs
+        jobs.forgiven_gpu_s[rows] = jobs.attained_gpu_s[rows]
+        jobs.forgiven_ran_s[rows] = jobs.ran_s[rows]
+        jobs.promoted_s[rows] = self._now_s
+        self._promotions[jobs.job_id[rows]] += 1
+
+    def _start(self, rows: Rows) -> None:
+        jobs, ids = self._jobs, self._jobs.job_id[rows]
+        first = np.isnan(self._first_start_s[ids])
+        self._first_start_s[ids[first]] = self._now_s
+        jobs.running[rows] = True
+        jobs.state[rows] = JobState.RUNNING
+        jobs.start_s[rows] = self._now_s
+        self._begin_stretch(rows, self._costs.lag_s(ids, first, self._random))
+
+    def _stop(self, rows: Rows) -> None:
+        if not len(rows):
+            return
+        jobs = self._jobs
+        self._end_stretch(rows)
+        self._close_runs(rows)
+        self._preemptions[jobs.job_id[rows]] += 1
+        jobs.ran_before_s[rows] = jobs.ran_s[rows]
+        jobs.running[rows] = False
+        jobs.state[rows] = JobState.PENDING
+        jobs.start_s[rows] = 0
+        jobs.end_s[rows] = math.inf
+        jobs.restarts[rows] += 1
+        jobs.waiting_since_s[rows] = self._now_s
+
+    def _begin_stretch(self, rows: Rows, lag_s: F64) -> None:
+        jobs = self._jobs
+        jobs.since_s[rows] = self._now_s
+        jobs.lag_s[rows] = lag_s
+        jobs.end_s[rows] = self._now_s + lag_s + jobs.work_s[rows]
+
+    def _end_stretch(self, rows: Rows) -> None:
+        """Book the progress of running jobs since their stretch began, and what was lost."""
+        jobs = self._jobs
+        passed_s = self._now_s - jobs.since_s[rows]
+        lost_s = np.minimum(jobs.lag_s[rows], passed_s)
+        jobs.work_s[rows] -= passed_s - lost_s
+        self._lost_gpu_s[jobs.job_id[rows]] += lost_s * jobs.gpus[rows]
+
+    def _close_runs(self, rows: Rows) -> None:
+        jobs, now_s = self._jobs, self._now_s
+        ids, start_s = jobs.job_id[rows], jobs.start_s[rows]
+        self._service_gpu_s[ids] += (now_s - start_s) * jobs.gpus[rows]
+        self._run_job.extend(ids.tolist())
+        self._run_start_s.extend(start_s.tolist())
+        self._run_end_s.extend([now_s] * len(rows))

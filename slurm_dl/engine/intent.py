@@ -1,0 +1,190 @@
+"""What the policy wants: everybody's place, and the set of jobs that should hold GPUs.
+
+This is the part of a decision that knows nothing of Slurm. On Slurm it is reached through
+SiteFactors and hand-overs; in the papers' ideal cluster jobs start and stop in no time.
+
+Hot path of the simulator: a few NumPy calls over the live jobs, whatever their number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.model.jobs import F64, I32, Bool, Held, JobState
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import Order, Policy
+
+Rows = npt.NDArray[np.int64]
+
+NOBODY: Rows = np.zeros(0, dtype=np.int64)
+"""No row at all."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Intent:
+    """A policy's wishes for one snapshot.
+
+    Attributes:
+        order: What the policy said.
+        ranked: Rows of the managed live jobs, best first.
+        target: Rows of the jobs that should hold GPUs, gangs whole or not at all.
+    """
+
+    order: Order
+    ranked: Rows
+    target: Rows
+
+    def rank(self) -> I32:
+        """``(n,)`` place of each job, 0 is first; -1 for jobs that have none."""
+        rank = np.full(len(self.order.tier), -1, dtype=np.int32)
+        rank[self.ranked] = np.arange(len(self.ranked), dtype=np.int32)
+        return rank
+
+
+def intend(snap: Snapshot, policy: Policy, pinned: Rows = NOBODY) -> Intent:
+    """Ask *policy* for its order, and serve the jobs by it.
+
+    Args:
+        pinned: Running jobs that cannot be moved; they are in the target whatever their rank.
+    """
+    order = checked(policy.order(snap), policy, len(snap.jobs))
+    ranked = rank_jobs(snap, order, policy)
+    return Intent(order, ranked, choose_target(snap, ranked, pinned, skips=policy.skips))
+
+
+def checked(order: Order, policy: Policy, n: int) -> Order:
+    """*order*, if it is one.
+
+    Raises:
+        ValueError: The policy returned nonsense; nothing may be done by it.
+    """
+    shapes = {order.tier.shape, order.key.shape, order.promote.shape}
+    if order.tie is not None:
+        shapes.add(order.tie.shape)
+    if shapes != {(n,)}:
+        msg = f"policy {policy.name}: columns of shapes {shapes} for {n} jobs"
+        raise ValueError(msg)
+    if n and not (order.tier.min() >= 0 and order.tier.max() < order.tiers):
+        msg = f"policy {policy.name}: tiers outside 0 to {order.tiers - 1}"
+        raise ValueError(msg)
+    if np.isnan(order.key).any():
+        msg = f"policy {policy.name}: a key is not a number"
+        raise ValueError(msg)
+    return order
+
+
+def rank_jobs(snap: Snapshot, order: Order, policy: Policy) -> Rows:
+    """Rows of the managed live jobs in the order in which they are to be served, best first.
+
+    Where a waiting job may not displace a running one, the running one comes first.
+    """
+    jobs = snap.jobs
+    rows = np.flatnonzero((jobs.state < JobState.COMPLETING) & snap.is_managed())
+    tier = order.tier[rows]
+    if policy.preempts != "rank":
+        waits = jobs.state[rows] == JobState.PENDING
+        tier = tier * 2 + waits if policy.preempts == "tier" else tier + waits * order.tiers
+    keys: list[npt.NDArray[Any]] = [
+        # Job id last: ties must not depend on the order in which Slurm listed the jobs.
+        jobs.job_id[rows],
+        snap.memory.first_submit_s[rows],
+        *([] if order.tie is None else [order.tie[rows]]),
+        order.key[rows],
+        tier,
+    ]
+    # Jobs mostly stand in the order of their ids and submissions already.
+    while len(keys) > 1 and _is_sorted(keys[0]):
+        del keys[0]
+    ranked: Rows = rows[np.lexsort(keys)]
+    return ranked
+
+
+def _is_sorted(column: npt.NDArray[Any]) -> bool:
+    return bool((column[1:] >= column[:-1]).all())
+
+
+def choose_target(snap: Snapshot, ranked: Rows, pinned: Rows, *, skips: bool) -> Rows:
+    """The jobs that would hold GPUs if the policy alone decided, in the order they are served.
+
+    GPUs are counted by type over the whole cluster, as in the paper's simulator; where on the
+    nodes they are is `Room`'s business.
+
+    Args:
+        ranked: Managed live jobs, best first.
+        pinned: Running jobs that cannot be moved; they are in whatever their rank.
+        skips: Whether jobs behind one that does not fit are served.
+    """
+    jobs, nodes = snap.jobs, snap.seen.nodes
+    # Jobs without GPUs take no part; held ones and those over a limit cannot be started.
+    may = (jobs.gpus[ranked] > 0) & (
+        (jobs.state[ranked] != JobState.PENDING) | (jobs.held[ranked] == Held.NO)
+    )
+    rows = ranked[may]
+    if len(pinned):
+        rows = np.concatenate([pinned, rows[~np.isin(rows, pinned)]])
+    wants = jobs.gpus[rows]
+    room = nodes.gpus[nodes.up]
+    if len(snap.seen.gpu_types) > 1 and (jobs.gpu_type[rows] >= 0).any():
+        served = _serve_typed(snap, rows, len(pinned), skips=skips)
+    else:
+        served = serve(wants, float(room.sum()), skips=skips)
+    target: Rows = rows[served]
+    return target
+
+
+def serve(wants: F64, room: float, *, skips: bool) -> Bool:
+    """``(k,)`` bool: who is served when each in turn takes what it wants, if that is left.
+
+    Args:
+        wants: ``(k,)`` GPUs, above 0, in the order of service.
+        room: GPUs there are.
+        skips: Whether those behind one that gets nothing are served.
+    """
+    taken = wants.cumsum()
+    first = int(taken.searchsorted(room, side="right"))
+    served = np.zeros(len(wants), dtype=np.bool_)
+    served[:first] = True
+    if not skips or first == len(wants):
+        return served
+    if first:
+        room -= float(taken[first - 1])
+    rest = first + np.flatnonzero(wants[first:] <= room)
+    # What does not fit now never will, so each pass shortens the rest.
+    while len(rest):
+        taken = wants[rest].cumsum()
+        fit = int(taken.searchsorted(room, side="right"))
+        served[rest[:fit]] = True
+        room -= float(taken[fit - 1])
+        rest = rest[fit:]
+        rest = rest[wants[rest] <= room]
+    return served
+
+
+def _serve_typed(snap: Snapshot, rows: Rows, n_pinned: int, *, skips: bool) -> Bool:
+    """`serve` where GPUs are of several types and some jobs want a certain one."""
+    jobs, nodes = snap.jobs, snap.seen.nodes
+    free = np.bincount(
+        nodes.gpu_type[nodes.up] + 1,
+        weights=nodes.gpus[nodes.up],
+        minlength=len(snap.seen.gpu_types) + 1,
+    ).tolist()
+    total = sum(free)
+    served = np.zeros(len(rows), dtype=np.bool_)
+    for i, (wanted, kind) in enumerate(
+        zip(jobs.gpus[rows].tolist(), jobs.gpu_type[rows].tolist(), strict=True)
+    ):
+        fits = wanted <= total and (kind < 0 or wanted <= free[kind + 1])
+        if fits:
+            total -= wanted
+            if kind >= 0:
+                free[kind + 1] -= wanted
+            served[i] = True
+        elif not skips and i >= n_pinned:
+            break
+        if total <= 0:
+            break
+    return served

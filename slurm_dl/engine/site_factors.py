@@ -1,0 +1,72 @@
+"""From a policy's order to Slurm's SiteFactors: what to write, and what Slurm left out."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_dl.engine.intent import Rows
+from slurm_dl.engine.settings import Settings
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import I64, Bool, JobState
+from slurm_dl.model.plan import SetSiteFactor
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import Order
+
+
+def wanted_site_factor(order: Order, settings: Settings) -> I64:
+    """``(n,)`` int64, the SiteFactor of each job: one positive band for each tier.
+
+    Slurm adds it to the priority it computes itself, and serves equal priorities in the order of
+    job ids, which is the order of first submission. Positive, because Slurm cuts priorities off
+    at 1 and a job that was never written has 0 and must be last.
+    """
+    bands: I64 = (order.tiers - order.tier.astype(np.int64)) * settings.band_width
+    return bands
+
+
+def site_factor_writes(
+    snap: Snapshot, ranked: Rows, wanted: I64, settings: Settings
+) -> list[SetSiteFactor]:
+    """The SiteFactors that differ from what was last written, for the jobs where it matters.
+
+    Those are the running jobs, which take their place along when they are requeued for any
+    reason, and of the pending ones a window of each partition, best first.
+    """
+    jobs = snap.jobs
+    stale = wanted[ranked] != snap.memory.site_factor[ranked]
+    pending = jobs.state[ranked] == JobState.PENDING
+    writes = ranked[stale & (~pending | in_window(snap, ranked, pending, settings.window))]
+    # Pending jobs first, best first: they are what the next scheduling pass looks at.
+    writes = writes[np.argsort(jobs.state[writes] != JobState.PENDING, kind="stable")]
+    return [
+        SetSiteFactor(
+            job_id=JobId(int(jobs.job_id[row])),
+            value=int(wanted[row]),
+            why="first place in the order"
+            if snap.memory.site_factor[row] == 0
+            else "it changed its tier",
+        )
+        for row in writes.tolist()
+    ]
+
+
+def unhonoured(snap: Snapshot, ranked: Rows, band_width: int) -> tuple[JobId, ...]:
+    """Waiting jobs whose priority lacks the SiteFactor that was written.
+
+    Slurm accepts the update and leaves it out where the priority was set directly, or with
+    priority/basic. A priority may be lower than the SiteFactor by the user's nice value, so half
+    a band is allowed.
+    """
+    jobs = snap.jobs
+    waiting = (jobs.state[ranked] == JobState.PENDING) & (jobs.priority[ranked] > 0)
+    missing = jobs.priority[ranked] < snap.memory.site_factor[ranked] - band_width // 2
+    return tuple(JobId(j) for j in jobs.job_id[ranked[waiting & missing]].tolist())
+
+
+def in_window(snap: Snapshot, ranked: Rows, of: Bool, size: int) -> Bool:
+    """``(len(ranked),)`` bool: among the first *size* of its partition of those marked in *of*."""
+    inside = np.zeros(len(ranked), dtype=np.bool_)
+    partition = snap.jobs.partition[ranked]
+    for part in np.flatnonzero(snap.managed).tolist():
+        inside[np.flatnonzero(of & (partition == part))[:size]] = True
+    return inside

@@ -1,0 +1,118 @@
+"""Tiresias as its public simulator has it: queues that are lists.
+
+Jobs join the tail of a queue, and after each allocation the running jobs of a queue move ahead of
+its waiting ones; so a job's place depends on the past, and is read from the last order. It is here
+to compare with published numbers. A daemon has no use for it: Slurm cannot be told such places.
+
+Source: Gu et al., "Tiresias", NSDI 2019, and what runs of its public simulator show
+(SymbioticLab/Tiresias, 2019): every time is a whole second there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from slurm_dl.model.jobs import F64, I16, Bool, JobState
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import Order, Preempts
+from slurm_dl.policies.discrete_las import DiscreteLas, first_to_sink
+
+_AHEAD_OF = 2.0**40
+"""Between the groups of one list; more than there are places in any order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListLas(DiscreteLas):
+    """K queues by attained service, each a list.
+
+    Differs from `DiscreteLas` also in that a job sinks by one queue at a time, and that all
+    waiting since the last promotion counts for the next one, which is granted only when something
+    else happens too.
+
+    Attributes:
+        thresholds_gpu_s: Service at which a job sinks into the next queue, GPU-seconds, strictly
+            increasing, above 0. K is one more than their number.
+        promote_knob: A job that has run is put back into the first queue, its service so far
+            forgiven, once it has waited this many times as long as it has run since the last
+            promotion. 0 promotes nobody.
+        dimensions: 2: service is GPUs x seconds. 1: seconds alone, thresholds are seconds then.
+        late_demotion: Look at a job's service only (threshold - run time) / GPUs later, cut to
+            whole seconds, as the public simulator does by mistake; it should be
+            (threshold - service) / GPUs.
+    """
+
+    name: ClassVar[str] = "list_las"
+    source: ClassVar[str] = "Tiresias, NSDI 2019, as in its public simulator"
+    interpretation: ClassVar[str] = "found by runs of that simulator"
+    preempts: ClassVar[Preempts] = "rank"
+
+    thresholds_gpu_s: tuple[float, ...] = (3250.0, 7200.0)
+    late_demotion: bool = False
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Place every job of *snap*; see `Policy`."""
+        tier = one_step_down(snap, self.service(snap), self.thresholds_gpu_s)
+        promote = np.zeros(len(tier), dtype=np.bool_)
+        if self.promote_knob > 0:
+            promote = self._starves(snap, tier)
+            tier[promote] = 0
+        return Order(tier=tier, key=list_keys(snap, tier), promote=promote, tiers=self.tiers)
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
+        """The next demotion; see `Policy`."""
+        memory = snap.memory
+        edges = np.array([*self.thresholds_gpu_s, np.inf])[order.tier]
+        if self.late_demotion:
+            executed_s = np.where(order.promote, 0.0, memory.ran_s - memory.forgiven_ran_s)
+            left_s = np.floor((edges - executed_s) / self.rate(snap))
+            return first_to_sink(snap, running=running, left=left_s, rate=np.ones(len(left_s)))
+        left = edges - np.where(order.promote, 0.0, self.service(snap))
+        return first_to_sink(snap, running=running, left=left, rate=self.rate(snap))
+
+    def _starves(self, snap: Snapshot, tier: I16) -> Bool:
+        memory = snap.memory
+        executed_s = memory.ran_s - memory.forgiven_ran_s
+        since_s = np.maximum(memory.first_submit_s, memory.promoted_s)
+        waited_s = snap.now_s - since_s - executed_s
+        starves: Bool = (
+            (snap.jobs.state == JobState.PENDING)
+            & (tier > 0)
+            & (executed_s > 0)
+            & (waited_s >= np.floor(executed_s * self.promote_knob))
+        )
+        return starves
+
+
+def one_step_down(snap: Snapshot, service: F64, thresholds: tuple[float, ...]) -> I16:
+    """``(n,)`` the queue of each job: a running one sinks by one at most, a new one is in the first.
+
+    A job whose last queue is not known is where its service puts it.
+    """
+    last = snap.memory.tier
+    edges = np.array([*thresholds, np.inf])
+    sinks = (service >= edges[last]) & (snap.jobs.state == JobState.RUNNING)
+    tier = last + sinks
+    unknown = np.flatnonzero(last < 0)
+    if len(unknown):
+        tier[unknown] = edges.searchsorted(service[unknown], side="right")
+    return tier.astype(np.int16)
+
+
+def list_keys(snap: Snapshot, tier: I16) -> F64:
+    """``(n,)`` places in the lists when *tier* is each job's queue from now on.
+
+    First those that run, then those that wait, both in the order they stood in; then new jobs;
+    then jobs from other queues. The last two in the order of submission.
+    """
+    jobs, memory = snap.jobs, snap.memory
+    key: F64 = memory.place + (jobs.state == JobState.PENDING) * _AHEAD_OF
+    comes = np.flatnonzero(tier != memory.tier)
+    if len(comes):
+        by_submission = np.lexsort((jobs.job_id[comes], memory.first_submit_s[comes]))
+        comes = comes[by_submission]
+        group = np.where(memory.tier[comes] < 0, 2.0, 3.0)
+        key[comes] = np.arange(len(comes)) + group * _AHEAD_OF
+    return key
