@@ -56,7 +56,14 @@ def check_order(name: str) -> str:
     """
     names = registry.names()
     if name not in names:
-        msg = f"must be one of {', '.join(names)} (got {shown(name)})"
+        possible = [n for n in names if _is_for_slurm(n)]
+        msg = f"must be one of {', '.join(possible)} (got {shown(name)})"
+        raise ValueError(msg)
+    if not _is_for_slurm(name):
+        msg = (
+            f"policy {name!r} runs in the simulator only: it lets any better job displace any "
+            "other, and Slurm is told tiers"
+        )
         raise ValueError(msg)
     try:
         for parameter in parameters_of(registry.find(name)):
@@ -67,6 +74,13 @@ def check_order(name: str) -> str:
         msg = f"policy {name!r} cannot be configured: {err}"
         raise ValueError(msg) from err
     return name
+
+
+def _is_for_slurm(name: str) -> bool:
+    try:
+        return registry.runs_on_slurm(registry.find(name))
+    except ConfigError:
+        return True  # What is wrong with it is said where it is used.
 
 
 def parameters_of(policy: type[object]) -> tuple[Parameter, ...]:

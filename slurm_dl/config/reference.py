@@ -23,7 +23,7 @@ from slurm_dl.config.parameters import Parameter, parameters_of
 from slurm_dl.config.tree import SECTIONS, Config, PolicySection
 from slurm_dl.config.values import Unit
 from slurm_dl.config.wording import number, written
-from slurm_dl.policies.registry import POLICIES
+from slurm_dl.policies.registry import POLICIES, runs_on_slurm
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -96,6 +96,8 @@ def reference() -> str:
     lines += ["## Policies", "", "What can stand in `policy.order`, each with its parameters.", ""]
     for name, policy in POLICIES.items():
         lines += [f"### `{name}`", "", _first_line(policy), "", f"Source: {policy.source}.", ""]
+        if not runs_on_slurm(policy):
+            lines += ["In the simulator only.", ""]
         parameters = parameters_of(policy)
         if parameters:
             lines += _TABLE_HEAD
@@ -116,7 +118,7 @@ def schema() -> dict[str, Any]:
         # A section with all its keys commented out is empty, which YAML calls null.
         whole["properties"][name] = {"anyOf": [whole["properties"][name], {"type": "null"}]}
     chosen = whole["$defs"][PolicySection.__name__]
-    chosen["properties"]["order"]["enum"] = list(POLICIES)
+    chosen["properties"]["order"]["enum"] = _for_slurm()
     default = PolicySection.model_fields["order"].default
     chosen["allOf"] = [
         {
@@ -192,6 +194,10 @@ def _default(field: FieldInfo) -> object:
     return MISSING if field.is_required() else field.get_default(call_default_factory=True)
 
 
+def _for_slurm() -> list[str]:
+    return [name for name, policy in POLICIES.items() if runs_on_slurm(policy)]
+
+
 def _default_cell(default: object) -> str:
     return "required" if default is MISSING else f"`{written(default)}`"
 
@@ -199,7 +205,7 @@ def _default_cell(default: object) -> str:
 def _allowed(field: FieldInfo) -> str:
     """Unit, type and bounds of a key in words."""
     if field is PolicySection.model_fields["order"]:
-        return f"one of {', '.join(POLICIES)}"
+        return f"one of {', '.join(_for_slurm())}"
     unit = next((item.name for item in field.metadata if isinstance(item, Unit)), "")
     words = [unit or _kind(field.annotation)]
     for item in field.metadata:

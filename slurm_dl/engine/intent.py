@@ -8,13 +8,14 @@ Hot path of the simulator: a few NumPy calls over the live jobs, whatever their 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.jobs import F64, I32, Bool, Held, JobState
+from slurm_dl.model.jobs import COMPLETING, F64, I32, NOT_HELD, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Policy
 
@@ -71,7 +72,7 @@ def checked(order: Order, policy: Policy, n: int) -> Order:
     if n and not (order.tier.min() >= 0 and order.tier.max() < order.tiers):
         msg = f"policy {policy.name}: tiers outside 0 to {order.tiers - 1}"
         raise ValueError(msg)
-    if np.isnan(order.key).any():
+    if n and math.isnan(order.key.min()):
         msg = f"policy {policy.name}: a key is not a number"
         raise ValueError(msg)
     return order
@@ -83,10 +84,10 @@ def rank_jobs(snap: Snapshot, order: Order, policy: Policy) -> Rows:
     Where a waiting job may not displace a running one, the running one comes first.
     """
     jobs = snap.jobs
-    rows = np.flatnonzero((jobs.state < JobState.COMPLETING) & snap.is_managed())
+    rows = ((jobs.state < COMPLETING) & snap.is_managed()).nonzero()[0]
     tier = order.tier[rows]
     if policy.preempts != "rank":
-        waits = jobs.state[rows] == JobState.PENDING
+        waits = jobs.state[rows] == PENDING
         tier = tier * 2 + waits if policy.preempts == "tier" else tier + waits * order.tiers
     keys: list[npt.NDArray[Any]] = [
         # Job id last: ties must not depend on the order in which Slurm listed the jobs.
@@ -121,17 +122,17 @@ def choose_target(snap: Snapshot, ranked: Rows, pinned: Rows, *, skips: bool) ->
     jobs, nodes = snap.jobs, snap.seen.nodes
     # Jobs without GPUs take no part; held ones and those over a limit cannot be started.
     may = (jobs.gpus[ranked] > 0) & (
-        (jobs.state[ranked] != JobState.PENDING) | (jobs.held[ranked] == Held.NO)
+        (jobs.state[ranked] != PENDING) | (jobs.held[ranked] == NOT_HELD)
     )
     rows = ranked[may]
     if len(pinned):
         rows = np.concatenate([pinned, rows[~np.isin(rows, pinned)]])
     wants = jobs.gpus[rows]
-    room = nodes.gpus[nodes.up]
+    room = float(nodes.gpus @ nodes.up)
     if len(snap.seen.gpu_types) > 1 and (jobs.gpu_type[rows] >= 0).any():
         served = _serve_typed(snap, rows, len(pinned), skips=skips)
     else:
-        served = serve(wants, float(room.sum()), skips=skips)
+        served = serve(wants, room, skips=skips)
     target: Rows = rows[served]
     return target
 
@@ -152,7 +153,7 @@ def serve(wants: F64, room: float, *, skips: bool) -> Bool:
         return served
     if first:
         room -= float(taken[first - 1])
-    rest = first + np.flatnonzero(wants[first:] <= room)
+    rest = first + (wants[first:] <= room).nonzero()[0]
     # What does not fit now never will, so each pass shortens the rest.
     while len(rest):
         taken = wants[rest].cumsum()

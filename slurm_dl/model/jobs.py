@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,13 @@ class JobState(IntEnum):
     """Any end that is not success: failed, cancelled, timed out, out of memory, node failure."""
 
 
+PENDING: Final = int(JobState.PENDING)
+RUNNING: Final = int(JobState.RUNNING)
+COMPLETING: Final = int(JobState.COMPLETING)
+COMPLETED: Final = int(JobState.COMPLETED)
+"""Plain numbers for comparisons with columns: NumPy takes microseconds to see through an enum."""
+
+
 class Held(IntEnum):
     """Why a pending job could not start now even on an empty cluster (Slurm's reason, grouped)."""
 
@@ -54,6 +61,9 @@ class Held(IntEnum):
     """It waits for a reservation, its own or somebody's maintenance."""
     UNAVAILABLE = 6
     """Bad constraints, nodes that are down, licences: nothing a preemption could mend."""
+
+
+NOT_HELD: Final = int(Held.NO)
 
 
 def _column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:

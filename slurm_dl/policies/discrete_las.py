@@ -10,6 +10,7 @@ section 3.2 (two-dimensional attained service, priority discretisation).
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from slurm_dl.model.jobs import F64, Bool, Held, JobState
+from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Preempts
 
@@ -64,7 +65,7 @@ class DiscreteLas:
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
         # The queue a job would be in without promotion: service at an edge has sunk below it.
-        edges = np.asarray(self.thresholds_gpu_s, dtype=np.float64)
+        edges = edges_of(self.thresholds_gpu_s)
         tier = edges.searchsorted(self.service(snap), side="right").astype(np.int16)
         promote = np.zeros(len(tier), dtype=np.bool_)
         if self.promote_knob > 0:
@@ -74,7 +75,7 @@ class DiscreteLas:
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
         """The next demotion, or promotion; see `Policy`."""
-        edges = np.array([*self.thresholds_gpu_s, np.inf])[order.tier]
+        edges = edges_of(self.thresholds_gpu_s)[order.tier]
         left = edges - np.where(order.promote, 0.0, self.service(snap))
         change_s = first_to_sink(snap, running=running, left=left, rate=self.rate(snap))
         if self.promote_knob > 0:
@@ -97,11 +98,19 @@ class DiscreteLas:
         """``(n,)`` when each job will have waited too long, epoch seconds; inf if never."""
         jobs, memory = snap.jobs, snap.memory
         executed_s = memory.ran_s - memory.forgiven_ran_s
-        may = (jobs.state == JobState.PENDING) & (jobs.held == Held.NO) & (executed_s > 0)
+        may = (jobs.state == PENDING) & (jobs.held == NOT_HELD) & (executed_s > 0)
         starves_s: F64 = np.where(
             may, memory.waiting_since_s + self.promote_knob * executed_s, np.inf
         )
         return starves_s
+
+
+@functools.lru_cache(maxsize=64)
+def edges_of(thresholds: tuple[float, ...]) -> F64:
+    """``(K,)`` the service at which each queue ends; the last one has no end."""
+    edges = np.array([*thresholds, np.inf])
+    edges.setflags(write=False)
+    return edges
 
 
 def first_to_sink(snap: Snapshot, *, running: Bool, left: F64, rate: F64) -> float:

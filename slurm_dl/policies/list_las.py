@@ -15,10 +15,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from slurm_dl.model.jobs import F64, I16, Bool, JobState
+from slurm_dl.model.jobs import F64, I16, PENDING, RUNNING, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Preempts
-from slurm_dl.policies.discrete_las import DiscreteLas, first_to_sink
+from slurm_dl.policies.discrete_las import DiscreteLas, edges_of, first_to_sink
 
 _AHEAD_OF = 2.0**40
 """Between the groups of one list; more than there are places in any order."""
@@ -64,7 +64,7 @@ class ListLas(DiscreteLas):
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
         """The next demotion; see `Policy`."""
         memory = snap.memory
-        edges = np.array([*self.thresholds_gpu_s, np.inf])[order.tier]
+        edges = edges_of(self.thresholds_gpu_s)[order.tier]
         if self.late_demotion:
             executed_s = np.where(order.promote, 0.0, memory.ran_s - memory.forgiven_ran_s)
             left_s = np.floor((edges - executed_s) / self.rate(snap))
@@ -78,7 +78,7 @@ class ListLas(DiscreteLas):
         since_s = np.maximum(memory.first_submit_s, memory.promoted_s)
         waited_s = snap.now_s - since_s - executed_s
         starves: Bool = (
-            (snap.jobs.state == JobState.PENDING)
+            (snap.jobs.state == PENDING)
             & (tier > 0)
             & (executed_s > 0)
             & (waited_s >= np.floor(executed_s * self.promote_knob))
@@ -87,18 +87,19 @@ class ListLas(DiscreteLas):
 
 
 def one_step_down(snap: Snapshot, service: F64, thresholds: tuple[float, ...]) -> I16:
-    """``(n,)`` the queue of each job: a running one sinks by one at most, a new one is in the first.
+    """``(n,)`` the queue of each job: a running one sinks by one at most.
 
     A job whose last queue is not known is where its service puts it.
     """
     last = snap.memory.tier
-    edges = np.array([*thresholds, np.inf])
-    sinks = (service >= edges[last]) & (snap.jobs.state == JobState.RUNNING)
+    edges = edges_of(thresholds)
+    sinks = (service >= edges[last]) & (snap.jobs.state == RUNNING)
     tier = last + sinks
-    unknown = np.flatnonzero(last < 0)
+    unknown = (last < 0).nonzero()[0]
     if len(unknown):
         tier[unknown] = edges.searchsorted(service[unknown], side="right")
-    return tier.astype(np.int16)
+    queue: I16 = tier.astype(np.int16)
+    return queue
 
 
 def list_keys(snap: Snapshot, tier: I16) -> F64:
@@ -108,8 +109,8 @@ def list_keys(snap: Snapshot, tier: I16) -> F64:
     then jobs from other queues. The last two in the order of submission.
     """
     jobs, memory = snap.jobs, snap.memory
-    key: F64 = memory.place + (jobs.state == JobState.PENDING) * _AHEAD_OF
-    comes = np.flatnonzero(tier != memory.tier)
+    key: F64 = memory.place + (jobs.state == PENDING) * _AHEAD_OF
+    comes = (tier != memory.tier).nonzero()[0]
     if len(comes):
         by_submission = np.lexsort((jobs.job_id[comes], memory.first_submit_s[comes]))
         comes = comes[by_submission]

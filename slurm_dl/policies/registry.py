@@ -10,14 +10,37 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo, FifoSkip
+from slurm_dl.policies.gittins import Gittins
+from slurm_dl.policies.las import Las
+from slurm_dl.policies.list_gittins import ListGittins
 from slurm_dl.policies.list_las import ListLas
+from slurm_dl.policies.shortest import FewestGpus, Srsf, Srtf
 
 ENTRY_POINT_GROUP = "slurm_dl.policies"
 
 POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
-    {policy.name: policy for policy in (DiscreteLas, Fifo, FifoSkip, ListLas)}
+    {
+        policy.name: policy
+        for policy in (
+            DiscreteLas,
+            FewestGpus,
+            Fifo,
+            FifoSkip,
+            Gittins,
+            Las,
+            ListGittins,
+            ListLas,
+            Srsf,
+            Srtf,
+        )
+    }
 )
 """The policies that come with the project."""
+
+
+def runs_on_slurm(policy: type[Policy]) -> bool:
+    """Whether a daemon can carry its orders out: Slurm is told tiers, not every job's place."""
+    return getattr(policy, "preempts", "never") != "rank"
 
 
 def names() -> tuple[str, ...]:

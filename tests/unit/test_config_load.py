@@ -123,7 +123,7 @@ writes: {burst: [1], rate_per_s: .inf}
         "f.yaml:15: policy.parameters.thresholds_gpu_s.1: must be a number (got 'x')",
         (
             "f.yaml:16: policy.parameters.nob: unknown key; possible here: thresholds_gpu_s, "
-            "promote_knob"
+            "promote_knob, dimensions"
         ),
         "f.yaml:18: ranking.band_width: must be a whole number (got 2.5)",
         "f.yaml:19: ranking.window: must be at least 1 (got 0)",
@@ -194,7 +194,7 @@ writes: {burst: [1], rate_per_s: .inf}
         ),
         (
             "policy:\n  order: lass\n",
-            "f.yaml:4: policy.order: must be one of discrete_las, fifo (got 'lass')",
+            "f.yaml:4: policy.order: must be one of discrete_las, fifo, fifo_skip (got 'lass')",
         ),
         (
             "policy:\n  order: fifo\n  parameters: {a: 1}\n",

@@ -166,6 +166,7 @@ def test_complete_fills_in_defaults() -> None:
     assert whole == {
         "thresholds_gpu_s": DiscreteLas().thresholds_gpu_s,
         "promote_knob": 2.0,
+        "dimensions": 2,
     }
 
 
@@ -218,7 +219,7 @@ def test_configuration_cannot_be_changed_but_copied() -> None:
 
     assert isinstance(whole.policy.parameters, FrozenMapping)
     assert isinstance(whole.policy.parameters, Mapping)
-    assert len(whole.policy.parameters) == 2
+    assert len(whole.policy.parameters) == 3
     with pytest.raises(ValueError, match="frozen"):
         whole.daemon.poll_s = 1
     with pytest.raises(TypeError):

@@ -50,7 +50,7 @@ def test_sample_with_every_key_uncommented_is_all_defaults(tmp_path: Path) -> No
     path.write_text(text)
 
     assert load(path) == load(SAMPLE)
-    assert keys == len(FIELDS) - 1 + 2  # all but the partitions; two parameters of discrete_las
+    assert keys == len(FIELDS) - 1 + 3  # all but the partitions; three parameters of discrete_las
 
 
 @pytest.mark.parametrize(("section", "key", "field"), FIELDS)

@@ -406,7 +406,6 @@ def _nonsense(tier: int = 0, key: float = 0.0, short: int = 0) -> Policy:
                 tier=np.full(n, tier, dtype=np.int16),
                 key=np.full(n, key),
                 promote=np.zeros(n, dtype=np.bool_),
-                next_change_s=math.inf,
                 tiers=1,
             )
 

@@ -18,6 +18,7 @@ PURE_MAY_IMPORT = {
     "collections",
     "dataclasses",
     "enum",
+    "functools",
     "heapq",
     "itertools",
     "math",

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.backends.sim.shape import ClusterShape
-from slurm_dl.model.jobs import Bool, Jobs, JobState
+from slurm_dl.model.jobs import COMPLETED, Bool, Jobs
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.snapshot import Observed, Remembered, Snapshot
 from slurm_dl.model.trace import Trace
@@ -59,7 +59,6 @@ _SAME: dict[str, tuple[npt.DTypeLike, float]] = {
     "priority": (np.int64, 1),
     "requeueable": (np.bool_, 1),
     "exclusive": (np.bool_, 0),
-    "preemptions": (np.int32, 0),
     "last_preempted_s": (np.float64, 0),
     "fruitless": (np.int32, 0),
     "last_fruitless_s": (np.float64, 0),
@@ -143,8 +142,6 @@ class Active:
         self._n = n
         trace, new = self._trace, slice(at, n)
         whole = self._whole
-        for name in whole:
-            whole[name][new] = 0
         whole["job_id"][new] = np.arange(first, last)
         whole["uid"][new] = trace.user[first:last]
         whole["gpus"][new] = trace.gpus[first:last]
@@ -158,7 +155,7 @@ class Active:
 
     def remove(self, rows: Rows) -> None:
         """Let go of jobs that are done; their rows are given up later."""
-        self.state[rows] = JobState.COMPLETED
+        self.state[rows] = COMPLETED
         self.running[rows] = False
         self.end_s[rows] = np.inf
         self._gone += len(rows)
@@ -192,34 +189,33 @@ class Active:
         self._look()
 
     def _drop_gone(self) -> None:
-        stay = self.state != JobState.COMPLETED
+        stay = self.state != COMPLETED
         n = int(stay.sum())
         for column in self._whole.values():
             column[:n] = column[: self._n][stay]
+            column[n:] = 0
         self._n, self._gone = n, 0
 
     def _look(self) -> None:
         """Lay views over the columns as long as there are jobs now."""
         n = self._n
+        seen = {}
         for name, column in self._whole.items():
             setattr(self, name, column[:n])
-        self._jobs = self._view(Jobs)
-        self._memory = self._view(Remembered)
-        self._left_s = _locked(self.left_s)
-
-    def _view(self, kind: type[T]) -> T:
-        """Columns of *kind* as views; its own checks would cost more than a decision."""
-        view: T = object.__new__(kind)
-        for name in kind.__slots__:
-            source = _ELSEWHERE.get(name, name)
-            column = self._whole.get(source)
-            if column is None:
-                column = self._same[source]
-            object.__setattr__(view, name, _locked(column[: self._n]))
-        return view
+            seen[name] = column[:n]
+            seen[name].setflags(write=False)
+        for name, column in self._same.items():
+            seen[name] = column[:n]
+        for name, source in _ELSEWHERE.items():
+            seen[name] = seen[source]
+        self._jobs = _view(Jobs, seen)
+        self._memory = _view(Remembered, seen)
+        self._left_s = seen["left_s"]
 
 
-def _locked(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    view = column.view()
-    view.setflags(write=False)
+def _view(kind: type[T], columns: dict[str, npt.NDArray[Any]]) -> T:
+    """*kind* over *columns* as they are; its own checks would cost more than a decision."""
+    view: T = object.__new__(kind)
+    for name in kind.__slots__:
+        object.__setattr__(view, name, columns[name])
     return view

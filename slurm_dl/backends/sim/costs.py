@@ -83,9 +83,7 @@ class FlatCosts:
     def lag_s(self, rows: Rows, first: Bool, random: np.random.Generator, /) -> F64:  # noqa: ARG002
         """See `Costs`."""
         large = self.gpus[rows] > self.large_gpus
-        return np.where(
-            first, self.start_s, np.where(large, self.large_restart_s, self.restart_s)
-        )
+        return np.where(first, self.start_s, np.where(large, self.large_restart_s, self.restart_s))
 
 
 @dataclass(frozen=True, slots=True)

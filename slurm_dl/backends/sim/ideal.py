@@ -24,7 +24,7 @@ from slurm_dl.backends.sim.outcome import Outcome
 from slurm_dl.backends.sim.shape import ClusterShape
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.errors import SlurmDlError
-from slurm_dl.model.jobs import F64, JobState
+from slurm_dl.model.jobs import F64, PENDING, RUNNING
 from slurm_dl.model.record import Records, Runs
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.policies.base import Policy
@@ -57,7 +57,7 @@ class Clockwork:
     round_s: float = 0.0
 
 
-def simulate(  # noqa: PLR0913 - the parts of a simulation
+def simulate(
     trace: Trace,
     shape: ClusterShape,
     policy: Policy,
@@ -75,7 +75,14 @@ def simulate(  # noqa: PLR0913 - the parts of a simulation
     Raises:
         SimulationError: The policy stops time.
     """
-    simulation = IdealCluster(trace, shape, policy, costs or NoCosts(), clockwork, seed)
+    simulation = IdealCluster(
+        trace=trace,
+        shape=shape,
+        policy=policy,
+        costs=costs or NoCosts(),
+        clockwork=clockwork,
+        seed=seed,
+    )
     simulation.run()
     return simulation.outcome()
 
@@ -83,8 +90,9 @@ def simulate(  # noqa: PLR0913 - the parts of a simulation
 class IdealCluster:
     """One simulation under way; see the module."""
 
-    def __init__(  # noqa: PLR0913 - see simulate()
+    def __init__(
         self,
+        *,
         trace: Trace,
         shape: ClusterShape,
         policy: Policy,
@@ -171,7 +179,7 @@ class IdealCluster:
 
     def _complete(self) -> None:
         jobs = self._jobs
-        done = np.flatnonzero(jobs.end_s <= self._now_s)
+        done = (jobs.end_s <= self._now_s).nonzero()[0]
         if len(done):
             rows = jobs.job_id[done]
             self._end_stretch(done)
@@ -260,7 +268,7 @@ class IdealCluster:
         first = np.isnan(self._first_start_s[ids])
         self._first_start_s[ids[first]] = self._now_s
         jobs.running[rows] = True
-        jobs.state[rows] = JobState.RUNNING
+        jobs.state[rows] = RUNNING
         jobs.start_s[rows] = self._now_s
         self._begin_stretch(rows, self._costs.lag_s(ids, first, self._random))
 
@@ -273,7 +281,7 @@ class IdealCluster:
         self._preemptions[jobs.job_id[rows]] += 1
         jobs.ran_before_s[rows] = jobs.ran_s[rows]
         jobs.running[rows] = False
-        jobs.state[rows] = JobState.PENDING
+        jobs.state[rows] = PENDING
         jobs.start_s[rows] = 0
         jobs.end_s[rows] = math.inf
         jobs.restarts[rows] += 1

@@ -1,0 +1,72 @@
+"""Least attained service first, continuous: the job that has received least is served next.
+
+The limit of `discrete_las` with ever more queues. Jobs that have received equally much take turns,
+so a quantum is needed: without one they would swap without end.
+
+Source: Gu et al., "Tiresias", NSDI 2019, section 3.2 (2D-LAS before discretisation); Nuyens and
+Wierman, "The Foreground-Background queue: a survey", Performance Evaluation 65, 2008.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from slurm_dl.model.jobs import COMPLETING, F64, Bool
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import Order, Preempts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Las:
+    """The least attained service first.
+
+    Attributes:
+        dimensions: 2: service is GPUs x seconds. 1: seconds alone.
+        quantum_s: How long a turn is at least, seconds, above 0.
+    """
+
+    name: ClassVar[str] = "las"
+    source: ClassVar[str] = "Tiresias, NSDI 2019, section 3.2 (2D-LAS, continuous)"
+    interpretation: ClassVar[str] = "a turn takes a quantum at least"
+    preempts: ClassVar[Preempts] = "rank"
+    skips: ClassVar[bool] = True
+
+    dimensions: Literal[1, 2] = 2
+    quantum_s: float = 360.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.quantum_s) and self.quantum_s > 0):
+            msg = f"quantum_s must be a finite number above 0 (got {self.quantum_s})"
+            raise ValueError(msg)
+
+    @property
+    def tiers(self) -> int:
+        """One: service says it all."""
+        return 1
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Place every job of *snap*; see `Policy`."""
+        n = len(snap.jobs)
+        return Order(
+            tier=np.zeros(n, dtype=np.int16),
+            key=self._service(snap),
+            promote=np.zeros(n, dtype=np.bool_),
+            tiers=1,
+        )
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
+        """When a running job passes a waiting one, a quantum from now or later; see `Policy`."""
+        waiting = (snap.jobs.state < COMPLETING) & ~running
+        ahead = np.append(np.sort(order.key[waiting]), np.inf)
+        has = order.key[running]
+        lead = ahead[ahead.searchsorted(has)] - has
+        rate = np.ones(len(has)) if self.dimensions == 1 else snap.jobs.gpus[running]
+        passes_s = float((lead / rate).min(initial=np.inf))
+        return snap.now_s + max(passes_s, self.quantum_s)
+
+    def _service(self, snap: Snapshot) -> F64:
+        return snap.memory.ran_s if self.dimensions == 1 else snap.memory.attained_gpu_s

@@ -1,0 +1,75 @@
+"""Tiresias' discretised 2D-Gittins as its public simulator has it, for comparison with it.
+
+The queues are those of `list_las`; inside a queue the larger index goes first. Its index is not
+the one of the theory: the expected service counts whole sizes, not what is left of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from slurm_dl.model.jobs import F64
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import Order
+from slurm_dl.policies.list_las import ListLas, list_keys, one_step_down
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListGittins(ListLas):
+    """Queues by attained service, inside each by the published simulator's index.
+
+    Attributes:
+        thresholds_gpu_s: Service at which a job sinks into the next queue, GPU-seconds.
+        promote_knob: Not used here: the simulator promotes nobody under this policy.
+        dimensions: 2: service is GPUs x seconds. 1: seconds alone.
+        late_demotion: See `ListLas`.
+        sizes_gpu_s: Sizes of finished jobs, GPU-seconds; one at least.
+        quantum_gpu_s: Service over which the chance of finishing is taken, GPU-seconds.
+    """
+
+    name: ClassVar[str] = "list_gittins"
+    source: ClassVar[str] = "Tiresias, NSDI 2019, 2D-Gittins as in its public simulator"
+
+    sizes_gpu_s: tuple[float, ...] = (1.0,)
+    quantum_gpu_s: float = 3250.0
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Place every job of *snap*; see `Policy`."""
+        service = self.service(snap)
+        ages, index = _table(self.sizes_gpu_s, self.quantum_gpu_s)
+        tier = one_step_down(snap, service, self.thresholds_gpu_s)
+        # Equal indices: the earlier submission, then the place in the list.
+        tie = np.empty(len(service))
+        tie[np.lexsort((list_keys(snap, tier), snap.memory.first_submit_s))] = np.arange(len(tie))
+        return Order(
+            tier=tier,
+            tie=tie,
+            key=-index[ages.searchsorted(service, side="right")],
+            promote=np.zeros(len(service), dtype=np.bool_),
+            tiers=self.tiers,
+        )
+
+
+@functools.lru_cache(maxsize=8)
+def _table(sizes: tuple[float, ...], quantum: float) -> tuple[F64, F64]:
+    """Sizes, increasing, and the index for ages below each; one more, 0, for ages beyond."""
+    column = np.sort(np.array(sizes, dtype=np.float64))
+    n = len(column)
+    index = [_index(column, size - 1, quantum) for size in column.tolist()]
+    return column, np.array([*index, 0.0]) if n else np.zeros(1)
+
+
+def _index(sizes: F64, age: float, quantum: float) -> float:
+    first = int(sizes.searchsorted(age, side="right"))
+    last = int(sizes.searchsorted(age + quantum, side="right"))
+    left = len(sizes) - first
+    if not left:
+        return 0.0
+    chance = round((last - first) / left, 5)
+    spent = round((math.fsum(sizes[first:last]) + quantum * (len(sizes) - last)) / left, 5)
+    return round(chance * 1_000_000 / spent, 4)
