@@ -17,7 +17,7 @@ from slurm_dl.config.tree import SECTIONS
 from slurm_dl.config.values import Unit
 from slurm_dl.config.wording import written
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.policies.registry import POLICIES
+from slurm_dl.policies.registry import POLICIES, runs_on_slurm
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / reference.SAMPLE_PATH
@@ -96,7 +96,9 @@ def test_schema_knows_sections_policies_and_empty_sections() -> None:
     assert schema["required"] == ["manage"]
     assert schema["properties"]["manage"] == {"$ref": "#/$defs/ManageSection"}
     assert {"type": "null"} in schema["properties"]["daemon"]["anyOf"]
-    assert policy["properties"]["order"]["enum"] == list(POLICIES)
+    assert policy["properties"]["order"]["enum"] == [
+        n for n, p in POLICIES.items() if runs_on_slurm(p)
+    ]
     by_order = {
         case["if"]["properties"]["order"]["const"]: (case["if"]["required"], case["then"])
         for case in policy["allOf"]

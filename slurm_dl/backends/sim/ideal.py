@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import array
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.backends.sim.active import Active
+from slurm_dl.backends.sim.clockwork import AT_EVENTS, INSTANT_S, Clockwork
 from slurm_dl.backends.sim.costs import Costs, NoCosts
 from slurm_dl.backends.sim.outcome import Outcome
 from slurm_dl.backends.sim.shape import ClusterShape
@@ -34,27 +35,12 @@ Rows = npt.NDArray[np.int64]
 _MOST_AT_ONE_INSTANT = 1000
 """Decisions with next to no progress of time after which a policy is said to be stuck."""
 
-_INSTANT_S = 1e-6
-"""Shortest step of time that a policy can ask for: below it its sums are rounding errors."""
+
+_EVENTS_PER_REPORT = 2048
 
 
 class SimulationError(SlurmDlError):
     """The simulation cannot go on; says at which instant and why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clockwork:
-    """When the cluster decides.
-
-    Attributes:
-        tick_s: What the policy asks for in between happens at whole multiples of this, seconds;
-            0: exactly when it asks.
-        round_s: Decisions are only made at whole multiples of this after the first submission,
-            seconds; 0: at every event.
-    """
-
-    tick_s: float = 0.0
-    round_s: float = 0.0
 
 
 def simulate(
@@ -63,14 +49,16 @@ def simulate(
     policy: Policy,
     *,
     costs: Costs | None = None,
-    clockwork: Clockwork = Clockwork(),
+    clockwork: Clockwork = AT_EVENTS,
     seed: int = 0,
+    progress: Callable[[int], None] = lambda _: None,
 ) -> Outcome:
     """Run *trace* under *policy*.
 
     Args:
         costs: What starting costs; None: nothing.
         seed: For what a cost model draws.
+        progress: Told now and then how many jobs are done.
 
     Raises:
         SimulationError: The policy stops time.
@@ -83,7 +71,7 @@ def simulate(
         clockwork=clockwork,
         seed=seed,
     )
-    simulation.run()
+    simulation.run(progress)
     return simulation.outcome()
 
 
@@ -123,13 +111,15 @@ class IdealCluster:
         self._run_start_s = array.array("d")
         self._run_end_s = array.array("d")
 
-    def run(self) -> None:
-        """Go on until nothing more can happen."""
+    def run(self, progress: Callable[[int], None] = lambda _: None) -> None:
+        """Go on until nothing more can happen; see `simulate`."""
         while True:
+            if self._events % _EVENTS_PER_REPORT == 0:
+                progress(self._arrived - self._jobs.alive)
             event_s = min(self._submits[self._arrived], self._next_end_s(), self._wake_s)
             if event_s == math.inf:
                 return
-            self._stuck = self._stuck + 1 if event_s <= self._now_s + 2 * _INSTANT_S else 0
+            self._stuck = self._stuck + 1 if event_s <= self._now_s + 2 * INSTANT_S else 0
             if self._stuck > _MOST_AT_ONE_INSTANT:
                 msg = (
                     f"policy {self._policy.name} stops time at {event_s} s: it asks to be woken "
@@ -140,7 +130,10 @@ class IdealCluster:
             self._events += 1
             self._complete()
             self._admit()
-            if self._may_decide():
+            turn_s = self._clockwork.turn_s(event_s, self._zero_s)
+            if turn_s > event_s:
+                self._wake_s = turn_s
+            else:
                 self._decide()
 
     def outcome(self) -> Outcome:
@@ -195,17 +188,6 @@ class IdealCluster:
             self._jobs.admit(first, last)
             self._arrived = last
 
-    def _may_decide(self) -> bool:
-        """Whether this is an instant for a decision; if not, one is planned."""
-        round_s = self._clockwork.round_s
-        if not round_s:
-            return True
-        turn = (self._now_s - self._zero_s) / round_s
-        if turn == math.floor(turn):
-            return True
-        self._wake_s = self._zero_s + math.ceil(turn) * round_s
-        return False
-
     def _decide(self) -> None:
         """One decision, and the cluster as it wants it."""
         jobs, now_s = self._jobs, self._now_s
@@ -231,7 +213,8 @@ class IdealCluster:
             starts = wanted[changes]
             self._stop(changes[~starts])
             self._start(changes[starts])
-        self._wake_s = self._rounded(self._policy.next_change_s(snap, order, jobs.running))
+        change_s = self._policy.next_change_s(snap, order, jobs.running)
+        self._wake_s = self._clockwork.wake_s(now_s, change_s)
 
     def _charge_all(self) -> None:
         jobs = self._jobs
@@ -241,13 +224,6 @@ class IdealCluster:
         self._begin_stretch(
             rows, self._costs.lag_s(ids, np.zeros(len(ids), dtype=np.bool_), self._random)
         )
-
-    def _rounded(self, wake_s: float) -> float:
-        """*wake_s* as the clockwork has it, and late enough for the clock to show a difference."""
-        tick_s = self._clockwork.tick_s
-        if tick_s and wake_s < math.inf:
-            wake_s = math.ceil(wake_s / tick_s - _INSTANT_S) * tick_s
-        return max(wake_s, self._now_s + _INSTANT_S)
 
     def _account(self) -> None:
         """Bring what policies see up to now."""

@@ -1,0 +1,33 @@
+"""``dlsim``: what another policy would do, on traces and on a site's own history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NoReturn
+
+import click
+
+from slurm_dl.apps import commandline
+from slurm_dl.apps.sim.run import run_command
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(context_settings=CONTEXT)
+@click.version_option(package_name="slurm-dl")
+def dlsim() -> None:
+    r"""Simulate a cluster of GPUs under any policy, with the engine that dlschedd runs.
+
+    \b
+    Examples:
+      dlsim run traces/tiresias/60_job.csv --cluster 4x4 --policy discrete_las
+      dlsim compare traces/tiresias-derived/itp10.csv --cluster 2x8 --policies fifo,srtf,las
+    """
+
+
+dlsim.add_command(run_command)
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    """Entry point."""
+    commandline.run(dlsim, "dlsim", args)

@@ -1,0 +1,96 @@
+"""``--costs``: which simulated cluster, and what starting, stopping and waiting cost on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from slurm_dl.apps.sim.experiment import Cluster, Ideal
+from slurm_dl.backends.sim import presets
+from slurm_dl.backends.sim.costs import FlatCosts, NoCosts, muri_costs, quantile_costs
+from slurm_dl.config.wording import shown, unknown_key
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.trace import Trace
+
+NAMED: Final = ("none", "slurm", "muri")
+
+_FLAT: Final = ("restart_s", "large_restart_s", "large_gpus", "start_s")
+_LARGEST_FILE: Final = 1_000_000
+
+
+def find(word: str | None, preset: str, trace: Trace) -> Cluster:
+    """The cluster that ``--costs`` *word* means.
+
+    Args:
+        word: ``none``, ``slurm``, ``muri``, a file, or None for what *preset* has.
+
+    Raises:
+        ConfigError: There is no such model, or the file is none.
+    """
+    chosen = presets.find(preset)
+    clockwork = chosen.clockwork
+    if word is None:
+        return Ideal(chosen.costs(trace), clockwork)
+    match word:
+        case "none":
+            return Ideal(NoCosts(), clockwork)
+        case "muri":
+            return Ideal(muri_costs(trace), clockwork)
+        case "slurm":
+            return _slurm(None)
+        case _:
+            return _from_file(Path(word), trace, preset)
+
+
+def _slurm(path: Path | None) -> Cluster:
+    raise NotImplementedError(path)
+
+
+def _from_file(path: Path, trace: Trace, preset: str) -> Cluster:
+    """A quantile table, a flat cost, or the costs of a Slurm, told from the keys."""
+    content = _read(path)
+    clockwork = presets.find(preset).clockwork
+    if "seconds" in content or "quantiles_s" in content:
+        values = content.get("seconds", content.get("quantiles_s"))
+        return Ideal(quantile_costs(path.name, values), clockwork)
+    if set(content) & set(_FLAT):
+        return Ideal(_flat(path, content, trace), clockwork)
+    return _slurm(path)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_LARGEST_FILE + 1)
+    except (OSError, UnicodeDecodeError) as err:
+        msg = f"--costs {path}: must be {', '.join(NAMED)} or a file ({err})"
+        raise ConfigError(msg) from err
+    if len(text) > _LARGEST_FILE:
+        msg = f"{path}: larger than {_LARGEST_FILE} characters: this is no table of costs"
+        raise ConfigError(msg)
+    try:
+        content = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as err:
+        msg = f"{path}: neither JSON nor YAML: {err}"
+        raise ConfigError(msg) from err
+    if not isinstance(content, dict):
+        msg = f"{path}: must be a mapping of names to values"
+        raise ConfigError(msg)
+    return content
+
+
+def _flat(path: Path, content: dict[str, Any], trace: Trace) -> FlatCosts:
+    values = {}
+    for key, value in content.items():
+        if key not in _FLAT:
+            msg = f"{path}: {unknown_key(str(key), dict.fromkeys(_FLAT))}"
+            raise ConfigError(msg)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+            msg = f"{path}: {key}: must be a number, 0 or more (got {shown(value)})"
+            raise ConfigError(msg)
+        values[key] = float(value)
+    values.setdefault("restart_s", 0.0)
+    values.setdefault("large_restart_s", values["restart_s"])
+    return FlatCosts(gpus=trace.gpus, **values)

@@ -1,0 +1,204 @@
+"""One simulation as data: what to run, made ready, and what came of it.
+
+Every command that simulates goes through here, so that a name means the same in all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from slurm_dl.backends.sim import presets
+from slurm_dl.backends.sim.clockwork import Clockwork
+from slurm_dl.backends.sim.costs import Costs
+from slurm_dl.backends.sim.ideal import simulate
+from slurm_dl.backends.sim.outcome import Outcome
+from slurm_dl.backends.sim.shape import ClusterShape
+from slurm_dl.config.parameters import complete, make
+from slurm_dl.config.wording import shown
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.trace import Trace
+from slurm_dl.policies.base import Policy
+
+SIZES_FROM_TRACE = "sizes: the trace's own"
+"""Told where a policy that needs a distribution of sizes was given none."""
+
+Progress = Callable[[int], None]
+
+
+class Cluster(Protocol):
+    """A kind of simulated cluster, with what it costs to use it."""
+
+    @property
+    def name(self) -> str:
+        """The cost model as reports name it."""
+
+    def run(
+        self, trace: Trace, shape: ClusterShape, policy: Policy, seed: int, progress: Progress, /
+    ) -> Outcome:
+        """Run *trace* under *policy*."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ideal:
+    """The papers' cluster with a cost model."""
+
+    costs: Costs
+    clockwork: Clockwork
+
+    @property
+    def name(self) -> str:
+        """See `Cluster`."""
+        return self.costs.name
+
+    def run(
+        self, trace: Trace, shape: ClusterShape, policy: Policy, seed: int, progress: Progress, /
+    ) -> Outcome:
+        """See `Cluster`."""
+        return simulate(
+            trace,
+            shape,
+            policy,
+            costs=self.costs,
+            clockwork=self.clockwork,
+            seed=seed,
+            progress=progress,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A policy as somebody asked for it.
+
+    Attributes:
+        policy: Its name in the registry.
+        preset: A name in `presets.PRESETS`; None: the one that is usual for the policy.
+        parameters: What was set of it.
+    """
+
+    policy: str
+    preset: str | None = None
+    parameters: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """A short name, unlike that of any other wish for the same comparison."""
+        words = [self.policy if self.preset is None else f"{self.policy}:{self.preset}"]
+        words += [f"{name}={value}" for name, value in self.parameters.items()]
+        return " ".join(words)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A wish with every default filled in.
+
+    Attributes:
+        policy: The name that was asked for.
+        preset: The preset that was meant.
+        made: The policy itself.
+        notes: What was filled in that nobody would guess.
+    """
+
+    policy: str
+    preset: str
+    made: Policy
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Result:
+    """One simulation and how it was made.
+
+    Attributes:
+        wall_s: Seconds the simulation took, reading the trace not counted.
+    """
+
+    chosen: Chosen
+    costs: str
+    outcome: Outcome
+    wall_s: float
+
+
+def choose(wish: Wish, trace: Trace) -> Chosen:
+    """The policy that *wish* is for.
+
+    Raises:
+        ConfigError: The policy, the preset or a parameter is unknown or wrong; says all of it.
+    """
+    preset = presets.for_policy(wish.policy, wish.preset)
+    reading = presets.find(preset).reading(wish.policy)
+    given = {**reading.parameters, **wish.parameters}
+    whole, mistakes = complete(reading.policy, given)
+    if mistakes:
+        msg = "; ".join(
+            f"-p {'.'.join(str(part) for part in m.loc) or wish.policy}: {m.text}" for m in mistakes
+        )
+        raise ConfigError(msg)
+    notes: tuple[str, ...] = ()
+    if whole.get("sizes_gpu_s") == ():
+        per_job = trace.duration_s * (1.0 if whole.get("dimensions") == 1 else trace.gpus)
+        whole["sizes_gpu_s"] = tuple(per_job.tolist())
+        notes = (SIZES_FROM_TRACE,)
+    try:
+        made = make(reading.policy, whole)
+    except ValueError as err:
+        msg = f"policy {wish.policy}: {err}"
+        raise ConfigError(msg) from err
+    return Chosen(policy=wish.policy, preset=preset, made=made, notes=notes)
+
+
+def run(
+    chosen: Chosen,
+    trace: Trace,
+    cluster: Cluster,
+    shape: ClusterShape,
+    *,
+    seed: int = 0,
+    progress: Progress = lambda _: None,
+) -> Result:
+    """Simulate, and take the time.
+
+    Raises:
+        SimulationError: The policy stops time.
+    """
+    began_s = time.perf_counter()
+    outcome = cluster.run(trace, shape, chosen.made, seed, progress)
+    wall_s = time.perf_counter() - began_s
+    return Result(chosen=chosen, costs=cluster.name, outcome=outcome, wall_s=wall_s)
+
+
+def parameters(policy: Policy) -> dict[str, object]:
+    """What *policy* was made of, short enough to print."""
+    values = {f.name: getattr(policy, f.name) for f in dataclasses.fields(policy)}  # type: ignore[arg-type]
+    return {
+        name: f"{len(value)} values" if isinstance(value, tuple) and len(value) > _MOST else value
+        for name, value in values.items()
+    }
+
+
+def parse_parameters(words: tuple[str, ...], read: Callable[[str], object]) -> dict[str, object]:
+    """Parameters from ``key=value`` words.
+
+    Args:
+        read: A value from its text.
+
+    Raises:
+        ConfigError: A word has no ``=``, or a key comes twice.
+    """
+    parsed: dict[str, object] = {}
+    for word in words:
+        key, equals, text = word.partition("=")
+        if not equals or not key.strip():
+            msg = f"-p {shown(word)}: must be key=value, for example -p promote_knob=8"
+            raise ConfigError(msg)
+        if key.strip() in parsed:
+            msg = f"-p {key.strip()}: is given twice"
+            raise ConfigError(msg)
+        parsed[key.strip()] = read(text)
+    return parsed
+
+
+_MOST = 8

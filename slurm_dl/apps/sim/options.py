@@ -1,0 +1,67 @@
+"""Options that several of the simulator's commands have, and what they are read into."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import yaml
+
+from slurm_dl.model.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def trace_argument(command: F) -> F:
+    """``TRACE`` and ``--format``."""
+    argument = click.argument("trace", type=click.Path(path_type=Path, exists=True))
+    option = click.option(
+        "--format",
+        "format_name",
+        metavar="FORMAT",
+        help="Format of the trace, if it cannot be told from the content; "
+        "'dlsim traces --formats' lists them.",
+    )
+    return argument(option(command))
+
+
+def cluster_options(command: F) -> F:
+    """``--cluster``, ``--costs`` and ``--seed``."""
+    options = (
+        click.option(
+            "--cluster",
+            "cluster",
+            metavar="NODESxGPUS",
+            required=True,
+            help="The cluster: 8x8 is 8 nodes of 8 GPUs; groups are joined by commas, and a type "
+            "may follow: 4x8:v100,2x4:k80.",
+        ),
+        click.option(
+            "--costs",
+            metavar="none|slurm|muri|FILE",
+            help="What starting and stopping cost. none: nothing, as in most papers. slurm: what "
+            "a real Slurm under dlschedd costs. muri: Muri's start overhead at every event. FILE: "
+            "a table. Not given: what the preset has.",
+        ),
+        click.option(
+            "--seed", type=click.IntRange(min=0), default=0, help="Seed of all that is drawn."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def read_value(text: str) -> object:
+    """The value of a parameter as YAML reads it: 8, 0.5, true, [3250, 7200].
+
+    Raises:
+        ConfigError: It is no value.
+    """
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError) as err:
+        msg = f"-p: {text!r} is no value, such as 8, true or [3250, 7200]"
+        raise ConfigError(msg) from err

@@ -1,0 +1,111 @@
+"""What a simulation amounts to, for people and for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slurm_dl.apps.sim.experiment import Result, parameters
+from slurm_dl.backends.sim.shape import ClusterShape
+from slurm_dl.backends.traces.summary import summarize
+from slurm_dl.model.trace import Trace
+from slurm_dl.report import export, metrics
+from slurm_dl.report.tables import run_tables, sizes_table, users_table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_S_PER_DAY = 86400.0
+
+
+def as_json(trace: Trace, shape: ClusterShape, result: Result) -> dict[str, object]:
+    """One simulation as plain values; the keys are those of `docs/simulator.md`."""
+    summary = metrics.summarise(result.outcome.records, gpus=shape.gpus)
+    return {
+        "trace": trace.name,
+        "format": trace.format,
+        "cluster": str(shape),
+        "policy": result.chosen.policy,
+        "preset": result.chosen.preset,
+        "parameters": {k: _plain(v) for k, v in parameters(result.chosen.made).items()},
+        "costs": result.costs,
+        **export.summary_json(summary),
+        "decisions": result.outcome.decisions,
+        "events": result.outcome.events,
+        "wall_s": result.wall_s,
+        "notes": list(result.chosen.notes),
+    }
+
+
+def write_json(path: Path, trace: Trace, shape: ClusterShape, result: Result) -> None:
+    """Write `as_json` to *path*.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    export.write_json(path, as_json(trace, shape, result))
+
+
+def write_jobs(path: Path, result: Result) -> None:
+    """Write every job to *path* as CSV.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    export.write_jobs_csv(path, result.outcome.records)
+
+
+def draw(results: Mapping[str, Result], shape: ClusterShape, directory: Path) -> list[Path]:
+    """Write the pictures of these simulations into *directory*, and say which."""
+    from slurm_dl.report import plots, style  # noqa: PLC0415 - matplotlib takes half a second
+
+    directory.mkdir(parents=True, exist_ok=True)
+    records = {name: r.outcome.records for name, r in results.items()}
+    figures = {
+        "jct": plots.jct_distribution(records),
+        "over_time": plots.over_time(records, gpus=shape.gpus),
+        "comparison": plots.comparison(
+            {name: metrics.summarise(r, gpus=shape.gpus) for name, r in records.items()}
+        ),
+    }
+    if len(results) == 1:
+        del figures["comparison"]
+    written = []
+    for name, figure in figures.items():
+        path = directory / f"{name}.png"
+        style.save(figure, path)
+        written.append(path)
+    return written
+
+
+def read_lines(trace: Trace) -> Iterator[str]:
+    """What was read, and what was left out and why."""
+    summary = summarize(trace)
+    yield (
+        f"{summary.name} ({summary.format}): {summary.jobs:,} jobs, "
+        f"{summary.gpu_hours:,.1f} GPU-hours over {summary.span_s / _S_PER_DAY:.1f} days"
+    )
+    for kind in summary.left_out:
+        yield f"left out {kind.lines:,} lines: {kind.reason} ({kind.examples[0]})"
+
+
+def tables(shape: ClusterShape, result: Result, by: tuple[str, ...]) -> Iterator[RenderableType]:
+    """The figures of one simulation."""
+    records = result.outcome.records
+    chosen = result.chosen
+    title = f"{chosen.policy} on {shape}, preset {chosen.preset}, costs {result.costs}"
+    yield run_tables(metrics.summarise(records, gpus=shape.gpus), title=title)
+    yield (
+        f"{result.outcome.decisions:,} decisions at {result.outcome.events:,} instants in "
+        f"{result.wall_s:.2f} s"
+    )
+    yield from chosen.notes
+    if "size" in by:
+        yield sizes_table(metrics.by_size(records, gpus=shape.gpus))
+    if "user" in by:
+        yield users_table(metrics.by_user(records, gpus=shape.gpus))
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value

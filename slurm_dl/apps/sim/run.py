@@ -1,0 +1,118 @@
+"""``dlsim run``: one trace, one policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slurm_dl.apps.commandline import EXIT_FAILED, safe
+from slurm_dl.apps.sim.console import console, progress
+from slurm_dl.apps.sim.options import cluster_options, read_value, trace_argument
+
+if TYPE_CHECKING:
+    from slurm_dl.apps.sim.experiment import Result
+    from slurm_dl.backends.sim.shape import ClusterShape
+    from slurm_dl.model.trace import Trace
+
+
+@click.command(name="run")
+@trace_argument
+@cluster_options
+@click.option("--policy", metavar="NAME", required=True, help="'dlsim policies' lists them.")
+@click.option(
+    "--preset",
+    metavar="NAME",
+    help="Whose reading of the policy, see 'dlsim policies'; none: its own parameters. "
+    "discrete_las has tiresias-corrected if nothing is said.",
+)
+@click.option(
+    "-p", "parameters", metavar="KEY=VALUE", multiple=True, help="Set a parameter of the policy."
+)
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
+)
+@click.option(
+    "--jobs-csv", "csv_path", type=click.Path(path_type=Path), help="Write every job here."
+)
+@click.option(
+    "--plots",
+    "plots_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Write pictures into this directory: JCT distribution, utilisation and queue over time.",
+)
+@click.option("--by", type=click.Choice(["size", "user"]), multiple=True, help="Also by group.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+def run_command(
+    *,
+    trace: Path,
+    format_name: str | None,
+    cluster: str,
+    costs: str | None,
+    seed: int,
+    policy: str,
+    preset: str | None,
+    parameters: tuple[str, ...],
+    json_path: Path | None,
+    csv_path: Path | None,
+    plots_dir: Path | None,
+    by: tuple[str, ...],
+    quiet: bool,
+) -> None:
+    r"""Run TRACE under a policy and say what became of the jobs.
+
+    Ends with status 1 if not every job finished.
+
+    \b
+    Examples:
+      dlsim run traces/tiresias/60_job.csv --cluster 4x4 --policy discrete_las
+      dlsim run traces/muri/trace3.csv --cluster 8x8 --policy srtf --preset muri
+      dlsim run traces/tiresias-derived/itp10.csv --cluster 2x8 --policy discrete_las \
+        --preset tiresias-artifact -p promote_knob=8 --json out.json --jobs-csv jobs.csv
+    """
+    from slurm_dl.apps.sim import clusters, experiment, results  # noqa: PLC0415 - numpy is slow
+    from slurm_dl.backends.sim.shape import parse_shape  # noqa: PLC0415
+    from slurm_dl.backends.traces.registry import read_trace  # noqa: PLC0415
+
+    shape = parse_shape(cluster)
+    given = experiment.parse_parameters(parameters, read_value)
+    jobs = read_trace(trace, format_name)
+    wish = experiment.Wish(policy=policy, preset=preset, parameters=given)
+    chosen = experiment.choose(wish, jobs)
+    simulated = clusters.find(costs, chosen.preset, jobs)
+    with progress(f"{safe(jobs.name)}: {policy}", len(jobs)) as report:
+        result = experiment.run(chosen, jobs, simulated, shape, seed=seed, progress=report)
+    if json_path:
+        results.write_json(json_path, jobs, shape, result)
+    if csv_path:
+        results.write_jobs(csv_path, result)
+    if plots_dir:
+        results.draw({wish.label: result}, shape, plots_dir)
+    if not quiet:
+        _show(jobs, shape, result, by)
+    unfinished = int((~result.outcome.records.finished).sum())
+    if unfinished:
+        click.echo(
+            f"dlsim run: {unfinished} of {len(jobs)} jobs did not finish: {_why(jobs, shape)}",
+            err=True,
+        )
+        raise SystemExit(EXIT_FAILED)
+
+
+def _show(trace: Trace, shape: ClusterShape, result: Result, by: tuple[str, ...]) -> None:
+    from slurm_dl.apps.sim import results  # noqa: PLC0415
+
+    out = console()
+    for line in results.read_lines(trace):
+        out.print(line, markup=False, highlight=False)
+    for table in results.tables(shape, result, by):
+        out.print()
+        out.print(table)
+
+
+def _why(trace: Trace, shape: ClusterShape) -> str:
+    too_large = int((trace.gpus > shape.gpus).sum())
+    if too_large:
+        return f"{too_large} want more than the {shape.gpus} GPUs there are"
+    return "the policy never served them"

@@ -1,0 +1,186 @@
+"""What different code bases compute under one name.
+
+"Tiresias" alone means eight things in the published simulators: they differ in the limits of the
+queues, in the order inside a queue, in the promotion knob, in when they decide and in what a
+restart costs. A preset is one of those readings, whole, and a report names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from slurm_dl.backends.sim.clockwork import AT_EVENTS, Clockwork
+from slurm_dl.backends.sim.costs import Costs, FlatCosts, NoCosts, measured, muri_costs
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.trace import Trace
+from slurm_dl.policies import registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """A policy of the registry with some parameters set.
+
+    Attributes:
+        policy: Its name in the registry.
+        parameters: What differs from its defaults.
+    """
+
+    policy: str
+    parameters: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """One code base's way.
+
+    Attributes:
+        about: One line for people, with the source.
+        readings: What it runs for a policy of that name; other policies run as they are.
+        clockwork: When it decides.
+        restart_s: Seconds that every start after a job's first costs.
+        large_restart_s: The same for jobs of more than *large_gpus* GPUs.
+        start_s: Seconds that a first start costs.
+        charges: "restart": the above. "muri": Muri's rule.
+    """
+
+    about: str
+    readings: Mapping[str, Reading] = field(default_factory=dict)
+    clockwork: Clockwork = AT_EVENTS
+    restart_s: float = 0.0
+    large_restart_s: float = 0.0
+    large_gpus: float = float("inf")
+    start_s: float = 0.0
+    charges: str = "restart"
+
+    def costs(self, trace: Trace) -> Costs:
+        """Its cost model for the jobs of *trace*."""
+        if self.charges == "muri":
+            return muri_costs(trace)
+        if not (self.restart_s or self.large_restart_s or self.start_s):
+            return NoCosts()
+        return FlatCosts(
+            restart_s=self.restart_s,
+            large_restart_s=self.large_restart_s or self.restart_s,
+            gpus=trace.gpus,
+            large_gpus=self.large_gpus,
+            start_s=self.start_s,
+        )
+
+    def reading(self, policy: str) -> Reading:
+        """What it runs for *policy*."""
+        return self.readings.get(policy, Reading(policy=policy))
+
+
+_WHOLE_SECONDS: Final = Clockwork(tick_s=1.0)
+
+
+def _lists(**parameters: object) -> Reading:
+    return Reading(policy="list_las", parameters=parameters)
+
+
+def _sizes() -> tuple[float, ...]:
+    return tuple(float(s) for s in measured("tiresias_gpu_time_samples")["samples_gpu_s"])
+
+
+PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
+    {
+        "none": Preset(about="each policy as its parameters say; starting costs nothing"),
+        "tiresias-corrected": Preset(
+            about="Tiresias' simulator (NSDI 2019) with demotion at the right instant",
+            readings={"discrete_las": _lists()},
+            clockwork=_WHOLE_SECONDS,
+        ),
+        "tiresias-artifact": Preset(
+            about="Tiresias' simulator as published: demotion comes late, 2D",
+            readings={"discrete_las": _lists(late_demotion=True)},
+            clockwork=_WHOLE_SECONDS,
+        ),
+        "tiresias-artifact-1d": Preset(
+            about="Tiresias' simulator as published, service in seconds alone",
+            readings={"discrete_las": _lists(dimensions=1)},
+            clockwork=_WHOLE_SECONDS,
+        ),
+        "gittins-artifact": Preset(
+            about="Tiresias' simulator as published: its own index, late demotion, its size table",
+            readings={
+                "gittins": Reading(
+                    policy="list_gittins",
+                    parameters={"late_demotion": True, "sizes_gpu_s": _sizes()},
+                )
+            },
+            clockwork=_WHOLE_SECONDS,
+        ),
+        "muri": Preset(
+            about="Muri's simulator (SIGCOMM 2022): start overhead at every event",
+            readings={"discrete_las": _lists(late_demotion=True)},
+            charges="muri",
+        ),
+        "pollux-artifact": Preset(
+            about="Pollux' simulator (OSDI 2021): 2 queues at 16 GPU-h, 60 s steps, 30 s a start",
+            readings={
+                "discrete_las": Reading(
+                    policy="discrete_las", parameters={"thresholds_gpu_s": (57_600.0,)}
+                )
+            },
+            clockwork=Clockwork(round_s=60.0),
+            restart_s=30.0,
+            start_s=30.0,
+        ),
+        "lucid": Preset(
+            about="Lucid's simulator (ASPLOS 2023): 2 queues at 18,000 GPU-s, decides every 60 s",
+            readings={
+                "discrete_las": Reading(
+                    policy="discrete_las", parameters={"thresholds_gpu_s": (18_000.0,)}
+                )
+            },
+            clockwork=Clockwork(round_s=60.0),
+            restart_s=40.0,
+            large_restart_s=60.0,
+            large_gpus=8.0,
+        ),
+        "voda": Preset(
+            about="vodascheduler: 2 queues at 3,600 s of run time, promotion knob 8",
+            readings={
+                "discrete_las": Reading(
+                    policy="discrete_las",
+                    parameters={
+                        "thresholds_gpu_s": (3600.0,),
+                        "dimensions": 1,
+                        "promote_knob": 8.0,
+                    },
+                )
+            },
+        ),
+    }
+)
+"""By name. ``none`` is no preset."""
+
+DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({"discrete_las": "tiresias-corrected"})
+"""The preset that is meant where none is named; ``none`` for the other policies."""
+
+
+def find(name: str) -> Preset:
+    """The preset called *name*.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if name not in PRESETS:
+        msg = f"preset {name!r} is unknown; there are {', '.join(PRESETS)}"
+        raise ConfigError(msg)
+    return PRESETS[name]
+
+
+def for_policy(policy: str, preset: str | None) -> str:
+    """The name of the preset that is meant.
+
+    Raises:
+        ConfigError: There is no such policy or preset.
+    """
+    registry.find(policy)
+    name = preset or DEFAULTS.get(policy, "none")
+    find(name)
+    return name
