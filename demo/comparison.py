@@ -16,7 +16,8 @@ from rich.text import Text
 from demo.evidence import Evidence, record_of
 from demo.site import CRED_EXPIRE_S
 from demo.workload import GPUS, Kind
-from slurm_dl.report.metrics import Summary, summarise
+from slurm_dl.model.record import Records
+from slurm_dl.report.metrics import summarise
 
 FOOTNOTE = (
     "JCT: from submission to the end. p95: nearest rank. Utilisation: GPU-seconds of all runs /"
@@ -28,11 +29,27 @@ FOOTNOTE = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What is told of some jobs of an arm: these of a summary; a figure over no job is NaN."""
+
+    jobs: int
+    completed: int
+    mean_jct_s: float
+    median_jct_s: float
+    p95_jct_s: float
+    makespan_s: float
+    utilisation_frac: float
+    service_gpu_s: float
+    lost_gpu_s: float
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Numbers:
     """One arm."""
 
-    all_jobs: Summary
-    short_jobs: Summary
+    all_jobs: Figures
+    short_jobs: Figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +65,24 @@ def numbers_of(evidence: Sequence[Evidence]) -> Numbers:
     """The numbers of an arm, from its jobs' records."""
     short = [job for job in evidence if job.training.kind is Kind.SHORT]
     return Numbers(
-        all_jobs=summarise([record_of(job) for job in evidence], gpus=GPUS),
-        short_jobs=summarise([record_of(job) for job in short], gpus=GPUS),
+        all_jobs=_figures_of(evidence),
+        short_jobs=_figures_of(short),
+    )
+
+
+def _figures_of(evidence: Sequence[Evidence]) -> Figures:
+    summary = summarise(Records.of([record_of(job) for job in evidence]), gpus=GPUS)
+    return Figures(
+        jobs=summary.jobs,
+        completed=summary.completed,
+        mean_jct_s=summary.jct_s.mean,
+        median_jct_s=summary.jct_s.median,
+        p95_jct_s=summary.jct_s.p95,
+        makespan_s=summary.makespan_s,
+        utilisation_frac=summary.utilisation_frac,
+        service_gpu_s=summary.service_gpu_s,
+        lost_gpu_s=summary.lost_gpu_s,
+        preemptions=summary.preemptions,
     )
 
 

@@ -18,7 +18,7 @@ from demo.workload import Training, Workload
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.record import JobRecord
-from slurm_dl.report.metrics import Interruption
+from slurm_dl.report.interruption import Interruption
 
 CLOCK_S = 2.0
 """Slurm keeps whole seconds, so two of its times may differ from ours by this much."""

@@ -1,122 +1,191 @@
-"""What a finished workload amounted to, computed from the records of its jobs alone.
+"""What a workload amounted to, computed from the records of its jobs alone.
 
-Pure arithmetic: the same numbers come out for a real cluster, a simulation and a trace. Means and
-percentiles are over the jobs that completed; jobs that did not are only counted.
+Pure arithmetic: the same numbers come out for a real cluster, a simulation and a trace. One rule
+says which jobs count: times and ratios are over all jobs that **finished**, that is, whose end is
+known, whichever it was (a job that failed in a trace ran until it failed); how many of them ended
+with success is told beside them. GPU-seconds and counts are over all jobs.
+
+All of it is array arithmetic: 100,000 jobs take a fraction of a second.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slurm_dl.model.record import JobRecord
+import numpy as np
 
-NAN = float("nan")
-"""What a mean over no jobs is."""
+from slurm_dl.model.jobs import F64, I64, Bool
+from slurm_dl.model.record import Records
+from slurm_dl.report.fairness import UNFAIR_RHO, finish_time_fairness, jain
+from slurm_dl.report.spread import NAN, Spread, spreads
+
+BOUND_S = 10.0
+"""Below this a job's length does not matter to its bounded slow-down (Feitelson, JSSPP 2001)."""
+
+SIZE_CLASSES = ("1", "2", "3-4", "5-8", "9-16", ">16")
+_SIZE_LIMITS = np.array([1.0, 2.0, 4.0, 8.0, 16.0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """One workload in numbers; a figure over no completed job is NaN.
+    """One workload, or one group of its jobs, in numbers; a figure over no job is NaN.
 
     Attributes:
         jobs: Jobs in all.
+        finished: Of those, how many came to an end, whichever.
         completed: Of those, how many ended with success.
-        mean_jct_s: Mean job completion time, from first submission to the last end.
-        median_jct_s: Median; of an even number of jobs the mean of the middle two.
-        p95_jct_s: 95th percentile by nearest rank, so it is the JCT of one of the jobs.
-        makespan_s: From the first submission to the last end.
-        utilisation_frac: GPU-seconds of service / (GPUs x makespan).
-        service_gpu_s: GPU-seconds of service, all jobs and runs.
-        lost_gpu_s: Of those, GPU-seconds that preemptions cost.
-        preemptions: How often a job was put back into the queue.
+        jct_s: Job completion time, from first submission to the last end, seconds.
+        queue_s: JCT less the time running: all its waiting, seconds.
+        wait_s: From first submission to first start, seconds.
+        slowdown: JCT / time alone on the cluster; of the jobs for which that is known.
+        bounded_slowdown: max(1, JCT / max(time alone, 10 s)); of the same jobs.
+        rho: Finish-time fairness, see `fairness.finish_time_fairness`; of the same jobs.
+        unfair_frac: Share of them with a rho above 1.05.
+        jain: Jain's index over users, see `fairness.jain`.
+        makespan_s: From the first submission to the last end of a job or a run, seconds.
+        utilisation_frac: GPU-seconds of service / (GPUs x makespan of the whole workload).
+        service_gpu_s: GPU-seconds held, all jobs and runs.
+        lost_gpu_s: Of those, GPU-seconds that were no progress.
+        lost_by_cause_gpu_s: The same by cause.
+        preemptions: How often a job was stopped before it was done.
+        promotions: How often a job's service was forgiven.
     """
 
     jobs: int
+    finished: int
     completed: int
-    mean_jct_s: float
-    median_jct_s: float
-    p95_jct_s: float
+    jct_s: Spread
+    queue_s: Spread
+    wait_s: Spread
+    slowdown: Spread
+    bounded_slowdown: Spread
+    rho: Spread
+    unfair_frac: float
+    jain: float
     makespan_s: float
     utilisation_frac: float
     service_gpu_s: float
     lost_gpu_s: float
+    lost_by_cause_gpu_s: Mapping[str, float]
     preemptions: int
+    promotions: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Interruption:
-    """One preemption as it is billed: a run that was stopped, and the next one that goes on.
+class Group:
+    """Some of the jobs.
 
     Attributes:
-        gpus: GPUs of the job.
-        stopping_s: From the signal to the end of the run; 0 if it was not signalled.
-        restoring_s: From the start of the next run until the training was where the checkpoint is.
-        redone_s: Work of the stopped run that the next one had to do again.
+        label: What they have in common.
+        summary: Their figures.
     """
 
-    gpus: float
-    stopping_s: float
-    restoring_s: float
-    redone_s: float
-
-    @property
-    def lost_gpu_s(self) -> float:
-        """GPU-seconds it cost. Time that a training used between signal and checkpoint counts."""
-        parts = (self.stopping_s, self.restoring_s, self.redone_s)
-        return self.gpus * sum(max(0.0, part) for part in parts)
+    label: str
+    summary: Summary
 
 
-def summarise(records: Sequence[JobRecord], *, gpus: float) -> Summary:
-    """The workload in numbers.
+def summarise(records: Records, *, gpus: float) -> Summary:
+    """The whole workload in numbers.
 
     Args:
         gpus: GPUs of the cluster, above 0.
     """
-    if not gpus > 0:
-        msg = f"gpus must be above 0 (got {gpus})"
-        raise ValueError(msg)
-    completed = [r for r in records if r.completed]
-    jct_s = [r.jct_s for r in completed]
-    makespan_s = (
-        max(r.end_s for r in records) - min(r.submit_s for r in records) if records else NAN
-    )
-    service_gpu_s = math.fsum(r.service_gpu_s for r in records)
-    return Summary(
-        jobs=len(records),
-        completed=len(completed),
-        mean_jct_s=mean(jct_s),
-        median_jct_s=statistics.median(jct_s) if jct_s else NAN,
-        p95_jct_s=percentile(jct_s, 95),
-        makespan_s=makespan_s,
-        utilisation_frac=service_gpu_s / (gpus * makespan_s) if makespan_s > 0 else NAN,
-        service_gpu_s=service_gpu_s,
-        lost_gpu_s=math.fsum(r.lost_gpu_s for r in records),
-        preemptions=sum(r.preemptions for r in records),
-    )
+    return _summaries(records, np.zeros(len(records), dtype=np.int64), groups=1, gpus=gpus)[0]
 
 
-def mean(values: Iterable[float]) -> float:
-    """Arithmetic mean; NaN of nothing."""
-    listed = list(values)
-    return math.fsum(listed) / len(listed) if listed else NAN
-
-
-def percentile(values: Iterable[float], percent: float) -> float:
-    """Nearest rank: the smallest value that at least *percent* of all do not exceed.
+def by_size(records: Records, *, gpus: float) -> tuple[Group, ...]:
+    """The figures for each class of `SIZE_CLASSES` that has jobs; fractions of a GPU are in 1.
 
     Args:
-        percent: Above 0, at most 100.
-
-    Returns:
-        One of the values; NaN if there are none.
+        gpus: GPUs of the cluster, above 0.
     """
-    if not 0 < percent <= 100:  # noqa: PLR2004 - a whole is 100 percent
-        msg = f"percent must be above 0 and at most 100 (got {percent})"
+    group = np.searchsorted(_SIZE_LIMITS, records.gpus, side="left").astype(np.int64)
+    return _groups(records, group, SIZE_CLASSES, gpus=gpus)
+
+
+def by_user(records: Records, *, gpus: float) -> tuple[Group, ...]:
+    """The figures for each user who has jobs, in the order of `Records.users`.
+
+    Args:
+        gpus: GPUs of the cluster, above 0.
+    """
+    return _groups(records, records.user.astype(np.int64), records.users, gpus=gpus)
+
+
+def _groups(
+    records: Records, group: I64, labels: tuple[str, ...], *, gpus: float
+) -> tuple[Group, ...]:
+    summaries = _summaries(records, group, groups=len(labels), gpus=gpus)
+    return tuple(
+        Group(label=label, summary=summary)
+        for label, summary in zip(labels, summaries, strict=True)
+        if summary.jobs
+    )
+
+
+def _summaries(records: Records, group: I64, *, groups: int, gpus: float) -> list[Summary]:
+    """One summary for each group; shares and fairness are those within the whole workload."""
+    if not 0 < gpus < np.inf:
+        msg = f"gpus must be above 0 (got {gpus})"
         raise ValueError(msg)
-    ordered = sorted(values)
-    if not ordered:
-        return NAN
-    return ordered[math.ceil(len(ordered) * percent / 100) - 1]
+
+    def total(column: F64) -> list[float]:
+        return list(np.bincount(group, weights=column, minlength=groups).tolist())
+
+    def count(which: Bool) -> list[int]:
+        return list(np.bincount(group[which], minlength=groups).tolist())
+
+    def spread_of(column: F64) -> tuple[Spread, ...]:
+        return spreads(np.where(finished, column, NAN), group, groups=groups)
+
+    finished = records.finished
+    rho = finish_time_fairness(records, gpus=gpus)
+    judged, unfair = count(~np.isnan(rho)), count(rho > UNFAIR_RHO)
+    bounded = np.maximum(1.0, records.jct_s / np.maximum(records.alone_s, BOUND_S))
+    columns = {
+        "jct_s": spread_of(records.jct_s),
+        "queue_s": spread_of(records.queue_s),
+        "wait_s": spread_of(records.wait_s),
+        "slowdown": spread_of(records.slowdown),
+        "bounded_slowdown": spread_of(np.where(records.alone_s > 0, bounded, NAN)),
+        "rho": spread_of(rho),
+    }
+    makespan_s, whole_s = _makespans(records, group, groups=groups)
+    evenness = jain(records, group, groups=groups).tolist()
+    service, lost = total(records.service_gpu_s), total(records.all_lost_gpu_s)
+    causes = {cause: total(column) for cause, column in records.lost_gpu_s.items()}
+    jobs, ended = np.bincount(group, minlength=groups).tolist(), count(finished)
+    completed = count(records.success & finished)
+    preemptions = total(records.preemptions.astype(np.float64))
+    promotions = total(records.promotions.astype(np.float64))
+    return [
+        Summary(
+            jobs=jobs[i],
+            finished=ended[i],
+            completed=completed[i],
+            unfair_frac=unfair[i] / judged[i] if judged[i] else NAN,
+            jain=evenness[i],
+            makespan_s=makespan_s[i],
+            utilisation_frac=service[i] / (gpus * whole_s) if whole_s > 0 else NAN,
+            service_gpu_s=service[i],
+            lost_gpu_s=lost[i],
+            lost_by_cause_gpu_s={cause: column[i] for cause, column in causes.items()},
+            preemptions=int(preemptions[i]),
+            promotions=int(promotions[i]),
+            **{name: column[i] for name, column in columns.items()},
+        )
+        for i in range(groups)
+    ]
+
+
+def _makespans(records: Records, group: I64, *, groups: int) -> tuple[list[float], float]:
+    """Seconds from first submission to last end: of each group, and of all jobs together."""
+    first_s, last_s = np.full(groups, NAN), np.full(groups, NAN)
+    np.fmin.at(first_s, group, records.submit_s)
+    np.fmax.at(last_s, group, records.end_s)
+    np.fmax.at(last_s, group[records.runs.job], records.runs.end_s)
+    if not len(records):
+        return [NAN] * groups, NAN
+    whole_s = float(np.fmax.reduce(last_s) - np.fmin.reduce(first_s))
+    return (last_s - first_s).tolist(), whole_s

@@ -16,13 +16,13 @@ CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 @click.group(context_settings=CONTEXT)
 @click.version_option(package_name="slurm-dl")
 def dlsim() -> None:
-    r"""Simulate a cluster of GPUs under any policy, with the engine that dlschedd runs.
+    """Simulate a cluster of GPUs under any policy, with the engine that dlschedd runs.
 
     \b
     Examples:
       dlsim run traces/tiresias/60_job.csv --cluster 4x4 --policy discrete_las
       dlsim compare traces/tiresias-derived/itp10.csv --cluster 2x8 --policies fifo,srtf,las
-    """
+    """  # noqa: D301 - \b is click\'s mark
 
 
 dlsim.add_command(run_command)

@@ -60,7 +60,7 @@ def run_command(
     by: tuple[str, ...],
     quiet: bool,
 ) -> None:
-    r"""Run TRACE under a policy and say what became of the jobs.
+    """Run TRACE under a policy and say what became of the jobs.
 
     Ends with status 1 if not every job finished.
 
@@ -68,9 +68,9 @@ def run_command(
     Examples:
       dlsim run traces/tiresias/60_job.csv --cluster 4x4 --policy discrete_las
       dlsim run traces/muri/trace3.csv --cluster 8x8 --policy srtf --preset muri
-      dlsim run traces/tiresias-derived/itp10.csv --cluster 2x8 --policy discrete_las \
+      dlsim run traces/tiresias-derived/itp10.csv --cluster 2x8 --policy discrete_las \\
         --preset tiresias-artifact -p promote_knob=8 --json out.json --jobs-csv jobs.csv
-    """
+    """  # noqa: D301 - \b is click\'s mark
     from slurm_dl.apps.sim import clusters, experiment, results  # noqa: PLC0415 - numpy is slow
     from slurm_dl.backends.sim.shape import parse_shape  # noqa: PLC0415
     from slurm_dl.backends.traces.registry import read_trace  # noqa: PLC0415

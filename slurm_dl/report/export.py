@@ -1,0 +1,142 @@
+"""Figures for other programs: JSON of a summary, CSV of every job.
+
+A figure that does not exist is null in JSON and empty in CSV, never 0 and never NaN.
+
+The names in JSON are those of `Summary`; a spread gives five of them: ``avg_`` (mean), ``median_``,
+``p95_``, ``p99_`` and ``max_`` before its name. Times are seconds, GPU-seconds carry ``gpu_s``:
+
+- ``jobs``, ``finished``, ``completed``, ``preemptions``, ``promotions``: counts;
+- of the finished jobs ``*_jct_s``, ``*_queue_s``, ``*_wait_s``;
+- of those whose time alone is known ``*_slowdown``, ``*_bounded_slowdown``, ``*_rho`` and
+  ``unfair_frac``;
+- ``jain``, ``makespan_s``, ``utilisation_frac``, ``service_gpu_s``;
+- ``gpu_s_lost`` in all and ``gpu_s_lost_by`` cause.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from slurm_dl.model.jobs import F64
+from slurm_dl.model.record import Records
+from slurm_dl.report.files import write_whole
+from slurm_dl.report.metrics import Group, Summary
+from slurm_dl.report.spread import Spread
+from slurm_dl.report.wording import plain_number
+
+_FORMULA = ("=", "+", "-", "@")
+"""What a spreadsheet takes for the beginning of a formula."""
+
+
+def summary_json(summary: Summary) -> dict[str, object]:
+    """The figures under the names above, ready for `json.dumps` with ``allow_nan=False``."""
+    causes = {cause: _finite(lost) for cause, lost in summary.lost_by_cause_gpu_s.items()}
+    return {
+        "jobs": summary.jobs,
+        "finished": summary.finished,
+        "completed": summary.completed,
+        **_spread("jct_s", summary.jct_s),
+        **_spread("queue_s", summary.queue_s),
+        **_spread("wait_s", summary.wait_s),
+        **_spread("slowdown", summary.slowdown),
+        **_spread("bounded_slowdown", summary.bounded_slowdown),
+        **_spread("rho", summary.rho),
+        "unfair_frac": _finite(summary.unfair_frac),
+        "jain": _finite(summary.jain),
+        "makespan_s": _finite(summary.makespan_s),
+        "utilisation_frac": _finite(summary.utilisation_frac),
+        "service_gpu_s": _finite(summary.service_gpu_s),
+        "preemptions": summary.preemptions,
+        "promotions": summary.promotions,
+        "gpu_s_lost": _finite(summary.lost_gpu_s),
+        "gpu_s_lost_by": causes,
+    }
+
+
+def groups_json(groups: Iterable[Group]) -> list[dict[str, object]]:
+    """One object for each group: its ``label`` and its figures."""
+    return [{"label": group.label, **summary_json(group.summary)} for group in groups]
+
+
+def write_json(path: Path, data: Mapping[str, object]) -> None:
+    """Write *data*, indented, with the keys as they come.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+    write_whole(path, text.encode("utf-8"))
+
+
+def jobs_csv(records: Records) -> str:
+    r"""One line for each job, in the order of the records, under a line of names.
+
+    In a job id or a user's name, characters that cannot be printed are written out (``\n``), and
+    one that a spreadsheet would compute gets an apostrophe before it.
+    """
+    columns: dict[str, Iterable[str]] = {
+        "job_id": map(_harmless, records.job_id),
+        "user": [_harmless(records.users[u]) for u in records.user.tolist()],
+        "gpus": _numbers(records.gpus),
+        "submit_s": _numbers(records.submit_s),
+        "start_s": _numbers(records.start_s),
+        "end_s": _numbers(records.end_s),
+        "jct_s": _numbers(records.jct_s),
+        "queue_s": _numbers(records.queue_s),
+        "alone_s": _numbers(records.alone_s),
+        "slowdown": _numbers(records.slowdown),
+        "service_gpu_s": _numbers(records.service_gpu_s),
+        "lost_gpu_s": _numbers(records.all_lost_gpu_s),
+        "preemptions": map(str, records.preemptions.tolist()),
+        "promotions": map(str, records.promotions.tolist()),
+        "success": ["true" if success else "false" for success in records.success.tolist()],
+    }
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return out.getvalue()
+
+
+def write_jobs_csv(path: Path, records: Records) -> None:
+    """Write `jobs_csv`, in UTF-8.
+
+    Raises:
+        ConfigError: The file cannot be written.
+    """
+    write_whole(path, jobs_csv(records).encode("utf-8"))
+
+
+def _spread(name: str, spread: Spread) -> dict[str, float | None]:
+    return {
+        f"avg_{name}": _finite(spread.mean),
+        f"median_{name}": _finite(spread.median),
+        f"p95_{name}": _finite(spread.p95),
+        f"p99_{name}": _finite(spread.p99),
+        f"max_{name}": _finite(spread.max),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+def _numbers(column: F64) -> list[str]:
+    return [plain_number(value) for value in column.tolist()]
+
+
+def _harmless(text: str) -> str:
+    # One line for each job, and nothing that UTF-8 has no bytes for.
+    shown = text if text.isprintable() else "".join(map(_written_out, text))
+    return f"'{shown}" if shown.startswith(_FORMULA) else shown
+
+
+def _written_out(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape").decode("ascii")

@@ -1,0 +1,344 @@
+"""Plots of finished work: figures to be saved with `style.save`.
+
+Import it where a plot is asked for: Matplotlib takes half a second. Each function returns a figure
+of its own; nothing is global. Names are drawn as they are, whatever they hold. 100,000 jobs are
+drawn through the points that can be told apart on paper.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import PercentFormatter as Percent
+
+from slurm_dl.model.jobs import F64
+from slurm_dl.model.record import Records
+from slurm_dl.report import style, timeline
+from slurm_dl.report.metrics import Summary
+from slurm_dl.report.spread import spread
+from slurm_dl.report.wording import NONE, duration, number, unit_of
+
+_POINTS: Final = 2000
+"""Most points of one line; a page is not wider."""
+
+_WINDOWS: Final = 160
+_LEAST_S: Final = 1e-3
+"""Shorter times, 0 among them, are drawn here: a logarithm has no 0."""
+
+_TICKS_S: Final = (
+    (1.0, 60.0, 3600.0, 86_400.0),
+    (1e-3, 1e-2, 0.1, 10.0, 600.0, 36_000.0, 864_000.0, 8.64e6, 8.64e7),
+    (2.0, 5.0, 20.0, 30.0, 120.0, 300.0, 1200.0, 1800.0, 7200.0, 18_000.0, 172_800.0, 432_000.0),
+)
+"""Ticks of a logarithmic axis of time, those first that people count in."""
+
+_FEW_TICKS: Final = 3
+_KEY_ROW: Final = 0.2
+"""Inches."""
+
+
+def jct_distribution(runs: Mapping[str, Records]) -> Figure:
+    """Share of the finished jobs that took at most so long, one line for each run.
+
+    Args:
+        runs: By name, in the order of their colours.
+    """
+    with style.styled():
+        figure = style.canvas()
+        axes = figure.add_subplot()
+        axes.set_title("Job completion time")
+        axes.set_xlabel("JCT, submission to end (log scale)")
+        axes.set_ylabel("share of finished jobs")
+        drawn: list[F64] = []
+        lines: list[tuple[float, str, Line2D]] = []
+        for i, (name, records) in enumerate(runs.items()):
+            jct_s = np.maximum(records.jct_s[records.finished], _LEAST_S)
+            if len(jct_s):
+                median_s = spread(jct_s).median
+                text = f"{style.label_of(name)}, {duration(median_s)}"
+                lines.append((median_s, text, _share_line(axes, jct_s, i)))
+                drawn.append(jct_s)
+        if drawn:
+            _time_axis(axes, np.concatenate(drawn))
+            _ranked_key(axes, lines, where="lower right", heading="median")
+        else:
+            style.nothing(axes, "no job finished")
+        _shares(axes)
+        return figure
+
+
+def over_time(runs: Mapping[str, Records], *, gpus: float) -> Figure:
+    """GPUs in use and jobs waiting over time, one line for each run on two axes.
+
+    Lines are means over windows of one length, exact ones: a short peak is in them with the time
+    it took.
+
+    Args:
+        runs: By name, in the order of their colours; with their runs.
+        gpus: GPUs of the cluster, above 0.
+
+    Raises:
+        ValueError: Jobs had service, but their runs are not known.
+    """
+    with style.styled():
+        figure = style.canvas(height=4.8)
+        used, waiting = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+        spans = [timeline.span(records) for records in runs.values()]
+        known = [span for span in spans if span[1] > span[0]]
+        last_s = max((last - first for first, last in known), default=1.0)
+        unit = unit_of([last_s])
+        names: list[tuple[str, Line2D]] = []
+        for i, (name, records) in enumerate(runs.items()):
+            edges_s = timeline.windows(records, count=_WINDOWS)
+            if not len(edges_s):
+                continue
+            at = (0.5 * (edges_s[1:] + edges_s[:-1]) - edges_s[0]) / unit.in_s
+            share = timeline.utilisation(records, edges_s, gpus=gpus)
+            style.line(used, at, share, i, width=1.3)
+            queue = timeline.jobs_waiting(records).means(edges_s)
+            line = style.line(waiting, at, queue, i, width=1.3)
+            if len(runs) == 1:
+                used.fill_between(at, share, color=style.colour(i), alpha=0.2, linewidth=0)
+                waiting.fill_between(at, queue, color=style.colour(i), alpha=0.2, linewidth=0)
+            names.append((style.label_of(name), line))
+        used.set_title(f"GPUs in use, of {gpus:g}")
+        used.set_ylim(0, 1.04)
+        used.yaxis.set_major_formatter(Percent(1.0, decimals=0))
+        used.grid(visible=True, axis="y")
+        waiting.set_title("Jobs waiting")
+        waiting.set_ylim(0, max(1.0, waiting.get_ylim()[1]))
+        waiting.grid(visible=True, axis="y")
+        waiting.yaxis.get_major_locator().set_params(integer=True)
+        waiting.set_xlabel(f"time since the first submission ({unit.sign})")
+        waiting.set_xlim(0, last_s / unit.in_s)
+        if known:
+            if len(names) > 1:
+                rows = math.ceil(len(names) / style.key_columns(names))
+                figure.set_figheight(figure.get_figheight() + _KEY_ROW * rows)
+                style.key_below(figure, names)
+        else:
+            style.nothing(used, "no job ran")
+            style.nothing(waiting, "")
+        return figure
+
+
+def comparison(runs: Mapping[str, Summary]) -> Figure:
+    """Mean, median and p99 JCT of each run as bars with their numbers, on one log scale.
+
+    Args:
+        runs: By name, the first on top.
+    """
+    kinds: tuple[tuple[str, Callable[[Summary], float]], ...] = (
+        ("Mean JCT", lambda s: s.jct_s.mean),
+        ("Median JCT", lambda s: s.jct_s.median),
+        ("99th percentile of the JCT", lambda s: s.jct_s.p99),
+    )
+    with style.styled():
+        figure = style.canvas(width=7.6, height=1.3 + 0.32 * max(2, len(runs)))
+        panels = figure.subplots(1, len(kinds), sharex=True, sharey=True)
+        times = {title: [of(summary) for summary in runs.values()] for title, of in kinds}
+        drawn = np.array([t for column in times.values() for t in column if math.isfinite(t)])
+        drawn = np.maximum(drawn, _LEAST_S)
+        least_s, most_s = _bar_limits(drawn)
+        rows = np.arange(len(runs))
+        for axes, (title, column) in zip(panels, times.items(), strict=True):
+            unit = unit_of(column)
+            axes.set_title(title)
+            axes.set_xscale("log")
+            lengths = np.array([max(t, _LEAST_S) if math.isfinite(t) else least_s for t in column])
+            axes.barh(
+                rows,
+                lengths - least_s,
+                left=least_s,
+                height=0.68,
+                color=[style.colour(i) for i in range(len(runs))],
+            )
+            for row, length, time_s in zip(rows, lengths, column, strict=True):
+                text = f"{number(time_s / unit.in_s)} {unit.sign}" if time_s >= 0 else NONE
+                axes.annotate(
+                    text, (length, row), (3, 0), textcoords="offset points",
+                    va="center", fontsize=8, color="#333333",
+                )  # fmt: skip
+            _time_ticks(axes, least_s, most_s, apart=0.2)
+            axes.tick_params(axis="y", length=0)
+            axes.spines["left"].set_visible(False)
+        panels[0].set_xlim(least_s, most_s)
+        panels[0].set_yticks(rows, [style.label_of(name) for name in runs])
+        panels[0].set_ylim(max(1, len(runs)) - 0.5, -0.5)
+        figure.supxlabel("log scale", fontsize=8, color=style.GREY)
+        if not len(drawn):
+            for axes in panels:
+                style.nothing(axes, "no job finished" if axes is panels[1] else "")
+        return figure
+
+
+def prediction_error(errors: Mapping[str, F64], *, what: str) -> Figure:
+    """Share of the jobs whose figure was predicted to within so much of the real one.
+
+    Args:
+        errors: By name, ``(n,)`` (predicted - real) / real of each job; NaN where there is none.
+        what: The figure that was predicted, such as ``JCT``.
+    """
+    with style.styled():
+        figure = style.canvas()
+        axes = figure.add_subplot()
+        axes.set_title(f"Prediction of the {style.label_of(what)}")
+        axes.set_xlabel("(predicted - real) / real")
+        axes.set_ylabel("share of jobs")
+        drawn: list[F64] = []
+        lines: list[tuple[float, str, Line2D]] = []
+        for i, (name, column) in enumerate(errors.items()):
+            known = column[np.isfinite(column)]
+            if len(known):
+                off = spread(np.abs(known)).median
+                text = f"{style.label_of(name)}, {100 * off:.1f}%"
+                lines.append((off, text, _share_line(axes, known, i)))
+                drawn.append(known)
+        if drawn:
+            every = np.concatenate(drawn)
+            low, high = _around_zero(every)
+            axes.set_xlim(low, high)
+            empty: style.Corner = (
+                "upper left" if spread(every).median > (low + high) / 2 else "lower right"
+            )
+            _ranked_key(axes, lines, where=empty, heading="median size of the error")
+        else:
+            style.nothing(axes, "no job to compare")
+        axes.axvline(0, color=style.GREY, linewidth=0.8, zorder=1)
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _signed_percent(x)))
+        _shares(axes)
+        return figure
+
+
+def scaling(costs: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+    """Cost of one event against the size of the trace, a line for each policy.
+
+    Args:
+        costs: By name, pairs of jobs in the trace and seconds of computing per event, both above 0.
+    """
+    with style.styled():
+        figure = style.canvas()
+        axes = figure.add_subplot()
+        axes.set_title("Cost of one simulated event")
+        axes.set_xlabel("jobs in the trace (log scale)")
+        axes.set_ylabel("computing time per event (log scale)")
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        lines = {name: np.array(sorted(pairs), float) for name, pairs in costs.items() if pairs}
+        index = {name: i for i, name in enumerate(costs)}
+        for name, pairs in lines.items():
+            style.line(axes, pairs[:, 0], pairs[:, 1], index[name]).set(marker="o", markersize=4)
+        axes.grid(visible=True, axis="y")
+        if not lines:
+            style.nothing(axes, "nothing was measured")
+            return figure
+        both = np.concatenate(list(lines.values()))
+        low, high = _log_limits(both[:, 1], room=1.6)
+        axes.set_ylim(low, high)
+        axes.set_xlim(*_log_limits(both[:, 0], room=1.15))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:,.0f}"))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda s, _: _brief(s)))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_minor_formatter(NullFormatter())
+        ends = [math.log(pairs[-1, 1]) for pairs in lines.values()]
+        places = style.spaced(ends, 0.055 * math.log(high / low))
+        for (name, pairs), place in zip(lines.items(), places, strict=True):
+            axes.annotate(
+                style.label_of(name), (pairs[-1, 0], math.exp(place)), (7, 0),
+                textcoords="offset points", va="center", annotation_clip=False,
+                color=style.colour(index[name]),
+            )  # fmt: skip
+        return figure
+
+
+def _share_line(axes: Axes, values: F64, index: int) -> Line2D:
+    """The empirical distribution function of *values*, as a line."""
+    ordered = np.sort(values)
+    count = len(ordered)
+    rank = np.unique(np.linspace(0, count - 1, min(count, _POINTS)).round().astype(np.int64))
+    x = np.concatenate([ordered[:1], ordered[rank]])
+    share = np.concatenate([[0.0], (rank + 1) / count])
+    line = style.line(axes, x, share, index)
+    line.set_drawstyle("steps-post")
+    return line
+
+
+def _ranked_key(
+    axes: Axes, lines: list[tuple[float, str, Line2D]], *, where: style.Corner, heading: str
+) -> None:
+    """The key of distributions, the smallest median first."""
+    ranked = [(text, line) for _, text, line in sorted(lines, key=lambda entry: entry[0])]
+    style.key(axes, ranked, where=where, heading=heading)
+
+
+def _shares(axes: Axes) -> None:
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(Percent(1.0, decimals=0))
+    axes.grid(visible=True)
+
+
+def _time_axis(axes: Axes, times_s: F64) -> None:
+    low, high = _log_limits(times_s, room=1.3)
+    axes.set_xscale("log")
+    axes.set_xlim(low, high)
+    _time_ticks(axes, low, high)
+
+
+def _time_ticks(axes: Axes, low: float, high: float, *, apart: float = 0.06) -> None:
+    """Label round times.
+
+    Args:
+        apart: Least distance of two labels, as a share of the axis.
+    """
+    least = apart * math.log(high / low)
+    ticks: list[float] = []
+    for times_s in _TICKS_S:
+        if len(ticks) < _FEW_TICKS or times_s is not _TICKS_S[-1]:
+            for t in times_s:
+                if low <= t <= high and all(abs(math.log(t / u)) >= least for u in ticks):
+                    ticks.append(t)
+    axes.xaxis.set_major_locator(FixedLocator(sorted(ticks)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda t, _: _brief(t)))
+
+
+def _log_limits(values: F64, *, room: float) -> tuple[float, float]:
+    """Limits of a logarithmic axis, with *room* (a factor) on both sides and at least a decade."""
+    low, high = float(values.min()) / room, float(values.max()) * room
+    widen = max(1.0, math.sqrt(10 * low / high))
+    return low / widen, high * widen
+
+
+def _bar_limits(times_s: F64) -> tuple[float, float]:
+    """Limits for bars: room for a number at the right; a bar as long as a decade is shortest."""
+    if not len(times_s):
+        return 1.0, 10.0
+    low, high = float(times_s.min()) / 4, float(times_s.max())
+    return low, high * (high / low) ** 0.5
+
+
+def _around_zero(values: F64) -> tuple[float, float]:
+    """Limits that show all but the farthest hundredth on either side, and 0."""
+    low, high = np.quantile(values, (0.005, 0.995)).tolist()
+    room = 0.05 * max(high - low, 0.2)
+    return min(low, 0.0) - room, max(high, 0.0) + room
+
+
+def _brief(time_s: float) -> str:
+    """A round time in the fewest characters: ``10 s``, ``1 h``, ``200 µs``."""
+    for sign, in_s in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
+        if time_s >= in_s * (1 - 1e-9):
+            return f"{time_s / in_s:.3g} {sign}"
+    return f"{time_s * 1e6:.3g} µs"
+
+
+def _signed_percent(share: float) -> str:
+    return f"{100 * share:+.3g}%" if abs(share) > 1e-12 else "0%"  # noqa: PLR2004 - rounding

@@ -1,0 +1,99 @@
+"""What a cluster did over time: GPUs in use, jobs and GPUs waiting, jobs present."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from slurm_dl.model.jobs import F64
+from slurm_dl.model.record import Records, Runs
+from slurm_dl.report.steps import Steps
+
+
+def gpus_in_use(records: Records) -> Steps:
+    """GPUs that jobs hold; its integral is the service of all runs.
+
+    Raises:
+        ValueError: Jobs had service, but their runs are not known.
+    """
+    runs = _runs_known(records)
+    return Steps.of([(runs.start_s, runs.gpus), (runs.end_s, -runs.gpus)])
+
+
+def jobs_present(records: Records) -> Steps:
+    """Jobs between their first submission and their end; one that does not end stays for ever."""
+    return _present(records, np.ones(len(records)))
+
+
+def jobs_waiting(records: Records) -> Steps:
+    """Jobs present that do not run: not started yet, or preempted and not started again.
+
+    Raises:
+        ValueError: Jobs had service, but their runs are not known.
+    """
+    return _waiting(records, np.ones(len(records)))
+
+
+def gpus_waiting(records: Records) -> Steps:
+    """GPUs that the waiting jobs ask for.
+
+    Raises:
+        ValueError: Jobs had service, but their runs are not known.
+    """
+    return _waiting(records, records.gpus)
+
+
+def windows(records: Records, *, count: int) -> F64:
+    """Edges of *count* windows of one length, from the first submission to the last end.
+
+    Returns:
+        ``(count + 1,)`` seconds; empty where no time passes.
+    """
+    first_s, last_s = span(records)
+    return np.linspace(first_s, last_s, count + 1) if last_s > first_s else np.zeros(0)
+
+
+def span(records: Records) -> tuple[float, float]:
+    """First submission and last end of a job or a run, seconds; NaN where there is none."""
+    ends_s = np.concatenate([records.end_s[records.finished], records.runs.end_s])
+    first_s = float(records.submit_s.min()) if len(records) else np.nan
+    return first_s, float(ends_s.max()) if len(ends_s) else np.nan
+
+
+def utilisation(records: Records, edges_s: F64, *, gpus: float) -> F64:
+    """Share of the cluster in use, mean over each window.
+
+    Args:
+        edges_s: ``(w + 1,)`` edges of the windows, seconds, increasing.
+        gpus: GPUs of the cluster, above 0.
+
+    Returns:
+        ``(w,)``, 1 is all of the GPUs.
+
+    Raises:
+        ValueError: Jobs had service, but their runs are not known.
+    """
+    return gpus_in_use(records).means(edges_s) / gpus
+
+
+def _present(records: Records, weight: F64) -> Steps:
+    ended = records.finished
+    return Steps.of([(records.submit_s, weight), (records.end_s[ended], -weight[ended])])
+
+
+def _waiting(records: Records, weight: F64) -> Steps:
+    runs, ended = _runs_known(records), records.finished
+    return Steps.of(
+        [
+            (records.submit_s, weight),
+            (runs.start_s, -weight[runs.job]),
+            (runs.end_s, weight[runs.job]),
+            (records.end_s[ended], -weight[ended]),
+        ]
+    )
+
+
+def _runs_known(records: Records) -> Runs:
+    if not len(records.runs) and (records.service_gpu_s > 0).any():
+        msg = "what happened over time needs the runs of the jobs, and these records have none"
+        raise ValueError(msg)
+    return records.runs

@@ -1,0 +1,295 @@
+"""Plots: what is drawn and said on them, that they are files, and the same files each time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from report_cases import life, records_of
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.record import Records, Runs
+from slurm_dl.report import plots, style
+from slurm_dl.report.metrics import summarise
+
+EVIL = r"$\frac{1}{0$ _x & <b> % 漢字"
+
+LIVES = [life(0, (0, 10)), life(0, (10, 40)), life(0, (40, 60), (80, 100))]
+RECORDS = records_of(LIVES)
+SUMMARY = summarise(RECORDS, gpus=2)
+
+
+def texts(axes: Axes) -> list[str]:
+    """Texts and key of the axes."""
+    legend = axes.get_legend()
+    keyed = [] if legend is None else [text.get_text() for text in legend.get_texts()]
+    return [text.get_text() for text in axes.texts] + keyed
+
+
+def many(count: int) -> Records:
+    """Jobs one after the other, of many lengths."""
+    lengths = np.random.default_rng(1).lognormal(6, 2, count)
+    end_s = np.cumsum(lengths)
+    none = np.zeros(count, dtype=np.int32)
+    return Records(
+        job_id=tuple(map(str, range(count))), user=none, users=("ada",), gpus=np.ones(count),
+        submit_s=np.zeros(count), start_s=end_s - lengths, end_s=end_s, alone_s=lengths,
+        service_gpu_s=lengths, preemptions=none, promotions=none,
+        success=np.ones(count, dtype=np.bool_),
+        runs=Runs(
+            job=np.arange(count, dtype=np.int32), start_s=end_s - lengths, end_s=end_s,
+            gpus=np.ones(count),
+        ),
+    )  # fmt: skip
+
+
+def test_the_distribution_rises_to_one_at_the_longest_job() -> None:
+    """Steps of a third at 10, 40 and 100 s, with the median in the key."""
+    (axes,) = plots.jct_distribution({"las": RECORDS}).axes
+
+    (line,) = axes.get_lines()
+    assert line.get_xydata().tolist() == [
+        [10, 0], [10, pytest.approx(1 / 3)], [40, pytest.approx(2 / 3)], [100, 1],
+    ]  # fmt: skip
+    assert line.get_drawstyle() == "steps-post"
+    assert axes.get_xscale() == "log"
+    assert "log scale" in axes.get_xlabel()
+    assert axes.get_ylabel() == "share of finished jobs"
+    assert texts(axes) == ["las, 40.0 s"]
+    assert {"10 s", "1 min"} <= {t.get_text() for t in axes.get_xticklabels()}
+
+
+def test_the_key_names_the_fastest_first_in_the_colour_of_its_line() -> None:
+    """Colours go by the order of the runs, the key by their medians."""
+    fast = records_of([life(0, (0, 5))])
+    (axes,) = plots.jct_distribution({"slow": RECORDS, "fast": fast}).axes
+
+    assert texts(axes) == ["fast, 5.00 s", "slow, 40.0 s"]
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_color() for text in legend.get_texts()] == [style.COLOURS[1], style.COLOURS[0]]
+
+
+def test_over_time_shows_shares_in_use_and_jobs_waiting() -> None:
+    """Means over windows: their sum is the service, and at the beginning two of three wait."""
+    figure = plots.over_time({"las": RECORDS}, gpus=2)
+    used, waiting = figure.axes
+
+    (line,) = used.get_lines()
+    share = np.asarray(line.get_ydata(), dtype=float)
+    assert share.mean() * 2 * 100 == pytest.approx(RECORDS.service_gpu_s.sum())
+    assert np.asarray(waiting.get_lines()[0].get_ydata(), dtype=float)[0] == 2
+    assert used.get_title(loc="left") == "GPUs in use, of 2"
+    assert waiting.get_title(loc="left") == "Jobs waiting"
+    assert waiting.get_xlabel() == "time since the first submission (s)"
+    assert figure.legends == []
+
+
+def test_over_time_names_several_runs_below() -> None:
+    """Lines on two axes, one key."""
+    figure = plots.over_time({"las": RECORDS, "fifo": RECORDS}, gpus=2)
+
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["las", "fifo"]
+
+
+def test_bars_carry_their_numbers() -> None:
+    """Mean, median and p99 of each run, on one log scale, the first on top."""
+    other = summarise(records_of([life(0, (0, 7200))]), gpus=2)
+    figure = plots.comparison({"las": SUMMARY, "fifo": other})
+
+    assert [axes.get_title(loc="left") for axes in figure.axes] == [
+        "Mean JCT", "Median JCT", "99th percentile of the JCT",
+    ]  # fmt: skip
+    assert texts(figure.axes[0]) == ["0.833 min", "120 min"]
+    assert figure.axes[0].get_xscale() == "log"
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == ["las", "fifo"]
+    top, bottom = figure.axes[0].get_ylim()
+    assert top > bottom
+    for axes in figure.axes:
+        lengths = [bar.get_x() + bar.get_width() for bar in axes.patches]  # type: ignore[attr-defined]
+        assert lengths[1] == pytest.approx(7200)
+
+
+def test_errors_are_signed_shares_and_the_key_tells_their_size() -> None:
+    """Half of the jobs were predicted to within 2 %."""
+    errors = {"simulator": np.array([-0.01, 0.02, 0.05, np.nan])}
+    (axes,) = plots.prediction_error(errors, what="JCT").axes
+
+    assert axes.get_title(loc="left") == "Prediction of the JCT"
+    assert axes.get_xlabel() == "(predicted - real) / real"
+    assert texts(axes) == ["simulator, 2.0%"]
+    assert axes.get_lines()[0].get_xydata()[-1].tolist() == [0.05, 1]
+    low, high = axes.get_xlim()
+    assert low < -0.01
+    assert high > 0.05
+
+
+def test_scaling_names_each_line_at_its_end() -> None:
+    """Direct labels that do not touch, in the colours of the lines."""
+    costs = {"fifo": [(1000, 2e-5), (100, 1e-5)], "las": [(100, 1e-5), (1000, 2.01e-5)]}
+    (axes,) = plots.scaling(costs).axes
+
+    assert texts(axes) == ["fifo", "las"]
+    assert [to_hex(str(t.get_color())).upper() for t in axes.texts] == list(style.COLOURS[:2])
+    assert axes.get_lines()[0].get_xydata().tolist() == [[100, 1e-5], [1000, 2e-5]]
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    low, high = (text.xy[1] for text in axes.texts)  # type: ignore[attr-defined]
+    assert high / low > 1.05
+
+
+def test_labels_move_apart_no_more_than_they_must() -> None:
+    """Two that touch share the middle; one far away stays; the order is kept."""
+    assert style.spaced([0.0, 1.0, 9.0], 2.0) == [-0.5, 1.5, 9.0]
+    assert style.spaced([5.0, 5.0, 5.0], 1.0) == [4.0, 5.0, 6.0]
+    assert style.spaced([], 1.0) == []
+    moved = sorted(style.spaced([3.0, 1.0, 2.2, 2.1, 8.0, 7.9], 1.0))
+    assert np.diff(moved).min() >= 1 - 1e-9
+
+
+def test_lines_can_be_told_apart() -> None:
+    """No pair of colour and dashes twice among 28."""
+    with style.styled():
+        axes = style.canvas().add_subplot()
+        drawn = [style.line(axes, np.zeros(2), np.zeros(2), i) for i in range(28)]
+
+    assert len({(line.get_color(), str(line._dash_pattern)) for line in drawn}) == 28
+
+
+NOTHING = Records.of([])
+ZERO = summarise(records_of([life(0, (0, 0))]), gpus=1)
+ALL_PLOTS: dict[str, Callable[[], Figure]] = {
+    "jct": lambda: plots.jct_distribution({"las": RECORDS, "fifo": RECORDS}),
+    "over-time": lambda: plots.over_time({"las": RECORDS, "fifo": RECORDS}, gpus=2),
+    "comparison": lambda: plots.comparison({"las": SUMMARY, "fifo": SUMMARY}),
+    "error": lambda: plots.prediction_error({"a": np.array([0.1, -0.2])}, what="JCT"),
+    "scaling": lambda: plots.scaling({"las": [(10, 1e-5), (100, 2e-5)]}),
+}
+EDGES: dict[str, Callable[[], Figure]] = {
+    "jct of nothing": lambda: plots.jct_distribution({"las": NOTHING}),
+    "jct of no run": lambda: plots.jct_distribution({}),
+    "jct of 0 s": lambda: plots.jct_distribution({"las": records_of([life(0, (0, 0))])}),
+    "jct all equal": lambda: plots.jct_distribution({"las": records_of([life(0, (0, 9))] * 5)}),
+    "jct evil": lambda: plots.jct_distribution({EVIL: RECORDS}),
+    "over time of nothing": lambda: plots.over_time({"las": NOTHING}, gpus=8),
+    "over time of one job": lambda: plots.over_time({"las": records_of(LIVES[:1])}, gpus=8),
+    "over time evil": lambda: plots.over_time({EVIL: RECORDS, "b": RECORDS}, gpus=8),
+    "over time of many runs": lambda: plots.over_time({f"{i}": RECORDS for i in range(13)}, gpus=8),
+    "comparison of nothing": lambda: plots.comparison({"a": summarise(NOTHING, gpus=1)}),
+    "comparison of 0 s": lambda: plots.comparison({"a": ZERO, "b": SUMMARY}),
+    "comparison of no run": lambda: plots.comparison({}),
+    "comparison evil": lambda: plots.comparison({EVIL: SUMMARY, "b": summarise(NOTHING, gpus=1)}),
+    "error of nothing": lambda: plots.prediction_error({"a": np.full(2, np.nan)}, what=EVIL),
+    "error of 0": lambda: plots.prediction_error({EVIL: np.zeros(3)}, what="JCT"),
+    "scaling of nothing": lambda: plots.scaling({"las": []}),
+    "scaling of one": lambda: plots.scaling({EVIL: [(10, 1e-5)]}),
+}
+
+
+@pytest.mark.parametrize("name", EDGES)
+def test_edges_are_drawn_without_a_warning(name: str, tmp_path: Path) -> None:
+    """Nothing, one job, equal values, names that are formulas to Matplotlib or have no glyph."""
+    path = tmp_path / "plot.svg"
+
+    style.save(EDGES[name](), path)
+
+    assert path.stat().st_size > 2000
+
+
+def test_a_plot_of_nothing_says_so() -> None:
+    """Empty axes could as well be a fault."""
+    assert texts(plots.jct_distribution({}).axes[0]) == ["no job finished"]
+    assert texts(plots.over_time({"a": NOTHING}, gpus=1).axes[0]) == ["no job ran"]
+    assert "no job finished" in texts(plots.comparison({}).axes[1])
+    assert texts(plots.prediction_error({}, what="JCT").axes[0]) == ["no job to compare"]
+    assert texts(plots.scaling({}).axes[0]) == ["nothing was measured"]
+
+
+def test_a_name_is_drawn_as_it_is() -> None:
+    """Not as mathematics; what the font lacks is a mark, and a long name is cut."""
+    (axes,) = plots.jct_distribution({EVIL: RECORDS}).axes
+
+    (label,) = texts(axes)
+    assert label.startswith(r"$\frac{1}{0$ _x & <b> % " + "\N{REPLACEMENT CHARACTER}" * 2)
+    legend = axes.get_legend()
+    assert legend is not None
+    assert not legend.get_texts()[0].get_parse_math()
+    assert style.label_of("x" * 99) == "x" * 27 + "…"
+    assert style.label_of("\x00") == "-"
+
+
+def test_a_hundred_thousand_jobs_are_few_points() -> None:
+    """The ends of the distribution are exact, and a line has no more points than a page."""
+    records = many(100_000)
+    (axes,) = plots.jct_distribution({"las": records}).axes
+
+    points = axes.get_lines()[0].get_xydata()
+    assert len(points) <= 2001
+    assert points[0].tolist() == [records.jct_s.min(), 0]
+    assert points[-1].tolist() == [records.jct_s.max(), 1]
+    used, _ = plots.over_time({"las": records}, gpus=1).axes
+    assert np.asarray(used.get_lines()[0].get_ydata(), dtype=float) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", ALL_PLOTS)
+def test_the_same_plot_is_the_same_svg(name: str, tmp_path: Path) -> None:
+    """Byte for byte, so that a plot under version control changes with its data only."""
+    for path in (tmp_path / "a.svg", tmp_path / "b.svg"):
+        style.save(ALL_PLOTS[name](), path)
+
+    first = (tmp_path / "a.svg").read_bytes()
+    assert first == (tmp_path / "b.svg").read_bytes()
+    assert b"<dc:date>" not in first
+
+
+@pytest.mark.parametrize(
+    ("ending", "magic"), [("png", b"\x89PNG"), ("PDF", b"%PDF"), ("svg", b"<?xml")]
+)
+def test_the_ending_chooses_the_format(ending: str, magic: bytes, tmp_path: Path) -> None:
+    """The three that papers and pages use; each is the same file again."""
+    for path in (tmp_path / f"a.{ending}", tmp_path / f"b.{ending}"):
+        style.save(ALL_PLOTS["scaling"](), path)
+
+    first = (tmp_path / f"a.{ending}").read_bytes()
+    assert first.startswith(magic)
+    assert b"CreationDate" not in first
+    assert first == (tmp_path / f"b.{ending}").read_bytes()
+
+
+def test_another_ending_is_an_error_that_names_those_there_are(tmp_path: Path) -> None:
+    """Before anything is written."""
+    for name in ("plot.jpg", "plot"):
+        with pytest.raises(ConfigError, match=r"ends with one of \.png, \.svg, \.pdf"):
+            style.save(ALL_PLOTS["scaling"](), tmp_path / name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_of_others_stay(tmp_path: Path) -> None:
+    """A notebook that draws our plots keeps its own style, and we do not take over its."""
+    with mpl.rc_context({"axes.facecolor": "red", "font.size": 30.0}):
+        before = dict(mpl.rcParams)
+        figure = plots.jct_distribution({"las": RECORDS})
+        style.save(figure, tmp_path / "plot.png")
+
+        assert dict(mpl.rcParams) == before
+        assert to_hex(figure.axes[0].get_facecolor()) == "#ffffff"
+        assert figure.axes[0].title.get_fontsize() == 10.0
+
+
+def test_tables_and_figures_do_not_pay_for_matplotlib() -> None:
+    """Half a second at each prompt; and pyplot's global state is never touched."""
+    code = (
+        "import sys, slurm_dl.report.tables, slurm_dl.report.export\n"
+        "assert 'matplotlib' not in sys.modules\n"
+        "import slurm_dl.report.plots\n"
+        "assert 'matplotlib.pyplot' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,129 @@
+"""Step functions over time, against a count of every half second and the service itself."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from report_cases import Life, life, records_of, workloads
+
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.record import JobRecord, Records
+from slurm_dl.report import timeline
+from slurm_dl.report.steps import Steps
+
+LIVES = [life(0, (10, 30), (40, 60), gpus=4), life(20, (30, 40), gpus=2), life(50, gpus=8)]
+"""One that is preempted for another, and one that never starts."""
+
+
+def values(steps: Steps) -> list[tuple[float, float]]:
+    return list(zip(steps.time_s.tolist(), steps.value.tolist(), strict=True))
+
+
+def test_gpus_in_use_step_with_each_run() -> None:
+    """4 from 10 to 30, 2 until 40, 4 until 60; a hand-over is one instant."""
+    found = timeline.gpus_in_use(records_of(LIVES))
+
+    assert values(found) == [(10, 4), (30, 2), (40, 4), (60, 0)]
+    assert found.integral() == 4 * 40 + 2 * 10
+
+
+def test_waiting_is_present_and_not_running() -> None:
+    """A preempted job waits again; one that never starts waits to the end and beyond."""
+    records = records_of(LIVES)
+
+    jobs = timeline.jobs_waiting(records)
+    assert values(jobs) == [(0, 1), (10, 0), (20, 1), (30, 1), (40, 0), (50, 1), (60, 1)]
+    gpus = timeline.gpus_waiting(records)
+    assert values(gpus) == [(0, 4), (10, 0), (20, 2), (30, 4), (40, 0), (50, 8), (60, 8)]
+    assert jobs.integral_to(np.array([1060.0]))[0] == 10 + 20 + 10 + 1000
+
+
+def test_means_over_windows_are_exact() -> None:
+    """A peak of one second in a window of a hundred is a hundredth of it, wherever it falls."""
+    steps = timeline.gpus_in_use(records_of([life(0, (149, 150), gpus=50)]))
+
+    assert steps.means(np.array([0.0, 100.0, 200.0, 300.0])).tolist() == [0, 0.5, 0]
+
+
+def test_windows_span_first_submission_to_last_end() -> None:
+    """Also where the last to end was a run of a job that did not finish."""
+    records = records_of([life(10, (20, 50), ends=False), life(0, (0, 30))])
+
+    assert timeline.span(records) == (0, 50)
+    assert timeline.windows(records, count=5).tolist() == [0, 10, 20, 30, 40, 50]
+    found = timeline.utilisation(records, timeline.windows(records, count=1), gpus=2)
+    assert found.tolist() == [60 / 100]
+
+
+def test_nothing_has_no_windows_and_no_steps() -> None:
+    """No job, or none that ran: no time passes."""
+    for records in (records_of([]), records_of([life(5)])):
+        assert len(timeline.windows(records, count=3)) == 0
+        assert len(timeline.gpus_in_use(records)) == 0
+        assert timeline.gpus_in_use(records).integral() == 0
+    assert Steps.of([]).integral_to(np.array([1.0])).tolist() == [0]
+
+
+def test_service_without_runs_is_refused() -> None:
+    """Accounting that knows only sums cannot be drawn over time, and must not look idle."""
+    row = JobRecord(
+        job_id=JobId(1), user="ada", gpus=2, submit_s=0, start_s=10, end_s=80, service_gpu_s=60
+    )
+
+    for of in (timeline.gpus_in_use, timeline.jobs_waiting, timeline.gpus_waiting):
+        with pytest.raises(ValueError, match="needs the runs"):
+            of(Records.of([row]))
+
+
+@given(lives=workloads)
+def test_the_integral_of_gpus_in_use_is_the_service(lives: list[Life]) -> None:
+    """No GPU-second appears or is lost between the two ways of counting."""
+    records = records_of(lives)
+
+    assert timeline.gpus_in_use(records).integral() == pytest.approx(records.service_gpu_s.sum())
+
+
+@settings(max_examples=30)
+@given(lives=workloads)
+def test_waiting_adds_up_to_the_time_in_queue(lives: list[Life]) -> None:
+    """Of finished jobs: the integral of the jobs waiting is the sum of their queueing."""
+    done = [one for one in lives if not math.isnan(one.end)]
+    records = records_of(done)
+
+    assert timeline.jobs_waiting(records).integral() == pytest.approx(records.queue_s.sum())
+
+
+@settings(max_examples=30)
+@given(lives=workloads, seed=st.integers(0, 2**32 - 1))
+def test_windows_equal_a_count_of_every_second(lives: list[Life], seed: int) -> None:
+    """All times are whole: half a second past each of them everything can be counted."""
+    records = records_of(lives)
+    edges = np.unique(np.random.default_rng(seed).integers(-50, 700, 5)).astype(np.float64)
+
+    used, waiting, present = (
+        of(records).means(edges)
+        for of in (timeline.gpus_in_use, timeline.gpus_waiting, timeline.jobs_present)
+    )
+
+    for i, (low, high) in enumerate(itertools.pairwise(edges.tolist())):
+        instants = np.arange(low, high) + 0.5
+        counted = np.array([_count(lives, at) for at in instants]).mean(axis=0)
+        assert (used[i], waiting[i], present[i]) == pytest.approx(counted)
+
+
+def _count(lives: list[Life], at: float) -> tuple[float, float, float]:
+    """GPUs in use, GPUs waiting and jobs present at one instant."""
+    used = waiting = present = 0.0
+    for one in lives:
+        if one.submit <= at and not at > one.end:
+            present += 1
+            if any(start <= at < end for start, end in one.runs):
+                used += one.gpus
+            else:
+                waiting += one.gpus
+    return used, waiting, present
