@@ -195,7 +195,7 @@ def _memory(rng: np.random.Generator, jobs: Jobs) -> Remembered:
         ran_s=service / jobs.gpus,
         forgiven_gpu_s=np.zeros(n),
         forgiven_ran_s=np.zeros(n),
-        promoted_s=np.zeros(n),
+        first_run_s=np.zeros(n),
         first_submit_s=jobs.submit_s.copy(),
         waiting_since_s=jobs.submit_s.copy(),
         preemptions=np.zeros(n, np.int32),

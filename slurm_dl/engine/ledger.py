@@ -8,6 +8,7 @@ finds on its next start at least everything it may have done.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -182,7 +183,7 @@ class Ledger:
             case SetSiteFactor(job_id=job_id, value=value):
                 self._change([job_id], {"site_factor": [value]})
             case Promote(job_id=job_id):
-                self._forgive(job_id, now_s)
+                self._forgive(job_id)
             case Reserve(handover_id=hid):
                 self._keep(dataclasses.replace(self._handovers[hid], seal=Seal.STANDING))
             case Attach(handover_id=hid, job_id=job_id):
@@ -210,7 +211,7 @@ class Ledger:
         going = [
             v.gpus for h in self.handovers for v in h.victims if v.state is not VictimState.GONE
         ]
-        return sum(t.gpus for t in self._taken if t.at_s > when_s) + sum(going)
+        return math.fsum([*(t.gpus for t in self._taken if t.at_s > when_s), *going])
 
     def _mark_gone(self, action: MarkGone, now_s: float) -> None:
         handover = self._handovers[action.handover_id]
@@ -252,10 +253,9 @@ class Ledger:
         )
         del self._handovers[action.handover_id]
 
-    def _forgive(self, job_id: JobId, now_s: float) -> None:
+    def _forgive(self, job_id: JobId) -> None:
         row = self._row(job_id)
         forgiven = {
-            "promoted_s": [now_s],
             "forgiven_gpu_s": [float(self._service.attained_gpu_s[row])],
             "forgiven_ran_s": [float(self._service.ran_s[row])],
         }

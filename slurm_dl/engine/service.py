@@ -45,7 +45,7 @@ class Service:
         ran_s: ``(k,)`` seconds over all runs, the one under way included.
         forgiven_gpu_s: ``(k,)`` see `Remembered`.
         forgiven_ran_s: ``(k,)`` see `Remembered`.
-        promoted_s: ``(k,)`` see `Remembered`.
+        first_run_s: ``(k,)`` see `Remembered`.
         waiting_since_s: ``(k,)`` see `Remembered`.
         preemptions: ``(k,)`` see `Remembered`.
         last_preempted_s: ``(k,)`` see `Remembered`.
@@ -67,7 +67,7 @@ class Service:
     ran_s: F64
     forgiven_gpu_s: F64
     forgiven_ran_s: F64
-    promoted_s: F64
+    first_run_s: F64
     waiting_since_s: F64
     preemptions: I32
     last_preempted_s: F64
@@ -305,6 +305,8 @@ def _count_running(
     begun = col["run_start_s"][k] == 0
     col["run_start_s"][k[begun]] = jobs.start_s[here][begun]
     col["fruitless"][k[begun]] = 0
+    anew = begun & (col["ran_s"][k] == col["forgiven_ran_s"][k])
+    col["first_run_s"][k[anew]] = jobs.start_s[here][anew]
     col["counted_to_s"][k[begun]] = np.minimum(jobs.start_s[here][begun], now_s)
     # A run that was resized is counted at its old size up to now, the size is known no better.
     col["run_gpus"][k[begun]] = jobs.gpus[here][begun]

@@ -107,7 +107,8 @@ class Remembered:
         fruitless: ``(n,)`` int32, hand-overs for it since it last ran after which it did not start.
         last_fruitless_s: ``(n,)`` end of the last of those, epoch seconds; 0 if none.
         site_factor: ``(n,)`` int64, the SiteFactor last written; 0 if none.
-        promoted_s: ``(n,)`` when its service was last forgiven, epoch seconds; 0 if never.
+        first_run_s: ``(n,)`` start of its first run since its service was last forgiven, if it ever was,
+            epoch seconds; 0 before any run.
         tier: ``(n,)`` int16, its tier in the last order; -1 if it is new or that is not kept.
         place: ``(n,)`` its place in the last order; 0 if it is new or that is not kept.
     """
@@ -116,7 +117,7 @@ class Remembered:
     ran_s: F64
     forgiven_gpu_s: F64
     forgiven_ran_s: F64
-    promoted_s: F64
+    first_run_s: F64
     first_submit_s: F64
     waiting_since_s: F64
     preemptions: I32

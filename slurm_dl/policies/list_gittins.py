@@ -1,7 +1,8 @@
 """Tiresias' discretised 2D-Gittins as its public simulator has it, for comparison with it.
 
 The queues are those of `list_las`; inside a queue the larger index goes first. Its index is not
-the one of the theory: the expected service counts whole sizes, not what is left of them.
+the one of the theory: the expected service counts whole sizes, not what is left of them, and is cut
+to whole seconds.
 """
 
 from __future__ import annotations
@@ -71,5 +72,5 @@ def _index(sizes: F64, age: float, quantum: float) -> float:
     if not left:
         return 0.0
     chance = round((last - first) / left, 5)
-    spent = round((math.fsum(sizes[first:last]) + quantum * (len(sizes) - last)) / left, 5)
+    spent = (math.fsum(sizes[first:last]) + quantum * (len(sizes) - last)) // left
     return round(chance * 1_000_000 / spent, 4)

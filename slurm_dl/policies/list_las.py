@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from slurm_dl.model.jobs import F64, I16, PENDING, RUNNING, Bool
+from slurm_dl.model.jobs import COMPLETING, F64, I16, PENDING, RUNNING, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Preempts
 from slurm_dl.policies.discrete_las import DiscreteLas, edges_of, first_to_sink
@@ -28,9 +28,8 @@ _AHEAD_OF = 2.0**40
 class ListLas(DiscreteLas):
     """K queues by attained service, each a list.
 
-    Differs from `DiscreteLas` also in that a job sinks by one queue at a time, and that all
-    waiting since the last promotion counts for the next one, which is granted only when something
-    else happens too.
+    Differs from `DiscreteLas` also in that a job sinks by one queue at a time, and that for a
+    promotion all waiting counts since the first run after the last one.
 
     Attributes:
         thresholds_gpu_s: Service at which a job sinks into the next queue, GPU-seconds, strictly
@@ -57,33 +56,37 @@ class ListLas(DiscreteLas):
         tier = one_step_down(snap, self.service(snap), self.thresholds_gpu_s)
         promote = np.zeros(len(tier), dtype=np.bool_)
         if self.promote_knob > 0:
-            promote = self._starves(snap, tier)
+            promote = self._starves_in_queue_at(snap, tier) <= snap.now_s
+            promote &= snap.jobs.state == PENDING
             tier[promote] = 0
         return Order(tier=tier, key=list_keys(snap, tier), promote=promote, tiers=self.tiers)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
-        """The next demotion; see `Policy`."""
+        """The next demotion or promotion; see `Policy`."""
         memory = snap.memory
         edges = edges_of(self.thresholds_gpu_s)[order.tier]
         if self.late_demotion:
             executed_s = np.where(order.promote, 0.0, memory.ran_s - memory.forgiven_ran_s)
             left_s = np.floor((edges - executed_s) / self.rate(snap))
-            return first_to_sink(snap, running=running, left=left_s, rate=np.ones(len(left_s)))
-        left = edges - np.where(order.promote, 0.0, self.service(snap))
-        return first_to_sink(snap, running=running, left=left, rate=self.rate(snap))
+            change_s = first_to_sink(snap, running=running, left=left_s, rate=np.ones(len(left_s)))
+        else:
+            left = edges - np.where(order.promote, 0.0, self.service(snap))
+            change_s = first_to_sink(snap, running=running, left=left, rate=self.rate(snap))
+        if self.promote_knob > 0:
+            starves_s = self._starves_in_queue_at(snap, order.tier)[~order.promote & ~running]
+            starves_s = starves_s[starves_s > snap.now_s]
+            change_s = min(change_s, float(starves_s.min(initial=np.inf)))
+        return change_s
 
-    def _starves(self, snap: Snapshot, tier: I16) -> Bool:
+    def _starves_in_queue_at(self, snap: Snapshot, tier: I16) -> F64:
+        """``(n,)`` when a job would have waited too long if it waited on; inf if it cannot."""
         memory = snap.memory
         executed_s = memory.ran_s - memory.forgiven_ran_s
-        since_s = np.maximum(memory.first_submit_s, memory.promoted_s)
-        waited_s = snap.now_s - since_s - executed_s
-        starves: Bool = (
-            (snap.jobs.state == PENDING)
-            & (tier > 0)
-            & (executed_s > 0)
-            & (waited_s >= np.floor(executed_s * self.promote_knob))
-        )
-        return starves
+        # All waiting since it first ran counts, in whatever pieces.
+        since_s = memory.first_run_s + executed_s
+        may = (snap.jobs.state < COMPLETING) & (tier > 0) & (executed_s > 0)
+        starves_s: F64 = np.where(may, since_s + np.floor(executed_s * self.promote_knob), np.inf)
+        return starves_s
 
 
 def one_step_down(snap: Snapshot, service: F64, thresholds: tuple[float, ...]) -> I16:

@@ -8,6 +8,8 @@ from typing import NoReturn
 import click
 
 from slurm_dl.apps import commandline
+from slurm_dl.apps.sim.record import record_command
+from slurm_dl.apps.sim.replay import replay_command
 from slurm_dl.apps.sim.run import run_command
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -22,10 +24,12 @@ def dlsim() -> None:
     Examples:
       dlsim run traces/tiresias/60_job.csv --cluster 4x4 --policy discrete_las
       dlsim compare traces/tiresias-derived/itp10.csv --cluster 2x8 --policies fifo,srtf,las
-    """  # noqa: D301 - \b is click\'s mark
+    """  # noqa: D301 - \b is click's mark
 
 
 dlsim.add_command(run_command)
+dlsim.add_command(record_command)
+dlsim.add_command(replay_command)
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:

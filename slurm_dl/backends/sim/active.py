@@ -33,7 +33,7 @@ _LIVE: dict[str, npt.DTypeLike] = {
     "ran_s": np.float64,
     "forgiven_gpu_s": np.float64,
     "forgiven_ran_s": np.float64,
-    "promoted_s": np.float64,
+    "first_run_s": np.float64,
     "waiting_since_s": np.float64,
     "tier": np.int16,
     "place": np.float64,
@@ -93,7 +93,7 @@ class Active:
     ran_s: npt.NDArray[np.float64]
     forgiven_gpu_s: npt.NDArray[np.float64]
     forgiven_ran_s: npt.NDArray[np.float64]
-    promoted_s: npt.NDArray[np.float64]
+    first_run_s: npt.NDArray[np.float64]
     waiting_since_s: npt.NDArray[np.float64]
     tier: npt.NDArray[np.int16]
     place: npt.NDArray[np.float64]

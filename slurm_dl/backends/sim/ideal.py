@@ -236,7 +236,6 @@ class IdealCluster:
         jobs = self._jobs
         jobs.forgiven_gpu_s[rows] = jobs.attained_gpu_s[rows]
         jobs.forgiven_ran_s[rows] = jobs.ran_s[rows]
-        jobs.promoted_s[rows] = self._now_s
         self._promotions[jobs.job_id[rows]] += 1
 
     def _start(self, rows: Rows) -> None:
@@ -246,6 +245,8 @@ class IdealCluster:
         jobs.running[rows] = True
         jobs.state[rows] = RUNNING
         jobs.start_s[rows] = self._now_s
+        anew = rows[jobs.ran_before_s[rows] == jobs.forgiven_ran_s[rows]]
+        jobs.first_run_s[anew] = self._now_s
         self._begin_stretch(rows, self._costs.lag_s(ids, first, self._random))
 
     def _stop(self, rows: Rows) -> None:

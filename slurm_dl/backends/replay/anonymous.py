@@ -1,0 +1,59 @@
+"""A snapshot without names: whoever gets the recording learns nothing of people and projects.
+
+A name becomes the same stand-in all through a recording, numbered as they come. What is not listed
+here is left out, so a new text about jobs cannot leak. Partitions, GPU types, model profiles and
+job ids stay: they are the site's, and a decision depends on them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+
+import numpy as np
+
+from slurm_dl.model.handover import Handover
+from slurm_dl.model.jobs import Jobs
+from slurm_dl.model.snapshot import JobText, Snapshot
+
+_REPLACED = ("name", "user", "account", "qos")
+
+
+class Anonymous:
+    """Replaces names; the same object must see all snapshots of one recording."""
+
+    def __init__(self) -> None:
+        self._known: defaultdict[str, dict[object, int]] = defaultdict(dict)
+
+    def __call__(self, snap: Snapshot) -> Snapshot:
+        """*snap* with stand-ins for users, accounts, QOS, job names, uids and nodes."""
+        seen = snap.seen
+        nodes = dataclasses.replace(
+            seen.nodes, name=tuple(self._stand_in("node", name) for name in seen.nodes.name)
+        )
+        texts = {job_id: self._text(text) for job_id, text in seen.texts.items()}
+        seen = dataclasses.replace(seen, jobs=self._jobs(seen.jobs), nodes=nodes, texts=texts)
+        handovers = tuple(self._handover(h) for h in snap.handovers)
+        return dataclasses.replace(snap, seen=seen, handovers=handovers)
+
+    def _jobs(self, jobs: Jobs) -> Jobs:
+        uids, at = np.unique(jobs.uid, return_inverse=True)
+        numbers = np.array([self._number("uid", uid) for uid in uids.tolist()], dtype=np.int64)
+        return dataclasses.replace(jobs, uid=numbers[at])
+
+    def _text(self, text: JobText) -> JobText:
+        kept = {name: self._stand_in(name, getattr(text, name)) for name in _REPLACED}
+        # The first word is Slurm's own; what follows may name nodes.
+        words = text.reason.replace(",", " ").split()
+        return JobText(label=text.label, reason=words[0] if words else "", **kept)
+
+    def _handover(self, handover: Handover) -> Handover:
+        names = tuple(self._stand_in("node", name) for name in handover.nodes)
+        return dataclasses.replace(handover, nodes=names)
+
+    def _stand_in(self, kind: str, name: str) -> str:
+        return f"{kind}-{self._number(kind, name)}" if name else ""
+
+    def _number(self, kind: str, name: object) -> int:
+        known = self._known[kind]
+        return known.setdefault(name, len(known) + 1)

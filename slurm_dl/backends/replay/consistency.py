@@ -1,0 +1,96 @@
+"""Whether the parts of a snapshot fit each other: what a decision takes for granted.
+
+The types of a snapshot that was read from a file are right by then. Indices that point nowhere and
+columns of different lengths are not found by types, and would end a decision half way.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.backends.codec import FormError
+from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.snapshot import Observed, Snapshot
+
+
+def check(snap: Snapshot) -> None:
+    """Refuse a snapshot whose parts do not fit each other.
+
+    Raises:
+        FormError: Names the place of the first thing that is wrong.
+    """
+    for place, fits, text in _claims(snap):
+        if not fits:
+            raise FormError(text, place)
+
+
+def _claims(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
+    """What must hold, in an order in which each may rely on those before: place, claim, words."""
+    seen = snap.seen
+    yield "seen.now_s", bool(np.isfinite(seen.now_s)), "an instant was expected"
+    for place, group in (
+        ("seen.jobs", seen.jobs),
+        ("seen.nodes", seen.nodes),
+        ("seen.held", seen.held),
+        ("memory", snap.memory),
+    ):
+        for field in dataclasses.fields(group):
+            column = getattr(group, field.name)
+            if isinstance(column, np.ndarray):
+                yield f"{place}.{field.name}", column.ndim == 1, "one value a row was expected"
+    n, m, parts = len(seen.jobs), len(seen.nodes), len(seen.partitions)
+    yield "memory", len(snap.memory.attained_gpu_s) == n, f"{n} rows were expected, one a job"
+    for field in dataclasses.fields(snap):
+        column = getattr(snap, field.name)
+        if isinstance(column, np.ndarray):
+            rows = parts if field.name == "managed" else n
+            yield field.name, column.shape == (rows,), f"{rows} values were expected"
+    yield "seen.node_in", seen.node_in.shape == (parts, m), f"{parts} x {m} values were expected"
+    for field in dataclasses.fields(snap.memory):
+        finite = bool(np.isfinite(getattr(snap.memory, field.name)).all())
+        yield f"memory.{field.name}", finite, "finite numbers were expected"
+    yield "left_s", not np.isnan(snap.left_s).any(), "numbers were expected"
+    yield from _jobs(seen)
+    yield from _nodes(seen)
+
+
+def _jobs(seen: Observed) -> Iterator[tuple[str, bool, str]]:
+    jobs, parts = seen.jobs, len(seen.partitions)
+    unique = len(np.unique(jobs.job_id)) == len(jobs)
+    yield "seen.jobs.job_id", unique, "a job is listed twice"
+    yield "seen.jobs.state", bool(np.isin(jobs.state, list(JobState)).all()), "no such state"
+    yield "seen.jobs.held", bool(np.isin(jobs.held, list(Held)).all()), "no such reason"
+    # Slurm has at least one partition; -1 is one that it does not tell of.
+    in_parts = _within(jobs.partition, -1, parts) and (parts > 0 or not len(jobs))
+    yield "seen.jobs.partition", in_parts, "no such partition"
+    yield "seen.jobs.gpu_type", _within(jobs.gpu_type, -1, len(seen.gpu_types)), "no such GPU type"
+    for name in ("gpus", "submit_s", "start_s", "end_s"):
+        known = bool(np.isfinite(getattr(jobs, name)).all())
+        yield f"seen.jobs.{name}", known, "finite numbers were expected"
+    yield "seen.jobs.limit_s", not np.isnan(jobs.limit_s).any(), "numbers were expected"
+    listed = set(jobs.job_id.tolist())
+    yield "seen.reserved", listed >= seen.reserved.keys(), "a job that is not listed"
+    others = [p for also in seen.also_in.values() for p in also]
+    yield "seen.also_in", all(0 <= p < parts for p in others), "no such partition"
+
+
+def _nodes(seen: Observed) -> Iterator[tuple[str, bool, str]]:
+    nodes, held, m = seen.nodes, seen.held, len(seen.nodes)
+    yield "seen.nodes.name", len(set(nodes.name)) == m, "a node is listed twice"
+    types_known = _within(nodes.gpu_type, -1, len(seen.gpu_types))
+    yield "seen.nodes.gpu_type", types_known, "no such GPU type"
+    yield "seen.nodes.gpus", bool(np.isfinite(nodes.gpus).all()), "finite numbers were expected"
+    yield "seen.held.job", _within(held.job, 0, len(seen.jobs)), "no such row among the jobs"
+    yield "seen.held.job", bool((np.diff(held.job) >= 0).all()), "ascending rows were expected"
+    yield "seen.held.node", _within(held.node, 0, m), "no such row among the nodes"
+    yield "seen.held.gpus", bool(np.isfinite(held.gpus).all()), "finite numbers were expected"
+    shapes = all(c.shape == (m,) for c in seen.choices.values())
+    yield "seen.choices", shapes, f"{m} values a job were expected"
+
+
+def _within(column: npt.NDArray[np.signedinteger], first: int, end: int) -> bool:
+    return bool(((column >= first) & (column < end)).all())

@@ -1,0 +1,191 @@
+"""Slurm's own accounting: the history of the reader's own cluster, from sacct.
+
+::
+
+    fields=JobIDRaw,User,Account,Submit,Start,End,State,ElapsedRaw,ReqTRES,AllocTRES
+    sacct -aP --duplicates --starttime=2026-01-01 --format=$fields > history.txt
+
+With ``--duplicates`` a requeued job has a line for each run: they are one job, submitted when the
+first was, as long as all together, ended as the last did. Job steps are passed over. GPUs are
+those allocated, or asked for where none are recorded as allocated; Slurm records them only if
+AccountingStorageTRES lists gres/gpu. With JobID in place of JobIDRaw the components of a
+heterogeneous job are one job too; JobIDRaw does not tell that they belong together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from slurm_dl.backends.slurm.tres import parse_gres
+from slurm_dl.backends.traces.gather import BadValue, Gathering, JobLine
+from slurm_dl.backends.traces.left_out import Reason
+from slurm_dl.backends.traces.lines import Head, opened
+from slurm_dl.backends.traces.table import Columns
+from slurm_dl.backends.traces.values import amount, clock_s, name, shown
+from slurm_dl.model.trace import Ending
+
+_ENDINGS: Final = {
+    "COMPLETED": Ending.COMPLETED,
+    "CANCELLED": Ending.CANCELLED,
+    **dict.fromkeys(
+        ("FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "DEADLINE", "PREEMPTED"),
+        Ending.FAILED,
+    ),
+}
+_NOT_ENDED: Final = frozenset(
+    {"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING", "CONFIGURING"}
+)
+_ID: Final = re.compile(r"(\d{1,20}(?:_(?:\d{1,10}|\[.*\]))?)(?:\+(\d{1,10}))?(\..+)?")
+_NO_TIME: Final = frozenset({"", "Unknown", "None", "NONE"})
+_MAX_TRES: Final = 1000
+"""Characters; a list of all resources of a job is shorter."""
+
+
+@dataclass(slots=True)
+class _Runs:
+    """All runs of one component of a job: the job itself, or a part of a heterogeneous one."""
+
+    line: int
+    submit_s: float
+    last_submit_s: float
+    state: str
+    user: str
+    elapsed_s: float = 0.0
+    gpus: float = 0.0
+
+
+_TABLE: Final = Columns(
+    name="sacct",
+    columns=(
+        ("jobidraw", "jobid"),
+        ("submit",),
+        ("state",),
+        ("elapsedraw",),
+        ("alloctres",),
+    ),
+    optional=(("reqtres",), ("user",), ("account",)),
+    delimiter="|",
+)
+
+
+class _History:
+    """Lines of sacct as jobs; lines of one job may stand anywhere."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, dict[str, _Runs]] = {}
+
+    def take(self, line: int, fields: Sequence[str]) -> None:
+        """One line.
+
+        Raises:
+            BadValue: It tells of no run of a job.
+        """
+        given_id, submit, state, elapsed, alloc, requested, user, account = fields
+        found = _ID.fullmatch(given_id.strip())
+        if found is None:
+            raise BadValue(Reason.NAME, f"the job id is {shown(given_id)}")
+        job, component, step = found.groups(default="")
+        if step:
+            raise BadValue(Reason.STEP, "a step of a job")
+        words = state.split()
+        state = words[0].rstrip("+") if words else ""
+        if state not in _ENDINGS and state not in _NOT_ENDED:
+            raise BadValue(Reason.STATE, f"State is {shown(state)}")
+        if submit.strip() in _NO_TIME:
+            raise BadValue(Reason.TIME, f"Submit is {shown(submit)}")
+        submit_s = clock_s(submit.strip(), "Submit")
+        elapsed_s = amount(elapsed or "0", "ElapsedRaw")
+        gpus = _gpus(alloc) or _gpus(requested)
+        parts = self._jobs.setdefault(job, {})
+        runs = parts.setdefault(
+            component,
+            _Runs(line, submit_s, submit_s, state, name(user, "User") or name(account, "Account")),
+        )
+        runs.elapsed_s += elapsed_s
+        runs.submit_s = min(runs.submit_s, submit_s)
+        runs.gpus = gpus or runs.gpus
+        if submit_s >= runs.last_submit_s:
+            runs.last_submit_s, runs.state = submit_s, state
+
+    def give(self, jobs: Gathering) -> None:
+        """All jobs into *jobs*."""
+        for job_id, parts in self._jobs.items():
+            line = min(runs.line for runs in parts.values())
+            try:
+                found = _job(job_id, [parts[component] for component in sorted(parts, key=_place)])
+            except BadValue as bad:
+                jobs.leave_out(line, bad)
+            else:
+                jobs.add(line, found)
+
+
+def _place(component: str) -> int:
+    return int(component or 0)
+
+
+def _job(job_id: str, parts: list[_Runs]) -> JobLine:
+    """The components of one job, the leader first, together."""
+    leader = parts[0]
+    if any(runs.state in _NOT_ENDED for runs in parts):
+        raise BadValue(Reason.NOT_ENDED, f"State is {leader.state}")
+    gpus = sum(runs.gpus for runs in parts)
+    if not gpus:
+        raise BadValue(Reason.NO_GPU, "no GPUs allocated")
+    elapsed_s = max(runs.elapsed_s for runs in parts)
+    if not elapsed_s and leader.state == "CANCELLED":
+        raise BadValue(Reason.NEVER_RAN, "cancelled while it waited")
+    return JobLine(
+        job_id=job_id,
+        submit_s=min(runs.submit_s for runs in parts),
+        duration_s=elapsed_s,
+        gpus=gpus,
+        user=leader.user,
+        ending=_ENDINGS[leader.state],
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SacctFormat:
+    """Columns between bars, named by the header that ``-P`` prints."""
+
+    name: str = "sacct"
+    about: str = "Slurm accounting: sacct -aP --duplicates --format=JobIDRaw,User,Submit,..."
+
+    def recognizes(self, head: Head) -> bool:
+        """Whether *head* begins with the columns needed."""
+        return _TABLE.recognizes(head)
+
+    def read(self, path: Path, jobs: Gathering) -> None:
+        """Every job with GPUs that has ended into *jobs*.
+
+        Raises:
+            ConfigError: A column is missing.
+        """
+        history = _History()
+        with opened(path) as stream:
+            for line, _, fields in _TABLE.rows(stream, jobs):
+                try:
+                    history.take(line, fields)
+                except BadValue as bad:
+                    jobs.leave_out(line, bad)
+        history.give(jobs)
+
+
+SACCT: Final = SacctFormat()
+
+
+def _gpus(tres: str) -> float:
+    """GPUs in a TRES string, 0 if it lists none.
+
+    Raises:
+        BadValue: It is no TRES string.
+    """
+    try:
+        return parse_gres(tres[:_MAX_TRES]).gpus
+    except (ValueError, OverflowError) as err:
+        msg = f"TRES is {shown(tres)}"
+        raise BadValue(Reason.NUMBER, msg) from err

@@ -1,0 +1,809 @@
+"""Trace readers: real files against counts made another way, every kind of bad line, any bytes."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections import Counter
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_dl.backends.traces import (
+    FORMATS,
+    LeftOut,
+    Reason,
+    detect_format,
+    read_trace,
+    summarize,
+    write_trace,
+)
+from slurm_dl.backends.traces import gather as gather_module
+from slurm_dl.backends.traces import lines as lines_module
+from slurm_dl.backends.traces.left_out import SHOWN_PER_REASON
+from slurm_dl.backends.traces.lines import read_head
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.trace import Ending, Trace
+
+ROOT = Path(__file__).parents[2]
+TRACES = ROOT / "traces"
+SAMPLES = ROOT / "tests" / "data" / "traces"
+
+OF_FORMAT = {
+    "tiresias": TRACES / "tiresias" / "60_job.csv",
+    "muri": TRACES / "muri" / "trace3.csv",
+    "itp": TRACES / "elasticflow" / "cluster10.csv",
+    "philly": TRACES / "philly" / "philly.csv.gz",
+    "philly-json": SAMPLES / "philly_job_log.json",
+    "helios": SAMPLES / "helios.csv",
+    "pai": SAMPLES / "pai",
+    "gavel": TRACES / "gavel" / "max_min_fairness.trace",
+    "synergy": TRACES / "synergy" / "srtf.log",
+    "sacct": SAMPLES / "sacct.txt",
+    "chronus": SAMPLES / "chronus" / "mix1_head.csv",
+}
+
+
+def dicts(path: Path) -> list[dict[str, str]]:
+    """The lines of a table as the csv module of Python reads them, no code of ours between."""
+    opener: Any = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", newline="") as stream:
+        return [row for row in csv.DictReader(stream) if any(row.values())]
+
+
+def columns(trace: Trace) -> list[tuple[str, float, float, float, str, str, int]]:
+    """Every column of a trace, job by job, with names in place of their numbers."""
+    return [
+        (
+            trace.job_id[i],
+            float(trace.submit_s[i]),
+            float(trace.duration_s[i]),
+            float(trace.gpus[i]),
+            trace.users[trace.user[i]],
+            trace.models[trace.model[i]] if trace.model[i] >= 0 else "",
+            int(trace.ending[i]),
+        )
+        for i in range(len(trace))
+    ]
+
+
+def reasons(trace: Trace) -> dict[Reason, int]:
+    """Lines left out, by reason."""
+    counts: Counter[Reason] = Counter()
+    for bad in trace.bad:
+        assert isinstance(bad, LeftOut)
+        counts[bad.reason] += bad.lines
+    return dict(counts)
+
+
+# Real files against what an independent reading of them gives.
+
+
+@pytest.mark.parametrize(
+    "path",
+    [*sorted((TRACES / "tiresias-derived").glob("*.csv")), OF_FORMAT["tiresias"]],
+    ids=lambda p: p.stem,
+)
+def test_tiresias_files_are_read_whole(path: Path) -> None:
+    rows = dicts(path)
+    trace = read_trace(path)
+
+    assert trace.format == "tiresias"
+    assert trace.bad == ()
+    assert sorted(columns(trace)) == sorted(
+        (
+            r["job_id"],
+            float(r["submit_time"]),
+            float(r["duration"]),
+            float(r["num_gpu"]),
+            "",
+            r["model_name"],
+            0,
+        )
+        for r in rows
+    )
+
+
+@pytest.mark.parametrize("name", ["trace1", "trace1_pr", "trace3", "trace3_pr"])
+def test_muri_durations_are_iterations_times_the_time_of_one(name: str) -> None:
+    path = TRACES / "muri" / f"{name}.csv"
+    trace = read_trace(path)
+    rows = {r["job_id"]: r for r in dicts(path)}
+
+    assert len(trace) == len(rows) == {"trace1": 1494, "trace3": 992}[name.removesuffix("_pr")]
+    for i, job_id in enumerate(trace.job_id):
+        row = rows[job_id]
+        assert trace.duration_s[i] == int(row["iterations"]) * int(row["iteration_time"]) / 1000
+        assert trace.submit_s[i] == int(row["submit_time"]) / 1000
+        assert trace.models[trace.model[i]] == row["model_name"]
+    if name.endswith("_pr"):
+        assert not trace.submit_s.any()
+        assert trace.job_id == tuple(rows)
+
+
+def test_all_itp_clusters_together_have_the_jobs_that_were_published() -> None:
+    paths = sorted((TRACES / "elasticflow").glob("cluster*.csv*"))
+    traces = [read_trace(path) for path in paths]
+
+    assert len(paths) == 10
+    assert {t.format for t in traces} == {"itp"}
+    assert sum(map(len, traces)) == 69_351
+    assert all(t.bad == () for t in traces)
+    rows = dicts(paths[0])
+    assert traces[0].gpu_s == sum(int(r["duration"]) * int(r["num_gpu"]) for r in rows)
+
+
+@pytest.mark.parametrize(
+    ("name", "submit", "jobs"),
+    [("cluster10", "submission_time", 260), ("elasticVpollux_e", "submit_time", 195)],
+)
+def test_enriched_itp_files_tell_models(name: str, submit: str, jobs: int) -> None:
+    path = TRACES / "elasticflow" / "enriched" / f"{name}.csv"
+    rows = dicts(path)
+    trace = read_trace(path)
+
+    assert len(trace) == jobs == len(rows)
+    assert trace.format == "itp"
+    assert sorted(columns(trace)) == sorted(
+        (
+            r["job_id"],
+            float(r[submit]),
+            float(r["duration"]),
+            float(r["num_gpu"]),
+            "",
+            r["model_name"],
+            0,
+        )
+        for r in rows
+    )
+
+
+@pytest.fixture(scope="module")
+def philly() -> Trace:
+    """The largest trace, read once."""
+    return read_trace(OF_FORMAT["philly"])
+
+
+def test_philly_is_read_whole(philly: Trace) -> None:
+    rows = dicts(OF_FORMAT["philly"])
+    trace = philly
+
+    assert len(trace) == len(rows) == 82_247
+    assert trace.bad == ()
+    assert trace.name == "philly"
+    assert trace.gpu_s == pytest.approx(sum(float(r["gpu_time"]) for r in rows), rel=1e-12)
+    assert set(trace.users) == {r["cluster"] for r in rows}
+    row = rows[int(trace.job_id[4711])]
+    moment = datetime.fromisoformat(row["timestamp"] + "+00:00")
+    assert trace.submit_s[4711] == moment.timestamp()
+    assert trace.duration_s[4711] == float(row["duration"])
+    assert list(trace.submit_s) == sorted(trace.submit_s)
+
+
+def test_jobs_submitted_together_keep_the_order_of_the_file(philly: Trace) -> None:
+    trace = philly
+    together = [
+        (int(a), int(b))
+        for (a, b), same in zip(pairwise(trace.job_id), np.diff(trace.submit_s) == 0, strict=True)
+        if same
+    ]
+
+    assert len(together) > 100
+    assert all(a < b for a, b in together)
+
+
+def test_gavel_durations_are_steps_over_measured_speed() -> None:
+    path = OF_FORMAT["gavel"]
+    lines = [line.split("\t") for line in path.read_text().splitlines()]
+    trace = read_trace(path)
+
+    assert trace.bad == ()
+    assert len(trace) == len(lines) == 96
+    first = trace.job_id.index("0")
+    # 925,982 steps of ResNet-18 (batch size 128) on 4 GPUs at 69.95051765177759 steps a second.
+    assert lines[0][5:7] == ["925982", "4"]
+    assert trace.duration_s[first] == 925_982 / 69.95051765177759
+    assert trace.gpus[first] == 4
+    for i, job_id in enumerate(trace.job_id):
+        assert trace.submit_s[i] == float(lines[int(job_id)][9])
+        assert trace.models[trace.model[i]] == lines[int(job_id)][0]
+
+
+@pytest.mark.parametrize("name", ["2869ce", "51b7ef"])
+def test_gavel_jobs_nobody_measured_are_left_out(name: str) -> None:
+    path = TRACES / "gavel" / f"{name}.trace"
+    lines = [line.split("\t") for line in path.read_text().splitlines()]
+    table = ROOT / "slurm_dl" / "backends" / "traces" / "gavel_steps_per_s.json"
+    measured = json.loads(table.read_text())["steps_per_s"]
+    known = [str(i) for i, f in enumerate(lines) if f[6] in measured.get(f[0], {})]
+    trace = read_trace(path)
+
+    assert sorted(trace.job_id) == sorted(known)
+    assert reasons(trace) == {Reason.NO_RATE: len(lines) - len(known)}
+    for i, job_id in enumerate(trace.job_id):
+        fields = lines[int(job_id)]
+        assert trace.submit_s[i] == float(fields[5])
+        assert trace.duration_s[i] == int(fields[4]) / measured[fields[0]][fields[6]]
+
+
+def test_shockwave_tells_its_durations() -> None:
+    path = TRACES / "shockwave" / "tacc_120jobs.trace"
+    lines = [line.split("\t") for line in path.read_text().splitlines()]
+    trace = read_trace(path)
+
+    assert trace.format == "gavel"
+    assert columns(trace) == [
+        (str(i), float(f[11]), float(f[10]), float(f[6]), "", f[0], 0)
+        for i, f in sorted(enumerate(lines), key=lambda item: float(item[1][11]))
+    ]
+
+
+@pytest.mark.parametrize("name", ["srtf.log", "static_100job_6_3_1100.0"])
+def test_synergy_durations_are_iterations_times_the_time_of_one(name: str) -> None:
+    path = TRACES / "synergy" / name
+    lines = [line.split(",") for line in path.read_text().splitlines()]
+    trace = read_trace(path)
+
+    assert trace.format == "synergy"
+    assert trace.name == name.removesuffix(".log")
+    assert len(trace) == len(lines) == 100
+    gnmt = [float(f[3]) * 0.12 for f in lines if f[1] == "gnmt"]
+    model = trace.models.index("gnmt")
+    assert sorted(trace.duration_s[trace.model == model]) == pytest.approx(sorted(gnmt))
+
+
+def test_chronus_is_read_as_minutes() -> None:
+    rows = dicts(OF_FORMAT["chronus"])
+    trace = read_trace(OF_FORMAT["chronus"])
+
+    assert len(trace) == len(rows) == 40
+    assert sorted(columns(trace)) == sorted(
+        (
+            r["job_id"],
+            60 * float(r["submit_time"]),
+            60 * float(r["duration"]),
+            float(r["num_gpu"]),
+            r["user"],
+            r["model_name"],
+            0,
+        )
+        for r in rows
+    )
+
+
+# Made-up samples: what each format can say.
+
+
+def seconds(text: str) -> float:
+    return datetime.fromisoformat(text + "+00:00").timestamp()
+
+
+def test_philly_json_sums_attempts_and_tells_what_it_leaves_out() -> None:
+    trace = read_trace(OF_FORMAT["philly-json"])
+
+    assert columns(trace) == [
+        ("two_nodes", seconds("2017-10-06 00:00:00"), 100, 3, "u1", "", Ending.CANCELLED),
+        (
+            "application_1506638472019_14199",
+            seconds("2017-10-07 01:11:39"),
+            74 + 193_182,
+            8,
+            "ce2f4c",
+            "",
+            Ending.COMPLETED,
+        ),
+        ("failed", seconds("2017-10-08 00:00:00"), 7, 1, "u2", "", Ending.FAILED),
+    ]
+    assert reasons(trace) == {
+        Reason.NEVER_RAN: 1,
+        Reason.NOT_ENDED: 1,
+        Reason.TIME: 1,
+        Reason.STATE: 1,
+        Reason.NEGATIVE: 1,
+        Reason.GPUS: 1,
+        Reason.BROKEN: 4,
+    }
+    whole = OF_FORMAT["philly-json"].read_text().splitlines()
+    for bad in trace.bad:
+        if bad.line and "no string" not in bad.why:
+            assert whole[bad.line - 1].lstrip()[0] in "{[n"
+
+
+def test_helios_leaves_out_cpu_jobs_as_one_number() -> None:
+    trace = read_trace(OF_FORMAT["helios"])
+
+    assert [(c[0], *c[2:5], c[6]) for c in columns(trace)] == [
+        ("1425516", 10, 16, "uzqls", Ending.FAILED),
+        ("1425511", 36_848, 1, "uXBbc", Ending.COMPLETED),
+        ("1425512", 249, 4, "uVMrF", Ending.FAILED),
+        ("1425513", 675_233, 1, "uzqls", Ending.CANCELLED),
+        ("1425517", 11, 8, "uzqls", Ending.FAILED),
+    ]
+    assert trace.submit_s[1] == seconds("2020-06-09 18:41:01")
+    assert reasons(trace) == {Reason.NO_GPU: 2, Reason.STATE: 1, Reason.DURATION: 1}
+    (cpu_jobs,) = (b for b in trace.bad if isinstance(b, LeftOut) and b.reason == Reason.NO_GPU)
+    assert (cpu_jobs.line, cpu_jobs.lines) == (5, 2)
+
+
+def test_pai_joins_its_tables(tmp_path: Path) -> None:
+    by_directory = read_trace(OF_FORMAT["pai"])
+    by_table = read_trace(OF_FORMAT["pai"] / "pai_job_table.csv")
+    for table in OF_FORMAT["pai"].iterdir():
+        (tmp_path / f"{table.name}.gz").write_bytes(gzip.compress(table.read_bytes()))
+
+    assert columns(by_directory) == [
+        ("ps_and_workers", 900, 1040, 4.25, "u1", "", Ending.FAILED),
+        ("one_task", 1000, 590, 0.5, "u1", "", Ending.COMPLETED),
+    ]
+    assert columns(by_table) == columns(read_trace(tmp_path)) == columns(by_directory)
+    assert reasons(by_directory) == {
+        Reason.NO_GPU: 2,
+        Reason.NOT_ENDED: 2,
+        Reason.BROKEN: 2,
+        Reason.STATE: 1,
+        Reason.DUPLICATE: 1,
+    }
+
+
+def test_sacct_makes_one_job_of_all_runs() -> None:
+    trace = read_trace(OF_FORMAT["sacct"])
+
+    assert columns(trace) == [
+        ("101", seconds("2026-03-02 07:00:00"), 3500, 8, "ben", "", Ending.CANCELLED),
+        ("106", seconds("2026-03-02 08:31:00"), 30, 2, "nlp", "", Ending.FAILED),
+        ("109", seconds("2026-03-02 08:31:00"), 86_400, 16, "carl", "", Ending.FAILED),
+        ("100", seconds("2026-03-02 09:00:00"), 3600, 4, "anna", "", Ending.COMPLETED),
+    ]
+    assert reasons(trace) == {
+        Reason.STEP: 2,
+        Reason.NOT_ENDED: 2,
+        Reason.NO_GPU: 1,
+        Reason.NEVER_RAN: 1,
+        Reason.TIME: 1,
+        Reason.STATE: 1,
+    }
+
+
+def test_sacct_joins_het_components_where_ids_show_them() -> None:
+    trace = read_trace(SAMPLES / "sacct_jobid.txt")
+
+    assert [(c[0], *c[2:4], c[6]) for c in columns(trace)] == [
+        ("200_3", 100, 1, Ending.COMPLETED),
+        ("201", 300, 6, Ending.COMPLETED),
+    ]
+    assert reasons(trace) == {Reason.NOT_ENDED: 2}
+
+
+def test_sacct_takes_no_count_of_gpus_that_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    path.write_text(
+        "JobID|Submit|State|ElapsedRaw|AllocTRES\n"
+        "1|2026-03-02T09:00:00|COMPLETED|9|gres/gpu=1\n"
+        f"2|2026-03-02T09:00:00|COMPLETED|9|gres/gpu={'9' * 400}\n"
+        f"3|2026-03-02T09:00:00|COMPLETED|9|gres/gpu={'9' * 30}\n"
+        f"4|2026-03-02T09:00:00|COMPLETED|{'9' * 5000}|gres/gpu=1\n"
+    )
+    trace = read_trace(path)
+
+    assert trace.job_id == ("1",)
+    assert reasons(trace) == {Reason.NUMBER: 2, Reason.OUT_OF_RANGE: 1}
+
+
+# Detection.
+
+
+@pytest.mark.parametrize(("name", "path"), OF_FORMAT.items())
+def test_each_sample_is_recognized_by_its_own_format_only(
+    name: str, path: Path, tmp_path: Path
+) -> None:
+    if path.is_file() and name != "pai":
+        renamed = tmp_path / "data.bin"
+        renamed.write_bytes(path.read_bytes())
+        path = renamed
+    head = read_head(path)
+
+    assert [f.name for f in FORMATS.values() if f.recognizes(head)] == [name]
+    assert detect_format(path) == name
+
+
+def test_what_no_format_recognizes_is_refused_with_a_list(tmp_path: Path) -> None:
+    path = tmp_path / "odd.csv"
+    path.write_text("a,b,c\n1,2,3\n")
+
+    with pytest.raises(ConfigError) as caught:
+        read_trace(path)
+
+    assert f"{path}: begins like no format" in str(caught.value)
+    assert all(name in str(caught.value) for name in FORMATS)
+
+
+def test_an_unknown_format_is_refused_with_a_list() -> None:
+    with pytest.raises(ConfigError, match="'slurm' is unknown; there are slurm_dl, sacct, philly"):
+        read_trace(OF_FORMAT["tiresias"], "slurm")
+
+
+def test_a_named_format_must_fit() -> None:
+    with pytest.raises(ConfigError, match=r"60_job\.csv:1: no column timestamp; format 'philly'"):
+        read_trace(OF_FORMAT["tiresias"], "philly")
+    with pytest.raises(ConfigError, match=r"no pai_task_table\.csv in it"):
+        read_trace(OF_FORMAT["tiresias"], "pai")
+    with pytest.raises(ConfigError, match=r"no job could be read.*60_job\.csv:1: 7 fields"):
+        read_trace(OF_FORMAT["tiresias"], "synergy")
+
+
+def test_what_cannot_be_read_is_the_users_fault(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.csv.gz"
+    cut.write_bytes(OF_FORMAT["philly"].read_bytes()[:50_000])
+    with pytest.raises(ConfigError, match=r"none\.csv: cannot be read: No such file"):
+        read_trace(tmp_path / "none.csv")
+    with pytest.raises(ConfigError, match=r"cut\.csv\.gz: cannot be read: Compressed file ended"):
+        read_trace(cut)
+    with pytest.raises(ConfigError, match="begins like no format"):
+        read_trace(tmp_path)
+    with pytest.raises(ConfigError, match="not a file"):
+        read_trace(tmp_path, "tiresias")
+    with pytest.raises(ConfigError, match="/dev/zero: not a file"):
+        read_trace(Path("/dev/zero"))
+
+
+@pytest.mark.parametrize("name", ["bytes.bin", "not_gzip.gz", "empty.csv"])
+def test_files_without_sense_are_refused(name: str) -> None:
+    path = SAMPLES / "hostile" / name
+    for format_name in (None, *FORMATS):
+        with pytest.raises(ConfigError, match=name if format_name != "pai" else "pai_task_table"):
+            read_trace(path, format_name)
+
+
+# Bad lines.
+
+
+def test_every_kind_of_bad_line_is_told_and_the_rest_is_read() -> None:
+    path = SAMPLES / "hostile" / "tiresias_bad_lines.csv"
+    trace = read_trace(path)
+    told = [(bad.line, bad.reason) for bad in trace.bad if isinstance(bad, LeftOut)]
+
+    assert trace.job_id == ("ok", "latin\ufffd", "last", "quoted,name", "after")
+    assert trace.models[trace.model[3]] == 'm "x"'
+    assert trace.model[2] == -1
+    assert told == [
+        (3, Reason.FIELDS),
+        (4, Reason.FIELDS),
+        (5, Reason.NUMBER),
+        (6, Reason.NUMBER),
+        (7, Reason.NUMBER),
+        (8, Reason.NUMBER),
+        (9, Reason.NEGATIVE),
+        (10, Reason.NEGATIVE),
+        (11, Reason.GPUS),
+        (12, Reason.NUMBER),
+        (13, Reason.DURATION),
+        (14, Reason.DURATION),
+        (15, Reason.DUPLICATE),
+        (16, Reason.NAME),
+        (17, Reason.OUT_OF_RANGE),
+        (18, Reason.OUT_OF_RANGE),
+        (19, Reason.OUT_OF_RANGE),
+        (21, Reason.FIELDS),
+        (22, Reason.FIELDS),
+        (24, Reason.NAME),
+        (25, Reason.NAME),
+        (29, Reason.TOO_LONG),
+    ]
+    assert str(trace.bad[0]) == f"{path}:3: 3 fields, expected 7"
+    assert str(trace.bad[2]) == f"{path}:5: duration is 'nan', not a number"
+    assert all(str(bad).isprintable() for bad in trace.bad)
+
+
+def test_a_file_from_windows_is_read_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "60_job.csv"
+    text = OF_FORMAT["tiresias"].read_bytes()
+    path.write_bytes(b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n").upper().replace(b"VGG", b"vgg"))
+    log = tmp_path / "log"
+    log.write_bytes(b"\xef\xbb\xbf" + OF_FORMAT["philly-json"].read_bytes())
+    trace, plain = read_trace(path), read_trace(OF_FORMAT["tiresias"])
+
+    assert trace.format == "tiresias"
+    assert trace.bad == ()
+    assert (trace.job_id, trace.name) == (plain.job_id, plain.name)
+    assert (trace.duration_s == plain.duration_s).all()
+    assert columns(read_trace(log, "philly-json")) == columns(read_trace(OF_FORMAT["philly-json"]))
+
+
+def test_a_million_bad_lines_are_told_in_a_few(tmp_path: Path) -> None:
+    path = tmp_path / "many.csv"
+    header = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
+    path.write_text(header + "a,1,0,0,m,5,0\n" + "b,1,0\n" * 5000 + "c,1,0,0,m,0,0\n")
+    trace = read_trace(path)
+    summary = summarize(trace)
+
+    assert len(trace.bad) == SHOWN_PER_REASON + 2
+    assert reasons(trace) == {Reason.FIELDS: 5000, Reason.DURATION: 1}
+    assert summary.lines_left_out == 5001
+    assert [(kind.reason, kind.lines) for kind in summary.left_out] == [
+        ("wrong number of fields", 5000),
+        ("duration not above 0", 1),
+    ]
+    assert summary.left_out[0].examples[0] == f"{path}:3: 3 fields, expected 7"
+    assert len(summary.left_out[0].examples) == 3
+
+
+def test_a_broken_philly_log_is_read_up_to_the_break(tmp_path: Path) -> None:
+    job = json.loads(OF_FORMAT["philly-json"].read_text())[0]
+    path = tmp_path / "log"
+    path.write_text(f"[{json.dumps(job)},\n\n{{'status': broken}}, {json.dumps(job)}]")
+    trace = read_trace(path)
+
+    assert len(trace) == 1
+    assert reasons(trace) == {Reason.BROKEN: 1}
+    assert trace.bad[0].line == 3
+    assert "the rest is left out" in trace.bad[0].why
+    with pytest.raises(ConfigError, match="no job could be read"):
+        read_trace(SAMPLES / "hostile" / "philly_broken.json")
+
+
+@pytest.mark.parametrize(
+    "tail", ["[" * 100_000, '{"a":' * 100_000, '"' + "x" * 100_000, "9" * 5000]
+)
+def test_a_philly_log_that_nests_without_end_is_read_up_to_there(tail: str, tmp_path: Path) -> None:
+    job = json.loads(OF_FORMAT["philly-json"].read_text())[0]
+    path = tmp_path / "log"
+    path.write_text(f"[{json.dumps(job)}, {tail}")
+    trace = read_trace(path)
+
+    assert len(trace) == 1
+    assert reasons(trace) == {Reason.BROKEN: 1}
+
+
+def test_a_philly_log_longer_than_the_buffer_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = "slurm_dl.backends.traces.philly_json"
+    monkeypatch.setattr(f"{module}.MAX_OBJECT", 1500)
+    monkeypatch.setattr(f"{module}._CHUNK", 301)
+    job = json.loads(OF_FORMAT["philly-json"].read_text())[0]
+    jobs = [{**job, "jobid": f"jöb {i}"} for i in range(50)]
+    path = tmp_path / "log"
+    path.write_text(json.dumps(jobs, ensure_ascii=False, indent=1))
+    trace = read_trace(path)
+
+    assert trace.bad == ()
+    assert trace.job_id == tuple(j["jobid"] for j in jobs)
+
+
+def test_a_packed_file_may_not_unpack_without_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines_module, "MAX_UNPACKED_BYTES", 100_000)
+    header = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
+    path = tmp_path / "bomb.csv.gz"
+    path.write_bytes(gzip.compress(header.encode() + b"x" * 1_000_000))
+
+    with pytest.raises(ConfigError, match=r"bomb\.csv\.gz: more than"):
+        read_trace(path)
+
+
+def test_there_is_an_end_to_the_number_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gather_module, "MAX_JOBS", 59)
+
+    with pytest.raises(ConfigError, match=r"60_job\.csv:61: more than 59 jobs"):
+        read_trace(OF_FORMAT["tiresias"])
+
+
+# Any bytes, and back and forth.
+
+WORDS = st.sampled_from(
+    [
+        *("0", "1", "-1", "2.5", "nan", "inf", "1e999", "9" * 400, "", " ", "\0", '"', '""', "\r"),
+        *("COMPLETED", "Terminated", "CANCELLED by 5", "Unknown", "None", "gres/gpu=4", "gres/gpu"),
+        *("2017-10-09 07:01:55", "2017-13-09 07:01:55", "2026-03-02T09:00:00", "٣", "a\x1b[1m"),
+        *("0001-01-01 00:00:00", "9999-12-31 23:59:59", "job", "alexnet", "LM (batch size 5)"),
+    ]
+)
+HEADERS = {
+    "tiresias": "job_id,num_gpu,submit_time,duration,model_name,interval",
+    "muri": "job_id,num_gpu,submit_time,iterations,iteration_time,model_name",
+    "itp": "job_id,submission_time,duration,num_gpu,model_name",
+    "philly": "timestamp,duration,num_gpus,cluster",
+    "helios": "job_id,user,gpu_num,state,submit_time,duration",
+    "chronus": "job_id,user,num_gpu,submit_time,duration,expect_time_list",
+    "slurm_dl": "job_id,submit_s,duration_s,gpus,user,model,ending",
+    "sacct": "JobID|Submit|State|ElapsedRaw|AllocTRES|User|Account",
+    "synergy": "0,alexnet,0,5,1",
+    "gavel": "LM (batch size 5)\tc\t-s\t1\t100\t0\t1",
+}
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_no_fields_crash_a_reader(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    name = data.draw(st.sampled_from(sorted(HEADERS)))
+    header = HEADERS[name]
+    delimiter = next(d for d in "\t|," if d in header)
+    width = header.count(delimiter) + 1
+    rows = data.draw(st.lists(st.lists(WORDS, min_size=width - 1, max_size=width + 1), max_size=8))
+    path = tmp_path_factory.getbasetemp() / "fields"
+    path.write_text("\n".join([header, *(delimiter.join(row) for row in rows)]))
+
+    reads_or_refuses(path, name)
+
+
+@given(content=st.binary(max_size=300), name=st.sampled_from([None, *FORMATS]))
+@settings(max_examples=100, deadline=None)
+def test_no_bytes_crash_a_reader(
+    content: bytes, name: str | None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "bytes"
+    path.write_bytes(content)
+
+    reads_or_refuses(path, name)
+
+
+JSON = st.recursive(
+    WORDS | st.none() | st.integers() | st.floats(),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["status", "attempts", "detail", "gpus", "start_time", "end_time", "jobid", "user"]
+            ),
+            inner,
+            max_size=6,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@given(
+    change=st.dictionaries(
+        st.sampled_from(["status", "attempts", "jobid", "user", "submitted_time"]), JSON
+    )
+)
+@settings(max_examples=60, deadline=None)
+def test_no_json_crashes_the_philly_reader(
+    change: dict[str, object], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    job = json.loads(OF_FORMAT["philly-json"].read_text())[0]
+    path = tmp_path_factory.getbasetemp() / "json"
+    path.write_text(json.dumps([job | change]))
+
+    reads_or_refuses(path, "philly-json")
+
+
+def reads_or_refuses(path: Path, name: str | None) -> None:
+    """Read *path*: a sound trace, or an error made for people."""
+    try:
+        trace = read_trace(path, name)
+    except ConfigError as err:
+        assert str(err)  # noqa: PT017 - either outcome is right
+    else:
+        assert len(trace) > 0
+        assert all(job_id.isprintable() for job_id in trace.job_id)
+        assert all(user.isprintable() for user in trace.users)
+
+
+NAMES = st.text(st.characters(exclude_categories=["C", "Z"]), max_size=8)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    """Sound traces with odd names and numbers."""
+    ids = draw(st.lists(NAMES.filter(bool), min_size=1, max_size=6, unique=True))
+    count = len(ids)
+
+    def column(values: st.SearchStrategy[Any]) -> list[Any]:
+        return draw(st.lists(values, min_size=count, max_size=count))
+
+    users = tuple(draw(st.lists(NAMES, min_size=1, max_size=3, unique=True)))
+    models = tuple(draw(st.lists(NAMES.filter(bool), max_size=3, unique=True)))
+    return Trace(
+        name="drawn",
+        format="generated",
+        job_id=tuple(ids),
+        submit_s=np.array(sorted(column(st.floats(0, 1e11)))),
+        duration_s=np.array(column(st.floats(1e-9, 1e10))),
+        gpus=np.array(column(st.floats(1e-3, 1e6))),
+        user=np.array(column(st.integers(0, len(users) - 1)), dtype=np.int32),
+        model=np.array(column(st.integers(-1, len(models) - 1)), dtype=np.int32),
+        ending=np.array(column(st.sampled_from([0, 1, 2])), dtype=np.int8),
+        users=users,
+        models=models,
+    )
+
+
+@given(trace=traces())
+@settings(max_examples=60, deadline=None)
+def test_what_is_written_is_read_back_exactly(
+    trace: Trace, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "written.csv"
+    write_trace(trace, path)
+    back = read_trace(path)
+
+    assert back.bad == ()
+    assert back.format == "slurm_dl"
+    assert columns(back) == columns(trace)
+
+
+@pytest.mark.parametrize("name", ["tiresias", "muri", "philly-json", "helios", "pai", "sacct"])
+def test_a_read_trace_is_written_and_read_back_the_same(name: str, tmp_path: Path) -> None:
+    trace = read_trace(OF_FORMAT[name])
+    write_trace(trace, tmp_path / "written.csv")
+    back = read_trace(tmp_path / "written.csv")
+
+    assert columns(back) == columns(trace)
+    assert (back.users, back.models) == (trace.users, trace.models)
+
+
+def test_writing_where_nothing_can_be_written_is_the_users_fault(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be written: No such file"):
+        write_trace(read_trace(OF_FORMAT["tiresias"]), tmp_path / "none" / "trace.csv")
+
+
+def test_the_summary_agrees_with_the_file() -> None:
+    rows = dicts(OF_FORMAT["tiresias"])
+    summary = summarize(read_trace(OF_FORMAT["tiresias"]))
+    gpu_s = sum(int(r["num_gpu"]) * int(r["duration"]) for r in rows)
+    last_s = max(int(r["submit_time"]) for r in rows)
+
+    assert summary.jobs == 60
+    assert summary.gpu_hours == pytest.approx(gpu_s / 3600)
+    assert summary.span_s == last_s
+    assert summary.mean_gpus == pytest.approx(gpu_s / last_s)
+    assert dict(summary.jobs_by_gpus) == Counter(float(r["num_gpu"]) for r in rows)
+    assert (summary.users, summary.models) == (0, len({r["model_name"] for r in rows}))
+    assert summary.endings == (("completed", 60),)
+    assert summary.left_out == ()
+    assert (summary.duration_s[0], summary.duration_s[-1]) == (121, 1800)
+
+
+# The data that travel with the repository.
+
+
+def test_the_carried_oracles_belong_to_the_carried_traces() -> None:
+    oracles = ROOT / "tests" / "data" / "oracles"
+    runs = json.loads((oracles / "tiresias_runs.json").read_text())["runs"]
+    complete = [run for run in runs if run["complete"]]
+    carried = {p.stem for p in TRACES.glob("tiresias*/*.csv")}
+
+    assert {run["trace"] for run in complete} <= carried
+    for path in sorted((oracles / "tiresias_jobs").glob("*.csv")):
+        trace = path.name.split("__")[2]
+        jobs = {r["job_id"] for r in dicts(path)}
+        known = read_trace(next(TRACES.glob(f"tiresias*/{trace}.csv"))).job_id
+        assert jobs <= set(known), path.name
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "unit"),
+    [
+        ("muri_start_overhead_s", "overhead_s", "s"),
+        ("tacc_preemption_overhead_s", "quantiles_s", "s"),
+        ("tiresias_gpu_time_samples", "samples_gpu_s", "GPU-s"),
+    ],
+)
+def test_measured_tables_tell_where_they_are_from(name: str, key: str, unit: str) -> None:
+    folder = ROOT / "slurm_dl" / "backends" / "sim" / "measured"
+    table = json.loads((folder / f"{name}.json").read_text())
+
+    assert "@" in table["origin"]
+    assert table["licence"] in {"MIT", "Apache-2.0"}
+    assert table["unit"] == unit
+    assert table[key]
+
+
+def test_the_data_stay_small() -> None:
+    files = [p for p in TRACES.rglob("*") if p.is_file()]
+
+    assert sum(p.stat().st_size for p in files) < 9e6
+    for folder in {p.parent for p in files if p.suffix in {".csv", ".gz", ".trace"}}:
+        assert any("LICENSE" in p.name for up in (folder, folder.parent) for p in up.iterdir())

@@ -1,0 +1,95 @@
+"""Streams of cycles to compare engines on: each made by the daemon's own loop on some cluster.
+
+`STREAMS` names them. Whoever drives `run_cycle` on another kind of cluster adds a function that
+returns a `Stream`, and every test of "the engine is one" runs on it too.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from slurm_dl.backends.fake import FakeCluster, OnSignal
+from slurm_dl.backends.replay.recording import Setup
+from slurm_dl.engine.ledger import Change, Ledger, Memory
+from slurm_dl.engine.loop import Cycle, run_cycle
+from slurm_dl.engine.service import Service
+from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.model.contract import Contract
+from slurm_dl.model.ids import HandoverId
+from slurm_dl.policies.base import Policy
+from slurm_dl.policies.discrete_las import DiscreteLas
+
+
+class EmptyStore:
+    """A store that begins empty and is never read again."""
+
+    def load(self) -> Memory:
+        """Nothing."""
+        return Memory(Service.empty(), (), HandoverId(1), ())
+
+    def save(self, change: Change, /) -> None:
+        """Forget *change*: the ledger has it."""
+
+    def close(self) -> None:
+        """There is no file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """Cycles of one daemon from its first look on, every one of them acting, none refused."""
+
+    cycles: tuple[Cycle, ...]
+    policy: Policy
+    settings: Settings
+
+    @property
+    def setup(self) -> Setup:
+        """What its plans depend on besides the snapshots."""
+        return Setup.of(self.policy, self.settings)
+
+
+SETTINGS = Settings(
+    partitions=frozenset({"gpu"}),
+    preemption=Preemption(
+        min_quantum_s=8,
+        cooldown_s=15,
+        max_preemptions=4,
+        max_grace_s=60,
+        handover_timeout_s=80,
+        start_margin_s=12,
+        limit_reserve_s=0,
+    ),
+)
+POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0), promote_knob=2.0)
+
+
+def fake_cluster(cycles: int = 90) -> Stream:
+    """Three nodes of four GPUs, a job every twelve seconds for three minutes, then quiet."""
+    draw = random.Random(1)  # noqa: S311 - not a secret
+    cluster = FakeCluster(nodes=3, gpus=4)
+    ledger = Ledger(EmptyStore())
+    made = []
+    for number in range(cycles):
+        if number % 4 == 0 and number < 60:
+            _submit(cluster, draw)
+        made.append(run_cycle(cluster, ledger, POLICY, SETTINGS, clock=cluster.clock, acting=True))
+        assert not any(done.error for done in made[-1].done)
+        cluster.advance(3)
+    return Stream(tuple(made), POLICY, SETTINGS)
+
+
+def _submit(cluster: FakeCluster, draw: random.Random) -> None:
+    n_nodes = draw.choice([1, 1, 2, 3])
+    habits: list[OnSignal] = ["save", "save", "ignore", "finish"]
+    cluster.submit(
+        n_nodes * draw.choice([1, 2, 4]),
+        n_nodes=n_nodes,
+        work_s=draw.choice([6, 30, 90, 150]),
+        contract=Contract(grace_s=12.0) if draw.random() < 0.8 else None,
+        on_signal=draw.choice(habits),
+    )
+
+
+STREAMS: Mapping[str, Callable[[], Stream]] = {"fake cluster": fake_cluster}

@@ -1,0 +1,748 @@
+"""Recordings: what is kept comes back exactly, and the engine is one on all that is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import itertools
+import json
+import math
+import tracemalloc
+import types
+import typing
+from collections import Counter
+from collections.abc import Callable, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from build import observed, pending, snapshot
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from streams import STREAMS, EmptyStore, Stream, fake_cluster
+
+from slurm_dl.backends.codec import FormError, codec_of, from_plain, to_plain
+from slurm_dl.backends.replay import recording as recording_module
+from slurm_dl.backends.replay.anonymous import Anonymous
+from slurm_dl.backends.replay.cluster import ReplayCluster, ReplayOverError
+from slurm_dl.backends.replay.plans import differences, plan_bytes
+from slurm_dl.backends.replay.recording import Recorded, Recording, RecordingError, Setup, Writer
+from slurm_dl.engine.decide import decide
+from slurm_dl.engine.ledger import Ledger
+from slurm_dl.engine.loop import run_cycle
+from slurm_dl.model.contract import SIGNALS, Contract
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.handover import Handover
+from slurm_dl.model.jobs import JobState
+from slurm_dl.model.plan import Action, ClusterAction, LedgerAction, Plan
+from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.policies import registry
+from slurm_dl.policies.fifo import Fifo
+
+FUZZ = 100
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
+FLOATS = st.floats(allow_nan=False) | st.just(math.nan)
+WHOLE = st.integers(-(2**63), 2**63 - 1)
+ACTIONS = (*typing.get_args(ClusterAction), *typing.get_args(LedgerAction))
+
+
+# Any value of the model, from its types; written apart from the codec.
+
+
+def values(kind: Any, rows: int = 2) -> st.SearchStrategy[Any]:  # noqa: ANN401, PLR0911
+    """Values of the type *kind*; its columns have *rows* rows."""
+    while isinstance(kind, typing.NewType):
+        kind = kind.__supertype__
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind in SCALARS:
+        return SCALARS[kind]
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of(*(values(a, rows) for a in arguments))
+    if origin is typing.Literal:
+        return st.sampled_from(arguments)
+    if origin is np.ndarray:
+        dtype = np.dtype(typing.get_args(arguments[1])[0])
+        return npst.arrays(dtype, rows, elements=FLOATS if dtype.kind == "f" else None)
+    if origin is tuple:
+        return st.lists(values(arguments[0], rows), max_size=2).map(tuple)
+    if origin is frozenset:
+        return st.frozensets(values(arguments[0], rows), max_size=3)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return st.dictionaries(values(arguments[0]), values(arguments[1], rows), max_size=2)
+    if issubclass(kind, Enum):
+        return st.sampled_from(kind)
+    return fields_of(kind, rows)
+
+
+def fields_of(kind: type[Any], rows: int) -> st.SearchStrategy[Any]:
+    """Instances of a dataclass."""
+    hints = typing.get_type_hints(kind)
+    drawn = {f.name: values(hints[f.name], rows) for f in dataclasses.fields(kind)}
+    if kind is Contract:
+        drawn |= {"signal": st.sampled_from(SIGNALS), "grace_s": st.floats(0.1, 1e9)}
+    if kind is Handover:
+        for name in ("beneficiaries", "victims"):
+            drawn[name] = st.lists(
+                values(typing.get_args(hints[name])[0]), min_size=1, max_size=2
+            ).map(tuple)
+    if "name" in drawn and typing.get_origin(hints["name"]) is tuple:
+        drawn["name"] = st.lists(st.text(max_size=3), min_size=rows, max_size=rows).map(tuple)
+    return st.builds(kind, **drawn)
+
+
+SCALARS: Mapping[Any, st.SearchStrategy[Any]] = {
+    float: FLOATS,
+    int: WHOLE,
+    bool: st.booleans(),
+    str: st.text(max_size=4),
+    types.NoneType: st.none(),
+}
+
+
+def same(a: object, b: object) -> bool:
+    """Equal to the last bit; NaN equals NaN, 0.0 is not -0.0. Sets and mappings have no order."""
+    match a, b:
+        case (float(), int() | float()) | (int(), float()):  # A whole number where a float may be.
+            return float(a).hex() == float(b).hex()
+        case np.ndarray(), np.ndarray():
+            return (a.dtype, a.shape, a.tobytes()) == (b.dtype, b.shape, b.tobytes())
+        case (tuple(), tuple()):
+            return len(a) == len(b) and all(map(same, a, b))
+        case Mapping(), Mapping():
+            return a.keys() == b.keys() and all(same(v, b[k]) for k, v in a.items())
+    if dataclasses.is_dataclass(a) and type(a) is type(b):
+        names = [f.name for f in dataclasses.fields(a)]
+        return all(same(getattr(a, n), getattr(b, n)) for n in names)
+    return type(a) is type(b) and a == b
+
+
+def through_text(value: object, kind: type[Any]) -> Any:  # noqa: ANN401
+    """Write *value* into JSON text and read it back."""
+    return from_plain(json.loads(json.dumps(to_plain(value, kind), allow_nan=False)), kind)
+
+
+@given(st.integers(0, 3).flatmap(lambda rows: values(Snapshot, rows)))
+@settings(max_examples=25, deadline=None, suppress_health_check=SLOW)
+def test_every_snapshot_comes_back_exactly(snap: Snapshot) -> None:
+    """Every column, every number to the last bit, whatever fields the model has."""
+    assert same(through_text(snap, Snapshot), snap)
+
+
+@given(st.integers(0, 3).flatmap(lambda rows: values(Plan, rows)))
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+def test_every_plan_comes_back_exactly(plan: Plan) -> None:
+    """Every action of every kind; so its bytes are the same."""
+    again = through_text(plan, Plan)
+
+    assert same(again, plan)
+    assert plan_bytes(again) == plan_bytes(plan)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (3, 0), (2, 3), (0, 0)])
+def test_the_shape_of_a_matrix_comes_back(shape: tuple[int, int]) -> None:
+    """Also where it holds nothing."""
+    seen = dataclasses.replace(observed([]), node_in=np.ones(shape, dtype=np.bool_))
+
+    assert through_text(seen, type(seen)).node_in.shape == shape
+
+
+@given(st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=SLOW)
+def test_plans_are_equal_exactly_if_their_bytes_are(data: st.DataObject) -> None:
+    """Any one field of a plan or of an action, changed or not; the differences agree."""
+    plan: Plan = data.draw(values(Plan))
+    hints = typing.get_type_hints(Plan)
+    if plan.actions and data.draw(st.booleans()):
+        at = data.draw(st.integers(0, len(plan.actions) - 1))
+        action = plan.actions[at]
+        name = data.draw(st.sampled_from([f.name for f in dataclasses.fields(action)]))
+        value = data.draw(values(typing.get_type_hints(type(action))[name]))
+        changed = dataclasses.replace(action, **{name: value})
+        actions = (*plan.actions[:at], changed, *plan.actions[at + 1 :])
+        other = dataclasses.replace(plan, actions=actions)
+    else:
+        name = data.draw(st.sampled_from(sorted(hints)))
+        other = dataclasses.replace(plan, **{name: data.draw(values(hints[name]))})
+
+    equal = same(plan, other)
+
+    assert (plan_bytes(plan) == plan_bytes(other)) == equal
+    snap = snapshot(observed([pending(1), pending(2)]))
+    assert (not list(differences(plan, other, snap))) == equal
+
+
+PLAN = Plan(
+    tier=np.array([0, 1], dtype=np.int16),
+    rank=np.array([0, 1], dtype=np.int32),
+    key=np.array([0.1, 2.0]),
+    target=frozenset({3, 11, 200}),  # type: ignore[arg-type] # JobId is int
+    actions=(),
+    notes={2: "b", 11: "a"},  # type: ignore[dict-item]
+)
+
+
+def test_only_order_that_means_something_is_in_the_bytes() -> None:
+    """Not that of a set or a mapping, but that of actions."""
+    other = dataclasses.replace(
+        PLAN,
+        target=frozenset([200, 11, 3]),
+        notes=dict(reversed(PLAN.notes.items())),
+    )
+    assert plan_bytes(other) == plan_bytes(PLAN)
+
+    two = tuple(a for c in fake_cluster(30).cycles for a in c.plan.actions)[:2]
+    forth, back = (dataclasses.replace(PLAN, actions=a) for a in (two, two[::-1]))
+    assert plan_bytes(forth) != plan_bytes(back)
+
+
+@pytest.mark.parametrize("key", [math.nextafter(2.0, 3.0), -2.0, math.inf, math.nan])
+def test_a_float_counts_to_the_last_bit(key: float) -> None:
+    """One unit in the last place is a difference, and it is named."""
+    other = dataclasses.replace(PLAN, key=np.array([0.1, key]))
+
+    assert plan_bytes(other) != plan_bytes(PLAN)
+    [found] = differences(PLAN, other, snapshot(observed([pending(7), pending(8)])))
+    assert str(found).startswith("job 8: key: recorded 2.0, now ")
+
+
+def test_minus_zero_is_another_zero() -> None:
+    """Equal to Python, and not the same plan."""
+    zero, minus = (dataclasses.replace(PLAN, key=np.array([0.1, z])) for z in (0.0, -0.0))
+
+    assert plan_bytes(zero) != plan_bytes(minus)
+
+
+@pytest.mark.parametrize("kind", ACTIONS, ids=lambda kind: kind.__name__)
+def test_every_kind_of_action_has_its_name_in_the_bytes(kind: type[Action]) -> None:
+    """Two kinds with the same fields are not the same action."""
+    fields = {f.name for f in dataclasses.fields(kind)}
+    codec = codec_of(tuple[Action, ...])
+
+    with pytest.raises(FormError, match=r"0\.\w+: is missing"):
+        codec.read([{"is": kind.__name__}])
+    with pytest.raises(FormError, match=r"0\.is: one of .* was expected \(got text\)"):
+        codec.read([{"is": kind.__name__.lower(), **dict.fromkeys(fields)}])
+
+
+@pytest.mark.parametrize("kind", [object, complex, tuple[int, str], dict[float, int], int | str])
+def test_a_type_that_cannot_be_kept_is_refused(kind: object) -> None:
+    """When it is first met, not when a value of it is lost."""
+    with pytest.raises(TypeError, match="cannot be"):
+        codec_of(kind)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_every_policy_can_be_recorded(name: str) -> None:
+    """Its parameters come back as they were, through text."""
+    policy = registry.find(name)()
+    setup = Setup.of(policy, fake_cluster(1).settings)
+
+    written = json.loads(json.dumps(dict(setup.parameters)))
+
+    assert dataclasses.replace(setup, parameters=written).make() == policy
+
+
+# Files.
+
+
+@pytest.fixture(scope="module")
+def stream() -> Stream:
+    """Ninety cycles, shared because nothing changes them."""
+    return fake_cluster()
+
+
+def write(path: Path, stream: Stream) -> Path:
+    """A recording of *stream*."""
+    with Writer(path, stream.setup) as writer:
+        for cycle in stream.cycles:
+            writer.write(cycle.snapshot, cycle.plan)
+    return path
+
+
+def read(path: Path) -> list[Recorded]:
+    """All its cycles."""
+    with Recording(path) as recording:
+        return list(recording)
+
+
+def short(stream: Stream, cycles: int = 3) -> Stream:
+    """The busiest few cycles of it."""
+    return dataclasses.replace(stream, cycles=stream.cycles[20 : 20 + cycles])
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])
+def test_a_recording_comes_back(stream: Stream, tmp_path: Path, name: str) -> None:
+    """Snapshots, plans and what was in force; only its owner may read it."""
+    path = write(tmp_path / name, stream)
+
+    with Recording(path) as recording:
+        cycles = list(recording)
+
+    assert recording.cut_off == ""
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [c.line for c in cycles] == list(range(2, len(stream.cycles) + 2))
+    for recorded, cycle in zip(cycles, stream.cycles, strict=True):
+        assert same(recorded.snapshot, cycle.snapshot)
+        assert recorded.plan is not None
+        assert plan_bytes(recorded.plan) == plan_bytes(cycle.plan)
+        assert recorded.setup == stream.setup
+    assert (path.read_bytes()[:2] == b"\x1f\x8b") == name.endswith(".gz")
+
+
+def test_equal_recordings_are_equal_files(stream: Stream, tmp_path: Path) -> None:
+    """No time, name or chance is in them."""
+    one, two = (write(tmp_path / name, short(stream)) for name in ("a.gz", "b.gz"))
+
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_nothing_is_overwritten(stream: Stream, tmp_path: Path) -> None:
+    """A writer wants a new file, and follows no link to another one."""
+    there = tmp_path / "there"
+    there.write_text("precious", "utf-8")
+    (tmp_path / "link").symlink_to(there)
+
+    for name in ("there", "link"):
+        with pytest.raises(FileExistsError):
+            Writer(tmp_path / name, stream.setup)
+    assert there.read_text("utf-8") == "precious"
+
+
+def test_a_new_policy_holds_for_the_cycles_after_it(stream: Stream, tmp_path: Path) -> None:
+    """As after a reload of the daemon."""
+    path = tmp_path / "r.jsonl"
+    fifo = Setup.of(Fifo(), stream.settings)
+    with Writer(path, stream.setup) as writer:
+        writer.write(stream.cycles[0].snapshot)
+        writer.change(fifo)
+        writer.write(stream.cycles[1].snapshot)
+
+    first, second = read(path)
+
+    assert (first.setup, second.setup) == (stream.setup, fifo)
+    assert second.setup.make() == Fifo()
+    assert (first.plan, second.line) == (None, 4)
+
+
+def outcome(path: Path) -> tuple[int, str]:
+    """How many cycles can be read, and what is said of the rest; -1 if it is refused."""
+    try:
+        with Recording(path) as recording:
+            return len(list(recording)), recording.cut_off
+    except RecordingError as err:
+        return -1, str(err)
+
+
+@pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz"])
+def test_a_killed_writer_costs_one_line_at_most(stream: Stream, tmp_path: Path, name: str) -> None:
+    """Wherever the file ends, the whole lines before are used, and the loss is told."""
+    path = write(tmp_path / name, short(stream, 4))
+    whole = path.read_bytes()
+    ends = sorted({len(whole) * i // 40 for i in range(41)} | {len(whole) - 1})
+    counts = []
+    for end in ends:
+        path.write_bytes(whole[:end])
+        number, said = outcome(path)
+        counts.append(number)
+        if end < len(whole) - 1:
+            at_a_line_end = name == "r.jsonl" and whole[:end].endswith(b"\n")
+            assert said.startswith("" if at_a_line_end else f"{path}:{number + 2}: ")
+            assert bool(said) != at_a_line_end
+
+    assert counts == sorted(counts)
+    assert set(counts) == {-1, 0, 1, 2, 3, 4}
+
+
+def test_each_cycle_is_in_the_file_once_it_is_written(stream: Stream, tmp_path: Path) -> None:
+    """Compressed too: nothing waits in a buffer for a writer that may be killed."""
+    path = tmp_path / "r.gz"
+    with Writer(path, stream.setup) as writer:
+        for number, cycle in enumerate(stream.cycles[:3], start=1):
+            writer.write(cycle.snapshot, cycle.plan)
+            assert len(read(path)) == number
+            assert writer.size == path.stat().st_size
+
+
+def lines_of(stream: Stream, tmp_path: Path) -> list[bytes]:
+    """The lines of a short recording: header and two cycles."""
+    path = write(tmp_path / "lines", short(stream, 2))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.unlink()
+    return lines
+
+
+def edited(line: bytes, *place: str | int, value: object) -> bytes:
+    """*line* with another value at *place*."""
+    content = json.loads(line)
+    inner: Any = content
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = value
+    return json.dumps(content).encode() + b"\n"
+
+
+JOBS = ("snapshot", "seen", "jobs")
+HOSTILE: Mapping[str, tuple[int, Callable[[bytes], bytes], str]] = {
+    "empty": (1, lambda _: b"", "its first line is not whole"),
+    "not JSON at all": (1, lambda _: b"\x00\xff\xfe junk\n", "not JSON"),
+    "another JSON": (1, lambda _: b"[1]\n", "a JSON object was expected"),
+    "no header": (1, lambda _: b'{"snapshot":{}}\n', "not a recording"),
+    "format": (1, lambda b: edited(b, "recording", value=99), "format 1 was expected (got 99)"),
+    "no settings": (1, lambda b: edited(b, "setup", value={}), "setup: policy, parameters and"),
+    "settings": (
+        1,
+        lambda b: edited(b, "setup", "settings", "window", value="many"),
+        "setup.settings.window: a whole number of 64 bits was expected (got text)",
+    ),
+    "not JSON": (2, lambda b: b[:50] + b"\n", "not JSON"),
+    "blank": (2, lambda _: b"\n", "not JSON"),
+    "NaN": (2, lambda b: b.replace(b'"now_s":1', b'"now_s":NaN,"x":1'), "NaN is no JSON"),
+    "deep": (2, lambda _: b"[" * 200_000 + b"\n", "nested too deep"),
+    "long number": (2, lambda _: b"1" * 100_000 + b"\n", "not JSON"),
+    "no snapshot": (2, lambda _: b"{}\n", "a snapshot, with or without a plan"),
+    "more": (2, lambda b: edited(b, "extra", value=1), "a snapshot, with or without a plan"),
+    "unknown": (
+        2,
+        lambda b: edited(b, "snapshot", "wished", value=1),
+        "snapshot.wished: no such field",
+    ),
+    "text for a column": (
+        2,
+        lambda b: edited(b, *JOBS, "gpus", value="four"),
+        "snapshot.seen.jobs.gpus: a column (dtype, values) was expected (got text)",
+    ),
+    "objects": (
+        2,
+        lambda b: edited(b, *JOBS, "gpus", "dtype", value="O"),
+        "snapshot.seen.jobs.gpus.dtype: a type like float64 was expected (got object)",
+    ),
+    "huge elements": (
+        2,
+        lambda b: edited(b, *JOBS, "gpus", "dtype", value="f999999999"),
+        "snapshot.seen.jobs.gpus.dtype: ",
+    ),
+    "floats for ids": (
+        2,
+        lambda b: edited(b, *JOBS, "job_id", "values", 0, value=1.5),
+        "snapshot.seen.jobs.job_id.values: values like int64 were expected",
+    ),
+    "too large": (
+        2,
+        lambda b: edited(b, *JOBS, "state", "values", 0, value=300),
+        "snapshot.seen.jobs.state.values: ",
+    ),
+    "too large a float": (
+        2,
+        lambda b: edited(b, *JOBS, "gpus", "values", 0, value=12345).replace(b"12345", b"1e999"),
+        "snapshot.seen.jobs.gpus.values: a number is too large",
+    ),
+    "a word": (
+        2,
+        lambda b: edited(b, *JOBS, "gpus", "values", 0, value="Infinity"),
+        "snapshot.seen.jobs.gpus.values: numbers, or one of -inf, inf, nan",
+    ),
+    "lengths": (
+        2,
+        lambda b: edited(b, *JOBS, "gpus", "values", value=[]),
+        "snapshot.seen.jobs: job columns differ in length",
+    ),
+    "a ragged matrix": (
+        2,
+        lambda b: edited(b, "snapshot", "seen", "node_in", "values", value=[[True], []]),
+        "snapshot.seen.node_in.values: rows of one length",
+    ),
+    "no such state": (
+        2,
+        lambda b: edited(b, *JOBS, "state", "values", 0, value=99),
+        "snapshot.seen.jobs.state: no such state",
+    ),
+    "no such partition": (
+        2,
+        lambda b: edited(b, *JOBS, "partition", "values", 0, value=7),
+        "snapshot.seen.jobs.partition: no such partition",
+    ),
+    "a job twice": (
+        2,
+        lambda b: edited(b, *JOBS, "job_id", "values", 0, value=2),
+        "snapshot.seen.jobs.job_id: a job is listed twice",
+    ),
+    "a node that is not there": (
+        2,
+        lambda b: edited(b, "snapshot", "seen", "held", "node", "values", 0, value=77),
+        "snapshot.seen.held.node: no such row",
+    ),
+    "managed": (
+        2,
+        lambda b: edited(b, "snapshot", "managed", "values", value=[]),
+        "snapshot.managed: 1 values were expected",
+    ),
+    "no action of ours": (
+        2,
+        lambda b: edited(b, "plan", "actions", value=[{"is": "Reboot"}]),
+        "plan.actions.0.is: one of SetSiteFactor, ",
+    ),
+    "a plan of other jobs": (
+        2,
+        lambda b: edited(b, "plan", "rank", "values", value=[]),
+        "values were expected, one a job",
+    ),
+}
+
+
+@pytest.mark.parametrize("packed", [bytes, gzip.compress], ids=["plain", "gzip"])
+@pytest.mark.parametrize("case", HOSTILE.values(), ids=HOSTILE)
+def test_what_is_wrong_is_said_with_its_line(
+    stream: Stream,
+    tmp_path: Path,
+    case: tuple[int, Callable[[bytes], bytes], str],
+    packed: Callable[[bytes], bytes],
+) -> None:
+    """One sentence that begins with file and line; exit status 2, as for bad configuration."""
+    line, spoil, said = case
+    lines = lines_of(stream, tmp_path)
+    lines[line - 1] = spoil(lines[line - 1])
+    path = tmp_path / "bad"
+    content = b"".join(lines) if line > 1 else lines[0]
+    path.write_bytes(packed(content))
+
+    with pytest.raises(RecordingError) as caught:
+        read(path)
+
+    text = str(caught.value)
+    assert text.startswith(f"{path}:{line}: ")
+    assert said in text
+    assert len(text) < len(str(path)) + 400
+    assert len(text.splitlines()) == 1
+
+
+def test_what_cannot_be_opened(tmp_path: Path) -> None:
+    """The file is named; a pipe is not waited for."""
+    for path in (tmp_path / "none", tmp_path, Path("/dev/null")):
+        with pytest.raises(RecordingError, match=f"^{path}: n"):
+            Recording(path)
+
+
+def test_spoiled_compression_is_named(stream: Stream, tmp_path: Path) -> None:
+    """With the line that was being read."""
+    path = write(tmp_path / "r.gz", short(stream))
+    whole = bytearray(path.read_bytes())
+    whole[len(whole) // 2] ^= 0xFF
+    path.write_bytes(whole)
+
+    with pytest.raises(RecordingError, match=rf"^{path}:\d+: cannot be read"):
+        read(path)
+
+
+def test_a_small_file_cannot_fill_the_memory(
+    stream: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line is read no further than its limit, however small it was compressed."""
+    monkeypatch.setattr(recording_module, "MOST_LINE_BYTES", 2**20)
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(lines_of(stream, tmp_path)[0] + b" " * 2**25))
+    assert path.stat().st_size < 2**16
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(RecordingError, match=rf"^{path}:2: longer than 1 MiB$"):
+            read(path)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 2**23
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.integers(-2, 9)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.sampled_from(["inf", "nan", "", "x", "<f8", "O"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+
+
+def leaves(content: object, at: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    """Places of everything inside a JSON value."""
+    found: list[tuple[str | int, ...]] = [at] if at else []
+    if isinstance(content, dict):
+        found += [place for k, v in content.items() for place in leaves(v, (*at, k))]
+    if isinstance(content, list):
+        found += [place for i, v in enumerate(content) for place in leaves(v, (*at, i))]
+    return found
+
+
+@given(data=st.data())
+@settings(max_examples=FUZZ, deadline=None, suppress_health_check=SLOW)
+def test_whatever_is_written_into_a_recording_it_is_refused_or_decided(
+    stream: Stream, tmp_path: Path, data: st.DataObject
+) -> None:
+    """No value of any kind anywhere gets past the reader and breaks the decision."""
+    lines = lines_of(stream, tmp_path)
+    place = data.draw(st.sampled_from(leaves({"snapshot": json.loads(lines[1])["snapshot"]})))
+    lines[1] = edited(lines[1], *place, value=data.draw(JSON))
+    path = tmp_path / "fuzzed"
+    path.write_bytes(b"".join(lines))
+
+    number, said = outcome(path)
+
+    assert said.startswith("" if number >= 0 else f"{path}:2: ")
+    for cycle in read(path) if number >= 0 else ():
+        decide(cycle.snapshot, cycle.setup.make(), cycle.setup.settings)
+
+
+def test_a_policy_that_is_not_here(stream: Stream) -> None:
+    """Or that does not take what was recorded."""
+    setup = stream.setup
+
+    with pytest.raises(ConfigError, match="no policy 'none'"):
+        dataclasses.replace(setup, policy="none").make()
+    with pytest.raises(ConfigError, match="thresholds_gpu_s: a list was expected"):
+        dataclasses.replace(setup, parameters={"thresholds_gpu_s": 5}).make()
+
+
+# Names.
+
+
+def test_anonymous_recordings_hold_no_name(tmp_path: Path, stream: Stream) -> None:
+    """Neither of users nor of jobs, accounts, projects and nodes, wherever they stand."""
+    busy = next(c.snapshot for c in stream.cycles if c.snapshot.handovers)
+    texts = {
+        job_id: JobText(
+            label=str(job_id),
+            name="secretjob",
+            user=f"secretuser{job_id % 2}",
+            account="secretaccount",
+            qos="secretqos",
+            reason="Resources secretnode1",
+            nodes="secretnode[1-2]",
+        )
+        for job_id in busy.jobs.job_id.tolist()
+    }
+    secret = {n: f"secret{n}" for n in busy.seen.nodes.name}
+    nodes = dataclasses.replace(busy.seen.nodes, name=tuple(secret.values()))
+    handovers = tuple(
+        dataclasses.replace(h, nodes=tuple(secret[n] for n in h.nodes)) for h in busy.handovers
+    )
+    seen = dataclasses.replace(busy.seen, texts=texts, nodes=nodes)
+    named = dataclasses.replace(busy, seen=seen, handovers=handovers)
+    anonymous = Anonymous()
+    path = tmp_path / "r"
+    with Writer(path, stream.setup) as writer:
+        writer.write(anonymous(named))
+        writer.write(anonymous(named))
+
+    one, two = read(path)
+
+    assert b"secret" not in path.read_bytes()
+    assert b"1000" not in path.read_bytes().partition(b'"uid"')[2][:60]
+    assert same(one.snapshot, two.snapshot)
+    users = [one.snapshot.seen.texts[j].user for j in texts]
+    assert users == [f"user-{1 + i % 2}" for i in range(len(users))]
+    assert one.snapshot.handovers[0].nodes[0] in one.snapshot.seen.nodes.name
+    decided = [decide(s, stream.policy, stream.settings) for s in (named, one.snapshot)]
+    assert same(decided[0].rank, decided[1].rank)
+    assert decided[0].target == decided[1].target
+
+
+# The engine is one.
+
+
+@pytest.fixture(scope="module", params=list(STREAMS))
+def lived(request: pytest.FixtureRequest) -> Stream:
+    """Each stream that a loop of ours has made."""
+    return STREAMS[request.param]()
+
+
+@pytest.fixture
+def recorded(lived: Stream, tmp_path: Path) -> list[Recorded]:
+    """The same stream out of a file."""
+    return read(write(tmp_path / "stream.gz", lived))
+
+
+def test_the_stream_has_something_to_get_wrong(lived: Stream) -> None:
+    """Enough cycles, every kind of action, jobs that come to their end."""
+    kinds = Counter(type(a) for c in lived.cycles for a in c.plan.actions)
+    last = lived.cycles[-1].snapshot.jobs.state
+
+    assert len(lived.cycles) >= 60
+    assert set(kinds) == set(ACTIONS)
+    assert sum(bool(c.snapshot.handovers) for c in lived.cycles) >= 5
+    assert (last == JobState.COMPLETED).sum() >= 5
+
+
+def test_each_recorded_snapshot_gives_the_plan_the_loop_made(
+    lived: Stream, recorded: list[Recorded]
+) -> None:
+    """Byte for byte, with the policy and the limits out of the file."""
+    for cycle, kept in zip(lived.cycles, recorded, strict=True):
+        plan = decide(kept.snapshot, kept.setup.make(), kept.setup.settings)
+
+        assert plan_bytes(plan) == plan_bytes(cycle.plan), kept.line
+
+
+def test_the_loop_on_what_was_seen_plans_the_same_again(
+    lived: Stream, recorded: list[Recorded]
+) -> None:
+    """From an empty ledger: it grows as it grew then, and the same is told to the cluster."""
+    cluster = ReplayCluster(kept.snapshot.seen for kept in recorded)
+    ledger = Ledger(EmptyStore())
+    setup = recorded[0].setup
+    policy = setup.make()
+    for cycle in lived.cycles:
+        again = run_cycle(cluster, ledger, policy, setup.settings, clock=cluster.clock, acting=True)
+
+        assert same(again.snapshot, cycle.snapshot)
+        assert plan_bytes(again.plan) == plan_bytes(cycle.plan)
+    told = [d.action for c in lived.cycles for d in c.done if isinstance(d.action, ClusterAction)]
+    assert [action for _, action in cluster.applied] == told
+    with pytest.raises(ReplayOverError):
+        cluster.observe()
+
+
+def changed_parameters(stream: Stream) -> dict[str, Any]:
+    """Each parameter of the policy with another value it takes."""
+    parameters = dict(stream.setup.parameters)
+    other: dict[str, Any] = {}
+    for name, value in parameters.items():
+        if isinstance(value, float):
+            other[name] = value + 0.5
+        elif isinstance(value, list):
+            other[name] = [typing.cast("float", v) * 1.01 for v in value]
+    return other
+
+
+def test_another_parameter_makes_other_plans(lived: Stream, recorded: list[Recorded]) -> None:
+    """So the tests above can fail: every parameter shows in some plan."""
+    changes = changed_parameters(lived)
+    assert changes
+    for name, value in changes.items():
+        parameters = {**lived.setup.parameters, name: value}
+        policy = dataclasses.replace(lived.setup, parameters=parameters).make()
+        plans = [decide(kept.snapshot, policy, kept.setup.settings) for kept in recorded]
+
+        assert any(
+            plan_bytes(plan) != plan_bytes(cycle.plan)
+            for plan, cycle in zip(plans, lived.cycles, strict=True)
+        ), name
+
+
+def test_a_ledger_that_forgets_makes_other_plans(lived: Stream, recorded: list[Recorded]) -> None:
+    """What is remembered matters: with a new ledger in the middle the plans are others."""
+    half = len(recorded) // 3
+    cluster = ReplayCluster(kept.snapshot.seen for kept in recorded[half:])
+    ledger = Ledger(EmptyStore())
+    again = [
+        run_cycle(cluster, ledger, lived.policy, lived.settings, clock=cluster.clock, acting=True)
+        for _ in recorded[half:]
+    ]
+
+    assert [plan_bytes(c.plan) for c in again] != [
+        plan_bytes(c.plan) for c in itertools.islice(lived.cycles, half, None)
+    ]
