@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from slurm_dl.apps.sim import replay as sim_replay
 from slurm_dl.apps.sim.follow import Follower
 from slurm_dl.apps.sim.record import record_command
 from slurm_dl.apps.sim.replay import replay_command
-from slurm_dl.backends.replay.recording import Recorded, Recording, Setup, Writer
+from slurm_dl.backends.replay.recording import Recorded, Recording, RecordingError, Setup, Writer
 from slurm_dl.model.plan import SetSiteFactor
 from slurm_dl.policies.fifo import Fifo
 
@@ -456,6 +455,15 @@ def test_an_anonymous_recording_of_a_daemon(reading: Schedd, tmp_path: Path) -> 
     assert called(replay_command, out, "--diff").exit_code == 0
 
 
+def _has_a_cycle(path: Path) -> bool:
+    """Whether a recording under way has its first cycle whole."""
+    try:
+        with Recording(path) as recording:
+            return any(True for _ in recording)
+    except RecordingError:
+        return False
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_recording_with_a_whole_file(
     reading: Schedd, tmp_path: Path, eventually: Callable[..., object], number: signal.Signals
@@ -463,8 +471,9 @@ def test_a_signal_ends_the_recording_with_a_whole_file(
     """Status 0, and the sum is told."""
     out = tmp_path / "r.jsonl.gz"
     code = (
-        "from slurm_dl.apps.commandline import run; from slurm_dl.apps.sim.record import record; "
-        "run(record, 'dlsim')"
+        "from slurm_dl.apps.commandline import run; "
+        "from slurm_dl.apps.sim.record import record_command; "
+        "run(record_command, 'dlsim')"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, "--socket", str(reading.socket), "--out", str(out)],
@@ -473,8 +482,7 @@ def test_a_signal_ends_the_recording_with_a_whole_file(
         text=True,
     )
     try:
-        eventually(lambda: out.exists() and out.stat().st_size > 0, within_s=30, every_s=0.05)
-        time.sleep(0.2)
+        eventually(lambda: _has_a_cycle(out), within_s=30, every_s=0.05)
         process.send_signal(number)
         said, wrong = process.communicate(timeout=30)
     finally:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import yaml
 
 from slurm_dl.model.errors import ConfigError
 
@@ -27,31 +26,36 @@ def trace_argument(command: F) -> F:
     return argument(option(command))
 
 
+def cluster_option(*, required: bool = True) -> Callable[[F], F]:
+    """``--cluster``."""
+    return click.option(
+        "--cluster",
+        "cluster",
+        metavar="NODESxGPUS",
+        required=required,
+        help="The cluster: 8x8 is 8 nodes of 8 GPUs; groups are joined by commas, and a type "
+        "may follow: 4x8:v100,2x4:k80.",
+    )
+
+
+def costs_option(command: F) -> F:
+    """``--costs``."""
+    option = click.option(
+        "--costs",
+        metavar="none|slurm|muri|FILE",
+        help="What starting and stopping cost. none: nothing, as in most papers. slurm: what "
+        "a real Slurm under dlschedd costs. muri: Muri's start overhead at every event. FILE: "
+        "a table. Not given: what the preset has.",
+    )
+    return option(command)
+
+
 def cluster_options(command: F) -> F:
     """``--cluster``, ``--costs`` and ``--seed``."""
-    options = (
-        click.option(
-            "--cluster",
-            "cluster",
-            metavar="NODESxGPUS",
-            required=True,
-            help="The cluster: 8x8 is 8 nodes of 8 GPUs; groups are joined by commas, and a type "
-            "may follow: 4x8:v100,2x4:k80.",
-        ),
-        click.option(
-            "--costs",
-            metavar="none|slurm|muri|FILE",
-            help="What starting and stopping cost. none: nothing, as in most papers. slurm: what "
-            "a real Slurm under dlschedd costs. muri: Muri's start overhead at every event. FILE: "
-            "a table. Not given: what the preset has.",
-        ),
-        click.option(
-            "--seed", type=click.IntRange(min=0), default=0, help="Seed of all that is drawn."
-        ),
+    seed = click.option(
+        "--seed", type=click.IntRange(min=0), default=0, help="Seed of all that is drawn."
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return cluster_option()(costs_option(seed(command)))
 
 
 def read_value(text: str) -> object:
@@ -60,6 +64,8 @@ def read_value(text: str) -> object:
     Raises:
         ConfigError: It is no value.
     """
+    import yaml  # noqa: PLC0415 - only where there is a parameter to read
+
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as err:
