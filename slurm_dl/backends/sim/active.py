@@ -39,7 +39,7 @@ _LIVE: dict[str, npt.DTypeLike] = {
     "place": np.float64,
     "left_s": np.float64,
     # What only the simulation knows.
-    "end_s": np.float64,
+    "done_s": np.float64,
     "running": np.bool_,
     "ran_before_s": np.float64,
     "work_s": np.float64,
@@ -55,6 +55,7 @@ _SAME: dict[str, tuple[npt.DTypeLike, float]] = {
     "gpu_type": (np.int16, -1),
     "cpus": (np.int32, 1),
     "mem_mb": (np.int64, 0),
+    "end_s": (np.float64, 0),
     "limit_s": (np.float64, np.inf),
     "priority": (np.int64, 1),
     "requeueable": (np.bool_, 1),
@@ -76,7 +77,7 @@ class Active:
     Attributes are the columns of `_LIVE`, each ``(n,)`` and writable here; a snapshot's are not.
 
     Attributes:
-        end_s: When a running job will be done, seconds; inf for others.
+        done_s: When a running job will be done, seconds; inf for others.
         ran_before_s: Seconds it ran before the run under way.
         work_s: Seconds of work it had left when its present stretch began.
         lag_s: Seconds of that stretch that make no progress.
@@ -98,7 +99,7 @@ class Active:
     tier: npt.NDArray[np.int16]
     place: npt.NDArray[np.float64]
     left_s: npt.NDArray[np.float64]
-    end_s: npt.NDArray[np.float64]
+    done_s: npt.NDArray[np.float64]
     running: Bool
     ran_before_s: npt.NDArray[np.float64]
     work_s: npt.NDArray[np.float64]
@@ -150,14 +151,14 @@ class Active:
         for name in ("left_s", "work_s"):
             whole[name][new] = trace.duration_s[first:last]
         whole["tier"][new] = -1
-        whole["end_s"][new] = np.inf
+        whole["done_s"][new] = np.inf
         self._look()
 
     def remove(self, rows: Rows) -> None:
         """Let go of jobs that are done; their rows are given up later."""
         self.state[rows] = COMPLETED
         self.running[rows] = False
-        self.end_s[rows] = np.inf
+        self.done_s[rows] = np.inf
         self._gone += len(rows)
 
     def snapshot(self, now_s: float) -> Snapshot:

@@ -168,11 +168,11 @@ class IdealCluster:
         )
 
     def _next_end_s(self) -> float:
-        return float(self._jobs.end_s.min(initial=math.inf))
+        return float(self._jobs.done_s.min(initial=math.inf))
 
     def _complete(self) -> None:
         jobs = self._jobs
-        done = (jobs.end_s <= self._now_s).nonzero()[0]
+        done = (jobs.done_s <= self._now_s).nonzero()[0]
         if len(done):
             rows = jobs.job_id[done]
             self._end_stretch(done)
@@ -230,7 +230,7 @@ class IdealCluster:
         jobs, now_s = self._jobs, self._now_s
         jobs.ran_s[:] = jobs.ran_before_s + (now_s - jobs.start_s) * jobs.running
         np.multiply(jobs.ran_s, jobs.gpus, out=jobs.attained_gpu_s)
-        jobs.left_s[:] = np.where(jobs.running, jobs.end_s - now_s, jobs.work_s)
+        jobs.left_s[:] = np.where(jobs.running, jobs.done_s - now_s, jobs.work_s)
 
     def _promote(self, rows: Rows) -> None:
         jobs = self._jobs
@@ -260,7 +260,7 @@ class IdealCluster:
         jobs.running[rows] = False
         jobs.state[rows] = PENDING
         jobs.start_s[rows] = 0
-        jobs.end_s[rows] = math.inf
+        jobs.done_s[rows] = math.inf
         jobs.restarts[rows] += 1
         jobs.waiting_since_s[rows] = self._now_s
 
@@ -268,7 +268,7 @@ class IdealCluster:
         jobs = self._jobs
         jobs.since_s[rows] = self._now_s
         jobs.lag_s[rows] = lag_s
-        jobs.end_s[rows] = self._now_s + lag_s + jobs.work_s[rows]
+        jobs.done_s[rows] = self._now_s + lag_s + jobs.work_s[rows]
 
     def _end_stretch(self, rows: Rows) -> None:
         """Book the progress of running jobs since their stretch began, and what was lost."""

@@ -1,0 +1,97 @@
+"""The engine is one: what the simulator does is what the daemon's decision says.
+
+At every decision of an ideal simulation the snapshot is written down as the daemon would write
+it, read back, and given to the daemon's own `decide`, with every job opted in and no limits: the
+jobs it wants to hold GPUs must be those that the simulator let run.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from slurm_dl.apps import snapshot_file
+from slurm_dl.apps.sim import experiment
+from slurm_dl.backends.sim import presets
+from slurm_dl.backends.sim.costs import NoCosts
+from slurm_dl.backends.sim.ideal import IdealCluster
+from slurm_dl.backends.sim.shape import parse_shape
+from slurm_dl.backends.traces.registry import read_trace
+from slurm_dl.engine.decide import decide
+from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.model.contract import Claim, Contract
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import RUNNING
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.trace import Trace
+from slurm_dl.policies import registry
+
+ITP10 = Path(__file__).parents[2] / "traces/tiresias-derived/itp10.csv"
+FREE = Settings(
+    partitions=frozenset({"gpu"}),
+    preemption=Preemption(
+        min_quantum_s=0.0, cooldown_s=0.0, max_preemptions=10**9, limit_reserve_s=0.0
+    ),
+)
+
+
+class Watched(IdealCluster):
+    """An ideal cluster that remembers what it looked like, and what ran afterwards."""
+
+    taken: list[tuple[str, frozenset[int]]]
+
+    def _decide(self) -> None:
+        if not self._jobs.alive:
+            super()._decide()
+            return
+        self._account()
+        before = json.dumps(snapshot_file.encode(self._jobs.snapshot(self._now_s)))
+        super()._decide()
+        ran = frozenset(self._jobs.job_id[self._jobs.running].tolist())
+        self.taken.append((before, ran))
+
+
+def opted_in(snap: Snapshot) -> Snapshot:
+    claims = {JobId(j): Claim(contract=Contract()) for j in snap.jobs.job_id.tolist()}
+    return dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, claims=claims))
+
+
+def first_jobs(trace: Trace, n: int) -> Trace:
+    columns = {
+        f.name: getattr(trace, f.name)[:n]
+        for f in dataclasses.fields(trace)
+        if isinstance(getattr(trace, f.name), np.ndarray)
+    }
+    return dataclasses.replace(trace, job_id=trace.job_id[:n], **columns)
+
+
+@pytest.mark.parametrize("name", sorted(registry.POLICIES))
+def test_the_daemon_wants_what_the_simulator_does(name: str) -> None:
+    """For every policy, at every decision."""
+    trace = first_jobs(read_trace(ITP10), 130)
+    chosen = experiment.choose(experiment.Wish(policy=name, preset="none"), trace)
+    simulation = Watched(
+        trace=trace,
+        shape=parse_shape("2x8"),
+        policy=chosen.made,
+        costs=NoCosts(),
+        clockwork=presets.find("tiresias-corrected").clockwork,
+        seed=0,
+    )
+    simulation.taken = []
+    simulation.run()
+
+    changes = 0
+    for before, ran in simulation.taken:
+        snap = opted_in(snapshot_file.decode(json.loads(before)))
+        plan = decide(snap, chosen.made, FREE)
+        assert plan.target == ran
+        was = snap.jobs.job_id[snap.jobs.state == RUNNING].tolist()
+        changes += bool(set(was) - plan.target)
+    assert len(simulation.taken) > 200
+    if chosen.made.preempts != "never":
+        assert changes > 0, "nothing was ever preempted: the test proves nothing"
