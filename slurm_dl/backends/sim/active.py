@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.backends.sim.shape import ClusterShape
-from slurm_dl.model.jobs import COMPLETED, Bool, Jobs
+from slurm_dl.model.jobs import COMPLETED, F64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.snapshot import Observed, Remembered, Snapshot
 from slurm_dl.model.trace import Trace
@@ -106,8 +106,9 @@ class Active:
     lag_s: npt.NDArray[np.float64]
     since_s: npt.NDArray[np.float64]
 
-    def __init__(self, trace: Trace, shape: ClusterShape) -> None:
+    def __init__(self, trace: Trace, shape: ClusterShape, work_s: F64) -> None:
         self._trace = trace
+        self._trace_work_s = work_s
         self._nodes = shape.nodes()
         self._gpu_types = shape.gpu_types
         self._node_in = np.ones((1, len(self._nodes)), dtype=np.bool_)
@@ -149,7 +150,7 @@ class Active:
         for name in ("submit_s", "waiting_since_s"):
             whole[name][new] = trace.submit_s[first:last]
         for name in ("left_s", "work_s"):
-            whole[name][new] = trace.duration_s[first:last]
+            whole[name][new] = self._trace_work_s[first:last]
         whole["tier"][new] = -1
         whole["done_s"][new] = np.inf
         self._look()

@@ -94,7 +94,7 @@ class IdealCluster:
         self._costs = costs
         self._clockwork = clockwork
         self._random = np.random.default_rng(seed)
-        self._jobs = Active(trace, shape)
+        self._jobs = Active(trace, shape, trace.duration_s * costs.slowdown)
         self._arrived = 0
         self._submits = [*trace.submit_s.tolist(), math.inf]
         self._zero_s = self._submits[0]
@@ -151,7 +151,7 @@ class IdealCluster:
                 end_s=self._end_s,
                 alone_s=trace.duration_s,
                 service_gpu_s=self._service_gpu_s,
-                lost_gpu_s={"restart": self._lost_gpu_s},
+                lost_gpu_s=self._losses(),
                 preemptions=self._preemptions,
                 promotions=self._promotions,
                 success=~np.isnan(self._end_s) & (trace.ending == Ending.COMPLETED),
@@ -167,6 +167,13 @@ class IdealCluster:
             now_s=self._now_s,
         )
 
+    def _losses(self) -> dict[str, F64]:
+        causes = {"restart": self._lost_gpu_s}
+        if self._costs.slowdown > 1:
+            slower_s = self._trace.duration_s * (self._costs.slowdown - 1)
+            causes["slowdown"] = np.where(np.isnan(self._end_s), 0.0, slower_s * self._trace.gpus)
+        return causes
+
     def _next_end_s(self) -> float:
         return float(self._jobs.done_s.min(initial=math.inf))
 
@@ -175,7 +182,7 @@ class IdealCluster:
         done = (jobs.done_s <= self._now_s).nonzero()[0]
         if len(done):
             rows = jobs.job_id[done]
-            self._end_stretch(done)
+            self._book_losses(done, self._now_s - jobs.since_s[done] - jobs.work_s[done])
             self._close_runs(done)
             self._end_s[rows] = self._now_s
             jobs.remove(done)
@@ -195,6 +202,8 @@ class IdealCluster:
             self._wake_s = math.inf
             return
         self._decisions += 1
+        if self._costs.at_every_event:
+            self._charge_all()
         self._account()
         snap = jobs.snapshot(now_s)
         intent = intend(snap, self._policy)
@@ -207,8 +216,6 @@ class IdealCluster:
         wanted = np.zeros(len(jobs), dtype=np.bool_)
         wanted[intent.target] = True
         changes = (wanted != jobs.running).nonzero()[0]
-        if self._costs.at_every_event:
-            self._charge_all()
         if len(changes):
             starts = wanted[changes]
             self._stop(changes[~starts])
@@ -268,7 +275,8 @@ class IdealCluster:
         jobs = self._jobs
         jobs.since_s[rows] = self._now_s
         jobs.lag_s[rows] = lag_s
-        jobs.done_s[rows] = self._now_s + lag_s + jobs.work_s[rows]
+        foreseen_s = 0.0 if self._costs.at_every_event else lag_s
+        jobs.done_s[rows] = self._now_s + foreseen_s + jobs.work_s[rows]
 
     def _end_stretch(self, rows: Rows) -> None:
         """Book the progress of running jobs since their stretch began, and what was lost."""
@@ -276,6 +284,10 @@ class IdealCluster:
         passed_s = self._now_s - jobs.since_s[rows]
         lost_s = np.minimum(jobs.lag_s[rows], passed_s)
         jobs.work_s[rows] -= passed_s - lost_s
+        self._book_losses(rows, lost_s)
+
+    def _book_losses(self, rows: Rows, lost_s: F64) -> None:
+        jobs = self._jobs
         self._lost_gpu_s[jobs.job_id[rows]] += lost_s * jobs.gpus[rows]
 
     def _close_runs(self, rows: Rows) -> None:
