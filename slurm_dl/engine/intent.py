@@ -8,6 +8,7 @@ Hot path of the simulator: a few NumPy calls over the live jobs, whatever their 
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.jobs import COMPLETING, F64, I32, NOT_HELD, PENDING, Bool
+from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Policy
 
@@ -69,7 +71,8 @@ def checked(order: Order, policy: Policy, n: int) -> Order:
     if shapes != {(n,)}:
         msg = f"policy {policy.name}: columns of shapes {shapes} for {n} jobs"
         raise ValueError(msg)
-    if n and not (order.tier.min() >= 0 and order.tier.max() < order.tiers):
+    # A negative tier is a very large one without its sign.
+    if n and order.tier.view(np.uint16).max() >= order.tiers:
         msg = f"policy {policy.name}: tiers outside 0 to {order.tiers - 1}"
         raise ValueError(msg)
     if n and math.isnan(order.key.min()):
@@ -97,15 +100,8 @@ def rank_jobs(snap: Snapshot, order: Order, policy: Policy) -> Rows:
         order.key[rows],
         tier,
     ]
-    # Jobs mostly stand in the order of their ids and submissions already.
-    while len(keys) > 1 and _is_sorted(keys[0]):
-        del keys[0]
     ranked: Rows = rows[np.lexsort(keys)]
     return ranked
-
-
-def _is_sorted(column: npt.NDArray[Any]) -> bool:
-    return bool((column[1:] >= column[:-1]).all())
 
 
 def choose_target(snap: Snapshot, ranked: Rows, pinned: Rows, *, skips: bool) -> Rows:
@@ -119,22 +115,26 @@ def choose_target(snap: Snapshot, ranked: Rows, pinned: Rows, *, skips: bool) ->
         pinned: Running jobs that cannot be moved; they are in whatever their rank.
         skips: Whether jobs behind one that does not fit are served.
     """
-    jobs, nodes = snap.jobs, snap.seen.nodes
+    jobs = snap.jobs
     # Jobs without GPUs take no part; held ones and those over a limit cannot be started.
-    may = (jobs.gpus[ranked] > 0) & (
-        (jobs.state[ranked] != PENDING) | (jobs.held[ranked] == NOT_HELD)
-    )
-    rows = ranked[may]
+    rows = ranked
+    if jobs.held.any() or jobs.gpus.min(initial=1.0) <= 0:
+        apart = (jobs.gpus <= 0) | ((jobs.held != NOT_HELD) & (jobs.state == PENDING))
+        rows = ranked[~apart[ranked]]
     if len(pinned):
         rows = np.concatenate([pinned, rows[~np.isin(rows, pinned)]])
     wants = jobs.gpus[rows]
-    room = float(nodes.gpus @ nodes.up)
     if len(snap.seen.gpu_types) > 1 and (jobs.gpu_type[rows] >= 0).any():
         served = _serve_typed(snap, rows, len(pinned), skips=skips)
     else:
-        served = serve(wants, room, skips=skips)
+        served = serve(wants, _gpus_up(snap.seen.nodes), skips=skips)
     target: Rows = rows[served]
     return target
+
+
+@functools.lru_cache(maxsize=4)
+def _gpus_up(nodes: Nodes) -> float:
+    return float(nodes.gpus[nodes.up].sum())
 
 
 def serve(wants: F64, room: float, *, skips: bool) -> Bool:

@@ -17,10 +17,13 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Preempts
+
+Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +78,12 @@ class DiscreteLas:
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
         """The next demotion, or promotion; see `Policy`."""
-        edges = edges_of(self.thresholds_gpu_s)[order.tier]
-        left = edges - np.where(order.promote, 0.0, self.service(snap))
-        change_s = first_to_sink(snap, running=running, left=left, rate=self.rate(snap))
+        rows = running.nonzero()[0]
+        change_s = first_to_sink(
+            snap,
+            left=self.left_in_queue(snap, order, rows),
+            rate=self.rate(snap)[rows],
+        )
         if self.promote_knob > 0:
             starves_s = self._starves_at(snap)[~order.promote & ~running]
             change_s = min(change_s, float(starves_s.min(initial=np.inf)))
@@ -89,6 +95,13 @@ class DiscreteLas:
         if self.dimensions == 1:
             return memory.ran_s - memory.forgiven_ran_s
         return memory.attained_gpu_s - memory.forgiven_gpu_s
+
+    def left_in_queue(self, snap: Snapshot, order: Order, rows: Rows) -> F64:
+        """``(len(rows),)`` service until the jobs at *rows* sink; inf in the last queue."""
+        had = self.service(snap)[rows]
+        had[order.promote[rows]] = 0
+        left: F64 = edges_of(self.thresholds_gpu_s)[order.tier[rows]] - had
+        return left
 
     def rate(self, snap: Snapshot) -> F64:
         """``(n,)`` service that a second of running adds."""
@@ -113,9 +126,9 @@ def edges_of(thresholds: tuple[float, ...]) -> F64:
     return edges
 
 
-def first_to_sink(snap: Snapshot, *, running: Bool, left: F64, rate: F64) -> float:
-    """When the first of the *running* jobs has received what is *left* of its queue, at *rate*."""
-    going = running & (rate > 0) & (left > 0)
+def first_to_sink(snap: Snapshot, *, left: F64, rate: F64) -> float:
+    """When the first of some running jobs has received what is *left* of its queue, at *rate*."""
+    going = (left > 0) & (rate > 0)
     ahead_s = left[going] / rate[going]
     return snap.now_s + float(ahead_s.min(initial=np.inf))
 

@@ -63,15 +63,14 @@ class ListLas(DiscreteLas):
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
         """The next demotion or promotion; see `Policy`."""
-        memory = snap.memory
-        edges = edges_of(self.thresholds_gpu_s)[order.tier]
+        rows = running.nonzero()[0]
+        left, rate = self.left_in_queue(snap, order, rows), self.rate(snap)[rows]
         if self.late_demotion:
-            executed_s = np.where(order.promote, 0.0, memory.ran_s - memory.forgiven_ran_s)
-            left_s = np.floor((edges - executed_s) / self.rate(snap))
-            change_s = first_to_sink(snap, running=running, left=left_s, rate=np.ones(len(left_s)))
-        else:
-            left = edges - np.where(order.promote, 0.0, self.service(snap))
-            change_s = first_to_sink(snap, running=running, left=left, rate=self.rate(snap))
+            executed_s = (snap.memory.ran_s - snap.memory.forgiven_ran_s)[rows]
+            executed_s[order.promote[rows]] = 0
+            edges = edges_of(self.thresholds_gpu_s)[order.tier[rows]]
+            left, rate = np.floor((edges - executed_s) / rate), np.ones(len(rows))
+        change_s = first_to_sink(snap, left=left, rate=rate)
         if self.promote_knob > 0:
             starves_s = self._starves_in_queue_at(snap, order.tier)[~order.promote & ~running]
             starves_s = starves_s[starves_s > snap.now_s]

@@ -122,6 +122,7 @@ class Active:
         )
         self._whole: dict[str, npt.NDArray[Any]] = {}
         self._same: dict[str, npt.NDArray[Any]] = {}
+        self._locked: dict[str, npt.NDArray[Any]] = {}
         self._n = 0
         self._gone = 0
         self._reserve(64)
@@ -187,7 +188,9 @@ class Active:
             self._whole[name] = column
         for name, (dtype, value) in _SAME.items():
             self._same[name] = np.full(size, value, dtype=dtype)
-            self._same[name].setflags(write=False)
+        for name, column in {**self._whole, **self._same}.items():
+            self._locked[name] = column.view()
+            self._locked[name].setflags(write=False)
         self._look()
 
     def _drop_gone(self) -> None:
@@ -204,9 +207,7 @@ class Active:
         seen = {}
         for name, column in self._whole.items():
             setattr(self, name, column[:n])
-            seen[name] = column[:n]
-            seen[name].setflags(write=False)
-        for name, column in self._same.items():
+        for name, column in self._locked.items():
             seen[name] = column[:n]
         for name, source in _ELSEWHERE.items():
             seen[name] = seen[source]
