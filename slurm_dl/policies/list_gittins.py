@@ -29,6 +29,7 @@ class ListGittins(ListLas):
         promote_knob: Not used here: the simulator promotes nobody under this policy.
         dimensions: 2: service is GPUs x seconds. 1: seconds alone.
         late_demotion: See `ListLas`.
+        demotion_step_s: See `ListLas`.
         sizes_gpu_s: Sizes of finished jobs, GPU-seconds; one at least.
         quantum_gpu_s: Service over which the chance of finishing is taken, GPU-seconds.
     """

@@ -18,10 +18,13 @@ import numpy as np
 from slurm_dl.model.jobs import COMPLETING, F64, I16, PENDING, RUNNING, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Preempts
-from slurm_dl.policies.discrete_las import DiscreteLas, edges_of, first_to_sink
+from slurm_dl.policies.discrete_las import DiscreteLas, Rows, edges_of, first_to_sink
 
 _AHEAD_OF = 2.0**40
 """Between the groups of one list; more than there are places in any order."""
+
+_SLACK_GPU_S = 1e-6
+"""Service this close to a threshold has reached it: sums of run times are a little off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,8 @@ class ListLas(DiscreteLas):
         late_demotion: Look at a job's service only (threshold - run time) / GPUs later, cut to
             whole seconds, as the public simulator does by mistake; it should be
             (threshold - service) / GPUs.
+        demotion_step_s: A job sinks when its run time is a multiple of this, seconds; 0: as soon
+            as its service is at the threshold.
     """
 
     name: ClassVar[str] = "list_las"
@@ -50,6 +55,7 @@ class ListLas(DiscreteLas):
 
     thresholds_gpu_s: tuple[float, ...] = (3250.0, 7200.0)
     late_demotion: bool = False
+    demotion_step_s: float = 0.0
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
@@ -65,17 +71,27 @@ class ListLas(DiscreteLas):
         """The next demotion or promotion; see `Policy`."""
         rows = running.nonzero()[0]
         left, rate = self.left_in_queue(snap, order, rows), self.rate(snap)[rows]
-        if self.late_demotion:
-            executed_s = (snap.memory.ran_s - snap.memory.forgiven_ran_s)[rows]
-            executed_s[order.promote[rows]] = 0
-            edges = edges_of(self.thresholds_gpu_s)[order.tier[rows]]
-            left, rate = np.floor((edges - executed_s) / rate), np.ones(len(rows))
+        if self.late_demotion or self.demotion_step_s:
+            left, rate = self._run_left_s(snap, order, rows), np.ones(len(rows))
         change_s = first_to_sink(snap, left=left, rate=rate)
         if self.promote_knob > 0:
             starves_s = self._starves_in_queue_at(snap, order.tier)[~order.promote & ~running]
             starves_s = starves_s[starves_s > snap.now_s]
             change_s = min(change_s, float(starves_s.min(initial=np.inf)))
         return change_s
+
+    def _run_left_s(self, snap: Snapshot, order: Order, rows: Rows) -> F64:
+        """``(len(rows),)`` seconds until the service of the jobs at *rows* is looked at."""
+        executed_s = (snap.memory.ran_s - snap.memory.forgiven_ran_s)[rows]
+        executed_s[order.promote[rows]] = 0
+        edges = edges_of(self.thresholds_gpu_s)[order.tier[rows]]
+        rate = self.rate(snap)[rows]
+        if self.late_demotion:
+            late_s: F64 = np.floor((edges - executed_s) / rate)
+            return late_s
+        step_s = self.demotion_step_s
+        left_s: F64 = np.ceil(edges / rate / step_s) * step_s - executed_s
+        return left_s
 
     def _starves_in_queue_at(self, snap: Snapshot, tier: I16) -> F64:
         """``(n,)`` when a job would have waited too long if it waited on; inf if it cannot."""
@@ -95,7 +111,7 @@ def one_step_down(snap: Snapshot, service: F64, thresholds: tuple[float, ...]) -
     """
     last = snap.memory.tier
     edges = edges_of(thresholds)
-    sinks = (service >= edges[last]) & (snap.jobs.state == RUNNING)
+    sinks = (service >= edges[last] - _SLACK_GPU_S) & (snap.jobs.state == RUNNING)
     tier = last + sinks
     unknown = (last < 0).nonzero()[0]
     if len(unknown):

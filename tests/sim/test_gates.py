@@ -14,11 +14,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from trace_parts import first_jobs
 
 from slurm_dl.apps.sim import clusters, experiment
+from slurm_dl.backends.sim.costs import MuriCosts
 from slurm_dl.backends.sim.shape import parse_shape
 from slurm_dl.backends.traces.registry import read_trace
 from slurm_dl.model.record import Records
+from slurm_dl.report.metrics import summarise
 
 ROOT = Path(__file__).parents[2]
 ORACLES = ROOT / "tests/data/oracles"
@@ -172,3 +175,64 @@ def test_one_dimension_on_the_trace_that_has_only_a_mean() -> None:
     records = simulated(Case("as-published", "15x4", "muri3_480", "dlas", Path()))
 
     assert float(np.mean(records.jct_s)) == pytest.approx(399553.3583, abs=5e-5)
+
+
+MURI = json.loads((ORACLES / "muri_published_n8g8.json").read_text())
+MURI_POLICIES = {"srtf": "SRTF", "srsf": "SRSF", "discrete_las": "Tiresias_L"}
+
+
+@pytest.mark.parametrize("policy", MURI_POLICIES)
+@pytest.mark.parametrize("name", MURI["trace_order"])
+def test_muri_as_published(name: str, policy: str) -> None:
+    """Mean and 99th percentile of JCT and makespan, to 1e-9 (all digits that are printed)."""
+    trace = read_trace(ROOT / f"traces/muri/{name}.csv")
+    chosen = experiment.choose(experiment.Wish(policy=policy, preset="muri"), trace)
+    cluster = clusters.find(None, "muri", trace)
+    records = experiment.run(chosen, trace, cluster, parse_shape("8x8")).outcome.records
+
+    figures = summarise(records, gpus=64)
+    at = MURI["trace_order"].index(name)
+    published = {
+        what: MURI["values"][f"{MURI_POLICIES[policy]}_{what}_raw"][at]
+        for what in ("JCT", "99JCT", "Makespan")
+    }
+    ours = {
+        "JCT": figures.jct_s.mean,
+        "99JCT": figures.jct_s.p99,
+        "Makespan": float(records.end_s.max()),
+    }
+    assert figures.finished == len(trace)
+    assert ours == pytest.approx(published, rel=1e-9)
+
+
+def test_without_the_slowdown_muri_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate can fail: 1.5 % of speed is 5 % of the mean."""
+    trace = read_trace(ROOT / "traces/muri/trace3.csv")
+    monkeypatch.setattr(MuriCosts, "slowdown", 1.0)
+    chosen = experiment.choose(experiment.Wish(policy="srtf", preset="muri"), trace)
+    cluster = clusters.find(None, "muri", trace)
+    records = experiment.run(chosen, trace, cluster, parse_shape("8x8")).outcome.records
+
+    assert summarise(records, gpus=64).jct_s.mean < 0.96 * 193081.796
+
+
+OTHERS = [
+    path
+    for path in sorted((ROOT / "traces").rglob("*"))
+    if path.name.removesuffix(".gz").endswith((".csv", ".trace", ".log", ".0"))
+    and "philly" not in path.parts
+]
+
+
+@pytest.mark.parametrize("path", OTHERS, ids=lambda p: f"{p.parent.name}-{p.name}")
+def test_every_other_trace_runs_to_its_end(path: Path) -> None:
+    """The first jobs of each trace, on a cluster that is crowded and takes its largest job."""
+    trace = first_jobs(read_trace(path), 400)
+    gpus = max(int(trace.gpus.max()), 8)
+    for policy in ("discrete_las", "srtf", "fifo_skip"):
+        chosen = experiment.choose(experiment.Wish(policy=policy), trace)
+        cluster = clusters.find("none", chosen.preset, trace)
+        records = experiment.run(chosen, trace, cluster, parse_shape(f"1x{gpus}")).outcome.records
+        assert records.finished.all()
+        assert np.allclose(records.service_gpu_s, trace.duration_s * trace.gpus, rtol=1e-9)
+        assert (records.jct_s >= trace.duration_s * (1 - 1e-9)).all()

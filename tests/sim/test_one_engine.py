@@ -11,8 +11,8 @@ import dataclasses
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
+from trace_parts import first_jobs
 
 from slurm_dl.apps import snapshot_file
 from slurm_dl.apps.sim import experiment
@@ -27,7 +27,6 @@ from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import RUNNING
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.model.trace import Trace
 from slurm_dl.policies import registry
 
 ITP10 = Path(__file__).parents[2] / "traces/tiresias-derived/itp10.csv"
@@ -58,15 +57,6 @@ class Watched(IdealCluster):
 def opted_in(snap: Snapshot) -> Snapshot:
     claims = {JobId(j): Claim(contract=Contract()) for j in snap.jobs.job_id.tolist()}
     return dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, claims=claims))
-
-
-def first_jobs(trace: Trace, n: int) -> Trace:
-    columns = {
-        f.name: getattr(trace, f.name)[:n]
-        for f in dataclasses.fields(trace)
-        if isinstance(getattr(trace, f.name), np.ndarray)
-    }
-    return dataclasses.replace(trace, job_id=trace.job_id[:n], **columns)
 
 
 @pytest.mark.parametrize("name", sorted(registry.POLICIES))

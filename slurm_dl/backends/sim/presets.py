@@ -115,7 +115,7 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
         ),
         "muri": Preset(
             about="Muri's simulator (SIGCOMM 2022): start overhead at every event",
-            readings={"discrete_las": _lists(late_demotion=True)},
+            readings={"discrete_las": _lists(demotion_step_s=1.0)},
             charges="muri",
         ),
         "pollux-artifact": Preset(
