@@ -26,6 +26,9 @@ Rows = npt.NDArray[np.int64]
 NOBODY: Rows = np.zeros(0, dtype=np.int64)
 """No row at all."""
 
+_SLACK_GPUS = 1e-9
+"""Ten tenths of a GPU are one, whatever the rounding of their sum."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Intent:
@@ -71,13 +74,17 @@ def checked(order: Order, policy: Policy, n: int) -> Order:
     if shapes != {(n,)}:
         msg = f"policy {policy.name}: columns of shapes {shapes} for {n} jobs"
         raise ValueError(msg)
+    if order.tier.dtype != np.int16:
+        msg = f"policy {policy.name}: tiers of type {order.tier.dtype}, not int16"
+        raise ValueError(msg)
     # A negative tier is a very large one without its sign.
     if n and order.tier.view(np.uint16).max() >= order.tiers:
         msg = f"policy {policy.name}: tiers outside 0 to {order.tiers - 1}"
         raise ValueError(msg)
-    if n and math.isnan(order.key.min()):
-        msg = f"policy {policy.name}: a key is not a number"
-        raise ValueError(msg)
+    for column in (order.key, order.tie):
+        if n and column is not None and math.isnan(column.min()):
+            msg = f"policy {policy.name}: a key or a tie is not a number"
+            raise ValueError(msg)
     return order
 
 
@@ -122,13 +129,14 @@ def choose_target(snap: Snapshot, ranked: Rows, pinned: Rows, *, skips: bool) ->
         apart = (jobs.gpus <= 0) | ((jobs.held != NOT_HELD) & (jobs.state == PENDING))
         rows = ranked[~apart[ranked]]
     if len(pinned):
-        rows = np.concatenate([pinned, rows[~np.isin(rows, pinned)]])
-    wants = jobs.gpus[rows]
+        pinned = pinned[jobs.gpus[pinned] > 0]
+        rows = rows[~np.isin(rows, pinned)]
     if len(snap.seen.gpu_types) > 1 and (jobs.gpu_type[rows] >= 0).any():
-        served = _serve_typed(snap, rows, len(pinned), skips=skips)
+        served = _serve_typed(snap, rows, pinned, skips=skips)
     else:
-        served = serve(wants, _gpus_up(snap.seen.nodes), skips=skips)
-    target: Rows = rows[served]
+        room = _gpus_up(snap.seen.nodes) - float(jobs.gpus[pinned].sum())
+        served = serve(jobs.gpus[rows], room, skips=skips)
+    target: Rows = np.concatenate([pinned, rows[served]])
     return target
 
 
@@ -145,6 +153,7 @@ def serve(wants: F64, room: float, *, skips: bool) -> Bool:
         room: GPUs there are.
         skips: Whether those behind one that gets nothing are served.
     """
+    room += _SLACK_GPUS
     taken = wants.cumsum()
     first = int(taken.searchsorted(room, side="right"))
     served = np.zeros(len(wants), dtype=np.bool_)
@@ -165,27 +174,31 @@ def serve(wants: F64, room: float, *, skips: bool) -> Bool:
     return served
 
 
-def _serve_typed(snap: Snapshot, rows: Rows, n_pinned: int, *, skips: bool) -> Bool:
+def _serve_typed(snap: Snapshot, rows: Rows, pinned: Rows, *, skips: bool) -> Bool:
     """`serve` where GPUs are of several types and some jobs want a certain one."""
     jobs, nodes = snap.jobs, snap.seen.nodes
+    kinds = len(snap.seen.gpu_types) + 1
     free = np.bincount(
-        nodes.gpu_type[nodes.up] + 1,
-        weights=nodes.gpus[nodes.up],
-        minlength=len(snap.seen.gpu_types) + 1,
+        nodes.gpu_type[nodes.up] + 1, weights=nodes.gpus[nodes.up], minlength=kinds
     ).tolist()
-    total = sum(free)
+    total = sum(free) + _SLACK_GPUS
+    for wanted, kind in zip(
+        jobs.gpus[pinned].tolist(), jobs.gpu_type[pinned].tolist(), strict=True
+    ):
+        total -= wanted
+        if kind >= 0:
+            free[kind + 1] -= wanted
     served = np.zeros(len(rows), dtype=np.bool_)
     for i, (wanted, kind) in enumerate(
         zip(jobs.gpus[rows].tolist(), jobs.gpu_type[rows].tolist(), strict=True)
     ):
-        fits = wanted <= total and (kind < 0 or wanted <= free[kind + 1])
-        if fits:
+        if wanted <= total and (kind < 0 or wanted <= free[kind + 1] + _SLACK_GPUS):
             total -= wanted
             if kind >= 0:
                 free[kind + 1] -= wanted
             served[i] = True
-        elif not skips and i >= n_pinned:
+        elif not skips:
             break
-        if total <= 0:
+        if total <= _SLACK_GPUS:
             break
     return served
