@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
-from slurm_dl.apps.sim.experiment import Cluster, Ideal
+from slurm_dl.apps.sim.experiment import Cluster, Ideal, UnderSlurm
 from slurm_dl.backends.sim import presets
 from slurm_dl.backends.sim.costs import FlatCosts, NoCosts, muri_costs, quantile_costs
+from slurm_dl.backends.sim.slurm.costs import PRODUCTION, read_costs
+from slurm_dl.backends.sim.slurm.habits import NodeFailures
 from slurm_dl.config.wording import shown, unknown_key
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
@@ -18,6 +21,8 @@ NAMED: Final = ("none", "slurm", "muri")
 
 _FLAT: Final = ("restart_s", "large_restart_s", "large_gpus", "start_s")
 _LARGEST_FILE: Final = 1_000_000
+_HOUR_S: Final = 3600.0
+_DAY_S: Final = 86400.0
 
 
 def find(word: str | None, preset: str, trace: Trace) -> Cluster:
@@ -39,25 +44,67 @@ def find(word: str | None, preset: str, trace: Trace) -> Cluster:
         case "muri":
             return Ideal(muri_costs(trace), clockwork)
         case "slurm":
-            return _slurm(None)
+            return UnderSlurm(PRODUCTION, "slurm")
         case _:
             return _from_file(Path(word), trace, preset)
 
 
-def _slurm(path: Path | None) -> Cluster:
-    raise NotImplementedError(path)
+def with_failures(cluster: Cluster, words: str | None) -> Cluster:
+    """*cluster* with nodes that break and are mended.
+
+    Args:
+        words: ``DAYS:HOURS``, the mean time a node works and the mean time until it is back.
+
+    Raises:
+        ConfigError: They are no two numbers above 0, or *cluster* has no nodes that could break.
+    """
+    if words is None:
+        return cluster
+    if not isinstance(cluster, UnderSlurm):
+        msg = "--node-failures: jobs are on nodes only with --costs slurm"
+        raise ConfigError(msg)
+    works, colon, repaired = words.partition(":")
+    try:
+        failures = NodeFailures(mtbf_s=float(works) * _DAY_S, mttr_s=float(repaired) * _HOUR_S)
+    except ValueError:
+        failures = None
+    if not colon or failures is None:
+        msg = f"--node-failures {shown(words)}: must be DAYS:HOURS, for example 90:4"
+        raise ConfigError(msg)
+    return dataclasses.replace(cluster, failures=failures)
+
+
+def is_slurm(word: str | None) -> bool:
+    """Whether ``--costs`` *word* means a Slurm.
+
+    Raises:
+        ConfigError: It is a file that cannot be read.
+    """
+    if word is None or word in NAMED:
+        return word == "slurm"
+    content = _read(Path(word))
+    return not (_is_quantiles(content) or _is_flat(content))
+
+
+def _is_quantiles(content: dict[str, Any]) -> bool:
+    return "seconds" in content or "quantiles_s" in content
+
+
+def _is_flat(content: dict[str, Any]) -> bool:
+    # restore_s and the like are Slurm's.
+    return bool(set(content) & set(_FLAT))
 
 
 def _from_file(path: Path, trace: Trace, preset: str) -> Cluster:
     """A quantile table, a flat cost, or the costs of a Slurm, told from the keys."""
     content = _read(path)
     clockwork = presets.find(preset).clockwork
-    if "seconds" in content or "quantiles_s" in content:
+    if _is_quantiles(content):
         values = content.get("seconds", content.get("quantiles_s"))
         return Ideal(quantile_costs(path.name, values), clockwork)
-    if set(content) & set(_FLAT):
+    if _is_flat(content):
         return Ideal(_flat(path, content, trace), clockwork)
-    return _slurm(path)
+    return UnderSlurm(read_costs(path), f"slurm, {path.name}")
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -17,14 +17,21 @@ from slurm_dl.backends.sim.costs import Costs
 from slurm_dl.backends.sim.ideal import simulate
 from slurm_dl.backends.sim.outcome import Outcome
 from slurm_dl.backends.sim.shape import ClusterShape
+from slurm_dl.backends.sim.slurm.costs import SlurmCosts
+from slurm_dl.backends.sim.slurm.habits import NodeFailures
+from slurm_dl.backends.sim.slurm.run import Scenario, simulate_plain, simulate_slurm
 from slurm_dl.config.parameters import complete, make
 from slurm_dl.config.wording import shown
+from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.base import Policy
 
 SIZES_FROM_TRACE = "sizes: the trace's own"
 """Told where a policy that needs a distribution of sizes was given none."""
+
+SLURM_ALONE = "slurm"
+"""The name of no policy at all: Slurm's own first in, first out with backfill."""
 
 Progress = Callable[[int], None]
 
@@ -37,9 +44,14 @@ class Cluster(Protocol):
         """The cost model as reports name it."""
 
     def run(
-        self, trace: Trace, shape: ClusterShape, policy: Policy, seed: int, progress: Progress, /
+        self, trace: Trace, shape: ClusterShape, chosen: Chosen, seed: int, progress: Progress, /
     ) -> Outcome:
-        """Run *trace* under *policy*."""
+        """Run *trace* under the policy that was chosen.
+
+        Raises:
+            ConfigError: It cannot run here.
+            SimulationError: The policy stops time.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +67,48 @@ class Ideal:
         return self.costs.name
 
     def run(
-        self, trace: Trace, shape: ClusterShape, policy: Policy, seed: int, progress: Progress, /
+        self, trace: Trace, shape: ClusterShape, chosen: Chosen, seed: int, progress: Progress, /
     ) -> Outcome:
         """See `Cluster`."""
+        if chosen.made is None:
+            msg = f"policy {SLURM_ALONE!r} is Slurm without dlschedd: it needs --costs slurm"
+            raise ConfigError(msg)
         return simulate(
             trace,
             shape,
-            policy,
+            chosen.made,
             costs=self.costs,
             clockwork=self.clockwork,
             seed=seed,
             progress=progress,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class UnderSlurm:
+    """A Slurm that takes its time, with dlschedd's own loop beside it, or without."""
+
+    costs: SlurmCosts
+    name: str
+    failures: NodeFailures | None = None
+
+    def run(  # its progress is not told
+        self, trace: Trace, shape: ClusterShape, chosen: Chosen, seed: int, _: Progress, /
+    ) -> Outcome:
+        """See `Cluster`."""
+        scenario = Scenario(
+            trace=trace, shape=shape, costs=self.costs, seed=seed, failures=self.failures
+        )
+        if chosen.made is None:
+            return simulate_plain(scenario)
+        if chosen.made.preempts == "rank":
+            msg = (
+                f"policy {chosen.policy} with preset {chosen.preset} gives every job a place of "
+                "its own, and Slurm is told tiers: it runs with other costs only"
+            )
+            raise ConfigError(msg)
+        settings = Settings(partitions=frozenset({"gpu"}))
+        return simulate_slurm(scenario, policy=chosen.made, settings=settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +140,13 @@ class Chosen:
     Attributes:
         policy: The name that was asked for.
         preset: The preset that was meant.
-        made: The policy itself.
+        made: The policy itself; None: Slurm's own order and backfill, without a daemon.
         notes: What was filled in that nobody would guess.
     """
 
     policy: str
     preset: str
-    made: Policy
+    made: Policy | None
     notes: tuple[str, ...] = ()
 
 
@@ -122,13 +164,22 @@ class Result:
     wall_s: float
 
 
-def choose(wish: Wish, trace: Trace) -> Chosen:
+def choose(wish: Wish, trace: Trace, *, on_slurm: bool = False) -> Chosen:
     """The policy that *wish* is for.
+
+    Args:
+        on_slurm: It is to run on a Slurm: then no preset is usual, as the daemon has none.
 
     Raises:
         ConfigError: The policy, the preset or a parameter is unknown or wrong; says all of it.
     """
-    preset = presets.for_policy(wish.policy, wish.preset)
+    if wish.policy == SLURM_ALONE:
+        if wish.preset or wish.parameters:
+            msg = f"policy {SLURM_ALONE!r} is Slurm without dlschedd: it has nothing to set"
+            raise ConfigError(msg)
+        return Chosen(policy=wish.policy, preset="none", made=None)
+    usual = "none" if on_slurm else None
+    preset = presets.for_policy(wish.policy, wish.preset or usual)
     reading = presets.find(preset).reading(wish.policy)
     given = {**reading.parameters, **wish.parameters}
     whole, mistakes = complete(reading.policy, given)
@@ -165,13 +216,15 @@ def run(
         SimulationError: The policy stops time.
     """
     began_s = time.perf_counter()
-    outcome = cluster.run(trace, shape, chosen.made, seed, progress)
+    outcome = cluster.run(trace, shape, chosen, seed, progress)
     wall_s = time.perf_counter() - began_s
     return Result(chosen=chosen, costs=cluster.name, outcome=outcome, wall_s=wall_s)
 
 
-def parameters(policy: Policy) -> dict[str, object]:
+def parameters(policy: Policy | None) -> dict[str, object]:
     """What *policy* was made of, short enough to print."""
+    if policy is None:
+        return {}
     values = {f.name: getattr(policy, f.name) for f in dataclasses.fields(policy)}  # type: ignore[arg-type]
     return {
         name: f"{len(value)} values" if isinstance(value, tuple) and len(value) > _MOST else value

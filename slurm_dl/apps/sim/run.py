@@ -20,15 +20,26 @@ if TYPE_CHECKING:
 @click.command(name="run")
 @trace_argument
 @cluster_options
-@click.option("--policy", metavar="NAME", required=True, help="'dlsim policies' lists them.")
+@click.option(
+    "--policy",
+    metavar="NAME",
+    required=True,
+    help="'dlsim policies' lists them; slurm: with --costs slurm, Slurm alone.",
+)
 @click.option(
     "--preset",
     metavar="NAME",
     help="Whose reading of the policy, see 'dlsim policies'; none: its own parameters. "
-    "discrete_las has tiresias-corrected if nothing is said.",
+    "discrete_las has tiresias-corrected if nothing is said, and none with --costs slurm.",
 )
 @click.option(
     "-p", "parameters", metavar="KEY=VALUE", multiple=True, help="Set a parameter of the policy."
+)
+@click.option(
+    "--node-failures",
+    metavar="DAYS:HOURS",
+    help="With --costs slurm: nodes break once in so many days, and are back after so many hours, "
+    "both on average.",
 )
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
@@ -54,6 +65,7 @@ def run_command(
     policy: str,
     preset: str | None,
     parameters: tuple[str, ...],
+    node_failures: str | None,
     json_path: Path | None,
     csv_path: Path | None,
     plots_dir: Path | None,
@@ -63,6 +75,9 @@ def run_command(
     """Run TRACE under a policy and say what became of the jobs.
 
     Ends with status 1 if not every job finished.
+
+    Times in the results are those of the trace. A discrete-event simulation: no time passes but in
+    it, and the same trace, policy and seed give the same result.
 
     \b
     Examples:
@@ -79,8 +94,9 @@ def run_command(
     given = experiment.parse_parameters(parameters, read_value)
     jobs = read_trace(trace, format_name)
     wish = experiment.Wish(policy=policy, preset=preset, parameters=given)
-    chosen = experiment.choose(wish, jobs)
+    chosen = experiment.choose(wish, jobs, on_slurm=clusters.is_slurm(costs))
     simulated = clusters.find(costs, chosen.preset, jobs)
+    simulated = clusters.with_failures(simulated, node_failures)
     with progress(f"{safe(jobs.name)}: {policy}", len(jobs)) as report:
         result = experiment.run(chosen, jobs, simulated, shape, seed=seed, progress=report)
     if json_path:
