@@ -6,18 +6,26 @@ returns a `Stream`, and every test of "the engine is one" runs on it too.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from slurm_dl.backends.fake import FakeCluster, OnSignal
 from slurm_dl.backends.replay.recording import Setup
+from slurm_dl.backends.sim.shape import parse_shape
+from slurm_dl.backends.sim.slurm.costs import IDEAL
+from slurm_dl.backends.sim.slurm.habits import Habits
+from slurm_dl.backends.sim.slurm.run import Scenario
 from slurm_dl.engine.ledger import Change, Ledger, Memory
 from slurm_dl.engine.loop import Cycle, run_cycle
 from slurm_dl.engine.service import Service
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import HandoverId
+from slurm_dl.model.trace import Trace
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 
@@ -62,6 +70,7 @@ SETTINGS = Settings(
         limit_reserve_s=0,
     ),
 )
+SEED = 3
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0), promote_knob=2.0)
 
 
@@ -92,4 +101,41 @@ def _submit(cluster: FakeCluster, draw: random.Random) -> None:
     )
 
 
-STREAMS: Mapping[str, Callable[[], Stream]] = {"fake cluster": fake_cluster}
+def simulated_slurm(cycles: int = 100) -> Stream:
+    """The same kind of workload on the simulated Slurm, looked at every three seconds."""
+    draw = np.random.default_rng(SEED)
+    n = 24
+    trace = Trace(
+        name="stream",
+        format="generated",
+        job_id=tuple(str(i) for i in range(n)),
+        submit_s=np.arange(n) * 9.0,
+        duration_s=draw.choice([6.0, 30.0, 90.0, 150.0], n),
+        gpus=draw.choice([1.0, 2.0, 4.0, 8.0, 12.0], n),
+        user=np.zeros(n, dtype=np.int32),
+        model=np.full(n, -1, dtype=np.int32),
+        ending=np.zeros(n, dtype=np.int8),
+    )
+    costs = dataclasses.replace(
+        IDEAL, save_s=2.0, restore_s=1.0, cred_expire_s=5.0, kill_wait_s=4.0, bf_interval_s=3.0
+    )
+    habits = Habits(
+        opted_in_frac=0.8, ignore_frac=0.25, finish_frac=0.25, grace_s=12.0, limit_factor=100.0
+    )
+    scenario = Scenario(
+        trace=trace, shape=parse_shape("3x4"), costs=costs, habits=habits, seed=SEED
+    )
+    cluster = scenario.cluster("gpu")
+    ledger = Ledger(EmptyStore())
+    made = []
+    for number in range(cycles):
+        cluster.machine.advance_to(3.0 * number)
+        made.append(run_cycle(cluster, ledger, POLICY, SETTINGS, clock=cluster.clock, acting=True))
+        assert not any(done.error for done in made[-1].done)
+    return Stream(tuple(made), POLICY, SETTINGS)
+
+
+STREAMS: Mapping[str, Callable[[], Stream]] = {
+    "fake cluster": fake_cluster,
+    "simulated Slurm": simulated_slurm,
+}
