@@ -89,8 +89,9 @@ format: venv ## Bring the code into its form
 	$(BIN)/ruff format
 
 .PHONY: bench
-bench: system venv ## Speed and memory at 10,000 GPUs, 10 minutes (root)
+bench: system venv ## Speed and memory: plans, polls, simulations; 20 minutes (root)
 	@$(BIN)/python benchmarks/bench_plan.py
+	$(BIN)/python benchmarks/bench_sim.py
 	$(BIN)/python benchmarks/bench_poll.py
 
 .PHONY: wheel
