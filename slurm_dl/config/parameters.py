@@ -19,7 +19,7 @@ from slurm_dl.config.document import Loc
 from slurm_dl.config.wording import sentence, shown, unknown_key
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies import registry
-from slurm_dl.policies.base import Policy
+from slurm_dl.policies.base import Policy, Preempts
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -66,8 +66,10 @@ def check_order(name: str) -> str:
         )
         raise ValueError(msg)
     try:
-        for parameter in parameters_of(registry.find(name)):
+        policy = registry.find(name)
+        for parameter in parameters_of(policy):
             _adapter(parameter)
+        _check_members(policy)
     except ConfigError as err:
         raise ValueError(str(err)) from err
     except (TypeError, NameError, PydanticUserError) as err:
@@ -76,10 +78,30 @@ def check_order(name: str) -> str:
     return name
 
 
+def _check_members(policy: type[object]) -> None:
+    """Raise if *policy* lacks what the engine asks of one.
+
+    Raises:
+        TypeError: Says what is missing.
+    """
+    lacks = [
+        name
+        for name in ("source", "interpretation", "tiers", "order", "next_change_s")
+        if not hasattr(policy, name)
+    ]
+    if getattr(policy, "preempts", None) not in typing.get_args(Preempts):
+        lacks.append(f"preempts (one of {', '.join(typing.get_args(Preempts))})")
+    if not isinstance(getattr(policy, "skips", None), bool):
+        lacks.append("skips (true or false)")
+    if lacks:
+        msg = f"it lacks {', '.join(lacks)}; see slurm_dl.policies.base.Policy"
+        raise TypeError(msg)
+
+
 def _is_for_slurm(name: str) -> bool:
     try:
         return registry.runs_on_slurm(registry.find(name))
-    except ConfigError:
+    except (ConfigError, AttributeError):
         return True  # What is wrong with it is said where it is used.
 
 

@@ -37,12 +37,14 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     order, ranked, rank = intent.order, intent.ranked, intent.rank()
     target = frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist())
     wanted = wanted_site_factor(order, settings)
+    # Who may displace nobody takes nobody's GPUs: to the search all are alike.
+    tier = order.tier if policy.preempts == "tier" else np.zeros_like(order.tier)
     rows = jobs.row_of()
     scene = Scene(
         snap=snap,
         rows=rows,
         wanted=wanted,
-        tier=order.tier,
+        tier=tier,
         candidates=candidates,
         limits=settings.preemption,
     )
@@ -56,7 +58,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
         snap,
         ranked[ready & in_window(snap, ranked, ready, settings.window)],
         candidates,
-        Standing(tier=order.tier, rank=rank, target=target),
+        Standing(tier=tier, rank=rank, target=target),
         settings.preemption,
     )
     for draft in drafts:
@@ -82,7 +84,9 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
         actions=actions,
         notes=notes,
         unhonoured=ignored,
-        wake_at_s=policy.next_change_s(snap, order, jobs.state == JobState.RUNNING),
+        wake_at_s=policy.next_change_s(
+            snap, order, (jobs.state == JobState.RUNNING) & snap.is_managed()
+        ),
     )
 
 

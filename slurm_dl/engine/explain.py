@@ -100,6 +100,9 @@ def _next_tier(cycle: Cycle, policy: Policy, row: int) -> list[str]:
     if tier >= len(edges):
         return ["It is in the last tier."] if edges else []
     memory = cycle.snapshot.memory
+    if getattr(policy, "dimensions", 2) == 1:
+        left_s = edges[tier] - (memory.ran_s[row] - memory.forgiven_ran_s[row])
+        return [f"It sinks into tier {tier + 1} after {span(left_s)} of running."]
     left_gpu_s = edges[tier] - (memory.attained_gpu_s[row] - memory.forgiven_gpu_s[row])
     gpus = float(cycle.snapshot.jobs.gpus[row])
     if not (gpus > 0 and math.isfinite(left_gpu_s)):

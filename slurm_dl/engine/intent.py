@@ -95,7 +95,7 @@ def rank_jobs(snap: Snapshot, order: Order, policy: Policy) -> Rows:
     """
     jobs = snap.jobs
     rows = ((jobs.state < COMPLETING) & snap.is_managed()).nonzero()[0]
-    tier = order.tier[rows]
+    tier = order.tier[rows].astype(np.int32)
     if policy.preempts != "rank":
         waits = jobs.state[rows] == PENDING
         tier = tier * 2 + waits if policy.preempts == "tier" else tier + waits * order.tiers

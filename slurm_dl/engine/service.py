@@ -305,7 +305,7 @@ def _count_running(
     begun = col["run_start_s"][k] == 0
     col["run_start_s"][k[begun]] = jobs.start_s[here][begun]
     col["fruitless"][k[begun]] = 0
-    anew = begun & (col["ran_s"][k] == col["forgiven_ran_s"][k])
+    anew = begun & ((col["ran_s"][k] == col["forgiven_ran_s"][k]) | (col["first_run_s"][k] == 0))
     col["first_run_s"][k[anew]] = jobs.start_s[here][anew]
     col["counted_to_s"][k[begun]] = np.minimum(jobs.start_s[here][begun], now_s)
     # A run that was resized is counted at its old size up to now, the size is known no better.

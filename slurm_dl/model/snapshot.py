@@ -107,8 +107,8 @@ class Remembered:
         fruitless: ``(n,)`` int32, hand-overs for it since it last ran after which it did not start.
         last_fruitless_s: ``(n,)`` end of the last of those, epoch seconds; 0 if none.
         site_factor: ``(n,)`` int64, the SiteFactor last written; 0 if none.
-        first_run_s: ``(n,)`` start of its first run since its service was last forgiven, if it ever was,
-            epoch seconds; 0 before any run.
+        first_run_s: ``(n,)`` start of its first run, or of the first after its service was last
+            forgiven, epoch seconds; 0 before any.
         tier: ``(n,)`` int16, its tier in the last order; -1 if it is new or that is not kept.
         place: ``(n,)`` its place in the last order; 0 if it is new or that is not kept.
     """

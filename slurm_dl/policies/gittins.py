@@ -26,8 +26,11 @@ from slurm_dl.model.jobs import COMPLETING, F64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Preempts
 
-_STEP = 1.01
-"""Between ages at which the index is looked up, besides the sizes themselves."""
+_NEARER = 0.8
+"""Between two sizes the index is known at distances from the next size that shrink by this."""
+
+_NEAREST = 1e-4
+"""The last of these distances, as a share of the gap."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +41,15 @@ class Gittins:
         sizes_gpu_s: Sizes of finished jobs, GPU-seconds, each above 0; the distribution. None:
             the order of least attained service. In one dimension they are seconds.
         dimensions: 2: service is GPUs x seconds. 1: seconds alone.
-        quantum_s: How long a turn is at least, seconds, above 0.
+        quantum_s: While no job comes or goes, the order is looked at this often, seconds, above 0.
     """
 
     name: ClassVar[str] = "gittins"
     source: ClassVar[str] = "Gittins 1979; Tiresias, NSDI 2019, section 3.2 (2D-Gittins)"
     interpretation: ClassVar[str] = (
         "not discretised into queues; the index is that of the theory, with the age taken off the "
-        "sizes; a turn takes a quantum at least; without sizes least attained service"
+        "sizes; while nothing happens turns are looked at every quantum; beyond the largest size "
+        "last; without sizes least attained service"
     )
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True
@@ -71,10 +75,7 @@ class Gittins:
         """Place every job of *snap*; see `Policy`."""
         n = len(snap.jobs)
         service = snap.memory.ran_s if self.dimensions == 1 else snap.memory.attained_gpu_s
-        key = service
-        if self.sizes_gpu_s:
-            ages, index = _table(self.sizes_gpu_s)
-            key = -index[ages.searchsorted(service, side="right") - 1]
+        key = _cost_of_one(self.sizes_gpu_s, service) if self.sizes_gpu_s else service
         return Order(
             tier=np.zeros(n, dtype=np.int16),
             key=key,
@@ -104,12 +105,48 @@ def gittins_index(sizes: F64, age: float) -> float:
     return float((done / spent).max())
 
 
+def _cost_of_one(sizes: tuple[float, ...], ages: F64) -> F64:
+    """``(n,)`` 1 / G: expected service for one job to finish; inf beyond the largest size."""
+    table = _table(sizes)
+    at = table.age.searchsorted(ages, side="right") - 1
+    return table.here[at] + table.slope[at] * (ages - table.age[at])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Table:
+    """1 / G as straight pieces.
+
+    Between two sizes it is the least of lines, one for each size that may be aimed at, and falls
+    to 0 just before the next size; so between two ages of the table that have the same best aim it
+    is exact, and elsewhere a little low.
+
+    Attributes:
+        age: ``(m,)`` where pieces begin, increasing from 0.
+        here: ``(m,)`` 1 / G there.
+        slope: ``(m,)`` how it goes on from there.
+    """
+
+    age: F64
+    here: F64
+    slope: F64
+
+
 @functools.lru_cache(maxsize=8)
-def _table(sizes: tuple[float, ...]) -> tuple[F64, F64]:
-    """Ages, increasing from 0, and the index at each."""
+def _table(sizes: tuple[float, ...]) -> _Table:
     column = np.sort(np.array(sizes, dtype=np.float64))
-    steps = 1 + math.ceil(math.log(column[-1] / column[0]) / math.log(_STEP))
-    between = column[0] * _STEP ** np.arange(-steps, steps)
-    ages = np.unique(np.concatenate([[0.0], column, between[between < column[-1]]]))
-    index = np.array([gittins_index(column, age) for age in ages.tolist()])
-    return ages, index
+    ends = np.unique(column)
+    begins = np.concatenate([[0.0], ends[:-1]])
+    share = _NEARER ** np.arange(math.ceil(math.log(_NEAREST) / math.log(_NEARER)))
+    # In each gap: its begin, and ages ever nearer to its end.
+    age = ends[:, None] - (ends - begins)[:, None] * share
+    age[:, 0] = begins
+    here = np.array([[1 / gittins_index(column, a) for a in row] for row in age.tolist()])
+    # Just before a size the cost of one more job is nothing.
+    after = np.concatenate([here[:, 1:], np.zeros((len(ends), 1))], axis=1)
+    length = np.diff(np.concatenate([age, ends[:, None]], axis=1), axis=1)
+    slope = np.divide(after - here, length, out=np.zeros_like(here), where=length > 0)
+    return _Table(
+        age=np.append(age.ravel(), ends[-1]),
+        here=np.append(here.ravel(), np.inf),
+        slope=np.append(slope.ravel(), 0.0),
+    )

@@ -26,12 +26,13 @@ class Las:
 
     Attributes:
         dimensions: 2: service is GPUs x seconds. 1: seconds alone.
-        quantum_s: How long a turn is at least, seconds, above 0.
+        quantum_s: While no job comes or goes, the order is looked at this often at most, seconds,
+            above 0.
     """
 
     name: ClassVar[str] = "las"
     source: ClassVar[str] = "Tiresias, NSDI 2019, section 3.2 (2D-LAS, continuous)"
-    interpretation: ClassVar[str] = "a turn takes a quantum at least"
+    interpretation: ClassVar[str] = "while nothing happens turns are looked at every quantum"
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True
 

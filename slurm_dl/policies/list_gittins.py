@@ -26,12 +26,12 @@ class ListGittins(ListLas):
 
     Attributes:
         thresholds_gpu_s: Service at which a job sinks into the next queue, GPU-seconds.
-        promote_knob: Not used here: the simulator promotes nobody under this policy.
+        promote_knob: Must be 0: that simulator promotes nobody under this policy.
         dimensions: 2: service is GPUs x seconds. 1: seconds alone.
-        late_demotion: See `ListLas`.
-        demotion_step_s: See `ListLas`.
-        sizes_gpu_s: Sizes of finished jobs, GPU-seconds; one at least.
-        quantum_gpu_s: Service over which the chance of finishing is taken, GPU-seconds.
+        late_demotion: Look at a job's service (threshold - run time) / GPUs later, as `list_las`.
+        demotion_step_s: Look at it at multiples of this of its run time, seconds, as `list_las`.
+        sizes_gpu_s: Sizes of finished jobs, GPU-seconds, 1 or more each; one at least.
+        quantum_gpu_s: Service over which the chance of finishing is taken, GPU-seconds, 1 or more.
     """
 
     name: ClassVar[str] = "list_gittins"
@@ -39,6 +39,18 @@ class ListGittins(ListLas):
 
     sizes_gpu_s: tuple[float, ...] = (1.0,)
     quantum_gpu_s: float = 3250.0
+
+    def __post_init__(self) -> None:
+        ListLas.__post_init__(self)
+        if not self.sizes_gpu_s or not all(1 <= s < math.inf for s in self.sizes_gpu_s):
+            msg = "sizes_gpu_s must be one or more finite numbers, 1 or more"
+            raise ValueError(msg)
+        if not 1 <= self.quantum_gpu_s < math.inf:
+            msg = f"quantum_gpu_s must be a finite number, 1 or more (got {self.quantum_gpu_s})"
+            raise ValueError(msg)
+        if self.promote_knob:
+            msg = "promote_knob must be 0: nobody is promoted under this policy"
+            raise ValueError(msg)
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""

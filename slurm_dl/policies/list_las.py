@@ -10,6 +10,7 @@ Source: Gu et al., "Tiresias", NSDI 2019, and what runs of its public simulator 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -44,8 +45,8 @@ class ListLas(DiscreteLas):
         late_demotion: Look at a job's service only (threshold - run time) / GPUs later, cut to
             whole seconds, as the public simulator does by mistake; it should be
             (threshold - service) / GPUs.
-        demotion_step_s: A job sinks when its run time is a multiple of this, seconds; 0: as soon
-            as its service is at the threshold.
+        demotion_step_s: A job's service is looked at when its run time is a multiple of this,
+            seconds, and whenever anything else happens; 0: as soon as it is at the threshold.
     """
 
     name: ClassVar[str] = "list_las"
@@ -56,6 +57,15 @@ class ListLas(DiscreteLas):
     thresholds_gpu_s: tuple[float, ...] = (3250.0, 7200.0)
     late_demotion: bool = False
     demotion_step_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        DiscreteLas.__post_init__(self)
+        if not (math.isfinite(self.demotion_step_s) and self.demotion_step_s >= 0):
+            msg = f"demotion_step_s must be a finite number, 0 or more (got {self.demotion_step_s})"
+            raise ValueError(msg)
+        if self.late_demotion and self.demotion_step_s:
+            msg = "demotion_step_s and late_demotion are two answers to one question: choose one"
+            raise ValueError(msg)
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""

@@ -7,6 +7,7 @@ from importlib.metadata import entry_points
 from types import MappingProxyType
 
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.policies.arrival_las import ArrivalLas
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo, FifoSkip
@@ -22,6 +23,7 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
     {
         policy.name: policy
         for policy in (
+            ArrivalLas,
             DiscreteLas,
             FewestGpus,
             Fifo,
@@ -40,7 +42,7 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
 
 def runs_on_slurm(policy: type[Policy]) -> bool:
     """Whether a daemon can carry its orders out: Slurm is told tiers, not every job's place."""
-    return getattr(policy, "preempts", "never") != "rank"
+    return policy.preempts != "rank"
 
 
 def names() -> tuple[str, ...]:

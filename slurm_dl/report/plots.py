@@ -243,6 +243,8 @@ def scaling(costs: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
         low, high = _log_limits(both[:, 1], room=1.6)
         axes.set_ylim(low, high)
         axes.set_xlim(*_log_limits(both[:, 0], room=1.15))
+        axes.xaxis.set_major_locator(FixedLocator(np.unique(both[:, 0]).tolist()))
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:,.0f}"))
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda s, _: _brief(s)))

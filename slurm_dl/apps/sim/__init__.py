@@ -8,6 +8,9 @@ from typing import NoReturn
 import click
 
 from slurm_dl.apps import commandline
+from slurm_dl.apps.sim.compare import compare_command, sweep_cell_command
+from slurm_dl.apps.sim.generate import generate_command
+from slurm_dl.apps.sim.listing import policies_command, traces_command
 from slurm_dl.apps.sim.record import record_command
 from slurm_dl.apps.sim.replay import replay_command
 from slurm_dl.apps.sim.run import run_command
@@ -28,6 +31,11 @@ def dlsim() -> None:
 
 
 dlsim.add_command(run_command)
+dlsim.add_command(compare_command)
+dlsim.add_command(sweep_cell_command)
+dlsim.add_command(traces_command)
+dlsim.add_command(generate_command)
+dlsim.add_command(policies_command)
 dlsim.add_command(record_command)
 dlsim.add_command(replay_command)
 

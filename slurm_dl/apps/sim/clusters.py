@@ -23,6 +23,7 @@ _FLAT: Final = ("restart_s", "large_restart_s", "large_gpus", "start_s")
 _LARGEST_FILE: Final = 1_000_000
 _HOUR_S: Final = 3600.0
 _DAY_S: Final = 86400.0
+_LARGEST_S: Final = 1e12
 
 
 def find(word: str | None, preset: str, trace: Trace) -> Cluster:
@@ -71,7 +72,8 @@ def with_failures(cluster: Cluster, words: str | None) -> Cluster:
     if not colon or failures is None:
         msg = f"--node-failures {shown(words)}: must be DAYS:HOURS, for example 90:4"
         raise ConfigError(msg)
-    return dataclasses.replace(cluster, failures=failures)
+    name = f"{cluster.name}, nodes break every {float(works):g} d for {float(repaired):g} h"
+    return dataclasses.replace(cluster, name=name, failures=failures)
 
 
 def is_slurm(word: str | None) -> bool:
@@ -100,6 +102,11 @@ def _from_file(path: Path, trace: Trace, preset: str) -> Cluster:
     content = _read(path)
     clockwork = presets.find(preset).clockwork
     if _is_quantiles(content):
+        known = {"seconds", "quantiles_s", "origin", "licence", "unit"}
+        for key in content:
+            if key not in known:
+                msg = f"{path}: {unknown_key(str(key), dict.fromkeys(known))}"
+                raise ConfigError(msg)
         values = content.get("seconds", content.get("quantiles_s"))
         return Ideal(quantile_costs(path.name, values), clockwork)
     if _is_flat(content):
@@ -134,10 +141,14 @@ def _flat(path: Path, content: dict[str, Any], trace: Trace) -> FlatCosts:
         if key not in _FLAT:
             msg = f"{path}: {unknown_key(str(key), dict.fromkeys(_FLAT))}"
             raise ConfigError(msg)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not 0 <= value < _LARGEST_S:
             msg = f"{path}: {key}: must be a number, 0 or more (got {shown(value)})"
             raise ConfigError(msg)
         values[key] = float(value)
+    if "large_restart_s" in values and "large_gpus" not in values:
+        msg = f"{path}: large_restart_s needs large_gpus: the size from which on it is paid"
+        raise ConfigError(msg)
     values.setdefault("restart_s", 0.0)
     values.setdefault("large_restart_s", values["restart_s"])
-    return FlatCosts(gpus=trace.gpus, **values)
+    return FlatCosts(gpus=trace.gpus, file=path.name, **values)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
+
 from slurm_dl.backends.sim import presets
 from slurm_dl.backends.sim.clockwork import Clockwork
 from slurm_dl.backends.sim.costs import Costs
@@ -24,10 +26,11 @@ from slurm_dl.config.parameters import complete, make
 from slurm_dl.config.wording import shown
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.jobs import F64
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.base import Policy
 
-SIZES_FROM_TRACE = "sizes: the trace's own"
+SIZES_FROM_TRACE = "sizes: the trace's own, what no real cluster knows beforehand"
 """Told where a policy that needs a distribution of sizes was given none."""
 
 SLURM_ALONE = "slurm"
@@ -155,6 +158,7 @@ class Result:
     """One simulation and how it was made.
 
     Attributes:
+        seed: Of all that was drawn.
         wall_s: Seconds the simulation took, reading the trace not counted.
     """
 
@@ -162,6 +166,7 @@ class Result:
     costs: str
     outcome: Outcome
     wall_s: float
+    seed: int = 0
 
 
 def choose(wish: Wish, trace: Trace, *, on_slurm: bool = False) -> Chosen:
@@ -181,6 +186,11 @@ def choose(wish: Wish, trace: Trace, *, on_slurm: bool = False) -> Chosen:
     usual = "none" if on_slurm else None
     preset = presets.for_policy(wish.policy, wish.preset or usual)
     reading = presets.find(preset).reading(wish.policy)
+    if on_slurm and presets.find(preset).is_of_its_own:
+        msg = (
+            f"preset {preset!r} says itself when to decide and what starting costs: not on a Slurm"
+        )
+        raise ConfigError(msg)
     given = {**reading.parameters, **wish.parameters}
     whole, mistakes = complete(reading.policy, given)
     if mistakes:
@@ -189,9 +199,9 @@ def choose(wish: Wish, trace: Trace, *, on_slurm: bool = False) -> Chosen:
         )
         raise ConfigError(msg)
     notes: tuple[str, ...] = ()
-    if whole.get("sizes_gpu_s") == ():
+    if whole.get("sizes_gpu_s") == () and "sizes_gpu_s" not in wish.parameters:
         per_job = trace.duration_s * (1.0 if whole.get("dimensions") == 1 else trace.gpus)
-        whole["sizes_gpu_s"] = tuple(per_job.tolist())
+        whole["sizes_gpu_s"] = tuple(_evenly(per_job).tolist())
         notes = (SIZES_FROM_TRACE,)
     try:
         made = make(reading.policy, whole)
@@ -218,7 +228,7 @@ def run(
     began_s = time.perf_counter()
     outcome = cluster.run(trace, shape, chosen, seed, progress)
     wall_s = time.perf_counter() - began_s
-    return Result(chosen=chosen, costs=cluster.name, outcome=outcome, wall_s=wall_s)
+    return Result(chosen=chosen, costs=cluster.name, outcome=outcome, wall_s=wall_s, seed=seed)
 
 
 def parameters(policy: Policy | None) -> dict[str, object]:
@@ -254,4 +264,14 @@ def parse_parameters(words: tuple[str, ...], read: Callable[[str], object]) -> d
     return parsed
 
 
+def _evenly(sizes: F64) -> F64:
+    """*sizes*, or as many as suffice for a distribution, evenly spread over its quantiles."""
+    if len(sizes) <= _MOST_SIZES:
+        return sizes
+    at = (np.arange(_MOST_SIZES) + 0.5) / _MOST_SIZES
+    chosen: F64 = np.quantile(sizes, at, method="inverted_cdf")
+    return chosen
+
+
 _MOST = 8
+_MOST_SIZES = 1000

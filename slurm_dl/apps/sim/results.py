@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from slurm_dl.apps.sim.experiment import Result, parameters
 from slurm_dl.backends.sim.shape import ClusterShape
 from slurm_dl.backends.traces.summary import summarize
+from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.report import export, metrics
 from slurm_dl.report.tables import run_tables, sizes_table, users_table
@@ -19,9 +20,17 @@ if TYPE_CHECKING:
 _S_PER_DAY = 86400.0
 
 
-def as_json(trace: Trace, shape: ClusterShape, result: Result) -> dict[str, object]:
+def as_json(
+    trace: Trace, shape: ClusterShape, result: Result, by: tuple[str, ...] = ()
+) -> dict[str, object]:
     """One simulation as plain values; the keys are those of `docs/simulator.md`."""
-    summary = metrics.summarise(result.outcome.records, gpus=shape.gpus)
+    records = result.outcome.records
+    summary = metrics.summarise(records, gpus=shape.gpus)
+    groups: dict[str, object] = {}
+    if "size" in by:
+        groups["by_size"] = export.groups_json(metrics.by_size(records, gpus=shape.gpus))
+    if "user" in by:
+        groups["by_user"] = export.groups_json(metrics.by_user(records, gpus=shape.gpus))
     return {
         "trace": trace.name,
         "format": trace.format,
@@ -30,21 +39,25 @@ def as_json(trace: Trace, shape: ClusterShape, result: Result) -> dict[str, obje
         "preset": result.chosen.preset,
         "parameters": {k: _plain(v) for k, v in parameters(result.chosen.made).items()},
         "costs": result.costs,
+        "seed": result.seed,
         **export.summary_json(summary),
         "decisions": result.outcome.decisions,
         "events": result.outcome.events,
         "wall_s": result.wall_s,
         "notes": list(result.chosen.notes),
+        **groups,
     }
 
 
-def write_json(path: Path, trace: Trace, shape: ClusterShape, result: Result) -> None:
+def write_json(
+    path: Path, trace: Trace, shape: ClusterShape, result: Result, by: tuple[str, ...] = ()
+) -> None:
     """Write `as_json` to *path*.
 
     Raises:
         ConfigError: It cannot be written.
     """
-    export.write_json(path, as_json(trace, shape, result))
+    export.write_json(path, as_json(trace, shape, result, by))
 
 
 def write_jobs(path: Path, result: Result) -> None:
@@ -60,7 +73,11 @@ def draw(results: Mapping[str, Result], shape: ClusterShape, directory: Path) ->
     """Write the pictures of these simulations into *directory*, and say which."""
     from slurm_dl.report import plots, style  # noqa: PLC0415 - matplotlib takes half a second
 
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        msg = f"--plots {directory}: {err.strerror}; name a directory that can be made"
+        raise ConfigError(msg) from err
     records = {name: r.outcome.records for name, r in results.items()}
     figures = {
         "jct": plots.jct_distribution(records),

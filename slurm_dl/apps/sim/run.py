@@ -100,7 +100,7 @@ def run_command(
     with progress(f"{safe(jobs.name)}: {policy}", len(jobs)) as report:
         result = experiment.run(chosen, jobs, simulated, shape, seed=seed, progress=report)
     if json_path:
-        results.write_json(json_path, jobs, shape, result)
+        results.write_json(json_path, jobs, shape, result, by)
     if csv_path:
         results.write_jobs(csv_path, result)
     if plots_dir:
@@ -128,7 +128,11 @@ def _show(trace: Trace, shape: ClusterShape, result: Result, by: tuple[str, ...]
 
 
 def _why(trace: Trace, shape: ClusterShape) -> str:
-    too_large = int((trace.gpus > shape.gpus).sum())
-    if too_large:
-        return f"{too_large} want more than the {shape.gpus} GPUs there are"
-    return "the policy never served them"
+    large = int((trace.gpus > shape.gpus).sum())
+    if large:
+        them = "1 asks" if large == 1 else f"{large} ask"
+        return (
+            f"{them} for more than the {shape.gpus} GPUs there are, and a policy that passes "
+            "nobody by waits for such a job"
+        )
+    return "the policy never served them, or starting them takes for ever"

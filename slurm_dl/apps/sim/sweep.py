@@ -163,7 +163,7 @@ def parse_policies(text: str, given: Mapping[str, object]) -> tuple[Wish, ...]:
     for word in text.split(","):
         name, colon, preset = word.strip().partition(":")
         if not name or (colon and not preset):
-            msg = f"--policies: {shown(word)} is not NAME or NAME:PRESET; 'dlsim policies' lists both"
+            msg = f"--policies: {shown(word)} is not NAME or NAME:PRESET; see 'dlsim policies'"
             raise ConfigError(msg)
         has = _settable(name, preset or None)
         known |= has
@@ -255,7 +255,9 @@ def run_cell(sweep: Sweep, trace: Trace, cell: Cell) -> CellResult:
     try:
         shape = parse_shape(sweep.cluster)
         jobs = faster(resampled(trace, cell.seed), cell.load)
-        chosen = experiment.choose(sweep.wishes[cell.wish], jobs)
+        chosen = experiment.choose(
+            sweep.wishes[cell.wish], jobs, on_slurm=clusters.is_slurm(sweep.costs)
+        )
         simulated = clusters.find(sweep.costs, chosen.preset, jobs)
         result = experiment.run(chosen, jobs, simulated, shape, seed=cell.seed)
     except SlurmDlError as err:
@@ -283,7 +285,7 @@ def check(sweep: Sweep, trace: Trace) -> None:
     """
     parse_shape(sweep.cluster)
     for wish in sweep.wishes:
-        chosen = experiment.choose(wish, trace)
+        chosen = experiment.choose(wish, trace, on_slurm=clusters.is_slurm(sweep.costs))
         clusters.find(sweep.costs, chosen.preset, trace)
 
 

@@ -106,8 +106,9 @@ class Active:
     lag_s: npt.NDArray[np.float64]
     since_s: npt.NDArray[np.float64]
 
-    def __init__(self, trace: Trace, shape: ClusterShape, work_s: F64) -> None:
+    def __init__(self, trace: Trace, shape: ClusterShape, submit_s: F64, work_s: F64) -> None:
         self._trace = trace
+        self._submit_s = submit_s
         self._trace_work_s = work_s
         self._nodes = shape.nodes()
         self._gpu_types = shape.gpu_types
@@ -137,8 +138,6 @@ class Active:
 
     def admit(self, first: int, last: int) -> None:
         """Let the jobs at rows *first* to *last* (excluded) of the trace in, waiting."""
-        if self._gone > max(32, self._n // 4):
-            self._drop_gone()
         at, n = self._n, self._n + last - first
         if n > len(self._whole["job_id"]):
             self._reserve(2 * n)
@@ -149,7 +148,7 @@ class Active:
         whole["uid"][new] = trace.user[first:last]
         whole["gpus"][new] = trace.gpus[first:last]
         for name in ("submit_s", "waiting_since_s"):
-            whole[name][new] = trace.submit_s[first:last]
+            whole[name][new] = self._submit_s[first:last]
         for name in ("left_s", "work_s"):
             whole[name][new] = self._trace_work_s[first:last]
         whole["tier"][new] = -1
@@ -162,6 +161,9 @@ class Active:
         self.running[rows] = False
         self.done_s[rows] = np.inf
         self._gone += len(rows)
+        if self._gone > max(32, self._n // 4):
+            self._drop_gone()
+            self._look()
 
     def snapshot(self, now_s: float) -> Snapshot:
         """The live jobs at *now_s*, without copies: it is good until the next change."""

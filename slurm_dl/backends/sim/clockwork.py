@@ -1,4 +1,4 @@
-"""When a simulated cluster decides."""
+"""When a simulated cluster decides; times are counted from the first submission."""
 
 from __future__ import annotations
 
@@ -17,12 +17,21 @@ class Clockwork:
     Attributes:
         tick_s: What the policy asks for in between happens at whole multiples of this, seconds;
             0: exactly when it asks.
-        round_s: Decisions are only made at whole multiples of this after the first submission,
-            seconds; 0: at every event.
+        round_s: Decisions are only made at whole multiples of this, seconds; 0: at every event.
+
+    Raises:
+        ValueError: A parameter is negative or not finite.
     """
 
     tick_s: float = 0.0
     round_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("tick_s", "round_s"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                msg = f"{name} must be a finite number, 0 or more (got {value})"
+                raise ValueError(msg)
 
     def wake_s(self, now_s: float, asked_s: float) -> float:
         """When a policy that asks at *now_s* to be asked again at *asked_s* is."""
@@ -30,15 +39,13 @@ class Clockwork:
             asked_s = math.ceil(asked_s / self.tick_s - INSTANT_S) * self.tick_s
         return max(asked_s, now_s + INSTANT_S)
 
-    def turn_s(self, now_s: float, zero_s: float) -> float:
-        """The first instant from *now_s* on at which a decision may be made.
-
-        Args:
-            zero_s: Where rounds are counted from.
-        """
+    def turn_s(self, now_s: float) -> float:
+        """The first instant from *now_s* on at which a decision may be made."""
         if not self.round_s:
             return now_s
-        return zero_s + math.ceil((now_s - zero_s) / self.round_s) * self.round_s
+        turn_s = math.ceil(now_s / self.round_s - INSTANT_S) * self.round_s
+        # Sums of many rounds are a little off.
+        return turn_s if turn_s > now_s + INSTANT_S else now_s
 
 
 AT_EVENTS: Final = Clockwork()

@@ -67,6 +67,10 @@ class FlatCosts:
         large_restart_s: Seconds for a larger one.
         large_gpus: Where large begins.
         start_s: Seconds for the first start.
+        file: Where they are from, if they are from a file.
+
+    Raises:
+        ValueError: A cost is negative or not finite.
     """
 
     restart_s: float
@@ -74,8 +78,16 @@ class FlatCosts:
     gpus: F64
     large_gpus: float = np.inf
     start_s: float = 0.0
+    file: str = ""
     at_every_event: ClassVar[bool] = False
     slowdown: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("restart_s", "large_restart_s", "start_s"):
+            value = getattr(self, name)
+            if not (np.isfinite(value) and value >= 0):
+                msg = f"{name} must be a finite number, 0 or more (got {value})"
+                raise ValueError(msg)
 
     @property
     def name(self) -> str:
@@ -85,7 +97,8 @@ class FlatCosts:
             if np.isfinite(self.large_gpus)
             else ""
         )
-        return f"restart {self.restart_s:g} s{large}, first start {self.start_s:g} s"
+        where = f" ({self.file})" if self.file else ""
+        return f"restart {self.restart_s:g} s{large}, first start {self.start_s:g} s{where}"
 
     def lag_s(self, rows: Rows, first: Bool, random: np.random.Generator, /) -> F64:  # noqa: ARG002
         """See `Costs`."""
@@ -165,9 +178,12 @@ def quantile_costs(label: str, values: object) -> QuantileCosts:
     Raises:
         ConfigError: *values* is no list of two or more finite, not decreasing numbers from 0 up.
     """
+    numbers = isinstance(values, list) and all(
+        isinstance(v, (int, float)) and not isinstance(v, bool) for v in values
+    )
     try:
-        table = np.array(values, dtype=np.float64)
-    except (TypeError, ValueError):
+        table = np.array(values if numbers else [], dtype=np.float64)
+    except OverflowError:
         table = np.zeros(0)
     fits = table.ndim == 1 and len(table) > 1 and bool(np.isfinite(table).all())
     if not fits or table[0] < 0 or bool((np.diff(table) < 0).any()):

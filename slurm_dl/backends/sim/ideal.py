@@ -25,7 +25,7 @@ from slurm_dl.backends.sim.outcome import Outcome
 from slurm_dl.backends.sim.shape import ClusterShape
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.errors import SlurmDlError
-from slurm_dl.model.jobs import F64, PENDING, RUNNING
+from slurm_dl.model.jobs import COMPLETED, F64, PENDING, RUNNING
 from slurm_dl.model.record import Records, Runs
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.policies.base import Policy
@@ -94,13 +94,16 @@ class IdealCluster:
         self._costs = costs
         self._clockwork = clockwork
         self._random = np.random.default_rng(seed)
-        self._jobs = Active(trace, shape, trace.duration_s * costs.slowdown)
+        # Seconds since the first submission: sums of large times would be less exact.
+        self._zero_s = float(trace.submit_s[0]) if n else 0.0
+        submit_s = trace.submit_s - self._zero_s
+        self._jobs = Active(trace, shape, submit_s, trace.duration_s * costs.slowdown)
         self._arrived = 0
-        self._submits = [*trace.submit_s.tolist(), math.inf]
-        self._zero_s = self._submits[0]
-        self._now_s = self._zero_s if n else 0.0
+        self._submits = [*submit_s.tolist(), math.inf]
+        self._now_s = 0.0
         self._wake_s = math.inf
         self._decisions = self._events = self._stuck = 0
+        self._left = (-1, 0, 0.0)
         self._first_start_s = np.full(n, np.nan)
         self._end_s = np.full(n, np.nan)
         self._service_gpu_s = np.zeros(n)
@@ -116,10 +119,12 @@ class IdealCluster:
         while True:
             if self._events % _EVENTS_PER_REPORT == 0:
                 progress(self._arrived - self._jobs.alive)
+                self._check_progress()
             event_s = min(self._submits[self._arrived], self._next_end_s(), self._wake_s)
             if event_s == math.inf:
                 return
-            self._stuck = self._stuck + 1 if event_s <= self._now_s + 2 * INSTANT_S else 0
+            asked = event_s == self._wake_s and event_s <= self._now_s + 2 * INSTANT_S
+            self._stuck = self._stuck + 1 if asked else 0
             if self._stuck > _MOST_AT_ONE_INSTANT:
                 msg = (
                     f"policy {self._policy.name} stops time at {event_s} s: it asks to be woken "
@@ -130,16 +135,34 @@ class IdealCluster:
             self._events += 1
             self._complete()
             self._admit()
-            turn_s = self._clockwork.turn_s(event_s, self._zero_s)
+            turn_s = self._clockwork.turn_s(event_s)
             if turn_s > event_s:
                 self._wake_s = turn_s
             else:
                 self._decide()
 
+    def _check_progress(self) -> None:
+        """Raise if nothing has come, gone or been worked on since the last time.
+
+        Raises:
+            SimulationError: Jobs are stopped before they have paid for their start.
+        """
+        jobs, now_s = self._jobs, self._now_s
+        worked_s = np.maximum(now_s - jobs.since_s - jobs.lag_s, 0.0)
+        left_s = float((jobs.work_s - worked_s * jobs.running)[jobs.state != COMPLETED].sum())
+        state = (self._arrived, jobs.alive, left_s)
+        if state == self._left:
+            msg = (
+                f"no job gets on any more at {now_s} s: policy {self._policy.name} stops them "
+                f"before they have paid for their start ({self._costs.name}); give it longer turns"
+            )
+            raise SimulationError(msg)
+        self._left = state
+
     def outcome(self) -> Outcome:
         """What has become of the jobs so far."""
         trace = self._trace
-        jobs = np.frombuffer(self._run_job, dtype=np.int32)
+        jobs = np.array(self._run_job, dtype=np.int32)
         return Outcome(
             records=Records(
                 job_id=trace.job_id,
@@ -147,28 +170,28 @@ class IdealCluster:
                 users=trace.users,
                 gpus=trace.gpus,
                 submit_s=trace.submit_s,
-                start_s=self._first_start_s,
-                end_s=self._end_s,
+                start_s=np.maximum(self._first_start_s + self._zero_s, trace.submit_s),
+                end_s=self._end_s + self._zero_s,
                 alone_s=trace.duration_s,
-                service_gpu_s=self._service_gpu_s,
+                service_gpu_s=self._service_gpu_s.copy(),
                 lost_gpu_s=self._losses(),
-                preemptions=self._preemptions,
-                promotions=self._promotions,
+                preemptions=self._preemptions.copy(),
+                promotions=self._promotions.copy(),
                 success=~np.isnan(self._end_s) & (trace.ending == Ending.COMPLETED),
                 runs=Runs(
                     job=jobs,
-                    start_s=np.frombuffer(self._run_start_s),
-                    end_s=np.frombuffer(self._run_end_s),
+                    start_s=np.array(self._run_start_s) + self._zero_s,
+                    end_s=np.array(self._run_end_s) + self._zero_s,
                     gpus=trace.gpus[jobs],
                 ),
             ),
             decisions=self._decisions,
             events=self._events,
-            now_s=self._now_s,
+            now_s=self._now_s + self._zero_s,
         )
 
     def _losses(self) -> dict[str, F64]:
-        causes = {"restart": self._lost_gpu_s}
+        causes = {"restart": self._lost_gpu_s.copy()}
         if self._costs.slowdown > 1:
             slower_s = self._trace.duration_s * (self._costs.slowdown - 1)
             causes["slowdown"] = np.where(np.isnan(self._end_s), 0.0, slower_s * self._trace.gpus)
@@ -182,7 +205,8 @@ class IdealCluster:
         done = (jobs.done_s <= self._now_s).nonzero()[0]
         if len(done):
             rows = jobs.job_id[done]
-            self._book_losses(done, self._now_s - jobs.since_s[done] - jobs.work_s[done])
+            if not self._costs.at_every_event:
+                self._book_losses(done, jobs.lag_s[done])
             self._close_runs(done)
             self._end_s[rows] = self._now_s
             jobs.remove(done)
@@ -237,7 +261,8 @@ class IdealCluster:
         jobs, now_s = self._jobs, self._now_s
         jobs.ran_s[:] = jobs.ran_before_s + (now_s - jobs.start_s) * jobs.running
         np.multiply(jobs.ran_s, jobs.gpus, out=jobs.attained_gpu_s)
-        jobs.left_s[:] = np.where(jobs.running, jobs.done_s - now_s, jobs.work_s)
+        # What is left of a start is no work: a stop would not save it.
+        np.minimum(jobs.work_s, jobs.done_s - now_s, out=jobs.left_s)
 
     def _promote(self, rows: Rows) -> None:
         jobs = self._jobs

@@ -38,7 +38,8 @@ class Preset:
 
     Attributes:
         about: One line for people, with the source.
-        readings: What it runs for a policy of that name; other policies run as they are.
+        readings: What it runs for a policy of that name.
+        others: Policies that it has too, and runs as they are; None: all there are.
         clockwork: When it decides.
         restart_s: Seconds that every start after a job's first costs.
         large_restart_s: The same for jobs of more than *large_gpus* GPUs.
@@ -48,6 +49,7 @@ class Preset:
 
     about: str
     readings: Mapping[str, Reading] = field(default_factory=dict)
+    others: frozenset[str] | None = frozenset()
     clockwork: Clockwork = AT_EVENTS
     restart_s: float = 0.0
     large_restart_s: float = 0.0
@@ -69,10 +71,29 @@ class Preset:
             start_s=self.start_s,
         )
 
-    def reading(self, policy: str) -> Reading:
-        """What it runs for *policy*."""
-        return self.readings.get(policy, Reading(policy=policy))
+    @property
+    def is_of_its_own(self) -> bool:
+        """Whether it says when to decide or what starting costs."""
+        charges = (self.restart_s, self.large_restart_s, self.start_s)
+        return self.clockwork != AT_EVENTS or self.charges != "restart" or any(charges)
 
+    def reading(self, policy: str) -> Reading:
+        """What it runs for *policy*.
+
+        Raises:
+            ConfigError: It has no such policy.
+        """
+        if policy in self.readings:
+            return self.readings[policy]
+        if self.others is None or policy in self.others:
+            return Reading(policy=policy)
+        has = ", ".join(sorted({*self.readings, *self.others}))
+        msg = f"this preset has no policy {policy!r}; it has {has} ({self.about})"
+        raise ConfigError(msg)
+
+
+_PLAIN: Final = frozenset({"fifo", "fifo_skip", "fewest_gpus", "srtf", "srsf"})
+"""Schedules of Tiresias' simulator that are as ours: compared with it job by job."""
 
 _WHOLE_SECONDS: Final = Clockwork(tick_s=1.0)
 
@@ -87,20 +108,26 @@ def _sizes() -> tuple[float, ...]:
 
 PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
     {
-        "none": Preset(about="each policy as its parameters say; starting costs nothing"),
+        "none": Preset(
+            about="each policy as its parameters say; starting costs nothing",
+            others=None,
+        ),
         "tiresias-corrected": Preset(
             about="Tiresias' simulator (NSDI 2019) with demotion at the right instant",
             readings={"discrete_las": _lists()},
+            others=_PLAIN,
             clockwork=_WHOLE_SECONDS,
         ),
         "tiresias-artifact": Preset(
             about="Tiresias' simulator as published: demotion comes late, 2D",
             readings={"discrete_las": _lists(late_demotion=True)},
+            others=_PLAIN,
             clockwork=_WHOLE_SECONDS,
         ),
         "tiresias-artifact-1d": Preset(
             about="Tiresias' simulator as published, service in seconds alone",
             readings={"discrete_las": _lists(dimensions=1)},
+            others=_PLAIN,
             clockwork=_WHOLE_SECONDS,
         ),
         "gittins-artifact": Preset(
@@ -116,13 +143,15 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
         "muri": Preset(
             about="Muri's simulator (SIGCOMM 2022): start overhead at every event",
             readings={"discrete_las": _lists(demotion_step_s=1.0)},
+            others=frozenset({"srtf", "srsf"}),
             charges="muri",
         ),
         "pollux-artifact": Preset(
-            about="Pollux' simulator (OSDI 2021): 2 queues at 16 GPU-h, 60 s steps, 30 s a start",
+            about="rules of Pollux' simulator (OSDI 2021): 2 queues at 16 GPU-h, by arrival; "
+            "decides every 60 s; 30 s a start",
             readings={
                 "discrete_las": Reading(
-                    policy="discrete_las", parameters={"thresholds_gpu_s": (57_600.0,)}
+                    policy="arrival_las", parameters={"thresholds_gpu_s": (57_600.0,)}
                 )
             },
             clockwork=Clockwork(round_s=60.0),
@@ -130,10 +159,11 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             start_s=30.0,
         ),
         "lucid": Preset(
-            about="Lucid's simulator (ASPLOS 2023): 2 queues at 18,000 GPU-s, decides every 60 s",
+            about="rules of Lucid's simulator (ASPLOS 2023): 2 queues at 18,000 GPU-s, by "
+            "submission; decides every 60 s; a restart costs 40 s, above 8 GPUs 60 s",
             readings={
                 "discrete_las": Reading(
-                    policy="discrete_las", parameters={"thresholds_gpu_s": (18_000.0,)}
+                    policy="arrival_las", parameters={"thresholds_gpu_s": (18_000.0,)}
                 )
             },
             clockwork=Clockwork(round_s=60.0),
@@ -142,7 +172,8 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
             large_gpus=8.0,
         ),
         "voda": Preset(
-            about="vodascheduler: 2 queues at 3,600 s of run time, promotion knob 8",
+            about="rules of vodascheduler: 2 queues at 3,600 s of run time (it may mean GPU-s), "
+            "promotion knob 8",
             readings={
                 "discrete_las": Reading(
                     policy="discrete_las",
@@ -178,9 +209,9 @@ def for_policy(policy: str, preset: str | None) -> str:
     """The name of the preset that is meant.
 
     Raises:
-        ConfigError: There is no such policy or preset.
+        ConfigError: There is no such policy or preset, or the preset has no such policy.
     """
     registry.find(policy)
     name = preset or DEFAULTS.get(policy, "none")
-    find(name)
+    find(name).reading(policy)
     return name

@@ -1,0 +1,381 @@
+"""``dlsim compare``: one trace under several policies, here or as an array of a Slurm cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from slurm_dl.apps.commandline import EXIT_FAILED, safe
+from slurm_dl.apps.sim.console import console, progress
+from slurm_dl.apps.sim.options import cluster_option, costs_option, read_value
+
+if TYPE_CHECKING:
+    from slurm_dl.apps.sim.comparison import Comparison
+    from slurm_dl.apps.sim.sweep import CellResult, Sweep
+    from slurm_dl.apps.sim.sweep_slurm import Request
+    from slurm_dl.model.trace import Trace
+
+_A_DAY_S = 86_400.0
+_MOST_TOLD = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outputs:
+    """Where the figures go besides the terminal."""
+
+    json_path: Path | None
+    csv_path: Path | None
+    plot_path: Path | None
+    quiet: bool
+
+
+def _say(text: str) -> None:
+    click.echo(f"dlsim compare: {safe(text, 1000)}", err=True)
+
+
+def _silent(_text: str) -> None:
+    """Say nothing."""
+
+
+@click.command(name="compare")
+@click.argument("trace", type=click.Path(path_type=Path, exists=True), required=False)
+@click.option(
+    "--format",
+    "format_name",
+    metavar="FORMAT",
+    help="Format of the trace, if it cannot be told from the content.",
+)
+@cluster_option(required=False)
+@costs_option
+@click.option(
+    "--policies",
+    metavar="NAME[:PRESET],...",
+    help="What is compared; the first is what the others are held against. "
+    "'dlsim policies' lists names and presets.",
+)
+@click.option(
+    "-p",
+    "parameters",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Set a parameter of those policies that have one of this name.",
+)
+@click.option(
+    "--loads",
+    metavar="LOAD,...",
+    default="1",
+    show_default=True,
+    help="How fast the jobs arrive: 2 is twice as fast as in the trace.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="How many workloads. Seed 0 is the trace; each further one draws as many of its jobs "
+    "with replacement (numpy's default generator with that seed), each with its duration, GPUs, "
+    "user and model, and puts them at the trace's submissions. What a cost model draws has the "
+    "same seed.",
+)
+@click.option(
+    "-j",
+    "processes",
+    type=click.IntRange(min=1),
+    metavar="PROCESSES",
+    help="Simulations at a time; 1 if not given.",
+)
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
+)
+@click.option(
+    "--csv", "csv_path", type=click.Path(path_type=Path), help="Write each simulation here."
+)
+@click.option(
+    "--plot",
+    "plot_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw here (.png, .svg, .pdf): bars, or with several loads the mean JCT over the load.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option(
+    "--on",
+    "where",
+    type=click.Choice(["local", "slurm"]),
+    default="local",
+    show_default=True,
+    help="Run here, or as one job array of the Slurm cluster.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="With --on slurm: a new folder for the sweep, on a file system that all nodes see.",
+)
+@click.option("--resume", is_flag=True, help="With --on slurm: go on with the sweep in --dir.")
+@click.option("--partition", metavar="P", help="With --on slurm: partition; else the default one.")
+@click.option("--time", "time_limit", metavar="T", help="With --on slurm: time limit of a task.")
+@click.option(
+    "--array-limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --on slurm: at most so many tasks at a time.",
+)
+@click.option(
+    "--within",
+    "within_s",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="With --on slurm: stop waiting after so long (a day if not given); the array goes on.",
+)
+def compare_command(
+    *,
+    trace: Path | None,
+    format_name: str | None,
+    cluster: str | None,
+    costs: str | None,
+    policies: str | None,
+    parameters: tuple[str, ...],
+    loads: str,
+    seeds: int,
+    processes: int | None,
+    json_path: Path | None,
+    csv_path: Path | None,
+    plot_path: Path | None,
+    quiet: bool,
+    where: Literal["local", "slurm"],
+    directory: Path | None,
+    resume: bool,
+    partition: str | None,
+    time_limit: str | None,
+    array_limit: int | None,
+    within_s: float | None,
+) -> None:
+    """Run TRACE under several policies and lay the figures side by side.
+
+    With several seeds a time is the mean over them with its 95 % interval (Student's t), and the
+    policies ran the same workloads, so the ratio to the first policy is taken for each workload
+    by itself. Ends with status 1 if a job did not finish.
+
+    With --on slurm the simulations go out as one array of CPU jobs, and the command waits for
+    them. Stopped or late, it is called again with --dir and --resume and no TRACE.
+
+    \b
+    Examples:
+      dlsim compare traces/tiresias-derived/itp10.csv --cluster 2x8 --policies fifo,srtf,las
+      dlsim compare traces/muri/trace3.csv --cluster 8x8 -j 2 --seeds 5 --loads 0.5,1,2 \\
+        --policies discrete_las:tiresias-artifact,discrete_las:voda,srsf --plot loads.png
+      dlsim compare traces/philly/philly.csv.gz --cluster 64x8 --policies fifo,las --seeds 20 \\
+        --on slurm --dir /shared/sweep --partition cpu
+      dlsim compare --on slurm --dir /shared/sweep --resume --json sweep.json
+    """  # noqa: D301 - \b is click's mark
+    from slurm_dl.apps.sim import comparison_text, experiment  # noqa: PLC0415 - numpy is slow
+    from slurm_dl.apps.sim import sweep as sweeps  # noqa: PLC0415
+    from slurm_dl.apps.sim.sweep_slurm import Request  # noqa: PLC0415
+
+    _check_where(
+        where,
+        directory=directory,
+        resume=resume,
+        asked={
+            "--partition": partition,
+            "--time": time_limit,
+            "--array-limit": array_limit,
+            "--within": within_s,
+        },
+        processes=processes,
+    )
+    outputs = _Outputs(json_path=json_path, csv_path=csv_path, plot_path=plot_path, quiet=quiet)
+    if plot_path:
+        comparison_text.check_picture(plot_path)
+    on_slurm = Request(partition=partition, time=time_limit, most_at_once=array_limit)
+    say = _silent if quiet else _say
+    if directory is not None and resume:
+        _refuse_with_resume(click.get_current_context())
+        _show(*_gather(directory, None, on_slurm, within_s=within_s, say=say), outputs)
+        return
+    if trace is None or cluster is None or policies is None:
+        missing = {"TRACE": trace, "--cluster": cluster, "--policies": policies}
+        names = ", ".join(name for name, value in missing.items() if value is None)
+        msg = f"what is compared? give {names}"
+        raise click.UsageError(msg)
+    from slurm_dl.backends.traces.registry import read_trace  # noqa: PLC0415
+
+    given = experiment.parse_parameters(parameters, read_value)
+    sweep = sweeps.Sweep(
+        wishes=sweeps.parse_policies(policies, given),
+        loads=sweeps.parse_loads(loads),
+        seeds=seeds,
+        cluster=cluster,
+        costs=costs,
+    )
+    jobs = read_trace(trace, format_name)
+    sweeps.check(sweep, jobs)
+    if directory is not None:
+        new = (sweep, jobs)
+        _show(*_gather(directory, new, on_slurm, within_s=within_s, say=say), outputs)
+        return
+    results = _run(sweep, jobs, processes or 1)
+    _show(sweep, jobs, results, outputs)
+
+
+def _check_where(
+    where: str,
+    *,
+    directory: Path | None,
+    resume: bool,
+    asked: dict[str, object],
+    processes: int | None,
+) -> None:
+    """Refuse options that belong to the other place.
+
+    Raises:
+        UsageError: One does.
+    """
+    for_slurm = asked | {"--dir": directory, "--resume": resume or None}
+    if where == "local":
+        for name, value in for_slurm.items():
+            if value is not None:
+                msg = f"{name} is for --on slurm"
+                raise click.UsageError(msg)
+    elif directory is None:
+        msg = "--on slurm needs --dir, a folder on a file system that all nodes see"
+        raise click.UsageError(msg)
+    elif processes is not None:
+        msg = "-j is for --on local; with --on slurm --array-limit says how many run at a time"
+        raise click.UsageError(msg)
+
+
+def _refuse_with_resume(context: click.Context) -> None:
+    """What is run stands in the folder already.
+
+    Raises:
+        UsageError: It was given again.
+    """
+    fixed = {
+        "trace": "TRACE",
+        "format_name": "--format",
+        "cluster": "--cluster",
+        "costs": "--costs",
+        "policies": "--policies",
+        "parameters": "-p",
+        "loads": "--loads",
+        "seeds": "--seeds",
+    }
+    for parameter, name in fixed.items():
+        source = context.get_parameter_source(parameter)
+        if source is not None and source.name == "COMMANDLINE":
+            msg = f"{name} stands in the folder that --resume goes on with; leave it out"
+            raise click.UsageError(msg)
+
+
+def _run(sweep: Sweep, jobs: Trace, processes: int) -> list[CellResult]:
+    from slurm_dl.apps.sim.sweep import run_here  # noqa: PLC0415
+    from slurm_dl.apps.sim.workers import run_in_processes  # noqa: PLC0415
+
+    with progress(_what(sweep, jobs), len(sweep.cells)) as report:
+        if processes == 1:
+            return run_here(sweep, jobs, report)
+        return run_in_processes(sweep, jobs, processes=processes, progress=report)
+
+
+def _what(sweep: Sweep, jobs: Trace) -> str:
+    return f"{safe(jobs.name, 40)}: {len(sweep.cells)} simulations"
+
+
+def _gather(
+    directory: Path,
+    new: tuple[Sweep, Trace] | None,
+    request: Request,
+    *,
+    within_s: float | None,
+    say: Callable[[str], None],
+) -> tuple[Sweep, Trace, list[CellResult]]:
+    """Run a sweep on Slurm: a *new* one, or what the folder holds of one."""
+    from slurm_dl.apps.sim import sweep_slurm  # noqa: PLC0415
+    from slurm_dl.apps.sim.sweep_files import Folder  # noqa: PLC0415
+
+    folder = Folder.open(directory) if new is None else Folder.create(directory, *new)
+    jobs = folder.trace() if new is None else new[1]
+    try:
+        sweep_slurm.submit(folder, request, os.environ, say)
+        with progress(_what(folder.sweep, jobs), len(folder.sweep.cells)) as report:
+            results = sweep_slurm.wait(
+                folder, os.environ, within_s=within_s or _A_DAY_S, progress=report
+            )
+    except KeyboardInterrupt:
+        if ids := " ".join(map(str, folder.submitted())):
+            _say(f"the array goes on: 'scancel {ids}' ends it, --dir and --resume gather it")
+        raise
+    return folder.sweep if new is None else new[0], jobs, results
+
+
+def _show(sweep: Sweep, jobs: Trace, results: list[CellResult], outputs: _Outputs) -> None:
+    """Write and print everything; status 1 if jobs did not finish."""
+    from slurm_dl.apps.sim import comparison as compared  # noqa: PLC0415
+    from slurm_dl.apps.sim import comparison_text  # noqa: PLC0415
+    from slurm_dl.backends.sim.shape import parse_shape  # noqa: PLC0415
+
+    comparison = compared.merge(sweep, results)
+    if outputs.json_path:
+        compared.write_json(outputs.json_path, jobs, comparison)
+    if outputs.csv_path:
+        compared.write_csv(outputs.csv_path, comparison)
+    if outputs.plot_path:
+        comparison_text.draw(comparison, outputs.plot_path)
+    if not outputs.quiet:
+        _print(jobs, comparison)
+    lines = comparison_text.failures(comparison, parse_shape(sweep.cluster).gpus)
+    for line in lines[:_MOST_TOLD]:
+        _say(line)
+    if len(lines) > _MOST_TOLD:
+        _say(f"and so in {len(lines) - _MOST_TOLD} more simulations")
+    if lines:
+        raise SystemExit(EXIT_FAILED)
+
+
+def _print(jobs: Trace, comparison: Comparison) -> None:
+    from slurm_dl.apps.sim import comparison_text, results  # noqa: PLC0415
+
+    out = console()
+    write: Callable[[str], None] = lambda line: out.print(line, markup=False, highlight=False)  # noqa: E731
+    for line in results.read_lines(jobs):
+        write(line)
+    costs = dict.fromkeys(result.costs for result in comparison.results)
+    write(f"on {comparison.sweep.cluster}, costs {'; '.join(costs)}")
+    for label, wish in zip(comparison.sweep.labels, comparison.sweep.wishes, strict=True):
+        if wish.parameters:
+            write(f"{label}: {', '.join(f'{key} {v}' for key, v in wish.parameters.items())}")
+    for label, note in dict.fromkeys(
+        (cell.label, note)
+        for cell, result in zip(comparison.sweep.cells, comparison.results, strict=True)
+        for note in result.notes
+    ):
+        write(f"{label}: {note}")
+    out.print()
+    for table in comparison_text.tables(comparison):
+        out.print(table)
+
+
+@click.command(name="sweep-cell", hidden=True)
+@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@click.argument("task", type=click.IntRange(min=0))
+def sweep_cell_command(*, directory: Path, task: int) -> None:
+    """Run the share of one array task of the sweep in DIRECTORY; 'dlsim compare' submits it."""
+    from slurm_dl.apps.sim.sweep import run_cell  # noqa: PLC0415
+    from slurm_dl.apps.sim.sweep_files import Folder  # noqa: PLC0415
+    from slurm_dl.apps.sim.sweep_slurm import run_task  # noqa: PLC0415
+
+    folder = Folder.open(directory)
+    folder.check_versions()
+    folder.cells_of(task)
+    jobs = folder.trace()
+    failed = run_task(folder, task, lambda cell: run_cell(folder.sweep, jobs, cell))
+    for line in failed:
+        click.echo(f"dlsim sweep-cell: {line}", err=True)
+    if failed:
+        raise SystemExit(EXIT_FAILED)

@@ -1,0 +1,267 @@
+"""What a sweep amounts to: its cells merged into one row a policy, and written for programs.
+
+Where there are seeds, a figure is the mean over them with its 95 % interval by Student's t, and a
+policy is held against the first one workload by workload: both ran the same jobs.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from slurm_dl.apps.sim import interval
+from slurm_dl.apps.sim.interval import Mean
+from slurm_dl.apps.sim.sweep import Cell, CellResult, Sweep
+from slurm_dl.model.jobs import F64
+from slurm_dl.model.trace import Trace
+from slurm_dl.report import export
+from slurm_dl.report.files import write_whole
+from slurm_dl.report.metrics import Summary
+from slurm_dl.report.wording import plain_number
+
+FIGURES: Final[Mapping[str, Callable[[Summary], float]]] = MappingProxyType(
+    {
+        "avg_jct_s": lambda s: s.jct_s.mean,
+        "median_jct_s": lambda s: s.jct_s.median,
+        "p95_jct_s": lambda s: s.jct_s.p95,
+        "p99_jct_s": lambda s: s.jct_s.p99,
+        "avg_queue_s": lambda s: s.queue_s.mean,
+        "avg_slowdown": lambda s: s.slowdown.mean,
+        "avg_rho": lambda s: s.rho.mean,
+        "unfair_frac": lambda s: s.unfair_frac,
+        "makespan_s": lambda s: s.makespan_s,
+        "utilisation_frac": lambda s: s.utilisation_frac,
+        "service_gpu_s": lambda s: s.service_gpu_s,
+        "gpu_s_lost": lambda s: s.lost_gpu_s,
+        "preemptions": lambda s: float(s.preemptions),
+        "promotions": lambda s: float(s.promotions),
+    }
+)
+"""What is merged, by the name it has in `dlsim run --json`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One figure of a policy at a load.
+
+    Attributes:
+        mean: Over the seeds.
+        difference: To the first policy's, over the same seeds; None for the first itself.
+        ratio: The same as a multiple.
+    """
+
+    mean: Mean
+    difference: Mean | None
+    ratio: Mean | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """A policy at a load.
+
+    Attributes:
+        results: Of each seed, in their order.
+        figures: By the names in `FIGURES`.
+    """
+
+    label: str
+    load: float
+    results: tuple[CellResult, ...]
+    figures: Mapping[str, Compared]
+
+    @property
+    def unfinished(self) -> int:
+        """Jobs that did not come to an end, all seeds together."""
+        return sum(result.unfinished for result in self.results)
+
+    @property
+    def summary(self) -> Summary:
+        """The figures of seed 0, its completion times and makespan those of the mean."""
+        first = self.results[0].summary
+        jct_s = dataclasses.replace(
+            first.jct_s,
+            mean=self.figures["avg_jct_s"].mean.value,
+            median=self.figures["median_jct_s"].mean.value,
+            p95=self.figures["p95_jct_s"].mean.value,
+            p99=self.figures["p99_jct_s"].mean.value,
+        )
+        makespan_s = self.figures["makespan_s"].mean.value
+        return dataclasses.replace(first, jct_s=jct_s, makespan_s=makespan_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """A sweep that was run.
+
+    Attributes:
+        results: Of each of the sweep's cells, in their order.
+        rows: By load, then policy.
+    """
+
+    sweep: Sweep
+    results: tuple[CellResult, ...]
+    rows: tuple[Row, ...]
+
+    def at(self, load: float) -> tuple[Row, ...]:
+        """The rows of one load, in the order of the policies."""
+        return tuple(row for row in self.rows if row.load == load)
+
+    def unfinished(self) -> tuple[tuple[Cell, CellResult], ...]:
+        """The simulations that did not end all of their jobs."""
+        pairs = zip(self.sweep.cells, self.results, strict=True)
+        return tuple((cell, result) for cell, result in pairs if result.unfinished)
+
+
+def merge(sweep: Sweep, results: Sequence[CellResult]) -> Comparison:
+    """Put the cells of *sweep* together.
+
+    Args:
+        results: One for each cell, in their order.
+    """
+    by_row: dict[tuple[float, int], list[CellResult]] = {}
+    for cell, result in zip(sweep.cells, results, strict=True):
+        by_row.setdefault((cell.load, cell.wish), []).append(result)
+    rows = []
+    for (load, wish), of_seeds in by_row.items():
+        rows.append(
+            Row(
+                label=sweep.labels[wish],
+                load=load,
+                results=tuple(of_seeds),
+                figures=_figures(of_seeds, by_row[load, 0] if wish else None),
+            )
+        )
+    return Comparison(sweep=sweep, results=tuple(results), rows=tuple(rows))
+
+
+def _figures(
+    results: Sequence[CellResult], base: Sequence[CellResult] | None
+) -> dict[str, Compared]:
+    figures = {}
+    for name, of in FIGURES.items():
+        values = _column(results, of)
+        first = None if base is None else _column(base, of)
+        figures[name] = Compared(
+            mean=interval.mean(values),
+            difference=None if first is None else interval.paired_difference(values, first),
+            ratio=None if first is None else interval.paired_ratio(values, first),
+        )
+    return figures
+
+
+def _column(results: Sequence[CellResult], of: Callable[[Summary], float]) -> F64:
+    return np.array([of(result.summary) for result in results], dtype=np.float64)
+
+
+def as_json(trace: Trace, comparison: Comparison) -> dict[str, object]:
+    """The comparison as plain values; the keys are those of `docs/simulator.md`."""
+    sweep = comparison.sweep
+    return {
+        "trace": trace.name,
+        "format": trace.format,
+        "jobs": len(trace),
+        "cluster": sweep.cluster,
+        "loads": list(sweep.loads),
+        "seeds": sweep.seeds,
+        "first": sweep.labels[0],
+        "policies": [
+            {
+                "label": row.label,
+                "policy": wish.policy,
+                "preset": row.results[0].preset,
+                # Sizes may be those of the trace, so these are seed 0's at the first load.
+                "parameters": row.results[0].parameters,
+                "costs": row.results[0].costs,
+                "notes": list(row.results[0].notes),
+            }
+            for wish, row in zip(sweep.wishes, comparison.at(sweep.loads[0]), strict=True)
+        ],
+        "rows": [
+            {
+                "policy": row.label,
+                "load": row.load,
+                "unfinished": row.unfinished,
+                "figures": {name: _compared(figure) for name, figure in row.figures.items()},
+            }
+            for row in comparison.rows
+        ],
+        "cells": [
+            {
+                "policy": cell.label,
+                "load": cell.load,
+                "seed": cell.seed,
+                **export.summary_json(result.summary),
+                "decisions": result.decisions,
+                "events": result.events,
+                "wall_s": result.wall_s,
+            }
+            for cell, result in zip(sweep.cells, comparison.results, strict=True)
+        ],
+    }
+
+
+def _compared(figure: Compared) -> dict[str, object]:
+    told: dict[str, object] = {"mean": _finite(figure.mean.value), **_ends(figure.mean)}
+    for name, held in (("difference", figure.difference), ("ratio", figure.ratio)):
+        if held is not None:
+            told[name] = {"mean": _finite(held.value), **_ends(held)}
+    return told
+
+
+def _ends(mean: Mean) -> dict[str, float | None]:
+    return {"low": _finite(mean.low), "high": _finite(mean.high)}
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def write_json(path: Path, trace: Trace, comparison: Comparison) -> None:
+    """Write `as_json` to *path*.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    export.write_json(path, as_json(trace, comparison))
+
+
+def as_csv(comparison: Comparison) -> str:
+    """One line for each simulation, under a line of names; a figure that is not known is empty."""
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n")
+    counts = ("jobs", "finished", "completed")
+    writer.writerow(["policy", "preset", "costs", "load", "seed", *counts, *FIGURES])
+    for cell, result in zip(comparison.sweep.cells, comparison.results, strict=True):
+        summary = result.summary
+        writer.writerow(
+            [
+                cell.label,
+                result.preset,
+                result.costs,
+                plain_number(cell.load),
+                cell.seed,
+                summary.jobs,
+                summary.finished,
+                summary.completed,
+                *(plain_number(of(summary)) for of in FIGURES.values()),
+            ]
+        )
+    return out.getvalue()
+
+
+def write_csv(path: Path, comparison: Comparison) -> None:
+    """Write `as_csv`, in UTF-8.
+
+    Raises:
+        ConfigError: It cannot be written.
+    """
+    write_whole(path, as_csv(comparison).encode("utf-8"))

@@ -1,0 +1,35 @@
+"""2D-LAS with queues by arrival, in which an earlier job also displaces a later one of its queue.
+
+Pollux' and Lucid's simulators read Tiresias so. In `discrete_las` a running job keeps its GPUs
+against waiting ones of its own queue, as in the paper.
+
+Source: Qiao et al., "Pollux", OSDI 2021, and Hu et al., "Lucid", ASPLOS 2023: the Tiresias they
+compare with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from slurm_dl.policies.base import Preempts
+from slurm_dl.policies.discrete_las import DiscreteLas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalLas(DiscreteLas):
+    """K queues by attained GPU-seconds, strictly by first submission inside each.
+
+    Attributes:
+        thresholds_gpu_s: Service at which a job sinks into the next queue, GPU-seconds, strictly
+            increasing, above 0. K is one more than their number.
+        promote_knob: A job that has run is put back into the first queue, its service so far
+            forgiven, once it has waited this many times as long as it has run since the last
+            promotion. 0 promotes nobody.
+        dimensions: 2: service is GPUs x seconds. 1: seconds alone, thresholds are seconds then.
+    """
+
+    name: ClassVar[str] = "arrival_las"
+    source: ClassVar[str] = "Tiresias as compared with in Pollux (OSDI 2021), Lucid (ASPLOS 2023)"
+    interpretation: ClassVar[str] = "from descriptions of their simulators; not run beside them"
+    preempts: ClassVar[Preempts] = "rank"

@@ -1,0 +1,607 @@
+"""dlsim as people run it: run, compare, traces, generate, policies."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from slurm_dl.apps.sim import main
+from slurm_dl.apps.sim.sweep import CellError, CellResult, Sweep, parse_policies, run_here
+from slurm_dl.apps.sim.workers import run_in_processes
+from slurm_dl.backends.sim.presets import PRESETS
+from slurm_dl.backends.traces import FORMATS, read_trace
+from slurm_dl.policies import registry
+
+Eventually = Callable[..., object]
+
+ROOT = Path(__file__).parents[2]
+TRACES = ROOT / "traces"
+SIXTY = TRACES / "tiresias" / "60_job.csv"
+GAVEL = TRACES / "gavel" / "2869ce.trace"
+
+INTERRUPTIBLE = """
+import signal
+from slurm_dl.apps.sim import main
+# Tests that run in the background of a shell have it ignored, and would pass that on.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+main()
+"""
+
+SPREADS = ("jct_s", "queue_s", "wait_s", "slowdown", "bounded_slowdown", "rho")
+FIGURES = {
+    "jobs", "finished", "completed", "unfair_frac", "jain", "makespan_s", "utilisation_frac",
+    "service_gpu_s", "preemptions", "promotions", "gpu_s_lost", "gpu_s_lost_by",
+    *(f"{how}_{what}" for what in SPREADS for how in ("avg", "median", "p95", "p99", "max")),
+}  # fmt: skip
+
+
+def dlsim(*args: object) -> Result:
+    """What ``dlsim ARGS`` prints and how it ends, its output piped."""
+
+    @click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+    @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
+    def whole(rest: tuple[str, ...]) -> None:
+        main(rest)
+
+    return CliRunner().invoke(whole, [str(a) for a in args])
+
+
+def told(path: Path) -> Any:  # noqa: ANN401 - whatever the JSON holds
+    """A JSON file without NaN and its like."""
+
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    return json.loads(path.read_text("utf-8"), parse_constant=refuse)
+
+
+def timeless(value: Any) -> Any:  # noqa: ANN401
+    """The same without what differs from run to run."""
+    if isinstance(value, dict):
+        return {k: timeless(v) for k, v in value.items() if k != "wall_s"}
+    return [timeless(v) for v in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "traces", "generate", "policies"])
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    result = dlsim(command, "--help")
+
+    assert result.exit_code == 0
+    assert f"dlsim {command} " in result.stdout
+    assert "Example" in result.stdout
+
+
+def test_the_cell_command_is_not_listed() -> None:
+    result = dlsim("--help")
+
+    assert "sweep-cell" not in result.stdout
+    assert all(f"\n  {c} " in result.stdout for c in ("run", "compare", "generate"))
+
+
+EXAMPLES = re.findall(
+    r"^```console\n\$ dlsim (.*)\n((?:.*\n)*?)```$",
+    (ROOT / "docs" / "simulator.md").read_text("utf-8"),
+    re.MULTILINE,
+)
+"""Commands of the user's page, and what they print there."""
+
+
+HERE = [example for example in EXAMPLES if "--on slurm" not in example[0]]
+
+
+@pytest.mark.parametrize(("command", "shown"), HERE, ids=[command for command, _ in HERE])
+def test_the_page_shows_what_is_printed(
+    command: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Line by line, computing time apart; of the long list of policies the first are shown."""
+    (tmp_path / "traces").symlink_to(TRACES)
+    monkeypatch.chdir(tmp_path)
+
+    result = dlsim(*command.split())
+
+    def lines(text: str) -> list[str]:
+        timeless = re.sub(r"(instants in) [\d.]+ s", r"\1 T s", text)
+        return [line.rstrip() for line in timeless.strip().splitlines()]
+
+    printed, expected = lines(result.stdout), lines(shown)
+    assert printed[: len(expected)] == expected
+    assert len(printed) == len(expected) or command == "policies"
+
+
+# run
+
+
+def test_run_tells_writes_and_draws(tmp_path: Path) -> None:
+    """The table for people, JSON with its keys, a line for each job, three pictures."""
+    out, jobs, plots = tmp_path / "out.json", tmp_path / "jobs.csv", tmp_path / "plots"
+
+    result = dlsim(
+        "run", SIXTY, "--cluster", "4x4", "--policy", "discrete_las", "-p", "promote_knob=8",
+        "--json", out, "--jobs-csv", jobs, "--plots", plots,
+    )  # fmt: skip
+
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    assert result.stdout.startswith("60_job (tiresias): 60 jobs, 7.4 GPU-hours")
+    assert "discrete_las on 4x4, preset tiresias-corrected, costs none" in result.stdout
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    figures = told(out)
+    assert set(figures) == {
+        "trace", "format", "cluster", "policy", "preset", "parameters", "costs", "decisions",
+        "events", "wall_s", "notes", *FIGURES,
+    }  # fmt: skip
+    assert (figures["jobs"], figures["finished"]) == (60, 60)
+    assert figures["parameters"]["promote_knob"] == 8
+    with jobs.open(encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert len(lines) == 60
+    mean_s = sum(float(line["jct_s"]) for line in lines) / 60
+    assert figures["avg_jct_s"] == pytest.approx(mean_s)
+    assert {p.name for p in plots.iterdir()} >= {"jct.png", "over_time.png"}
+
+
+def test_run_ends_with_1_if_jobs_did_not_finish() -> None:
+    result = dlsim("run", SIXTY, "--cluster", "1x1", "--policy", "srtf", "-q")
+
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "jobs did not finish: " in result.stderr
+    assert "want more than the 1 GPUs there are" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "said"),
+    [
+        ("run", ["--policy", "nope"], "no policy 'nope'"),
+        ("run", ["--policy", "fifo", "--preset", "nope"], "preset 'nope' is unknown"),
+        ("run", ["--policy", "fifo", "-p", "x"], "must be key=value"),
+        ("run", ["--policy", "las", "-p", "quantum_s=-1"], "quantum_s"),
+        ("run", ["--policy", "las", "-p", "quantum=1"], "did you mean quantum_s?"),
+        ("run", ["--policy", "fifo", "--costs", "/nonexistent"], "--costs /nonexistent"),
+        ("run", [], "--policy"),
+        ("compare", ["--policies", "nope"], "no policy 'nope'"),
+        ("compare", ["--policies", "fifo:nope"], "preset 'nope' is unknown"),
+        ("compare", ["--policies", "fifo", "-p", "x"], "must be key=value"),
+        ("compare", ["--policies", "las", "-p", "quantum_s=-1"], "quantum_s"),
+        ("compare", ["--policies", "las", "-p", "quantum=1"], "they have dimensions, quantum_s"),
+        ("compare", ["--policies", "fifo", "--costs", "/nonexistent"], "--costs /nonexistent"),
+        ("compare", [], "what is compared? give --policies"),
+    ],
+)
+def test_mistakes_are_one_line_and_status_2(command: str, args: list[str], said: str) -> None:
+    result = dlsim(command, SIXTY, "--cluster", "2x4", *args)
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert result.stdout == ""
+
+
+# compare
+
+
+def test_compare_has_a_row_for_each_policy(tmp_path: Path) -> None:
+    """The first is the base; the best is marked; 80 columns; JSON, CSV and picture."""
+    out, lines, plot = tmp_path / "c.json", tmp_path / "c.csv", tmp_path / "c.svg"
+
+    result = dlsim(
+        "compare", SIXTY, "--cluster", "2x4",
+        "--policies", "fifo,srtf,discrete_las:voda,discrete_las:tiresias-artifact",
+        "--json", out, "--csv", lines, "--plot", plot,
+    )  # fmt: skip
+
+    assert result.exit_code == 0, result.stderr
+    printed = result.stdout.splitlines()
+    assert max(map(len, printed)) <= 80
+    rows = {line.split()[0]: line for line in printed if " x" in line or line.startswith("fifo")}
+    assert " x" not in rows["fifo"]
+    assert "voda" in printed[printed.index(rows["discrete_las:"]) - 1] + result.stdout
+    figures = told(out)
+    alone = tmp_path / "alone.json"
+    dlsim("run", SIXTY, "--cluster", "2x4", "--policy", "srtf", "--json", alone, "-q")
+    cell = next(c for c in figures["cells"] if c["policy"] == "srtf")
+    assert {k: cell[k] for k in FIGURES} == {k: told(alone)[k] for k in FIGURES}
+    row = next(r for r in figures["rows"] if r["policy"] == "srtf")["figures"]["avg_jct_s"]
+    first = figures["cells"][0]["avg_jct_s"]
+    assert row["mean"] == cell["avg_jct_s"]
+    assert row["low"] is row["high"] is None
+    assert row["ratio"]["mean"] == pytest.approx(cell["avg_jct_s"] / first)
+    best = min(figures["cells"], key=lambda c: c["avg_jct_s"])
+    assert f"x{best['avg_jct_s'] / first:.2f}*" in rows[best["policy"].partition(":")[0]]
+    with lines.open(encoding="utf-8") as file:
+        assert [line["preset"] for line in csv.DictReader(file)] == [
+            "none", "none", "voda", "tiresias-artifact",
+        ]  # fmt: skip
+    assert plot.read_text("utf-8").startswith("<?xml")
+
+
+def test_compare_over_loads_and_seeds_is_the_same_in_processes(tmp_path: Path) -> None:
+    """-j changes nothing but the time; the interval is printed; a picture over the loads."""
+    words = ["compare", SIXTY, "--cluster", "2x4", "--policies", "fifo,las", "--loads", "1,2"]
+    words += ["--seeds", "3", "-p", "quantum_s=100"]
+    plot = tmp_path / "c.png"
+
+    one = dlsim(*words, "--json", tmp_path / "1.json", "--plot", plot)
+    two = dlsim(*words, "--json", tmp_path / "2.json", "-j", "2")
+
+    assert (one.exit_code, two.exit_code) == (0, 0), one.stderr + two.stderr
+    assert one.stdout == two.stdout
+    assert max(map(len, one.stdout.splitlines())) <= 80
+    assert timeless(told(tmp_path / "1.json")) == timeless(told(tmp_path / "2.json"))
+    assert "load 2: jobs arrive 2 times as fast" in one.stdout
+    assert "95 % interval of the mean over 3 seeds (Student's t)" in one.stdout
+    assert "las: quantum_s 100" in one.stdout
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    assert not multiprocessing.active_children()
+
+
+def test_compare_ends_with_1_and_says_where_jobs_did_not_finish() -> None:
+    """No figure is the best then: a mean over fewer jobs is another figure."""
+    words = ["compare", SIXTY, "--policies", "fifo_skip,srtf", "--seeds", "2", "--cluster"]
+
+    result = dlsim(*words, "1x2")
+    whole = dlsim(*words, "2x4")
+
+    assert (result.exit_code, whole.exit_code) == (1, 0)
+    lines = result.stderr.splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("dlsim compare: fifo_skip, load 1, seed 0: ")
+    assert all("want more than the 2 GPUs there are" in line for line in lines)
+    assert "finished" in result.stdout
+    marked = [
+        [line for line in r.stdout.splitlines() if "±" in line and "* " in line]
+        for r in (result, whole)
+    ]
+    assert marked[0] == []
+    assert marked[1] != []
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--policies", "fifo,fifo"], "fifo is given twice"),
+        (["--policies", "fifo", "--loads", "0"], "--loads: 0 is"),
+        (["--policies", "fifo", "--seeds", "0"], "--seeds"),
+        (["--policies", "fifo", "-j", "0"], "-j"),
+        (["--policies", "fifo", "--plot", "x.gif"], "--plot x.gif"),
+        (["--policies", "fifo", "--dir", "x"], "--dir is for --on slurm"),
+        (["--policies", "fifo", "--resume"], "--resume is for --on slurm"),
+        (["--policies", "fifo", "--on", "slurm"], "needs --dir"),
+        (["--policies", "fifo", "--on", "slurm", "--dir", "x", "-j", "2"], "-j is for --on local"),
+        (["--on", "slurm", "--dir", "x", "--resume"], "TRACE stands in the folder"),
+        (
+            ["--policies", "fifo", "--on", "slurm", "--dir", "x", "--time", "soon"],
+            "--time: 'soon' is not",
+        ),
+    ],
+)
+def test_options_that_cannot_be_are_refused(
+    args: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is read or written."""
+    monkeypatch.chdir(tmp_path)
+    result = dlsim("compare", SIXTY, "--cluster", "2x4", *args)
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_resume_wants_a_folder_with_a_sweep(tmp_path: Path) -> None:
+    result = dlsim("compare", "--on", "slurm", "--dir", tmp_path, "--resume")
+
+    assert result.exit_code == 2
+    assert f"{tmp_path}/sweep.json: No such file" in result.stderr
+
+
+def test_slurm_is_needed_for_a_sweep_on_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said in a line; the folder stays, for --resume where Slurm is."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder = tmp_path / "sweep"
+    words = ["compare", SIXTY, "--cluster", "2x4", "--policies", "fifo", "--on", "slurm"]
+
+    result = dlsim(*words, "--dir", folder)
+
+    assert result.exit_code == 2
+    assert "sbatch is not in PATH; --on slurm works where Slurm's commands" in result.stderr
+    again = dlsim(*words, "--dir", folder)
+    assert "holds a sweep already" in again.stderr
+
+
+def test_a_task_of_a_sweep_writes_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command that the array's tasks run; --resume then finds all there and needs no Slurm."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder = tmp_path / "sweep"
+    words = ["compare", SIXTY, "--cluster", "2x4", "--policies", "fifo,srtf", "--seeds", "2"]
+    dlsim(*words, "--on", "slurm", "--dir", folder)
+
+    for task in range(4):
+        assert dlsim("sweep-cell", folder, task).exit_code == 0
+    gathered = dlsim("compare", "--on", "slurm", "--dir", folder, "--resume")
+
+    assert gathered.exit_code == 0, gathered.stderr
+    assert gathered.stdout == dlsim(*words).stdout
+    assert dlsim("sweep-cell", folder, 4).exit_code == 2
+
+
+# Processes
+
+SWEEP = Sweep(
+    wishes=parse_policies("fifo,las,discrete_las:voda", {}),
+    loads=(1.0, 2.0),
+    seeds=2,
+    cluster="2x4",
+    costs=None,
+)
+
+
+def same(results: Sequence[CellResult]) -> str:
+    """Results to compare; NaN is equal to NaN in text."""
+    return repr([dataclasses.replace(r, wall_s=0.0) for r in results])
+
+
+def test_results_are_the_same_however_many_processes_make_them() -> None:
+    """Figure for figure and in the same order."""
+    trace = read_trace(SIXTY)
+    steps: list[int] = []
+
+    got = run_in_processes(SWEEP, trace, processes=3, progress=steps.append)
+
+    assert same(got) == same(run_here(SWEEP, trace, lambda _: None))
+    assert steps == [*range(1, 13)]
+    assert not multiprocessing.active_children()
+
+
+def test_a_failure_in_a_process_is_told_as_it_is_here(tmp_path: Path) -> None:
+    sweep = dataclasses.replace(SWEEP, costs=str(tmp_path / "gone.json"))
+
+    with pytest.raises(CellError, match=r"^fifo, load 1, seed 0: --costs .*gone\.json"):
+        run_in_processes(sweep, read_trace(SIXTY), processes=1, progress=lambda _: None)
+
+
+def test_a_process_that_dies_is_told_with_its_cell() -> None:
+    """As when the kernel kills it for want of memory."""
+
+    def kill(_done: int) -> None:
+        for child in multiprocessing.active_children():
+            child.kill()
+            child.join()
+
+    with pytest.raises(CellError, match=r"^\S+, load \d, seed \d: its process died \(signal 9"):
+        run_in_processes(SWEEP, read_trace(SIXTY), processes=2, progress=kill)
+    assert not multiprocessing.active_children()
+
+
+def test_an_interrupt_ends_the_processes(eventually: Eventually) -> None:
+    """Ctrl-C, which the terminal sends to all of them: one line, status 1, nobody left."""
+    philly = TRACES / "philly" / "philly.csv.gz"
+    words = ["compare", philly, "--cluster", "64x8", "--policies", "las,srtf", "-j", "2"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTIBLE, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+    def workers() -> set[int]:
+        """Processes of its session that have read the trace and are at work, and itself."""
+        return {pid for pid in session(process.pid) if "spawn_main" in command_line(pid)}
+
+    try:
+        eventually(lambda: len(workers()) == 2, 60.0, what="two processes")
+        os.killpg(process.pid, signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+
+    assert (process.returncode, out, err.split()) == (1, "", ["dlsim:", "stopped"])
+    eventually(lambda: not session(process.pid), 10.0, what="all processes to be gone")
+
+
+def session(leader: int) -> set[int]:
+    """The processes of a session, from /proc."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            after_name = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(after_name[3]) == leader and after_name[0] != "Z":
+            found.add(int(stat.parent.name))
+    return found
+
+
+def command_line(pid: int) -> str:
+    """What a process was started as; empty once it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+# traces
+
+
+def test_traces_tells_what_is_in_a_trace_and_what_was_left_out() -> None:
+    """In words, and in JSON with its keys."""
+    result = dlsim("traces", GAVEL)
+    summary = json.loads(dlsim("traces", GAVEL, "--json").stdout)
+
+    assert result.exit_code == 0
+    assert "jobs       354" in result.stdout
+    assert "  179: no measured speed for this model" in result.stdout
+    assert f"{GAVEL}:2: the speed of" in result.stdout
+    assert set(summary) == {
+        "name", "format", "jobs", "gpu_hours", "span_s", "mean_gpus", "users", "models",
+        "duration_s", "jobs_by_gpus", "endings", "lines_left_out", "left_out",
+    }  # fmt: skip
+    trace = read_trace(GAVEL)
+    assert summary["jobs"] == len(trace) == 354
+    assert summary["gpu_hours"] == pytest.approx(trace.gpu_s / 3600)
+    assert summary["mean_gpus"] == pytest.approx(trace.gpu_s / summary["span_s"])
+    assert summary["lines_left_out"] == 179
+    assert len(summary["left_out"][0]["examples"]) == 3
+    assert summary["duration_s"]["0.5"] == pytest.approx(float(np.median(trace.duration_s)))
+
+
+def test_traces_lists_the_formats() -> None:
+    words = dlsim("traces", "--formats").stdout
+    known = json.loads(dlsim("traces", "--formats", "--json").stdout)["formats"]
+
+    assert [line.split()[0] for line in words.splitlines()] == list(FORMATS)
+    assert {k["name"]: k["about"] for k in known} == {f.name: f.about for f in FORMATS.values()}
+
+
+def test_jobs_that_all_come_at_once_have_no_demand() -> None:
+    """No division by 0, and no Infinity in JSON."""
+    path = TRACES / "muri" / "trace1_pr.csv"
+
+    assert "all jobs come at once" in dlsim("traces", path).stdout
+    assert json.loads(dlsim("traces", path, "--json").stdout)["mean_gpus"] is None
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        ([], "give a TRACE, or --formats alone"),
+        ([SIXTY, "--formats"], "give a TRACE, or --formats alone"),
+        (["/nonexistent"], "does not exist"),
+        ([SIXTY, "--format", "nope"], "trace format 'nope' is unknown"),
+        ([ROOT / "LICENSE"], "begins like no format that is known"),
+    ],
+)
+def test_what_is_no_trace_is_refused(args: list[object], said: str) -> None:
+    result = dlsim("traces", *args)
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+
+
+# generate
+
+
+def test_generate_writes_a_trace_that_can_be_run(tmp_path: Path) -> None:
+    """As many jobs, at that load, the same for the same seed; and how well the fit fits."""
+    words = ["generate", "--like", "philly", "--jobs", "500", "--load", "0.5", "--cluster", "8x8"]
+    first, second, third = (tmp_path / f"{name}.csv" for name in "abc")
+
+    result = dlsim(*words, "--arrivals", "diurnal", "--seed", "3", "--out", first)
+    dlsim(*words, "--arrivals", "diurnal", "--seed", "3", "--out", second)
+    other = json.loads(
+        dlsim(*words, "--arrivals", "diurnal", "--seed", "4", "--out", third, "--json").stdout
+    )
+
+    assert result.exit_code == 0, result.stderr
+    assert "fit of Philly (82,247 jobs)" in result.stdout
+    assert "  1            76,627   0.015" in result.stdout
+    assert first.read_bytes() == second.read_bytes() != third.read_bytes()
+    trace = read_trace(first)
+    assert (trace.format, len(trace)) == ("slurm_dl", 500)
+    assert set(other) == {"out", "offered_load", "fit", "trace"}
+    assert other["trace"]["jobs"] == 500
+    made = read_trace(third)
+    span_s = float(made.submit_s[-1] - made.submit_s[0])
+    assert other["offered_load"] == pytest.approx(made.gpu_s / span_s / 64)
+    assert [c["ks"] < 0.05 for c in other["fit"]["classes"]] == [True] * 4
+    assert dlsim("run", first, "--cluster", "8x8", "--policy", "srtf", "-q").exit_code == 0
+
+
+def test_generate_after_a_trace_or_a_fit_of_it(tmp_path: Path) -> None:
+    """Both are the same workload."""
+    words = ["generate", "--jobs", "50", "--load", "1", "--cluster", "4x4"]
+    trace = TRACES / "tiresias-derived" / "itp10.csv"
+    fit = tmp_path / "fit.json"
+    subprocess.run(
+        [sys.executable, "-m", "slurm_dl.backends.traces.fit", trace, "--out", fit],
+        check=True,
+        capture_output=True,
+    )
+
+    one = dlsim(*words, "--like", trace, "--out", tmp_path / "a.csv")
+    two = dlsim(*words, "--like", fit, "--out", tmp_path / "b.csv")
+
+    assert (one.exit_code, two.exit_code) == (0, 0), one.stderr + two.stderr
+    assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
+
+
+def test_one_made_job_has_no_load(tmp_path: Path) -> None:
+    words = ["generate", "--like", "itp", "--jobs", "1", "--load", "1", "--cluster", "8x8"]
+
+    result = dlsim(*words, "--out", tmp_path / "a.csv", "--json")
+
+    assert json.loads(result.stdout)["offered_load"] is None
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"--like": "nope"}, "--like nope: must be philly, itp or a file"),
+        ({"--like": str(ROOT / "LICENSE")}, "begins like no format"),
+        ({"--load": "0"}, "--load"),
+        ({"--load": "5000"}, "load must be 0.001 to 1000"),
+        ({"--jobs": "0"}, "--jobs"),
+        ({"--cluster": "8by8"}, "is not NODESxGPUS"),
+        ({"--out": "/nonexistent/x.csv"}, "/nonexistent/x.csv: cannot be written"),
+    ],
+)
+def test_what_cannot_be_generated_is_refused(
+    changed: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    words = {"--like": "itp", "--jobs": "5", "--load": "1", "--cluster": "8x8"}
+    words |= {"--out": str(tmp_path / "a.csv")} | changed
+
+    result = dlsim("generate", *(part for pair in words.items() for part in pair))
+
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+# policies
+
+
+def test_policies_lists_all_with_parameters_and_presets() -> None:
+    """Every policy and preset; where each runs, and each parameter's default, unit and meaning."""
+    words = dlsim("policies")
+    known = json.loads(dlsim("policies", "--json").stdout)
+
+    assert words.exit_code == 0
+    assert max(map(len, words.stdout.splitlines())) <= 80
+    assert [p["name"] for p in known["policies"]] == list(registry.names())
+    assert [p["name"] for p in known["presets"]] == list(PRESETS)
+    assert all(f"\n{name}: " in words.stdout for name in PRESETS)
+    by_name = {p["name"]: p for p in known["policies"]}
+    for name, policy in by_name.items():
+        assert policy["on_slurm"] == registry.runs_on_slurm(registry.find(name))
+        assert all(p["meaning"] for p in policy["parameters"]), name
+        assert f"{name}  (" in words.stdout
+    las = by_name["discrete_las"]
+    assert (las["tiers"], las["preempts"], las["on_slurm"]) == (4, "tier", True)
+    assert las["parameters"][0]["default"] == [3250, 7200, 18000]
+    assert las["parameters"][0]["unit"] == "GPU-seconds"
+    assert las["parameters"][1]["unit"] is None
+    assert by_name["las"]["parameters"][1]["unit"] == "seconds"
+    lucid = next(p for p in known["presets"] if p["name"] == "lucid")
+    assert lucid["readings"]["discrete_las"]["parameters"] == {"thresholds_gpu_s": [18000]}
+    assert (lucid["round_s"], lucid["large_gpus"]) == (60, 8)
+    assert known["default_presets"] == {"discrete_las": "tiresias-corrected"}

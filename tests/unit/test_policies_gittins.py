@@ -1,0 +1,211 @@
+"""The Gittins index: the definition by brute force, known laws, and the table of the policy."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import build
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_dl.engine.intent import intend
+from slurm_dl.policies.gittins import Gittins, gittins_index
+from slurm_dl.policies.las import Las
+
+F64 = npt.NDArray[np.float64]
+
+
+def ratio(sizes: list[float], age: float, quantum: float) -> float:
+    """P(S - a <= D | S > a) / E[min(S - a, D) | S > a], summed size by size."""
+    left = [s - age for s in sizes if s > age]
+    chance = sum(1 for x in left if x <= quantum) / len(left)
+    return chance / (sum(min(x, quantum) for x in left) / len(left))
+
+
+def index_by_brute_force(sizes: list[float], age: float) -> float:
+    """The largest ratio over a fine grid of D, and over the D at which a size is reached."""
+    left = [s - age for s in sizes if s > age]
+    if not left:
+        return 0.0
+    grid = np.linspace(0, 1.5 * max(left), 400)[1:].tolist()
+    return max(ratio(sizes, age, d) for d in [*grid, *left])
+
+
+@pytest.mark.parametrize(("age", "expected"), [(0, 1 / 12), (4, 1 / 8), (8, 1 / 4)])
+def test_the_ratio_at_a_fixed_quantum_has_its_known_values(age: float, expected: float) -> None:
+    """Sizes 4, 8, 12 and D = 4: the brute force of these tests itself, against hand arithmetic."""
+    assert ratio([4.0, 8.0, 12.0], age, 4.0) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("age", "expected"),
+    [
+        # 3 done for 4 + 8 + 12; 2 done for 4 + 8; 1 done for 4.
+        (0, 3 / 24),
+        (4, 2 / 12),
+        (8, 1 / 4),
+        (11.5, 2.0),
+        (12, 0.0),
+        (99, 0.0),
+    ],
+)
+def test_the_index_takes_the_best_quantum(age: float, expected: float) -> None:
+    """Sizes 4, 8, 12: going on to the end of all beats a quantum of 4 at ages 0 and 4."""
+    assert gittins_index(np.array([12.0, 4.0, 8.0]), age) == pytest.approx(expected)
+
+
+@settings(max_examples=150)
+@given(
+    sizes=st.lists(st.integers(1, 60).map(lambda k: k / 4), min_size=1, max_size=12),
+    age=st.integers(0, 70).map(lambda k: k / 4),
+)
+def test_the_index_equals_brute_force(sizes: list[float], age: float) -> None:
+    """No D is better than those looked at; sizes may be equal, unsorted, and equal to the age."""
+    found = gittins_index(np.array(sizes), age)
+
+    assert found == pytest.approx(index_by_brute_force(sizes, age), rel=1e-12)
+
+
+def quantiles(inverse_tail: F64) -> F64:
+    """Sizes at evenly spaced quantiles, increasing."""
+    return np.sort(inverse_tail)
+
+
+LEVELS = (np.arange(2000) + 0.5) / 2000
+
+
+def test_where_sizes_are_exponential_the_index_is_the_rate() -> None:
+    """Age says nothing then: at the sizes up to the 95th percentile the index is the rate."""
+    sizes = quantiles(-np.log(LEVELS) / 0.25)
+    index = [gittins_index(sizes, a) for a in sizes[:1900:37].tolist()]
+
+    np.testing.assert_allclose(index, 0.25, rtol=0.05)
+
+
+def test_where_all_sizes_are_equal_the_index_rises_to_the_end() -> None:
+    """One over what is left."""
+    ages = np.linspace(0, 9.9, 50)
+    index = [gittins_index(np.full(7, 10.0), a) for a in ages.tolist()]
+
+    np.testing.assert_allclose(index, 1 / (10 - ages), rtol=1e-9)
+
+
+def test_where_the_hazard_falls_the_index_falls_and_is_the_hazard() -> None:
+    """Pareto, P(S > x) = (1 + x)^-1.5: hazard 1.5 / (1 + x), so the order is least attained."""
+    sizes = quantiles(LEVELS ** (-1 / 1.5) - 1)
+    ages = sizes[:1900]
+    index = np.array([gittins_index(sizes, a) for a in ages.tolist()])
+
+    assert (np.diff(index) < 0).all()
+    np.testing.assert_allclose(index, 1.5 / (1 + ages), rtol=0.06)
+
+
+@given(
+    sizes=st.lists(st.floats(0.5, 1000), min_size=1, max_size=8),
+    age=st.floats(0, 1100),
+    factor=st.sampled_from([0.25, 2.0, 1024.0]),
+)
+def test_the_index_is_a_rate(sizes: list[float], age: float, factor: float) -> None:
+    """In another unit of service it is so much smaller; a sample told twice is the same."""
+    column = np.array(sizes)
+    found = gittins_index(column, age)
+
+    assert gittins_index(column * factor, age * factor) == pytest.approx(found / factor)
+    assert gittins_index(np.repeat(column, 2), age) == pytest.approx(found)
+
+
+def keys(policy: Gittins, service: list[float]) -> list[float]:
+    """The policy's keys for running jobs of one GPU with so much service."""
+    rows = [build.running(i + 1) for i in range(len(service))]
+    column = {i + 1: s for i, s in enumerate(service)}
+    snap = build.snapshot(build.observed(rows), memory={"attained_gpu_s": column, "ran_s": column})
+    return [float(key) for key in policy.order(snap).key]
+
+
+@settings(max_examples=25, deadline=None)
+@given(sizes=st.lists(st.floats(1, 1000), min_size=1, max_size=8))
+def test_the_table_holds_the_index_at_its_sizes(sizes: list[float]) -> None:
+    """At age 0, at each size, and beyond: what is looked up is what is computed."""
+    ages = [0.0, *sizes, 2 * max(sizes)]
+    found = keys(Gittins(sizes_gpu_s=tuple(sizes)), ages)
+
+    expected = [-gittins_index(np.array(sizes), age) for age in ages]
+    assert found == pytest.approx(expected)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.floats(100, 1000), min_size=1, max_size=6),
+    share=st.floats(0.02, 0.9),
+)
+def test_between_sizes_the_table_lags_by_a_step_at_most(sizes: list[float], share: float) -> None:
+    """What is looked up at an age is the index there or up to 1 % of the age earlier."""
+    wide = [1.0, *sizes]
+    age = share * min(sizes)
+    found = -keys(Gittins(sizes_gpu_s=tuple(wide)), [age])[0]
+
+    around = [gittins_index(np.array(wide), a) for a in np.linspace(age / 1.0101, age, 30).tolist()]
+    assert min(around) * (1 - 1e-9) <= found <= max(around) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_service_is_seconds_or_gpu_seconds(dimensions: Literal[1, 2]) -> None:
+    """A job of 4 GPUs that ran 2 s is at 2 or at 8 of the sizes 1, 8 and 50."""
+    snap = build.snapshot(
+        build.observed([build.running(1, 4)]),
+        memory={"attained_gpu_s": {1: 8.0}, "ran_s": {1: 2.0}},
+    )
+    policy = Gittins(sizes_gpu_s=(1.0, 8.0, 50.0), dimensions=dimensions)
+    key = float(policy.order(snap).key[0])
+
+    # At 2: one of two done for 6 + 6. At 8: the last one done for 42.
+    assert key == pytest.approx({1: -1 / 12, 2: -1 / 42}[dimensions], rel=0.01)
+
+
+@given(service=st.lists(st.floats(0, 1e5), min_size=1, max_size=12))
+def test_without_sizes_the_order_is_least_attained_service(service: list[float]) -> None:
+    """Nothing is known of sizes, so nothing but service counts."""
+    rows = [build.pending(i + 1) for i in range(len(service))]
+    memory = {"attained_gpu_s": {i + 1: s for i, s in enumerate(service)}}
+    snap = build.snapshot(build.observed(rows), memory=memory)
+
+    assert intend(snap, Gittins()).ranked.tolist() == intend(snap, Las()).ranked.tolist()
+
+
+def test_a_turn_is_a_quantum_while_somebody_waits() -> None:
+    """Index or not, the order may change with every second of service."""
+    policy = Gittins(sizes_gpu_s=(5.0,), quantum_s=60)
+    snap = build.snapshot(build.observed([build.running(1), build.pending(2)]))
+    order = policy.order(snap)
+
+    assert policy.next_change_s(snap, order, np.array([True, False])) == build.NOW_S + 60
+    assert policy.next_change_s(snap, order, np.array([True, True])) == math.inf
+    assert policy.next_change_s(snap, order, np.array([False, False])) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"sizes_gpu_s": (1.0, 0.0)}, "sizes_gpu_s must be finite numbers above 0"),
+        ({"sizes_gpu_s": (math.nan,)}, "sizes_gpu_s"),
+        ({"sizes_gpu_s": (math.inf,)}, "sizes_gpu_s"),
+        ({"quantum_s": 0.0}, "quantum_s must be a finite number above 0"),
+        ({"quantum_s": math.nan}, "quantum_s"),
+    ],
+)
+def test_wrong_parameters_are_named(values: dict[str, object], named: str) -> None:
+    """A bad parameter fails when the policy is made."""
+    with pytest.raises(ValueError, match=named):
+        Gittins(**values)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sizes", [(100.0,), (90.0, 100.0)])
+def test_who_is_nearer_the_end_goes_first_where_sizes_are_alike(sizes: tuple[float, ...]) -> None:
+    """At age 50 the index is nearly twice that at 10, however narrow the sizes are."""
+    found = keys(Gittins(sizes_gpu_s=sizes), [10.0, 50.0])
+
+    assert found[1] < found[0]
