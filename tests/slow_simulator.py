@@ -184,7 +184,7 @@ def run(
         restart_s: Seconds without progress at every start but the first.
         first_s: The same at the first start.
         round_s: Decisions only at multiples of it after the first submission; 0: at any event.
-        tick_s: What the rule asks for happens at multiples of it only; 0: when it asks.
+        tick_s: What the rule asks for happens at multiples of it, counted alike; 0: when it asks.
     """
     columns = zip(
         trace.submit_s.tolist(), trace.gpus.tolist(), trace.duration_s.tolist(), strict=True
@@ -223,7 +223,7 @@ def run(
         _serve(live, gpus, now_s, lag_s, skips=rule.skips)
         wake_s = rule.wake_s(now_s, live)
         if wake_s is not None and tick_s:
-            wake_s = Fraction(math.ceil(wake_s / tick_s) * tick_s)
+            wake_s = zero_s + math.ceil((wake_s - zero_s) / tick_s) * tick_s
 
 
 def _let_run(live: list[SlowJob], passed_s: Fraction) -> None:

@@ -37,8 +37,8 @@ PAIRS: dict[str, tuple[Policy, Callable[[], slow.Rule]]] = {
     "fifo": (Fifo(), lambda: slow.InTurn(skips=False)),
     "fifo_skip": (FifoSkip(), lambda: slow.InTurn(skips=True)),
     "fewest_gpus": (FewestGpus(), lambda: slow.Smallest(lambda j: j.gpus)),
-    "srtf": (Srtf(), lambda: slow.Smallest(lambda j: j.lag_s + j.left_s)),
-    "srsf": (Srsf(), lambda: slow.Smallest(lambda j: (j.lag_s + j.left_s) * j.gpus)),
+    "srtf": (Srtf(), lambda: slow.Smallest(lambda j: j.left_s)),
+    "srsf": (Srsf(), lambda: slow.Smallest(lambda j: j.left_s * j.gpus)),
     "discrete_las": (
         DiscreteLas(thresholds_gpu_s=EDGES),
         lambda: slow.Queues(EDGES, knob=0, two_dimensions=True),

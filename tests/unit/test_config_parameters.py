@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -34,6 +35,12 @@ class Tiny:
 
     name: ClassVar[str] = "tiny"
     source: ClassVar[str] = "this test"
+    interpretation: ClassVar[str] = ""
+    preempts: ClassVar[str] = "tier"
+    skips: ClassVar[bool] = True
+    tiers: ClassVar[int] = 1
+    order: ClassVar[object] = None
+    next_change_s: ClassVar[object] = None
     horizon_s: float
     _: KW_ONLY
     mode: Literal["fast", "slow"] = "fast"
@@ -227,3 +234,22 @@ def test_configuration_cannot_be_changed_but_copied() -> None:
     assert copy.deepcopy(whole) == whole
     assert pickle.loads(pickle.dumps(whole)) == whole  # noqa: S301 - our own bytes
     assert Config.model_validate(whole.model_dump(mode="python")) == whole
+
+
+@pytest.mark.parametrize("name", ["preempts", "skips", "next_change_s", "interpretation"])
+def test_a_policy_that_lacks_something_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    """A plugin made for another version fails when the file is checked, not at the first look."""
+    members = ("source", "interpretation", "preempts", "skips", "tiers", "order", "next_change_s")
+    lacking = dataclasses.make_dataclass(
+        "Lacking",
+        [("horizon_s", float)],
+        namespace={m: getattr(Tiny, m) for m in members if m != name},
+    )
+    monkeypatch.setattr(registry, "POLICIES", {"tiny": lacking})
+
+    said = errors(tmp_path, "{horizon_s: 1}")
+
+    assert len(said) == 1
+    assert f"policy 'tiny' cannot be configured: it lacks {name}" in said[0]

@@ -145,6 +145,7 @@ class Site:
 
     name: ClassVar[str] = "site"
     source: ClassVar[str] = "here"
+    preempts: ClassVar[str] = "tier"
     must_s: float
     words: tuple[str, ...] = ("a b", "true")
     maybe: str | None = None

@@ -118,8 +118,8 @@ class IdealCluster:
         """Go on until nothing more can happen; see `simulate`."""
         while True:
             if self._events % _EVENTS_PER_REPORT == 0:
-                progress(self._arrived - self._jobs.alive)
                 self._check_progress()
+                progress(self._arrived - self._jobs.alive)
             event_s = min(self._submits[self._arrived], self._next_end_s(), self._wake_s)
             if event_s == math.inf:
                 return
@@ -127,8 +127,8 @@ class IdealCluster:
             self._stuck = self._stuck + 1 if asked else 0
             if self._stuck > _MOST_AT_ONE_INSTANT:
                 msg = (
-                    f"policy {self._policy.name} stops time at {event_s} s: it asks to be woken "
-                    "at that instant again and again"
+                    f"policy {self._policy.name} stops time at {self._zero_s + event_s:g} s: "
+                    "it asks to be woken at that instant again and again"
                 )
                 raise SimulationError(msg)
             self._now_s = event_s
@@ -153,8 +153,9 @@ class IdealCluster:
         state = (self._arrived, jobs.alive, left_s)
         if state == self._left:
             msg = (
-                f"no job gets on any more at {now_s} s: policy {self._policy.name} stops them "
-                f"before they have paid for their start ({self._costs.name}); give it longer turns"
+                f"no job gets on any more at {self._zero_s + now_s:g} s: policy "
+                f"{self._policy.name} stops them before they have paid for their start "
+                f"({self._costs.name}); give it longer turns"
             )
             raise SimulationError(msg)
         self._left = state
