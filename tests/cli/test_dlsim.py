@@ -143,7 +143,7 @@ def test_run_tells_writes_and_draws(tmp_path: Path) -> None:
     figures = told(out)
     assert set(figures) == {
         "trace", "format", "cluster", "policy", "preset", "parameters", "costs", "decisions",
-        "events", "wall_s", "notes", *FIGURES,
+        "events", "seed", "wall_s", "notes", *FIGURES,
     }  # fmt: skip
     assert (figures["jobs"], figures["finished"]) == (60, 60)
     assert figures["parameters"]["promote_knob"] == 8
@@ -161,7 +161,7 @@ def test_run_ends_with_1_if_jobs_did_not_finish() -> None:
     assert result.exit_code == 1
     assert result.stdout == ""
     assert "jobs did not finish: " in result.stderr
-    assert "want more than the 1 GPUs there are" in result.stderr
+    assert "30 ask for more than the 1 GPUs there are\n" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def run_command(
     unfinished = int((~result.outcome.records.finished).sum())
     if unfinished:
         click.echo(
-            f"dlsim run: {unfinished} of {len(jobs)} jobs did not finish: {_why(jobs, shape)}",
+            f"dlsim run: {unfinished} of {len(jobs)} jobs did not finish: {_why(jobs, shape, result)}",
             err=True,
         )
         raise SystemExit(EXIT_FAILED)
@@ -127,12 +127,11 @@ def _show(trace: Trace, shape: ClusterShape, result: Result, by: tuple[str, ...]
         out.print(table)
 
 
-def _why(trace: Trace, shape: ClusterShape) -> str:
+def _why(trace: Trace, shape: ClusterShape, result: Result) -> str:
     large = int((trace.gpus > shape.gpus).sum())
-    if large:
-        them = "1 asks" if large == 1 else f"{large} ask"
-        return (
-            f"{them} for more than the {shape.gpus} GPUs there are, and a policy that passes "
-            "nobody by waits for such a job"
-        )
-    return "the policy never served them, or starting them takes for ever"
+    if not large:
+        return "the policy never served them, or starting them takes for ever"
+    asks = "1 asks" if large == 1 else f"{large} ask"
+    passes = result.chosen.made is None or result.chosen.made.skips
+    others = "" if passes else "; this policy passes nobody by, so those behind wait for ever"
+    return f"{asks} for more than the {shape.gpus} GPUs there are{others}"
