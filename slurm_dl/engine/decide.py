@@ -85,7 +85,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
         notes=notes,
         unhonoured=ignored,
         wake_at_s=policy.next_change_s(
-            snap, order, (jobs.state == JobState.RUNNING) & snap.is_managed()
+            snap, order, (jobs.state == JobState.RUNNING) & (jobs.gpus > 0) & snap.is_managed()
         ),
     )
 

@@ -68,10 +68,10 @@ def checked(order: Order, policy: Policy, n: int) -> Order:
     Raises:
         ValueError: The policy returned nonsense; nothing may be done by it.
     """
-    shapes = {order.tier.shape, order.key.shape, order.promote.shape}
+    shapes = [order.tier.shape, order.key.shape, order.promote.shape]
     if order.tie is not None:
-        shapes.add(order.tie.shape)
-    if shapes != {(n,)}:
+        shapes.append(order.tie.shape)
+    if shapes != [(n,)] * len(shapes):
         msg = f"policy {policy.name}: columns of shapes {shapes} for {n} jobs"
         raise ValueError(msg)
     if order.tier.dtype != np.int16:
@@ -125,7 +125,7 @@ def choose_target(snap: Snapshot, ranked: Rows, pinned: Rows, *, skips: bool) ->
     jobs = snap.jobs
     # Jobs without GPUs take no part; held ones and those over a limit cannot be started.
     rows = ranked
-    if jobs.held.any() or jobs.gpus.min(initial=1.0) <= 0:
+    if np.count_nonzero(jobs.held) or np.count_nonzero(jobs.gpus <= 0):
         apart = (jobs.gpus <= 0) | ((jobs.held != NOT_HELD) & (jobs.state == PENDING))
         rows = ranked[~apart[ranked]]
     if len(pinned):

@@ -64,7 +64,7 @@ class Policy(Protocol):
 
         Args:
             order: What it has just said about *snap*.
-            running: ``(n,)`` bool, the jobs that hold GPUs from now on.
+            running: ``(n,)`` bool, the jobs that hold GPUs from now on; none without GPUs.
 
         Returns:
             Epoch seconds, not before now; inf if never.

@@ -99,7 +99,8 @@ class DiscreteLas:
     def left_in_queue(self, snap: Snapshot, order: Order, rows: Rows) -> F64:
         """``(len(rows),)`` service until the jobs at *rows* sink; inf in the last queue."""
         had = self.service(snap)[rows]
-        had[order.promote[rows]] = 0
+        if self.promote_knob > 0:
+            had[order.promote[rows]] = 0
         left: F64 = edges_of(self.thresholds_gpu_s)[order.tier[rows]] - had
         return left
 
@@ -128,9 +129,12 @@ def edges_of(thresholds: tuple[float, ...]) -> F64:
 
 
 def first_to_sink(snap: Snapshot, *, left: F64, rate: F64) -> float:
-    """When the first of some running jobs has received what is *left* of its queue, at *rate*."""
-    going = (left > 0) & (rate > 0)
-    ahead_s = left[going] / rate[going]
+    """When the first of some running jobs has received what is *left* of its queue.
+
+    Args:
+        rate: Service a second, above 0.
+    """
+    ahead_s = (left / rate)[left > 0]
     return snap.now_s + float(ahead_s.min(initial=np.inf))
 
 

@@ -121,13 +121,12 @@ def one_step_down(snap: Snapshot, service: F64, thresholds: tuple[float, ...]) -
     """
     last = snap.memory.tier
     edges = edges_of(thresholds)
-    sinks = (service >= edges[last] - _SLACK_GPU_S) & (snap.jobs.state == RUNNING)
-    tier = last + sinks
+    sinks = (service + _SLACK_GPU_S >= edges[last]) & (snap.jobs.state == RUNNING)
+    tier: I16 = last + sinks
     unknown = (last < 0).nonzero()[0]
     if len(unknown):
         tier[unknown] = edges.searchsorted(service[unknown], side="right")
-    queue: I16 = tier.astype(np.int16)
-    return queue
+    return tier
 
 
 def list_keys(snap: Snapshot, tier: I16) -> F64:

@@ -109,10 +109,8 @@ def run_command(
         _show(jobs, shape, result, by)
     unfinished = int((~result.outcome.records.finished).sum())
     if unfinished:
-        click.echo(
-            f"dlsim run: {unfinished} of {len(jobs)} jobs did not finish: {_why(jobs, shape, result)}",
-            err=True,
-        )
+        why = _why(jobs, shape, result)
+        click.echo(f"dlsim run: {unfinished} of {len(jobs)} jobs did not finish: {why}", err=True)
         raise SystemExit(EXIT_FAILED)
 
 

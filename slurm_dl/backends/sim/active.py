@@ -166,21 +166,9 @@ class Active:
             self._look()
 
     def snapshot(self, now_s: float) -> Snapshot:
-        """The live jobs at *now_s*, without copies: it is good until the next change."""
-        return Snapshot(
-            seen=Observed(
-                now_s=now_s,
-                jobs=self._jobs,
-                nodes=self._nodes,
-                held=self._held,
-                partitions=("gpu",),
-                gpu_types=self._gpu_types,
-                node_in=self._node_in,
-            ),
-            memory=self._memory,
-            managed=self._managed,
-            left_s=self._left_s,
-        )
+        """The live jobs at *now_s*, without copies: it is good until the next change or call."""
+        object.__setattr__(self._snapshot.seen, "now_s", now_s)
+        return self._snapshot
 
     def _reserve(self, size: int) -> None:
         for name, dtype in _LIVE.items():
@@ -213,9 +201,20 @@ class Active:
             seen[name] = column[:n]
         for name, source in _ELSEWHERE.items():
             seen[name] = seen[source]
-        self._jobs = _view(Jobs, seen)
-        self._memory = _view(Remembered, seen)
-        self._left_s = seen["left_s"]
+        self._snapshot = Snapshot(
+            seen=Observed(
+                now_s=0.0,
+                jobs=_view(Jobs, seen),
+                nodes=self._nodes,
+                held=self._held,
+                partitions=("gpu",),
+                gpu_types=self._gpu_types,
+                node_in=self._node_in,
+            ),
+            memory=_view(Remembered, seen),
+            managed=self._managed,
+            left_s=seen["left_s"],
+        )
 
 
 def _view(kind: type[T], columns: dict[str, npt.NDArray[Any]]) -> T:

@@ -260,7 +260,9 @@ class IdealCluster:
     def _account(self) -> None:
         """Bring what policies see up to now."""
         jobs, now_s = self._jobs, self._now_s
-        jobs.ran_s[:] = jobs.ran_before_s + (now_s - jobs.start_s) * jobs.running
+        np.subtract(now_s, jobs.start_s, out=jobs.ran_s)
+        jobs.ran_s *= jobs.running
+        jobs.ran_s += jobs.ran_before_s
         np.multiply(jobs.ran_s, jobs.gpus, out=jobs.attained_gpu_s)
         # What is left of a start is no work: a stop would not save it.
         np.minimum(jobs.work_s, jobs.done_s - now_s, out=jobs.left_s)
