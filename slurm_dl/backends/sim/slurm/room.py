@@ -1,0 +1,116 @@
+"""The nodes of a simulated Slurm and who holds them, and the queue of those who wait."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from slurm_dl.backends.sim.slurm.jobs import JobColumns
+from slurm_dl.backends.sim.slurm.scheduler import NodeRows, Running, Waiting
+from slurm_dl.model.jobs import I64, Bool
+
+
+class Room:
+    """GPUs of each node.
+
+    Attributes:
+        free: ``(m,)`` GPUs nobody holds.
+        up: ``(m,)`` bool, jobs may start there as far as Slurm knows.
+        dead: ``(m,)`` bool, nothing runs there whatever Slurm knows.
+        holds: Of the jobs that hold GPUs, the nodes.
+    """
+
+    def __init__(self, gpus: I64) -> None:
+        self.free = gpus.copy()
+        self.up: Bool = np.ones(len(gpus), dtype=np.bool_)
+        self.dead: Bool = np.zeros(len(gpus), dtype=np.bool_)
+        self.holds: dict[int, NodeRows] = {}
+
+    def take(self, row: int, nodes: NodeRows, share: int) -> None:
+        """Give a job *share* GPUs of each of *nodes*."""
+        self.free[nodes] -= share
+        self.holds[row] = nodes
+
+    def give_back(self, row: int, share: int) -> None:
+        """Free what a job holds."""
+        self.free[self.holds.pop(row)] += share
+
+    def on(self, node: int) -> list[int]:
+        """Jobs that hold something of *node*."""
+        return [row for row, nodes in self.holds.items() if node in nodes]
+
+    def set_up(self, node: int, *, up: bool) -> None:
+        """What Slurm thinks of *node*; a new column, as the old one may have been shown."""
+        self.up = self.up.copy()
+        self.up[node] = up
+
+    def running(self, jobs: JobColumns, whole: Callable[[float], float]) -> Running:
+        """Who holds GPUs, by the end of their limits.
+
+        Args:
+            whole: The whole second that has begun at an instant: Slurm knows no others.
+        """
+        rows = np.array([*self.holds], dtype=np.int64)
+        begun_s = [whole(start_s) for start_s in jobs.start_s[rows].tolist()]
+        end_s = np.array(begun_s, dtype=np.float64) + jobs.limit_s[rows]
+        order = np.argsort(end_s, kind="stable")
+        gpus = np.zeros((len(rows), len(self.free)), dtype=np.int64)
+        for index, row in enumerate(rows[order].tolist()):
+            gpus[index, self.holds[row]] = jobs.share[row]
+        return Running(end_s=end_s[order], gpus=gpus)
+
+
+class Queue:
+    """Jobs that may start, in Slurm's order: by SiteFactor, then by job id.
+
+    Attributes:
+        reservation: Of the jobs that belong to one, its name.
+    """
+
+    def __init__(self, jobs: JobColumns) -> None:
+        self.reservation: dict[int, str] = {}
+        self._jobs = jobs
+        self._places: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[Waiting]:
+        jobs = self._jobs
+        for _, row in self._places:
+            yield Waiting(
+                job=row,
+                n_nodes=int(jobs.n_nodes[row]),
+                share=int(jobs.share[row]),
+                limit_s=float(jobs.limit_s[row]),
+                reservation=self.reservation.get(row, ""),
+            )
+
+    def add(self, row: int) -> None:
+        """Let a job wait."""
+        bisect.insort(self._places, self._place(row))
+
+    def remove(self, row: int) -> bool:
+        """Take a job out; whether it was there."""
+        place = self._place(row)
+        at = bisect.bisect_left(self._places, place)
+        there = at < len(self._places) and self._places[at] == place
+        if there:
+            del self._places[at]
+        return there
+
+    def rank(self, row: int, site_factor: int) -> None:
+        """Change a job's SiteFactor, and its place if it waits."""
+        waits = self.remove(row)
+        self._jobs.site_factor[row] = site_factor
+        if waits:
+            self.add(row)
+
+    def release(self, reservation: str) -> None:
+        """Let the jobs of a reservation that is gone be like any other."""
+        self.reservation = {r: n for r, n in self.reservation.items() if n != reservation}
+
+    def _place(self, row: int) -> tuple[int, int]:
+        return -int(self._jobs.site_factor[row]), row
