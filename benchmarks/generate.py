@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.site_factors import wanted_site_factor
 from slurm_dl.engine.settings import Settings
+from slurm_dl.engine.site_factors import wanted_site_factor
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover, Seal, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
