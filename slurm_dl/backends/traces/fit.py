@@ -1,14 +1,11 @@
 """A workload's statistics: sizes, durations by size, arrivals over the day, and how well they fit.
 
-Runnable, which is how the fits under ``traces/fits`` were made::
-
-    python -m slurm_dl.backends.traces.fit TRACE... --out FIT.json --figure FIT.png
+``python -m slurm_dl.backends.traces`` fits from the command line; so the fits under ``traces/fits``
+were made.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, Self
@@ -18,8 +15,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from slurm_dl.backends.traces.lognormals import Lognormals, fit_lognormals, ks_distance
-from slurm_dl.backends.traces.registry import read_trace
-from slurm_dl.model.errors import ConfigError, SlurmDlError
+from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.trace import Trace
 
@@ -229,43 +225,3 @@ def write_fit(found: Fit, path: Path) -> None:
     except OSError as err:
         msg = f"{path}: cannot be written: {err.strerror}"
         raise ConfigError(msg) from err
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Fit the traces named on the command line."""
-    parser = argparse.ArgumentParser(prog="python -m slurm_dl.backends.traces.fit")
-    parser.add_argument("trace", nargs="+", type=Path, help="a trace in any known format")
-    parser.add_argument("--format", help="the format of all of them; told from the content")
-    parser.add_argument("--name", help="what the fit calls its origin; the names of the traces")
-    parser.add_argument("--out", type=Path, help="write the fit here, as JSON")
-    parser.add_argument("--figure", type=Path, help="draw fit and data here, .png or .svg")
-    options = parser.parse_args(arguments)
-    try:
-        traces = [read_trace(path, options.format) for path in options.trace]
-        found = fit(*traces)
-        if options.name:
-            found = found.model_copy(update={"origin": options.name})
-        if options.out:
-            write_fit(found, options.out)
-        if options.figure:
-            # Drawing takes a second to import, and fitting does without.
-            from slurm_dl.backends.traces.fit_figure import draw_fit  # noqa: PLC0415
-
-            draw_fit(found, traces, options.figure)
-    except SlurmDlError as err:
-        sys.stderr.write(f"{err}\n")
-        return 2
-    for part in found.classes:
-        sys.stdout.write(
-            f"{part.low_gpus:g} to {part.high_gpus:g} GPUs: {part.jobs:,} jobs, "
-            f"{len(part.durations.weight)} lognormals, KS {part.ks:.4f}\n"
-        )
-    sys.stdout.write(
-        f"GPU-seconds of a job: {found.mean_gpu_s_data:,.0f} in the data, "
-        f"{found.mean_gpu_s_fit:,.0f} in the fit\n"
-    )
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
