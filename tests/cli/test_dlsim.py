@@ -244,7 +244,7 @@ def test_compare_over_loads_and_seeds_is_the_same_in_processes(tmp_path: Path) -
     assert max(map(len, one.stdout.splitlines())) <= 80
     assert timeless(told(tmp_path / "1.json")) == timeless(told(tmp_path / "2.json"))
     assert "load 2: jobs arrive 2 times as fast" in one.stdout
-    assert "95 % interval of the mean over 3 seeds (Student's t)" in one.stdout
+    assert "95 % interval by 3 seeds: the trace and bootstraps of it" in one.stdout
     assert "las: quantum_s 100" in one.stdout
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert not multiprocessing.active_children()

@@ -17,8 +17,8 @@ from small_traces import make_trace, outcome_of, traces
 
 from slurm_dl.backends.sim.clockwork import Clockwork
 from slurm_dl.backends.sim.costs import FlatCosts, MuriCosts, NoCosts
-from slurm_dl.backends.sim.ideal import IdealCluster, SimulationError
-from slurm_dl.backends.sim.outcome import Outcome
+from slurm_dl.backends.sim.ideal import IdealCluster
+from slurm_dl.backends.sim.outcome import Outcome, SimulationError
 from slurm_dl.backends.sim.shape import parse_shape
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.snapshot import Snapshot

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
@@ -187,8 +188,9 @@ def test_habits_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
 
 
 def test_failures_need_times() -> None:
-    with pytest.raises(ValueError, match="must be above 0"):
-        NodeFailures(mtbf_s=0.0, mttr_s=1.0)
+    for mtbf_s, mttr_s in ((59.0, 1.0), (60.0, 0.0), (math.inf, 1.0), (60.0, math.inf)):
+        with pytest.raises(ValueError, match="mtbf_s must be 60 or more, mttr_s above 0"):
+            NodeFailures(mtbf_s=mtbf_s, mttr_s=mttr_s)
 
 
 def test_writes_flow_in_at_their_rate_and_are_cut_off_at_the_burst() -> None:

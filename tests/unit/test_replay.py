@@ -414,10 +414,15 @@ HOSTILE: Mapping[str, tuple[int, Callable[[bytes], bytes], str]] = {
         lambda b: edited(b, *JOBS, "gpus", value="four"),
         "snapshot.seen.jobs.gpus: a column (dtype, values) was expected (got text)",
     ),
+    "a type that is not Python": (
+        2,
+        lambda b: edited(b, *JOBS, "gpus", "dtype", value="(1 f8,f8"),
+        "snapshot.seen.jobs.gpus.dtype: the name of a type of numbers was expected (got text)",
+    ),
     "objects": (
         2,
         lambda b: edited(b, *JOBS, "gpus", "dtype", value="O"),
-        "snapshot.seen.jobs.gpus.dtype: a type like float64 was expected (got object)",
+        "snapshot.seen.jobs.gpus.dtype: the name of a type of numbers was expected (got text)",
     ),
     "huge elements": (
         2,

@@ -70,7 +70,7 @@ def with_failures(cluster: Cluster, words: str | None) -> Cluster:
     except ValueError:
         failures = None
     if not colon or failures is None:
-        msg = f"--node-failures {shown(words)}: must be DAYS:HOURS, for example 90:4"
+        msg = f"--node-failures {shown(words)}: must be DAYS:HOURS, not below a minute, as 90:4"
         raise ConfigError(msg)
     name = f"{cluster.name}, nodes break every {float(works):g} d for {float(repaired):g} h"
     return dataclasses.replace(cluster, name=name, failures=failures)

@@ -12,7 +12,7 @@ import click
 
 from slurm_dl.apps.commandline import EXIT_FAILED, safe
 from slurm_dl.apps.sim.console import console, progress
-from slurm_dl.apps.sim.options import cluster_option, costs_option, read_value
+from slurm_dl.apps.sim.options import check_outputs, cluster_option, costs_option, read_value
 
 if TYPE_CHECKING:
     from slurm_dl.apps.sim.comparison import Comparison
@@ -157,7 +157,7 @@ def compare_command(
 ) -> None:
     """Run TRACE under several policies and lay the figures side by side.
 
-    With several seeds a time is the mean over them with its 95 % interval (Student's t), and the
+    With several seeds a time is the mean over them with its 95 % bootstrap interval, and the
     policies ran the same workloads, so the ratio to the first policy is taken for each workload
     by itself. Ends with status 1 if a job did not finish.
 
@@ -189,6 +189,7 @@ def compare_command(
         },
         processes=processes,
     )
+    check_outputs(json_path, csv_path, plot_path)
     outputs = _Outputs(json_path=json_path, csv_path=csv_path, plot_path=plot_path, quiet=quiet)
     if plot_path:
         comparison_text.check_picture(plot_path)
@@ -321,14 +322,14 @@ def _show(sweep: Sweep, jobs: Trace, results: list[CellResult], outputs: _Output
     from slurm_dl.backends.sim.shape import parse_shape  # noqa: PLC0415
 
     comparison = compared.merge(sweep, results)
+    if not outputs.quiet:
+        _print(jobs, comparison)
     if outputs.json_path:
         compared.write_json(outputs.json_path, jobs, comparison)
     if outputs.csv_path:
         compared.write_csv(outputs.csv_path, comparison)
     if outputs.plot_path:
         comparison_text.draw(comparison, outputs.plot_path)
-    if not outputs.quiet:
-        _print(jobs, comparison)
     lines = comparison_text.failures(comparison, parse_shape(sweep.cluster).gpus)
     for line in lines[:_MOST_TOLD]:
         _say(line)

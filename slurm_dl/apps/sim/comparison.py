@@ -1,6 +1,6 @@
 """What a sweep amounts to: its cells merged into one row a policy, and written for programs.
 
-Where there are seeds, a figure is the mean over them with its 95 % interval by Student's t, and a
+Where there are seeds, a figure is the mean over them with its 95 % bootstrap interval, and a
 policy is held against the first one workload by workload: both ran the same jobs.
 """
 

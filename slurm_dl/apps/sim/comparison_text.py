@@ -59,7 +59,7 @@ def _marks(comparison: Comparison) -> str:
     if comparison.sweep.seeds > 1:
         lines[0] += ", the mean of the ratios on the same workloads"
         lines.append(
-            f"±: 95 % interval of the mean over {comparison.sweep.seeds} seeds (Student's t)"
+            f"±: 95 % interval by {comparison.sweep.seeds} seeds: the trace and bootstraps of it"
         )
     lines.append(f"{_BEST}: the least of its column")
     if comparison.unfinished():

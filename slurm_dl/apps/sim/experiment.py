@@ -20,7 +20,7 @@ from slurm_dl.backends.sim.ideal import simulate
 from slurm_dl.backends.sim.outcome import Outcome
 from slurm_dl.backends.sim.shape import ClusterShape
 from slurm_dl.backends.sim.slurm.costs import SlurmCosts
-from slurm_dl.backends.sim.slurm.habits import NodeFailures
+from slurm_dl.backends.sim.slurm.habits import Habits, NodeFailures
 from slurm_dl.backends.sim.slurm.run import Scenario, simulate_plain, simulate_slurm
 from slurm_dl.config.parameters import complete, make
 from slurm_dl.config.wording import shown
@@ -35,6 +35,9 @@ SIZES_FROM_TRACE = "sizes: the trace's own, what no real cluster knows beforehan
 
 SLURM_ALONE = "slurm"
 """The name of no policy at all: Slurm's own first in, first out with backfill."""
+
+CHECKPOINT_EVERY_S = 3600.0
+"""On the simulated Slurm jobs save when they are asked to, and every hour by themselves."""
 
 Progress = Callable[[int], None]
 
@@ -100,7 +103,12 @@ class UnderSlurm:
     ) -> Outcome:
         """See `Cluster`."""
         scenario = Scenario(
-            trace=trace, shape=shape, costs=self.costs, seed=seed, failures=self.failures
+            trace=trace,
+            shape=shape,
+            costs=self.costs,
+            habits=Habits(checkpoint_every_s=CHECKPOINT_EVERY_S),
+            seed=seed,
+            failures=self.failures,
         )
         if chosen.made is None:
             return simulate_plain(scenario)

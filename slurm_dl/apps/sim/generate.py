@@ -53,6 +53,7 @@ _ARRIVALS: Final = ("poisson", "diurnal")
     required=True,
     help="Write the trace here.",
 )
+@click.option("--force", is_flag=True, help="Overwrite it if it is there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def generate_command(
     *,
@@ -64,6 +65,7 @@ def generate_command(
     arrivals: str,
     seed: int,
     out: Path,
+    force: bool,
     as_json: bool,
 ) -> None:
     """Write a trace of made jobs, with statistics of a real one, and say how well they fit.
@@ -84,6 +86,9 @@ def generate_command(
     from slurm_dl.backends.traces.summary import summarize  # noqa: PLC0415
     from slurm_dl.backends.traces.write import write_trace  # noqa: PLC0415
 
+    if out.exists() and not force:
+        msg = f"{out} is there already; --force overwrites it"
+        raise click.UsageError(msg)
     shape = parse_shape(cluster)
     fit = _fit(like, format_name)
     kind = next(known for known in made.ARRIVALS if known == arrivals)

@@ -1,9 +1,11 @@
-"""How sure a mean over seeds is: 95 % intervals by Student's t, plain and paired.
+"""How sure a figure of one trace is: 95 % bootstrap intervals, plain and paired.
 
-The values are one figure on several workloads that were drawn independently. Their mean has the
-interval ``mean +- t(n - 1) s / sqrt(n)``; it narrows with more seeds, and does not tell how much
-one workload differs from another. The quantile of t comes from the finite series for whole degrees
-of freedom (Abramowitz and Stegun, "Handbook of Mathematical Functions", 1964, 26.7.3 and 26.7.4).
+The values are one figure on a trace and on bootstraps of it (Efron, "Bootstrap methods: another
+look at the jackknife", Annals of Statistics 7(1), 1979). Their standard deviation s estimates the
+standard error of the figure itself, so the interval is ``mean +- t(n - 1) s``. More seeds make it
+surer, not narrower: only a longer trace could. The quantile of t comes from the finite series for
+whole degrees of freedom (Abramowitz and Stegun, "Handbook of Mathematical Functions", 1964, 26.7.3
+and 26.7.4).
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ def mean(values: F64) -> Mean:
     if n < 2:  # noqa: PLR2004 - one value says nothing of how values differ
         return Mean(float(values[0]), math.nan)
     spread = float(np.std(values, ddof=1))
-    return Mean(float(np.mean(values)), t_quantile(n - 1) * spread / math.sqrt(n))
+    return Mean(float(np.mean(values)), t_quantile(n - 1) * spread)
 
 
 def paired_difference(values: F64, base: F64) -> Mean:

@@ -71,3 +71,19 @@ def read_value(text: str) -> object:
     except (yaml.YAMLError, ValueError, RecursionError) as err:
         msg = f"-p: {text!r} is no value, such as 8, true or [3250, 7200]"
         raise ConfigError(msg) from err
+
+
+def check_outputs(*paths: Path | None) -> None:
+    """Say before the work, not after it, that a result could not be written.
+
+    Raises:
+        UsageError: A directory is not there, or two results would go into one file.
+    """
+    given = [path for path in paths if path is not None]
+    for path in given:
+        if not path.absolute().parent.is_dir():
+            msg = f"{path}: there is no directory {path.parent}"
+            raise click.UsageError(msg)
+    if len({path.absolute() for path in given}) < len(given):
+        msg = "two results would go into one file; give each a name of its own"
+        raise click.UsageError(msg)

@@ -9,7 +9,12 @@ import click
 
 from slurm_dl.apps.commandline import EXIT_FAILED, safe
 from slurm_dl.apps.sim.console import console, progress
-from slurm_dl.apps.sim.options import cluster_options, read_value, trace_argument
+from slurm_dl.apps.sim.options import (
+    check_outputs,
+    cluster_options,
+    read_value,
+    trace_argument,
+)
 
 if TYPE_CHECKING:
     from slurm_dl.apps.sim.experiment import Result
@@ -90,6 +95,7 @@ def run_command(
     from slurm_dl.backends.sim.shape import parse_shape  # noqa: PLC0415
     from slurm_dl.backends.traces.registry import read_trace  # noqa: PLC0415
 
+    check_outputs(json_path, csv_path, plots_dir)
     shape = parse_shape(cluster)
     given = experiment.parse_parameters(parameters, read_value)
     jobs = read_trace(trace, format_name)
@@ -99,14 +105,14 @@ def run_command(
     simulated = clusters.with_failures(simulated, node_failures)
     with progress(f"{safe(jobs.name)}: {policy}", len(jobs)) as report:
         result = experiment.run(chosen, jobs, simulated, shape, seed=seed, progress=report)
+    if not quiet:
+        _show(jobs, shape, result, by)
     if json_path:
         results.write_json(json_path, jobs, shape, result, by)
     if csv_path:
         results.write_jobs(csv_path, result)
     if plots_dir:
         results.draw({wish.label: result}, shape, plots_dir)
-    if not quiet:
-        _show(jobs, shape, result, by)
     unfinished = int((~result.outcome.records.finished).sum())
     if unfinished:
         why = _why(jobs, shape, result)

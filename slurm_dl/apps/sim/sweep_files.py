@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -98,6 +99,18 @@ class _SweepFile(_Part):
     cells: tuple[_CellFile, ...]
 
 
+def check_ours(path: Path) -> None:
+    """Raise if others may write where jobs of ours take what they run from.
+
+    Raises:
+        ConfigError: The folder is somebody else's, or others may write to it.
+    """
+    status = path.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        msg = f"--dir {path}: must be yours, and nobody else's to write to (chmod go-w)"
+        raise ConfigError(msg)
+
+
 class _ResultFile(BaseModel):
     # A figure over no job is NaN, which is no fault.
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -145,8 +158,10 @@ class Folder:
             if path.is_dir() and any(path.iterdir()):
                 msg = f"--dir {path}: is not empty; name a new folder"
                 raise ConfigError(msg)
+            path.parent.mkdir(parents=True, exist_ok=True)
             for directory in (path, path / "cells", path / "logs"):
-                directory.mkdir(parents=True, exist_ok=True)
+                directory.mkdir(mode=0o700, exist_ok=True)
+            check_ours(path)
         except OSError as err:
             msg = f"--dir {path}: {err.strerror}"
             raise ConfigError(msg) from err
@@ -199,6 +214,8 @@ class Folder:
             ConfigError: There is none, or it is not what it should be.
         """
         path = path.absolute()
+        if path.is_dir():
+            check_ours(path)
         file = _read(path / "sweep.json", TypeAdapter(_SweepFile))
         if file.format != FORMAT:
             msg = f"{path / 'sweep.json'}: is of format {file.format}, not {FORMAT}"

@@ -21,10 +21,9 @@ import numpy.typing as npt
 from slurm_dl.backends.sim.active import Active
 from slurm_dl.backends.sim.clockwork import AT_EVENTS, INSTANT_S, Clockwork
 from slurm_dl.backends.sim.costs import Costs, NoCosts
-from slurm_dl.backends.sim.outcome import Outcome
+from slurm_dl.backends.sim.outcome import Outcome, SimulationError
 from slurm_dl.backends.sim.shape import ClusterShape
 from slurm_dl.engine.intent import intend
-from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.jobs import COMPLETED, F64, PENDING, RUNNING
 from slurm_dl.model.record import Records, Runs
 from slurm_dl.model.trace import Ending, Trace
@@ -37,10 +36,6 @@ _MOST_AT_ONE_INSTANT = 1000
 
 
 _EVENTS_PER_REPORT = 2048
-
-
-class SimulationError(SlurmDlError):
-    """The simulation cannot go on; says at which instant and why."""
 
 
 def simulate(

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.record import Records
+
+
+class SimulationError(SlurmDlError):
+    """The simulation cannot go on; says at which instant and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -94,7 +94,10 @@ def _read_tasks(path: Path) -> dict[str, _Tasks]:
     with opened(path) as stream:
         for _line, text in numbered_lines(stream, str(path)):
             fields = (text or "").split(",")
-            if len(fields) != len(TASK_COLUMNS) or fields == list(TASK_COLUMNS):
+            if fields == list(TASK_COLUMNS):
+                continue
+            if len(fields) != len(TASK_COLUMNS):
+                found.setdefault(fields[0].strip(), _Tasks()).known = False
                 continue
             job_name, _, inst_num, _, start, end, _, _, plan_gpu, _ = fields
             try:

@@ -85,6 +85,12 @@ def _entries(stream: BinaryIO, jobs: Gathering) -> Iterator[tuple[int, object]]:
         if buffer[place : place + 1].isspace():
             continue
         if buffer[place : place + 1] in {"", "]"}:
+            # Behind a "]" there is nothing, or the file is not what it seems.
+            rest = buffer[place + 1 :] + text.decode(stream.read(_CHUNK))
+            cut_off = not buffer[place:] and not opens
+            if cut_off or rest.strip():
+                why = "the list has no end" if cut_off else "there is more behind the list's end"
+                jobs.leave_out(line, BadValue(Reason.BROKEN, f"{why}; that is left out"))
             return
         try:
             entry, end = decoder.raw_decode(buffer, place)

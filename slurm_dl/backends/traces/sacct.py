@@ -6,10 +6,12 @@
     sacct -aP --duplicates --starttime=2026-01-01 --format=$fields > history.txt
 
 With ``--duplicates`` a requeued job has a line for each run: they are one job, submitted when the
-first was, as long as all together, ended as the last did. Job steps are passed over. GPUs are
-those allocated, or asked for where none are recorded as allocated; Slurm records them only if
-AccountingStorageTRES lists gres/gpu. With JobID in place of JobIDRaw the components of a
-heterogeneous job are one job too; JobIDRaw does not tell that they belong together.
+first was, as long as all together, ended as the last did. A line that stands there twice, as where
+exports overlap, counts once; jobs of two users under one id, as after a reset of ids, are two jobs.
+Job steps are passed over. GPUs are those of the last run, as allocated, or asked for where none are
+recorded as allocated; Slurm records them only if AccountingStorageTRES lists gres/gpu. With JobID
+in place of JobIDRaw the components of a heterogeneous job are one job too; JobIDRaw does not tell
+that they belong together.
 """
 
 from __future__ import annotations
@@ -37,7 +39,16 @@ _ENDINGS: Final = {
     ),
 }
 _NOT_ENDED: Final = frozenset(
-    {"PENDING", "RUNNING", "SUSPENDED", "REQUEUED", "RESIZING", "COMPLETING", "CONFIGURING"}
+    {
+        "PENDING",
+        "RUNNING",
+        "SUSPENDED",
+        "REQUEUED",
+        "REQUEUE_HOLD",
+        "RESIZING",
+        "COMPLETING",
+        "CONFIGURING",
+    }
 )
 _ID: Final = re.compile(r"(\d{1,20}(?:_(?:\d{1,10}|\[.*\]))?)(?:\+(\d{1,10}))?(\..+)?")
 _NO_TIME: Final = frozenset({"", "Unknown", "None", "NONE"})
@@ -67,7 +78,7 @@ _TABLE: Final = Columns(
         ("elapsedraw",),
         ("alloctres",),
     ),
-    optional=(("reqtres",), ("user",), ("account",)),
+    optional=(("reqtres",), ("user",), ("account",), ("start",)),
     delimiter="|",
 )
 
@@ -76,7 +87,8 @@ class _History:
     """Lines of sacct as jobs; lines of one job may stand anywhere."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, dict[str, _Runs]] = {}
+        self._jobs: dict[tuple[str, str], dict[str, _Runs]] = {}
+        self._seen: set[int] = set()
 
     def take(self, line: int, fields: Sequence[str]) -> None:
         """One line.
@@ -84,7 +96,7 @@ class _History:
         Raises:
             BadValue: It tells of no run of a job.
         """
-        given_id, submit, state, elapsed, alloc, requested, user, account = fields
+        given_id, submit, state, elapsed, alloc, requested, user, account, start = fields
         found = _ID.fullmatch(given_id.strip())
         if found is None:
             raise BadValue(Reason.NAME, f"the job id is {shown(given_id)}")
@@ -100,26 +112,33 @@ class _History:
         submit_s = clock_s(submit.strip(), "Submit")
         elapsed_s = amount(elapsed or "0", "ElapsedRaw")
         gpus = _gpus(alloc) or _gpus(requested)
-        parts = self._jobs.setdefault(job, {})
-        runs = parts.setdefault(
-            component,
-            _Runs(line, submit_s, submit_s, state, name(user, "User") or name(account, "Account")),
-        )
+        run = hash((given_id, user, submit, start, state, elapsed))
+        if run in self._seen:
+            raise BadValue(Reason.DUPLICATE, f"this run of job {job} was told before")
+        self._seen.add(run)
+        owner = name(user, "User") or name(account, "Account")
+        parts = self._jobs.setdefault((job, owner), {})
+        runs = parts.setdefault(component, _Runs(line, submit_s, submit_s, state, owner))
         runs.elapsed_s += elapsed_s
         runs.submit_s = min(runs.submit_s, submit_s)
-        runs.gpus = gpus or runs.gpus
         if submit_s >= runs.last_submit_s:
             runs.last_submit_s, runs.state = submit_s, state
+            runs.gpus = gpus or runs.gpus
+        else:
+            runs.gpus = runs.gpus or gpus
 
     def give(self, jobs: Gathering) -> None:
         """All jobs into *jobs*."""
-        for job_id, parts in self._jobs.items():
+        used: set[str] = set()
+        for (job_id, owner), parts in self._jobs.items():
             line = min(runs.line for runs in parts.values())
             try:
-                found = _job(job_id, [parts[component] for component in sorted(parts, key=_place)])
+                unique = f"{job_id} of {owner}" if job_id in used else job_id
+                found = _job(unique, [parts[component] for component in sorted(parts, key=_place)])
             except BadValue as bad:
                 jobs.leave_out(line, bad)
             else:
+                used.add(job_id)
                 jobs.add(line, found)
 
 

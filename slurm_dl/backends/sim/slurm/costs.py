@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,7 +194,7 @@ def _changed(preset: SlurmCosts, tree: Mapping[object, object], path: Path) -> S
         if not isinstance(key, str) or key not in known:
             wrong.append(f"{path}: {key!s:.60}: there is no such cost; see SlurmCosts")
         elif isinstance(value, bool) or not isinstance(value, int | float):
-            wrong.append(f"{path}: {key}: want a number (got {value!r:.60})")
+            wrong.append(f"{path}: {key}: want a number (got {reprlib.repr(value)})")
         else:
             try:
                 changes[key] = float(value)

@@ -105,7 +105,7 @@ class NodeFailures:
     """Nodes break and are mended, each on its own; both times are exponentially distributed.
 
     Attributes:
-        mtbf_s: Mean time a node works until it breaks, seconds; above 0.
+        mtbf_s: Mean time a node works until it breaks, seconds; a minute at least.
         mttr_s: Mean time until it is back, seconds; above 0.
     """
 
@@ -113,8 +113,8 @@ class NodeFailures:
     mttr_s: float
 
     def __post_init__(self) -> None:
-        if not (self.mtbf_s > 0 and self.mttr_s > 0):
-            msg = f"mtbf_s and mttr_s must be above 0 (got {self.mtbf_s}, {self.mttr_s})"
+        if not (math.inf > self.mtbf_s >= MINUTE_S and math.inf > self.mttr_s > 0):
+            msg = f"mtbf_s must be 60 or more, mttr_s above 0 (got {self.mtbf_s}, {self.mttr_s})"
             raise ValueError(msg)
 
 

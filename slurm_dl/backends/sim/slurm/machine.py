@@ -10,9 +10,11 @@ import bisect
 import itertools
 import math
 from collections.abc import Callable
+from typing import Final
 
 import numpy as np
 
+from slurm_dl.backends.sim.outcome import SimulationError
 from slurm_dl.backends.sim.slurm.costs import SlurmCosts
 from slurm_dl.backends.sim.slurm.events import Agenda, Event, Kind
 from slurm_dl.backends.sim.slurm.habits import NodeFailures, OnSignal
@@ -30,6 +32,10 @@ from slurm_dl.model.jobs import I64, Bool, JobState
 from slurm_dl.model.trace import Ending
 
 OVER = (JobState.COMPLETED, JobState.FAILED)
+
+
+MOST_RESTARTS: Final = 1000
+"""Of one job; one that has not got to its end by then never will."""
 
 
 class Machine:
@@ -308,6 +314,12 @@ class Machine:
         jobs = self.jobs
         jobs.state[row] = JobState.PENDING
         jobs.restarts[row] += 1
+        if jobs.restarts[row] > MOST_RESTARTS:
+            msg = (
+                f"at {self.now_s:g} s: the job at row {row} of the trace has been restarted "
+                f"{MOST_RESTARTS} times and gets nowhere; let it checkpoint, or nodes break less"
+            )
+            raise SimulationError(msg)
         jobs.submit_s[row] = self.now_s
         jobs.start_s[row] = math.nan
         hold_s = self._costs.hold_s
