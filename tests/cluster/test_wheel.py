@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import zipfile
@@ -109,7 +110,8 @@ def test_the_wheel_holds_what_is_needed_and_no_more(wheel: Path) -> None:
         files = {path for path in (ROOT / directory).rglob("*") if path.is_file()}
         assert files, directory
         assert {f"slurm_dl/_data/{path.relative_to(ROOT)}" for path in files} <= names
-    assert not {name for name in names if "test" in name or name.endswith(".pyc")}
+    tests = re.compile(r"(^|/)(tests?(/|$)|test_|conftest\.py$)")
+    assert not {name for name in names if tests.search(name) or name.endswith(".pyc")}
 
 
 def test_the_wheel_has_every_module_of_the_checkout(installed: Installed) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _ANSWER_S = 120.0
 _SILENCE_S = 5.0
+_NOTICE_S = 0.1
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -83,22 +84,22 @@ def record_command(
     until_s = time.monotonic() + for_s if for_s is not None else float("inf")
     taker = _Taker(out, overwrite=force, anonymous=anonymous)
     try:
-        with _terminable(), contextlib.closing(taker):
-            while time.monotonic() < until_s and taker.cycles != cycles:
+        with _told_to_stop() as stopped, contextlib.closing(taker):
+            while not stopped() and time.monotonic() < until_s and taker.cycles != cycles:
                 try:
                     seen = follower.look()
                 except DaemonError as err:
                     if not taker.cycles:
                         raise
                     taker.say(safe(str(err)))
-                    time.sleep(min(_SILENCE_S, max(0.0, until_s - time.monotonic())))
+                    _pause(min(_SILENCE_S, until_s - time.monotonic()), stopped)
                     continue
                 if seen is not None:
                     taker.take(seen)
                 elif follower.wait_s:
-                    time.sleep(min(follower.wait_s, max(0.0, until_s - time.monotonic())))
+                    _pause(min(follower.wait_s, until_s - time.monotonic()), stopped)
     except KeyboardInterrupt:
-        pass  # The file has been closed whole; what was asked for ends here.
+        pass  # Asked twice: the file ends with its last whole line.
     except OSError as err:
         msg = f"{out}: {err.strerror or err}; {taker.cycles} cycles are in it"
         raise click.ClickException(msg) from None
@@ -136,11 +137,10 @@ class _Taker:
         """
         snapshot = self._replace(seen.snapshot) if self._replace else seen.snapshot
         plan = self._plan(snapshot, seen)
-        with _uninterrupted():
-            writer = self._open(seen.setup)
-            writer.write(snapshot, plan)
-            self.size = writer.size
-            self.cycles += 1
+        writer = self._open(seen.setup)
+        writer.write(snapshot, plan)
+        self.size = writer.size
+        self.cycles += 1
         self.say(f"{_cycles(self.cycles)}, {_size(self.size)}")
 
     def say(self, text: str) -> None:
@@ -151,9 +151,8 @@ class _Taker:
 
     def close(self) -> None:
         """End the file."""
-        with _uninterrupted():
-            if self._writer is not None:
-                self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
         if self._width:
             click.echo(err=True)
 
@@ -186,23 +185,31 @@ class _Taker:
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM ends the recording as Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _told_to_stop() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM end the recording between two cycles; a second one ends it at once.
+
+    A flag, not an exception: an exception could come in the middle of a line.
+    """
+    asked = False
+
+    def note(number: int, _frame: object) -> None:
+        nonlocal asked
+        asked = True
+        signal.signal(number, signal.default_int_handler)
+
+    before = {number: signal.signal(number, note) for number in _SIGNALS}
     try:
-        yield
+        yield lambda: asked
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C and SIGTERM wait until this is done."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _pause(seconds: float, stopped: Callable[[], bool]) -> None:
+    """Sleep, but for no longer than it takes to notice a signal."""
+    until_s = time.monotonic() + seconds
+    while not stopped() and (left_s := until_s - time.monotonic()) > 0:
+        time.sleep(min(_NOTICE_S, left_s))
 
 
 def _cycles(number: int) -> str:
