@@ -300,7 +300,10 @@ def _refuse_if_acting(path: Path) -> None:
 @dlctl.command()
 @_JSON
 def policies(*, as_json: bool) -> None:
-    """List the policies that policy.order can name, with the paper each comes from.
+    """List the policies, where each can run, and the paper it comes from.
+
+    Those for Slurm can stand in policy.order; the others give every job a place of its own, which
+    Slurm cannot be told, and run in dlsim.
 
     \b
     Example:
@@ -314,14 +317,19 @@ def policies(*, as_json: bool) -> None:
             "source": registry.find(name).source,
             "interpretation": registry.find(name).interpretation,
             "module": registry.find(name).__module__,
+            "on_slurm": registry.runs_on_slurm(registry.find(name)),
         }
         for name in registry.names()
     ]
     if as_json:
         print_json({"policies": found})
         return
-    columns = (Column(title="NAME"), Column(title="SOURCE", least=20))
-    show(columns, [[policy["name"], policy["source"]] for policy in found])
+    columns = (Column(title="NAME"), Column(title="RUNS"), Column(title="SOURCE", least=20))
+    rows = [
+        [str(p["name"]), "Slurm, dlsim" if p["on_slurm"] else "dlsim", str(p["source"])]
+        for p in found
+    ]
+    show(columns, rows)
 
 
 def _done(answer: JsonObject, what: str, *, as_json: bool) -> None:

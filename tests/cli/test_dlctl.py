@@ -228,6 +228,11 @@ def test_policies_name_their_sources(command: Command) -> None:
 
     assert {"discrete_las", "fifo"} <= names
     assert "Tiresias" in command("ctl", "policies").stdout
+    runs = {
+        p["name"]: p["on_slurm"]
+        for p in json.loads(command("ctl", "policies", "--json").stdout)["policies"]
+    }
+    assert (runs["discrete_las"], runs["fifo"], runs["srtf"]) == (True, True, False)
 
 
 def test_release_all_does_not_fight_a_daemon(schedd: Schedd, command: Command) -> None:
