@@ -14,34 +14,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_dl.backends.fake import FakeCluster, OnSignal
+from slurm_dl.backends.memory_store import MemoryStore
 from slurm_dl.backends.replay.recording import Setup
 from slurm_dl.backends.sim.shape import parse_shape
 from slurm_dl.backends.sim.slurm.costs import IDEAL
 from slurm_dl.backends.sim.slurm.habits import Habits
 from slurm_dl.backends.sim.slurm.run import Scenario
-from slurm_dl.engine.ledger import Change, Ledger, Memory
+from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cycle, run_cycle
-from slurm_dl.engine.service import Service
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.contract import Contract
-from slurm_dl.model.ids import HandoverId
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
-
-
-class EmptyStore:
-    """A store that begins empty and is never read again."""
-
-    def load(self) -> Memory:
-        """Nothing."""
-        return Memory(Service.empty(), (), HandoverId(1), ())
-
-    def save(self, change: Change, /) -> None:
-        """Forget *change*: the ledger has it."""
-
-    def close(self) -> None:
-        """There is no file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +63,7 @@ def fake_cluster(cycles: int = 90) -> Stream:
     """Three nodes of four GPUs, a job every twelve seconds for three minutes, then quiet."""
     draw = random.Random(1)  # noqa: S311 - not a secret
     cluster = FakeCluster(nodes=3, gpus=4)
-    ledger = Ledger(EmptyStore())
+    ledger = Ledger(MemoryStore())
     made = []
     for number in range(cycles):
         if number % 4 == 0 and number < 60:
@@ -126,7 +111,7 @@ def simulated_slurm(cycles: int = 100) -> Stream:
         trace=trace, shape=parse_shape("3x4"), costs=costs, habits=habits, seed=SEED
     )
     cluster = scenario.cluster("gpu")
-    ledger = Ledger(EmptyStore())
+    ledger = Ledger(MemoryStore())
     made = []
     for number in range(cycles):
         cluster.machine.advance_to(3.0 * number)

@@ -116,7 +116,9 @@ def parameters_of(policy: type[object]) -> tuple[Parameter, ...]:
         msg = "it is not a dataclass"
         raise TypeError(msg)
     hints = typing.get_type_hints(policy)
-    meanings = dict(_attributes(inspect.getdoc(policy) or ""))
+    # A policy made from another one need not repeat what their parameters mean.
+    docs = [inspect.cleandoc(kind.__doc__ or "") for kind in reversed(policy.__mro__)]
+    meanings = dict(pair for doc in docs for pair in _attributes(doc))
     return tuple(
         Parameter(field.name, hints[field.name], _default(field), meanings.get(field.name, ""))
         for field in dataclasses.fields(policy)

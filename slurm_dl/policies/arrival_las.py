@@ -18,16 +18,7 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalLas(DiscreteLas):
-    """K queues by attained GPU-seconds, strictly by first submission inside each.
-
-    Attributes:
-        thresholds_gpu_s: Service at which a job sinks into the next queue, GPU-seconds, strictly
-            increasing, above 0. K is one more than their number.
-        promote_knob: A job that has run is put back into the first queue, its service so far
-            forgiven, once it has waited this many times as long as it has run since the last
-            promotion. 0 promotes nobody.
-        dimensions: 2: service is GPUs x seconds. 1: seconds alone, thresholds are seconds then.
-    """
+    """K queues by attained GPU-seconds, strictly by first submission inside each."""
 
     name: ClassVar[str] = "arrival_las"
     source: ClassVar[str] = "Tiresias as compared with in Pollux (OSDI 2021), Lucid (ASPLOS 2023)"

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
+import numpy as np
+
 from slurm_dl.model.jobs import F64, I16, Bool
 from slurm_dl.model.snapshot import Snapshot
 
@@ -34,6 +36,18 @@ class Order:
     promote: Bool
     tiers: int
     tie: F64 | None = None
+
+
+def one_tier(key: F64, tie: F64 | None = None) -> Order:
+    """The order of a policy whose key says it all; nobody is promoted."""
+    n = len(key)
+    return Order(
+        tier=np.zeros(n, dtype=np.int16),
+        key=key,
+        promote=np.zeros(n, dtype=np.bool_),
+        tiers=1,
+        tie=tie,
+    )
 
 
 class Policy(Protocol):

@@ -6,11 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order, Preempts
+from slurm_dl.policies.base import Order, Preempts, one_tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,13 +31,7 @@ class Fifo:
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
-        n = len(snap.jobs)
-        return Order(
-            tier=np.zeros(n, dtype=np.int16),
-            key=snap.memory.first_submit_s,
-            promote=np.zeros(n, dtype=np.bool_),
-            tiers=self.tiers,
-        )
+        return one_tier(snap.memory.first_submit_s)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
         """Never; see `Policy`."""

@@ -24,7 +24,8 @@ import numpy as np
 
 from slurm_dl.model.jobs import COMPLETING, F64, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order, Preempts
+from slurm_dl.policies.base import Order, Preempts, one_tier
+from slurm_dl.policies.las import attained
 
 _NEARER = 0.8
 """Between two sizes the index is known at distances from the next size that shrink by this."""
@@ -73,15 +74,8 @@ class Gittins:
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
-        n = len(snap.jobs)
-        service = snap.memory.ran_s if self.dimensions == 1 else snap.memory.attained_gpu_s
-        key = _cost_of_one(self.sizes_gpu_s, service) if self.sizes_gpu_s else service
-        return Order(
-            tier=np.zeros(n, dtype=np.int16),
-            key=key,
-            promote=np.zeros(n, dtype=np.bool_),
-            tiers=1,
-        )
+        service = attained(snap, self.dimensions)
+        return one_tier(_cost_of_one(self.sizes_gpu_s, service) if self.sizes_gpu_s else service)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
         """A quantum from now while jobs run and others wait; see `Policy`."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import COMPLETING, F64, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order, Preempts
+from slurm_dl.policies.base import Order, Preempts, one_tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,13 +51,7 @@ class Las:
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
-        n = len(snap.jobs)
-        return Order(
-            tier=np.zeros(n, dtype=np.int16),
-            key=self._service(snap),
-            promote=np.zeros(n, dtype=np.bool_),
-            tiers=1,
-        )
+        return one_tier(attained(snap, self.dimensions))
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
         """When a running job passes a waiting one, a quantum from now or later; see `Policy`."""
@@ -69,5 +63,7 @@ class Las:
         passes_s = float((lead / rate).min(initial=np.inf))
         return snap.now_s + max(passes_s, self.quantum_s)
 
-    def _service(self, snap: Snapshot) -> F64:
-        return snap.memory.ran_s if self.dimensions == 1 else snap.memory.attained_gpu_s
+
+def attained(snap: Snapshot, dimensions: Literal[1, 2]) -> F64:
+    """``(n,)`` service over all runs: GPU-seconds, or seconds in one dimension."""
+    return snap.memory.ran_s if dimensions == 1 else snap.memory.attained_gpu_s

@@ -36,12 +36,6 @@ class ListLas(DiscreteLas):
     promotion all waiting counts since the first run after the last one.
 
     Attributes:
-        thresholds_gpu_s: Service at which a job sinks into the next queue, GPU-seconds, strictly
-            increasing, above 0. K is one more than their number.
-        promote_knob: A job that has run is put back into the first queue, its service so far
-            forgiven, once it has waited this many times as long as it has run since the last
-            promotion. 0 promotes nobody.
-        dimensions: 2: service is GPUs x seconds. 1: seconds alone, thresholds are seconds then.
         late_demotion: Look at a job's service only (threshold - run time) / GPUs later, cut to
             whole seconds, as the public simulator does by mistake; it should be
             (threshold - service) / GPUs.

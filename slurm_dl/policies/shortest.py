@@ -7,6 +7,7 @@ cluster the remaining time is what the job's time limit leaves; in the simulator
 
 from __future__ import annotations
 
+import abc
 import math
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,10 +16,10 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order, Preempts
+from slurm_dl.policies.base import Order, Preempts, one_tier
 
 
-class _ByKey:
+class _ByKey(abc.ABC):
     """One tier, ordered by a key that nobody's waiting or running brings past another's."""
 
     preempts: ClassVar[Preempts] = "rank"
@@ -31,23 +32,18 @@ class _ByKey:
 
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
-        n = len(snap.jobs)
-        return Order(
-            tier=np.zeros(n, dtype=np.int16),
-            key=self.key(snap),
-            promote=np.zeros(n, dtype=np.bool_),
-            tiers=1,
-            # Equal keys keep the order they had; new jobs come behind.
-            tie=np.where(snap.memory.tier < 0, np.inf, snap.memory.place),
+        # Equal keys keep the order they had; new jobs come behind.
+        return one_tier(
+            self.key(snap), tie=np.where(snap.memory.tier < 0, np.inf, snap.memory.place)
         )
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
         """Never: what a running job has left only falls, and it is ahead already; see `Policy`."""
         return math.inf
 
+    @abc.abstractmethod
     def key(self, snap: Snapshot, /) -> F64:
         """``(n,)`` smaller is served first."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 PURE = ("model", "policies", "engine")
 PURE_MAY_IMPORT = {
     "__future__",
+    "abc",
     "collections",
     "dataclasses",
     "enum",

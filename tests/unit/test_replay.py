@@ -22,9 +22,10 @@ from build import observed, pending, snapshot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from streams import STREAMS, EmptyStore, Stream, fake_cluster
+from streams import STREAMS, Stream, fake_cluster
 
 from slurm_dl.backends.codec import FormError, codec_of, from_plain, to_plain
+from slurm_dl.backends.memory_store import MemoryStore
 from slurm_dl.backends.replay import recording as recording_module
 from slurm_dl.backends.replay.anonymous import Anonymous
 from slurm_dl.backends.replay.cluster import ReplayCluster, ReplayOverError
@@ -697,7 +698,7 @@ def test_the_loop_on_what_was_seen_plans_the_same_again(
 ) -> None:
     """From an empty ledger: it grows as it grew then, and the same is told to the cluster."""
     cluster = ReplayCluster(kept.snapshot.seen for kept in recorded)
-    ledger = Ledger(EmptyStore())
+    ledger = Ledger(MemoryStore())
     setup = recorded[0].setup
     policy = setup.make()
     for cycle in lived.cycles:
@@ -742,7 +743,7 @@ def test_a_ledger_that_forgets_makes_other_plans(lived: Stream, recorded: list[R
     """What is remembered matters: with a new ledger in the middle the plans are others."""
     half = len(recorded) // 3
     cluster = ReplayCluster(kept.snapshot.seen for kept in recorded[half:])
-    ledger = Ledger(EmptyStore())
+    ledger = Ledger(MemoryStore())
     again = [
         run_cycle(cluster, ledger, lived.policy, lived.settings, clock=cluster.clock, acting=True)
         for _ in recorded[half:]

@@ -10,6 +10,7 @@ import yaml
 
 from slurm_dl.apps.sim.experiment import Cluster, Ideal, UnderSlurm
 from slurm_dl.backends.sim import presets
+from slurm_dl.backends.sim.clockwork import Clockwork
 from slurm_dl.backends.sim.costs import FlatCosts, NoCosts, muri_costs, quantile_costs
 from slurm_dl.backends.sim.slurm.costs import PRODUCTION, read_costs
 from slurm_dl.backends.sim.slurm.habits import NodeFailures
@@ -47,7 +48,7 @@ def find(word: str | None, preset: str, trace: Trace) -> Cluster:
         case "slurm":
             return UnderSlurm(PRODUCTION, "slurm")
         case _:
-            return _from_file(Path(word), trace, preset)
+            return _from_file(Path(word), trace, clockwork)
 
 
 def with_failures(cluster: Cluster, words: str | None) -> Cluster:
@@ -97,10 +98,9 @@ def _is_flat(content: dict[str, Any]) -> bool:
     return bool(set(content) & set(_FLAT))
 
 
-def _from_file(path: Path, trace: Trace, preset: str) -> Cluster:
+def _from_file(path: Path, trace: Trace, clockwork: Clockwork) -> Cluster:
     """A quantile table, a flat cost, or the costs of a Slurm, told from the keys."""
     content = _read(path)
-    clockwork = presets.find(preset).clockwork
     if _is_quantiles(content):
         known = {"seconds", "quantiles_s", "origin", "licence", "unit"}
         for key in content:

@@ -193,8 +193,9 @@ def choose(wish: Wish, trace: Trace, *, on_slurm: bool = False) -> Chosen:
         return Chosen(policy=wish.policy, preset="none", made=None)
     usual = "none" if on_slurm else None
     preset = presets.for_policy(wish.policy, wish.preset or usual)
-    reading = presets.find(preset).reading(wish.policy)
-    if on_slurm and presets.find(preset).is_of_its_own:
+    found = presets.find(preset)
+    reading = found.reading(wish.policy)
+    if on_slurm and found.is_of_its_own:
         msg = (
             f"preset {preset!r} says itself when to decide and what starting costs: not on a Slurm"
         )
