@@ -13,6 +13,8 @@ TORCH_PYTHON := .venv-torch/bin/python
 # Plain "torch" would bring gigabytes of CUDA libraries. A build of another name can be given on
 # the command line, or a Python that has one in SLURM_DL_TORCH_PYTHON.
 TORCH := torch==2.13.0+cpu
+# Slurm of the containers.
+RELEASE := 24.11
 PACKAGES := slurmctld slurmd slurm-client munge python3-venv ca-certificates
 
 # Cheap ones first, then whatever else there is. (pytest sorts directories that it finds itself.)
@@ -55,12 +57,24 @@ endef
 .PHONY: help
 help: ## Say what there is
 	@echo "On Debian 12, in this directory:"
-	sed -nE 's/^([a-z]+):.* ## (.*)/\1\t\2/p' Makefile |
-	while IFS=$$'\t' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
+	sed -nE 's/^([a-z-]+):.* ## (.*)/\1\t\2/p' Makefile |
+	while IFS=$$'\t' read -r name what; do printf '  make %-11s %s\n' "$$name" "$$what"; done
 
 .PHONY: demo
 demo: system venv ## A private Slurm, one workload without and with slurm_dl, a comparison
 	@exec $(BIN)/python -m demo $(DEMO)
+
+.PHONY: demo-docker
+demo-docker: ## The same in a container: needs Docker, and no Slurm on this host
+	@docker/build $(RELEASE)
+	exec docker run --rm $$([[ -t 0 && -t 1 ]] && echo --interactive --tty) \
+		"slurm_dl:$(RELEASE)" demo $(DEMO)
+
+.PHONY: docker-up docker-down
+docker-up: ## A whole cluster in containers; RELEASE=22.05, 24.11 or 26.05
+	@exec docker/up $(RELEASE)
+docker-down: ## Remove that cluster
+	@exec docker/down $(RELEASE)
 
 .PHONY: test
 test: system venv lint torch ## Everything: linters, types, layers and all tests (root)
@@ -70,6 +84,10 @@ test: system venv lint torch ## Everything: linters, types, layers and all tests
 		export SLURM_DL_TORCH_PYTHON=$(CURDIR)/$(TORCH_PYTHON)
 	fi
 	exec $(BIN)/python -m pytest --durations=15 $(TESTS) $(PYTEST)
+
+.PHONY: test-docker
+test-docker: venv ## The tests in containers alone, three Slurm releases; part of test
+	@exec $(BIN)/python -m pytest --durations=15 tests/docker $(PYTEST)
 
 .PHONY: unit
 unit: venv ## The fast tests, without Slurm; any user
