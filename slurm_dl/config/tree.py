@@ -10,17 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails
 
 from slurm_dl.config import parameters as policy_parameters
+from slurm_dl.config.preemption import PreemptionSection
+from slurm_dl.config.section import Section
 from slurm_dl.config.values import (
     AbsolutePath,
     Admin,
@@ -39,26 +34,11 @@ from slurm_dl.config.values import (
     wrong,
 )
 from slurm_dl.config.wording import number
+from slurm_dl.engine.site_factors import highest_site_factor
 from slurm_dl.policies.base import Policy
 
 SITE_FACTOR_END = 2**31
 """Slurm keeps SiteFactor as a signed 32-bit number around 0."""
-
-_MONTH_S = 30 * 86400
-
-
-class Section(BaseModel):
-    """What all sections have in common: frozen, strict, no unknown keys, no infinite numbers."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        allow_inf_nan=False,
-        validate_default=True,
-        # pydantic's own text of an error is not read, and values may be long.
-        hide_input_in_errors=True,
-    )
 
 
 class ClusterSection(Section):
@@ -82,6 +62,14 @@ class ClusterSection(Section):
             "A Slurm command that takes longer is ended and counts as failed. If that happens to "
             "a look at the queue there is no cycle, if it happens to a write, see "
             "daemon.fast_poll_s."
+        ),
+    )
+    reader: Literal["auto", "cli", "pyslurm"] = Field(
+        default="auto",
+        description=(
+            "What reads the queue: Slurm's commands (cli), or pyslurm where it is installed. "
+            "auto: pyslurm if it belongs to the controller's release and works, else the "
+            "commands; 'dlctl status' says which and why."
         ),
     )
 
@@ -211,94 +199,6 @@ class RankingSection(Section):
     )
 
 
-class PreemptionSection(Section):
-    """When GPUs may be taken back from jobs that agreed to it, and how many."""
-
-    enabled: bool = Field(
-        default=True,
-        description=(
-            "Take GPUs back at all. False: nothing new is begun, what was begun is brought to "
-            "its end."
-        ),
-    )
-    min_quantum_s: Seconds = Field(
-        default=900, ge=0, le=_MONTH_S, description="A run is left alone for this long."
-    )
-    cooldown_s: Seconds = Field(
-        default=900,
-        ge=0,
-        le=_MONTH_S,
-        description="A job is left alone for this long after it was preempted.",
-    )
-    max_preemptions: Annotated[Whole, Unit("preemptions")] = Field(
-        default=5,
-        ge=0,
-        le=1_000_000,
-        description="Most preemptions of one job in its life. 0: no job is ever preempted.",
-    )
-    max_grace_s: Seconds = Field(
-        default=600,
-        ge=1,
-        le=_MONTH_S,
-        description=(
-            "A job that asks for more time than this between signal and requeue is not preempted."
-        ),
-    )
-    handover_timeout_s: Seconds = Field(
-        default=900,
-        gt=0,
-        le=_MONTH_S,
-        description=(
-            "A hand-over that has not signalled any job by then is given up, and the reservation "
-            "of any hand-over lapses by itself. More than preemption.max_grace_s."
-        ),
-    )
-    max_handovers: Annotated[Whole, Unit("hand-overs")] = Field(
-        default=4, ge=1, le=1000, description="Most hand-overs under way at once."
-    )
-    max_victims: Annotated[Whole, Unit("jobs")] = Field(
-        default=64, ge=1, le=10_000, description="Most jobs that give way in one hand-over."
-    )
-    max_gpus_per_hour: Annotated[float, Unit("GPUs per hour")] = Field(
-        default=0,
-        ge=0,
-        le=1_000_000,
-        description="Most GPUs taken back in any hour. 0: no limit.",
-    )
-    limit_reserve_s: Seconds = Field(
-        default=600,
-        ge=0,
-        le=_MONTH_S,
-        description="A job with less than this left of its time limit is left alone.",
-    )
-    start_margin_s: Seconds = Field(
-        default=120,
-        ge=0,
-        le=3600,
-        description=(
-            "Time Slurm gets to start the jobs a hand-over is for, once all its GPUs are free."
-        ),
-    )
-    checkpoint_cost_s: Seconds = Field(
-        default=60,
-        ge=0,
-        le=86400,
-        description="Time to save and restore one job; weighs victims against each other.",
-    )
-
-    @field_validator("handover_timeout_s")
-    @classmethod
-    def _check_handover_timeout(cls, timeout_s: float, info: ValidationInfo) -> float:
-        grace_s = info.data.get("max_grace_s")
-        if grace_s is not None and timeout_s <= grace_s:
-            refuse(
-                f"must be greater than preemption.max_grace_s (got {number(timeout_s)}, "
-                f"preemption.max_grace_s is {number(grace_s)})",
-                others=(("preemption", "max_grace_s"),),
-            )
-        return timeout_s
-
-
 class WritesSection(Section):
     """How fast Slurm is written to. What is left over is done in the next cycle."""
 
@@ -390,6 +290,26 @@ class Config(Section):
                 [InitErrorDetails(type=error, loc=("band_width",), input=ranking.band_width)]
             )
         return ranking
+
+    @field_validator("preemption")
+    @classmethod
+    def _check_highest_fits(
+        cls, preemption: PreemptionSection, info: ValidationInfo
+    ) -> PreemptionSection:
+        policy: PolicySection | None = info.data.get("policy")
+        ranking: RankingSection | None = info.data.get("ranking")
+        if preemption.mode != "native" or policy is None or ranking is None:
+            return preemption
+        tiers = policy.make().tiers
+        highest = highest_site_factor(tiers, ranking.band_width)
+        if highest >= SITE_FACTOR_END:
+            text = (
+                f"native: running jobs get up to {tiers} and a half times ranking.band_width "
+                f"{ranking.band_width}, which must stay below {SITE_FACTOR_END}"
+            )
+            error = wrong(text, others=(("ranking", "band_width"), ("policy", "parameters")))
+            refuse_all([InitErrorDetails(type=error, loc=("mode",), input=preemption.mode)])
+        return preemption
 
 
 SECTIONS: Mapping[str, type[Section]] = {

@@ -122,6 +122,11 @@ ClusterName = Annotated[
     AfterValidator(_spelled(_OPTIONAL_NAME, "a cluster's name: letters, digits and _ . + - only")),
     WithJsonSchema({"type": "string", "pattern": f"^{_OPTIONAL_NAME}$"}),
 ]
+QosName = Annotated[
+    str,
+    AfterValidator(_spelled(_OPTIONAL_NAME, "a QOS' name: letters, digits and _ . + - only")),
+    WithJsonSchema({"type": "string", "pattern": f"^{_OPTIONAL_NAME}$"}),
+]
 PathOrEmpty = Annotated[
     str,
     AfterValidator(_absolute_or_empty),

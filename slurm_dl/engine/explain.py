@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from slurm_dl.engine.loop import Cycle
+from slurm_dl.engine.settings import External, Native
 from slurm_dl.model.handover import VictimState
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
@@ -143,7 +144,16 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
     snap = cycle.snapshot
     claim = snap.seen.claim(job_id)
     times = int(snap.memory.preemptions[row])
-    count = f"It has been preempted {times} time{'' if times == 1 else 's'}." if times else ""
+    often = f"{times} time{'' if times == 1 else 's'}"
+    match cycle.mode:
+        case External():
+            count = f"It has been preempted {often}." if times else ""
+        case Native(qos=qos):
+            # Slurm does not tell a job that it preempted from one that put itself back.
+            count = f"It has been put back into the queue {often}." if times else ""
+            text = snap.seen.texts.get(job_id)
+            if text is None or text.qos != qos:
+                return [f"It is not in QOS {qos}, inside which Slurm preempts: it keeps its GPUs."]
     if claim.contract is None:
         return ["It has not opted in to preemption and is never signalled or requeued."]
     agreed = (

@@ -131,6 +131,28 @@ class Ledger:
                 )
             )
 
+    def restore(self, jobs: Service, ended: Sequence[EndedRun]) -> None:
+        """Take rows that were rebuilt from elsewhere in place of the present ones, and store them.
+
+        Args:
+            jobs: Rows of jobs that are known.
+            ended: Runs of theirs that are over.
+
+        Raises:
+            ValueError: A job is not known.
+        """
+        if not np.isin(jobs.job_id, self._service.job_id).all():
+            msg = "only jobs that the ledger knows can be restored"
+            raise ValueError(msg)
+        if not len(jobs):
+            return
+        rows = self._service.rows_of(jobs.job_id)
+        columns = {name: column.copy() for name, column in self._service.columns().items()}
+        for name, column in jobs.columns().items():
+            columns[name][rows] = column
+        self._store.save(Change(jobs=jobs, ended=ended))
+        self._service = Service(**columns)
+
     def snapshot(self, seen: Observed, partitions: frozenset[str]) -> Snapshot:
         """*seen* with everything remembered beside it.
 

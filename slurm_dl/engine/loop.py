@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from slurm_dl.engine.decide import decide
+from slurm_dl.engine.decide import decide, engine_of
 from slurm_dl.engine.ledger import Ledger
-from slurm_dl.engine.settings import Settings
+from slurm_dl.engine.settings import External, Mode, Settings
 from slurm_dl.engine.writes import Effort, Refusals, is_standalone_write
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.plan import Action, ClusterAction, Plan
@@ -55,6 +55,7 @@ class Cycle:
         done: Actions tried, in order; those left over are derived again next time.
         left: Actions not tried: out of budget or of time, behind one that failed, or refused
             before and not yet to be tried again.
+        mode: Who was to take GPUs back.
     """
 
     snapshot: Snapshot
@@ -62,6 +63,7 @@ class Cycle:
     acting: bool
     done: tuple[Done, ...] = ()
     left: tuple[Action, ...] = ()
+    mode: Mode = field(default_factory=External)
 
 
 def run_cycle(
@@ -77,6 +79,7 @@ def run_cycle(
     timer: Callable[[], float] = lambda: 0.0,
     write_for_s: float = math.inf,
     refusals: Refusals | None = None,
+    complete: Callable[[Observed], None] = lambda _: None,
 ) -> Cycle:
     """Observe, decide and, if *acting*, apply.
 
@@ -90,17 +93,26 @@ def run_cycle(
         write_for_s: No standalone write is begun later than this after the first action was, by
             *timer*; see `Effort`.
         refusals: What is remembered of earlier cycles; None: each cycle tries everything.
+        complete: Told what was seen once it is booked; may restore to the ledger what was missed.
 
     Raises:
         ClusterError: The cluster could not be read; nothing was done.
     """
     seen = cluster.observe()
     ledger.book(seen)
-    snap = ledger.snapshot(seen, settings.partitions)
-    plan = decide(snap, policy, settings)
+    complete(seen)
+
+    def plan_now() -> tuple[Snapshot, Plan]:
+        snap = engine_of(settings).recount(ledger.snapshot(seen, settings.partitions))
+        return snap, decide(snap, policy, settings)
+
+    snap, plan = plan_now()
     if not acting:
-        return Cycle(snap, plan, acting=False, left=plan.actions)
+        return Cycle(snap, plan, acting=False, left=plan.actions, mode=settings.mode)
     ledger.doubt(plan.unhonoured)
+    if plan.unhonoured:
+        # What is written again has its place in the order of writing.
+        snap, plan = plan_now()
     refusals = refusals or Refusals()
     todo, left = refusals.sift(plan.actions)
     effort = Effort(timer=timer, for_s=write_for_s)
@@ -117,7 +129,7 @@ def run_cycle(
         refusals.note(action, failed=bool(error))
         done.append(Done(action, error))
         on_done(done[-1])
-    return Cycle(snap, plan, acting=True, done=tuple(done), left=tuple(left))
+    return Cycle(snap, plan, acting=True, done=tuple(done), left=tuple(left), mode=settings.mode)
 
 
 def _apply(cluster: Cluster, action: Action) -> str:

@@ -54,6 +54,8 @@ class Service:
         site_factor: ``(k,)`` see `Remembered`.
         last_seen_s: ``(k,)`` when Slurm last listed it, epoch seconds.
         over: ``(k,)`` bool, it has finished.
+        incomplete: ``(k,)`` bool, it ran unseen: it has had at least what is counted here. Set
+            until accounting tells the rest.
     """
 
     job_id: I64
@@ -76,6 +78,7 @@ class Service:
     site_factor: I64
     last_seen_s: F64
     over: Bool
+    incomplete: Bool
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -151,6 +154,7 @@ def fold(before: Service, seen: Observed) -> Folded:
     for name, value in _fresh(jobs.take(reborn), now_s).columns().items():
         col[name][at[reborn]] = value
 
+    _note_missed(col, at, jobs)
     _open_missed(col, at, jobs)
     ended = _close_runs(col, at, jobs, now_s)
     _count_running(col, at, jobs, now_s)
@@ -207,6 +211,8 @@ def _fresh(jobs: Jobs, now_s: float) -> Service:
     col["waiting_since_s"] = jobs.submit_s
     col["restarts"] = jobs.restarts
     col["last_seen_s"] = np.full(len(jobs), now_s)
+    # Slurm tells of the present run alone, and of that not how long it was suspended.
+    col["incomplete"] = (jobs.restarts > 0) | (jobs.state == JobState.SUSPENDED)
     return Service(**col)
 
 
@@ -231,6 +237,15 @@ def _reborn(service: Service, at: npt.NDArray[np.int64], jobs: Jobs) -> Bool:
         & (jobs.submit_s > service.last_seen_s[at])
     )
     return fewer | again
+
+
+def _note_missed(col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs) -> None:
+    """Mark jobs of which a run began and was requeued between two looks."""
+    settled = jobs.state != JobState.COMPLETING
+    # One requeue is that of the run under way, or of one that was seen to end.
+    seen = (col["run_start_s"][at] > 0) | col["over"][at]
+    missed = settled & (jobs.restarts - col["restarts"][at] > seen)
+    col["incomplete"][at[missed]] = True
 
 
 def _open_missed(col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs) -> None:

@@ -41,6 +41,27 @@ class Preemption:
     max_gpus_per_hour: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class External:
+    """The daemon takes GPUs back: it signals, waits, requeues, and seals the freed nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """Slurm takes GPUs back by itself, by the priorities that follow from our SiteFactors.
+
+    Attributes:
+        qos: The QOS inside which a job of higher priority preempts one of lower priority
+            (PreemptMode with WITHIN); Slurm preempts no job outside it.
+    """
+
+    qos: str
+
+
+Mode = External | Native
+"""Who takes GPUs back."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything a decision depends on besides the snapshot and the policy.
@@ -51,9 +72,11 @@ class Settings:
         window: Pending jobs of each partition, best first, whose SiteFactor is kept up to date,
             and that are looked at for preemption.
         preemption: Limits on taking GPUs back.
+        mode: Who takes them back.
     """
 
     partitions: frozenset[str]
     band_width: int = 10_000_000
     window: int = 1000
     preemption: Preemption = Preemption()
+    mode: Mode = External()

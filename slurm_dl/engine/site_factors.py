@@ -24,6 +24,11 @@ def wanted_site_factor(order: Order, settings: Settings) -> I64:
     return bands
 
 
+def highest_site_factor(tiers: int, band_width: int) -> int:
+    """SiteFactor of a running job that no waiting one exceeds, where Slurm preempts by itself."""
+    return tiers * band_width + band_width // 2
+
+
 def site_factor_writes(
     snap: Snapshot, ranked: Rows, wanted: I64, settings: Settings
 ) -> list[SetSiteFactor]:
@@ -50,17 +55,17 @@ def site_factor_writes(
     ]
 
 
-def unhonoured(snap: Snapshot, ranked: Rows, band_width: int) -> tuple[JobId, ...]:
-    """Waiting jobs whose priority lacks the SiteFactor that was written.
+def unhonoured(snap: Snapshot, rows: Rows, band_width: int) -> tuple[JobId, ...]:
+    """Those of the jobs at *rows* whose priority lacks the SiteFactor that was written.
 
     Slurm accepts the update and leaves it out where the priority was set directly, or with
     priority/basic. A priority may be lower than the SiteFactor by the user's nice value, so half
     a band is allowed.
     """
     jobs = snap.jobs
-    waiting = (jobs.state[ranked] == JobState.PENDING) & (jobs.priority[ranked] > 0)
-    missing = jobs.priority[ranked] < snap.memory.site_factor[ranked] - band_width // 2
-    return tuple(JobId(j) for j in jobs.job_id[ranked[waiting & missing]].tolist())
+    rows = rows[jobs.priority[rows] > 0]
+    missing = jobs.priority[rows] < snap.memory.site_factor[rows] - band_width // 2
+    return tuple(JobId(j) for j in jobs.job_id[rows[missing]].tolist())
 
 
 def in_window(snap: Snapshot, ranked: Rows, of: Bool, size: int) -> Bool:

@@ -271,7 +271,10 @@ class Supervisor:
             log("waiting for the requeue")
             self._pause(self._options.ack_wait_s)
             return
-        if end.solicited:
+        if end.solicited and end.may_requeue and self._is_preempted(self._controller):
+            # Slurm would wait out the whole grace for a job that has nothing left to do.
+            log("preempted by Slurm: requeueing itself at once")
+        elif end.solicited:
             left_s = self._acknowledge(self._controller)
             if self._pause(self._patience_s(left_s, end)):
                 return
@@ -279,6 +282,13 @@ class Supervisor:
         if end.may_requeue and self._requeue(self._controller):
             return
         self._withdraw(self._controller)
+
+    def _is_preempted(self, controller: Controller) -> bool:
+        try:
+            return controller.is_preempted()
+        except CallFailedError as err:
+            log(f"whether Slurm is preempting this job is not known: {err}")
+            return False
 
     def _acknowledge(self, controller: Controller) -> float | None:
         """Tell the daemon that the job may be requeued; seconds to the time limit, if known."""

@@ -29,10 +29,11 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobText:
-    """What people want to read about a job; nothing is decided from it.
+    """What people want to read about a job; of it, only *qos* decides anything.
 
     Attributes:
         label: Slurm's way of naming it: ``123``, ``123_7`` or ``123_[8-20]``.
+        qos: Its QOS. Where Slurm itself preempts it does so inside one of them.
         reason: Slurm's own reason word.
         nodes: Node list as Slurm writes it.
     """
@@ -102,8 +103,10 @@ class Remembered:
         first_submit_s: ``(n,)`` submit time before any requeue, epoch seconds.
         waiting_since_s: ``(n,)`` end of the last run, or the first submit; for a job that has run
             and is held, or waits for something else than room, now. Epoch seconds.
-        preemptions: ``(n,)`` int32, how often we have requeued it.
-        last_preempted_s: ``(n,)`` when we last did, epoch seconds; 0 if never.
+        preemptions: ``(n,)`` int32, how often we have requeued it; where Slurm itself preempts,
+            how often it was requeued by anybody.
+        last_preempted_s: ``(n,)`` when we last did, epoch seconds; 0 if never. Where Slurm itself
+            preempts, for a job that was requeued, the start of its run.
         fruitless: ``(n,)`` int32, hand-overs for it since it last ran after which it did not start.
         last_fruitless_s: ``(n,)`` end of the last of those, epoch seconds; 0 if none.
         site_factor: ``(n,)`` int64, the SiteFactor last written; 0 if none.

@@ -25,6 +25,7 @@ SQUEUE = """#!/bin/sh
 cd {base} || exit 9
 ( printf 'squeue'; printf '\\t%s' "$@"; echo ) >> calls
 if [ -e down ]; then echo 'slurm_load_jobs error: Unable to contact' >&2; exit 1; fi
+if [ "$5" = PreemptTime:40 ]; then cat preempted 2>/dev/null || echo N/A; exit 0; fi
 printf '%s %s %s\\n' "$(cat state)" "$(cat left)" "$(cat comment)"
 """
 
@@ -354,6 +355,32 @@ def test_a_controller_that_is_down_is_tried_again(job: FakeJob) -> None:
     (job.base / "down").unlink()
 
     until("ack", lambda: "ack" in job.ours)
+
+
+def test_a_job_that_slurm_itself_preempts_requeues_itself_at_once(job: FakeJob) -> None:
+    """Slurm would keep its GPUs idle for the rest of the grace, and not requeue it if it ended."""
+    job.write("preempted", "2026-11-20T21:42:47 \n")
+    process = job.start("--ack-wait", "600", *toy(5000))
+    until("training", job.is_training)
+    ask(process)
+
+    assert job.end_of(process) == 128 + signal.SIGTERM
+    assert job.calls == [["requeue", "Incomplete", "77"]]
+    assert "preempted by Slurm" in job.log
+
+
+def test_without_a_checkpoint_slurm_s_own_requeue_is_waited_for(job: FakeJob) -> None:
+    """The grace is Slurm's to end: without saved work a requeue of our own gains nothing."""
+    job.write("preempted", "2026-11-20T21:42:47 \n")
+    code = "import signal,time; signal.signal(10, signal.SIG_DFL); print('up'); time.sleep(60)"
+    process = job.start("--forward", "USR1", "--ack-wait", "600", *python(code))
+    until("the command is up", job.run_dir.exists)
+    ask(process)
+    until("the acknowledgement", lambda: job.ours.get("ack") == 2)
+
+    process.terminate()
+    assert job.end_of(process) == 128 + signal.SIGTERM
+    assert [c[0] for c in job.calls] == ["update"]
 
 
 def test_death_by_the_forwarded_signal_is_acknowledged_without_a_checkpoint(job: FakeJob) -> None:

@@ -80,7 +80,8 @@ def test_defaults_agree_with_the_engine() -> None:
     """A key that the engine knows has one default, not two."""
     config = load(SAMPLE)
     engine = {field.name: field.default for field in dataclasses.fields(Preemption)}
-    ours = dict(config.preemption)
+    # Who takes GPUs back is a type of its own there.
+    ours = config.preemption.model_dump(exclude={"mode", "qos"})
 
     assert {key: engine[key] for key in ours} == ours
     settings = Settings(partitions=frozenset(config.manage.partitions))

@@ -12,7 +12,8 @@ import build
 import numpy as np
 import pytest
 
-from slurm_dl.backends.fake import FakeCluster, FakeJob
+from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.fake_job import FakeJob
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.ledger import Ledger

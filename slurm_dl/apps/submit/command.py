@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 import slurm_dl
-from slurm_dl.apps.submit import environment, script, shape, slurm_calls, templates
+from slurm_dl.apps.submit import environment, script, shape, site, slurm_calls, templates
 from slurm_dl.apps.submit.quoting import quote
 from slurm_dl.apps.submit.request import (
     DEFAULT_RUN_DIR,
@@ -21,8 +21,10 @@ from slurm_dl.apps.submit.request import (
     Options,
     Request,
     check,
+    qos_of,
 )
 from slurm_dl.apps.submit.sbatch_options import CommandLine, Option, Takes, divide
+from slurm_dl.apps.submit.values import clean_text
 from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
 
 _LINE = "slurm_dl.command_line"
@@ -149,12 +151,14 @@ def dlsubmit(
     if typed.partition is None:
         # Kept only on request; the shape has to be looked for where sbatch will put the job.
         typed = replace(typed, partition=cleaned.environ.get("SBATCH_PARTITION"))
+    at_site = site.read_site(environ)
     request = check(
         typed,
-        sbatch=line.sbatch,
+        sbatch=_with_kept_qos(line.sbatch, cleaned),
         command=line.command,
         cwd=str(Path.cwd()),
         dlrun=_dlrun_beside(sys.argv[0]),
+        qos=at_site.qos,
     )
     partitions = slurm_calls.read_partitions(environ).select(request.partitions)
     chosen = shape.choose(
@@ -163,7 +167,7 @@ def dlsubmit(
     submission = script.compose(request, chosen, where)
     argv = (slurm_calls.tool("sbatch", environ), *submission.args)
     if not quiet:
-        for note in _notes(request, chosen, cleaned):
+        for note in (*_qos_notes(request, at_site, typed), *_notes(request, chosen, cleaned)):
             click.echo(f"dlsubmit: note: {note}", err=True)
     if dry_run:
         _show(_dry_run_text(argv, submission.script), argv, submission, as_json=as_json)
@@ -255,6 +259,34 @@ def _notes(request: Request, chosen: shape.Shape, cleaned: environment.Cleaned) 
         )
     if request.array is not None and "%a" not in request.output:
         notes.append(f"all tasks of the array write to {request.output}; use %A_%a in --output")
+    return notes
+
+
+def _with_kept_qos(sbatch: Sequence[str], cleaned: environment.Cleaned) -> tuple[str, ...]:
+    """Sbatch's options with the QOS from the environment, where that was kept and none is given."""
+    kept = cleaned.environ.get("SBATCH_QOS")
+    if kept is None or qos_of(sbatch) is not None:
+        return tuple(sbatch)
+    return (*sbatch, f"--qos={clean_text(kept, 'SBATCH_QOS')}")
+
+
+def _qos_notes(request: Request, at_site: site.Site, typed: Options) -> list[str]:
+    """What follows from the QOS for who may take the job's GPUs."""
+    notes = [at_site.trouble] if at_site.trouble else []
+    if at_site.qos is None or not at_site.native:
+        return notes
+    chosen = qos_of(request.sbatch)
+    inside = chosen is not None and chosen.lower() == at_site.qos.lower()
+    if typed.no_preempt and inside:
+        notes.append(
+            f"--no-preempt has no effect in QOS {chosen}: Slurm itself preempts there; leave --qos"
+            " out"
+        )
+    elif not typed.no_preempt and chosen is not None and not inside:
+        notes.append(
+            f"with --qos={chosen} the job will not give way, and nobody gives way to it: here that"
+            f" is for jobs of QOS {at_site.qos} (leave --qos out)"
+        )
     return notes
 
 

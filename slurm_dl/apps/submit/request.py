@@ -71,6 +71,7 @@ class Request:
         dlrun: Absolute path of dlrun on the compute nodes.
         sbatch: sbatch's options that are passed on.
         command: What the job runs.
+        qos: QOS that dlsubmit chose for it; None: the user's or the account's own.
     """
 
     gpus: int
@@ -94,10 +95,17 @@ class Request:
     dlrun: str
     sbatch: tuple[str, ...]
     command: tuple[str, ...]
+    qos: str | None = None
 
 
 def check(
-    typed: Options, *, sbatch: Sequence[str], command: Sequence[str], cwd: str, dlrun: str | None
+    typed: Options,
+    *,
+    sbatch: Sequence[str],
+    command: Sequence[str],
+    cwd: str,
+    dlrun: str | None,
+    qos: str | None = None,
 ) -> Request:
     """Validate what was typed.
 
@@ -107,6 +115,7 @@ def check(
         command: What the job runs.
         cwd: Directory that relative paths start from.
         dlrun: The dlrun found beside dlsubmit; None if there is none.
+        qos: The site's QOS for preemptible jobs; None if it has none. The user's own wins.
 
     Raises:
         ConfigError: A value is wrong or two of them contradict each other.
@@ -147,7 +156,14 @@ def check(
         dlrun=_dlrun(typed.dlrun, dlrun),
         sbatch=tuple(sbatch),
         command=_command(command, launcher),
+        qos=None if typed.no_preempt or qos_of(sbatch) is not None else qos,
     )
+
+
+def qos_of(sbatch: Sequence[str]) -> str | None:
+    """The QOS among sbatch's options, the last if there are several; None if there is none."""
+    given = [option.removeprefix("--qos=") for option in sbatch if option.startswith("--qos=")]
+    return given[-1] if given else None
 
 
 def _launcher(text: str) -> Launcher:

@@ -58,6 +58,7 @@ def _arguments(request: Request) -> tuple[str, ...]:
         "partition": ",".join(request.partitions) or None,
         "time": request.time,
         "comment": request.comment,
+        "qos": request.qos,
     }
     ours = tuple(f"--{name}={value}" for name, value in given.items() if value is not None)
     return ("--parsable", *ours, *request.sbatch)

@@ -1,7 +1,8 @@
 """Give the cluster back to plain Slurm: what ``dlctl release-all`` does.
 
-It needs squeue, sprio and scontrol and nothing of ours: no daemon, no ledger, no configuration
-beyond the names of the managed partitions. It may be run any number of times.
+It needs squeue, sprio and scontrol (sacctmgr too, where Slurm preempts by itself) and nothing of
+ours: no daemon, no ledger, no configuration beyond the names of the managed partitions and of the
+QOS. It may be run any number of times.
 """
 
 from __future__ import annotations
@@ -9,17 +10,19 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from slurm_dl.backends.slurm.act import unseal, update_job
+from slurm_dl.backends.slurm.arrays import doubtful_in, whole_labels
 from slurm_dl.backends.slurm.command import Slurm, printable
+from slurm_dl.backends.slurm.preflight import preempts_within
 from slurm_dl.backends.slurm.read_jobs import queue_arguments
 from slurm_dl.backends.slurm.read_nodes import read_reservations
-from slurm_dl.backends.slurm.records import new_nonce, split_records
+from slurm_dl.backends.slurm.records import job_records, new_nonce
 from slurm_dl.backends.slurm.words import job_state
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 
-_FIELDS = ("JobID", "JobArrayID", "State", "Partition", "Reservation")
+_FIELDS = ("JobID", "JobArrayID", "State", "Partition", "Reservation", "QOS")
 _UNFINISHED = frozenset(JobState) - {JobState.COMPLETED, JobState.FAILED}
 
 
@@ -43,20 +46,29 @@ def site_factors(slurm: Slurm) -> dict[JobId, int]:
     return factors
 
 
-def release_all(slurm: Slurm, partitions: Collection[str]) -> Iterator[str]:
+def release_all(slurm: Slurm, partitions: Collection[str], *, within: str = "") -> Iterator[str]:
     """Undo whatever of ours is left in Slurm.
 
     SiteFactor 0 on the unfinished jobs of *partitions*, except where it is known to be 0; no
     pending job in a reservation of ours; no such reservation, or one that lapses by itself.
 
+    Waiting jobs come first: from then on none has a higher priority than a running one. Where
+    Slurm itself preempts inside a QOS, running jobs of that QOS keep what they have until it no
+    longer does, or all of them would at once have to give way to whoever has waited longest.
+
+    Args:
+        within: QOS inside which Slurm may preempt by itself; empty: none.
+
     Yields:
         One line for each thing done or refused.
 
     Raises:
-        ClusterError: Slurm is silent, or something was refused (after all else was done).
+        ClusterError: Slurm is silent, or something was refused or kept (after all else was done).
     """
+    kept = _why_keep(slurm, within) if within else ""
     refused = 0
-    for label, setting in list(_job_steps(slurm, frozenset(partitions))):
+    todo, keeping = _job_steps(slurm, frozenset(partitions), keep_running_of=within if kept else "")
+    for label, setting in todo:
         try:
             update_job(slurm, label, setting)
         except ClusterError as err:
@@ -71,32 +83,59 @@ def release_all(slurm: Slurm, partitions: Collection[str]) -> Iterator[str]:
         except ClusterError as err:
             refused += 1
             yield f"reservation {name}: refused: {err}"
+    if keeping:
+        msg = f"{keeping} running jobs of QOS {within} keep their SiteFactor: {kept}"
+        raise ClusterError(msg)
     if refused:
         msg = f"{refused} things could not be released (jobs may just have ended); run it again"
         raise ClusterError(msg)
 
 
-def _job_steps(slurm: Slurm, managed: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """What to set on which record, by its label."""
+def _why_keep(slurm: Slurm, qos: str) -> str:
+    """Why running jobs of *qos* keep their SiteFactor for now; empty if they need not."""
+    end = f"sacctmgr modify qos {qos} set PreemptMode=REQUEUE, and run this again"
+    try:
+        if not preempts_within(slurm, qos):
+            return ""
+    except ClusterError as err:
+        return f"whether Slurm preempts inside it cannot be found out ({err}); {end}"
+    return f"Slurm preempts inside it and would stop them for whoever has waited longer; {end}"
+
+
+def _job_steps(
+    slurm: Slurm, managed: frozenset[str], *, keep_running_of: str
+) -> tuple[list[tuple[str, str]], int]:
+    """What to set on which record, by its label, and how many running jobs are to be kept."""
     factors = site_factors(slurm)
-    for job_id, label, state, partitions, reservation in _unfinished(slurm):
+    waiting, running, kept = [], [], 0
+    for job_id, label, state, partitions, reservation, qos in _unfinished(slurm):
         if state is JobState.PENDING and reservation.startswith(RESERVATION_PREFIX):
-            yield label, "ReservationName="
-        if managed.intersection(partitions.split(",")) and factors.get(job_id) != 0:
-            yield label, "SiteFactor=0"
+            waiting.append((label, "ReservationName="))
+        if not managed.intersection(partitions.split(",")) or factors.get(job_id) == 0:
+            continue
+        if state is JobState.PENDING:
+            waiting.append((label, "SiteFactor=0"))
+        elif keep_running_of and qos == keep_running_of:
+            kept += 1
+        else:
+            running.append((label, "SiteFactor=0"))
+    return [*waiting, *running], kept
 
 
-def _unfinished(slurm: Slurm) -> Iterator[tuple[JobId, str, JobState, str, str]]:
+def _unfinished(slurm: Slurm) -> Iterator[tuple[JobId, str, JobState, str, str, str]]:
     nonce = new_nonce()
     text = slurm.run("squeue", *queue_arguments(_FIELDS, nonce))
-    records, unreadable = split_records(text, nonce, len(_FIELDS))
+    records, unreadable = job_records(text, nonce, len(_FIELDS))
     if unreadable:
         msg = f"{unreadable} records of the queue cannot be read; nothing is released"
         raise ClusterError(msg)
-    for job_id, label, word, partition, reservation in records:
+    labels = {JobId(int(job_id)): label for job_id, label, *_ in records}
+    labels |= whole_labels(slurm, labels, doubtful_in(labels))
+    for raw_id, _, word, partition, reservation, qos in records:
         try:
             state = job_state(word)
         except ValueError as err:
             raise ClusterError(printable(str(err))) from None
         if state in _UNFINISHED:
-            yield JobId(int(job_id)), label, state, partition, reservation
+            job_id = JobId(int(raw_id))
+            yield job_id, labels[job_id], state, partition, reservation, qos

@@ -1,0 +1,86 @@
+"""The daemon takes GPUs back: hand-overs, brought on step by step and begun where they are due.
+
+The other way is `native`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_dl.engine.guard import Victims, victims, waiting
+from slurm_dl.engine.preempt import Standing, new_handovers
+from slurm_dl.engine.protocol import Scene, name_jobs, next_steps, strays
+from slurm_dl.engine.settings import Settings
+from slurm_dl.engine.site_factors import in_window, site_factor_writes, unhonoured
+from slurm_dl.engine.turn import Ground, Turn
+from slurm_dl.model.handover import Handover
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
+from slurm_dl.model.plan import Action, OpenHandover, SetSiteFactor
+from slurm_dl.model.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalEngine:
+    """Signal, wait, requeue; see `protocol` for the order of the steps."""
+
+    settings: Settings
+
+    def recount(self, snap: Snapshot, /) -> Snapshot:
+        """*snap*: the ledger counts our own preemptions."""
+        return snap
+
+    def candidates(self, snap: Snapshot, /) -> Victims:
+        """Who may be preempted; see `Engine`."""
+        return victims(snap, self.settings.preemption)
+
+    def turn(self, ground: Ground, /) -> Turn:
+        """Next steps of all hand-overs, new ones, and the SiteFactors; see `Engine`."""
+        snap, settings, intent = ground.snap, self.settings, ground.intent
+        jobs, order, ranked = snap.jobs, intent.order, intent.ranked
+        # Who may displace nobody takes nobody's GPUs: to the search all are alike.
+        tier = order.tier if ground.preempts == "tier" else np.zeros_like(order.tier)
+        rows = jobs.row_of()
+        scene = Scene(
+            snap=snap,
+            rows=rows,
+            wanted=ground.bands,
+            tier=tier,
+            candidates=ground.candidates,
+            limits=settings.preemption,
+        )
+
+        steps: list[Action] = [*strays(snap, rows)]
+        for handover in snap.handovers:
+            steps += next_steps(handover, scene)
+
+        ready = waiting(snap)[ranked]
+        target = frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist())
+        drafts, notes = new_handovers(
+            snap,
+            ranked[ready & in_window(snap, ranked, ready, settings.window)],
+            ground.candidates,
+            Standing(tier=tier, rank=intent.rank(), target=target),
+            settings.preemption,
+        )
+        for draft in drafts:
+            steps.append(OpenHandover(handover=draft, why=_why_open(draft)))
+            steps += next_steps(draft, scene)
+
+        lowered = {a.job_id for a in steps if isinstance(a, SetSiteFactor)}
+        writes = site_factor_writes(snap, ranked, ground.bands, settings)
+        return Turn(
+            steps=tuple(steps),
+            writes=tuple(w for w in writes if w.job_id not in lowered),
+            notes=notes,
+            unhonoured=unhonoured(
+                snap, ranked[jobs.state[ranked] == JobState.PENDING], settings.band_width
+            ),
+        )
+
+
+def _why_open(handover: Handover) -> str:
+    victims_named = name_jobs([v.run.job_id for v in handover.victims])
+    return f"room for {name_jobs(handover.beneficiaries)}, ranking above {victims_named}"
