@@ -1,0 +1,312 @@
+"""Reads what the checks look at: files, Slurm by a handful of commands, and the daemon's answer.
+
+Each thing is read once. Nothing here judges, and nothing that fails ends it: what could not be read
+is `Missing`, with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import pwd
+import stat
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import slurm_dl
+from slurm_dl.apps import assembly
+from slurm_dl.apps.client import CONFIG_ENV, DEFAULT_CONFIG, DEFAULT_RUN_DIR, SOCKET_ENV, Client
+from slurm_dl.apps.doctor.controller import Partition, read_controller, read_partitions
+from slurm_dl.apps.doctor.findings import (
+    Account,
+    Asked,
+    ConfigFile,
+    Directory,
+    Findings,
+    Missing,
+    OwnPreemption,
+    Template,
+)
+from slurm_dl.apps.doctor.mounts import filesystem_of
+from slurm_dl.apps.submit import templates
+from slurm_dl.apps.wire import SOCKET_NAME, JsonObject
+from slurm_dl.backends.slurm.command import Slurm
+from slurm_dl.backends.slurm.preflight import check_native
+from slurm_dl.backends.slurm.queue import Choice
+from slurm_dl.backends.slurm.readers import reader_choice
+from slurm_dl.config import Config, load_with_origins
+from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
+
+SERVICE_ACCOUNT = "slurm_dl"
+"""Of etc/sysusers.d and etc/systemd."""
+
+_DAEMON_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What the command line said.
+
+    Attributes:
+        account: Whose rights are meant; None: found out.
+    """
+
+    config: Path | None = None
+    settings: Sequence[str] = ()
+    socket: Path | None = None
+    account: str | None = None
+
+
+def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Findings:
+    """Read everything.
+
+    Raises:
+        ConfigError: There is no such account as was named.
+    """
+    file = _config_file(wanted, environ)
+    config = None if isinstance(file, Missing) else file.config
+    socket = _socket(wanted, config, environ)
+    account = _account(wanted, socket, config)
+    slurm = _slurm(config)
+    asked = _asked(slurm)
+    site = Path(environ.get("SLURM_DL_TEMPLATES") or templates.SITE)
+    return Findings(
+        file=file,
+        account=account,
+        slurm=asked,
+        partitions=_partitions(slurm) if isinstance(asked, Asked) else _NOT_REACHED,
+        admin_level=_admin_level(slurm, account) if _has_accounting(asked) else _NO_SLURMDBD,
+        native=_native(slurm, config) if isinstance(asked, Asked) else _NOT_REACHED,
+        reader=_reader(slurm, config) if isinstance(asked, Asked) else _NOT_REACHED,
+        directories=_directories(config, account),
+        templates=_templates(environ),
+        template_dir=site,
+        status=_status(socket),
+        version=slurm_dl.__version__,
+    )
+
+
+_NOT_REACHED = Missing("Slurm was not reached")
+_NO_SLURMDBD = Missing("there is no slurmdbd, or Slurm was not reached")
+_NO_CONFIG = Missing("there is no valid configuration that says where they are")
+
+
+def _config_file(wanted: Wanted, environ: Mapping[str, str]) -> ConfigFile | Missing:
+    path = wanted.config or Path(environ.get(CONFIG_ENV) or DEFAULT_CONFIG)
+    try:
+        with path.open("rb"):
+            pass
+    except PermissionError:
+        return Missing(f"{path} may not be read by {_name_of(os.geteuid())}")
+    except (OSError, ValueError):
+        pass  # What is wrong with it is said below.
+    try:
+        # As dlschedd reads it: it trusts no file that others may write to.
+        config, _ = load_with_origins(
+            path, overrides=wanted.settings, require_private=True, environ=environ
+        )
+    except ConfigError as err:
+        return ConfigFile(path=path, mistakes=tuple(str(err).splitlines()) or ("unreadable",))
+    return ConfigFile(path=path, config=config)
+
+
+def _socket(wanted: Wanted, config: Config | None, environ: Mapping[str, str]) -> Path:
+    if wanted.socket is not None:
+        return wanted.socket
+    if wanted.config is None and environ.get(SOCKET_ENV):
+        return Path(environ[SOCKET_ENV])
+    return (config.paths.run_dir if config else DEFAULT_RUN_DIR) / SOCKET_NAME
+
+
+def _status(socket: Path) -> JsonObject | Missing:
+    try:
+        return Client(socket, _DAEMON_TIMEOUT_S).ask("status")
+    except SlurmDlError as err:
+        return Missing(str(err))
+
+
+# Slurm.
+
+
+def _slurm(config: Config | None) -> Slurm | Missing:
+    try:
+        return assembly.slurm_of(config) if config else Slurm()
+    except ConfigError as err:
+        return Missing(str(err))
+
+
+def _asked(slurm: Slurm | Missing) -> Asked | Missing:
+    if isinstance(slurm, Missing):
+        return slurm
+    before_s = time.time()
+    try:
+        text = slurm.run("scontrol", "show", "config")
+    except ClusterError as err:
+        return Missing(str(err))
+    return Asked(controller=read_controller(text), before_s=before_s, after_s=time.time())
+
+
+def _partitions(slurm: Slurm | Missing) -> tuple[Partition, ...] | Missing:
+    if isinstance(slurm, Missing):
+        return slurm
+    try:
+        return read_partitions(slurm.run("scontrol", "--all", "show", "partition", "--oneliner"))
+    except ClusterError as err:
+        return Missing(str(err))
+
+
+def _has_accounting(asked: Asked | Missing) -> bool:
+    if isinstance(asked, Missing):
+        return False
+    return "slurmdbd" in asked.controller.values.get("accountingstoragetype", "")
+
+
+def _admin_level(slurm: Slurm | Missing, account: Account | Missing) -> str | Missing:
+    if isinstance(slurm, Missing):
+        return slurm
+    if isinstance(account, Missing):
+        return account
+    try:
+        shown = slurm.run("sacctmgr", "-nP", "show", "user", "format=User,AdminLevel")
+    except ClusterError as err:
+        return Missing(str(err))
+    levels = dict(line.split("|")[:2] for line in shown.split("\n") if line.count("|") == 1)
+    if account.name not in levels and os.geteuid() not in {0, account.uid}:
+        # PrivateData=users hides others; root and the account itself see it.
+        return Missing(f"slurmdbd shows {_name_of(os.geteuid())} no user {account.name}")
+    return levels.get(account.name, "")
+
+
+def _reader(slurm: Slurm | Missing, config: Config | None) -> Choice | Missing:
+    if isinstance(slurm, Missing):
+        return slurm
+    try:
+        return reader_choice(slurm, "auto" if config is None else config.cluster.reader)
+    except ClusterError as err:
+        return Missing(str(err))
+
+
+def _native(slurm: Slurm | Missing, config: Config | None) -> OwnPreemption | Missing:
+    if config is None or config.preemption.mode != "native":
+        return Missing("preemption.mode is not native")
+    if isinstance(slurm, Missing):
+        return slurm
+    try:
+        remark = check_native(
+            slurm,
+            qos=config.preemption.qos.lower(),
+            settings=assembly.settings_of(config),
+            poll_s=config.daemon.poll_s,
+        )
+    except ConfigError as err:
+        lines = str(err).splitlines()
+        return OwnPreemption(
+            lacks=tuple(line.removeprefix("preemption.mode: native: ") for line in lines)
+        )
+    except ClusterError as err:
+        return Missing(str(err))
+    return OwnPreemption(remark=remark)
+
+
+# This host.
+
+
+def _account(wanted: Wanted, socket: Path, config: Config | None) -> Account | Missing:
+    if wanted.account is not None:
+        try:
+            return _account_of(pwd.getpwnam(wanted.account), "--account")
+        except (KeyError, ValueError):
+            msg = f"--account: there is no account {wanted.account[:80]!r} on this host"
+            raise ConfigError(msg) from None
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        return _account_of(pwd.getpwuid(socket.lstat().st_uid), "owner of the running daemon")
+    with contextlib.suppress(KeyError):
+        return _account_of(pwd.getpwnam(SERVICE_ACCOUNT), "the service's account")
+    if config is not None:
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            owner = config.paths.state_dir.stat().st_uid
+            return _account_of(pwd.getpwuid(owner), "owner of paths.state_dir")
+    try:
+        return _account_of(pwd.getpwuid(os.geteuid()), "you")
+    except KeyError:
+        return Missing(f"uid {os.geteuid()} has no account on this host")
+
+
+def _account_of(entry: pwd.struct_passwd, why: str) -> Account:
+    try:
+        gids = os.getgrouplist(entry.pw_name, entry.pw_gid)
+    except OSError:
+        gids = [g.gr_gid for g in grp.getgrall() if entry.pw_name in g.gr_mem]
+    return Account(
+        name=entry.pw_name, uid=entry.pw_uid, gids=frozenset([entry.pw_gid, *gids]), why=why
+    )
+
+
+def _name_of(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
+def _directories(
+    config: Config | None, account: Account | Missing
+) -> tuple[Directory, ...] | Missing:
+    if config is None:
+        return _NO_CONFIG
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape")
+    except OSError:
+        mounts = ""
+    ours = not isinstance(account, Missing) and account.uid == os.geteuid()
+    wanted = {
+        "paths.state_dir": config.paths.state_dir,
+        "paths.audit_log": config.paths.audit_log.parent,
+    }
+    try:
+        return tuple(_directory(key, path, mounts, ours=ours) for key, path in wanted.items())
+    except OSError as err:
+        return Missing(f"{err.filename}: {err.strerror}")
+
+
+def _directory(key: str, path: Path, mounts: str, *, ours: bool) -> Directory:
+    """What is known of *path*.
+
+    Raises:
+        OSError: It cannot be looked at, for instance for want of permission.
+    """
+    there = filesystem_of(path, mounts)
+    try:
+        seen = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return Directory(key=key, path=path, mode=None, filesystem=there)
+    return Directory(
+        key=key,
+        path=path,
+        mode=stat.S_IMODE(seen.st_mode),
+        uid=seen.st_uid,
+        gid=seen.st_gid,
+        filesystem=there,
+        writable=os.access(path, os.W_OK | os.X_OK) if ours else None,
+    )
+
+
+def _templates(environ: Mapping[str, str]) -> tuple[Template, ...] | Missing:
+    try:
+        # A user's own are nobody else's business.
+        where = [p for p in templates.places(environ) if p.owner != "user"]
+        found = [templates.find(name, where) for name in [*templates.names(where), "_header"]]
+    except (ConfigError, OSError) as err:
+        return Missing(str(err))
+    return tuple(Template(name=f.name, owner=f.owner, trouble=_trouble(f)) for f in found)
+
+
+def _trouble(template: templates.Found) -> str:
+    try:
+        template.text()
+    except ConfigError as err:
+        return str(err)
+    return ""

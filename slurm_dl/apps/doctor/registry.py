@@ -1,0 +1,75 @@
+"""All checks, in the order in which they are shown, and the loop over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from slurm_dl.apps.doctor import order_checks, own_checks, preemption_checks, slurm_checks
+from slurm_dl.apps.doctor.findings import Findings
+from slurm_dl.apps.doctor.verdict import CannotTellError, Level, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One question and who answers it.
+
+    Attributes:
+        name: What it is about; unique, and stable for programs.
+        run: Its answer; may raise `CannotTellError` and nothing else.
+    """
+
+    name: str
+    run: Callable[[Findings], Verdict]
+
+
+CHECKS = (
+    Check("configuration", own_checks.configuration),
+    Check("slurm", slurm_checks.reachable),
+    Check("release", slurm_checks.release),
+    Check("reader", slurm_checks.reader),
+    Check("partitions", slurm_checks.partitions),
+    Check("rights", slurm_checks.rights),
+    Check("clock", slurm_checks.clock),
+    Check("priority plugin", order_checks.priority_plugin),
+    Check("site factor", order_checks.site_factor_plugin),
+    Check("priority weights", order_checks.priority_weights),
+    Check("partition tiers", order_checks.partition_tiers),
+    Check("gpus", order_checks.gpus),
+    Check("backfill depth", order_checks.backfill_depth),
+    Check("backfill window", order_checks.backfill_window),
+    Check("preemption", preemption_checks.who_preempts),
+    Check("requeue", preemption_checks.job_requeue),
+    Check("requeue hold", preemption_checks.requeue_hold),
+    Check("node sharing", preemption_checks.sharing),
+    Check("job records", slurm_checks.job_records),
+    Check("call limit", slurm_checks.call_limit),
+    Check("accounting", slurm_checks.accounting),
+    Check("enforcement", slurm_checks.enforcement),
+    Check("directories", own_checks.directories),
+    Check("state disk", own_checks.state_disk),
+    Check("templates", own_checks.templates),
+    Check("daemon", own_checks.daemon),
+    Check("cycles", own_checks.cycles),
+)
+"""Every check there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One check and what it said."""
+
+    name: str
+    verdict: Verdict
+
+
+def examine(found: Findings) -> tuple[Row, ...]:
+    """What every check says of *found*; one that cannot be made says so."""
+    return tuple(Row(check.name, _verdict(check, found)) for check in CHECKS)
+
+
+def _verdict(check: Check, found: Findings) -> Verdict:
+    try:
+        return check.run(found)
+    except CannotTellError as err:
+        return Verdict(level=Level.SKIPPED, found=str(err))
