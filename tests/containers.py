@@ -91,6 +91,14 @@ class Containers:
             assert done.returncode == 0, f"{part}: {' '.join(argv)}: exit {done.returncode}: {said}"
         return done
 
+    def erase(self, part: str, directory: str, pattern: str) -> None:
+        """Delete the files of that name from a volume of *part*, which need not run."""
+        where = self.container(part)
+        image = docker("inspect", "--format={{.Config.Image}}", where).strip()
+        find = [image, directory, "-name", pattern, "-print", "-delete"]
+        found = docker("run", "--rm", f"--volumes-from={where}", "--entrypoint=find", *find)
+        assert found, f"{part} has no {directory}/{pattern}"
+
     def until(
         self, what: str, predicate: Callable[[], _T], within_s: float = 60.0, every_s: float = 0.5
     ) -> _T:
@@ -103,23 +111,23 @@ class Containers:
 
     # What users do.
 
-    def toy(self, user: str, gpus: int, steps: int, *more: str, options: Sequence[str] = ()) -> str:
+    def toy(
+        self,
+        user: str,
+        gpus: int,
+        steps: int,
+        *more: str,
+        gpu_type: str = "a100",
+        options: Sequence[str] = (),
+    ) -> str:
         """Submit the example training with dlsubmit, ten steps a second; its job id.
 
-        There are eight GPUs of that type, on n1 and n2.
+        There are eight GPUs of each type: a100 on n1 and n2, h100 on n3 and n4.
         """
         training = ["/opt/slurm_dl/bin/python", "/opt/src/examples/train_toy.py"]
-        argv = ["dlsubmit", "--parsable", f"--gpus={gpus}", "--gpu-type=a100", "--time=30"]
-        argv += [
-            "--signal=USR1@10",
-            "--grace=20",
-            "--run-dir=.",
-            *options,
-            "--",
-            *training,
-            f"--steps={steps}",
-        ]
-        done = self.run("login", *argv, "--step-s=0.1", *more, user=user)
+        argv = ["dlsubmit", "--parsable", f"--gpus={gpus}", f"--gpu-type={gpu_type}", "--time=30"]
+        argv += ["--signal=USR1@10", "--grace=20", "--run-dir=.", *options, "--", *training]
+        done = self.run("login", *argv, f"--steps={steps}", "--step-s=0.1", *more, user=user)
         return done.stdout.strip()
 
     def steps(self, user: str, job: str) -> list[int]:
@@ -137,6 +145,10 @@ class Containers:
     def state(self, job: str) -> str:
         """Its state, such as RUNNING."""
         return self.job(job)["JobState"]
+
+    def restarts(self, job: str) -> int:
+        """How often Slurm has put it back."""
+        return int(self.job(job)["Restarts"])
 
     def runs(self, job: str) -> list[tuple[float, float, int]]:
         """Start, end (epoch seconds; 0 while it runs) and GPUs of each run by accounting."""
@@ -166,6 +178,10 @@ class Containers:
         """The records of ``dlqueue --json`` by job id."""
         said = self.run("login", "dlqueue", "--json", user=user).stdout
         return {str(record["job"]): record for record in json.loads(said)["jobs"]}
+
+    def tier(self, job: str) -> int:
+        """Its queue; 0 also while it is not seen."""
+        return int(self.queue().get(job, {}).get("tier", 0))
 
     def attained_gpu_s(self, job: str) -> float:
         """What the ledger says that the job has had."""

@@ -23,7 +23,7 @@ def test_a_large_job_gives_way_resumes_and_is_accounted_for(cluster: Containers)
     """Submit, order by attained service, signal, requeue, resume, end; ledger equals sacct."""
     steps = 260
     big = cluster.toy("alice", 8, steps, "--checkpoint-every=10000")
-    cluster.until("the large job to sink", lambda: cluster.queue().get(big, {}).get("tier", 0) > 0)
+    cluster.until("the large job to sink", lambda: cluster.tier(big) > 0)
     small = [cluster.toy("bob", 4, 40) for _ in range(4)]
     cluster.until("it to be put back", lambda: cluster.state(big) == "PENDING", 60)
     more = cluster.toy("carol", 4, 20)
@@ -41,7 +41,7 @@ def test_a_large_job_gives_way_resumes_and_is_accounted_for(cluster: Containers)
 
     acts = [entry["action"] for entry in cluster.audit(big)]
     assert acts.index("signal") < acts.index("requeue") < acts.index("mark_gone")
-    restarts = int(cluster.job(big)["Restarts"])
+    restarts = cluster.restarts(big)
     assert acts.count("requeue") == restarts >= 1
     # Nothing done twice, nothing left out: it went on where it had saved.
     assert cluster.steps("alice", big) == list(range(1, steps + 1))

@@ -1,0 +1,138 @@
+"""The contract, held against the Slurm of each release through each reader that works with it.
+
+It runs as a program in a container of the release's image, in a private Slurm of its own: images
+have no test runner, and this one needs nothing of the cluster of containers.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import tarfile
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from containers import CHECKOUT, RELEASES, Containers, docker
+from contract.actions import ACTIONS
+from contract.filling import cases_of
+from contract.on_slurm import ALL
+
+from slurm_dl.backends.slurm.versions import parse_release, series_of
+
+WITHIN_S = 900
+RUN_IT = (
+    "mkdir /tmp/suite && tar -C /tmp/suite -xf - && cd /tmp/suite &&"
+    ' PYTHONPATH=/tmp/suite exec /opt/slurm_dl/bin/python -m contract.program "$@"'
+)
+HAS_PYSLURM = [r for r in RELEASES if series_of(parse_release(r)).pyslurm]
+READERS = [(r, "cli") for r in RELEASES] + [(r, "pyslurm") for r in HAS_PYSLURM]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What the program said in one image.
+
+    Attributes:
+        pyslurm: What became of pyslurm when the image was built.
+        said: What it printed.
+    """
+
+    pyslurm: str
+    said: dict[str, Any]
+
+    def problems(self, reader: str, what: str) -> dict[str, list[str]]:
+        """What is wrong with ``jobs`` or ``actions``, by name; skips where there is no reader."""
+        if reader not in self.said["readers"]:
+            pytest.skip(f"Slurm {self.said['release']} is read by the commands: {self.pyslurm}")
+        problems: dict[str, list[str]] = self.said["readers"][reader][what]
+        return problems
+
+
+_JUDGED: dict[str, Judged] = {}
+
+
+@pytest.fixture
+def judged(engine: None, release: str) -> Judged:  # noqa: ARG001
+    """What is said of *release*; it runs once."""
+    if release not in _JUDGED:
+        _JUDGED[release] = judge(release)
+    return _JUDGED[release]
+
+
+def judge(release: str) -> Judged:
+    """Run the program in the image of *release*."""
+    Containers(release, "none").script("build", within_s=1500)
+    image = f"slurm_dl:{release}"
+    pyslurm = docker("run", "--rm", "--entrypoint=cat", image, "/opt/pyslurm/status").strip()
+    readers = ["cli", *(["pyslurm"] if pyslurm.startswith("built") else [])]
+    name = f"sdl-contract-{uuid.uuid4().hex[:12]}"
+    as_what = ["--rm", "--init", "--interactive", f"--name={name}", "--entrypoint=sh"]
+    try:
+        done = subprocess.run(
+            ["docker", "run", *as_what, image, "-c", RUN_IT, "sh", *readers],  # noqa: S607
+            input=suite(),
+            capture_output=True,
+            timeout=WITHIN_S,
+            check=False,
+        )
+    finally:
+        # Gone already, unless it was given up.
+        subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)  # noqa: S607
+    assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
+    return Judged(pyslurm=pyslurm, said=json.loads(done.stdout))
+
+
+def suite() -> bytes:
+    """The modules of the contract, as an archive."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path in sorted(Path(CHECKOUT / "tests/contract").glob("*.py")):
+            if not path.name.startswith("test_"):
+                archive.add(path, arcname=f"contract/{path.name}")
+    return packed.getvalue()
+
+
+def each(names: dict[str, list[str]]) -> pytest.MarkDecorator:
+    """One test for each release, reader and name; *names* by release."""
+    return pytest.mark.parametrize(
+        ("release", "reader", "name"),
+        [
+            pytest.param(release, reader, name, id=f"{release}-{reader}-{ascii(name)[1:25]}")
+            for release, reader in READERS
+            for name in names[release]
+        ],
+    )
+
+
+@each({r: [ALL, *cases_of(parse_release(r))] for r in RELEASES})
+def test_job(judged: Judged, reader: str, name: str) -> None:
+    """Every job is reported as it was submitted, field by field, in one observation of them all."""
+    assert judged.problems(reader, "jobs")[name] == []
+
+
+@each({release: list(ACTIONS) for release in RELEASES})
+def test_action(judged: Judged, reader: str, name: str) -> None:
+    """Each action does what it must, and is refused when it must be."""
+    assert judged.problems(reader, "actions")[name] == []
+
+
+@pytest.mark.parametrize("release", HAS_PYSLURM)
+def test_both_readers_say_the_same(judged: Judged) -> None:
+    """Of one queue, in every field of every job."""
+    judged.problems("pyslurm", "jobs")
+
+    assert judged.said["differences"]["pyslurm"] == []
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_it_was_the_release(judged: Judged, release: str) -> None:
+    """The image has the Slurm that it is named after, and all of it was looked at."""
+    found = parse_release(judged.said["release"])
+
+    assert f"{found.major}.{found.minor:02}" == release
+    if release not in HAS_PYSLURM:
+        assert judged.pyslurm.startswith("not built: PyPI has no pyslurm")
