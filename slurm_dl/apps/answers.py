@@ -248,6 +248,7 @@ def status(levers: Levers) -> JsonObject:
         "now_s": time.time(),
         "live": now.live,
         "policy": now.config.policy.order,
+        "preemption": now.config.preemption.in_words(),
         "config_file": next((row.text for row in now.config_rows if row.key == FILE_KEY), None),
         "cycles": now.cycles,
         "seen_s": now.seen_s or None,
@@ -256,6 +257,9 @@ def status(levers: Levers) -> JsonObject:
         "bugs": now.bugs,
         "trouble": _trouble(now),
         "reloaded": _reloaded(now),
+        "reader": None
+        if now.reader is None
+        else {"name": now.reader.reader, "reason": now.reader.reason},
         "audit": {"path": str(levers.audit.path), "error": levers.audit.error or None},
         "actions": {"done": now.done, "failed": now.failed},
         "durations_ms": {
@@ -286,14 +290,17 @@ def _plain(value: Plain) -> Json:
 def doing(levers: Levers) -> str:
     """What the daemon does at present, as a claim about its next cycle."""
     now = levers.board.current
+    idle = "plans and touches nothing"
+    if now.config.preemption.mode == "native":
+        idle += "; Slurm goes on preempting by the last SiteFactors"
     if not levers.audit.healthy:
         return "only looking: the audit log cannot be written"
     if now.failures:
         return f"waiting: {now.failures} polls in a row failed"
     if not now.live:
-        return "shadow mode: plans and touches nothing"
+        return f"shadow mode: {idle}"
     if levers.pause.pause is not None:
-        return "paused: plans and touches nothing"
+        return f"paused: {idle}"
     if now.looks_left:
         return f"only looking for {now.looks_left} more cycles"
     return "acting"

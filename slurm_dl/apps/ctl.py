@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -14,11 +14,18 @@ from slurm_dl.apps.status_text import as_list, status_lines
 from slurm_dl.apps.tables import Column, show
 from slurm_dl.apps.wire import SOCKET_NAME, Json, JsonObject
 
+if TYPE_CHECKING:
+    from slurm_dl.config import Config
+
 _LAZY = {
+    "doctor": (
+        "slurm_dl.apps.doctor.command:doctor",
+        "Check the configuration, Slurm and the daemon, and say what to do.",
+    ),
     "sandbox": (
         "slurm_dl.apps.sandbox:sandbox",
         "A private Slurm cluster with fake GPUs, to try things on.",
-    )
+    ),
 }
 """Commands that live elsewhere: where, and their line in the help."""
 
@@ -69,6 +76,7 @@ def dlctl() -> None:
 
     \b
     Examples:
+      dlctl doctor
       dlctl status
       dlctl pause --reason "cooling work until noon"
       dlctl check-config /etc/slurm_dl/slurm_dl.yaml
@@ -101,7 +109,8 @@ def pause(*, reason: str, as_json: bool, socket: Path | None) -> None:
     """Stop the daemon from acting; it goes on looking and answering.
 
     The pause survives a restart and ends with 'dlctl resume'. Nothing new is signalled, requeued
-    or reordered; jobs that were signalled already are not requeued until then.
+    or reordered; jobs that were signalled already are not requeued until then. With
+    preemption.mode native Slurm goes on preempting by the last SiteFactors.
 
     \b
     Example:
@@ -254,7 +263,9 @@ def release_all(
 
     SiteFactor 0 on all unfinished jobs of the managed partitions, no reservation of ours, no
     pending job in one. It needs Slurm's own commands and the configuration, not the daemon; a
-    daemon that acts must be stopped or paused first, or it would do it all again.
+    daemon that acts must be stopped or paused first, or it would do it all again. Waiting jobs
+    come first. With preemption.mode native, running jobs keep their SiteFactor as long as Slurm
+    preempts inside preemption.qos: it says what to do about that.
 
     \b
     Example:
@@ -273,7 +284,7 @@ def release_all(
         click.confirm(question, abort=True, err=True)
     lines, error = [], ""
     try:
-        for line in undo(slurm_of(config), config.manage.partitions):
+        for line in undo(slurm_of(config), config.manage.partitions, within=_within(config)):
             lines.append(line)
             if not as_json:
                 click.echo(safe(line, 500))
@@ -285,6 +296,14 @@ def release_all(
         click.echo("nothing of ours is left")
     if error:
         raise click.ClickException(error)
+
+
+def _within(config: Config) -> str:
+    """The QOS inside which Slurm may preempt by itself; empty: none.
+
+    Also where the mode has just been changed: as long as a QOS is named it may still do so.
+    """
+    return config.preemption.qos.lower()
 
 
 def _refuse_if_acting(path: Path) -> None:

@@ -8,54 +8,46 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
-import random
 import select
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from types import FrameType
 
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.apps.audit import DAEMON, AuditLine, AuditLog, line_of
 from slurm_dl.apps.cycle_log import CycleLog, one_line
-from slurm_dl.apps.notify import notify
-from slurm_dl.apps.pace import Stopwatch, TokenBucket, delay_after, may_have_reservations
+from slurm_dl.apps.notify import notify, watchdog_s
+from slurm_dl.apps.pace import (
+    LEAST_GAP_S,
+    Stopwatch,
+    TokenBucket,
+    back_off_s,
+    delay_after,
+    may_have_reservations,
+)
 from slurm_dl.apps.parts import Loaded, Parts
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.apps.published import Board, Durations, Published, Reloaded, Trouble
+from slurm_dl.apps.rebuilding import Rebuilding, RunsTeller
+from slurm_dl.apps.tickets import Ticket, Tickets
 from slurm_dl.config import Config
 from slurm_dl.engine.loop import Cycle, Done, run_cycle
 from slurm_dl.engine.writes import Refusals
 from slurm_dl.model.errors import ConfigError, SlurmDlError
 
-LEAST_GAP_S = 1.0
-"""Two cycles are at least this far apart, whatever wants them."""
-
-LONGEST_BACKOFF_S = 300.0
-
 LOOKS_AFTER_START = 1
 LOOKS_AFTER_SILENCE = 2
 
-_RELOAD_WAIT_S = 20.0
 _LONGEST_SLEEP_S = 5.0
-"""Keeps the watchdog fed, and bounds what a clock step or a lost wake-up can do."""
+"""Bounds what a clock step or a lost wake-up can do; shorter if systemd's watchdog asks for it."""
 
 
 class _CutShortError(Exception):
     """The cycle ends after the action just done: a stop, a pause, or an audit log that failed."""
-
-
-@dataclass(slots=True)
-class _Ticket:
-    """A reload that somebody waits for."""
-
-    actor: str
-    settled: threading.Event = field(default_factory=threading.Event)
-    outcome: Reloaded | None = None
 
 
 class Daemon:
@@ -70,11 +62,13 @@ class Daemon:
         audit: Where actions are written down.
         pause: The pause switch.
         log: For people.
+        accounting: Who knows the runs that nobody saw; None: nobody.
 
     Attributes:
         board: Where the state is published.
         on_reloaded: Told of a new configuration before it takes effect; may refuse it by raising
             `ConfigError`.
+        on_first_look: Told once, when the cluster has been seen for the first time.
     """
 
     def __init__(
@@ -88,6 +82,7 @@ class Daemon:
         audit: AuditLog,
         pause: PauseSwitch,
         log: FilteringBoundLogger,
+        accounting: RunsTeller | None = None,
     ) -> None:
         self._loaded = loaded
         self._parts = parts
@@ -104,6 +99,7 @@ class Daemon:
             )
         )
         self.on_reloaded: Callable[[Config], None] = lambda _: None
+        self.on_first_look: Callable[[], None] = lambda: None
         self._audit = audit
         self._pause = pause
         self._log = log
@@ -112,12 +108,14 @@ class Daemon:
         self._stop_signal = ""
         self._hangup = False
         self._soon = False
-        self._tickets: list[_Ticket] = []
-        self._tickets_lock = threading.Lock()
+        self._tickets = Tickets()
         self._wake_r, self._wake_w = os.pipe()
         os.set_blocking(self._wake_r, False)
         os.set_blocking(self._wake_w, False)
         self._cycle_log = CycleLog(log)
+        # Twice as often as systemd asks: one datagram may come late.
+        self._feed_s = (watchdog_s() or math.inf) / 2
+        self._rebuilding = Rebuilding(accounting, log, within_s=loaded.config.cluster.timeout_s)
         now_s = time.monotonic()
         self._next_poll_s = now_s
         self._next_nodes_s = now_s + loaded.config.daemon.nodes_every_s
@@ -131,14 +129,7 @@ class Daemon:
 
     def reload(self, actor: str) -> Reloaded:
         """Read the configuration again on behalf of *actor*, and wait for what becomes of it."""
-        ticket = _Ticket(actor)
-        with self._tickets_lock:
-            self._tickets.append(ticket)
-        self._poke()
-        if ticket.settled.wait(_RELOAD_WAIT_S) and ticket.outcome is not None:
-            return ticket.outcome
-        busy = "dlschedd is busy with Slurm; it reloads afterwards: see 'dlctl status'"
-        return Reloaded(at_s=time.time(), ok=False, message=busy)
+        return self._tickets.wait(actor, self._poke)
 
     def _poke(self) -> None:
         # A full pipe wakes just as well; a closed one has nobody to wake.
@@ -171,6 +162,7 @@ class Daemon:
     def close(self) -> None:
         """Let go of the parts and the pipe."""
         self._parts.ledger.close()
+        self._parts.cluster.close()
         os.close(self._wake_r)
         os.close(self._wake_w)
 
@@ -210,7 +202,7 @@ class Daemon:
             self._soon = False
             self._next_poll_s = min(self._next_poll_s, time.monotonic() + LEAST_GAP_S)
         due_s = min(self._next_poll_s, self._next_nodes_s)
-        left_s = min(max(0.0, due_s - time.monotonic()), _LONGEST_SLEEP_S)
+        left_s = min(max(0.0, due_s - time.monotonic()), _LONGEST_SLEEP_S, self._feed_s)
         if self._stop_signal or self._hangup:
             return
         select.select([self._wake_r], [], [], left_s)
@@ -265,6 +257,7 @@ class Daemon:
             # The next look must come in time; two cycles are further apart in any case.
             write_for_s=max(LEAST_GAP_S, self._loaded.config.daemon.fast_poll_s),
             refusals=self._refusals,
+            complete=lambda seen: self._rebuilding.complete(parts.ledger, seen),
         )
         took_s = time.monotonic() - began_s
         now = self.board.current
@@ -273,6 +266,7 @@ class Daemon:
             policy=parts.policy,
             cycles=now.cycles + 1,
             seen_s=time.time(),
+            reader=parts.cluster.reader,
             durations=Durations(
                 observe_ms=timed.observe_s * 1e3,
                 decide_ms=(took_s - timed.observe_s - timed.apply_s) * 1e3,
@@ -281,6 +275,8 @@ class Daemon:
             looks_left=max(0, now.looks_left - 1),
             failures=0,
         )
+        if not now.cycles:
+            self.on_first_look()
         if now.failures:
             self._log.info("polls succeed again", after_failures=now.failures)
         self._cycle_log.say(
@@ -316,10 +312,7 @@ class Daemon:
         """Note that a poll failed; how long to wait for the next one, seconds."""
         now = self.board.current
         failures = now.failures + 1
-        poll_s = self._loaded.config.daemon.poll_s
-        doubled_s = min(LONGEST_BACKOFF_S, poll_s * 2.0 ** min(failures - 1, 16))
-        # Jitter: many daemons must not come back in step. Never beyond the longest.
-        delay_s = doubled_s * random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
+        delay_s = back_off_s(failures, self._loaded.config.daemon.poll_s)
         self._log.warning(
             "poll failed", error=str(err), failures=failures, next_in_s=round(delay_s, 1)
         )
@@ -343,11 +336,10 @@ class Daemon:
     # Reload.
 
     def _reload_if_asked(self) -> None:
-        with self._tickets_lock:
-            tickets, self._tickets = self._tickets, []
+        tickets = self._tickets.take()
         if self._hangup:
             self._hangup = False
-            tickets.append(_Ticket(f"{DAEMON} (SIGHUP)"))
+            tickets.append(Ticket(f"{DAEMON} (SIGHUP)"))
         if not tickets:
             return
         notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
@@ -379,8 +371,10 @@ class Daemon:
             self.on_reloaded(fresh.config)
         except ConfigError as err:
             parts.ledger.close()
+            parts.cluster.close()
             return Reloaded(at_s=time.time(), ok=False, message=f"{err}\n{kept}")
         self._parts.ledger.close()
+        self._parts.cluster.close()
         before = {row.key: row.text for row in self._loaded.rows}
         after = {row.key: row.text for row in fresh.rows}
         keys = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,6 +13,18 @@ from slurm_dl.config.tree import DaemonSection
 from slurm_dl.engine.loop import Cluster, Cycle
 from slurm_dl.model.plan import ClusterAction, OpenHandover
 from slurm_dl.model.snapshot import Observed
+
+LEAST_GAP_S = 1.0
+"""Two cycles are at least this far apart, whatever wants them."""
+
+LONGEST_BACKOFF_S = 300.0
+
+
+def back_off_s(failures: int, poll_s: float) -> float:
+    """Time until the next poll after *failures* in a row, seconds."""
+    doubled_s = min(LONGEST_BACKOFF_S, poll_s * 2.0 ** min(failures - 1, 16))
+    # Jitter: many daemons must not come back in step. Never beyond the longest.
+    return doubled_s * random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
 
 
 def delay_after(cycle: Cycle, daemon: DaemonSection) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from slurm_dl.backends.slurm.queue import Choice
 from slurm_dl.config import Config, Row
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cluster
@@ -20,6 +21,13 @@ class WatchedCluster(Cluster, Protocol):
     """
 
     watch_reservations: bool
+
+    @property
+    def reader(self) -> Choice | None:
+        """What reads the queue, and why; None before that is decided."""
+
+    def close(self) -> None:
+        """End what runs for it."""
 
     def refresh_nodes(self) -> None:
         """Read nodes and partitions again.

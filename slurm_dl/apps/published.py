@@ -15,6 +15,7 @@ import numpy as np
 
 from slurm_dl.apps.commandline import escaped
 from slurm_dl.apps.wire import JsonObject
+from slurm_dl.backends.slurm.queue import Choice
 from slurm_dl.config import Config, Row
 from slurm_dl.engine.loop import Cycle
 from slurm_dl.model.ids import JobId
@@ -90,6 +91,7 @@ class Published:
         trouble: The last error of a poll or a cycle.
         bugs: Exceptions nobody expected since the start.
         reloaded: The last reload.
+        reader: What reads the queue; None before the first cycle.
         done, failed: Actions applied and refused since the start.
     """
 
@@ -108,6 +110,7 @@ class Published:
     trouble: Trouble | None = None
     bugs: int = 0
     reloaded: Reloaded | None = None
+    reader: Choice | None = None
     done: int = 0
     failed: int = 0
 

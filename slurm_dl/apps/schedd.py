@@ -16,10 +16,13 @@ from slurm_dl.apps.commandline import EXIT_FAILED, print_json, run
 from slurm_dl.model.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
+    from structlog.typing import FilteringBoundLogger
+
     from slurm_dl.apps.audit import AuditLog
     from slurm_dl.apps.daemon import Daemon
-    from slurm_dl.apps.parts import Loaded, Parts
+    from slurm_dl.apps.parts import Loaded
     from slurm_dl.apps.pause import PauseSwitch
+    from slurm_dl.backends.slurm.versions import Release
     from slurm_dl.config import Config
     from slurm_dl.engine.loop import Cycle
 
@@ -173,17 +176,18 @@ def _daemon(
 ) -> Iterator[tuple[Daemon, AuditLog, PauseSwitch]]:
     """A daemon with its lock, audit log and pause switch; not running yet."""
     from slurm_dl.apps import lock, logs  # noqa: PLC0415 - see reread
-    from slurm_dl.apps.assembly import assemble  # noqa: PLC0415
+    from slurm_dl.apps.assembly import assemble, slurm_of  # noqa: PLC0415
     from slurm_dl.apps.audit import AuditLog  # noqa: PLC0415
     from slurm_dl.apps.daemon import Daemon  # noqa: PLC0415
     from slurm_dl.apps.pause import PauseSwitch  # noqa: PLC0415
+    from slurm_dl.backends.slurm.accounting import Accounting  # noqa: PLC0415
 
     config = loaded.config
     log = logs.logger()
     with lock.held(config.paths.state_dir):
         pause = PauseSwitch(config.paths.state_dir)
         audit = AuditLog(config.paths.audit_log, warn=log.error)
-        parts: Parts = assemble(config)
+        parts = assemble(config)
         daemon = Daemon(
             loaded=loaded,
             parts=parts,
@@ -193,12 +197,27 @@ def _daemon(
             audit=audit,
             pause=pause,
             log=log,
+            accounting=Accounting(slurm_of(config)),
         )
+        daemon.on_first_look = lambda: _warn_of_release(parts.cluster.release, log)
         try:
             yield daemon, audit, pause
         finally:
             daemon.close()
             audit.close()
+
+
+def _warn_of_release(release: Release, log: FilteringBoundLogger) -> None:
+    """Say once what is to be known of Slurm's release; nothing if all is well."""
+    from slurm_dl.backends.slurm.versions import (  # noqa: PLC0415 - see reread
+        no_preemption,
+        unsupported,
+    )
+
+    if why := unsupported(release):
+        log.warning("this Slurm is not supported", because=why, see="dlctl doctor")
+    if why := no_preemption(release):
+        log.warning("nothing is preempted under this Slurm", because=why)
 
 
 def _once(loaded: Loaded, reread: Callable[[], Loaded], *, act: bool, as_json: bool) -> None:

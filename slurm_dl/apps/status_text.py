@@ -16,6 +16,7 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
         ("dlschedd", f"{answer['doing']}"),
         ("process", f"pid {answer['pid']}, version {answer['version']}, up {up}"),
         ("config", f"{answer['config_file']}, policy {answer['policy']}"),
+        ("preemption", f"{answer['preemption']}"),
     ]
     if isinstance(paused := answer["paused"], dict):
         since = f"{ago(now_s - _number(paused['since_s']))} ago ({_utc(paused['since_s'])})"
@@ -30,6 +31,8 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
         parts = ", ".join(f"{part} {ms} ms" for part, ms in took.items())
         lines.append(("last look", f"{when}; {parts}"))
         lines += _seen_lines(answer)
+    if isinstance(reader := answer["reader"], dict):
+        lines.append(("reader", f"{reader['name']}: {reader['reason']}"))
     if isinstance(actions := answer["actions"], dict):
         lines.append(("actions", f"{actions['done']} done, {actions['failed']} failed since start"))
     if isinstance(reloaded := answer["reloaded"], dict):

@@ -14,6 +14,7 @@ import click
 from slurm_dl.apps.commandline import safe
 
 _GAP = 1
+_LONGEST_CELL = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +26,14 @@ class Column:
         short: Its heading where there is little room.
         right: Numbers stand to the right.
         least: Narrowest it may be made, characters; None if it must not be cut.
+        folds: Where there is too little room it goes on in the next line, and is not cut.
     """
 
     title: str
     short: str = ""
     right: bool = False
     least: int | None = None
+    folds: bool = False
 
 
 def show(
@@ -40,6 +43,7 @@ def show(
     header: bool = True,
     styles: Mapping[int, str] | None = None,
     width: int | None = None,
+    longest: int = _LONGEST_CELL,
 ) -> None:
     """Print a table.
 
@@ -47,8 +51,9 @@ def show(
         header: With headings.
         styles: Rich style of a row, by its index; only on a terminal.
         width: Characters a line may have on a terminal; asked of the terminal if None.
+        longest: Characters of a cell; what is beyond is cut off, everywhere.
     """
-    cells = [[safe(cell) for cell in row] for row in rows]
+    cells = [[safe(cell, longest) for cell in row] for row in rows]
     if not sys.stdout.isatty():
         _plain(columns, cells, header=header)
         return
@@ -97,8 +102,8 @@ def _rich(
             Text(title),
             justify="right" if column.right else "left",
             width=w,
-            no_wrap=True,
-            overflow="ellipsis",
+            no_wrap=not column.folds,
+            overflow="fold" if column.folds else "ellipsis",
         )
     for i, row in enumerate(rows):
         table.add_row(*(Text(cell) for cell in row), style=styles.get(i))

@@ -7,14 +7,14 @@ told to, in steps of one second. Tests and model checks use it where a real Slur
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Sequence
 
 import numpy as np
 
+from slurm_dl.backends.fake_job import FakeJob, FakeReservation, OnSignal
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.model.handover import Run, reservation_name
+from slurm_dl.model.handover import RESERVATION_PREFIX, Run, reservation_name
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, Jobs, JobState
 from slurm_dl.model.nodes import Allocations, Nodes
@@ -36,58 +36,7 @@ ACK_WAIT_S = 60.0
 EPOCH_S = 1_000_000.0
 """Where the fake's clock starts; not 0, so that "never" and "at the start" differ."""
 
-OnSignal = Literal["save", "ignore", "finish", "requeue_itself"]
-
-
-@dataclass(slots=True, kw_only=True)
-class FakeJob:
-    """One job and what it does when it is signalled.
-
-    Attributes:
-        work_s: Seconds of running it needs in all.
-        on_signal: ``save``: checkpoint within *save_s*, acknowledge and wait; ``ignore``;
-            ``finish``: end with success; ``requeue_itself``: checkpoint and go back into the queue.
-        done_s: Seconds of its work done in this run and those before it that survived.
-        saved_s: Of those, what a checkpoint holds.
-    """
-
-    job_id: JobId
-    gpus: int
-    n_nodes: int
-    work_s: float
-    contract: Contract | None
-    on_signal: OnSignal
-    save_s: float
-    limit_s: float
-    uid: int
-    submit_s: float
-    state: JobState = JobState.PENDING
-    site_factor: int = 0
-    start_s: float = 0.0
-    end_s: float = 0.0
-    eligible_s: float = 0.0
-    restarts: int = 0
-    done_s: float = 0.0
-    saved_s: float = 0.0
-    asked_s: float | None = None
-    acked_run: int | None = None
-    reservation: str = ""
-    nodes: tuple[int, ...] = ()
-    runs: list[tuple[float, float]] = field(default_factory=list)
-    signals: list[float] = field(default_factory=list)
-
-    @property
-    def gpu_s(self) -> float:
-        """GPU-seconds over the runs that are over."""
-        return self.gpus * sum(end - start for start, end in self.runs)
-
-
-@dataclass(slots=True, kw_only=True)
-class FakeReservation:
-    """Nodes kept for attached jobs until *end_s*."""
-
-    nodes: frozenset[int]
-    end_s: float
+_ENDED = frozenset({JobState.COMPLETED, JobState.FAILED})
 
 
 class FakeCluster:
@@ -104,10 +53,15 @@ class FakeCluster:
         self.fail: list[type[ClusterAction]] = []
         """Kinds of action that are refused, each entry once."""
         self.down = False
+        self.reader = None
+        """What reads its queue: nothing has to."""
         self.reservations: dict[str, FakeReservation] = {}
         self._gpus = gpus
         self._names = tuple(f"n{i + 1}" for i in range(nodes))
         self._hold_s = hold_s
+
+    def close(self) -> None:
+        """End nothing: nothing runs for it."""
 
     def clock(self) -> float:
         """The fake's time, epoch seconds."""
@@ -124,8 +78,21 @@ class FakeCluster:
         save_s: float = 2.0,
         limit_s: float = float("inf"),
         uid: int = 1000,
+        qos: str = "",
+        hold: bool = False,
+        begin_s: float = 0.0,
+        after: JobId | None = None,
+        requeueable: bool = True,
+        exclusive: bool = False,
+        nodes: Sequence[str] = (),
+        typed: bool = False,
     ) -> JobId:
-        """Queue a job of *gpus* GPUs in all, evenly over *n_nodes* nodes."""
+        """Queue a job of *gpus* GPUs in all, evenly over *n_nodes* nodes; see `FakeJob`.
+
+        Args:
+            begin_s: It does not start before, epoch seconds.
+            nodes: Names of the only nodes it may use; empty for any.
+        """
         job_id = JobId(len(self.jobs) + 1)
         self.jobs[job_id] = FakeJob(
             job_id=job_id,
@@ -137,8 +104,15 @@ class FakeCluster:
             save_s=save_s,
             limit_s=limit_s,
             uid=uid,
+            qos=qos,
             submit_s=self.now_s,
-            eligible_s=self.now_s,
+            eligible_s=max(self.now_s, begin_s),
+            hold=hold,
+            after=after,
+            requeueable=requeueable,
+            exclusive=exclusive,
+            wanted=self._rows(nodes),
+            typed=typed,
         )
         return job_id
 
@@ -189,7 +163,12 @@ class FakeCluster:
                 for j in listed
                 if j.contract is not None
             },
-            texts={j.job_id: JobText(label=str(j.job_id)) for j in listed},
+            choices={
+                j.job_id: np.isin(np.arange(m), j.wanted)
+                for j in listed
+                if j.wanted and j.state is JobState.PENDING
+            },
+            texts={j.job_id: JobText(label=str(j.job_id), qos=j.qos) for j in listed},
             reserved={j.job_id: j.reservation for j in listed if j.reservation},
             reservations=tuple(
                 Reservation(name=name, end_s=r.end_s) for name, r in self.reservations.items()
@@ -207,57 +186,94 @@ class FakeCluster:
         self._do(action)
         self.applied.append(action)
 
+    def priority(self, job: FakeJob) -> int:
+        """Slurm's priority of *job*."""
+        return 1 + job.site_factor
+
     def _do(self, action: ClusterAction) -> None:
         match action:
             case SetSiteFactor(job_id=job_id, value=value):
-                self.jobs[job_id].site_factor = value
+                job = self._job(job_id)
+                _refuse_if(job.state in _ENDED, f"job {job_id} has already finished")
+                job.site_factor = value
             case Reserve(handover_id=hid, nodes=nodes, duration_s=duration_s):
-                rows = frozenset(self._names.index(n) for n in nodes)
-                name = reservation_name(hid)
-                if any(r.nodes & rows for n, r in self.reservations.items() if n != name):
-                    msg = "Requested nodes are busy: overlaps with another reservation"
-                    raise ClusterError(msg)
-                self.reservations[reservation_name(hid)] = FakeReservation(
-                    nodes=rows, end_s=self.now_s + duration_s
-                )
+                self._reserve(reservation_name(hid), frozenset(self._rows(nodes)), duration_s)
             case Attach(handover_id=hid, job_id=job_id):
-                self.jobs[job_id].reservation = reservation_name(hid)
+                name = reservation_name(hid)
+                _refuse_if(name not in self.reservations, f"there is no reservation {name}")
+                self._job(job_id).reservation = name
             case Detach(job_id=job_id):
-                self.jobs[job_id].reservation = ""
+                self._detach(job_id)
             case Signal(run=run):
                 job = self._same_run(run)
                 job.signals.append(self.now_s)
                 if job.asked_s is None:
                     job.asked_s = self.now_s
             case Requeue(run=run):
-                self._requeue(self._same_run(run))
+                if self._job(run.job_id).state is not JobState.PENDING:
+                    self._requeue(self._same_run(run))
             case Unseal(name=name):
+                _refuse_if(not name.startswith(RESERVATION_PREFIX), f"{name} is not ours")
                 self.reservations.pop(name, None)
 
+    def _rows(self, names: Sequence[str]) -> tuple[int, ...]:
+        unknown = ", ".join(sorted(set(names) - set(self._names)))
+        _refuse_if(unknown != "", f"there is no node {unknown}")
+        return tuple(self._names.index(name) for name in names)
+
+    def _job(self, job_id: JobId) -> FakeJob:
+        _refuse_if(job_id not in self.jobs, f"there is no job {job_id}")
+        return self.jobs[job_id]
+
+    def _detach(self, job_id: JobId) -> None:
+        if job_id in self.jobs and self.jobs[job_id].state is JobState.PENDING:
+            self.jobs[job_id].reservation = ""
+
+    def _reserve(self, name: str, rows: frozenset[int], duration_s: float) -> None:
+        standing = self.reservations.get(name)
+        if standing is not None:
+            _refuse_if(standing.nodes != rows, f"{name} stands already and is another")
+            return
+        overlaps = any(r.nodes & rows for r in self.reservations.values())
+        _refuse_if(overlaps, "Requested nodes are busy: overlaps with another reservation")
+        self.reservations[name] = FakeReservation(nodes=rows, end_s=self.now_s + duration_s)
+
     def _same_run(self, run: Run) -> FakeJob:
-        job = self.jobs[run.job_id]
+        job = self._job(run.job_id)
         same = job.start_s == run.start_s and job.restarts == run.restarts
-        if job.state is not JobState.RUNNING or not same:
-            msg = f"job {run.job_id} is not in that run any more"
-            raise ClusterError(msg)
+        gone = job.state is not JobState.RUNNING or not same
+        _refuse_if(gone, f"job {run.job_id} is not in that run any more")
+        _refuse_if(not job.requeueable, f"job {run.job_id} may not be requeued")
         return job
 
+    def _held(self, job: FakeJob) -> Held:
+        if job.state is not JobState.PENDING:
+            return Held.NO
+        if job.hold:
+            return Held.USER_OR_ADMIN
+        if job.after is not None and self.jobs[job.after].state is not JobState.COMPLETED:
+            return Held.DEPENDENCY
+        return Held.BEGIN_TIME if job.eligible_s > self.now_s else Held.NO
+
     def _row(self, job: FakeJob) -> JobRow:
-        waits = job.state is JobState.PENDING and job.eligible_s > self.now_s
         return JobRow(
             job_id=job.job_id,
             state=job.state,
-            held=Held.BEGIN_TIME if waits else Held.NO,
+            held=self._held(job),
             uid=job.uid,
             n_nodes=job.n_nodes,
             gpus=job.gpus,
+            gpu_type=0 if job.typed else -1,
             cpus=job.n_nodes,
             submit_s=job.submit_s,
             start_s=0.0 if job.state is JobState.PENDING else job.start_s,
             end_s=job.end_s,
             limit_s=job.limit_s,
             restarts=job.restarts,
-            priority=1 + job.site_factor,
+            # Slurm's floor is 1, and 0 is held.
+            priority=0 if job.hold else max(1, self.priority(job)),
+            requeueable=job.requeueable,
+            exclusive=job.exclusive,
         )
 
     def _tick(self) -> None:
@@ -271,9 +287,9 @@ class FakeCluster:
         ready = [
             j
             for j in self.jobs.values()
-            if j.state is JobState.PENDING and j.eligible_s <= self.now_s
+            if j.state is JobState.PENDING and self._held(j) is Held.NO
         ]
-        for job in sorted(ready, key=lambda j: (-j.site_factor, j.job_id)):
+        for job in sorted(ready, key=lambda j: (-self.priority(j), j.job_id)):
             self._try_start(job)
 
     def _work(self, job: FakeJob) -> None:
@@ -312,7 +328,13 @@ class FakeCluster:
         }
         share = job.gpus // job.n_nodes
         free = self._free()
-        fits = [n for n, f in enumerate(free) if f >= share and n not in kept]
+        alone = {n for j in self.jobs.values() if j.exclusive for n in j.nodes}
+        taken = {n for j in self.jobs.values() for n in j.nodes} if job.exclusive else alone
+        fits = [
+            n
+            for n, f in enumerate(free)
+            if f >= share and n not in kept | taken and (not job.wanted or n in job.wanted)
+        ]
         if len(fits) < job.n_nodes:
             return
         job.nodes = tuple(sorted(fits, key=lambda n: free[n])[: job.n_nodes])
@@ -332,3 +354,8 @@ class FakeCluster:
         job.submit_s = self.now_s
         job.eligible_s = self.now_s + self._hold_s
         job.done_s, job.asked_s = job.saved_s, None
+
+
+def _refuse_if(wrong: bool, why: str) -> None:  # noqa: FBT001 - the condition itself
+    if wrong:
+        raise ClusterError(why)

@@ -24,7 +24,7 @@ from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 
 class StoreError(SlurmDlError):

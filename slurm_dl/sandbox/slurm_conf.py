@@ -52,7 +52,7 @@ def slurm_conf(spec: SandboxSpec, layout: Layout, *, cluster: str, first_port: i
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core",
         "PriorityType": "priority/multifactor",
-        "GresTypes": "gpu",
+        "GresTypes": "gpu,shard" if any(group.shards for group in spec.groups) else "gpu",
         # Nodes claim CPUs and memory that the host does not have.
         "SlurmdParameters": "config_overrides",
         "ReturnToService": "2",
@@ -65,7 +65,7 @@ def slurm_conf(spec: SandboxSpec, layout: Layout, *, cluster: str, first_port: i
     if spec.scheduler_parameters:
         settings["SchedulerParameters"] = spec.scheduler_parameters
     if spec.nodes_per_leaf:
-        settings["TopologyPlugin"] = "topology/tree"
+        settings["TopologyPlugin"] = f"topology/{spec.topology}"
     # Slurm's keys know no case, and a key given twice is only an error line in its log.
     spelled = {key.lower(): key for key in settings}
     for line in spec.slurm_conf_extra:
@@ -79,23 +79,28 @@ def slurm_conf(spec: SandboxSpec, layout: Layout, *, cluster: str, first_port: i
 
 def gres_conf(spec: SandboxSpec, layout: Layout) -> str:
     """The text of gres.conf: nodes share the device files, as nothing ever opens them."""
-    lines = [
-        f"NodeName={host_range('n', first, last)} Name=gpu Type={group.gpu_type}"
-        f" File={layout.dev}/{host_range('gpu', 0, group.gpus - 1)}"
-        for group, first, last in spec.ranges()
-        if group.gpus
-    ]
+    lines: list[str] = []
+    for group, first, last in spec.ranges():
+        nodes = f"NodeName={host_range('n', first, last)}"
+        if group.gpus:
+            devices = f"{layout.dev}/{host_range('gpu', 0, group.gpus - 1)}"
+            lines.append(f"{nodes} Name=gpu Type={group.gpu_type} File={devices}")
+        if group.shards:
+            lines.append(f"{nodes} Name=shard Count={group.shards}")
     return "".join(f"{line}\n" for line in lines)
 
 
 def topology_conf(spec: SandboxSpec) -> str:
-    """The text of topology.conf: leaves of one group each, under one core switch."""
+    """The text of topology.conf: leaves of one group each under one core switch, or blocks."""
+    begins = "BlockName=block" if spec.topology == "block" else "SwitchName=leaf"
     leaves: list[str] = []
     for _, first, last in spec.ranges():
         for start in range(first, last + 1, spec.nodes_per_leaf):
             end = min(start + spec.nodes_per_leaf - 1, last)
-            leaves.append(f"SwitchName=leaf{len(leaves) + 1} Nodes={host_range('n', start, end)}")
-    if len(leaves) > 1:
+            leaves.append(f"{begins}{len(leaves) + 1} Nodes={host_range('n', start, end)}")
+    if spec.topology == "block":
+        leaves.append(f"BlockSizes={spec.nodes_per_leaf}")
+    elif len(leaves) > 1:
         leaves.append(f"SwitchName=core Switches=leaf[1-{len(leaves)}]")
     return "".join(f"{line}\n" for line in leaves)
 
@@ -123,6 +128,7 @@ def _node_lines(spec: SandboxSpec, first_port: int) -> list[str]:
         else:
             port = str(first_port + 1)
         gres = f" Gres=gpu:{group.gpu_type}:{group.gpus}" if group.gpus else ""
+        gres += f",shard:{group.shards}" if group.shards else ""
         lines.append(
             f"NodeName={host_range('n', first, last)} NodeHostname=localhost NodeAddr=127.0.0.1"
             f" Port={port} CPUs={group.cpus} Boards=1 Sockets=1 CoresPerSocket={group.cpus}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, Literal
 
 from slurm_dl.model.errors import ConfigError
 
@@ -23,6 +23,7 @@ PRODUCTION_SCHEDULER: Final = ""
 
 MAX_NODES: Final = 5_000
 _MAX_GPUS: Final = 64
+_MAX_SHARDS: Final = 1_000
 
 # What may stand in slurm.conf without quoting; everything else is refused.
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
@@ -82,6 +83,7 @@ class NodeGroup:
         gpu_type: Slurm's type of these GPUs.
         cpus: CPUs Slurm believes each node has.
         mem_mb: Memory Slurm believes each node has, MiB.
+        shards: ``gres/shard`` of each node, the same number for each of its GPUs; 0 for none.
     """
 
     nodes: int = 4
@@ -89,6 +91,7 @@ class NodeGroup:
     gpu_type: str = "a100"
     cpus: int = 16
     mem_mb: int = 64_000
+    shards: int = 0
 
     def __post_init__(self) -> None:
         _check_range("nodes of a group", self.nodes, 1, MAX_NODES)
@@ -98,9 +101,14 @@ class NodeGroup:
         if self.gpus and not _GPU_TYPE.fullmatch(self.gpu_type):
             message = f"GPU type {self.gpu_type!r}: letters, digits, '_', '.' and '-' only"
             raise ConfigError(message)
+        _check_range("shards of a node", self.shards, 0, self.gpus * _MAX_SHARDS)
+        if self.gpus and self.shards % self.gpus:
+            message = f"shards of a node: {self.shards} is no multiple of its {self.gpus} GPUs"
+            raise ConfigError(message)
 
     def __str__(self) -> str:
         gpus = f"{self.gpus} {self.gpu_type}" if self.gpus else "0 GPUs"
+        gpus += f", {self.shards} shards" if self.shards else ""
         return f"{self.nodes} x ({gpus}, {self.cpus} CPUs, {self.mem_mb} MiB)"
 
 
@@ -138,7 +146,9 @@ class SandboxSpec:
 
     Attributes:
         groups: Node groups; nodes are numbered n1, n2, ... through all groups.
-        nodes_per_leaf: Nodes of one leaf switch, all of one group; 0 for no topology.
+        nodes_per_leaf: Nodes of one leaf switch, all of one group; 0 for no topology. With blocks:
+            nodes of one block.
+        topology: What the nodes stand in; ``block`` from Slurm 23.11 on.
         cred_expire_s: Life of a credential; a requeued job is held this long + 1 s.
         kill_wait_s: Seconds between SIGTERM and SIGKILL for a cancelled or timed-out job.
         partitions: The first one is the default.
@@ -149,6 +159,7 @@ class SandboxSpec:
 
     groups: tuple[NodeGroup, ...] = (NodeGroup(),)
     nodes_per_leaf: int = 2
+    topology: Literal["tree", "block"] = "tree"
     cred_expire_s: int = 5
     kill_wait_s: int = 5
     partitions: tuple[PartitionSpec, ...] = (PartitionSpec("gpu"),)

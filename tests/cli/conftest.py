@@ -15,12 +15,13 @@ from pathlib import Path
 import pytest
 
 DRIVER = """
-import sys, time
+import os, sys, time
 from dataclasses import dataclass, replace
 
 import slurm_dl.apps.assembly as assembly
 from slurm_dl.apps.schedd import main
 from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.slurm.versions import parse_release
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.model.errors import ClusterError
@@ -32,6 +33,7 @@ HOSTILE = "net \\x1b[2J[red]x[/]\\nroot"
 
 class Cluster(FakeCluster):
     watch_reservations = False
+    release = parse_release(os.environ.get("FAKE_SLURM_RELEASE", "24.11.5"))
 
     def __init__(self):
         super().__init__(nodes=2, gpus=4)

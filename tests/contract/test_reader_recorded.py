@@ -9,13 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from contract.described import unsound, wrong_in
 
 from slurm_dl.backends.slurm.choices import EXCLUDED_ARGUMENTS
 from slurm_dl.backends.slurm.cluster import SlurmCluster
 from slurm_dl.backends.slurm.command import Slurm, printable
-from slurm_dl.backends.slurm.versions import unsupported
+from slurm_dl.backends.slurm.versions import NEWEST, OLDEST, parse_release, unsupported
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.jobs import JobState
 from slurm_dl.model.snapshot import Observed
 
 RELEASES = sorted(Path(__file__).parents[1].glob("data/slurm-*"))
@@ -38,6 +39,8 @@ class Recorded(Slurm):
         if args[-1] == EXCLUDED_ARGUMENTS[-1]:
             return self.text["excluded"]
         text = self.text[args[1] if tool == "scontrol" else tool]
+        if tool == "squeue" and args[0].startswith("--jobs="):
+            text = self.text["arrays"]
         separators = re.search(r"--Format=.*:(\w+)r$", args[-1])
         return text.replace(self.expected["nonce"], separators[1]) if separators else text
 
@@ -62,9 +65,11 @@ def rows_by_name(seen: Observed) -> dict[tuple[str, str], int]:
     }
 
 
-def test_at_least_the_oldest_supported_release_is_recorded() -> None:
+def test_oldest_and_newest_supported_release_are_recorded() -> None:
     """The recordings are found; without any, the tests below would test nothing."""
-    assert "slurm-22.05" in [path.name for path in RELEASES]
+    recorded = {f"{major}.{minor:02}" for major, minor in (OLDEST, NEWEST)} | {"24.11"}
+
+    assert {path.name.removeprefix("slurm-") for path in RELEASES} >= recorded
 
 
 def test_every_recorded_job_reads_as_what_was_submitted(recorded: Recorded) -> None:
@@ -75,52 +80,12 @@ def test_every_recorded_job_reads_as_what_was_submitted(recorded: Recorded) -> N
     wrong = []
     for case in recorded.expected["jobs"]:
         name = printable(case["name"].encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
-        row = rows[name, case["label"]]
-        actual = described(seen, row)
-        wrong += [
-            f"{name[:20]}{case['label']}: {key} is {actual[key]!r}, not {value!r}"
-            for key, value in case["expected"].items()
-            if actual[key] != value
-        ]
+        problems = wrong_in(seen, rows[name, case["label"]], case["expected"])
+        wrong += [f"{name[:20]}{case['label']}: {problem}" for problem in problems]
 
     assert wrong == []
+    assert unsound(seen) == []
     assert len(rows) == len(recorded.expected["jobs"]) == len(seen.jobs)
-
-
-def described(seen: Observed, row: int) -> dict[str, object]:
-    jobs = seen.jobs
-    job_id = int(jobs.job_id[row])
-    contract = seen.claim(job_id).contract
-    mine = seen.held.job == row
-    choice = seen.choices.get(job_id)
-    return (
-        {
-            "state": JobState(jobs.state[row]).name,
-            "held": Held(jobs.held[row]).name,
-            "partition": seen.partitions[jobs.partition[row]] if jobs.partition[row] >= 0 else None,
-            "gpu_type": seen.gpu_types[jobs.gpu_type[row]] if jobs.gpu_type[row] >= 0 else None,
-            "also_in": [seen.partitions[p] for p in seen.also_in.get(job_id, ())],
-            "choices": None
-            if choice is None
-            else [name for name, may in zip(seen.nodes.name, choice, strict=True) if may],
-            "reserved": seen.reserved.get(job_id),
-            "signal": None if contract is None else contract.signal,
-            "split": {
-                seen.nodes.name[node]: gpus
-                for node, gpus in zip(
-                    seen.held.node[mine].tolist(), seen.held.gpus[mine].tolist(), strict=True
-                )
-            },
-        }
-        | {
-            name: getattr(jobs, name)[row].item()
-            for name in ("gpus", "n_nodes", "cpus", "mem_mb", "tasks", "restarts", "priority")
-        }
-        | {
-            name: getattr(jobs, name)[row].item()
-            for name in ("limit_s", "start_s", "requeueable", "exclusive")
-        }
-    )
 
 
 def test_nodes_read_as_they_are(recorded: Recorded) -> None:
@@ -135,8 +100,20 @@ def test_nodes_read_as_they_are(recorded: Recorded) -> None:
         partition: [name for name, inside in zip(names, row, strict=True) if inside]
         for partition, row in zip(seen.partitions, seen.node_in.tolist(), strict=True)
     } == expected["partitions"]
-    assert seen.nodes.gpus.tolist() == [4.0] * 4
+    assert seen.nodes.gpus.tolist() == [4.0] * len(names)
     assert {seen.gpu_types[i] for i in seen.nodes.gpu_type} == {"a100"}
+
+
+def test_blocks_are_leaves(recorded: Recorded) -> None:
+    """Where the topology is made of blocks, nodes of a block stand together."""
+    release = parse_release(recorded.text["config"])
+    assert ("blocks" in recorded.text) == ((release.major, release.minor) >= (23, 11))
+    recorded.text["topology"] = recorded.text.get("blocks", recorded.text["topology"])
+
+    seen = observe(recorded)
+
+    leaf = dict(zip(seen.nodes.name, seen.nodes.leaf.tolist(), strict=True))
+    assert leaf == recorded.expected["nodes"]["leaf"]
 
 
 def test_only_our_reservations_are_reported(recorded: Recorded) -> None:
@@ -184,13 +161,13 @@ def test_later_polls_read_the_queue_only(recorded: Recorded) -> None:
 
 
 def test_pending_site_factors_are_read(recorded: Recorded) -> None:
-    """Sprio names eligible pending jobs only; all are 0 in the recording."""
+    """Sprio names eligible jobs that wait or are to wait again; all are 0 in the recording."""
     factors = SlurmCluster(recorded, max_grace_s=600).site_factors()
     seen = observe(recorded)
-    pending = set(seen.jobs.job_id[seen.jobs.state == JobState.PENDING].tolist())
+    waits = np.isin(seen.jobs.state, [JobState.PENDING, JobState.COMPLETING])
 
     assert factors
-    assert set(factors) <= pending
+    assert set(factors) <= set(seen.jobs.job_id[waits].tolist())
     assert set(factors.values()) == {0}
 
 

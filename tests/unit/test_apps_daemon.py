@@ -11,14 +11,15 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from slurm_dl.apps import cycle_log, logs, pace
 from slurm_dl.apps import daemon as daemon_module
 from slurm_dl.apps.audit import AuditLog
-from slurm_dl.apps.daemon import LONGEST_BACKOFF_S, Daemon
-from slurm_dl.apps.pace import TokenBucket
+from slurm_dl.apps.daemon import Daemon
+from slurm_dl.apps.pace import LONGEST_BACKOFF_S, TokenBucket
 from slurm_dl.apps.parts import Loaded
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.backends.fake import FakeCluster
@@ -708,6 +709,48 @@ def test_a_job_that_slurm_refuses_rests(house: House) -> None:
     house.polls(1)
 
     assert house.daemon.board.current.failed == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "longest_s"),
+    [({}, 5.0), ({"WATCHDOG_USEC": "300000000"}, 5.0), ({"WATCHDOG_USEC": "3000000"}, 1.5)],
+)
+def test_the_watchdog_is_fed_twice_as_often_as_systemd_asks(
+    house: House, monkeypatch: pytest.MonkeyPatch, asked: dict[str, str], longest_s: float
+) -> None:
+    """No sleep is longer than half of WatchdogSec, nor than it would be without."""
+    slept: list[float] = []
+
+    def select(*arguments: object) -> None:
+        slept.append(arguments[3])  # type: ignore[arg-type]
+
+    for name in ("WATCHDOG_USEC", "WATCHDOG_PID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    made = House(house.directory, house.time, house.cluster, io.StringIO())
+    monkeypatch.setattr(daemon_module, "select", SimpleNamespace(select=select))
+    made.polls(1)
+
+    made.daemon._sleep()
+
+    made.daemon.close()
+    made.audit.close()
+    assert slept == [longest_s]
+
+
+def test_the_first_look_is_told_once(house: House) -> None:
+    """When the cluster has been seen, and not again; not while it is silent."""
+    told: list[int] = []
+    house.daemon.on_first_look = lambda: told.append(len(house.cluster.looks))
+    house.cluster.down = True
+    house.polls(2)
+    assert told == []
+
+    house.cluster.down = False
+    house.polls(3)
+
+    assert told == [3]
 
 
 def test_a_signal_ends_the_sleep(house: House, monkeypatch: pytest.MonkeyPatch) -> None:

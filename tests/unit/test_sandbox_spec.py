@@ -186,3 +186,41 @@ def test_no_topology_means_no_topology_plugin() -> None:
     assert all(
         path.name != "topology.conf" for path, _ in files(spec, LAYOUT, cluster="c", first_port=1)
     )
+
+
+def test_shards_are_named_where_the_gpus_are() -> None:
+    """Slurm wants shards in GresTypes, on the node's line and, counted, in gres.conf."""
+    spec = replace(MIXED, groups=(NodeGroup(nodes=2, shards=16), NodeGroup(nodes=1)))
+
+    assert gres_conf(spec, LAYOUT).splitlines() == [
+        "NodeName=n[1-2] Name=gpu Type=a100 File=/srv/box/dev/gpu[0-3]",
+        "NodeName=n[1-2] Name=shard Count=16",
+        "NodeName=n3 Name=gpu Type=a100 File=/srv/box/dev/gpu[0-3]",
+    ]
+    assert "GresTypes=gpu,shard" in conf(spec)
+    assert [line.partition("Gres=")[2] for line in conf(spec) if line.startswith("NodeName")] == [
+        "gpu:a100:4,shard:16",
+        "gpu:a100:4",
+    ]
+    assert "GresTypes=gpu" in conf(MIXED)
+
+
+@pytest.mark.parametrize(("gpus", "shards"), [(4, 6), (4, -4), (0, 4)])
+def test_shards_that_no_gpu_could_have_are_refused(gpus: int, shards: int) -> None:
+    """Slurm spreads the shards of a node evenly over its GPUs, and keeps no others."""
+    with pytest.raises(ConfigError, match="shards of a node"):
+        NodeGroup(gpus=gpus, shards=shards)
+
+
+def test_blocks_stand_in_for_leaf_switches() -> None:
+    """With topology/block the same groups of nodes are blocks, and their size is a level."""
+    spec = replace(MIXED, topology="block")
+
+    assert topology_conf(spec).splitlines() == [
+        "BlockName=block1 Nodes=n[1-2]",
+        "BlockName=block2 Nodes=n3",
+        "BlockName=block3 Nodes=n[4-5]",
+        "BlockName=block4 Nodes=n6",
+        "BlockSizes=2",
+    ]
+    assert "TopologyPlugin=topology/block" in conf(spec)

@@ -471,11 +471,11 @@ class Printing(Script):
 
 
 QUEUE = [
-    ["1", "1", "PENDING", "gpu", "slurm_dl_4"],
-    ["2", "2_[0-2]", "PENDING", "gpu,debug", "(null)"],
-    ["3", "3", "RUNNING", "gpu", "slurm_dl_4"],
-    ["4", "4", "RUNNING", "cpu", "(null)"],
-    ["5", "5", "COMPLETED", "gpu", "(null)"],
+    ["1", "1", "PENDING", "gpu", "slurm_dl_4", "dl"],
+    ["3", "3", "RUNNING", "gpu", "slurm_dl_4", "dl"],
+    ["2", "2_[0-2]", "PENDING", "gpu,debug", "(null)", "dl"],
+    ["4", "4", "RUNNING", "cpu", "(null)", "dl"],
+    ["5", "5", "COMPLETED", "gpu", "(null)", "dl"],
 ]
 
 

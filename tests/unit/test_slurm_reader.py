@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from slurm_dl.backends.slurm.claims import ClaimReader
-from slurm_dl.backends.slurm.cluster import SlurmCluster
 from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.holdings import Holdings
+from slurm_dl.backends.slurm.holdings import Holdings, splits_in
 from slurm_dl.backends.slurm.job_table import JobTable
+from slurm_dl.backends.slurm.queue import CliQueue
 from slurm_dl.backends.slurm.read_jobs import _CHUNK, JOB_FIELDS, JobReader
 from slurm_dl.backends.slurm.read_nodes import (
     NODE_FIELDS,
@@ -405,7 +405,7 @@ def test_uneven_split_is_learnt_once() -> None:
 
     assert holdings.unknown(table) == [1]
     assert split(holdings, table) == [2, 2, 2]
-    holdings.learn(detail(2, 3, 1), table, [1])
+    holdings.learn(splits_in(detail(2, 3, 1)), table, [1])
     assert split(holdings, table) == [2, 3, 1]
     assert holdings.unknown(table) == []
     assert split(holdings, table) == [2, 3, 1]
@@ -429,7 +429,7 @@ def test_split_that_does_not_add_up_is_not_believed(text: str) -> None:
     table = read(job(2) | UNEVEN)
     holdings = Holdings()
 
-    holdings.learn(text, table, [0])
+    holdings.learn(splits_in(text), table, [0])
 
     assert split(holdings, table) == [2, 2]
     assert holdings.unknown(table) == []
@@ -452,14 +452,14 @@ class Details(Slurm):
 def test_splits_cost_one_call_a_poll(starting: tuple[int, ...], calls: int) -> None:
     """A few jobs are asked for one by one in successive polls, many in one dump."""
     slurm = Details()
-    cluster = SlurmCluster(slurm, max_grace_s=600)
+    queue, holdings = CliQueue(slurm), Holdings()
     table = read(*(job(job_id) | UNEVEN for job_id in starting))
 
     for poll in range(1, calls + 2):
-        cluster._learn_splits(table)
+        queue.learn_splits(holdings, table)
         assert len(slurm.asked) == min(poll, calls)
 
-    assert split(cluster._holdings, table) == [3, 1] * len(starting)
+    assert split(holdings, table) == [3, 1] * len(starting)
     assert all(call[0] == "scontrol" for call in slurm.asked)
 
 

@@ -10,6 +10,7 @@ import click
 from slurm_dl.apps import commandline
 from slurm_dl.apps.sim.compare import compare_command, sweep_cell_command
 from slurm_dl.apps.sim.generate import generate_command
+from slurm_dl.apps.sim.history import history_command
 from slurm_dl.apps.sim.listing import policies_command, traces_command
 from slurm_dl.apps.sim.record import record_command
 from slurm_dl.apps.sim.replay import replay_command
@@ -35,6 +36,7 @@ dlsim.add_command(compare_command)
 dlsim.add_command(sweep_cell_command)
 dlsim.add_command(traces_command)
 dlsim.add_command(generate_command)
+dlsim.add_command(history_command)
 dlsim.add_command(policies_command)
 dlsim.add_command(record_command)
 dlsim.add_command(replay_command)

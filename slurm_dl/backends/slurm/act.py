@@ -9,14 +9,15 @@ from __future__ import annotations
 import math
 import pwd
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+from slurm_dl.backends.slurm.arrays import doubtful_in, whole_labels
 from slurm_dl.backends.slurm.command import Slurm, printable
 from slurm_dl.backends.slurm.read_jobs import queue_arguments
 from slurm_dl.backends.slurm.read_nodes import ReservationSeen, read_reservations
-from slurm_dl.backends.slurm.records import new_nonce, split_records
+from slurm_dl.backends.slurm.records import job_records, new_nonce
 from slurm_dl.backends.slurm.words import address, epoch_s, job_state
 from slurm_dl.model.contract import SIGNALS, SignalTarget
 from slurm_dl.model.errors import ClusterError
@@ -80,9 +81,17 @@ class JobNow:
 class Actor:
     """Applies the actions that reach the cluster."""
 
-    def __init__(self, slurm: Slurm) -> None:
-        """Act through *slurm*."""
+    def __init__(
+        self, slurm: Slurm, set_site_factor: Callable[[JobId, int], bool] = lambda *_: False
+    ) -> None:
+        """Act through *slurm*.
+
+        Args:
+            set_site_factor: A cheaper way for the SiteFactor of a job by itself; False where it
+                is none for this value.
+        """
         self._slurm = slurm
+        self._cheaper = set_site_factor
         self._label: Mapping[JobId, str] = {}
         self._no_preemption = "the queue has not been read yet"
 
@@ -125,7 +134,10 @@ class Actor:
         if abs(action.value) > _MOST_SITE_FACTOR:
             msg = f"SiteFactor {action.value} of job {action.job_id} is out of Slurm's range"
             raise ClusterError(msg)
-        self._update(action.job_id, f"SiteFactor={action.value}")
+        # Only of a record by itself is the number its whole name; see `address`.
+        by_itself = self._label.get(action.job_id) == str(action.job_id)
+        if not (by_itself and self._cheaper(action.job_id, action.value)):
+            self._update(action.job_id, f"SiteFactor={action.value}")
 
     def _update(self, job_id: JobId, setting: str) -> None:
         label = self._label.get(job_id)
@@ -229,14 +241,15 @@ def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:
         # An id that Slurm has forgotten is an error too. A controller that answers is not down.
         slurm.run("scontrol", "ping")
         return None
-    for raw_id, label, state, start, restarts, requeue, reservation in split_records(
-        text, nonce, len(_NOW_FIELDS)
-    )[0]:
+    records, _ = job_records(text, nonce, len(_NOW_FIELDS))
+    labels = {JobId(int(raw_id)): label for raw_id, label, *_ in records if raw_id.isdecimal()}
+    for raw_id, _, state, start, restarts, requeue, reservation in records:
         # An array's id is also the id of one of its records: only that one is meant.
         if raw_id == str(job_id):
+            whole = labels | whole_labels(slurm, labels, doubtful_in({job_id: labels[job_id]}))
             try:
                 return JobNow(
-                    address=address(label),
+                    address=address(whole[job_id]),
                     state=job_state(state),
                     run=Run(job_id=job_id, start_s=epoch_s(start), restarts=int(restarts)),
                     requeueable=requeue == "1",

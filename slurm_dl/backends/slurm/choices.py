@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from typing import Protocol
 
 import numpy as np
 
@@ -19,10 +20,22 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState
 
 EXCLUDED_ARGUMENTS = (
-    *("--noheader", "--all", "--local", "--array-unique", "--states=PENDING"),
+    *("--noheader", "--all", "--local", "--array", "--states=PENDING"),
     "--format=%A %x",
 )
 """Arguments for squeue that list the ``--exclude`` of each pending record."""
+
+
+class Exclusions(Protocol):
+    """The ``--exclude`` of pending jobs, as far as it is known."""
+
+    @property
+    def nodes(self) -> Mapping[JobId, str]:
+        """Node list by job id, of the pending jobs that exclude any."""
+
+    @property
+    def unknown(self) -> Collection[JobId]:
+        """Pending jobs of which it is not known."""
 
 
 class Excluded:
@@ -106,7 +119,7 @@ class NodeChoices:
         self._masks: dict[tuple[str, Wish], Bool] = {}
         self._no_node = _read_only(np.zeros(len(site.nodes), np.bool_))
 
-    def of(self, table: JobTable, excluded: Excluded) -> dict[JobId, Bool]:
+    def of(self, table: JobTable, excluded: Exclusions) -> dict[JobId, Bool]:
         """The nodes each restricted pending job may use; see `Observed.choices`."""
         without = excluded.nodes
         wishes: Mapping[JobId, Wish] = table.restricted

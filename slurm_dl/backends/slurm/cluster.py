@@ -1,10 +1,12 @@
-"""A real Slurm as the engine's cluster: `observe` and `apply`, through the command-line tools.
+"""A real Slurm as the engine's cluster: `observe` and `apply`.
 
-What it costs slurmctld in RPCs (measured on 22.05.8 with sdiag): an `observe` is one squeue, two
-RPCs; two more in a poll that finds new pending jobs, and in the one after a `refresh_nodes`; one
-more while reservations are watched; one more in a poll in which jobs have started that asked for
-GPUs in all on several nodes. `refresh_nodes` is three, the first time five; it is not part of a
-poll.
+The queue is read by what is passed in (see `queue`); all else goes through the command-line tools.
+
+What it costs slurmctld in RPCs where squeue reads it (measured on 22.05.8 with sdiag): an `observe`
+is one squeue, two RPCs; two more in a poll that finds new pending jobs, and in the one after a
+`refresh_nodes`; one more while reservations are watched; one more in a poll in which jobs have
+started that asked for GPUs in all on several nodes. `refresh_nodes` is three, the first time five;
+it is not part of a poll.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ import time
 from collections.abc import Callable, Collection
 
 from slurm_dl.backends.slurm.act import Actor
-from slurm_dl.backends.slurm.choices import Excluded, NodeChoices
+from slurm_dl.backends.slurm.choices import NodeChoices
 from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.holdings import Holdings
-from slurm_dl.backends.slurm.job_table import JobTable
-from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, JobReader, queue_arguments
+from slurm_dl.backends.slurm.queue import Choice, CliQueue, Queue
+from slurm_dl.backends.slurm.read_jobs import JobReader
 from slurm_dl.backends.slurm.read_nodes import (
     ReservationSeen,
     Site,
@@ -38,8 +40,6 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import ClusterAction
 from slurm_dl.model.snapshot import Observed, Reservation
 
-_MOST_ASKED_SINGLY = 2
-
 
 class SlurmCluster:
     """One Slurm cluster.
@@ -56,6 +56,7 @@ class SlurmCluster:
         max_grace_s: float,
         models: Collection[str] | None = None,
         clock: Callable[[], float] = time.time,
+        queue: Queue | None = None,
     ) -> None:
         """Bind to a cluster; nothing is read yet.
 
@@ -63,14 +64,15 @@ class SlurmCluster:
             max_grace_s: Longest grace a job may claim, seconds.
             models: Names of the model profiles there are; None takes any well-formed name.
             clock: Epoch seconds, by the clock that Slurm's times are compared with.
+            queue: What reads the queue; None is squeue.
         """
         self.watch_reservations = False
         self._slurm = slurm
         self._clock = clock
         self._reader = JobReader(ClaimReader(max_grace_s=max_grace_s, models=models))
         self._holdings = Holdings()
-        self._excluded = Excluded(slurm)
-        self._actor = Actor(slurm)
+        self._queue: Queue = CliQueue(slurm) if queue is None else queue
+        self._actor = Actor(slurm, set_site_factor=self._queue.set_site_factor)
         self._config: SiteConfig | None = None
         self._topology: tuple[frozenset[str], str] | None = None
         self._site: Site | None = None
@@ -110,13 +112,10 @@ class SlurmCluster:
             site, reservations = self._read_site()
         # Slurm tells whole seconds. Counting in them too, no run is ever counted beyond its end.
         now_s = float(math.floor(self._clock()))
-        nonce = new_nonce()
-        text = self._slurm.run("squeue", *queue_arguments(JOB_FIELDS, nonce))
-        table = self._reader.read(text, nonce, site, now_s=now_s)
+        table, excluded = self._queue.read(self._reader, site, now_s=now_s)
         if reservations is None:
             reservations = self._read_reservations() if self.watch_reservations else ()
-        self._learn_splits(table)
-        self._excluded.learn(table)
+        self._queue.learn_splits(self._holdings, table)
         choices = self._choices
         if choices is None:
             choices = self._choices = NodeChoices(site)
@@ -133,7 +132,7 @@ class SlurmCluster:
             node_in=site.node_in,
             claims=table.claims,
             also_in=table.also_in,
-            choices=choices.of(table, self._excluded),
+            choices=choices.of(table, excluded),
             texts=table.texts,
             reserved=table.reserved,
             reservations=tuple(
@@ -158,6 +157,15 @@ class SlurmCluster:
         """
         return site_factors(self._slurm)
 
+    @property
+    def reader(self) -> Choice | None:
+        """What reads the queue, and why; None before that is decided."""
+        return self._queue.choice
+
+    def close(self) -> None:
+        """End what runs for the reading; it may be read again."""
+        self._queue.close()
+
     def _read_site(self) -> tuple[Site, tuple[ReservationSeen, ...]]:
         if self._config is None:
             self._config = read_config(self._slurm.run("scontrol", "show", "config"))
@@ -177,25 +185,8 @@ class SlurmCluster:
         )
         self._site = site
         self._choices = None
-        self._excluded.forget()
+        self._queue.forget()
         return site, reservations
 
     def _read_reservations(self) -> tuple[ReservationSeen, ...]:
         return read_reservations(self._slurm.run("scontrol", "show", "reservation", "--oneliner"))
-
-    def _learn_splits(self, table: JobTable) -> None:
-        rows = self._holdings.unknown(table)
-        if not rows:
-            return
-        # The few that start between two polls are asked for one at a time, all of them (after
-        # our start) in one dump.
-        which: tuple[str, ...] = ()
-        if len(rows) <= _MOST_ASKED_SINGLY:
-            rows = rows[:1]
-            which = (str(table.job_id[rows[0]]),)
-        try:
-            detail = self._slurm.run("scontrol", "show", "job", "--details", "--oneliner", *which)
-        except ClusterError:
-            # It may just have ended. Until it is known the job counts as spread evenly.
-            return
-        self._holdings.learn(detail, table, rows)

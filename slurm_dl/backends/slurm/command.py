@@ -6,6 +6,7 @@ tool path resolved once, an environment of our own making, a deadline, and a cou
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shutil
@@ -16,6 +17,9 @@ from pathlib import Path
 from slurm_dl.model.errors import ClusterError, ConfigError
 
 TOOLS = ("squeue", "sinfo", "scontrol", "scancel", "sprio")
+OPTIONAL_TOOLS = ("sacct", "sacctmgr")
+"""Tools that only some sites have; what is asked of them can be done without."""
+
 _LONGEST_WORDS = 300
 
 # C0 and C1 controls move a terminal's cursor; bidi marks and line separators forge lines.
@@ -51,7 +55,7 @@ class Slurm:
             timeout_s: Longest wait for one command, seconds; above 0.
 
         Raises:
-            ConfigError: A tool is missing.
+            ConfigError: A tool other than the optional ones is missing.
         """
         if not timeout_s > 0:
             msg = f"timeout_s must be above 0 (got {timeout_s})"
@@ -60,6 +64,7 @@ class Slurm:
         self._timeout_s = timeout_s
         path = os.environ.get("PATH", os.defpath) if bin_dir is None else str(bin_dir)
         self._tools = {tool: _resolve(tool, path) for tool in TOOLS}
+        self._tools |= {tool: found for tool in OPTIONAL_TOOLS if (found := _find(tool, path))}
         # Nothing is inherited: SQUEUE_FORMAT, SLURM_CLUSTERS, SCONTROL_ALL and their like change
         # what the tools print. A bit-string length of 0 prints array specs in full.
         self._env = {
@@ -72,16 +77,37 @@ class Slurm:
         if slurm_conf is not None:
             self._env["SLURM_CONF"] = str(slurm_conf.absolute())
 
-    def run(self, tool: str, *args: str) -> str:
+    @property
+    def slurm_conf(self) -> str:
+        """Path of slurm.conf; empty where Slurm's built-in place is used."""
+        return self._env.get("SLURM_CONF", "")
+
+    @property
+    def timeout_s(self) -> float:
+        """Longest wait for one command, seconds."""
+        return self._timeout_s
+
+    def has(self, tool: str) -> bool:
+        """Whether *tool* is installed."""
+        return tool in self._tools
+
+    def run(self, tool: str, *args: str, within_s: float = math.inf) -> str:
         """Standard output of one command.
 
         Undecodable bytes come back as U+FFFD: names and comments may hold any bytes.
 
+        Args:
+            within_s: Wait no longer than this, seconds, if that is less than usual.
+
         Raises:
-            ClusterError: It failed, was silent for too long or could not be started.
+            ClusterError: It failed, was silent for too long, is not there or could not be started.
         """
-        self.calls[tool] += 1
         words = printable(" ".join([tool, *args[:2]]))[:80]
+        if not self.has(tool):
+            msg = f"{tool} is not installed"
+            raise ClusterError(msg)
+        self.calls[tool] += 1
+        timeout_s = min(self._timeout_s, within_s)
         try:
             done = subprocess.run(
                 [self._tools[tool], *args],
@@ -89,31 +115,39 @@ class Slurm:
                 capture_output=True,
                 env=self._env,
                 cwd="/",
-                timeout=self._timeout_s,
+                timeout=timeout_s,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            msg = f"{words}: no answer in {self._timeout_s:g} s; is slurmctld overloaded or down?"
+            asked = "slurmdbd" if tool in OPTIONAL_TOOLS else "slurmctld"
+            msg = f"{words}: no answer in {round(timeout_s, 1):g} s; is {asked} overloaded or down?"
             raise ClusterError(msg) from None
         except (OSError, ValueError) as err:
             msg = f"{words}: cannot be run: {printable(str(err))}"
             raise ClusterError(msg) from None
         if done.returncode != 0:
-            said = _last_line(done.stderr) or _last_line(done.stdout) or "no message"
+            said = last_line(done.stderr) or last_line(done.stdout) or "no message"
             msg = f"{words} failed (exit {done.returncode}): {said}"
             raise ClusterError(msg)
         return done.stdout.decode("utf-8", errors="replace")
 
 
-def _resolve(tool: str, path: str) -> str:
+def _find(tool: str, path: str) -> str:
+    """Where *tool* is; empty if it is not there."""
     found = shutil.which(tool, path=path)
-    if found is None or not Path(found).is_absolute():
+    return found if found is not None and Path(found).is_absolute() else ""
+
+
+def _resolve(tool: str, path: str) -> str:
+    found = _find(tool, path)
+    if not found:
         msg = f"{tool} not found in {path}; install Slurm's client tools or say where they are"
         raise ConfigError(msg)
     return found
 
 
-def _last_line(raw: bytes) -> str:
+def last_line(raw: bytes) -> str:
+    """The last of what a program said, safe to print; empty if it said nothing."""
     lines = [line.strip() for line in raw.decode("utf-8", errors="replace").split("\n")]
     said = [line for line in lines if line]
     return printable(said[-1])[:_LONGEST_WORDS] if said else ""

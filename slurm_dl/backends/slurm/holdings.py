@@ -1,9 +1,9 @@
 """Who holds how many GPUs on which node.
 
-squeue names a job's nodes and its GPUs in all. A job that asked by the node holds the same
-number on each; one that asked in all (``-G 6``) may hold 4 and 2, and only ``scontrol show job
--d`` says so. That text is not safe from forgery (names and comments are printed raw into it), so
-it is believed only where it adds up with what squeue said of the same job.
+The queue names a job's nodes and its GPUs in all. A job that asked by the node holds the same
+number on each; one that asked in all (``-G 6``) may hold 4 and 2, and only its details say so.
+``scontrol show job -d`` is not safe from forgery (names and comments are printed raw into it), so
+they are believed only where they add up with what the queue said of the same job.
 """
 
 from __future__ import annotations
@@ -47,12 +47,11 @@ class Holdings:
             and _key(table, row) not in self._splits
         ]
 
-    def learn(self, detail: str, table: JobTable, rows: Sequence[int]) -> None:
-        """Take the splits of *rows* from ``scontrol show job -d -o``.
+    def learn(self, told: Mapping[int, Split | None], table: JobTable, rows: Sequence[int]) -> None:
+        """Take the splits of *rows* out of what was *told*, by job id.
 
-        A job whose text does not add up is split evenly and not asked about again.
+        A job whose split does not add up is split evenly and not asked about again.
         """
-        told = _splits(detail)
         for row in rows:
             split = told.get(table.job_id[row])
             adds_up = (
@@ -112,11 +111,11 @@ def _key(table: JobTable, row: int) -> RunKey:
     return table.job_id[row], table.start_s[row]
 
 
-def _splits(detail: str) -> dict[int, dict[str, float] | None]:
-    """GPUs by node of each job in *detail*; None for an id that appears twice."""
+def splits_in(detail: str) -> dict[int, Split | None]:
+    """GPUs by node of each job in ``scontrol show job -d -o``; None for an id told twice."""
     starts = [(int(m[1]), m.start()) for m in _JOB.finditer(detail)]
     ends = [start for _, start in starts[1:]] + [len(detail)]
-    found: dict[int, dict[str, float] | None] = {}
+    found: dict[int, Split | None] = {}
     for (job_id, start), end in zip(starts, ends, strict=False):
         if job_id in found:
             found[job_id] = None

@@ -1,4 +1,4 @@
-"""The queue: squeue's text into columns.
+"""The queue: squeue's words into columns.
 
 A hot path: 20,000 queued jobs at every poll, 100,000 at worst. The text is turned into columns
 of length n_jobs directly; no object is made per job except the words that people read. Values
@@ -9,7 +9,7 @@ A record with a field that is not of its type is left out and counted, never gue
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from slurm_dl.backends.slurm.claims import CLAIM_KEY, ClaimReader
@@ -18,11 +18,13 @@ from slurm_dl.backends.slurm.job_table import JobTable
 from slurm_dl.backends.slurm.read_nodes import NO_WORDS, Site
 from slurm_dl.backends.slurm.records import (
     none_readable,
+    one_per_job,
     output_format,
     raw_records,
     split_fields,
 )
 from slurm_dl.backends.slurm.tres import Request, job_request
+from slurm_dl.backends.slurm.versions import Release
 from slurm_dl.backends.slurm.words import epoch_s, held, job_state, limit_s, tasks_in
 from slurm_dl.model.contract import NO_CLAIM
 from slurm_dl.model.handover import RESERVATION_PREFIX
@@ -68,7 +70,7 @@ JOB_FIELDS = (
     "Name",
     "Comment",
 )
-"""Fields asked of squeue, in this order."""
+"""What is read of each job, in this order; `job_fields` says how to ask for it."""
 
 _WHOLES = ("JobID", "UserID", "RestartCnt", "PriorityLong")
 _COUNTS = ("NumNodes", "NumTasks", "NumCPUs")
@@ -86,6 +88,10 @@ _REQUEST_FIELDS = (
 
 # "NO" is --exclusive; the others keep the nodes from other users, groups or switches' jobs.
 _EXCLUSIVE = frozenset({"NO", "USER", "MCS", "TOPO"})
+# From 26.05 on Exclusive says so alone, and OverSubscribe is NO for nearly every job (Slurm's
+# change log of 26.05.0rc1; measured on 26.05.5).
+_HAS_EXCLUSIVE = Release(26, 5)
+_OLDER_WORDS = {"NODE": "NO", "NO": "OK"}
 
 # Records split into fields at a time: 100,000 at once would be 3 million strings.
 _CHUNK = 4_000
@@ -113,13 +119,20 @@ class _Memo(dict[str, _V], Generic[_V]):
             self.clear()
 
 
+def job_fields(release: Release) -> tuple[str, ...]:
+    """`JOB_FIELDS` as squeue of *release* is to be asked for them."""
+    if release < _HAS_EXCLUSIVE:
+        return JOB_FIELDS
+    return tuple("Exclusive" if name == "OverSubscribe" else name for name in JOB_FIELDS)
+
+
 def queue_arguments(fields: Sequence[str], nonce: str) -> tuple[str, ...]:
     """Arguments for squeue that list every job it knows as *fields* separated by *nonce*."""
     return (
-        # --array-unique: without it squeue folds the pending records of an array into one, and
-        # a requeued array task is not listed at all (measured on 22.05.8). --noconvert: 1024
-        # nodes are not 1K.
-        *("--noheader", "--all", "--local", "--noconvert", "--array-unique", "--states=all"),
+        # --array: without it squeue folds the pending records of an array into one, and a
+        # requeued array task is not listed at all (measured on 22.05.8, 24.11.5 and 26.05.5; the
+        # first alone knows --array-unique). --noconvert: 1024 nodes are not 1K.
+        *("--noheader", "--all", "--local", "--noconvert", "--array", "--states=all"),
         f"--Format={output_format(fields, nonce)}",
     )
 
@@ -147,23 +160,52 @@ class JobReader:
         Raises:
             ClusterError: The output is cut short, or nothing in it can be read.
         """
+        raw, left_out = one_per_job(raw_records(text, nonce), nonce)
+        parts = (
+            split_fields(raw[first : first + _CHUNK], nonce, len(JOB_FIELDS))
+            for first in range(0, len(raw), _CHUNK)
+        )
+        if site.config.release >= _HAS_EXCLUSIVE:
+            parts = (_in_older_words(records) for records in parts)
+        return self._read(parts, len(raw) + left_out, site, now_s)
+
+    def read_columns(
+        self, columns: Mapping[str, Sequence[str]], site: Site, *, now_s: float
+    ) -> JobTable:
+        """The jobs of *columns*, in squeue's words under the names of `JOB_FIELDS`.
+
+        Args:
+            columns: All of one length, job ids without repeats; see `read`.
+
+        Raises:
+            ClusterError: Nothing in them can be read.
+            ValueError: A column is missing, or they are not of one length.
+        """
+        if missing := [name for name in JOB_FIELDS if name not in columns]:
+            msg = f"there is no column {', '.join(missing)}"
+            raise ValueError(msg)
+        records = list(zip(*(columns[name] for name in JOB_FIELDS), strict=True))
+        parts = (records[first : first + _CHUNK] for first in range(0, len(records), _CHUNK))
+        return self._read(parts, len(records), site, now_s)
+
+    def _read(
+        self, parts: Iterable[Sequence[Sequence[str]]], n_records: int, site: Site, now_s: float
+    ) -> JobTable:
         self._forget()
         self._now_s = now_s
-        raw = _without_repeats(raw_records(text, nonce), nonce)
         table = self._table((), site)
-        for first in range(0, len(raw), _CHUNK):
-            records = split_fields(raw[first : first + _CHUNK], nonce, len(JOB_FIELDS))
+        for records in parts:
             try:
                 part = self._table(records, site)
             except ValueError:
                 part = self._table([r for r in records if self._is_readable(r)], site)
             table.extend(part)
-        table.unreadable = text.count(f"{nonce}r\n") - len(table.job_id)
-        if raw and not table.job_id:
-            raise none_readable(len(raw))
+        table.unreadable = n_records - len(table.job_id)
+        if n_records and not table.job_id:
+            raise none_readable(n_records)
         return table
 
-    def _is_readable(self, record: list[str]) -> bool:
+    def _is_readable(self, record: Sequence[str]) -> bool:
         raw = dict(zip(JOB_FIELDS, record, strict=True))
         try:
             _ = self._states[raw["State"]], self._tasks[raw["JobArrayID"]]
@@ -344,13 +386,12 @@ class JobReader:
         self._claims.forget()
 
 
-def _without_repeats(raw: list[str], nonce: str) -> list[str]:
-    """*raw* without records whose job id has been before: no row may stand for two."""
-    seen = dict.fromkeys(record.partition(f"{nonce}f")[0] for record in raw)
-    if len(seen) == len(raw):
-        return raw
-    first = {record.partition(f"{nonce}f")[0]: record for record in reversed(raw)}
-    return [first[job_id] for job_id in seen]
+def _in_older_words(records: list[list[str]]) -> list[list[str]]:
+    """*records*, with what is said of Exclusive in the words that OverSubscribe had for it."""
+    at = JOB_FIELDS.index("OverSubscribe")
+    for record in records:
+        record[at] = _OLDER_WORDS.get(record[at], record[at])
+    return records
 
 
 def _rows_of(partitions: str, rows: Mapping[str, int]) -> tuple[int, ...]:

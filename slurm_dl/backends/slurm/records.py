@@ -11,6 +11,7 @@ import secrets
 import string
 from collections.abc import Sequence
 
+from slurm_dl.backends.slurm.words import tasks_as_one
 from slurm_dl.model.errors import ClusterError
 
 _NONCE_CHARS = string.ascii_lowercase + string.digits
@@ -42,6 +43,38 @@ def raw_records(text: str, nonce: str) -> list[str]:
     return raw
 
 
+def one_per_job(raw: list[str], nonce: str) -> tuple[list[str], int]:
+    """The *raw* job records with one for each job id, and how many were left out for that.
+
+    The pending tasks of an array share an id and all else; their records, which differ in the
+    label alone, become one. No row may stand for two: of others with one id the first is kept.
+
+    Args:
+        raw: Records that begin with JobID and JobArrayID.
+    """
+    separator = f"{nonce}f"
+    same: dict[str, list[str]] = {}
+    for record in raw:
+        same.setdefault(record.partition(separator)[0], []).append(record)
+    if len(same) == len(raw):
+        return raw, 0
+    whole, left_out = [], 0
+    for records in same.values():
+        merged = records[0] if len(records) == 1 else _merged(records, separator)
+        left_out += len(records) - 1 if merged is None else 0
+        whole.append(records[0] if merged is None else merged)
+    return whole, left_out
+
+
+def _merged(records: Sequence[str], separator: str) -> str | None:
+    """The records of tasks of one array as one; None if they are something else."""
+    job_id, _, rest = records[0].partition(separator)
+    _, _, same = rest.partition(separator)
+    labels = [r.removeprefix(job_id + separator).removesuffix(separator + same) for r in records]
+    label = tasks_as_one(labels)
+    return None if label is None else separator.join((job_id, label, same))
+
+
 def split_fields(raw: Sequence[str], nonce: str, width: int) -> list[list[str]]:
     """Those of the *raw* records that have exactly *width* fields."""
     separator = f"{nonce}f"
@@ -54,7 +87,21 @@ def split_records(text: str, nonce: str, width: int) -> tuple[list[list[str]], i
     Raises:
         ClusterError: The output stops in the middle of a record, or no record can be read.
     """
-    raw = raw_records(text, nonce)
+    return _all_split(raw_records(text, nonce), nonce, width)
+
+
+def job_records(text: str, nonce: str, width: int) -> tuple[list[list[str]], int]:
+    """The jobs of squeue's *text* and how many others cannot be read; see `one_per_job`.
+
+    Raises:
+        ClusterError: The output stops in the middle of a record, or no record can be read.
+    """
+    raw, left_out = one_per_job(raw_records(text, nonce), nonce)
+    records, unreadable = _all_split(raw, nonce, width)
+    return records, unreadable + left_out
+
+
+def _all_split(raw: Sequence[str], nonce: str, width: int) -> tuple[list[list[str]], int]:
     records = split_fields(raw, nonce, width)
     if raw and not records:
         raise none_readable(len(raw))

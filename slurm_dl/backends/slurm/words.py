@@ -7,6 +7,7 @@ reason nobody knows makes the job one that nothing is preempted for: never a gue
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from slurm_dl.model.jobs import Held, JobState
@@ -70,7 +71,13 @@ _HELD_PREFIX: tuple[tuple[str, Held], ...] = (
     ("Max", Held.LIMIT),
 )
 # The text of a job whose nodes are down, or set aside for a higher partition for this pass.
-_WAITS_FOR_NODES = "Nodes required for job are DOWN, DRAINED or reserved"
+_WAITS_FOR_NODES = (
+    "Nodes required for job are DOWN, DRAINED or reserved",
+    # Measured on 26.05.5: of a job that needs several nodes of one block while each has a busy one.
+    # Earlier releases say Resources (Slurm's change log of 26.05.0rc1).
+    "No suitable topology unit found",
+    "Insufficient resources in topology unit",
+)
 _MAINTENANCE = "ReqNodeNotAvail, Reserved for maintenance"
 
 _UNSET = frozenset({"", "N/A", "NONE", "Unknown", "None", "(null)"})
@@ -150,6 +157,60 @@ def tasks_in(label: str) -> int:
         msg = f"{label[:40]!r} stands for {tasks} tasks"
         raise ValueError(msg)
     return tasks
+
+
+def tasks_as_one(labels: Sequence[str]) -> str | None:
+    """One label for several different tasks of one array, ``6_[0-8:2]``; None if they are none."""
+    found = [_LABEL.fullmatch(label) for label in labels]
+    tasks = sorted({int(match[2]) for match in found if match and match[2]})
+    if len(tasks) < len(labels) or len({match[1] for match in found if match}) != 1:
+        return None
+    return f"{labels[0].partition('_')[0]}_[{_spec(tasks)}]"
+
+
+def one_spelling(label: str) -> str:
+    """*label* as `tasks_as_one` spells it, however Slurm does; ValueError if it is no job label.
+
+    ``6_[0,2,4%9]`` is ``6_[0-4:2]``, and ``6_[3]`` is ``6_3``.
+    """
+    found = _match_label(label)
+    if found[3] is None:
+        return label
+    tasks = tasks_of(label)
+    return f"{found[1]}_[{_spec(tasks)}]" if len(tasks) > 1 else f"{found[1]}_{tasks[0]}"
+
+
+def tasks_of(label: str) -> list[int]:
+    """The numbers of the tasks that *label* names, ascending; ValueError if it names none."""
+    found = _match_label(label)
+    tasks_in(label)
+    if found[2] is not None:
+        return [int(found[2])]
+    if found[3] is None:
+        msg = f"{label[:40]!r} names no task of an array"
+        raise ValueError(msg)
+    return sorted({task for tasks in _array_ranges(found[3]) for task in tasks})
+
+
+def _spec(tasks: Sequence[int]) -> str:
+    """Array spec of two or more *tasks*, which ascend."""
+    step = tasks[1] - tasks[0]
+    if tasks[-1] - tasks[0] == step * (len(tasks) - 1) and step > 1 < len(tasks) - 1:
+        return f"{tasks[0]}-{tasks[-1]}:{step}"
+    return ",".join(
+        f"{first}-{last}" if last > first else f"{first}" for first, last in _unbroken(tasks)
+    )
+
+
+def _unbroken(tasks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and last of each run of *tasks*, which ascend."""
+    first = last = tasks[0]
+    for task in tasks[1:]:
+        if task != last + 1:
+            yield first, last
+            first = task
+        last = task
+    yield first, last
 
 
 def address(label: str) -> str:

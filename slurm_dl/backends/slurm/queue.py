@@ -1,0 +1,125 @@
+"""What reads the queue: what any reader must give, and the one that uses Slurm's commands.
+
+Nodes, topology, reservations and the configuration are read by the commands in any case: seldom,
+and with what other bindings have no words for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from slurm_dl.backends.slurm.arrays import ArrayTasks
+from slurm_dl.backends.slurm.choices import Excluded, Exclusions
+from slurm_dl.backends.slurm.command import Slurm
+from slurm_dl.backends.slurm.holdings import Holdings, splits_in
+from slurm_dl.backends.slurm.job_table import JobTable
+from slurm_dl.backends.slurm.read_jobs import JobReader, job_fields, queue_arguments
+from slurm_dl.backends.slurm.read_nodes import Site
+from slurm_dl.backends.slurm.records import new_nonce
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.ids import JobId
+
+_MOST_ASKED_SINGLY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A reader of the queue by its name, and why it is this one, as one clause."""
+
+    reader: Literal["cli", "pyslurm"]
+    reason: str
+
+
+class Queue(Protocol):
+    """Reads the queue of one cluster again and again."""
+
+    @property
+    def choice(self) -> Choice | None:
+        """The reader in use; None before that is decided."""
+
+    def read(self, reader: JobReader, site: Site, *, now_s: float) -> tuple[JobTable, Exclusions]:
+        """All jobs, as *reader* understands them, and which nodes the pending ones exclude.
+
+        Args:
+            now_s: When the reading began, epoch seconds.
+
+        Raises:
+            ClusterError: They could not be read whole.
+        """
+
+    def learn_splits(self, holdings: Holdings, table: JobTable) -> None:
+        """Tell *holdings* the splits of *table* that it lacks; what cannot be told waits."""
+
+    def set_site_factor(self, job_id: JobId, value: int) -> bool:
+        """Set the SiteFactor of one job that is no array's and no gang's; False: not by this way.
+
+        Raises:
+            ClusterError: Slurm refused.
+        """
+
+    def forget(self) -> None:
+        """Ask anew about what owners may have changed while their jobs wait."""
+
+    def close(self) -> None:
+        """End what runs for it. It may be read again."""
+
+
+class CliQueue:
+    """The queue by squeue; every release has it."""
+
+    def __init__(self, slurm: Slurm, reason: str = "nothing else was asked for") -> None:
+        """Read through *slurm*, for some *reason*; nothing is read yet."""
+        self.choice = Choice("cli", reason)
+        self._slurm = slurm
+        self._excluded = Excluded(slurm)
+        self._arrays = ArrayTasks(slurm)
+
+    def read(self, reader: JobReader, site: Site, *, now_s: float) -> tuple[JobTable, Exclusions]:
+        """See `Queue.read`: one squeue, and another one where there are new pending jobs."""
+        table = self.table(reader, site, now_s=now_s)
+        self._excluded.learn(table)
+        return table, self._excluded
+
+    def table(self, reader: JobReader, site: Site, *, now_s: float) -> JobTable:
+        """The jobs alone.
+
+        Raises:
+            ClusterError: They could not be read whole.
+        """
+        nonce = new_nonce()
+        fields = job_fields(site.config.release)
+        text = self._slurm.run("squeue", *queue_arguments(fields, nonce))
+        table = reader.read(text, nonce, site, now_s=now_s)
+        self._arrays.complete(table)
+        return table
+
+    def learn_splits(self, holdings: Holdings, table: JobTable) -> None:
+        """See `Queue.learn_splits`."""
+        rows = holdings.unknown(table)
+        if not rows:
+            return
+        # The few that start between two polls are asked for one at a time, all of them (after
+        # our start) in one dump.
+        which: tuple[str, ...] = ()
+        if len(rows) <= _MOST_ASKED_SINGLY:
+            rows = rows[:1]
+            which = (str(table.job_id[rows[0]]),)
+        try:
+            detail = self._slurm.run("scontrol", "show", "job", "--details", "--oneliner", *which)
+        except ClusterError:
+            # It may just have ended. Until it is known the job counts as spread evenly.
+            return
+        holdings.learn(splits_in(detail), table, rows)
+
+    def set_site_factor(self, job_id: JobId, value: int) -> bool:  # noqa: ARG002 - of the protocol
+        """See `Queue.set_site_factor`: never; `Actor` has scontrol."""
+        return False
+
+    def forget(self) -> None:
+        """See `Queue.forget`."""
+        self._excluded.forget()
+        self._arrays.forget()
+
+    def close(self) -> None:
+        """See `Queue.close`: nothing runs."""

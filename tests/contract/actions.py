@@ -1,0 +1,354 @@
+"""What each action must do, and when it must be refused; the same on every cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from contract.described import described
+from contract.subject import CLAIM, Subject
+
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.handover import Run
+from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.plan import (
+    Attach,
+    ClusterAction,
+    Detach,
+    Requeue,
+    Reserve,
+    SetSiteFactor,
+    Signal,
+    Unseal,
+)
+from slurm_dl.model.snapshot import Observed
+
+HANDOVER: Final = HandoverId(1)
+OURS: Final = "slurm_dl_1"
+NOBODY: Final = JobId(999_999)
+WHY: Final = "the contract"
+ROOT: Final = (0,)
+
+
+def state_of(seen: Observed, job: JobId) -> str:
+    """Its state; empty if it is not there."""
+    row = seen.jobs.row_of().get(job)
+    return "" if row is None else described(seen, row)["state"]
+
+
+def told(subject: Subject, job: JobId) -> dict[str, Any]:
+    """All that is reported of *job* now."""
+    seen = subject.observe()
+    return described(seen, seen.jobs.row_of()[job])
+
+
+def until(subject: Subject, job: JobId, state: str) -> dict[str, Any]:
+    """Wait for *job* to be in *state*; all that is reported of it then."""
+    seen = subject.until(lambda s: state_of(s, job) == state, f"job {job} to be {state}")
+    return described(seen, seen.jobs.row_of()[job])
+
+
+def run_of(job: JobId, is_now: dict[str, Any]) -> Run:
+    """The run that *job* is in."""
+    return Run(job, is_now["start_s"], is_now["restarts"])
+
+
+def refused(subject: Subject, action: ClusterAction) -> None:
+    """Fail unless *action* is refused."""
+    try:
+        subject.apply(action)
+    except ClusterError:
+        return
+    msg = f"not refused: {action}"
+    raise AssertionError(msg)
+
+
+def factor(job: JobId, value: int) -> SetSiteFactor:
+    return SetSiteFactor(job_id=job, value=value, why=WHY)
+
+
+def reserve(*nodes: str, handover: HandoverId = HANDOVER) -> Reserve:
+    return Reserve(handover_id=handover, nodes=nodes, uids=ROOT, duration_s=600.0, why=WHY)
+
+
+def attach(job: JobId, handover: HandoverId = HANDOVER) -> Attach:
+    return Attach(handover_id=handover, job_id=job, why=WHY)
+
+
+def detach(job: JobId) -> Detach:
+    return Detach(job_id=job, why=WHY)
+
+
+def signal(run: Run) -> Signal:
+    return Signal(handover_id=HANDOVER, run=run, signal="USR1", target="batch", why=WHY)
+
+
+def requeue(run: Run) -> Requeue:
+    return Requeue(handover_id=HANDOVER, run=run, why=WHY)
+
+
+def fill(subject: Subject) -> JobId:
+    """A job that takes all there is."""
+    job = subject.submit("-N2", "--gpus-per-node=4", CLAIM)
+    until(subject, job, "RUNNING")
+    return job
+
+
+def site_factor_moves_the_priority(subject: Subject) -> None:
+    """Of running and of waiting jobs, at once, by as much as it changes; never to 0, held."""
+    runs = fill(subject)
+    waits = subject.submit("-N1", "--gpus-per-node=1")
+    subject.observe()
+    for job in (runs, waits):
+        subject.apply(factor(job, 1000))
+        low = told(subject, job)["priority"]
+        subject.apply(factor(job, 3000))
+        high = told(subject, job)["priority"]
+        assert high - low == 2000, (low, high)
+        subject.apply(factor(job, 0))
+        assert 0 < told(subject, job)["priority"] < low
+        subject.apply(factor(job, -1000))
+        assert told(subject, job)["priority"] >= 1
+
+
+def greater_site_factor_starts_first(subject: Subject) -> None:
+    """Of two jobs that cannot both run the later one starts, if its SiteFactor is greater."""
+    runs = fill(subject)
+    first, second = (subject.submit("-N2", "--gpus-per-node=4") for _ in range(2))
+    subject.observe()
+    subject.apply(factor(second, 5000))
+    subject.cancel(runs)
+
+    until(subject, second, "RUNNING")
+
+    assert told(subject, first)["state"] == "PENDING"
+
+
+def site_factor_outlives_a_requeue(subject: Subject) -> None:
+    """A job that comes back into the queue still has it."""
+    job = fill(subject)
+    plain = subject.submit("-N1", "--gpus-per-node=1")
+    subject.observe()
+    subject.apply(factor(job, 5000))
+    subject.apply(requeue(run_of(job, told(subject, job))))
+
+    assert until(subject, job, "PENDING")["priority"] - told(subject, plain)["priority"] > 4000
+
+
+def site_factor_of_no_job_is_refused(subject: Subject) -> None:
+    """One that never was, and one that has ended."""
+    ended = subject.submit("-N1", does="ends")
+    until(subject, ended, "COMPLETED")
+
+    refused(subject, factor(NOBODY, 1))
+    refused(subject, factor(ended, 1))
+
+
+def reservation_keeps_its_nodes_for_the_attached(subject: Subject) -> None:
+    """Others do not start there although there is room; who is attached does."""
+    subject.apply(reserve("n1"))
+    stranger = subject.submit("-N1", "-wn1", "--gpus-per-node=1")
+    beside = subject.submit("-N1", "-wn2", "--gpus-per-node=1")
+    until(subject, beside, "RUNNING")
+    mine = subject.submit("-N1", "-wn1", "--gpus-per-node=1", "-bnow+1hour")
+    subject.observe()
+    subject.apply(attach(mine))
+    assert told(subject, mine)["reserved"] == OURS
+    other = subject.submit("-N1", "-wn1", "--gpus-per-node=1", "-H")
+    subject.observe()
+    assert told(subject, other)["reserved"] is None
+
+    seen = subject.observe()
+
+    assert state_of(seen, stranger) == "PENDING"
+    kept = [(r.name, r.end_s > seen.now_s + 400) for r in seen.reservations]
+    assert kept == [(OURS, True)], kept
+
+
+def attached_job_starts_in_the_reservation(subject: Subject) -> None:
+    """As soon as there is room, past who waits for the same room."""
+    runs = fill(subject)
+    stranger = subject.submit("-N1", "-wn1", "--gpus-per-node=4")
+    mine = subject.submit("-N1", "-wn1", "--gpus-per-node=4")
+    subject.apply(reserve("n1"))
+    subject.observe()
+    subject.apply(attach(mine))
+    subject.cancel(runs)
+
+    now = until(subject, mine, "RUNNING")
+
+    assert now["split"] == {"n1": 4.0}
+    assert told(subject, stranger)["state"] == "PENDING"
+    subject.apply(detach(mine))
+    assert told(subject, mine)["reserved"] == OURS, "a running job keeps its reservation"
+
+
+def reserving_again_changes_nothing(subject: Subject) -> None:
+    """The same is there already; another of that name, overlapping or of no node is refused."""
+    subject.apply(reserve("n1"))
+    subject.apply(reserve("n1"))
+
+    refused(subject, reserve("n2"))
+    refused(subject, reserve("n1", "n2"))
+    refused(subject, reserve("n1", handover=HandoverId(2)))
+    refused(subject, reserve("n9", handover=HandoverId(3)))
+    subject.apply(reserve("n2", handover=HandoverId(4)))
+
+    names = sorted(r.name for r in subject.observe().reservations)
+    assert names == [OURS, "slurm_dl_4"], names
+
+
+def attaching_and_detaching(subject: Subject) -> None:
+    """A waiting job is given the reservation and loses it; what is not there is refused or done."""
+    fill(subject)
+    waits = subject.submit("-N1", "--gpus-per-node=1")
+    subject.apply(reserve("n1"))
+    subject.observe()
+
+    subject.apply(attach(waits))
+    assert told(subject, waits)["reserved"] == OURS
+    subject.apply(attach(waits))
+    subject.apply(detach(waits))
+    assert told(subject, waits)["reserved"] is None
+    subject.apply(detach(waits))
+    assert told(subject, waits)["state"] == "PENDING"
+
+    refused(subject, attach(waits, HandoverId(77)))
+    refused(subject, attach(NOBODY))
+    subject.apply(detach(NOBODY))
+    assert told(subject, waits)["reserved"] is None
+
+
+def unsealing(subject: Subject) -> None:
+    """The reservation goes, with a job in it too, which runs on; only ours, and twice is once."""
+    subject.apply(reserve("n1"))
+    mine = subject.submit("-N1", "-wn1", "--gpus-per-node=1", "-H")
+    inside = subject.submit("-N1", "-wn1", "--gpus-per-node=1")
+    stranger = subject.submit("-N1", "-wn1", "--gpus-per-node=1")
+    subject.observe()
+    subject.apply(attach(inside))
+    until(subject, inside, "RUNNING")
+    subject.apply(Unseal(name=OURS, handover_id=HANDOVER, why=WHY))
+
+    subject.until(lambda s: s.reservations == (), "the reservation to be gone")
+
+    assert told(subject, inside)["state"] == "RUNNING"
+    assert told(subject, mine)["state"] == "PENDING"
+    until(subject, stranger, "RUNNING")
+    subject.apply(Unseal(name=OURS, handover_id=HANDOVER, why=WHY))
+    refused(subject, Unseal(name="course", handover_id=None, why=WHY))
+
+
+def signalled_job_does_as_it_says(subject: Subject) -> None:
+    """One ends, one saves its work, says so for this run and goes on; nobody else notices."""
+    ends = subject.submit("-N1", "--gpus-per-node=1", CLAIM, does="finishes when told")
+    saves = subject.submit("-N1", "--gpus-per-node=1", CLAIM, does="saves when told")
+    other = subject.submit("-N1", "--gpus-per-node=1", CLAIM)
+    runs = {job: run_of(job, until(subject, job, "RUNNING")) for job in (ends, saves, other)}
+    assert told(subject, saves)["acked_run"] is None
+
+    subject.apply(signal(runs[ends]))
+    subject.apply(signal(runs[saves]))
+
+    until(subject, ends, "COMPLETED")
+    subject.until(lambda s: s.claim(saves).acked_run == 0, "the job to say that its work is saved")
+    for job in (saves, other):
+        assert run_of(job, until(subject, job, "RUNNING")) == runs[job]
+
+
+def signal_to_another_run_is_refused(subject: Subject) -> None:
+    """To what is not that run any more, waits, has ended, is nobody's or may not come back."""
+    job = subject.submit("-N1", "--gpus-per-node=1", CLAIM, does="finishes when told")
+    once = subject.submit(
+        "-N1", "--gpus-per-node=1", "--no-requeue", CLAIM, does="finishes when told"
+    )
+    waits = subject.submit("-N1", "-H", CLAIM)
+    gone = subject.submit("-N1", CLAIM, does="ends")
+    ran = until(subject, gone, "COMPLETED")
+    run = run_of(job, until(subject, job, "RUNNING"))
+    run_once = run_of(once, until(subject, once, "RUNNING"))
+    wrong = (
+        *(Run(job, run.start_s + 1, 0), Run(job, run.start_s, 1), run_once),
+        *(Run(waits, 0.0, 0), run_of(gone, ran), Run(NOBODY, run.start_s, 0)),
+    )
+
+    for run in wrong:
+        refused(subject, signal(run))
+
+    assert [told(subject, j)["state"] for j in (job, once)] == ["RUNNING", "RUNNING"]
+
+
+def requeued_job_waits_and_runs_again(subject: Subject) -> None:
+    """It waits out its interval, one restart later, without its nodes; then it has a new run."""
+    job = subject.submit("-N1", "-wn1", "--gpus-per-node=4", CLAIM)
+    before = until(subject, job, "RUNNING")
+    subject.apply(requeue(run_of(job, before)))
+
+    waits = until(subject, job, "PENDING")
+
+    assert (waits["held"], waits["restarts"], waits["split"]) == ("BEGIN_TIME", 1, {}), waits
+    assert (waits["start_s"], waits["end_s"]) == (0, 0), waits
+    assert waits["gpus"] == 4
+    assert waits["contract"] == before["contract"]
+    assert waits["submit_s"] >= before["submit_s"]
+    subject.apply(requeue(run_of(job, before)))
+    assert told(subject, job)["restarts"] == 1
+    again = until(subject, job, "RUNNING")
+    assert again["restarts"] == 1
+    assert again["start_s"] > before["start_s"]
+    assert again["split"] == {"n1": 4.0}
+    refused(subject, requeue(run_of(job, before)))
+    assert told(subject, job)["restarts"] == 1
+
+
+def requeue_of_another_run_is_refused(subject: Subject) -> None:
+    """Of what has ended, is nobody's or may not come back; all stay as they are."""
+    once = subject.submit("-N1", "--gpus-per-node=1", "--no-requeue", CLAIM)
+    gone = subject.submit("-N1", CLAIM, does="ends")
+    ran = until(subject, gone, "COMPLETED")
+    run = run_of(once, until(subject, once, "RUNNING"))
+
+    refused(subject, requeue(run))
+    refused(subject, requeue(run_of(gone, ran)))
+    refused(subject, requeue(Run(NOBODY, run.start_s, 0)))
+
+    assert run_of(once, until(subject, once, "RUNNING")) == run
+    assert told(subject, gone)["state"] == "COMPLETED"
+
+
+def cancelled_jobs_have_failed(subject: Subject) -> None:
+    """One that ran has a start and an end, one that waited has no start; both hold nothing."""
+    runs = subject.submit("-N1", "--gpus-per-node=1")
+    waits = subject.submit("-N1", "-H")
+    started = until(subject, runs, "RUNNING")["start_s"]
+    subject.cancel(runs)
+    subject.cancel(waits)
+
+    ended = until(subject, runs, "FAILED")
+
+    assert ended["start_s"] == started <= ended["end_s"], ended
+    assert ended["split"] == {}
+    never = until(subject, waits, "FAILED")
+    assert (never["start_s"], never["split"]) == (0, {}), never
+
+
+ACTIONS: Final[dict[str, Callable[[Subject], None]]] = {
+    check.__name__: check
+    for check in (
+        site_factor_moves_the_priority,
+        greater_site_factor_starts_first,
+        site_factor_outlives_a_requeue,
+        site_factor_of_no_job_is_refused,
+        reservation_keeps_its_nodes_for_the_attached,
+        attached_job_starts_in_the_reservation,
+        reserving_again_changes_nothing,
+        attaching_and_detaching,
+        unsealing,
+        signalled_job_does_as_it_says,
+        signal_to_another_run_is_refused,
+        requeued_job_waits_and_runs_again,
+        requeue_of_another_run_is_refused,
+        cancelled_jobs_have_failed,
+    )
+}
+"""By name; each wants an empty cluster of `contract.subject.SMALL`."""

@@ -1,0 +1,442 @@
+"""A varied queue: what is submitted, in sbatch's words, and what any backend must report of it.
+
+All of it stands in one cluster at the same time: six nodes of four GPUs, see `CLUSTER`. The same
+list is what `tests/data/record.py` records of a release, what a live Slurm is held to through each
+of its readers, and, as far as it can, the cluster in memory.
+
+A record's expectation names fields of `contract.described`; what is not named is not compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from slurm_dl.sandbox import PartitionSpec, SandboxSpec
+from slurm_dl.sandbox.spec import NodeGroup
+
+Record = dict[str, Any]
+
+SHARDS_PER_GPU: Final = 4
+CLUSTER: Final = SandboxSpec(
+    groups=(NodeGroup(nodes=6, gpus=4, shards=4 * SHARDS_PER_GPU),),
+    # Requeued jobs stay held, and what ignores SIGTERM stays COMPLETING, until all is looked at.
+    cred_expire_s=600,
+    kill_wait_s=600,
+    partitions=(
+        PartitionSpec("gpu"),
+        PartitionSpec("debug", nodes="n[1-2]", options=("MaxTime=60",)),
+    ),
+)
+
+SLEEP: Final = "#!/bin/sh\nsleep 3600\n"
+STUBBORN: Final = (
+    '#!/bin/sh\ntrap "" TERM\nuntil [ -e "$SLURM_SUBMIT_DIR/stop" ]; do sleep 0.5; done\n'
+)
+"""Ignores SIGTERM until a file of that name lies where it was submitted from."""
+
+RUNNING, PENDING = "RUNNING", "PENDING"
+FAKE: Final = "77777{0}f77777{0}fRUNNING{0}r\n99999|99999|RUNNING|".format("xrecorded9")
+"""A record forged with the separators of another call, and one with bars."""
+
+_NO_ARRAYS: Final = "the cluster in memory has no arrays"
+_NO_TEXT: Final = "the cluster in memory takes no names and comments"
+_NO_FEATURES: Final = "the cluster in memory has no features"
+_ONE_PARTITION: Final = "the cluster in memory has one partition"
+_EVEN: Final = "the cluster in memory gives the same number of whole GPUs on each node"
+_SHARDS: Final = "the cluster in memory has no shards"
+_NO_QOS: Final = "the cluster in memory is not told the QOS by option"
+_NO_CPUS: Final = "the cluster in memory counts no CPUs"
+_AT_ONCE: Final = "runs in memory end at once"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """One submission.
+
+    Attributes:
+        options: Options of sbatch; ``{name}`` is the id of the case of that name.
+        records: What is expected of each of its records, by the end of the record's label.
+        script: What the job does; None leaves that to the options.
+        tool: ``sbatch``, or ``salloc`` for an allocation without a job script.
+        first: Commands before it is submitted.
+        then: Commands once it is as expected with *settled*; ``{id}`` is its id.
+        settled: Slurm's state that *then* waits for; empty for none.
+        since: The first release that knows its options.
+        not_in_memory: Why the cluster in memory cannot have it; empty if it can.
+    """
+
+    options: tuple[str, ...]
+    records: dict[str, Record]
+    script: str | None = SLEEP
+    tool: str = "sbatch"
+    first: tuple[tuple[str, ...], ...] = ()
+    then: tuple[tuple[str, ...], ...] = ()
+    settled: str = ""
+    since: tuple[int, int] = (22, 5)
+    not_in_memory: str = ""
+
+
+def _held(
+    *options: str,
+    because: str = "",
+    since: tuple[int, int] = (22, 5),
+    **record: Any,  # noqa: ANN401 - fields have different types
+) -> Case:
+    """A job that its owner holds: what it asks for is all there is to see."""
+    return Case(
+        options=("-H", *options),
+        records={"": {"state": PENDING, "held": "USER_OR_ADMIN"} | record},
+        since=since,
+        not_in_memory=because,
+    )
+
+
+_RESERVE: Final = ("scontrol", "create", "reservation", "Duration=60")
+_RESERVE_NOW: Final = (
+    *(*_RESERVE, "StartTime=now"),
+    "Flags=IGNORE_JOBS,FLEX,NO_HOLD_JOBS_AFTER",
+)
+_RESERVE_LATER: Final = (*_RESERVE, "StartTime=now+1hour", "Flags=IGNORE_JOBS")
+_CLAIM: Final = (
+    '{"theirs":1,"slurm_dl":{"v":1,"sig":"USR2","to":"full","grace_s":90,"by":"job",'
+    '"model":"resnet50","ack":0}}'
+)
+
+RUNS: Final[dict[str, Case]] = {
+    "by-node": Case(
+        options=("-N1", "-wn1", "--gpus-per-node=1", "-t2-03:04:00"),
+        records={
+            "": {"state": RUNNING, "gpus": 1, "gpu_type": None, "partition": "gpu"}
+            | {"limit_s": 183840, "requeueable": True, "exclusive": False, "held": "NO"}
+            | {"choices": None, "split": {"n1": 1}, "restarts": 0, "tasks": 1, "contract": None}
+        },
+    ),
+    "by-node-typed": Case(
+        options=("-N2", "-wn1,n3", "--gres=gpu:a100:1", "--no-requeue"),
+        records={
+            "": {"state": RUNNING, "gpus": 2, "gpu_type": "a100", "n_nodes": 2}
+            | {"requeueable": False, "split": {"n1": 1, "n3": 1}, "limit_s": float("inf")}
+        },
+    ),
+    "by-node-prefixed": Case(
+        options=("-N1", "-wn1", "--gpus-per-node=a100:1"),
+        records={"": {"state": RUNNING, "gpus": 1, "gpu_type": "a100", "split": {"n1": 1}}},
+    ),
+    "by-gres": Case(
+        options=("-N1", "-wn1", "--gres=gpu:1"),
+        records={"": {"state": RUNNING, "gpus": 1, "gpu_type": None, "split": {"n1": 1}}},
+    ),
+    "by-task": Case(
+        options=("-n2", "-N1", "-wn5", "--gpus-per-task=1"),
+        records={"": {"state": RUNNING, "gpus": 2, "gpu_type": None, "split": {"n5": 2}}},
+    ),
+    "by-task-typed": Case(
+        options=("-n1", "-N1", "-wn5", "--gpus-per-task=a100:1"),
+        records={"": {"state": RUNNING, "gpus": 1, "gpu_type": "a100", "split": {"n5": 1}}},
+    ),
+    "fill": Case(
+        options=("-N1", "-wn2", "--gpus-per-node=3"),
+        records={"": {"state": RUNNING, "gpus": 3, "split": {"n2": 3}}},
+    ),
+    "in-all": Case(
+        options=("-N2", "-wn2,n3", "--gpus=4"),
+        records={"": {"state": RUNNING, "gpus": 4, "n_nodes": 2, "split": {"n2": 1, "n3": 3}}},
+        not_in_memory=_EVEN,
+    ),
+    "in-all-typed": Case(
+        options=("-N1", "-wn6", "--gpus=a100:1"),
+        records={"": {"state": RUNNING, "gpus": 1, "gpu_type": "a100", "split": {"n6": 1}}},
+    ),
+    "by-socket": Case(
+        options=("-N1", "-wn4", "--sockets-per-node=1", "--gpus-per-socket=a100:1"),
+        records={"": {"state": RUNNING, "gpus": 1, "gpu_type": "a100", "split": {"n4": 1}}},
+    ),
+    "shard": Case(
+        options=("-N1", "-wn6", "--gres=shard:1"),
+        records={"": {"state": RUNNING, "gpus": 0.25, "gpu_type": None, "split": {"n6": 0.25}}},
+        not_in_memory=_SHARDS,
+    ),
+    "cpus": Case(
+        options=("-N1", "-wn1", "-n2", "-c3"),
+        records={"": {"state": RUNNING, "gpus": 0, "cpus": 6, "tasks": 1, "split": {"n1": 0}}},
+        not_in_memory=_NO_CPUS,
+    ),
+    "no-gpu": Case(
+        options=("-N1", "-wn4", "-t10"),
+        records={"": {"state": RUNNING, "gpus": 0, "limit_s": 600, "split": {"n4": 0}}},
+    ),
+    "allocated": Case(
+        tool="salloc",
+        options=("-N1", "-wn5", "--gpus-per-node=1"),
+        script=None,
+        records={
+            "": {"state": RUNNING, "gpus": 1, "requeueable": False, "split": {"n5": 1}},
+        },
+        not_in_memory="the cluster in memory has batch jobs only",
+    ),
+    "requeued": Case(
+        options=("-N1", "-wn6", "--gpus-per-node=1", '--comment={"slurm_dl":{"sig":"USR1"}}'),
+        settled=RUNNING,
+        then=(("scontrol", "requeue", "Incomplete", "{id}"),),
+        records={
+            "": {"state": PENDING, "restarts": 1, "held": "BEGIN_TIME", "start_s": 0, "end_s": 0}
+            | {"split": {}, "gpus": 1, "choices": ["n6"]}
+            | {"contract": ["USR1", "batch", 120.0, "daemon"], "acked_run": None}
+        },
+    ),
+    "suspended": Case(
+        options=("-N1", "-wn6", "--gpus-per-node=1"),
+        settled=RUNNING,
+        then=(("scontrol", "suspend", "{id}"),),
+        records={"": {"state": "SUSPENDED", "gpus": 1, "split": {"n6": 1}}},
+        not_in_memory="the cluster in memory suspends nothing",
+    ),
+    # From here on n5 and n6 start nothing more: Slurm waits with a node until its last run is gone.
+    "leaving": Case(
+        options=("-N1", "-wn6", "--gpus-per-node=1"),
+        script=STUBBORN,
+        settled=RUNNING,
+        then=(("scancel", "{id}"),),
+        records={"": {"state": "COMPLETING", "gpus": 1, "split": {"n6": 1}, "held": "NO"}},
+        not_in_memory=_AT_ONCE,
+    ),
+    "leaving-to-wait": Case(
+        options=("-N1", "-wn5"),
+        script=STUBBORN,
+        settled=RUNNING,
+        then=(("scontrol", "requeue", "Incomplete", "{id}"),),
+        records={"": {"state": "COMPLETING", "start_s": 0, "restarts": 1, "split": {"n5": 0}}},
+        not_in_memory=_AT_ONCE,
+    ),
+    "stepped": Case(
+        options=("--array=0-200:10%2", "-N1", "-wn4", "--gpus-per-node=1"),
+        settled=RUNNING,
+        records={
+            "_0": {"state": RUNNING, "tasks": 1},
+            "_10": {"state": RUNNING, "tasks": 1},
+            "_[20-200:10]": {"state": PENDING, "tasks": 19, "held": "LIMIT", "gpus": 1},
+        },
+        not_in_memory=_NO_ARRAYS,
+    ),
+    "again": Case(
+        options=("--array=0-5", "-N1", "-wn4", "--gpus-per-node=1"),
+        settled=RUNNING,
+        then=(
+            ("scontrol", "requeue", "Incomplete", "{id}_0"),
+            ("scontrol", "hold", "{id}_4"),
+        ),
+        records={
+            "_0": {"state": PENDING, "restarts": 1, "tasks": 1, "held": "BEGIN_TIME"}
+            | {"start_s": 0, "split": {}},
+            "_1": {"state": RUNNING, "restarts": 0},
+            "_4": {"state": PENDING, "held": "USER_OR_ADMIN", "tasks": 1},
+            "_[2-3,5]": {"state": PENDING, "tasks": 3, "restarts": 0},
+        },
+        not_in_memory=_NO_ARRAYS,
+    ),
+    "ended": Case(
+        options=("-wn4", "-N1", "--wrap=true"),
+        script=None,
+        settled="COMPLETED",
+        records={"": {"state": "COMPLETED", "split": {}}},
+    ),
+    "broken": Case(
+        options=("-wn4", "-N1", "--wrap=false"),
+        script=None,
+        settled="FAILED",
+        records={"": {"state": "FAILED", "split": {}}},
+    ),
+    "cancelled": Case(
+        options=("-H", "-N1"),
+        then=(("scancel", "{id}"),),
+        records={"": {"state": "FAILED", "start_s": 0, "split": {}}},
+    ),
+}
+"""Cases that run, have run, or need what runs."""
+
+WAITS: Final[dict[str, Case]] = {
+    "held": Case(
+        options=("-H", "-N4", "--exclusive", "--gpus-per-node=4"),
+        records={
+            "": {"state": PENDING, "held": "USER_OR_ADMIN", "gpus": 16, "n_nodes": 4}
+            | {"exclusive": True, "priority": 0}
+        },
+    ),
+    "later": Case(
+        options=("-bnow+1hour",),
+        records={"": {"state": PENDING, "held": "BEGIN_TIME", "start_s": 0}},
+    ),
+    "after": Case(
+        options=("--dependency=afterok:{by-node}",),
+        records={"": {"state": PENDING, "held": "DEPENDENCY", "start_s": 0}},
+    ),
+    "after-any": Case(
+        options=("--dependency=afterany:{by-node}:{ended}",),
+        records={"": {"state": PENDING, "held": "DEPENDENCY"}},
+        not_in_memory="a job in memory waits for one other",
+    ),
+    "never": Case(
+        options=("--dependency=afterok:{broken}",),
+        records={"": {"state": PENDING, "held": "DEPENDENCY"}},
+    ),
+    "two-partitions": Case(
+        options=("-pgpu,debug", "-N2", "--gpus-per-node=4"),
+        records={"": {"state": PENDING, "partition": "gpu", "also_in": ["debug"], "held": "NO"}},
+        not_in_memory=_ONE_PARTITION,
+    ),
+    "too-long": Case(
+        options=("-pdebug", "-t2:00:00"),
+        records={"": {"state": PENDING, "partition": "debug", "also_in": [], "held": "LIMIT"}},
+        not_in_memory=_ONE_PARTITION,
+    ),
+    "big": Case(
+        options=("-N4", "--gpus-per-node=4", '--comment={"slurm_dl":{"v":1,"sig":"USR1"}}'),
+        first=((*_RESERVE_NOW, "ReservationName=slurm_dl_5", "Nodes=n1,n2", "Users=root"),),
+        then=(("scontrol", "update", "JobId={id}", "ReservationName=slurm_dl_5"),),
+        records={
+            "": {"state": PENDING, "gpus": 16, "held": "NO", "reserved": "slurm_dl_5"}
+            | {"contract": ["USR1", "batch", 120.0, "daemon"], "mem_mb": 0}
+        },
+    ),
+    "big-in-all": Case(
+        options=("--gpus=16",),
+        records={"": {"state": PENDING, "gpus": 16, "n_nodes": 4, "choices": None}},
+        not_in_memory=_EVEN,
+    ),
+    "in-lecture": Case(
+        options=("--reservation=lecture", "-N1"),
+        first=((*_RESERVE_LATER, "ReservationName=lecture", "Nodes=n5", "Users=root"),),
+        records={"": {"state": PENDING, "held": "RESERVATION", "reserved": None}},
+        not_in_memory="reservations in memory are ours and begin at once",
+    ),
+    "excludes": Case(
+        options=("-H", "--array=0-3", "-N1", "-xn1,n3"),
+        records={"_[0-3]": {"state": PENDING, "choices": ["n2", "n4", "n5", "n6"]}},
+        not_in_memory=_NO_ARRAYS,
+    ),
+    "claims": _held(
+        "--comment=" + _CLAIM,
+        contract=["USR2", "full", 90.0, "job"],
+        model="resnet50",
+        acked_run=0,
+        because="jobs in memory name no model",
+    ),
+    "names": _held("-N2", "-wn1,n3", choices=["n1", "n3"]),
+    "names-too-few": _held("-N2", "-wn1", choices=[], because="nodes in memory are all named"),
+    "feature": _held("-Cbig", choices=["n1", "n2"], because=_NO_FEATURES),
+    "features": _held("-Cnew&big", choices=["n1"], because=_NO_FEATURES),
+    "features-by-comma": _held("-Cnew,big", choices=["n1"], because=_NO_FEATURES),
+    "one-of-features": _held("-Cbig|new", choices=[], because=_NO_FEATURES),
+    "same-of-features": _held("-C[big|new]", choices=[], because=_NO_FEATURES),
+    "prefers": _held("--prefer=big", choices=None, because=_NO_FEATURES),
+    "all-at-once": _held(
+        "-N2", "-wn1,n3", "-xn2", "-Cnew", choices=["n1", "n3"], because=_NO_FEATURES
+    ),
+    "one-switch": _held(
+        "-N2", "--switches=1@10:00", choices=None, because="nodes in memory have no switches"
+    ),
+    "het": Case(
+        options=("-N1", "--gpus-per-node=1", "-Jhet", ":", "-N1", "--gpus-per-node=2", "-Jhet"),
+        records={
+            "+0": {"state": PENDING, "gpus": 1, "requeueable": False, "choices": []},
+            "+1": {"state": PENDING, "gpus": 2, "requeueable": False, "choices": []},
+        },
+        not_in_memory="the cluster in memory has no heterogeneous jobs",
+    ),
+    "of-vision": _held("-Avision", account="vision", because="jobs in memory have no account"),
+    "of-high": _held("--qos=high", qos="high", since=(24, 11), because=_NO_QOS),
+}
+"""Cases that wait for something or somebody."""
+
+ASKS: Final[dict[str, Case]] = {
+    "asks-in-all": _held("-N2", "--gpus=6", gpus=6, n_nodes=2, gpu_type=None),
+    "asks-in-all-typed": _held("-N1", "--gpus=a100:3", gpus=3, gpu_type="a100"),
+    "asks-by-node": _held("-N3", "--gpus-per-node=2", gpus=6, n_nodes=3, gpu_type=None),
+    "asks-by-node-typed": _held("-N3", "--gpus-per-node=a100:2", gpus=6, gpu_type="a100"),
+    "asks-by-gres": _held("-N2", "--gres=gpu:2", gpus=4, n_nodes=2, gpu_type=None),
+    "asks-by-gres-typed": _held("-N2", "--gres=gpu:a100:2", gpus=4, gpu_type="a100"),
+    "asks-for-one": _held("--gres=gpu", gpus=1, gpu_type=None),
+    "asks-for-none": _held("--gres=none", gpus=0),
+    "asks-by-task": _held("-N1", "-n3", "--gpus-per-task=1", gpus=3, gpu_type=None),
+    "asks-by-task-typed": _held(
+        "-N2", "--ntasks-per-node=2", "--gpus-per-task=a100:1", gpus=4, gpu_type="a100"
+    ),
+    "asks-by-socket": _held(
+        "-N2", "--sockets-per-node=2", "--gpus-per-socket=1", gpus=4, gpu_type=None
+    ),
+    "asks-by-socket-typed": _held(
+        "-N1", "--sockets-per-node=2", "--gpus-per-socket=a100:1", gpus=2, gpu_type="a100"
+    ),
+    "asks-twice": _held("-N2", "--gpus=4", "--gpus-per-node=2", gpus=4, n_nodes=2),
+    "asks-with-cpus": _held(
+        *("-N1", "--gpus-per-node=2", "--cpus-per-gpu=3", "--mem-per-gpu=100"),
+        gpus=2,
+        because=_NO_CPUS,
+    ),
+    "asks-for-tasks-by-gpu": _held(
+        "--gpus=4", "--ntasks-per-gpu=2", gpus=4, because="the cluster in memory has no tasks"
+    ),
+    "asks-for-some-nodes": _held(
+        *("-N2-4", "--gpus-per-node=2"), gpus=4, n_nodes=2, because="jobs in memory ask exactly"
+    ),
+    "asks-by-tres": _held(
+        *("-n2", "-N1", "--tres-per-task=cpu:1,gres/gpu:2"),
+        since=(23, 11),
+        gpus=4,
+        gpu_type=None,
+        because="the cluster in memory has no TRES",
+    ),
+    "asks-for-shards": _held("-N2", "--gres=shard:2", gpus=1.0, n_nodes=2, because=_SHARDS),
+    "asks-for-shards-typed": _held("-N1", "--gres=shard:a100:2", gpus=0.5, because=_SHARDS),
+    "alone": _held("-N1", "--exclusive", exclusive=True),
+    "alone-by-user": _held(
+        "-N1", "--exclusive=user", exclusive=True, because="jobs in memory know no other users"
+    ),
+    "alone-by-switch": _held(
+        *("-N1", "--exclusive=topo"),
+        since=(24, 11),
+        exclusive=True,
+        because="nodes in memory have no switches",
+    ),
+    "beside-others": _held(
+        "-N1", "--oversubscribe", exclusive=False, because="jobs in memory share no GPU"
+    ),
+}
+"""Cases that only ask: every way of saying how many GPUs."""
+
+HOSTILE: Final[dict[str, Case]] = {
+    f"a|b\n{FAKE}": _held("--comment=x\n7|7|RUNNING|\n", "-N3", n_nodes=3, because=_NO_TEXT),
+    "\x1b[31mred\x1b[0m": _held(
+        f'--comment={{"slurm_dl":{{"sig":"USR1"}}}}\n{FAKE}', contract=None, because=_NO_TEXT
+    ),
+    "\udcff\udcfe": _held("--comment=\udcc3( is not UTF-8", because=_NO_TEXT),
+    "n" * 300: _held("--comment=" + "c" * 1024, because=_NO_TEXT),
+    " spaces\tand tabs ": _held("--comment=\r\n\x0b\x0c", because=_NO_TEXT),
+}
+"""Names and comments that try to be something else."""
+
+CASES: Final[dict[str, Case]] = RUNS | WAITS | ASKS | HOSTILE
+"""By job name, in the order of submission."""
+
+FEATURES: Final = {"n1": ("big,new", "big,new"), "n2": ("big,new", "big"), "n3": ("new", "new")}
+"""Available and active features of each node."""
+
+AFTERWARDS: Final[tuple[tuple[str, ...], ...]] = (
+    (*_RESERVE_NOW, "ReservationName=course", "Nodes=n3", "Users=daemon"),
+    (
+        *("scontrol", "update", "NodeName=n4", "State=DRAIN"),
+        "Reason=bad\nNodeName=n9 State=IDLE Partitions=gpu",
+    ),
+)
+"""What is done once all is submitted: somebody's reservation, a node drained for a false reason."""
+
+NODES: Final = {
+    "up": {"n1": True, "n2": True, "n3": False, "n4": False, "n5": True, "n6": True},
+    "leaf": {"n1": 0, "n2": 0, "n3": 1, "n4": 1, "n5": 2, "n6": 2},
+    "partitions": {"debug": ["n1", "n2"], "gpu": ["n1", "n2", "n3", "n4", "n5", "n6"]},
+}
+"""n3 is in somebody's reservation, n4 drained."""
+
+SETTLED_AT_LAST: Final = ("too-long", "PartitionTimeLimit")
+"""A job and the reason that it has once the scheduler has looked at every job."""

@@ -1,0 +1,41 @@
+"""What the contract is held against: any cluster that the engine could be given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal, Protocol
+
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.plan import ClusterAction
+from slurm_dl.model.snapshot import Observed
+from slurm_dl.sandbox import SandboxSpec
+from slurm_dl.sandbox.spec import NodeGroup
+
+Does = Literal["sleeps", "ends", "finishes when told", "saves when told"]
+"""What a job does: it sleeps, ends with success at once, does so when it is sent USR1, or then says
+in its comment that its work is saved, and goes on."""
+
+CLAIM: Final = '--comment={"slurm_dl":{"v":1,"sig":"USR1"}}'
+"""The option that agrees to preemption."""
+
+SMALL: Final = SandboxSpec(groups=(NodeGroup(nodes=2, gpus=4),), nodes_per_leaf=0)
+"""The cluster that actions are tried on: empty before each."""
+
+
+class Subject(Protocol):
+    """A small cluster of two nodes, n1 and n2, of four GPUs each."""
+
+    def submit(self, *options: str, does: Does = "sleeps") -> JobId:
+        """Queue a job with these options of sbatch."""
+
+    def cancel(self, job_id: JobId) -> None:
+        """End a job as its owner would."""
+
+    def observe(self) -> Observed:
+        """The cluster now, reservations included."""
+
+    def apply(self, action: ClusterAction) -> None:
+        """Do one thing; ClusterError if it is refused."""
+
+    def until(self, is_so: Callable[[Observed], bool], what: str) -> Observed:
+        """Let time pass until *is_so*, and give back that observation; an error after a while."""
