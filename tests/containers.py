@@ -13,6 +13,8 @@ from slurm_dl.sandbox.wait import eventually
 
 RELEASES = ("22.05", "24.11", "26.05")
 NODES = ("n1", "n2", "n3", "n4")
+PARTS = ("slurmctld", "dlschedd", "login", *NODES)
+"""Containers with Slurm's configuration, but for that of accounting."""
 CHECKOUT = Path(__file__).resolve().parents[1]
 DOCKER = CHECKOUT / "docker"
 
