@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import os
 import re
 import subprocess
@@ -73,10 +74,10 @@ class _TimedSlurm(Slurm):
     took_s = 0.0
     bytes_read = 0
 
-    def run(self, tool: str, *args: str) -> str:
+    def run(self, tool: str, *args: str, within_s: float = math.inf) -> str:
         """See `Slurm.run`."""
         began = time.perf_counter()
-        text = super().run(tool, *args)
+        text = super().run(tool, *args, within_s=within_s)
         self.took_s = time.perf_counter() - began
         self.bytes_read = len(text.encode())
         return text

@@ -102,6 +102,8 @@ class Recorder:
             self.submit(name)
         self.run("scancel", self.ids["cancelled"])
         self.until(self.ids["stopped"], "RUNNING")
+        self.until(self.ids["twice"], "RUNNING")
+        time.sleep(5)  # How long they run is what is recorded.
         self.run("scancel", self.ids["stopped"])
         self.requeue(self.ids["twice"], 0)
         array = next(j for j, row in self.seen().items() if j == self.ids["array"])
