@@ -1,0 +1,118 @@
+"""The scripts of docker/, as far as they go without a Docker Engine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from containers import DOCKER, PARTS, RELEASES
+
+SCRIPTS = ("up", "down", "in", "build", "base-image", "image/role", "image/healthy")
+
+
+def run(
+    *argv: str | Path, path: Path | None = None, **env: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a script; programs of *path* come first."""
+    first = f"{path}:" if path else ""
+    return subprocess.run(
+        [str(arg) for arg in argv],
+        env={"PATH": f"{first}/usr/bin:/bin", **env},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def program(path: Path, name: str, body: str) -> None:
+    """A program of that name which does *body*."""
+    (path / name).write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+    (path / name).chmod(0o755)
+
+
+@pytest.mark.parametrize("name", ["up", "down", "in"])
+def test_help_has_an_example(name: str) -> None:
+    said = run(DOCKER / name, "--help")
+
+    assert said.returncode == 0
+    assert "Example" in said.stdout
+    assert f"docker/{name}" in said.stdout
+    assert run(DOCKER / name).returncode == 2
+
+
+@pytest.mark.parametrize("name", ["up", "down", "in", "build"])
+def test_an_unknown_release_is_refused_with_those_there_are(name: str) -> None:
+    said = run(DOCKER / name, "21.08", "login")
+
+    assert said.returncode == 2
+    assert all(release in said.stderr for release in RELEASES)
+    assert "21.08" in said.stderr
+
+
+def test_without_an_engine_it_says_what_to_install(tmp_path: Path) -> None:
+    program(tmp_path, "docker", "exit 1")
+
+    said = run(DOCKER / "up", "24.11", path=tmp_path)
+
+    assert said.returncode == 1
+    assert "apt-get install docker.io" in said.stderr
+
+
+@pytest.mark.parametrize(
+    ("slurm", "status"),
+    [
+        ("26.11.0", "not built: PyPI has no pyslurm for Slurm 26.11.0"),
+        ("22.05.8", "not built: PyPI has no pyslurm for Slurm 22.05.8"),
+        ("26.05.9", "not built: no libslurm-dev for Slurm 26.05.9 (no such mirror)"),
+    ],
+)
+def test_a_slurm_that_has_outrun_pyslurm_does_not_fail_the_image(
+    tmp_path: Path, slurm: str, status: str
+) -> None:
+    """Newer than any pyslurm, or without what it is built from: one line, and exit status 0."""
+    program(tmp_path, "dpkg-query", f"printf {slurm}")
+    program(tmp_path, "apt-get", "echo no such mirror >&2; exit 100")
+
+    built = run(DOCKER / "image/pyslurm", tmp_path / "out", path=tmp_path)
+
+    assert built.returncode == 0
+    assert (tmp_path / "out/status").read_text(encoding="utf-8") == f"{status}\n"
+    assert not list((tmp_path / "out").glob("*.whl"))
+
+
+def test_every_part_has_a_role_and_a_health_check() -> None:
+    """What compose starts, the first process knows, and so does its check."""
+    services = yaml.safe_load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    role = (DOCKER / "image/role").read_text(encoding="utf-8")
+    healthy = (DOCKER / "image/healthy").read_text(encoding="utf-8")
+
+    assert set(PARTS) < set(services)
+    for name, service in services.items():
+        assert f"role_{service['command']}()" in role
+        checked = f'*" {service["command"]} ")' in healthy
+        assert checked != service.get("healthcheck", {}).get("disable", False), name
+
+
+def test_no_part_is_open_to_the_outside_or_privileged() -> None:
+    services = yaml.safe_load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))["services"]
+
+    for service in services.values():
+        assert not {"ports", "expose", "privileged", "cap_add", "network_mode"} & set(service)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_scripts_are_sound(name: str) -> None:
+    """They are shell, executable, and stop at the first error."""
+    path = DOCKER / name
+    text = path.read_text(encoding="utf-8")
+
+    assert os.access(path, os.X_OK)
+    shell = "bash" if text.startswith("#!/bin/bash") else "sh"
+    assert run(shutil.which(shell) or "", "-n", path).returncode == 0
+    assert "set -eu" in text
