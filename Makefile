@@ -68,7 +68,7 @@ demo: system venv ## A private Slurm, one workload without and with slurm_dl, a 
 demo-docker: ## The same in a container: needs Docker, and no Slurm on this host
 	@docker/build $(RELEASE)
 	exec docker run --rm $$([[ -t 0 && -t 1 ]] && echo --interactive --tty) \
-		"slurm_dl:$(RELEASE)" demo $(DEMO)
+		"$${SLURM_DL_IMAGE:-slurm_dl}:$(RELEASE)" demo $(DEMO)
 
 .PHONY: docker-up docker-down
 docker-up: ## A whole cluster in containers; RELEASE=22.05, 24.11 or 26.05

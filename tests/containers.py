@@ -34,6 +34,11 @@ class Containers:
         self.project = project
         self._names: dict[str, str] = {}
 
+    @property
+    def image(self) -> str:
+        """Name of its image, once it is built."""
+        return f"{os.environ.get('SLURM_DL_IMAGE', 'slurm_dl')}:{self.release}"
+
     def up(self) -> None:
         """Build, start, wait until healthy."""
         self.script("up", within_s=1500)

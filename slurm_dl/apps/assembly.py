@@ -8,7 +8,7 @@ from pathlib import Path
 from slurm_dl.apps import logs
 from slurm_dl.backends.slurm.cluster import SlurmCluster
 from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.preflight import check_native
+from slurm_dl.backends.slurm.preflight import check_external, check_native
 from slurm_dl.backends.slurm.queue import Choice
 from slurm_dl.backends.slurm.readers import make_queue
 from slurm_dl.backends.store import SqliteStore
@@ -66,19 +66,22 @@ def check_mode(config: Config) -> None:
     """Refuse a Slurm that cannot take GPUs back in the configured way.
 
     Raises:
-        ConfigError: It is to do that by itself and is not set up for it.
+        ConfigError: It is to do that by itself and is not set up for it, or the daemon is to do
+            it and Slurm would as well.
         ClusterError: It is to do that by itself and is silent.
     """
     settings = settings_of(config)
     match settings.mode:
         case External():
-            return
+            # Without a QOS of ours Slurm was never to preempt, and need not be asked.
+            former = config.preemption.qos.lower()
+            remark = check_external(slurm_of(config), former) if former else ""
         case Native(qos=qos):
             remark = check_native(
                 slurm_of(config), qos=qos, settings=settings, poll_s=config.daemon.poll_s
             )
-            if remark:
-                logs.logger().warning(remark)
+    if remark:
+        logs.logger().warning(remark)
 
 
 def cluster_of(config: Config) -> SlurmCluster:
@@ -100,8 +103,8 @@ def assemble(config: Config) -> Parts:
     """The cluster, the ledger, the policy and the limits.
 
     Raises:
-        ConfigError: Slurm's commands are not where the configuration says, or Slurm is to preempt
-            by itself and is not set up for it.
+        ConfigError: Slurm's commands are not where the configuration says, or Slurm is not set up
+            for the configured way of preempting.
         ClusterError: Slurm is to preempt by itself and is silent.
         StoreError: The ledger cannot be opened.
     """

@@ -63,17 +63,21 @@ class Rebuilding:
         self._log = log
         self._within_s = within_s
         self._clock = clock
-        self._pause_s = 0.0
         self._asked_s = -math.inf
         self._failing = False
-        self._vain: frozenset[int] = frozenset()
-        """Jobs about which accounting had not all to say when it was last asked."""
+        self._pause_s = 0.0
+        """After a question that nobody answered."""
+        self._vain: dict[int, tuple[float, float]] = {}
+        """Jobs about which accounting had not all to say when it was last asked: how long each
+        rests, and until when."""
 
     def complete(self, ledger: Ledger, seen: Observed) -> None:
         """Restore what *ledger* lacks about the jobs *seen*, if it is time to ask."""
         if self._accounting is None or not ledger.service.incomplete.any():
             return
-        due = self._due(_incomplete(ledger, seen))
+        missing = _incomplete(ledger, seen)
+        self._vain = {job_id: self._vain[job_id] for job_id in missing if job_id in self._vain}
+        due = self._due(missing)
         if not due:
             return
         self._asked_s = self._clock()
@@ -88,26 +92,28 @@ class Rebuilding:
 
     def _due(self, jobs: Sequence[int]) -> list[int]:
         """Those of *jobs* to be asked about now."""
-        waited_s = self._clock() - self._asked_s
-        if waited_s >= max(self._pause_s, LEAST_PAUSE_S):
-            return list(jobs)
-        if self._failing or waited_s < LEAST_PAUSE_S:
+        now_s = self._clock()
+        if now_s - self._asked_s < max(self._pause_s, LEAST_PAUSE_S):
             return []
-        return [job_id for job_id in jobs if job_id not in self._vain]
+        return [j for j in jobs if j not in self._vain or self._vain[j][1] <= now_s]
 
     def _failed(self, err: ClusterError, *, jobs: int) -> None:
         never = isinstance(err, NoAccountingError)
-        self._pause_s = LONGEST_PAUSE_S if never else self._longer()
+        self._pause_s = LONGEST_PAUSE_S if never else _longer(self._pause_s)
         first, self._failing = not self._failing, True
         say = self._log.warning if first else self._log.debug
         event = "no accounting" if never else "accounting does not answer"
         say(event, error=str(err), jobs=jobs, because=MISSED, next_in_s=round(self._pause_s))
 
     def _succeeded(self, told: Told, rebuilt: Rebuilt, *, left: int) -> None:
-        known_vain = self._vain >= rebuilt.short
-        self._failing = False
-        self._vain = (self._vain - told.asked) | rebuilt.short
-        self._pause_s = self._longer() if self._vain else 0.0
+        known_vain = rebuilt.short <= self._vain.keys()
+        self._failing, self._pause_s = False, 0.0
+        now_s = self._clock()
+        for job_id in told.asked:
+            rested_s, _ = self._vain.pop(job_id, (0.0, 0.0))
+            if job_id in rebuilt.short:
+                rest_s = _longer(rested_s)
+                self._vain[job_id] = rest_s, now_s + rest_s
         restored = len(rebuilt.service) - len(rebuilt.short)
         quiet = not restored and known_vain and not left
         say = self._log.debug if quiet else self._log.info
@@ -121,8 +127,9 @@ class Rebuilding:
             left=left,
         )
 
-    def _longer(self) -> float:
-        return min(LONGEST_PAUSE_S, max(LEAST_PAUSE_S, 2 * self._pause_s))
+
+def _longer(pause_s: float) -> float:
+    return min(LONGEST_PAUSE_S, max(LEAST_PAUSE_S, 2 * pause_s))
 
 
 def _incomplete(ledger: Ledger, seen: Observed) -> list[int]:

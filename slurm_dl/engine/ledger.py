@@ -169,11 +169,14 @@ class Ledger:
             preempted_gpus_last_hour=self._gpus_taken_since(seen.now_s - HOUR_S),
         )
 
-    def doubt(self, unhonoured: Collection[JobId]) -> None:
+    def doubt(self, unhonoured: Collection[JobId]) -> bool:
         """Forget the SiteFactors that Slurm no longer counts, so that they are written once more.
 
         Somebody may have reset them. Where it does not help Slurm does not honour them, and they
         are left alone until it does.
+
+        Returns:
+            Whether any was forgotten.
         """
         settled = {
             j
@@ -185,6 +188,7 @@ class Ledger:
         anew = [j for j in unhonoured if j not in self._doubted]
         self._doubted.update(anew)
         self._change(anew, {"site_factor": [0] * len(anew)})
+        return bool(anew)
 
     def begin(self, action: Action) -> None:
         """Write down that *action* is about to be tried, where that matters after a crash."""

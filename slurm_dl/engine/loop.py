@@ -109,8 +109,7 @@ def run_cycle(
     snap, plan = plan_now()
     if not acting:
         return Cycle(snap, plan, acting=False, left=plan.actions, mode=settings.mode)
-    ledger.doubt(plan.unhonoured)
-    if plan.unhonoured:
+    if ledger.doubt(plan.unhonoured):
         # What is written again has its place in the order of writing.
         snap, plan = plan_now()
     refusals = refusals or Refusals()

@@ -124,11 +124,20 @@ class NativeEngine:
             return dict.fromkeys(rows, f"{_NOBODY}: the policy preempts nobody")
         candidates = ground.candidates
         ruled = dict(zip(candidates.rows.tolist(), candidates.rule.tolist(), strict=True))
-        return {
+        shields = {
             row: f"{_NOBODY}: {candidates.reasons[rule]}"
             for row in rows
             if (rule := ruled.get(row))
         }
+        # Slurm would preempt these too, opted in or not; nobody there could save their work.
+        idle = {
+            JobState.CONFIGURING: "its nodes are not ready",
+            JobState.SUSPENDED: "it is suspended",
+        }
+        for row in rows:
+            if why := idle.get(JobState(int(ground.snap.jobs.state[row]))):
+                shields[row] = f"{_NOBODY}: {why}"
+        return shields
 
     def _finish(self, ground: Ground) -> list[Action]:
         snap = ground.snap

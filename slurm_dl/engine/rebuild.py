@@ -292,6 +292,9 @@ def _fill(
         _wait(row, chain, had, now_s=now_s, held=jobs.held[i] != Held.NO)
     row["ran_s"] = max(row["ran_s"], ran_s)
     row["attained_gpu_s"] = max(row["attained_gpu_s"], gpu_s)
+    # Forgiven may have been what it never had: a suspension that was taken for service.
+    row["forgiven_ran_s"] = min(row["forgiven_ran_s"], row["ran_s"])
+    row["forgiven_gpu_s"] = min(row["forgiven_gpu_s"], row["attained_gpu_s"])
     if first_run_s and not row["forgiven_ran_s"]:
         row["first_run_s"] = min(row["first_run_s"] or first_run_s, first_run_s)
     return had.ended

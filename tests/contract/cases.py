@@ -23,6 +23,7 @@ CLUSTER: Final = SandboxSpec(
     # Requeued jobs stay held, and what ignores SIGTERM stays COMPLETING, until all is looked at.
     cred_expire_s=600,
     kill_wait_s=600,
+    slurm_conf_extra=("SelectTypeParameters=CR_Core_Memory", "DefMemPerCPU=1000"),
     partitions=(
         PartitionSpec("gpu"),
         PartitionSpec("debug", nodes="n[1-2]", options=("MaxTime=60",)),
@@ -46,7 +47,7 @@ _ONE_PARTITION: Final = "the cluster in memory has one partition"
 _EVEN: Final = "the cluster in memory gives the same number of whole GPUs on each node"
 _SHARDS: Final = "the cluster in memory has no shards"
 _NO_QOS: Final = "the cluster in memory is not told the QOS by option"
-_NO_CPUS: Final = "the cluster in memory counts no CPUs"
+_NO_CPUS: Final = "the cluster in memory counts no CPUs and no memory"
 _AT_ONCE: Final = "runs in memory end at once"
 
 
@@ -109,7 +110,7 @@ RUNS: Final[dict[str, Case]] = {
         records={
             "": {"state": RUNNING, "gpus": 1, "gpu_type": None, "partition": "gpu"}
             | {"limit_s": 183840, "requeueable": True, "exclusive": False, "held": "NO"}
-            | {"choices": None, "split": {"n1": 1}, "restarts": 0, "tasks": 1, "contract": None}
+            | {"choices": None, "split": {"n1": 1}, "restarts": 0, "uid": 0, "contract": None}
         },
     ),
     "by-node-typed": Case(
@@ -159,7 +160,10 @@ RUNS: Final[dict[str, Case]] = {
     ),
     "cpus": Case(
         options=("-N1", "-wn1", "-n2", "-c3"),
-        records={"": {"state": RUNNING, "gpus": 0, "cpus": 6, "tasks": 1, "split": {"n1": 0}}},
+        records={
+            "": {"state": RUNNING, "gpus": 0, "cpus": 6, "mem_mb": 6000, "tasks": 1}
+            | {"split": {"n1": 0}}
+        },
         not_in_memory=_NO_CPUS,
     ),
     "no-gpu": Case(
@@ -212,10 +216,12 @@ RUNS: Final[dict[str, Case]] = {
     "stepped": Case(
         options=("--array=0-200:10%2", "-N1", "-wn4", "--gpus-per-node=1"),
         settled=RUNNING,
+        then=(("scontrol", "hold", "{id}_200"),),
         records={
             "_0": {"state": RUNNING, "tasks": 1},
             "_10": {"state": RUNNING, "tasks": 1},
-            "_[20-200:10]": {"state": PENDING, "tasks": 19, "held": "LIMIT", "gpus": 1},
+            "_[20-190:10]": {"state": PENDING, "tasks": 18, "held": "LIMIT", "gpus": 1},
+            "_200": {"state": PENDING, "tasks": 1, "held": "USER_OR_ADMIN"},
         },
         not_in_memory=_NO_ARRAYS,
     ),
@@ -264,8 +270,8 @@ WAITS: Final[dict[str, Case]] = {
         },
     ),
     "later": Case(
-        options=("-bnow+1hour",),
-        records={"": {"state": PENDING, "held": "BEGIN_TIME", "start_s": 0}},
+        options=("-bnow+1hour", "-t30"),
+        records={"": {"state": PENDING, "held": "BEGIN_TIME", "start_s": 0, "end_s": 0}},
     ),
     "after": Case(
         options=("--dependency=afterok:{by-node}",),
@@ -296,7 +302,7 @@ WAITS: Final[dict[str, Case]] = {
         then=(("scontrol", "update", "JobId={id}", "ReservationName=slurm_dl_5"),),
         records={
             "": {"state": PENDING, "gpus": 16, "held": "NO", "reserved": "slurm_dl_5"}
-            | {"contract": ["USR1", "batch", 120.0, "daemon"], "mem_mb": 0}
+            | {"contract": ["USR1", "batch", 120.0, "daemon"], "model": None}
         },
     ),
     "big-in-all": Case(
@@ -374,6 +380,7 @@ ASKS: Final[dict[str, Case]] = {
         gpus=2,
         because=_NO_CPUS,
     ),
+    "asks-for-memory": _held("-N2", "--mem=64000", mem_mb=128_000, because=_NO_CPUS),
     "asks-for-tasks-by-gpu": _held(
         "--gpus=4", "--ntasks-per-gpu=2", gpus=4, because="the cluster in memory has no tasks"
     ),

@@ -15,7 +15,7 @@ from contract.filling import WITHIN_S
 from contract.subject import Does
 
 from slurm_dl.backends.slurm.cluster import SlurmCluster
-from slurm_dl.backends.slurm.command import Slurm
+from slurm_dl.backends.slurm.command import Slurm, printable
 from slurm_dl.backends.slurm.readers import Wanted, make_queue
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
@@ -100,7 +100,10 @@ class OnSlurm:
             what="the queue to be empty",
         )
         for reservation in self._cluster.observe().reservations:
-            self._box.run(["scontrol", "delete", f"ReservationName={reservation.name}"])
+            # It may lapse just now.
+            argv = ["scontrol", "delete", f"ReservationName={reservation.name}"]
+            self._box.run(argv, check=False)
+        self.until(lambda seen: seen.reservations == (), "the reservations to be gone")
 
 
 def wrong_jobs(
@@ -121,7 +124,7 @@ def wrong_jobs(
             problems[name] = [
                 f"{end} {wrong}"
                 for end, record in case.records.items()
-                for wrong in _wrong_record(seen, rows.get(ids[name] + end), record)
+                for wrong in _wrong_record(seen, rows.get(ids[name] + end), _named(name, record))
             ]
         expected = {ids[n] + end for n, case in cases.items() for end in case.records}
         problems[ALL] += [f"{label} is not expected" for label in sorted(rows.keys() - expected)]
@@ -133,6 +136,12 @@ def wrong_jobs(
         if not any(problems.values()):
             problems[ALL] = [str(err)]
     return problems, reported
+
+
+def _named(name: str, record: Mapping[str, object]) -> dict[str, object]:
+    """*record* with what its job is called, as it may be shown, and whose it is."""
+    shown = printable(name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    return {"name": shown, "user": "root"} | dict(record)
 
 
 def _wrong_record(seen: Observed, row: int | None, expected: Mapping[str, object]) -> list[str]:

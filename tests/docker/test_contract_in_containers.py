@@ -65,8 +65,9 @@ def judged(engine: None, release: str) -> Judged:  # noqa: ARG001
 
 def judge(release: str) -> Judged:
     """Run the program in the image of *release*."""
-    Containers(release, "none").script("build", within_s=1500)
-    image = f"slurm_dl:{release}"
+    cluster = Containers(release, "none")
+    cluster.script("build", within_s=1500)
+    image = cluster.image
     pyslurm = docker("run", "--rm", "--entrypoint=cat", image, "/opt/pyslurm/status").strip()
     readers = ["cli", *(["pyslurm"] if pyslurm.startswith("built") else [])]
     name = f"sdl-contract-{uuid.uuid4().hex[:12]}"
@@ -130,9 +131,12 @@ def test_both_readers_say_the_same(judged: Judged) -> None:
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_it_was_the_release(judged: Judged, release: str) -> None:
-    """The image has the Slurm that it is named after, and all of it was looked at."""
+    """The image has the Slurm that it is named after; Debian's newest moves on by itself."""
     found = parse_release(judged.said["release"])
+    wanted = parse_release(release)
 
-    assert f"{found.major}.{found.minor:02}" == release
+    series = (found.major, found.minor)
+    newest = release == RELEASES[-1]
+    assert series == (wanted.major, wanted.minor) or (newest and found > wanted)
     if release not in HAS_PYSLURM:
         assert judged.pyslurm.startswith("not built: PyPI has no pyslurm")

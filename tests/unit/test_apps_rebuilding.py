@@ -393,6 +393,26 @@ def test_what_accounting_never_knew_holds_nobody_up(house: House) -> None:
     assert house.attained()[jobs[2]] == house.truth()[jobs[2]]
 
 
+def test_new_gaps_do_not_keep_older_ones_waiting(house: House) -> None:
+    """A job whose records came late is asked about again, however often others flap meanwhile."""
+    jobs = lived(house)
+    house.stop()
+    house.lose()
+    house.books.silent_about = {jobs[0]}
+    house.start()
+    house.poll()
+    house.books.silent_about = set()
+    for _ in range(10):
+        house.requeue(next(j for j in jobs[1:] if house.cluster.jobs[j].state is JobState.RUNNING))
+        house.cluster.advance(12)
+        flapping = [j for j in jobs if house.cluster.jobs[j].state is JobState.RUNNING]
+        late = max(flapping, key=lambda j: house.cluster.jobs[j].start_s)
+        house.requeue(late)
+        house.poll()
+
+    assert any(jobs[0] in asked for asked in house.books.asked[1:])
+
+
 def test_it_may_take_no_longer_than_a_command(house: House) -> None:
     """However many are missing, a cycle is held up by cluster.timeout_s at most."""
     lived(house)

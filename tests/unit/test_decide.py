@@ -282,6 +282,30 @@ def test_a_lost_site_factor_is_written_once_more(
     assert bool(cluster.jobs[waiting].site_factor) == (kind is FakeCluster)
 
 
+def test_what_slurm_never_honours_is_not_planned_twice_in_every_cycle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second plan is made where something is to be written again, and nowhere else."""
+    cluster = Stubborn(nodes=1, gpus=1)
+    for _ in range(2):
+        cluster.submit(1, work_s=1000)
+    ledger = Ledger(SqliteStore(tmp_path / "ledger"))
+    plans: list[Plan] = []
+
+    def counting(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
+        plans.append(decide(snap, policy, settings))
+        return plans[-1]
+
+    monkeypatch.setattr("slurm_dl.engine.loop.decide", counting)
+    for _ in range(8):
+        cluster.advance(1)
+        cycle = run_cycle(cluster, ledger, POLICY, SETTINGS, clock=cluster.clock, acting=True)
+    ledger.close()
+
+    assert cycle.plan.unhonoured
+    assert len(plans) == 9
+
+
 def test_looking_only_changes_nothing_on_the_cluster(tmp_path: Path) -> None:
     """Shadow mode plans the same and does nothing."""
     cluster = FakeCluster(nodes=1, gpus=1)

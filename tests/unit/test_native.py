@@ -125,6 +125,18 @@ def test_who_is_protected_is_exceeded_by_nobody(
     assert because in write.why
 
 
+@pytest.mark.parametrize("state", [JobState.CONFIGURING, JobState.SUSPENDED])
+@pytest.mark.parametrize("strangers", [[], [1]])
+def test_who_holds_gpus_and_does_not_run_is_exceeded_by_nobody(
+    state: JobState, strangers: list[int]
+) -> None:
+    """Slurm preempts suspended and configuring jobs too, whether they have opted in or not."""
+    held = dataclasses.replace(running(1), state=state)
+    snap = queue([held, pending(2)], attained={1: 500}, strangers=strangers)
+
+    assert writes(cycle_of(snap))[1] == HIGHEST
+
+
 def cycle_of(snap: Snapshot, settings: Settings = SETTINGS, policy: Policy = POLICY) -> Plan:
     """The plan for *snap* as the loop makes it."""
     return decide(engine_of(settings).recount(snap), policy, settings)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.preflight import check_native, preempts_within
+from slurm_dl.backends.slurm.preflight import check_external, check_native, to_end_within
 from slurm_dl.backends.slurm.release_all import release_all
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.errors import ClusterError, ConfigError
@@ -104,6 +104,7 @@ def test_what_real_clusters_said_is_enough(config: str) -> None:
         ("accounting_storage/slurmdbd", "accounting_storage/none", "accounting_storage/slurmdbd"),
         ("PriorityFlags           =", "PriorityFlags           = INCR_ONLY", "able to fall"),
         ("Plugin = (null)", "Plugin = site_factor/ours", "overwrite our SiteFactors"),
+        ("= REQUEUE", "= WITHIN,REQUEUE", "preempts inside every QOS"),
         ("= 10000\n", "= 5000000\n", "more than twice"),
         ("WeightTRES      = (null)", "WeightTRES      = CPU=1000,GRES/gpu=5000000", "(5013000)"),
         ("cred_expire=5", "cred_expire=1", "start after 2 s"),
@@ -175,6 +176,17 @@ def test_without_within_it_may_start_and_says_what_is_left_to_do() -> None:
     assert "dl set PreemptMode=REQUEUE,WITHIN" in check(qos="dl|requeue|00:01:00|00:00:10\n")
 
 
+@pytest.mark.parametrize("weight", ["Assoc     = 0", "Partition = 0", "TRES      = (null)"])
+def test_factors_without_an_upper_bound_are_refused(weight: str) -> None:
+    """A partition's PriorityJobFactor of 10000 with a weight of 1000 is more than half a band."""
+    raw = SLURM_22_05.replace("Flags           =", "Flags           = NO_NORMAL_ALL")
+    weighted = weight.replace("= 0", "= 1000").replace("(null)", "gres/gpu=1000")
+
+    assert check(raw) == ""
+    with pytest.raises(ConfigError, match="not normalised"):
+        check(raw.replace(weight, weighted))
+
+
 @pytest.mark.parametrize(
     ("config", "qos", "may"),
     [
@@ -182,11 +194,28 @@ def test_without_within_it_may_start_and_says_what_is_left_to_do() -> None:
         (SLURM_22_05, QOS.replace("within,", ""), False),
         (SLURM_22_05.replace("preempt/qos", "(null)"), None, False),
         (SLURM_22_05.replace("REQUEUE", "WITHIN,REQUEUE"), "dl|cluster|00:00:00|\n", True),
+        (SLURM_22_05.replace("REQUEUE", "WITHIN,REQUEUE"), "dl|requeue|00:00:00|\n", True),
     ],
 )
 def test_whether_slurm_may_preempt_now(config: str, qos: str | None, *, may: bool) -> None:
-    """It takes the plugin and the QOS; without the plugin nobody is asked about the QOS."""
-    assert preempts_within(Site(config, qos), "dl") is may
+    """It takes the plugin, and WITHIN in the QOS or in slurm.conf."""
+    assert bool(to_end_within(Site(config, qos), "dl")) is may
+
+
+def test_what_ends_it_is_where_the_word_stands() -> None:
+    """Changing the QOS is of no use where slurm.conf says it for all."""
+    everywhere = Site(SLURM_22_05.replace("REQUEUE", "WITHIN,REQUEUE"))
+
+    assert "in slurm.conf" in to_end_within(everywhere, "dl")
+    assert to_end_within(Site(), "dl") == "sacctmgr modify qos dl set PreemptMode=REQUEUE"
+
+
+def test_external_is_refused_while_slurm_still_preempts() -> None:
+    """Running jobs would lose the half band that keeps equals from displacing each other."""
+    with pytest.raises(ConfigError, match="modify qos dl set PreemptMode=REQUEUE"):
+        check_external(Site(), "dl")
+    assert check_external(Site(qos=QOS.replace("within,", "")), "dl") == ""
+    assert "sacctmgr is not installed" in check_external(Site(qos=None), "dl")
 
 
 QUEUE = (
@@ -228,6 +257,14 @@ def test_release_all_resets_running_jobs_last(site: Site) -> None:
     """Where Slurm does not preempt any more, or never did."""
     assert released(site) == ""
     assert site.done == [f"JobId={job} SiteFactor=0" for job in (2, 1, 3)]
+
+
+def test_release_all_minds_the_word_in_slurm_conf() -> None:
+    """It is enough there, whatever PreemptMode the QOS has."""
+    site = Site(SLURM_22_05.replace("REQUEUE", "WITHIN,REQUEUE"), QOS.replace("within,", ""))
+
+    assert "take WITHIN out of PreemptMode in slurm.conf, and run this again" in released(site)
+    assert "JobId=1 SiteFactor=0" not in site.done
 
 
 def test_release_all_that_cannot_find_out_keeps_them() -> None:

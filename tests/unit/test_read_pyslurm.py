@@ -301,6 +301,7 @@ def test_requests_are_asked_for_once(fake: ModuleType) -> None:
     assert poll(3, 4, 5) == ["all"]
     assert poll(1, 3) == ["1"]
     assert poll() == []
+    assert poll(3, 4) == ["all"]
     queue.forget()
     assert poll(3, 4) == ["all"]
     assert poll(3, 4) == []

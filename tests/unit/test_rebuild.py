@@ -488,6 +488,22 @@ def test_forgiven_service_stays_forgiven() -> None:
     assert rebuilt.service.first_run_s.tolist() == before.first_run_s.tolist()
 
 
+def test_no_more_is_forgiven_than_there_was() -> None:
+    """A promotion may have forgiven a suspension that was taken for service until accounting spoke."""
+    before = fold(Service.empty(), build.observed([again(1)], now_s=T0 + 105)).service
+    before = dataclasses.replace(
+        before,
+        ran_s=np.array([90.0]),
+        attained_gpu_s=np.array([180.0]),
+        forgiven_ran_s=np.array([90.0]),
+        forgiven_gpu_s=np.array([180.0]),
+    )
+    rebuilt = one_look(again(1), [run(0)], before)
+
+    assert rebuilt.service.forgiven_ran_s.tolist() == rebuilt.service.ran_s.tolist() == [50.0]
+    assert rebuilt.service.forgiven_gpu_s.tolist() == [100.0]
+
+
 def test_a_completing_job_is_left_for_later() -> None:
     """While it completes Slurm tells a requeue by halves."""
     row = dataclasses.replace(again(1), state=JobState.COMPLETING)

@@ -23,6 +23,10 @@ _CRED_EXPIRE_S = 120
 _NEAR_POLLS = 2
 """A run is seen, and its SiteFactor written, within so many polls."""
 
+_RAW_FACTORS = ("Assoc", "Partition", "TRES")
+"""What NO_NORMAL_* leaves as it is and differs inside a QOS. Slurm may show one of these flags as
+NO_NORMAL_ALL, so it is not known which is set."""
+
 _QOS_FIELDS = "name,preemptmode,gracetime,preemptexempttime"
 _SPAN = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", re.ASCII)
 
@@ -68,9 +72,7 @@ def check_native(slurm: Slurm, *, qos: str, settings: Settings, poll_s: float) -
     else:
         default_s = _seconds(values.get("PreemptExemptTime", "")) or 0.0
         found += _missing_in_qos(seen, qos, settings, default_s=default_s, poll_s=poll_s)
-        if seen is not None and "within" not in (
-            seen.modes | _words(values.get("PreemptMode", ""))
-        ):
+        if seen is not None and "within" not in seen.modes:
             # The order in which to switch it on: first the SiteFactors, then this.
             remark = (
                 f"Slurm preempts nobody yet: once all SiteFactors are written, {_setting(qos)} "
@@ -81,17 +83,42 @@ def check_native(slurm: Slurm, *, qos: str, settings: Settings, poll_s: float) -
     return remark
 
 
-def preempts_within(slurm: Slurm, qos: str) -> bool:
-    """Whether Slurm may preempt inside *qos* now.
+def to_end_within(slurm: Slurm, qos: str) -> str:
+    """What ends Slurm's preemption inside *qos*; empty if it does not preempt there now.
 
     Raises:
         ClusterError: It cannot be found out.
     """
     values = _values(slurm.run("scontrol", "show", "config"))
     if values.get("PreemptType", "").lower() != _BY_QOS:
-        return False
+        return ""
+    # Slurm's own rule: the word in either place is enough (preempt_p_preemptable).
+    if "within" in _words(values.get("PreemptMode", "")):
+        return "take WITHIN out of PreemptMode in slurm.conf"
     seen = _read_qos(slurm, qos)
-    return seen is not None and "within" in (seen.modes or _words(values.get("PreemptMode", "")))
+    within = seen is not None and "within" in seen.modes
+    return f"{_setting(qos)} PreemptMode=REQUEUE" if within else ""
+
+
+def check_external(slurm: Slurm, qos: str) -> str:
+    """Refuse a Slurm that would preempt inside *qos* while the daemon does so too.
+
+    Running jobs lose the half band or the shield that kept others from displacing them.
+
+    Returns:
+        What could not be looked up, in one line; empty if there is nothing to say.
+
+    Raises:
+        ConfigError: Slurm preempts inside it.
+    """
+    try:
+        end = to_end_within(slurm, qos)
+    except ClusterError as err:
+        return f"whether Slurm preempts inside QOS {qos} is not known: {err}"
+    if end:
+        msg = f"preemption.mode: external: Slurm itself still preempts inside QOS {qos}: {end}"
+        raise ConfigError(msg)
+    return ""
 
 
 def _missing_in_slurm_conf(values: Mapping[str, str]) -> Iterator[str]:
@@ -106,6 +133,11 @@ def _missing_in_slurm_conf(values: Mapping[str, str]) -> Iterator[str]:
     if "requeue" not in _words(values.get("PreemptMode", "")):
         mode = _shown(values.get("PreemptMode", ""))
         yield f"slurm.conf has PreemptMode={mode}; it needs the line PreemptMode=REQUEUE"
+    if "within" in _words(values.get("PreemptMode", "")):
+        yield (
+            "slurm.conf has WITHIN in PreemptMode, so Slurm preempts inside every QOS, jobs that "
+            "have not opted in too; it needs the line PreemptMode=REQUEUE"
+        )
     release = parse_release(values.get("SLURM_VERSION", ""))
     signal = series_of(release).warn_signal
     if signal.word not in _words(values.get(signal.key, "")):
@@ -122,13 +154,25 @@ def _missing_in_slurm_conf(values: Mapping[str, str]) -> Iterator[str]:
 
 def _missing_for_bands(values: Mapping[str, str], band_width: int) -> Iterator[str]:
     weights = [v for k, v in values.items() if k.startswith("PriorityWeight")]
-    total = sum(int(n) for text in weights for n in re.findall(r"(?:^|=)(\d+)", text))
+    total = sum(_weights(text) for text in weights)
     if 2 * total >= band_width:
         yield (
             f"ranking.band_width is {band_width} and must be more than twice what the site's "
             f"PriorityWeight settings add up to ({total}), or jobs of one tier would displace "
             "each other"
         )
+    raw = any(word.startswith("no_normal") for word in _words(values.get("PriorityFlags", "")))
+    if raw and any(_weights(values.get(f"PriorityWeight{name}", "")) for name in _RAW_FACTORS):
+        yield (
+            f"slurm.conf has PriorityFlags={_shown(values['PriorityFlags'])}: factors that are not "
+            "normalised have no upper bound, and jobs of one tier could displace each other; take "
+            "NO_NORMAL_* out"
+        )
+
+
+def _weights(text: str) -> int:
+    """The sum of a PriorityWeight setting, one number or one for each TRES."""
+    return sum(int(n) for n in re.findall(r"(?:^|=)(\d+)", text))
 
 
 def _missing_for_requeue(values: Mapping[str, str], poll_s: float) -> Iterator[str]:

@@ -76,7 +76,7 @@ class CliQueue:
         self._arrays = ArrayTasks(slurm)
 
     def read(self, reader: JobReader, site: Site, *, now_s: float) -> tuple[JobTable, Exclusions]:
-        """See `Queue.read`: one squeue, and another one where there are new pending jobs."""
+        """See `Queue.read`: one squeue, and others where new jobs or changed arrays wait."""
         table = self.table(reader, site, now_s=now_s)
         self._excluded.learn(table)
         return table, self._excluded

@@ -53,11 +53,12 @@ def one_per_job(raw: list[str], nonce: str) -> tuple[list[str], int]:
         raw: Records that begin with JobID and JobArrayID.
     """
     separator = f"{nonce}f"
-    same: dict[str, list[str]] = {}
-    for record in raw:
-        same.setdefault(record.partition(separator)[0], []).append(record)
-    if len(same) == len(raw):
+    ids = [record.partition(separator)[0] for record in raw]
+    if len(set(ids)) == len(raw):
         return raw, 0
+    same: dict[str, list[str]] = {}
+    for job_id, record in zip(ids, raw, strict=True):
+        same.setdefault(job_id, []).append(record)
     whole, left_out = [], 0
     for records in same.values():
         merged = records[0] if len(records) == 1 else _merged(records, separator)

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from slurm_dl.backends.slurm.act import unseal, update_job
 from slurm_dl.backends.slurm.arrays import doubtful_in, whole_labels
 from slurm_dl.backends.slurm.command import Slurm, printable
-from slurm_dl.backends.slurm.preflight import preempts_within
+from slurm_dl.backends.slurm.preflight import to_end_within
 from slurm_dl.backends.slurm.read_jobs import queue_arguments
 from slurm_dl.backends.slurm.read_nodes import read_reservations
 from slurm_dl.backends.slurm.records import job_records, new_nonce
@@ -93,13 +93,19 @@ def release_all(slurm: Slurm, partitions: Collection[str], *, within: str = "") 
 
 def _why_keep(slurm: Slurm, qos: str) -> str:
     """Why running jobs of *qos* keep their SiteFactor for now; empty if they need not."""
-    end = f"sacctmgr modify qos {qos} set PreemptMode=REQUEUE, and run this again"
     try:
-        if not preempts_within(slurm, qos):
-            return ""
+        end = to_end_within(slurm, qos)
     except ClusterError as err:
-        return f"whether Slurm preempts inside it cannot be found out ({err}); {end}"
-    return f"Slurm preempts inside it and would stop them for whoever has waited longer; {end}"
+        return (
+            f"whether Slurm preempts inside it cannot be found out ({err}); "
+            f"sacctmgr modify qos {qos} set PreemptMode=REQUEUE, and run this again"
+        )
+    if not end:
+        return ""
+    return (
+        "Slurm preempts inside it and would stop them for whoever has waited longer; "
+        f"{end}, and run this again"
+    )
 
 
 def _job_steps(

@@ -77,7 +77,7 @@ OTHERS: tuple[list[str], ...] = (
     ["--reservation=slurm_dl_77"],
     ["--array=0-9%2", "--hold"],
     ["--array=0", "--hold"],
-    ["--array=3-12:3%4", "--hold"],
+    ["--array=3-40:3%4", "--hold"],
     ["--array=1,5,7-9,100", "--hold"],
 )
 
