@@ -23,6 +23,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.plan import ClusterAction, Plan, Promote, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
 

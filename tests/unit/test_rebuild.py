@@ -489,7 +489,7 @@ def test_forgiven_service_stays_forgiven() -> None:
 
 
 def test_no_more_is_forgiven_than_there_was() -> None:
-    """A promotion may have forgiven a suspension that was taken for service until accounting spoke."""
+    """A promotion may have forgiven a suspension that the ledger took for service."""
     before = fold(Service.empty(), build.observed([again(1)], now_s=T0 + 105)).service
     before = dataclasses.replace(
         before,
