@@ -1,7 +1,7 @@
 """What the daemon answers to each request on its control socket.
 
-Requests are checked here and nowhere else; what they mean is in docs/control-protocol.md. Answers
-come from the `Board`, the audit log and the pause switch, never from the cluster.
+Who may ask what is checked here and nowhere else; the form of the requests is `requests`' affair.
+Answers come from the `Board`, the audit log and the pause switch, never from the cluster.
 """
 
 from __future__ import annotations
@@ -12,9 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, Literal
-
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 import slurm_dl
 from slurm_dl.apps import published, snapshot_file
@@ -23,6 +20,18 @@ from slurm_dl.apps.commandline import safe
 from slurm_dl.apps.control import Peer, RequestError
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.apps.published import LETTERS, LIVE, Board, Filter, Published, Reloaded
+from slurm_dl.apps.requests import (
+    FOR_ADMINS,
+    ConfigRequest,
+    PauseRequest,
+    QueueRequest,
+    ReloadRequest,
+    ResumeRequest,
+    SnapshotRequest,
+    StatusRequest,
+    WhyRequest,
+    parse,
+)
 from slurm_dl.apps.wire import PROTOCOL, Json, JsonObject, Kind
 from slurm_dl.config.origins import FILE_KEY, Plain
 from slurm_dl.engine.explain import why
@@ -36,82 +45,6 @@ _STATES = {
     **{state.name: (state,) for state in JobState},
     "ALL": tuple(JobState),
 }
-
-_Name = Annotated[str, Field(max_length=256)]
-
-
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class StatusRequest(_Request):
-    """How the daemon is."""
-
-    request: Literal["status"]
-
-
-class QueueRequest(_Request):
-    """The jobs that pass all filters that are given."""
-
-    request: Literal["queue"]
-    user: list[_Name] = Field(default_factory=list, max_length=1000)
-    partition: list[_Name] = Field(default_factory=list, max_length=1000)
-    state: list[_Name] = Field(default_factory=list, max_length=100)
-    node: list[_Name] = Field(default_factory=list, max_length=20_000)
-
-
-class WhyRequest(_Request):
-    """Everything about one job."""
-
-    request: Literal["why"]
-    job: Annotated[str, Field(max_length=40)]
-
-
-class ConfigRequest(_Request):
-    """The configuration in force, with origins."""
-
-    request: Literal["config"]
-
-
-class PauseRequest(_Request):
-    """Stop acting."""
-
-    request: Literal["pause"]
-    reason: Annotated[str, Field(max_length=500)] = ""
-
-
-class ResumeRequest(_Request):
-    """Act again."""
-
-    request: Literal["resume"]
-
-
-class ReloadRequest(_Request):
-    """Read the configuration again."""
-
-    request: Literal["reload"]
-
-
-class SnapshotRequest(_Request):
-    """The last snapshot, whole, for a bug report."""
-
-    request: Literal["snapshot"]
-
-
-Request = (
-    StatusRequest
-    | QueueRequest
-    | WhyRequest
-    | ConfigRequest
-    | PauseRequest
-    | ResumeRequest
-    | ReloadRequest
-    | SnapshotRequest
-)
-
-_ADAPTER: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="request")])
-
-_FOR_ADMINS = (PauseRequest, ResumeRequest, ReloadRequest, SnapshotRequest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,8 +79,8 @@ class Answers:
         Raises:
             RequestError: Malformed, not allowed, or there is no answer.
         """
-        parsed = _parse(request)
-        if isinstance(parsed, _FOR_ADMINS) and not peer.is_admin:
+        parsed = parse(request)
+        if isinstance(parsed, FOR_ADMINS) and not peer.is_admin:
             msg = (
                 f"{parsed.request} is for root, the daemon's account and control.admins; "
                 f"you are {peer.name} ({peer.uid})"
@@ -392,13 +325,3 @@ def _states(word: str) -> tuple[JobState, ...]:
         msg = f"no job state {safe(word, 40)!r}: use {known}, their long names, or all"
         raise RequestError(Kind.BAD_REQUEST, msg)
     return states
-
-
-def _parse(request: JsonObject) -> Request:
-    try:
-        return _ADAPTER.validate_python(request)
-    except ValidationError as err:
-        first = err.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"][1:]) or "request"
-        msg = f"{safe(where, 80)}: {first['msg']}"
-        raise RequestError(Kind.BAD_REQUEST, safe(msg)) from None

@@ -68,7 +68,7 @@ def check_mode(config: Config) -> None:
     Raises:
         ConfigError: It is to do that by itself and is not set up for it, or the daemon is to do
             it and Slurm would as well.
-        ClusterError: It is to do that by itself and is silent.
+        ClusterError: It is silent, and has to be asked: a QOS is named.
     """
     settings = settings_of(config)
     match settings.mode:
@@ -105,7 +105,7 @@ def assemble(config: Config) -> Parts:
     Raises:
         ConfigError: Slurm's commands are not where the configuration says, or Slurm is not set up
             for the configured way of preempting.
-        ClusterError: Slurm is to preempt by itself and is silent.
+        ClusterError: Slurm has to be asked how it is set up, and is silent.
         StoreError: The ledger cannot be opened.
     """
     check_mode(config)

@@ -18,6 +18,7 @@ from slurm_dl.model.errors import ClusterError, ConfigError
 if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
+    from slurm_dl.apps.assembly import Parts
     from slurm_dl.apps.audit import AuditLog
     from slurm_dl.apps.daemon import Daemon
     from slurm_dl.apps.parts import Loaded
@@ -121,13 +122,19 @@ def _path_overrides(state_dir: Path | None, run_dir: Path | None) -> Iterator[st
 def _serve(loaded: Loaded, reread: Callable[[], Loaded], is_live: Callable[[Config], bool]) -> None:
     from slurm_dl.apps import logs  # noqa: PLC0415 - see reread
     from slurm_dl.apps.answers import Answers, Levers  # noqa: PLC0415
+    from slurm_dl.apps.assembly import assemble  # noqa: PLC0415
     from slurm_dl.apps.control import ControlServer  # noqa: PLC0415
+    from slurm_dl.apps.starting import when_slurm_answers  # noqa: PLC0415
     from slurm_dl.apps.wire import SOCKET_NAME  # noqa: PLC0415
 
     config = loaded.config
     _configure_logs(config)
     log = logs.logger()
-    with _daemon(loaded, reread, is_live) as (daemon, audit, pause):
+
+    def first(config: Config) -> Parts:
+        return when_slurm_answers(assemble, config, log)
+
+    with _daemon(loaded, reread, is_live, first) as (daemon, audit, pause):
         answers = Answers(
             Levers(
                 board=daemon.board,
@@ -172,9 +179,16 @@ def _configure_logs(config: Config) -> None:
 
 @contextlib.contextmanager
 def _daemon(
-    loaded: Loaded, reread: Callable[[], Loaded], is_live: Callable[[Config], bool]
+    loaded: Loaded,
+    reread: Callable[[], Loaded],
+    is_live: Callable[[Config], bool],
+    first: Callable[[Config], Parts],
 ) -> Iterator[tuple[Daemon, AuditLog, PauseSwitch]]:
-    """A daemon with its lock, audit log and pause switch; not running yet."""
+    """A daemon with its lock, audit log and pause switch; not running yet.
+
+    Args:
+        first: Makes the parts that it begins with.
+    """
     from slurm_dl.apps import lock, logs  # noqa: PLC0415 - see reread
     from slurm_dl.apps.assembly import assemble, slurm_of  # noqa: PLC0415
     from slurm_dl.apps.audit import AuditLog  # noqa: PLC0415
@@ -187,7 +201,7 @@ def _daemon(
     with lock.held(config.paths.state_dir):
         pause = PauseSwitch(config.paths.state_dir)
         audit = AuditLog(config.paths.audit_log, warn=log.error)
-        parts = assemble(config)
+        parts = first(config)
         daemon = Daemon(
             loaded=loaded,
             parts=parts,
@@ -223,11 +237,12 @@ def _warn_of_release(release: Release, log: FilteringBoundLogger) -> None:
 def _once(loaded: Loaded, reread: Callable[[], Loaded], *, act: bool, as_json: bool) -> None:
     """Look once and, with *act*, act once; print what was planned and done."""
     from slurm_dl.apps import logs  # noqa: PLC0415 - see reread
+    from slurm_dl.apps.assembly import assemble  # noqa: PLC0415
     from slurm_dl.apps.plan_report import as_object, show_plan  # noqa: PLC0415
 
     # What the loop would say is printed here as a whole.
     logs.configure(level="error", form="console")
-    with _daemon(loaded, reread, lambda _: act) as (daemon, _, pause):
+    with _daemon(loaded, reread, lambda _: act, assemble) as (daemon, _, pause):
         cycle = daemon.cycle_once(acting=False)
         if act and pause.pause is None:
             cycle = daemon.cycle_once(acting=True)

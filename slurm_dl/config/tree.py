@@ -37,8 +37,8 @@ from slurm_dl.config.wording import number
 from slurm_dl.engine.site_factors import highest_site_factor
 from slurm_dl.policies.base import Policy
 
-SITE_FACTOR_END = 2**31
-"""Slurm keeps SiteFactor as a signed 32-bit number around 0."""
+SITE_FACTOR_END = 2**31 - 2
+"""Slurm keeps SiteFactor as a signed 32-bit number around 0 and takes up to 2**31 - 3 of it."""
 
 
 class ClusterSection(Section):
@@ -185,7 +185,7 @@ class RankingSection(Section):
         description=(
             "Difference of SiteFactor between two tiers. It must exceed what the site's other "
             "priority factors can add up to (the sum of all PriorityWeight settings), or they "
-            "mix the tiers. Tiers x band_width must stay below 2147483648."
+            "mix the tiers. Tiers x band_width must stay below 2147483646."
         ),
     )
     window: Annotated[Whole, Unit("jobs")] = Field(

@@ -28,6 +28,10 @@ SAME_S = 1.0
 """Instants this close are one: Slurm counts whole seconds, and a requeued job is submitted up to
 one second after the end of its run (measured on 22.05.8, 24.11.5, 26.05.5)."""
 
+LONGEST_KNOWN_S = 86_400.0
+"""A job that ended by itself can be requeued as long as Slurm remembers it (MinJobAge, 300 s if not
+set). What begins a day later under the same id is another job."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToldRun:
@@ -152,8 +156,9 @@ class _Chain:
 def chain_of(records: Iterable[ToldRun], *, uid: int, submit_s: float, restarts: int) -> _Chain:
     """The runs that lead to the present state of a job.
 
-    Ids are used again after a reset of a cluster. So only records of the same user count, and of
-    those only the *restarts* runs just before the present one.
+    Ids are used again after a reset of a cluster. So only records of the same user count, of those
+    only the *restarts* runs just before the present one, and none before a gap that no requeue
+    explains.
 
     Args:
         records: Everything accounting has under this job id, in any order.
@@ -177,8 +182,22 @@ def chain_of(records: Iterable[ToldRun], *, uid: int, submit_s: float, restarts:
         # A run that has just been requeued may be as near; only one that is not over is this one.
         if not away_s or (away_s <= SAME_S and not runs[-1].end_s):
             present = runs.pop()
-    earlier = runs[-restarts:] if restarts else []
+    earlier = _of_one_job(runs[-restarts:], submit_s) if restarts else []
     return _Chain(earlier, present, complete=len(earlier) == restarts)
+
+
+def _of_one_job(runs: list[_Run], submit_s: float) -> list[_Run]:
+    """Those of *runs* after the last that cannot have led to the next one.
+
+    Args:
+        submit_s: What the last of them led to.
+    """
+    for i in reversed(range(len(runs))):
+        next_s = runs[i + 1].submit_s if i + 1 < len(runs) else submit_s
+        is_requeued, end_s = runs[i].records[-1].is_requeued, runs[i].end_s
+        if end_s and not is_requeued and next_s - end_s > LONGEST_KNOWN_S:
+            return runs[i + 1 :]
+    return runs
 
 
 def rebuild(

@@ -175,14 +175,14 @@ writes: {burst: [1], rate_per_s: .inf}
             "ranking:\n  band_width: 536870912\n",
             (
                 "f.yaml:4: ranking.band_width: 4 tiers (policy.order, policy.parameters) x "
-                "ranking.band_width 536870912 must stay below 2147483648"
+                "ranking.band_width 536870912 must stay below 2147483646"
             ),
         ),
         (
             f"policy:\n  parameters:\n    thresholds_gpu_s: {list(range(1, 300))}\n",
             (
                 "f.yaml:4: ranking.band_width: 300 tiers (policy.order, policy.parameters) x "
-                "ranking.band_width 10000000 must stay below 2147483648"
+                "ranking.band_width 10000000 must stay below 2147483646"
             ),
         ),
         (

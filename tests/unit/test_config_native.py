@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from slurm_dl.apps.assembly import settings_of
+from slurm_dl.backends.slurm.act import _MOST_SITE_FACTOR
 from slurm_dl.config import load
+from slurm_dl.config.tree import SITE_FACTOR_END
 from slurm_dl.engine.settings import External, Native
 from slurm_dl.model.errors import ConfigError
 
@@ -61,5 +63,10 @@ def test_half_a_band_more_must_fit_as_well(tmp_path: Path, mode: str, *, fits: b
     if fits:
         assert load(path).preemption.mode == mode
     else:
-        with pytest.raises(ConfigError, match="must stay below 2147483648"):
+        with pytest.raises(ConfigError, match="must stay below 2147483646"):
             load(path)
+
+
+def test_what_is_accepted_can_be_written() -> None:
+    """No band passes the checks of the configuration and is then refused job by job."""
+    assert SITE_FACTOR_END - 1 == _MOST_SITE_FACTOR

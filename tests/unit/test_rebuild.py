@@ -353,6 +353,21 @@ def test_a_reused_id_brings_nothing_of_its_former_jobs() -> None:
     assert submits(told, submit_s=T0 + 200, restarts=2) == [0, 100]
 
 
+def test_a_purged_run_is_not_made_up_for_by_a_former_job() -> None:
+    """The same user had the id before, a day ago and more: the job has one run, of two restarts."""
+    day_s = 86_400
+    former = run(0, is_requeued=False)
+    late_s = T0 + day_s + 500
+    own = run(0, submit_s=late_s, start_s=late_s + 10, end_s=late_s + 60)
+    chain = chain_of([former, own], uid=1000, submit_s=late_s + 60, restarts=2)
+    soon = chain_of([former, run(1)], uid=1000, submit_s=T0 + 160, restarts=2)
+
+    assert [r.submit_s for r in chain.earlier] == [late_s]
+    assert not chain.complete
+    # Finished, and requeued by hand soon after: the same job.
+    assert soon.complete
+
+
 def test_a_run_that_accounting_does_not_know_yet_is_not_replaced_by_another() -> None:
     """Without a record of the present run, the earlier ones are still those before it."""
     told = [run(0), run(1)]

@@ -89,7 +89,10 @@ def to_end_within(slurm: Slurm, qos: str) -> str:
     Raises:
         ClusterError: It cannot be found out.
     """
-    values = _values(slurm.run("scontrol", "show", "config"))
+    return _to_end_within(slurm, qos, _values(slurm.run("scontrol", "show", "config")))
+
+
+def _to_end_within(slurm: Slurm, qos: str, values: Mapping[str, str]) -> str:
     if values.get("PreemptType", "").lower() != _BY_QOS:
         return ""
     # Slurm's own rule: the word in either place is enough (preempt_p_preemptable).
@@ -110,9 +113,11 @@ def check_external(slurm: Slurm, qos: str) -> str:
 
     Raises:
         ConfigError: Slurm preempts inside it.
+        ClusterError: slurmctld is silent.
     """
+    values = _values(slurm.run("scontrol", "show", "config"))
     try:
-        end = to_end_within(slurm, qos)
+        end = _to_end_within(slurm, qos, values)
     except ClusterError as err:
         return f"whether Slurm preempts inside QOS {qos} is not known: {err}"
     if end:

@@ -1,0 +1,105 @@
+"""The requests that the daemon understands on its control socket.
+
+What they mean is in docs/control-protocol.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from slurm_dl.apps.commandline import safe
+from slurm_dl.apps.control import RequestError
+from slurm_dl.apps.wire import JsonObject, Kind
+
+_Name = Annotated[str, Field(max_length=256)]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class StatusRequest(_Request):
+    """How the daemon is."""
+
+    request: Literal["status"]
+
+
+class QueueRequest(_Request):
+    """The jobs that pass all filters that are given."""
+
+    request: Literal["queue"]
+    user: list[_Name] = Field(default_factory=list, max_length=1000)
+    partition: list[_Name] = Field(default_factory=list, max_length=1000)
+    state: list[_Name] = Field(default_factory=list, max_length=100)
+    node: list[_Name] = Field(default_factory=list, max_length=20_000)
+
+
+class WhyRequest(_Request):
+    """Everything about one job."""
+
+    request: Literal["why"]
+    job: Annotated[str, Field(max_length=40)]
+
+
+class ConfigRequest(_Request):
+    """The configuration in force, with origins."""
+
+    request: Literal["config"]
+
+
+class PauseRequest(_Request):
+    """Stop acting."""
+
+    request: Literal["pause"]
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class ResumeRequest(_Request):
+    """Act again."""
+
+    request: Literal["resume"]
+
+
+class ReloadRequest(_Request):
+    """Read the configuration again."""
+
+    request: Literal["reload"]
+
+
+class SnapshotRequest(_Request):
+    """The last snapshot, whole, for a bug report."""
+
+    request: Literal["snapshot"]
+
+
+Request = (
+    StatusRequest
+    | QueueRequest
+    | WhyRequest
+    | ConfigRequest
+    | PauseRequest
+    | ResumeRequest
+    | ReloadRequest
+    | SnapshotRequest
+)
+
+_ADAPTER: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="request")])
+
+FOR_ADMINS = (PauseRequest, ResumeRequest, ReloadRequest, SnapshotRequest)
+
+
+def parse(request: JsonObject) -> Request:
+    """*request* as one of them.
+
+    Raises:
+        RequestError: It is none of them.
+    """
+    try:
+        return _ADAPTER.validate_python(request)
+    except ValidationError as err:
+        first = err.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"][1:]) or "request"
+        msg = f"{safe(where, 80)}: {first['msg']}"
+        raise RequestError(Kind.BAD_REQUEST, safe(msg)) from None
