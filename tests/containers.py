@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,17 +51,27 @@ class Containers:
 
     def script(self, name: str, *argv: str, within_s: float = 60) -> str:
         """Standard output of one of the scripts in docker/, for this cluster."""
-        done = subprocess.run(
+        with subprocess.Popen(
             [str(DOCKER / name), self.release, *argv],
             env={**os.environ, "SLURM_DL_PROJECT": self.project},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=within_s,
-            check=False,
-        )
-        assert done.returncode == 0, f"docker/{name} {self.release}: {done.stderr[-4000:]}"
-        return done.stdout
+            start_new_session=True,
+        ) as running:
+            try:
+                said, errors = running.communicate(timeout=within_s)
+            except BaseException:
+                # What it has started would go on building and starting while we clean up.
+                os.killpg(running.pid, signal.SIGTERM)
+                with suppress(subprocess.TimeoutExpired):
+                    running.wait(20)
+                with suppress(ProcessLookupError):
+                    os.killpg(running.pid, signal.SIGKILL)
+                raise
+        assert running.returncode == 0, f"docker/{name} {self.release}: {errors[-4000:]}"
+        return said
 
     def container(self, part: str) -> str:
         """Name of the container of *part*: ``login``, ``slurmctld``, ``n1`` ..."""

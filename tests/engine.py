@@ -63,10 +63,7 @@ def docker_engine() -> Iterator[None]:
 
 
 def _answers() -> bool:
-    try:
-        return _succeeds("docker", "info")
-    except FileNotFoundError:
-        return False
+    return _succeeds("docker", "info")
 
 
 def _has_compose() -> bool:
@@ -83,9 +80,12 @@ def _need_compose() -> None:
 
 
 def _succeeds(*argv: str) -> bool:
-    done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
-    )
+    try:
+        done = subprocess.run(
+            argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False
+        )
+    except FileNotFoundError:
+        return False
     return done.returncode == 0
 
 

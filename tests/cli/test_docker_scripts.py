@@ -7,9 +7,12 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import containers
 import pytest
 import yaml
-from containers import DOCKER, PARTS, RELEASES
+from containers import DOCKER, PARTS, RELEASES, Containers
+
+from slurm_dl.sandbox.wait import eventually
 
 SCRIPTS = ("up", "down", "in", "build", "base-image", "image/role", "image/healthy")
 
@@ -62,6 +65,102 @@ def test_without_an_engine_it_says_what_to_install(tmp_path: Path) -> None:
 
     assert said.returncode == 1
     assert "apt-get install docker.io" in said.stderr
+
+
+ENGINE = """\
+case "$1" in
+	build) cat >/dev/null ;;
+	ps)
+		case "$*" in
+			*status=exited*) ;;
+			*'.Label "com.docker.compose.service"'*)
+				printf '%s\\n' "$P-n1-1 n1" "$P-setup-1 setup" ;;
+			*--quiet*) echo 0123 ;;
+			*) printf '%s\\n' "$P-n1-1" "$P-setup-1" ;;
+		esac ;;
+	exec) echo "$*" ;;
+esac"""
+"""A docker in whose clusters there is one node, up and healthy."""
+
+
+def test_a_project_of_any_name_comes_up(tmp_path: Path) -> None:
+    """Also one with the name of the part in it that is not waited for."""
+    program(tmp_path, "docker", f"P=my-setup\n{ENGINE}")
+
+    said = run(DOCKER / "up", "24.11", path=tmp_path, SLURM_DL_PROJECT="my-setup")
+
+    assert said.returncode == 0, said.stderr
+    assert "docker/down 24.11" in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("user", "home"),
+    [("root", "/root"), ("slurm_dl", "/var/lib/slurm_dl"), ("alice", "/home/alice")],
+)
+def test_everybody_begins_at_home(tmp_path: Path, user: str, home: str) -> None:
+    program(tmp_path, "docker", ENGINE)
+
+    said = run(DOCKER / "in", "24.11", "login", "-u", user, "id", path=tmp_path)
+
+    assert f"--user {user} --env HOME={home} " in said.stdout
+    assert said.stdout.endswith(f"--workdir {home} 0123 id\n")
+    assert "which user?" in run(DOCKER / "in", "24.11", "login", "-u", path=tmp_path).stderr
+
+
+def test_a_base_image_is_pulled_where_there_is_no_timeout(tmp_path: Path) -> None:
+    """As on macOS, where nothing else would give one."""
+    for name in ("dirname", "id"):
+        (tmp_path / name).symlink_to(shutil.which(name) or "")
+    program(tmp_path, "docker", '[ "$1" = pull ]')
+
+    said = run("/bin/sh", DOCKER / "base-image", "trixie", PATH=str(tmp_path))
+
+    assert said.stdout == "debian:trixie-slim\n", said.stderr
+
+
+def test_an_interrupted_build_leaves_its_context_nowhere(tmp_path: Path) -> None:
+    """A signal ends dash without what is to be done at its exit."""
+    (tmp_path / "tmp").mkdir()
+    program(tmp_path, "docker", '[ "$1" != build ] || kill -TERM $(cat "$TMPDIR/../pid")')
+
+    script = f'echo $$ >"$TMPDIR/../pid"; exec {DOCKER / "build"} 24.11'
+    said = run("/bin/sh", "-c", script, path=tmp_path, TMPDIR=str(tmp_path / "tmp"))
+
+    assert said.returncode == 1
+    assert [p for p in (tmp_path / "tmp").iterdir() if p.is_dir()] == []
+
+
+def test_a_script_that_takes_too_long_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither itself nor what it has started."""
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    program(tmp_path, "up", f"sleep 3600 >{fifo}")
+    monkeypatch.setattr(containers, "DOCKER", tmp_path)
+    holds = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+
+    def nobody_could_write() -> bool:
+        try:
+            return os.read(holds, 1) == b""
+        except BlockingIOError:
+            return False
+
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            Containers("24.11", "none").script("up", within_s=0.5)
+        eventually(nobody_could_write, 10)
+    finally:
+        os.close(holds)
+
+
+def test_signals_reach_the_servers_themselves() -> None:
+    """Runuser would end at a SIGHUP, and kill its server two seconds after a SIGTERM."""
+    role = (DOCKER / "image/role").read_text(encoding="utf-8")
+    served = [line.split()[1] for line in role.splitlines() if line.startswith("\tserve ")]
+
+    assert len(served) == 6
+    assert not {"runuser", "su"} & set(served)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -73,15 +74,21 @@ def pytest_runtest_makereport(
         for cluster in _LIVE:
             for part in ("dlschedd", "slurmctld"):
                 report.sections.append((f"log of {part}", _log(cluster, part)))
-            jobs = cluster.run("slurmctld", "scontrol", "show", "job", check=False).stdout
-            report.sections.append(("jobs", jobs))
+            report.sections.append(("jobs", _jobs(cluster)))
     return report
 
 
 def _log(cluster: Containers, part: str) -> str:
     try:
         return docker("logs", "--tail=60", cluster.container(part))
-    except AssertionError as err:
+    except (AssertionError, subprocess.TimeoutExpired) as err:
+        return str(err)
+
+
+def _jobs(cluster: Containers) -> str:
+    try:
+        return cluster.run("slurmctld", "scontrol", "show", "job", check=False).stdout
+    except (AssertionError, subprocess.TimeoutExpired) as err:
         return str(err)
 
 

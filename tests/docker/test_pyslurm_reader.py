@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 from containers import Containers
 
+from slurm_dl.backends.slurm.versions import SERIES
+
 PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = "/opt/slurm_dl/bin/python"
 SEGFAULT = 128 + 11
@@ -30,6 +32,8 @@ def pyslurm(cluster: Containers) -> None:
     """The pyslurm of the image; Debian's newest Slurm may have outrun it."""
     status = cluster.run("login", "cat", "/opt/pyslurm/status").stdout
     if status.startswith("not built"):
+        # On the release that it was tried on it does build.
+        assert not any(str(s.tried) in status for s in SERIES if s.pyslurm), status
         pytest.skip(status)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -10,9 +11,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from slurm_dl.backends.slurm import pyslurm_process
 from slurm_dl.backends.slurm.pyslurm_process import (
     PausedError,
     PyslurmProcess,
@@ -166,6 +169,7 @@ def test_an_end_is_told_with_its_last_words(make: Make, how: str, words: str) ->
         ("say(b'-5\\n')", "garbage"),
         ("say(b'3\\n{]}')", "garbage"),
         ("say(b'2\\n[]')", "garbage"),
+        ("say(b'1000\\n' + b'[' * 1000)", "garbage"),
         ("say(frame({'id': n + 1}))", "garbage"),
         ("say(frame({'id': n}) + b'more')", "garbage"),
         ("say(b'300\\n' + b'x' * 299); sys.exit()", "middle of an answer"),
@@ -202,6 +206,25 @@ def test_answers_come_in_any_pieces_beside_any_noise(make: Make, tmp_path: Path,
 
     assert process.ask(do="queue")["id"] == 1
     assert process.ask(do="queue")["id"] == 2
+
+
+def test_noise_without_an_end_is_no_answer(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever always has something to say beside it is ended when the time is up, too."""
+    process = make(program=saying(tmp_path, "while True: os.write(2, b'noise ' * 9000)"))
+    seconds, heard = itertools.count(), itertools.count()
+
+    def listen(err: int) -> bool:
+        assert next(heard) < 1_000_000, "it listens for ever"
+        return bool(os.read(err, 1))
+
+    monkeypatch.setattr(pyslurm_process, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(process, "_listen", listen)
+
+    with pytest.raises(ClusterError, match="no answer in 20 s"):
+        process.ask(do="queue")
+    assert process.pid is None
 
 
 def test_after_a_failure_there_is_a_pause_that_grows(make: Make, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,13 @@ from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.holdings import Holdings
 from slurm_dl.backends.slurm.job_table import JobTable
-from slurm_dl.backends.slurm.pyslurm_process import Answer, PausedError, PyslurmProcess, environment
+from slurm_dl.backends.slurm.pyslurm_process import (
+    Answer,
+    EndedError,
+    PausedError,
+    PyslurmProcess,
+    environment,
+)
 from slurm_dl.backends.slurm.queue import Choice, CliQueue
 from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, JobReader
 from slurm_dl.backends.slurm.read_nodes import NODE_FIELDS, Site, SiteConfig, read_nodes, site_of
@@ -459,7 +466,10 @@ class Scripted:
         self.learnt += 1
 
     def set_site_factor(self, _: JobId, value: int) -> bool:
-        """Remembered; the value 13 is refused."""
+        """Remembered; the value 13 is refused, 14 ends the worker."""
+        if value == 14:
+            msg = "gone"
+            raise EndedError(msg)
         if value == 13:
             msg = "no"
             raise ClusterError(msg)
@@ -598,6 +608,10 @@ def test_pyslurm_is_believed_once_it_has_agreed_with_squeue() -> None:
         {"Partition": "debug"},
         {"RestartCnt": "1"},
         {"JobID": "8"},
+        {"Name": "other"},
+        {"Account": "other"},
+        {"QOS": "other"},
+        {"Comment": '{"slurm_dl": {"v": 1, "sig": "USR1", "grace_s": 60}}'},
     ],
 )
 def test_pyslurm_that_says_other_things_is_not_believed(words: dict[str, str]) -> None:
@@ -614,8 +628,63 @@ def test_jobs_that_move_between_two_readings_are_left_out() -> None:
     started = SQUEUE_RUN | {"NodeList": "n1", "JobID": "8"}
     one, other = read_text({}, {"JobID": "8"}), read_text({}, started)
 
-    assert disagreement(one, other) == (1, "")
+    assert disagreement(one, other, began_s=300.0) == (1, "")
     assert one.state == [JobState.PENDING] * 2
+
+
+def test_pyslurm_that_tells_of_some_jobs_only_is_not_believed() -> None:
+    """Neither of an empty queue nor of half of one, where squeue lists jobs of long ago."""
+    both = read_text({}, {"JobID": "8"})
+    for part in (read_text(), TABLE):
+        queue = CheckedQueue(Scripted("pyslurm", part), Scripted("cli", both))  # type: ignore[arg-type]
+
+        with pytest.raises(ClusterError, match=r"disagree: .* job \d first"):
+            queue.read(READER, SITE, now_s=300.0)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"SubmitTime": "300"},
+        SQUEUE_RUN | {"NodeList": "n1", "StartTime": "301"},
+        {"State": "CANCELLED", "StartTime": "0"},
+    ],
+)
+def test_jobs_that_came_between_two_readings_are_not_missed(words: dict[str, str]) -> None:
+    """Nor tasks of an array, which get an id of their own when they start or are cancelled."""
+    other = read_text({}, words | {"JobID": "8"})
+
+    assert disagreement(TABLE, other, began_s=300.0) == (1, "")
+
+
+def test_jobs_that_pyslurm_cannot_read_are_not_missed() -> None:
+    """They are counted already."""
+    other = read_text({}, {"JobID": "8"})
+    one = read_text({})
+    one.unreadable = 1
+
+    assert disagreement(one, other, began_s=300.0) == (1, "")
+
+
+def test_a_queue_of_which_nothing_can_be_read_is_not_empty(fake: ModuleType) -> None:
+    """As where a pyslurm has no attribute of the name that is asked for."""
+    with pytest.raises(ClusterError, match="none of 2 records can be read"):
+        read_jobs(fake, {"id": 7, "cpus": "x", "constraints": 1}, {"id": 8, "constraints": 1})
+
+
+def test_a_worker_that_ended_at_a_write_proves_itself_again() -> None:
+    """The next one may be on another libslurm; a refusal of Slurm says nothing of that kind."""
+    pyslurm, cli = Scripted("pyslurm", TABLE), Scripted("cli", TABLE)
+    queue = CheckedQueue(pyslurm, cli)  # type: ignore[arg-type]
+    reads = []
+
+    for value in (5, 13, 14, 5):
+        queue.read(READER, SITE, now_s=0.0)
+        reads.append(cli.reads)
+        with suppress(ClusterError):
+            queue.set_site_factor(JobId(1), value)
+
+    assert reads == [1, 1, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,10 @@ def probe(env: Mapping[str, str], *, within_s: float = _PROBE_S) -> str:
     return printable(done.stdout.decode("ascii", errors="replace"))[:40]
 
 
+class EndedError(ClusterError):
+    """The worker failed and was ended; what answers next is another one."""
+
+
 class PausedError(ClusterError):
     """A worker has failed, and it is too early for the next one."""
 
@@ -135,7 +139,8 @@ class PyslurmProcess:
 
         Raises:
             PausedError: The last worker failed a short time ago; nothing was asked.
-            ClusterError: Slurm refused or is silent, or the worker failed; then it is ended.
+            EndedError: The worker failed, and was ended.
+            ClusterError: Slurm refused or is silent.
         """
         try:
             answer = self._answer(request)
@@ -146,7 +151,7 @@ class PyslurmProcess:
             self._not_before_s = self._clock() + pause_s
             said = last_line(bytes(self._words))
             msg = "; ".join(filter(None, [f"pyslurm: {err}", ended, said]))
-            raise ClusterError(msg) from None
+            raise EndedError(msg) from None
         self._failures = 0
         if (error := answer.get("error")) is not None:
             msg = f"pyslurm: {printable(str(error))[:300]}"
@@ -173,7 +178,7 @@ class PyslurmProcess:
         self.received = len(payload)
         try:
             answer = json.loads(payload)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise _FailedError(_GARBAGE) from None
         if not isinstance(answer, dict) or answer.get("id") != self._asked:
             raise _FailedError(_GARBAGE)
@@ -231,8 +236,9 @@ class PyslurmProcess:
 
     def _chunk(self, poller: select.poll, out: int, err: int, deadline_s: float) -> bytes:
         while True:
-            left_s = max(0.0, deadline_s - time.monotonic())
-            ready = [fd for fd, _ in poller.poll(left_s * 1e3)]
+            left_s = deadline_s - time.monotonic()
+            # Whoever says something all the time has not answered in time either.
+            ready = [fd for fd, _ in poller.poll(left_s * 1e3)] if left_s > 0 else []
             if not ready:
                 msg = f"no answer in {self._timeout_s:g} s; is slurmctld overloaded or down?"
                 raise _FailedError(msg)

@@ -15,6 +15,16 @@ from typing import Generic, TypeVar
 from slurm_dl.backends.slurm.claims import CLAIM_KEY, ClaimReader
 from slurm_dl.backends.slurm.command import printable
 from slurm_dl.backends.slurm.job_table import JobTable
+from slurm_dl.backends.slurm.job_values import (
+    FINISHED,
+    NOTHING,
+    count_of,
+    gpus_of,
+    nodes_of,
+    rows_of,
+    start_s_of,
+    whole_of,
+)
 from slurm_dl.backends.slurm.read_nodes import NO_WORDS, Site
 from slurm_dl.backends.slurm.records import (
     none_readable,
@@ -96,10 +106,6 @@ _OLDER_WORDS = {"NODE": "NO", "NO": "OK"}
 # Records split into fields at a time: 100,000 at once would be 3 million strings.
 _CHUNK = 4_000
 _MOST_REMEMBERED = 50_000
-_INT32_MAX = 2**31 - 1
-_NOTHING = frozenset({"", "(null)", "N/A", "0"})
-_FINISHED = frozenset({JobState.COMPLETED, JobState.FAILED})
-_HOLDS_NODES = frozenset(JobState) - _FINISHED - {JobState.PENDING}
 _V = TypeVar("_V")
 
 
@@ -210,8 +216,8 @@ class JobReader:
         try:
             _ = self._states[raw["State"]], self._tasks[raw["JobArrayID"]]
             _ = self._limits[raw["TimeLimit"]]
-            _ = [_count(raw[name]) for name in _COUNTS]
-            _ = [_whole(raw[name]) for name in _WHOLES]
+            _ = [count_of(raw[name]) for name in _COUNTS]
+            _ = [whole_of(raw[name]) for name in _WHOLES]
             _ = [epoch_s(raw[name]) for name in _TIMES]
         except ValueError:
             return False
@@ -221,14 +227,14 @@ class JobReader:
         columns = zip(*records, strict=True) if records else ((),) * len(JOB_FIELDS)
         raw: dict[str, tuple[str, ...]] = dict(zip(JOB_FIELDS, columns, strict=True))
         state = [self._states[v] for v in raw["State"]]
-        whole = {name: [_whole(v) for v in raw[name]] for name in _WHOLES}
-        count = {name: [_count(v) for v in raw[name]] for name in _COUNTS}
+        whole = {name: [whole_of(v) for v in raw[name]] for name in _WHOLES}
+        count = {name: [count_of(v) for v in raw[name]] for name in _COUNTS}
         times = {name: [epoch_s(v) for v in raw[name]] for name in _TIMES}
         requests = self._requests_of(raw, count)
         tracks_memory = site.config.tracks_memory
         job_id = [JobId(v) for v in whole["JobID"]]
         rows = site.partition_row
-        several = {v: r for v in set(raw["Partition"]) if "," in v and (r := _rows_of(v, rows))}
+        several = {v: r for v in set(raw["Partition"]) if "," in v and (r := rows_of(v, rows))}
         return JobTable(
             job_id=whole["JobID"],
             state=state,
@@ -250,13 +256,13 @@ class JobReader:
             uid=whole["UserID"],
             tasks=[self._tasks[v] for v in raw["JobArrayID"]],
             n_nodes=count["NumNodes"],
-            gpus=[_gpus(r, site) for r in requests],
+            gpus=[gpus_of(r, site) for r in requests],
             gpu_type=[r.gres.gpu_type for r in requests],
             cpus=count["NumCPUs"],
             mem_mb=[r.mem_mb if tracks_memory else 0 for r in requests],
             submit_s=times["SubmitTime"],
             start_s=[
-                _start_s(*row)
+                start_s_of(*row)
                 for row in zip(
                     state, times["StartTime"], times["EndTime"], raw["NodeList"], strict=True
                 )
@@ -269,16 +275,13 @@ class JobReader:
             restarts=whole["RestartCnt"],
             priority=whole["PriorityLong"],
             requeueable=[
-                requeue == batch == "1" and het in _NOTHING
+                requeue == batch == "1" and het in NOTHING
                 for requeue, batch, het in zip(
                     raw["Requeue"], raw["BatchFlag"], raw["HetJobID"], strict=True
                 )
             ],
             exclusive=[v in _EXCLUSIVE for v in raw["OverSubscribe"]],
-            nodes=[
-                v if s in _HOLDS_NODES and v not in _NOTHING else ""
-                for s, v in zip(state, raw["NodeList"], strict=True)
-            ],
+            nodes=[nodes_of(s, v) for s, v in zip(state, raw["NodeList"], strict=True)],
             even=[r.even for r in requests],
             claims={
                 job: claim
@@ -289,7 +292,7 @@ class JobReader:
             reserved={
                 job: name
                 for job, name, s in zip(job_id, raw["Reservation"], state, strict=True)
-                if name.startswith(RESERVATION_PREFIX) and s not in _FINISHED
+                if name.startswith(RESERVATION_PREFIX) and s not in FINISHED
             },
             also_in={
                 job: several[name][1:]
@@ -306,7 +309,7 @@ class JobReader:
             gang_parts={
                 job
                 for job, s, het in zip(job_id, state, raw["HetJobID"], strict=True)
-                if s is JobState.PENDING and het not in _NOTHING
+                if s is JobState.PENDING and het not in NOTHING
             },
         )
 
@@ -339,7 +342,7 @@ class JobReader:
         if state is not JobState.PENDING:
             return Held.NO
         why = self._reasons[reason]
-        if why in {Held.NO, Held.RESERVATION} and reservation not in _NOTHING:
+        if why in {Held.NO, Held.RESERVATION} and reservation not in NOTHING:
             ours = reservation.startswith(RESERVATION_PREFIX)
             why = Held.NO if ours else Held.RESERVATION
         if why is not Held.NO:
@@ -370,8 +373,8 @@ class JobReader:
                 label=label,
                 name=name,
                 user=user,
-                account="" if account in _NOTHING else account,
-                qos="" if qos in _NOTHING else qos,
+                account="" if account in NOTHING else account,
+                qos="" if qos in NOTHING else qos,
                 reason=reason,
                 nodes=nodes,
             )
@@ -392,46 +395,3 @@ def _in_older_words(records: list[list[str]]) -> list[list[str]]:
     for record in records:
         record[at] = _OLDER_WORDS.get(record[at], record[at])
     return records
-
-
-def _rows_of(partitions: str, rows: Mapping[str, int]) -> tuple[int, ...]:
-    """Index of each partition in a list of several; empty if one of them is unknown."""
-    found = tuple(dict.fromkeys(rows.get(name, -1) for name in partitions.split(",")))
-    return () if -1 in found else found
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        msg = f"{text[:40]!r} is no whole number"
-        raise ValueError(msg)
-    return int(text)
-
-
-def _count(text: str) -> int:
-    """A number of nodes, tasks or CPUs, at least 1.
-
-    Slurm writes "not set" as 2**32 - 2 here, for instance for a job that ended before it started.
-    """
-    number = _whole(text)
-    return number if 0 < number <= _INT32_MAX else 1
-
-
-def _start_s(state: JobState, start_s: float, end_s: float, nodes: str) -> float:
-    # A pending job's start is a prediction. Measured on 22.05.8: a requeued job is COMPLETING
-    # until its processes are gone, with the requeue as its start and no end; an ending run has
-    # its end written before it completes. A job cancelled while it waited has a start, no nodes.
-    if state is JobState.PENDING or (state is JobState.COMPLETING and not end_s):
-        return 0.0
-    if state is JobState.FAILED and nodes in _NOTHING:
-        return 0.0
-    return start_s
-
-
-def _gpus(request: Request, site: Site) -> float:
-    gres = request.gres
-    if not gres.shards and not gres.mps:
-        return gres.gpus
-    # Shares of unknown size are no GPUs we could account for.
-    shards = gres.shards / site.shards_per_gpu if site.shards_per_gpu else 0.0
-    mps = gres.mps / site.mps_per_gpu if site.mps_per_gpu else 0.0
-    return gres.gpus + shards + mps

@@ -21,7 +21,7 @@ from slurm_dl.backends.slurm.pyslurm_process import Answer, PyslurmProcess
 from slurm_dl.backends.slurm.queue import Choice, CliQueue
 from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, JobReader, queue_arguments
 from slurm_dl.backends.slurm.read_nodes import NO_WORDS, Site
-from slurm_dl.backends.slurm.records import job_records, new_nonce
+from slurm_dl.backends.slurm.records import job_records, new_nonce, none_readable
 from slurm_dl.backends.slurm.words import one_spelling
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
@@ -57,6 +57,8 @@ class PyslurmQueue:
     def read(self, reader: JobReader, site: Site, *, now_s: float) -> tuple[JobTable, Exclusions]:
         """See `Queue.read`: one answer of the worker, and a squeue where there are new jobs."""
         columns, unreadable = columns_of(self._process.ask(do="queue"))
+        if unreadable and not columns["JobID"]:
+            raise none_readable(unreadable)
         columns["JobArrayID"] = [self._label(label) for label in columns["JobArrayID"]]
         columns.update(self._requests.of(columns["JobID"]))
         table = reader.read_columns(columns, site, now_s=now_s)

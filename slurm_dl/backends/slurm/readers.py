@@ -15,7 +15,9 @@ from slurm_dl.backends.slurm.choices import Exclusions
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.holdings import Holdings
 from slurm_dl.backends.slurm.job_table import JobTable
+from slurm_dl.backends.slurm.job_values import FINISHED
 from slurm_dl.backends.slurm.pyslurm_process import (
+    EndedError,
     PausedError,
     PyslurmProcess,
     environment,
@@ -28,6 +30,7 @@ from slurm_dl.backends.slurm.read_pyslurm import PyslurmQueue
 from slurm_dl.backends.slurm.versions import Release, series_of
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
+from slurm_dl.model.snapshot import JobText
 
 Wanted = Literal["auto", "cli", "pyslurm"]
 
@@ -112,7 +115,9 @@ class CheckedQueue:
         checked, self._checked = self._checked, False
         seen = self._queue.read(reader, site, now_s=now_s)
         if not checked:
-            compared, difference = disagreement(seen[0], self._cli.table(reader, site, now_s=now_s))
+            compared, difference = disagreement(
+                seen[0], self._cli.table(reader, site, now_s=now_s), began_s=now_s
+            )
             if difference:
                 msg = f"pyslurm and squeue disagree: {difference}; is it built for this Slurm?"
                 raise ClusterError(msg)
@@ -127,7 +132,11 @@ class CheckedQueue:
 
     def set_site_factor(self, job_id: JobId, value: int) -> bool:
         """See `Queue.set_site_factor`: not before it has been compared."""
-        return self._checked and self._queue.set_site_factor(job_id, value)
+        try:
+            return self._checked and self._queue.set_site_factor(job_id, value)
+        except EndedError:
+            self._checked = False
+            raise
 
     def forget(self) -> None:
         """See `Queue.forget`."""
@@ -226,10 +235,15 @@ _COMPARED = (
 """What of a job does not change as long as its state does not, unless its owner changes it."""
 
 
-def disagreement(one: JobTable, other: JobTable) -> tuple[int, str]:
+def disagreement(one: JobTable, other: JobTable, *, began_s: float) -> tuple[int, str]:
     """How many jobs of both tables were compared, and in words where they differ first.
 
     Jobs that changed their state between the two readings are left out.
+
+    Args:
+        one: pyslurm's, read first.
+        other: squeue's, read then.
+        began_s: When the reading of the first began, epoch seconds.
     """
     row_of = {job_id: row for row, job_id in enumerate(other.job_id)}
     compared = 0
@@ -242,6 +256,31 @@ def disagreement(one: JobTable, other: JobTable) -> tuple[int, str]:
             a, b = getattr(one, name)[row], getattr(other, name)[at]
             if a != b:
                 return compared, f"job {job_id} has {name} {a!r} and {b!r}"
+        key = JobId(job_id)
+        if one.claims.get(key) != other.claims.get(key):
+            return compared, f"job {job_id} has another comment"
+        if _words(one.texts[key]) != _words(other.texts[key]):
+            return compared, f"job {job_id} has another name, account or QOS"
     if one.job_id and other.job_id and not compared:
         return 0, "they have no job in common"
+    missing = _missing(one, other, began_s)
+    if len(missing) > one.unreadable:
+        return compared, f"{len(missing)} jobs are missing, job {missing[0]} first"
     return compared, ""
+
+
+def _words(text: JobText) -> tuple[str, str, str]:
+    # Labels and reasons change while a job waits.
+    return text.name, text.account, text.qos
+
+
+def _missing(one: JobTable, other: JobTable, began_s: float) -> list[int]:
+    """Jobs of *other* that were there when *one* was read and are not in it."""
+    told = set(one.job_id)
+    rows = zip(other.job_id, other.state, other.submit_s, other.start_s, strict=True)
+    # A task of an array has a job id of its own from its start on, or from its cancellation.
+    return [
+        job_id
+        for job_id, state, submit_s, start_s in rows
+        if job_id not in told and state not in FINISHED and submit_s < began_s and start_s < began_s
+    ]
