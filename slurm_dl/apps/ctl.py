@@ -10,6 +10,7 @@ import click
 
 from slurm_dl.apps.client import Client, DaemonError, socket_path
 from slurm_dl.apps.commandline import print_json, run, safe
+from slurm_dl.apps.options import AS_JSON, CONFIG, SET, SOCKET
 from slurm_dl.apps.status_text import as_list, status_lines
 from slurm_dl.apps.tables import Column, show
 from slurm_dl.apps.wire import SOCKET_NAME, Json, JsonObject
@@ -28,24 +29,6 @@ _LAZY = {
     ),
 }
 """Commands that live elsewhere: where, and their line in the help."""
-
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-_SOCKET = click.option(
-    "--socket", type=click.Path(path_type=Path), help="The daemon's socket, if not the usual one."
-)
-_CONFIG = click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path),
-    help="Configuration file, if not SLURM_DL_CONFIG or /etc/slurm_dl/slurm_dl.yaml.",
-)
-_SET = click.option(
-    "--set",
-    "settings",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Set one value as dlschedd's option of that name does.",
-)
 
 
 class _LazyGroup(click.Group):
@@ -84,8 +67,8 @@ def dlctl() -> None:
 
 
 @dlctl.command()
-@_JSON
-@_SOCKET
+@AS_JSON
+@SOCKET
 def status(*, as_json: bool, socket: Path | None) -> None:
     """Say how the daemon is and what it is doing.
 
@@ -103,8 +86,8 @@ def status(*, as_json: bool, socket: Path | None) -> None:
 
 @dlctl.command()
 @click.option("--reason", default="", help="Why; everybody who asks for the status reads it.")
-@_JSON
-@_SOCKET
+@AS_JSON
+@SOCKET
 def pause(*, reason: str, as_json: bool, socket: Path | None) -> None:
     """Stop the daemon from acting; it goes on looking and answering.
 
@@ -121,8 +104,8 @@ def pause(*, reason: str, as_json: bool, socket: Path | None) -> None:
 
 
 @dlctl.command()
-@_JSON
-@_SOCKET
+@AS_JSON
+@SOCKET
 def resume(*, as_json: bool, socket: Path | None) -> None:
     """Let the daemon act again after a pause.
 
@@ -135,8 +118,8 @@ def resume(*, as_json: bool, socket: Path | None) -> None:
 
 
 @dlctl.command(name="reload")
-@_JSON
-@_SOCKET
+@AS_JSON
+@SOCKET
 def reload_(*, as_json: bool, socket: Path | None) -> None:
     """Let the daemon read its configuration again, as SIGHUP does.
 
@@ -152,8 +135,8 @@ def reload_(*, as_json: bool, socket: Path | None) -> None:
 
 @dlctl.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@_JSON
-@_SOCKET
+@AS_JSON
+@SOCKET
 def snapshot(file: Path, *, as_json: bool, socket: Path | None) -> None:
     """Save what the daemon saw and remembered at its last look, for a bug report.
 
@@ -180,8 +163,8 @@ def snapshot(file: Path, *, as_json: bool, socket: Path | None) -> None:
 
 @dlctl.command("check-config")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
-@_SET
-@_JSON
+@SET
+@AS_JSON
 def check_config(file: Path | None, settings: tuple[str, ...], *, as_json: bool) -> None:
     """Check a configuration file and name everything that is wrong, with lines.
 
@@ -209,11 +192,11 @@ def check_config(file: Path | None, settings: tuple[str, ...], *, as_json: bool)
 
 
 @dlctl.command("show-config")
-@_CONFIG
-@_SET
+@CONFIG
+@SET
 @click.option("--running", is_flag=True, help="What the running daemon has in force instead.")
-@_JSON
-@_SOCKET
+@AS_JSON
+@SOCKET
 def show_config(
     *,
     config_path: Path | None,
@@ -252,10 +235,10 @@ def show_config(
 
 
 @dlctl.command("release-all")
-@_CONFIG
-@_SET
+@CONFIG
+@SET
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@_JSON
+@AS_JSON
 def release_all(
     *, config_path: Path | None, settings: tuple[str, ...], yes: bool, as_json: bool
 ) -> None:
@@ -317,7 +300,7 @@ def _refuse_if_acting(path: Path) -> None:
 
 
 @dlctl.command()
-@_JSON
+@AS_JSON
 def policies(*, as_json: bool) -> None:
     """List the policies, where each can run, and the paper it comes from.
 

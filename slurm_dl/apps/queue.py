@@ -14,6 +14,7 @@ import click
 
 from slurm_dl.apps.client import Client, socket_path
 from slurm_dl.apps.commandline import ago, duration, print_json, run, safe
+from slurm_dl.apps.options import SOCKET
 from slurm_dl.apps.tables import Column, show
 from slurm_dl.apps.wire import Json, JsonObject
 
@@ -71,9 +72,7 @@ _STATE_ORDER = ("R", "CF", "CG", "S", "PD", "CD", "F")
     help="Best rank first, running jobs first, or least attained service first.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option(
-    "--socket", type=click.Path(path_type=Path), help="The daemon's socket, if not the usual one."
-)
+@SOCKET
 @click.pass_context
 def dlqueue(
     ctx: click.Context,

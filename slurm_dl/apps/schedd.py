@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from slurm_dl.apps.commandline import EXIT_FAILED, print_json, run
+from slurm_dl.apps.options import CONFIG
 from slurm_dl.model.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
@@ -31,12 +32,7 @@ PRIVATE = 0o027
 
 
 @click.command()
-@click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path),
-    help="Configuration file, if not SLURM_DL_CONFIG or /etc/slurm_dl/slurm_dl.yaml.",
-)
+@CONFIG
 @click.option(
     "--set",
     "settings",

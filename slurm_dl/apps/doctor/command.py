@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from slurm_dl.apps.commandline import EXIT_FAILED, EXIT_USAGE, print_json, safe
+from slurm_dl.apps.options import AS_JSON, CONFIG, SET, SOCKET
 from slurm_dl.apps.tables import Column, show
 
 if TYPE_CHECKING:
@@ -20,28 +21,15 @@ _STYLES = {"ok": "", "warning": "yellow", "error": "bold red", "skipped": "dim"}
 
 
 @click.command()
-@click.option(
-    "--config",
-    "config_path",
-    type=click.Path(path_type=Path),
-    help="Configuration file, if not SLURM_DL_CONFIG or /etc/slurm_dl/slurm_dl.yaml.",
-)
-@click.option(
-    "--set",
-    "settings",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Set one value as dlschedd's option of that name does.",
-)
+@CONFIG
+@SET
 @click.option(
     "--account",
     metavar="NAME",
     help="Account whose rights are meant, if not that of the running daemon, or slurm_dl.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option(
-    "--socket", type=click.Path(path_type=Path), help="The daemon's socket, if not the usual one."
-)
+@AS_JSON
+@SOCKET
 def doctor(
     *,
     config_path: Path | None,

@@ -14,6 +14,7 @@ import click
 
 from slurm_dl.apps.client import Client, DaemonError, socket_path
 from slurm_dl.apps.commandline import safe
+from slurm_dl.apps.options import SOCKET
 
 if TYPE_CHECKING:
     from slurm_dl.apps.sim.follow import Seen
@@ -50,9 +51,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
     type=click.Path(path_type=Path),
     help="Configuration file that says where the socket is, if not the usual one.",
 )
-@click.option(
-    "--socket", type=click.Path(path_type=Path), help="The daemon's socket, if not the usual one."
-)
+@SOCKET
 def record_command(
     *,
     out: Path,
