@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from slurm_dl.model.errors import ConfigError
 
@@ -29,12 +32,26 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
     # Not tempfile: it makes files that nobody else may read.
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    with replacing(path, mode=0o666) as file:
+        file.write(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, *, mode: int) -> Iterator[IO[bytes]]:
+    """A file that stands at *path* once all is written, and not at all if that fails.
+
+    Args:
+        mode: Its permissions, less those that the umask takes away.
+
+    Raises:
+        OSError: It cannot be written; what was there before is untouched.
+    """
+    beside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import os
-import secrets
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -121,19 +120,12 @@ def _report(out: Path, tally: Tally) -> None:
 
 @contextlib.contextmanager
 def _whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that stands at *path* once all is written, and not at all if that fails."""
-    beside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            if path.suffix == ".gz":
-                with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
-                    yield cast("IO[bytes]", packed)
-            else:
-                yield file
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    """What only its owner may read, packed if the name of *path* says so; whole or not at all."""
+    from slurm_dl.report.files import replacing  # noqa: PLC0415 - only for this command
+
+    with replacing(path, mode=0o600) as file:
+        if path.suffix == ".gz":
+            with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
+                yield cast("IO[bytes]", packed)
+        else:
+            yield file

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from slurm_dl.backends.slurm.command import Slurm, printable
+from slurm_dl.backends.slurm.read_nodes import config_values
 from slurm_dl.backends.slurm.versions import parse_release, series_of
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ClusterError, ConfigError
@@ -58,7 +59,7 @@ def check_native(slurm: Slurm, *, qos: str, settings: Settings, poll_s: float) -
         ConfigError: Something is missing; one line for each thing.
         ClusterError: slurmctld is silent.
     """
-    values = _values(slurm.run("scontrol", "show", "config"))
+    values = config_values(slurm.run("scontrol", "show", "config"))
     found = [
         *_missing_in_slurm_conf(values),
         *_missing_for_bands(values, settings.band_width),
@@ -89,7 +90,7 @@ def to_end_within(slurm: Slurm, qos: str) -> str:
     Raises:
         ClusterError: It cannot be found out.
     """
-    return _to_end_within(slurm, qos, _values(slurm.run("scontrol", "show", "config")))
+    return _to_end_within(slurm, qos, config_values(slurm.run("scontrol", "show", "config")))
 
 
 def _to_end_within(slurm: Slurm, qos: str, values: Mapping[str, str]) -> str:
@@ -115,7 +116,7 @@ def check_external(slurm: Slurm, qos: str) -> str:
         ConfigError: Slurm preempts inside it.
         ClusterError: slurmctld is silent.
     """
-    values = _values(slurm.run("scontrol", "show", "config"))
+    values = config_values(slurm.run("scontrol", "show", "config"))
     try:
         end = _to_end_within(slurm, qos, values)
     except ClusterError as err:
@@ -246,11 +247,6 @@ def _read_qos(slurm: Slurm, qos: str) -> Qos | None:
             exempt_s=_seconds(exempt),
         )
     return None
-
-
-def _values(text: str) -> dict[str, str]:
-    pairs = (line.partition("=") for line in text.splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _number(options: str, name: str) -> int | None:

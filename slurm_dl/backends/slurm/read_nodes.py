@@ -273,16 +273,19 @@ def read_reservations(text: str) -> tuple[ReservationSeen, ...]:
     return tuple(seen)
 
 
+def config_values(text: str) -> dict[str, str]:
+    """The settings in ``scontrol show config``, as it spells them."""
+    pairs = (line.partition("=") for line in text.split("\n"))
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
 def read_config(text: str) -> SiteConfig:
     """What the reader needs of ``scontrol show config``.
 
     Raises:
         ClusterError: The version is not in it.
     """
-    values = {
-        key.strip(): value.strip()
-        for key, _, value in (line.partition("=") for line in text.split("\n"))
-    }
+    values = config_values(text)
     return SiteConfig(
         release=parse_release(values.get("SLURM_VERSION", "")),
         tracks_memory="MEMORY" in values.get("SelectTypeParameters", "").upper(),
