@@ -133,6 +133,8 @@ def _table(sizes: tuple[float, ...]) -> _Table:
     share = _NEARER ** np.arange(math.ceil(math.log(_NEAREST) / math.log(_NEARER)))
     # In each gap: its begin, and ages ever nearer to its end.
     age = ends[:, None] - (ends - begins)[:, None] * share
+    # In a gap of a few roundings they would fall on its end, where that size is done with.
+    age = np.minimum(age, np.nextafter(ends, begins)[:, None])
     age[:, 0] = begins
     here = np.array([[1 / gittins_index(column, a) for a in row] for row in age.tolist()])
     # Just before a size the cost of one more job is nothing.

@@ -9,7 +9,7 @@ import build
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.engine.intent import intend
@@ -142,6 +142,8 @@ def test_the_table_holds_the_index_at_its_sizes(sizes: list[float]) -> None:
     sizes=st.lists(st.floats(100, 1000), min_size=1, max_size=6),
     share=st.floats(0.02, 0.9),
 )
+@example(sizes=[100.0, 100.00000000000001], share=0.5)
+@example(sizes=[100.00000000000001, 100.0, 100.0], share=0.9)
 def test_between_sizes_the_table_is_nearly_exact(sizes: list[float], share: float) -> None:
     """What is looked up is the cost of one more finished job, or up to 7 % less."""
     wide = [1.0, *sizes]
