@@ -23,8 +23,9 @@ from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.steer import Steer
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 
 class StoreError(SlurmDlError):
@@ -50,6 +51,10 @@ CREATE TABLE IF NOT EXISTS handover (
 CREATE TABLE IF NOT EXISTS taken (
     at_s REAL NOT NULL, job_id INTEGER NOT NULL, gpus REAL NOT NULL, notice_s REAL NOT NULL,
     handover_id INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS steer (
+    job_id INTEGER PRIMARY KEY, kind TEXT NOT NULL, avoid TEXT NOT NULL, own TEXT NOT NULL,
+    since_s REAL NOT NULL, until_s REAL NOT NULL, not_before_s REAL NOT NULL, why TEXT NOT NULL
 );
 """
 
@@ -111,6 +116,10 @@ class SqliteStore:
                 "WHERE at_s > (SELECT max(at_s) FROM taken) - ? ORDER BY at_s",
                 (HOUR_S,),
             ).fetchall()
+            steers = self._db.execute(
+                "SELECT job_id, kind, avoid, own, since_s, until_s, not_before_s, why FROM steer "
+                "ORDER BY job_id"
+            ).fetchall()
         except sqlite3.Error as err:
             raise self._error(err) from err
         columns = zip(*jobs, strict=True) if jobs else ([] for _ in DTYPES)
@@ -135,6 +144,7 @@ class SqliteStore:
                 )
                 for at_s, job_id, gpus, notice_s, handover_id in taken
             ),
+            steers=tuple(_steer_from(row) for row in steers),
         )
 
     def save(self, change: Change, /) -> None:
@@ -158,6 +168,11 @@ class SqliteStore:
                 "INSERT INTO taken VALUES (?, ?, ?, ?, ?)",
                 [(t.at_s, t.job_id, t.gpus, t.notice_s, t.handover_id) for t in change.taken],
             )
+            db.executemany(
+                "INSERT OR REPLACE INTO steer VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [_steer_row(s) for s in change.steers],
+            )
+            db.executemany("DELETE FROM steer WHERE job_id = ?", [(j,) for j in change.let_go])
 
     def runs_of(self, job_id: JobId) -> tuple[EndedRun, ...]:
         """The runs of one job that are over, oldest first."""
@@ -186,6 +201,27 @@ class SqliteStore:
 
     def _error(self, err: sqlite3.Error) -> StoreError:
         return StoreError(f"{self._path}: {err}; nothing is done until the ledger can be written")
+
+
+def _steer_row(steer: Steer) -> tuple[object, ...]:
+    # Names of nodes have no commas.
+    avoid, own = ",".join(steer.avoid), ",".join(steer.own)
+    times = (steer.since_s, steer.until_s, steer.not_before_s)
+    return (steer.job_id, steer.kind, avoid, own, *times, steer.why)
+
+
+def _steer_from(row: tuple[Any, ...]) -> Steer:
+    job_id, kind, avoid, own, since_s, until_s, not_before_s, why = row
+    return Steer(
+        job_id=JobId(job_id),
+        kind=kind,
+        avoid=tuple(avoid.split(",")) if avoid else (),
+        own=tuple(own.split(",")) if own else (),
+        since_s=since_s,
+        until_s=until_s,
+        not_before_s=not_before_s,
+        why=why,
+    )
 
 
 def _handover_from(body: dict[str, Any]) -> Handover:

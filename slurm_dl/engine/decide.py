@@ -11,12 +11,14 @@ from slurm_dl.engine.external import ExternalEngine
 from slurm_dl.engine.guard import WAITS_FOR
 from slurm_dl.engine.intent import intend
 from slurm_dl.engine.native import NativeEngine
+from slurm_dl.engine.placing import place_notes, place_waiting
 from slurm_dl.engine.settings import External, Native, Settings
 from slurm_dl.engine.site_factors import wanted_site_factor
-from slurm_dl.engine.turn import Engine, Ground
+from slurm_dl.engine.steering import cleared_for, steering
+from slurm_dl.engine.turn import Engine, Ground, Turn
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I16, Held, JobState
-from slurm_dl.model.plan import Plan, Promote
+from slurm_dl.model.plan import CloseHandover, OpenHandover, Plan, Promote
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Policy
 
@@ -49,7 +51,11 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
             candidates=candidates,
         )
     )
-    notes = dict(turn.notes)
+    rows = jobs.row_of()
+    spoken_for = _spoken_for(snap, turn)
+    placed = place_waiting(snap, intent.ranked, spoken_for, settings.placement)
+    steers = steering(snap, rows, placed, spoken_for, settings.placement)
+    notes = {**turn.notes, **place_notes(snap, placed)}
     for row in np.flatnonzero((jobs.state == JobState.PENDING) & (jobs.held != Held.NO)).tolist():
         if rank[row] >= 0:
             notes[JobId(int(jobs.job_id[row]))] = WAITS_FOR[Held(int(jobs.held[row]))]
@@ -60,12 +66,30 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
         rank=rank,
         key=order.key,
         target=frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist()),
-        actions=(*_promotions(snap, order), *turn.steps, *turn.writes),
+        actions=(
+            *_promotions(snap, order),
+            *cleared_for(snap, rows, spoken_for),
+            *turn.steps,
+            *steers,
+            *turn.writes,
+        ),
         notes=notes,
         unhonoured=turn.unhonoured,
         wake_at_s=policy.next_change_s(
             snap, order, (jobs.state == JobState.RUNNING) & (jobs.gpus > 0) & snap.is_managed()
         ),
+    )
+
+
+def _spoken_for(snap: Snapshot, turn: Turn) -> frozenset[JobId]:
+    """The jobs that a hand-over, old or new, makes room for."""
+    opened = [step.handover for step in turn.steps if isinstance(step, OpenHandover)]
+    closed = {step.handover_id for step in turn.steps if isinstance(step, CloseHandover)}
+    return frozenset(
+        job
+        for handover in (*snap.handovers, *opened)
+        if handover.handover_id not in closed
+        for job in handover.beneficiaries
     )
 
 

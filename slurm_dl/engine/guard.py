@@ -132,7 +132,7 @@ def not_beneficiary(snap: Snapshot, row: int) -> str:
         return "it asks for no GPU"
     if gpus != int(gpus):
         return "it asks for shares of a GPU"
-    choice = snap.seen.choices.get(JobId(int(snap.jobs.job_id[row])))
+    choice = snap.choice(JobId(int(snap.jobs.job_id[row])))
     if choice is not None and not choice.any():
         return "the nodes it restricts itself to are not understood, or it is part of a het job"
     return ""

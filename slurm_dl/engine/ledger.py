@@ -21,18 +21,21 @@ from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.plan import (
     Action,
     Attach,
+    ClearSteer,
     CloseHandover,
-    Detach,
+    ForgetSteer,
     MarkGone,
     OpenHandover,
     Promote,
     Requeue,
     Reserve,
     SetSiteFactor,
+    SetSteer,
     Signal,
     Unseal,
 )
 from slurm_dl.model.snapshot import Observed, Snapshot
+from slurm_dl.model.steer import Steer
 
 HOUR_S = 3600.0
 
@@ -62,6 +65,7 @@ class Memory:
     handovers: tuple[Handover, ...]
     next_handover_id: HandoverId
     taken: tuple[Taken, ...]
+    steers: tuple[Steer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -74,6 +78,8 @@ class Change:
         forgotten: Ids of jobs to drop.
         handovers: Hand-overs to insert or replace, each with why it is closed; empty if it is not.
         taken: GPUs that were taken back.
+        steers: Steers to insert or replace.
+        let_go: Ids of jobs whose steers are over.
     """
 
     jobs: Service | None = None
@@ -81,6 +87,8 @@ class Change:
     forgotten: Sequence[int] = ()
     handovers: Sequence[tuple[Handover, str]] = ()
     taken: Sequence[Taken] = ()
+    steers: Sequence[Steer] = ()
+    let_go: Sequence[int] = ()
 
 
 class Store(Protocol):
@@ -106,6 +114,7 @@ class Ledger:
         self._handovers = {h.handover_id: h for h in memory.handovers}
         self._next_id = memory.next_handover_id
         self._taken = [*memory.taken]
+        self._steers = {s.job_id: s for s in memory.steers}
         self._doubted: set[JobId] = set()
 
     @property
@@ -165,6 +174,7 @@ class Ledger:
             left_s=np.maximum(seen.jobs.limit_s - memory.ran_s, 0.0),
             managed=np.array([p in partitions for p in seen.partitions], dtype=np.bool_),
             handovers=self.handovers,
+            steers=dict(self._steers),
             next_handover_id=self._next_id,
             preempted_gpus_last_hour=self._gpus_taken_since(seen.now_s - HOUR_S),
         )
@@ -196,6 +206,9 @@ class Ledger:
             case OpenHandover(handover=handover):
                 self._next_id = HandoverId(max(self._next_id, handover.handover_id + 1))
                 self._keep(handover)
+            case SetSteer(steer=steer):
+                # Before it is done: what may stand in Slurm must be known to be ours.
+                self._steer(steer)
             case Signal(handover_id=hid, run=run):
                 self._turn(hid, run.job_id, state=VictimState.SIGNALLING)
             case Requeue(handover_id=hid, run=run):
@@ -225,7 +238,10 @@ class Ledger:
                 self._keep(dataclasses.replace(self._handovers[hid], seal=Seal.RELEASED))
             case CloseHandover():
                 self._close(action, now_s)
-            case OpenHandover() | Requeue() | Detach() | Unseal():
+            case ClearSteer(job_id=job_id) | ForgetSteer(job_id=job_id):
+                self._store.save(Change(let_go=[job_id]))
+                self._steers.pop(job_id, None)
+            case _:  # Written down before it was tried, or nothing that is remembered.
                 pass
 
     def close(self) -> None:
@@ -317,6 +333,10 @@ class Ledger:
         handover = self._handovers[handover_id]
         victim = next(v for v in handover.victims if v.run.job_id == job_id)
         self._keep(_with(handover, dataclasses.replace(victim, **changes)))  # type: ignore[arg-type]
+
+    def _steer(self, steer: Steer) -> None:
+        self._store.save(Change(steers=[steer]))
+        self._steers[steer.job_id] = steer
 
     def _keep(self, handover: Handover) -> None:
         self._store.save(Change(handovers=[(handover, "")]))

@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.engine.guard import Victims, not_beneficiary, tried_in_vain
-from slurm_dl.engine.room import Need, Needs, NodeRows, Room
+from slurm_dl.engine.room import NodeRows, Room
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.engine.victims import choose_victims, reluctance
 from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import I16, I32
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.need import Need, Needs
 
 OPEN = -1
 """Owner of a node that no hand-over has sealed."""

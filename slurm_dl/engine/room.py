@@ -2,93 +2,27 @@
 
 The arithmetic of "could Slurm start this now": gangs whole or not at all, the same count on every
 node, only nodes of the job's partition, type and choice. It is a working copy that one decision
-fills up as it goes; a fresh one is made for each.
+fills up as it goes; a fresh one is made for each. Where a scheme is to choose among nodes see
+`slurm_dl.placement.stock`.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, Bool, JobState
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.need import Ask, Need
 
 NodeRows = npt.NDArray[np.int64]
 
 HOLDING = (JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED)
 """States whose resources are not about to be free. COMPLETING jobs' are: nobody is preempted for
 what comes back by itself."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Need:
-    """What a pending job asks of each of its nodes.
-
-    Attributes:
-        key: Equal for jobs that ask for the same.
-        n_nodes: Nodes it needs.
-        gpus: GPUs on each; whole unless the job asks for shares of a GPU.
-        cpus: CPUs on each.
-        mem_mb: Memory on each, MB.
-        exclusive: It wants nodes on which nothing else runs.
-        allowed: ``(m,)`` bool, nodes it may use at all.
-    """
-
-    key: tuple[object, ...]
-    n_nodes: int
-    gpus: float
-    cpus: int
-    mem_mb: int
-    exclusive: bool
-    allowed: Bool
-
-
-class Needs:
-    """What the pending jobs of one snapshot ask for; equal places are worked out once."""
-
-    def __init__(self, snap: Snapshot) -> None:
-        self._snap = snap
-        self._places: dict[tuple[object, ...], tuple[Bool, float]] = {}
-
-    def of(self, row: int) -> Need:
-        """What the job at *row* asks of each node, evenly split.
-
-        A job that names GPUs in all and no node count gets the fewest nodes that could hold it.
-        """
-        jobs = self._snap.jobs
-        place = self._place_of(row)
-        allowed, most = self._places[place]
-        gpus, n_nodes = float(jobs.gpus[row]), int(jobs.n_nodes[row])
-        if most > 0:
-            n_nodes = max(n_nodes, math.ceil(gpus / most))
-        share = gpus / n_nodes if gpus != int(gpus) else math.ceil(gpus / n_nodes)
-        cpus = math.ceil(int(jobs.cpus[row]) / n_nodes)
-        mem_mb = math.ceil(int(jobs.mem_mb[row]) / n_nodes)
-        exclusive = bool(jobs.exclusive[row])
-        key = (*place, n_nodes, share, cpus, mem_mb, exclusive)
-        return Need(key, n_nodes, share, cpus, mem_mb, exclusive, allowed)
-
-    def _place_of(self, row: int) -> tuple[object, ...]:
-        """Where the job may run, as a key into the places that were worked out."""
-        snap, nodes = self._snap, self._snap.seen.nodes
-        job_id = JobId(int(snap.jobs.job_id[row]))
-        others = snap.seen.also_in.get(job_id, ())
-        choice = snap.seen.choices.get(job_id)
-        partition, gpu_type = int(snap.jobs.partition[row]), int(snap.jobs.gpu_type[row])
-        key = (partition, others, gpu_type, None if choice is None else choice.tobytes())
-        if key not in self._places:
-            allowed = nodes.up & snap.seen.node_in[[partition, *others]].any(axis=0)
-            if gpu_type >= 0:
-                allowed &= nodes.gpu_type == gpu_type
-            if choice is not None:
-                allowed &= choice
-            self._places[key] = allowed, float(nodes.gpus[allowed].max(initial=0.0))
-        return key
 
 
 @dataclass(slots=True, eq=False)
@@ -125,36 +59,43 @@ class Room:
         """A room of its own with the same content."""
         return Room(self.gpus.copy(), self.cpus.copy(), self.mem_mb.copy(), self.jobs_on.copy())
 
-    def fits_on(self, need: Need) -> Bool:
-        """``(m,)`` bool, nodes on which one node's share of *need* fits."""
+    def fits_on(self, need: Need, ask: Ask | None = None) -> Bool:
+        """``(m,)`` bool, nodes on which one node's share of *need* fits.
+
+        Args:
+            ask: Which of its ways; None: the one with the fewest nodes.
+        """
+        ask = ask or need.asks[0]
         fits: Bool = (
             need.allowed
-            & (self.gpus >= need.gpus)
-            & (self.cpus >= need.cpus)
-            & (self.mem_mb >= need.mem_mb)
+            & (self.gpus >= ask.gpus)
+            & (self.cpus >= ask.cpus)
+            & (self.mem_mb >= ask.mem_mb)
         )
         if need.exclusive:
             fits &= self.jobs_on == 0
         return fits
 
     def place(self, need: Need, within: Bool | None = None) -> NodeRows | None:
-        """Nodes for *need*, the fullest that still fit first; None if it does not fit.
+        """Nodes for *need*, as few as may be and the fullest that still fit; None if none do.
 
         Args:
             within: ``(m,)`` bool, the nodes that may be used; all if None.
         """
-        fits = self.fits_on(need) if within is None else self.fits_on(need) & within
-        rows = np.flatnonzero(fits)
-        if len(rows) < need.n_nodes:
-            return None
-        best: NodeRows = rows[np.argsort(self.gpus[rows], kind="stable")[: need.n_nodes]]
-        return best
+        for ask in need.asks:
+            fits = self.fits_on(need, ask)
+            rows = np.flatnonzero(fits if within is None else fits & within)
+            if len(rows) >= ask.n_nodes:
+                best: NodeRows = rows[np.argsort(self.gpus[rows], kind="stable")[: ask.n_nodes]]
+                return best
+        return None
 
     def take(self, need: Need, rows: NodeRows) -> None:
         """Give the nodes at *rows* one share of *need* each."""
-        self.gpus[rows] -= need.gpus
-        self.cpus[rows] -= need.cpus
-        self.mem_mb[rows] -= need.mem_mb
+        ask = need.ask(len(rows))
+        self.gpus[rows] -= ask.gpus
+        self.cpus[rows] -= ask.cpus
+        self.mem_mb[rows] -= ask.mem_mb
         self.jobs_on[rows] += 1
 
     def release(self, snap: Snapshot, job_row: int) -> None:

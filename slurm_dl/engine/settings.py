@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_dl.model.profile import Profile
+from slurm_dl.placement.base import Scheme
+from slurm_dl.placement.rule import Rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +68,33 @@ Mode = External | Native
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where waiting jobs should go, and whether they are made to.
+
+    Attributes:
+        scheme: Chooses nodes; None: that is left to Slurm.
+        rules: Where jobs may not, or had better not be.
+        steer: Keep pending jobs from other nodes than the chosen ones. False: only say so.
+        steer_for_s: A job is kept to chosen nodes for this long; what it waits for by a scheme or a
+            rule has a time of its own. Seconds.
+        defer_s: How far a job that is not to start anywhere is put off at a time, seconds; more
+            than the time between two looks.
+        settle_s: A job that was submitted with a begin time this far ahead is placed meanwhile.
+        window: Waiting jobs of each partition, best first, that are placed.
+        profiles: Models' profiles by name.
+    """
+
+    scheme: Scheme | None = None
+    rules: tuple[Rule, ...] = ()
+    steer: bool = False
+    steer_for_s: float = 600.0
+    defer_s: float = 90.0
+    settle_s: float = 0.0
+    window: int = 200
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Everything a decision depends on besides the snapshot and the policy.
 
@@ -73,6 +105,7 @@ class Settings:
             and that are looked at for preemption.
         preemption: Limits on taking GPUs back.
         mode: Who takes them back.
+        placement: Where waiting jobs should go.
     """
 
     partitions: frozenset[str]
@@ -80,3 +113,4 @@ class Settings:
     window: int = 1000
     preemption: Preemption = Preemption()
     mode: Mode = External()
+    placement: Placement = Placement()

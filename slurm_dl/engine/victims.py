@@ -16,9 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.room import Need, Room
+from slurm_dl.engine.room import Room
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.need import Need
 
 Rows = npt.NDArray[np.int64]
 

@@ -13,11 +13,13 @@ from collections.abc import Callable, Sequence
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.plan import (
     Action,
+    ClearSteer,
     ClusterAction,
     Detach,
     MarkGone,
     Requeue,
     SetSiteFactor,
+    SetSteer,
     Signal,
     Unseal,
     handover_of,
@@ -155,8 +157,8 @@ def _subject(action: Action) -> _Subject | None:
     if not is_standalone_write(action):
         return None
     match action:
-        case SetSiteFactor(job_id=job_id) | Detach(job_id=job_id):
-            return type(action), job_id
+        case SetSiteFactor() | Detach() | SetSteer() | ClearSteer():
+            return type(action), action.job_id
         case Unseal(name=name):
             return type(action), name
         case _:

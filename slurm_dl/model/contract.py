@@ -50,6 +50,9 @@ class Claim:
 
     Attributes:
         contract: The preemption contract; None if the job did not opt in.
+        most_nodes: It may lie on any number of nodes up to this, its GPUs split evenly; None if on
+            as many as it asks for.
+        rate: Steps a second it last reported; None if it reported none.
         model: Name of a model profile the admin owns; None if not given or unknown.
         acked_run: Restart count of the run that reported "checkpoint saved, ready to be
             requeued"; None if none did. Only an ack for the present run counts.
@@ -57,6 +60,8 @@ class Claim:
 
     contract: Contract | None = None
     model: str | None = None
+    most_nodes: int | None = None
+    rate: float | None = None
     acked_run: int | None = None
 
 

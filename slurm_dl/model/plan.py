@@ -13,6 +13,7 @@ from slurm_dl.model.contract import SignalTarget
 from slurm_dl.model.handover import Handover, Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import F64, I16, I32
+from slurm_dl.model.steer import Steer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,10 +126,54 @@ class CloseHandover:
     fruitless: tuple[JobId, ...] = ()
 
 
-ClusterAction = SetSiteFactor | Reserve | Attach | Detach | Signal | Requeue | Unseal
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetSteer:
+    """Keep a pending job from some nodes, and from starting too early, for a while.
+
+    *lift* is set where it was put off by us before and is not any more.
+    """
+
+    steer: Steer
+    why: str
+    lift: bool = False
+    handover_id: HandoverId | None = None
+
+    @property
+    def job_id(self) -> JobId:
+        """The job."""
+        return self.steer.job_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClearSteer:
+    """Let a pending job go wherever its owner lets it; *own* is what the owner excludes."""
+
+    job_id: JobId
+    own: tuple[str, ...]
+    why: str
+    lift: bool = False
+    handover_id: HandoverId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForgetSteer:
+    """Write down that a steer is over, and how it ended. Only the ledger changes.
+
+    *outcome* is one of ``honoured`` (it started where it should), ``not honoured``, ``overruled``
+    (somebody else changed it) and ``gone``.
+    """
+
+    job_id: JobId
+    outcome: str
+    why: str
+
+
+ClusterAction = (
+    SetSiteFactor | Reserve | Attach | Detach | Signal | Requeue | Unseal | SetSteer | ClearSteer
+)
 """Actions that reach the cluster."""
 
-LedgerAction = Promote | OpenHandover | MarkGone | CloseHandover
+LedgerAction = Promote | OpenHandover | MarkGone | CloseHandover | ForgetSteer
 """Actions that only change what we remember."""
 
 Action = ClusterAction | LedgerAction
@@ -139,7 +184,7 @@ def handover_of(action: Action) -> HandoverId | None:
     match action:
         case OpenHandover(handover=handover):
             return handover.handover_id
-        case Promote():
+        case Promote() | ForgetSteer():
             return None
         case _:
             return action.handover_id

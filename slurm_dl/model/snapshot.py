@@ -17,6 +17,7 @@ from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import F64, I16, I32, I64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations, Nodes
+from slurm_dl.model.steer import Steer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +30,11 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobText:
-    """What people want to read about a job; of it, only *qos* decides anything.
+    """What people want to read about a job; of it, only *qos* and *account* decide anything.
 
     Attributes:
         label: Slurm's way of naming it: ``123``, ``123_7`` or ``123_[8-20]``.
+        account: Its account, to which nodes may be guaranteed.
         qos: Its QOS. Where Slurm itself preempts it does so inside one of them.
         reason: Slurm's own reason word.
         nodes: Node list as Slurm writes it.
@@ -63,8 +65,10 @@ class Observed:
         also_in: Further partitions, as indices, of pending jobs that name several;
             `Jobs.partition` has the first.
         choices: ``(m,)`` bool by job id, the nodes a pending job may use at all, for the jobs that
-            restrict them (``--exclude``, ``--nodelist``, ``--constraint``); all False if the
-            restriction could not be understood.
+            restrict them (``--nodelist``, ``--constraint``); all False if the restriction, or
+            what it excludes, could not be understood.
+        excluded: ``(m,)`` bool by job id, the nodes that stand in a pending job's ``ExcNodeList``,
+            whoever put them there; only jobs that exclude any.
         texts: Words for people, by job id.
         reserved: Job ids whose ReservationName is one of ours, with that name.
         reservations: Reservations of ours; empty when they were not read.
@@ -81,6 +85,7 @@ class Observed:
     claims: Mapping[JobId, Claim] = field(default_factory=dict)
     also_in: Mapping[JobId, tuple[int, ...]] = field(default_factory=dict)
     choices: Mapping[JobId, Bool] = field(default_factory=dict)
+    excluded: Mapping[JobId, Bool] = field(default_factory=dict)
     texts: Mapping[JobId, JobText] = field(default_factory=dict)
     reserved: Mapping[JobId, str] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
@@ -150,6 +155,7 @@ class Snapshot:
         managed: ``(p,)`` bool, which partitions are ours to order.
         left_s: ``(n,)`` seconds each job is still expected to run; inf where nothing is known.
         handovers: Hand-overs that are not closed yet.
+        steers: What pending jobs are kept from by us, by job id.
         next_handover_id: Number for the next one.
         preempted_gpus_last_hour: GPUs taken back in the last hour, for the limit on it.
     """
@@ -159,6 +165,7 @@ class Snapshot:
     managed: Bool
     left_s: F64
     handovers: tuple[Handover, ...] = ()
+    steers: Mapping[JobId, Steer] = field(default_factory=dict)
     next_handover_id: HandoverId = HandoverId(1)  # noqa: RUF009 - a NewType call is an int
     preempted_gpus_last_hour: float = 0.0
 
@@ -171,6 +178,20 @@ class Snapshot:
     def jobs(self) -> Jobs:
         """Columns of the jobs."""
         return self.seen.jobs
+
+    def choice(self, job_id: JobId) -> Bool | None:
+        """``(m,)`` bool, the nodes a job's owner lets it use; None if there is no restriction.
+
+        What we ourselves keep it from does not count: that can be changed.
+        """
+        choice = self.seen.choices.get(job_id)
+        excluded = self.seen.excluded.get(job_id)
+        if excluded is not None and job_id in self.steers:
+            own = frozenset(self.steers[job_id].own)
+            excluded = np.array([name in own for name in self.seen.nodes.name], dtype=np.bool_)
+        if excluded is None or not excluded.any():
+            return choice
+        return ~excluded if choice is None else choice & ~excluded
 
     def is_managed(self) -> Bool:
         """``(n,)`` bool: every partition the job is in or asks for is managed."""

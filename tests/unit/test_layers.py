@@ -12,10 +12,11 @@ import grimp
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PURE = ("model", "policies", "engine")
+PURE = ("model", "policies", "placement", "engine")
 PURE_MAY_IMPORT = {
     "__future__",
     "abc",
+    "bisect",
     "collections",
     "dataclasses",
     "enum",
@@ -29,7 +30,10 @@ PURE_MAY_IMPORT = {
 }
 """Everything the pure layers import from outside, but for `ALSO`."""
 
-ALSO = {"slurm_dl.policies.registry": {"importlib"}}
+ALSO = {
+    "slurm_dl.placement.registry": {"importlib"},
+    "slurm_dl.policies.registry": {"importlib"},
+}
 """Entry points of a site's own policies are looked up there."""
 
 

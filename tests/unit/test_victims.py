@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.guard import victims
-from slurm_dl.engine.room import Need, Needs, Room
+from slurm_dl.engine.room import Room
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.engine.victims import choose_victims, reluctance
 from slurm_dl.model.contract import Claim, Contract
@@ -21,6 +21,7 @@ from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.plan import OpenHandover, Plan, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.need import Need, Needs
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 GPUS = 4

@@ -16,7 +16,7 @@ from typing import assert_never
 from slurm_dl.backends.slurm.arrays import doubtful_in, whole_labels
 from slurm_dl.backends.slurm.command import Slurm, printable
 from slurm_dl.backends.slurm.read_jobs import queue_arguments
-from slurm_dl.backends.slurm.read_nodes import ReservationSeen, read_reservations
+from slurm_dl.backends.slurm.read_nodes import ReservationSeen, fold, read_reservations
 from slurm_dl.backends.slurm.records import job_records, new_nonce
 from slurm_dl.backends.slurm.words import address, epoch_s, job_state
 from slurm_dl.model.contract import SIGNALS, SignalTarget
@@ -26,11 +26,13 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import (
     Attach,
+    ClearSteer,
     ClusterAction,
     Detach,
     Requeue,
     Reserve,
     SetSiteFactor,
+    SetSteer,
     Signal,
     Unseal,
 )
@@ -127,6 +129,8 @@ class Actor:
                 self._requeue(action)
             case Unseal():
                 unseal(self._slurm, action.name)
+            case SetSteer() | ClearSteer():
+                self._steer(action)
             case _:
                 assert_never(action)
 
@@ -138,6 +142,24 @@ class Actor:
         by_itself = self._label.get(action.job_id) == str(action.job_id)
         if not (by_itself and self._cheaper(action.job_id, action.value)):
             self._update(action.job_id, f"SiteFactor={action.value}")
+
+    def _steer(self, action: SetSteer | ClearSteer) -> None:
+        # Slurm takes ExcNodeList and StartTime of running jobs for something else: look first.
+        now = job_now(self._slurm, action.job_id)
+        if now is None or now.state is not JobState.PENDING:
+            return
+        steer = action.steer if isinstance(action, SetSteer) else None
+        nodes = sorted(action.own if isinstance(action, ClearSteer) else action.steer.excluded)
+        for node in nodes:
+            if _NODE_NAME.fullmatch(node) is None:
+                msg = f"job {action.job_id}: {node!r} is no node name"
+                raise ClusterError(msg)
+        settings = [f"ExcNodeList={fold(nodes)}"]
+        if steer and steer.not_before_s > 0:
+            settings.append(f"StartTime=uts{math.ceil(steer.not_before_s)}")
+        elif action.lift:
+            settings.append("StartTime=now")
+        self._slurm.run("scontrol", "update", f"JobId={now.address}", *settings)
 
     def _update(self, job_id: JobId, setting: str) -> None:
         label = self._label.get(job_id)

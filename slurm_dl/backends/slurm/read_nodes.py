@@ -6,7 +6,7 @@ They change seldom, so they are read apart from the queue: see `SlurmCluster.ref
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -145,6 +145,11 @@ def expand(nodes: str) -> tuple[str, ...]:
     except NodeSetException as err:
         msg = f"node list {printable(nodes)[:80]} cannot be read: {printable(str(err))[:80]}"
         raise ClusterError(msg) from None
+
+
+def fold(names: Iterable[str]) -> str:
+    """A Slurm node list of *names*, which are names of nodes; empty if there are none."""
+    return str(NodeSet.fromlist(names))
 
 
 def is_up(state: str) -> bool:

@@ -1,0 +1,214 @@
+"""Where the waiting jobs should go: the configured scheme and rules, asked about the best first.
+
+Nothing here knows how Slurm is told; that is `steering`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slurm_dl.engine.guard import waiting
+from slurm_dl.engine.intent import Rows
+from slurm_dl.engine.settings import Placement
+from slurm_dl.engine.site_factors import in_window
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Bool, Held, JobState
+from slurm_dl.model.nodes import Nodes
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.base import Answer, Placer, Scheme, Spot, Wait
+from slurm_dl.placement.need import Needs
+from slurm_dl.placement.offer import Offer
+from slurm_dl.placement.stock import Stock
+from slurm_dl.placement.want import Want
+
+MOST_TASKS = 64
+"""Tasks of one pending array that are placed in one decision."""
+
+MOST_NAMED = 3
+"""Nodes that are named in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """What was decided of the waiting jobs that were looked at.
+
+    Attributes:
+        spots: Jobs that may start now, and where.
+        waits: Jobs that had better wait, and where.
+    """
+
+    spots: Mapping[JobId, Spot] = field(default_factory=dict)
+    waits: Mapping[JobId, Wait] = field(default_factory=dict)
+
+
+def place_waiting(
+    snap: Snapshot, ranked: Rows, spoken_for: Collection[JobId], how: Placement
+) -> Placed:
+    """Ask the scheme about the jobs that wait, in the order in which they are to be served.
+
+    Args:
+        ranked: Rows of the managed live jobs, best first.
+        spoken_for: Jobs that a hand-over makes room for: where they go is settled.
+    """
+    if how.scheme is None:
+        return Placed()
+    rows = _to_place(snap, ranked, how)
+    if not len(rows):
+        return Placed()
+    at_work = _Placing(snap, how, how.scheme)
+    spots: dict[JobId, Spot] = {}
+    waits: dict[JobId, Wait] = {}
+    for want in _wants(snap, rows, spoken_for, how):
+        match at_work.place(want):
+            case Spot() as spot:
+                spots[want.job_id] = spot
+            case Wait() as wait:
+                waits[want.job_id] = wait
+            case None:
+                pass
+    return Placed(spots, waits)
+
+
+def place_notes(snap: Snapshot, placed: Placed) -> dict[JobId, str]:
+    """In words, where each placed job should go."""
+    names = snap.seen.nodes.name
+    notes = {}
+    for job_id, spot in placed.spots.items():
+        shown = ", ".join(names[n] for n in spot.nodes[:MOST_NAMED])
+        left = len(spot.nodes) - MOST_NAMED
+        more = f" and {left} more" if left > 0 else ""
+        notes[job_id] = f"it is to start on {shown}{more} ({spot.why})"
+    for job_id, wait in placed.waits.items():
+        longest = "" if wait.for_s == float("inf") else f", {wait.for_s:.0f} s at most"
+        notes[job_id] = f"it waits for {wait.why}{longest}"
+    return notes
+
+
+def _to_place(snap: Snapshot, ranked: Rows, how: Placement) -> Rows:
+    """Rows of the jobs that wait for room, or would but for what we or dlsubmit put before them."""
+    jobs = snap.jobs
+    ready = waiting(snap)
+    put_off = snap.is_managed() & (jobs.state == JobState.PENDING) & (jobs.held == Held.BEGIN_TIME)
+    # A job that was requeued keeps its interval; nobody knows better than Slurm what it is for.
+    settling = put_off & (jobs.restarts == 0) & (snap.now_s - jobs.submit_s < how.settle_s)
+    ours = [j for j, steer in snap.steers.items() if steer.not_before_s > snap.now_s]
+    ready |= settling | (put_off & np.isin(jobs.job_id, ours))
+    ready &= (jobs.gpus > 0) & (jobs.gpus == np.floor(jobs.gpus))
+    mine = ready[ranked]
+    rows: Rows = ranked[mine & in_window(snap, ranked, mine, how.window)]
+    return rows
+
+
+def _wants(
+    snap: Snapshot, rows: Rows, spoken_for: Collection[JobId], how: Placement
+) -> Iterator[Want]:
+    needs = Needs(snap)
+    jobs, memory, seen = snap.jobs, snap.memory, snap.seen
+    for row in rows.tolist():
+        job_id = JobId(int(jobs.job_id[row]))
+        if job_id in spoken_for:
+            continue
+        need = needs.of(row)
+        if not need.allowed.any():
+            continue  # What its owner asks for is not understood, or is not there.
+        model = seen.claim(job_id).model
+        text = seen.texts.get(job_id)
+        yield Want(
+            row=row,
+            job_id=job_id,
+            need=need,
+            profile=None if model is None else how.profiles.get(model),
+            account="" if text is None else text.account,
+            waited_s=max(0.0, snap.now_s - float(memory.waiting_since_s[row])),
+            left_s=float(snap.left_s[row]),
+            limit_s=float(jobs.limit_s[row]),
+        )
+
+
+class _Placing:
+    """One walk over the waiting jobs, filling up the stock as it goes."""
+
+    def __init__(self, snap: Snapshot, how: Placement, scheme: Scheme) -> None:
+        self._snap = snap
+        self._stock = Stock.of(snap, how.profiles)
+        self._rules = how.rules
+        self._strict = tuple(rule for rule in how.rules if rule.strict)
+        self._placer: Placer = scheme.begin(snap, self._stock, how.profiles)
+
+    def place(self, want: Want) -> Answer:
+        answer = self._ask(want)
+        if isinstance(answer, Spot):
+            self._stock.take(want, answer.nodes)
+            for _ in range(1, min(int(self._snap.jobs.tasks[want.row]), MOST_TASKS)):
+                more = self._ask(want)
+                if not isinstance(more, Spot):
+                    break
+                self._stock.take(want, more.nodes)
+        elif isinstance(answer, Wait) and answer.within is not None:
+            # Strict rules must hold for whoever comes later, even if this one starts first.
+            self._stock.expect(want, np.flatnonzero(answer.within).tolist())
+        return answer
+
+    def _ask(self, want: Want) -> Answer:
+        kept = self._kept(want)
+        if kept is not None:
+            answer = self._placer.place(kept, Offer(self._stock, kept, self._rules))
+            if isinstance(answer, Spot):
+                return answer
+        answer = self._placer.place(want, Offer(self._stock, want, self._rules))
+        if not isinstance(answer, Spot) and len(self._strict) < len(self._rules):
+            answer = self._placer.place(want, Offer(self._stock, want, self._strict))
+        if isinstance(answer, Spot) or not self._strict:
+            return answer
+        return self._wait_by_rules(want, answer)
+
+    def _kept(self, want: Want) -> Want | None:
+        """*want*, on the nodes that are left to it since it was last steered; None if it was not.
+
+        Where it may stay with its nodes nothing has to be written.
+        """
+        steer = self._snap.steers.get(want.job_id)
+        if steer is None or not steer.avoid:
+            return None
+        left = want.need.allowed & ~named(self._snap.seen.nodes, steer.avoid)
+        place = (*want.need.place, left.tobytes())
+        return dataclasses.replace(
+            want, need=dataclasses.replace(want.need, allowed=left, place=place)
+        )
+
+    def _wait_by_rules(self, want: Want, answer: Wait | None) -> Wait:
+        """Where *want* may start later without breaking a strict rule."""
+        if answer is not None and answer.within is None:
+            return answer
+        offer = Offer(self._stock, want, self._strict)
+        names = ", ".join(rule.name for rule in self._strict)
+        for ask in want.need.asks:
+            within = offer.within_rules(ask)
+            if answer is not None and answer.within is not None:
+                within &= answer.within
+            if holds(self._snap.seen.nodes, within, want, ask.n_nodes):
+                for_s = float("inf") if answer is None else answer.for_s
+                why = f"nodes that the rule {names} allows" if answer is None else answer.why
+                return Wait(within=within, for_s=for_s, why=why)
+        return Wait(within=None, for_s=float("inf"), why=f"nodes that the rule {names} allows")
+
+
+def holds(nodes: Nodes, within: Bool, want: Want, n_nodes: int) -> bool:
+    """Whether *want* could start on *n_nodes* of the nodes *within* if nobody else were there.
+
+    Slurm refuses a job for good (BadConstraints) that is kept from all nodes it could ever have.
+    """
+    ask = want.need.ask(n_nodes)
+    wide = (nodes.gpus >= ask.gpus) & (nodes.cpus >= ask.cpus)
+    wide &= (nodes.mem_mb >= ask.mem_mb) & within
+    return int(np.count_nonzero(wide)) >= n_nodes
+
+
+def named(nodes: Nodes, names: Collection[str]) -> Bool:
+    """``(m,)`` bool, the nodes with these names; names that are not there any more do no harm."""
+    wanted = frozenset(names)
+    return np.array([name in wanted for name in nodes.name], dtype=np.bool_)

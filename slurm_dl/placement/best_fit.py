@@ -1,0 +1,49 @@
+"""The fullest nodes on which a job still fits, on as few nodes as may be.
+
+It keeps empty nodes empty for the jobs that need them whole. Where a job may lie on more nodes than
+it asks for, fewer come first.
+
+Source: the packing rule of the schedulers that Harmony compares with (INFOCOM 2019, section V);
+E-LAS, ICPP 2020 (placement).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from slurm_dl.model.profile import Profile
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.base import Answer, Spot
+from slurm_dl.placement.offer import Offer
+from slurm_dl.placement.stock import Stock
+from slurm_dl.placement.want import Want
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BestFit:
+    """Fewest nodes first, and of those that fit the ones with the fewest free GPUs."""
+
+    name: ClassVar[str] = "best_fit"
+    source: ClassVar[str] = "best fit, as in E-LAS (ICPP 2020) and Harmony (INFOCOM 2019)"
+    interpretation: ClassVar[str] = "fullness is counted in free GPUs; ties by the order of nodes"
+
+    def begin(self, _snap: Snapshot, _stock: Stock, _profiles: Mapping[str, Profile], /) -> BestFit:
+        """See `Scheme`: it needs to know nothing else."""
+        return self
+
+    def place(self, want: Want, offer: Offer, /) -> Answer:
+        """See `Placer`."""
+        for ask in want.need.asks:
+            usable, count = offer.usable(ask)
+            if int(count[usable].sum()) < ask.n_nodes:
+                continue
+            rows = np.flatnonzero(usable)
+            order = rows[np.argsort(offer.stock.gpus[rows], kind="stable")]
+            nodes = offer.pick(ask, order)
+            if nodes is not None:
+                return Spot(nodes=nodes, why="the fullest nodes it fits on")
+        return None

@@ -1,0 +1,29 @@
+"""What a rule of placement has to say, and nothing more; see `slurm_dl.placement.base`."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+from slurm_dl.model.jobs import Bool
+from slurm_dl.placement.need import Ask
+from slurm_dl.placement.stock import Stock
+from slurm_dl.placement.want import Want
+
+
+class Rule(Protocol):
+    """Where a job may not, or had better not be. A frozen dataclass like a scheme."""
+
+    name: ClassVar[str]
+    source: ClassVar[str]
+    """Paper and section the rule comes from."""
+    interpretation: ClassVar[str]
+    """Where it reads the source in its own way, in words; empty if nowhere."""
+    strict: ClassVar[bool]
+    """True: never there. False: there only if nothing else fits."""
+
+    def allows(self, want: Want, ask: Ask, stock: Stock, /) -> Bool:
+        """``(v,)`` bool by kind of node in *stock*: one share of *want* may be there.
+
+        Args:
+            ask: Which of the job's ways.
+        """
