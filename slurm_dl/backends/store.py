@@ -54,7 +54,8 @@ CREATE TABLE IF NOT EXISTS taken (
 );
 CREATE TABLE IF NOT EXISTS steer (
     job_id INTEGER PRIMARY KEY, kind TEXT NOT NULL, avoid TEXT NOT NULL, own TEXT NOT NULL,
-    since_s REAL NOT NULL, until_s REAL NOT NULL, not_before_s REAL NOT NULL, why TEXT NOT NULL
+    "left" TEXT NOT NULL, since_s REAL NOT NULL, until_s REAL NOT NULL, not_before_s REAL NOT NULL,
+    why TEXT NOT NULL
 );
 """
 
@@ -117,8 +118,8 @@ class SqliteStore:
                 (HOUR_S,),
             ).fetchall()
             steers = self._db.execute(
-                "SELECT job_id, kind, avoid, own, since_s, until_s, not_before_s, why FROM steer "
-                "ORDER BY job_id"
+                'SELECT job_id, kind, avoid, own, "left", since_s, until_s, not_before_s, why '
+                "FROM steer ORDER BY job_id"
             ).fetchall()
         except sqlite3.Error as err:
             raise self._error(err) from err
@@ -169,7 +170,7 @@ class SqliteStore:
                 [(t.at_s, t.job_id, t.gpus, t.notice_s, t.handover_id) for t in change.taken],
             )
             db.executemany(
-                "INSERT OR REPLACE INTO steer VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO steer VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [_steer_row(s) for s in change.steers],
             )
             db.executemany("DELETE FROM steer WHERE job_id = ?", [(j,) for j in change.let_go])
@@ -205,18 +206,19 @@ class SqliteStore:
 
 def _steer_row(steer: Steer) -> tuple[object, ...]:
     # Names of nodes have no commas.
-    avoid, own = ",".join(steer.avoid), ",".join(steer.own)
+    nodes = (",".join(names) for names in (steer.avoid, steer.own, steer.left))
     times = (steer.since_s, steer.until_s, steer.not_before_s)
-    return (steer.job_id, steer.kind, avoid, own, *times, steer.why)
+    return (steer.job_id, steer.kind, *nodes, *times, steer.why)
 
 
 def _steer_from(row: tuple[Any, ...]) -> Steer:
-    job_id, kind, avoid, own, since_s, until_s, not_before_s, why = row
+    job_id, kind, avoid, own, left, since_s, until_s, not_before_s, why = row
     return Steer(
         job_id=JobId(job_id),
         kind=kind,
         avoid=tuple(avoid.split(",")) if avoid else (),
         own=tuple(own.split(",")) if own else (),
+        left=tuple(left.split(",")) if left else (),
         since_s=since_s,
         until_s=until_s,
         not_before_s=not_before_s,
@@ -233,6 +235,7 @@ def _handover_from(body: dict[str, Any]) -> Handover:
         nodes=tuple(body["nodes"]),
         attached=tuple(JobId(j) for j in body["attached"]),
         seal=Seal(body["seal"]),
+        purpose=body.get("purpose", "preempt"),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_dl.engine.defragment import defragment
 from slurm_dl.engine.guard import Victims, victims, waiting
 from slurm_dl.engine.preempt import Standing, new_handovers
 from slurm_dl.engine.protocol import Scene, name_jobs, next_steps, strays
@@ -58,14 +59,17 @@ class ExternalEngine:
 
         ready = waiting(snap)[ranked]
         target = frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist())
+        first = ranked[ready & in_window(snap, ranked, ready, settings.window)]
         drafts, notes = new_handovers(
             snap,
-            ranked[ready & in_window(snap, ranked, ready, settings.window)],
+            first,
             ground.candidates,
             Standing(tier=tier, rank=intent.rank(), target=target),
             settings.preemption,
         )
-        for draft in drafts:
+        moves, more = defragment(snap, first, ground.candidates, drafts, settings)
+        notes |= more
+        for draft in [*drafts, *([] if moves is None else [moves])]:
             steps.append(OpenHandover(handover=draft, why=_why_open(draft)))
             steps += next_steps(draft, scene)
 
@@ -82,5 +86,13 @@ class ExternalEngine:
 
 
 def _why_open(handover: Handover) -> str:
+    if handover.purpose == "defragment":
+        moved = name_jobs([v.run.job_id for v in handover.victims])
+        what = (
+            f"{name_jobs(handover.beneficiaries)} will fit"
+            if handover.beneficiaries
+            else (f"{', '.join(handover.nodes)} will be free as a whole")
+        )
+        return f"{moved} moved elsewhere, so that {what}"
     victims_named = name_jobs([v.run.job_id for v in handover.victims])
     return f"room for {name_jobs(handover.beneficiaries)}, ranking above {victims_named}"

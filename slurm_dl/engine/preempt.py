@@ -244,20 +244,22 @@ class _Search:
 
 
 def _handover(snap: Snapshot, draft: _Draft, index: int) -> Handover:
-    jobs, seen = snap.jobs, snap.seen
-    victims = []
-    for row in draft.victims:
-        job_id = JobId(int(jobs.job_id[row]))
-        contract = seen.claim(job_id).contract
-        if contract is None:
-            msg = f"job {job_id} was chosen as a victim without a contract"
-            raise AssertionError(msg)
-        run = Run(job_id, float(jobs.start_s[row]), int(jobs.restarts[row]))
-        victims.append(Victim(run=run, gpus=float(jobs.gpus[row]), contract=contract))
     return Handover(
         handover_id=HandoverId(snap.next_handover_id + index),
         opened_s=snap.now_s,
-        beneficiaries=tuple(JobId(int(jobs.job_id[r])) for r in draft.beneficiaries),
-        victims=tuple(victims),
-        nodes=tuple(seen.nodes.name[n] for n in sorted(draft.nodes)),
+        beneficiaries=tuple(JobId(int(snap.jobs.job_id[r])) for r in draft.beneficiaries),
+        victims=tuple(victim_of(snap, row) for row in draft.victims),
+        nodes=tuple(snap.seen.nodes.name[n] for n in sorted(draft.nodes)),
     )
+
+
+def victim_of(snap: Snapshot, row: int) -> Victim:
+    """The run at *row* as a victim."""
+    jobs = snap.jobs
+    job_id = JobId(int(jobs.job_id[row]))
+    contract = snap.seen.claim(job_id).contract
+    if contract is None:
+        msg = f"job {job_id} was chosen as a victim without a contract"
+        raise AssertionError(msg)
+    run = Run(job_id, float(jobs.start_s[row]), int(jobs.restarts[row]))
+    return Victim(run=run, gpus=float(jobs.gpus[row]), contract=contract)

@@ -38,6 +38,7 @@ BEGIN_WITHIN_S = 60.0
 
 IN_VAIN = "it could not be begun in time"
 NOT_STARTED = "Slurm did not start all beneficiaries in time"
+SPLIT = "the job has left the GPU it shared"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -90,9 +91,16 @@ def next_steps(handover: Handover, scene: Scene) -> list[Action]:
     if left:
         if scene.snap.now_s - handover.opened_s > _patience_s(handover, scene.limits):
             return [*marks, *_give_up(handover, left)]
-        return [*marks, *_signals(handover, left, scene), *_requeues(handover, left, scene)]
+        return [
+            *marks,
+            *_take_along(handover, scene),
+            *_signals(handover, left, scene),
+            *_requeues(handover, left, scene),
+        ]
     reason = _served(handover, scene)
-    return [*marks, *_wind_up(handover, scene, reason)] if reason else [*marks]
+    if reason:
+        return [*marks, *_wind_up(handover, scene, reason)]
+    return [*marks, *_take_along(handover, scene)]
 
 
 def _gone(victim: Victim, scene: Scene) -> str:
@@ -122,10 +130,11 @@ def _no_longer_right(handover: Handover, scene: Scene) -> str:
     if handover.seal is Seal.RELEASED:
         return "it was being undone"
     waiting = [scene.rows[b] for b in handover.beneficiaries if _is_waiting(b, scene)]
-    if not waiting:
+    if handover.beneficiaries and not waiting:
         return "no beneficiary is waiting any more"
     for victim in handover.victims:
-        reason = _no_victim(victim, waiting, scene)
+        # Who is only to move keeps its place: it need not be worse than whom it makes room for.
+        reason = _no_victim(victim, waiting if handover.purpose == "preempt" else [], scene)
         if reason:
             return reason
     if scene.snap.now_s - handover.opened_s > BEGIN_WITHIN_S:
@@ -189,15 +198,20 @@ def _put_in_place(handover: Handover, scene: Scene) -> Iterator[Action]:
 
 def _seal(handover: Handover, scene: Scene) -> Iterator[Action]:
     waiting = [b for b in handover.beneficiaries if _is_waiting(b, scene)]
-    if handover.seal is Seal.WANTED:
-        uids = sorted({int(scene.snap.jobs.uid[scene.rows[b]]) for b in waiting})
+    if handover.seal is Seal.WANTED and handover.nodes:
+        users = list(waiting)
+        if handover.purpose == "defragment":
+            users += [v.run.job_id for v in handover.victims if v.run.job_id in scene.rows]
+        uids = sorted({int(scene.snap.jobs.uid[scene.rows[j]]) for j in users})
         longest_s = max(v.contract.grace_s for v in handover.victims)
         yield Reserve(
             handover_id=handover.handover_id,
             nodes=handover.nodes,
             uids=tuple(uids),
             duration_s=scene.limits.handover_timeout_s + longest_s + scene.limits.start_margin_s,
-            why=f"keeps the freed GPUs for {name_jobs(waiting)}",
+            why=f"keeps the freed GPUs for {name_jobs(waiting)}"
+            if waiting
+            else "keeps the nodes free until the jobs that leave them run elsewhere",
         )
     for job_id in waiting:
         if job_id not in handover.attached:
@@ -219,8 +233,44 @@ def _signals(handover: Handover, left: list[Victim], scene: Scene) -> Iterator[A
                 run=victim.run,
                 signal=victim.contract.signal,
                 target=victim.contract.target,
-                why=f"it is to make room for {name_jobs(handover.beneficiaries)}",
+                why=_why_signal(handover),
             )
+
+
+def _why_signal(handover: Handover) -> str:
+    match handover.purpose:
+        case "preempt":
+            return f"it is to make room for {name_jobs(handover.beneficiaries)}"
+        case "defragment" if handover.beneficiaries:
+            return f"it is to move, so that {name_jobs(handover.beneficiaries)} will fit"
+        case "defragment":
+            return "it is to move, so that whole nodes become free"
+        case "split":
+            return "it and the job beside it on a GPU slow each other down too much"
+
+
+def _take_along(handover: Handover, scene: Scene) -> Iterator[Action]:
+    """Let jobs that were moved for a gang use what the seal keeps for them elsewhere."""
+    if handover.purpose != "defragment" or not handover.beneficiaries:
+        return
+    for victim in handover.victims:
+        job_id = victim.run.job_id
+        is_new = victim.state is VictimState.GONE and job_id not in handover.attached
+        if is_new and _is_out(victim, scene):
+            yield Attach(
+                handover_id=handover.handover_id,
+                job_id=job_id,
+                why="room is kept for it where it is moved to",
+            )
+
+
+def _is_out(victim: Victim, scene: Scene) -> bool:
+    """Whether a job that was requeued has not come back yet."""
+    row = scene.rows.get(victim.run.job_id)
+    if row is None or victim.outcome != "requeued":
+        return False
+    jobs = scene.snap.jobs
+    return bool(jobs.state[row] == JobState.PENDING and jobs.held[row] != Held.USER_OR_ADMIN)
 
 
 def _requeues(handover: Handover, left: list[Victim], scene: Scene) -> Iterator[Action]:
@@ -242,14 +292,21 @@ def _requeues(handover: Handover, left: list[Victim], scene: Scene) -> Iterator[
 
 def _served(handover: Handover, scene: Scene) -> str:
     """Why a hand-over whose victims are all gone is over; empty while beneficiaries may start."""
-    if not any(_is_waiting(b, scene) for b in handover.beneficiaries):
-        return "no beneficiary is waiting any more"
+    moves = handover.purpose == "defragment"
+    waits = any(_is_waiting(b, scene) for b in handover.beneficiaries)
+    if not waits and not moves:
+        return "no beneficiary is waiting any more" if handover.beneficiaries else SPLIT
     if any(v.state is not VictimState.GONE for v in handover.victims):
         return ""  # The last one was only now seen to be gone.
+    if not waits and not any(_is_out(v, scene) for v in handover.victims):
+        return "the jobs that were moved are back"
     free_since_s = max(v.gone_s for v in handover.victims)
-    if scene.snap.now_s - free_since_s > scene.limits.start_margin_s:
+    passed_s = scene.snap.now_s - free_since_s
+    if waits and passed_s > scene.limits.start_margin_s:
         return NOT_STARTED
-    return ""
+    # Slurm keeps a requeued job back for a while, and nothing tells how long.
+    late = passed_s > scene.limits.handover_timeout_s
+    return "the jobs that were moved are not back in time" if late else ""
 
 
 def _patience_s(handover: Handover, limits: Preemption) -> float:
@@ -269,7 +326,8 @@ def _give_up(handover: Handover, left: list[Victim]) -> Iterator[Action]:
 
 def _wind_up(handover: Handover, scene: Scene, reason: str) -> Iterator[Action]:
     name = reservation_name(handover.handover_id)
-    for job_id in handover.beneficiaries:
+    moved = [v.run.job_id for v in handover.victims if v.run.job_id in handover.attached]
+    for job_id in (*handover.beneficiaries, *moved):
         row = scene.rows.get(job_id)
         attached = job_id in handover.attached or scene.snap.seen.reserved.get(job_id) == name
         if attached and row is not None and scene.snap.jobs.state[row] == JobState.PENDING:
@@ -278,8 +336,9 @@ def _wind_up(handover: Handover, scene: Scene, reason: str) -> Iterator[Action]:
                 why=f"hand-over {handover.handover_id} is over: {reason}",
                 handover_id=handover.handover_id,
             )
-    # Also when it was only WANTED: a daemon may have died right after creating it.
-    yield Unseal(name=name, handover_id=handover.handover_id, why=reason)
+    if handover.nodes:
+        # Also when it was only WANTED: a daemon may have died right after creating it.
+        yield Unseal(name=name, handover_id=handover.handover_id, why=reason)
     in_vain = reason in (IN_VAIN, NOT_STARTED)
     yield CloseHandover(
         handover_id=handover.handover_id,

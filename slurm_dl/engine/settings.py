@@ -46,6 +46,24 @@ class Preemption:
     max_gpus_per_hour: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defragment:
+    """When running jobs are moved together, under all limits of `Preemption`.
+
+    Attributes:
+        enabled: Move jobs so that a waiting gang fits.
+        after_s: Only for a job that has waited this long, seconds.
+        max_moves: Most jobs that are moved at a time.
+        free_nodes: Nodes that are to be free as a whole; jobs are moved together to get there, one
+            node at a time. 0: nobody is moved for that.
+    """
+
+    enabled: bool = False
+    after_s: float = 300.0
+    max_moves: int = 8
+    free_nodes: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class External:
     """The daemon takes GPUs back: it signals, waits, requeues, and seals the freed nodes."""
@@ -106,6 +124,7 @@ class Settings:
         preemption: Limits on taking GPUs back.
         mode: Who takes them back.
         placement: Where waiting jobs should go.
+        defragment: When running jobs are moved together.
     """
 
     partitions: frozenset[str]
@@ -114,3 +133,4 @@ class Settings:
     preemption: Preemption = Preemption()
     mode: Mode = External()
     placement: Placement = Placement()
+    defragment: Defragment = Defragment()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Literal
 
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import HandoverId, JobId
@@ -58,6 +59,11 @@ class Victim:
     outcome: str = ""
 
 
+Purpose = Literal["preempt", "defragment", "split"]
+"""Why GPUs change hands: for jobs of a better tier; to move jobs together so that a gang fits or
+nodes are free as a whole; to part two jobs that slow each other down on one GPU."""
+
+
 class Seal(StrEnum):
     """Where the reservation that keeps the freed GPUs for the beneficiaries stands."""
 
@@ -74,10 +80,15 @@ class Handover:
     Attributes:
         handover_id: Its number, also in the reservation's name.
         opened_s: When it was decided, epoch seconds.
-        beneficiaries: Pending jobs the freed GPUs are for, best first; not empty.
-        victims: The jobs that give way; not empty.
-        nodes: Names of the nodes the beneficiaries are to start on.
-        attached: Beneficiaries whose ReservationName has been set.
+        beneficiaries: Pending jobs the freed GPUs are for, best first; there are some where it is
+            to preempt.
+        victims: The jobs that give way; not empty. Where it is not to preempt they are to run on
+            elsewhere, and no worse than before.
+        nodes: Names of the nodes the beneficiaries are to start on, and of those that moved jobs
+            go to; of those that are to be free as a whole if there are no beneficiaries. None:
+            nothing is sealed.
+        attached: Jobs whose ReservationName has been set.
+        purpose: What it is for.
         seal: State of the reservation.
     """
 
@@ -88,10 +99,14 @@ class Handover:
     nodes: tuple[str, ...]
     attached: tuple[JobId, ...] = ()
     seal: Seal = Seal.WANTED
+    purpose: Purpose = "preempt"
 
     def __post_init__(self) -> None:
-        if not self.beneficiaries or not self.victims:
-            msg = f"hand-over {self.handover_id} needs beneficiaries and victims"
+        if not self.victims:
+            msg = f"hand-over {self.handover_id} needs victims"
+            raise ValueError(msg)
+        if not self.beneficiaries and self.purpose == "preempt":
+            msg = f"hand-over {self.handover_id} needs beneficiaries"
             raise ValueError(msg)
 
     @property
