@@ -77,18 +77,18 @@ class Schedd:
                 "template_dir": str(self.home / "templates"),
             },
         }
-        for name, values in FAST.items():
-            tree[name] = {**values, **sections.get(name, {})}
+        for name in (*FAST, *(n for n in sections if n not in FAST)):
+            tree[name] = {**tree.get(name, {}), **FAST.get(name, {}), **sections.get(name, {})}
         (self.home / "state").mkdir(exist_ok=True)
         (self.home / "run").mkdir(exist_ok=True)
         self.config.write_text(yaml.safe_dump(tree), encoding="utf-8")
         self.config.chmod(0o600)
 
-    def start(self, *options: str, **env: str) -> None:
+    def start(self, *options: str, mode: str = "--live", **env: str) -> None:
         """Start a daemon and wait until it answers."""
         with (self.home / "schedd.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*self.command, "--config", str(self.config), "--live", "--allow-root", *options],
+                [*self.command, "--config", str(self.config), mode, "--allow-root", *options],
                 env={**self.env, **env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,

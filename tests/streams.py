@@ -23,9 +23,11 @@ from slurm_dl.backends.sim.slurm.habits import Habits
 from slurm_dl.backends.sim.slurm.run import Scenario
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cycle, run_cycle
-from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.engine.settings import Placement, Preemption, Settings
 from slurm_dl.model.contract import Contract
+from slurm_dl.model.profile import Profile
 from slurm_dl.model.trace import Trace
+from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 
@@ -60,19 +62,40 @@ SEED = 3
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0), promote_knob=2.0)
 
 
-def fake_cluster(cycles: int = 90) -> Stream:
+STEERED = dataclasses.replace(
+    SETTINGS,
+    placement=Placement(
+        scheme=BestFit(),
+        steer=True,
+        steer_for_s=24.0,
+        defer_s=9.0,
+        profiles={
+            name: Profile(name="small", aliases=("other",), batch=(1, 64), tensors_mb=(1.5, 0.1))
+            for name in ("small", "other")
+        },
+    ),
+)
+"""Jobs are told where to go, and a model is known by two names."""
+
+
+def fake_cluster(cycles: int = 90, settings: Settings = SETTINGS, seed: int = 1) -> Stream:
     """Three nodes of four GPUs, a job every twelve seconds for three minutes, then quiet."""
-    draw = random.Random(1)  # noqa: S311 - not a secret
+    draw = random.Random(seed)  # noqa: S311 - not a secret
     cluster = FakeCluster(nodes=3, gpus=4)
     ledger = Ledger(MemoryStore())
     made = []
     for number in range(cycles):
         if number % 4 == 0 and number < 60:
             _submit(cluster, draw)
-        made.append(run_cycle(cluster, ledger, POLICY, SETTINGS, clock=cluster.clock, acting=True))
+        made.append(run_cycle(cluster, ledger, POLICY, settings, clock=cluster.clock, acting=True))
         assert not any(done.error for done in made[-1].done)
         cluster.advance(3)
-    return Stream(tuple(made), POLICY, SETTINGS)
+    return Stream(tuple(made), POLICY, settings)
+
+
+def steered_cluster() -> Stream:
+    """Other jobs of the same kind, told where to go."""
+    return fake_cluster(settings=STEERED, seed=4)
 
 
 def _submit(cluster: FakeCluster, draw: random.Random) -> None:
@@ -123,5 +146,6 @@ def simulated_slurm(cycles: int = 100) -> Stream:
 
 STREAMS: Mapping[str, Callable[[], Stream]] = {
     "fake cluster": fake_cluster,
+    "fake cluster, steered": steered_cluster,
     "simulated Slurm": simulated_slurm,
 }

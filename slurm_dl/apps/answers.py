@@ -182,6 +182,7 @@ def status(levers: Levers) -> JsonObject:
         "live": now.live,
         "policy": now.config.policy.order,
         "preemption": now.config.preemption.in_words(),
+        "placement": now.config.placement.in_words(),
         "config_file": next((row.text for row in now.config_rows if row.key == FILE_KEY), None),
         "cycles": now.cycles,
         "seen_s": now.seen_s or None,
@@ -195,6 +196,10 @@ def status(levers: Levers) -> JsonObject:
         else {"name": now.reader.reader, "reason": now.reader.reason},
         "audit": {"path": str(levers.audit.path), "error": levers.audit.error or None},
         "actions": {"done": now.done, "failed": now.failed},
+        "steers_ended": {
+            "honoured": now.steers_ended.get("honoured", 0),
+            "not_honoured": now.steers_ended.get("not honoured", 0),
+        },
         "durations_ms": {
             "observe": round(now.durations.observe_ms, 1),
             "decide": round(now.durations.decide_ms, 1),
@@ -271,7 +276,14 @@ def _numbers(cycle: Cycle) -> JsonObject:
         "planned": len(plan.actions),
         "left": len(cycle.left),
         "handovers": [_handover(h) for h in snap.handovers],
+        "steers": steers_of(cycle),
     }
+
+
+def steers_of(cycle: Cycle) -> JsonObject:
+    """Jobs that are steered while they wait, by what for."""
+    kinds = Counter(steer.kind for steer in cycle.snapshot.steers.values())
+    return {kind: kinds[kind] for kind in ("spot", "wait", "over")}
 
 
 def tiers_of(cycle: Cycle) -> list[tuple[int, int, int]]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from slurm_dl.apps import logs
+from slurm_dl.backends.profiles import load_profiles, shipped_profiles, site_over
+from slurm_dl.backends.profiles.document import Reader
 from slurm_dl.backends.slurm.cluster import SlurmCluster
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.preflight import check_external, check_native
@@ -14,7 +18,15 @@ from slurm_dl.backends.slurm.readers import make_queue
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.config.tree import Config
 from slurm_dl.engine.ledger import Ledger
-from slurm_dl.engine.settings import External, Native, Preemption, Settings
+from slurm_dl.engine.settings import (
+    Defragment,
+    External,
+    Native,
+    Placement,
+    Preemption,
+    Settings,
+)
+from slurm_dl.model.profile import Profile
 from slurm_dl.policies.base import Policy
 
 LEDGER_FILE = "ledger.sqlite"
@@ -22,6 +34,11 @@ LEDGER_FILE = "ledger.sqlite"
 LONGEST_GRACE_S = 86400.0
 """A claimed grace is read up to this. One above the site's limit is not cut to it: the job would be
 stopped with less time than it asked for, so it is not preempted at all."""
+
+DEFER_POLLS = 3
+"""A job that is not to start anywhere is put off by so many polls at a time: two may fail."""
+
+NO_PROFILES: Mapping[str, Profile] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +65,26 @@ def slurm_of(config: Config) -> Slurm:
     )
 
 
-def settings_of(config: Config) -> Settings:
+def profiles_of(config: Config, *, reader: Reader = "daemon") -> Mapping[str, Profile]:
+    """The profiles of models, by name: the site's, and those that come with us.
+
+    Args:
+        reader: Who has to trust the site's; see `load_profiles`.
+
+    Raises:
+        ConfigError: One of them is bad; one line for each mistake.
+    """
+    directory = config.paths.profile_dir
+    try:
+        directory.stat()
+    except FileNotFoundError:
+        return shipped_profiles()
+    except OSError:
+        pass  # Why it cannot be read is said where it is.
+    return site_over(shipped_profiles(), load_profiles(directory, reader=reader))
+
+
+def settings_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) -> Settings:
     """The limits of the engine as configured."""
     section = config.preemption
     # Slurm writes the names of QOS in small letters.
@@ -59,6 +95,26 @@ def settings_of(config: Config) -> Settings:
         window=config.ranking.window,
         preemption=Preemption(**section.model_dump(exclude={"mode", "qos"})),
         mode=native or External(),
+        placement=_placement_of(config, profiles),
+        defragment=Defragment(**config.defragment.model_dump()),
+    )
+
+
+def _placement_of(config: Config, profiles: Mapping[str, Profile]) -> Placement:
+    section = config.placement
+    scheme, rules = section.make()
+    return Placement(
+        scheme=scheme,
+        rules=rules,
+        steer=section.steer,
+        steer_for_s=section.steer_for_s,
+        defer_s=DEFER_POLLS * config.daemon.poll_s,
+        settle_s=section.settle_s,
+        window=section.window,
+        profiles=profiles,
+        pack=section.pack,
+        gpu_mem_mb=dict(section.gpu_mem_mb),
+        max_host_slowdown=section.max_host_slowdown if section.max_host_slowdown < 1 else None,
     )
 
 
@@ -84,8 +140,11 @@ def check_mode(config: Config) -> None:
         logs.logger().warning(remark)
 
 
-def cluster_of(config: Config) -> SlurmCluster:
+def cluster_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) -> SlurmCluster:
     """The cluster with the configured reader of its queue; nothing is read yet.
+
+    A job that names a model nobody has a profile of counts as one that names none. Where there are
+    no profiles at all there is nothing to believe or not, and what jobs say is passed on.
 
     Raises:
         ConfigError: A command is missing.
@@ -96,22 +155,25 @@ def cluster_of(config: Config) -> SlurmCluster:
         logs.logger().info("reader", reader=choice.reader, because=choice.reason)
 
     queue = make_queue(slurm, config.cluster.reader, say)
-    return SlurmCluster(slurm, max_grace_s=LONGEST_GRACE_S, queue=queue)
+    return SlurmCluster(
+        slurm, max_grace_s=LONGEST_GRACE_S, models=profiles.keys() or None, queue=queue
+    )
 
 
 def assemble(config: Config) -> Parts:
     """The cluster, the ledger, the policy and the limits.
 
     Raises:
-        ConfigError: Slurm's commands are not where the configuration says, or Slurm is not set up
-            for the configured way of preempting.
+        ConfigError: Slurm's commands are not where the configuration says, Slurm is not set up for
+            the configured way of preempting, or a profile of a model is bad.
         ClusterError: Slurm has to be asked how it is set up, and is silent.
         StoreError: The ledger cannot be opened.
     """
+    profiles = profiles_of(config)
     check_mode(config)
     return Parts(
-        cluster=cluster_of(config),
+        cluster=cluster_of(config, profiles),
         ledger=Ledger(SqliteStore(config.paths.state_dir / LEDGER_FILE)),
         policy=config.policy.make(),
-        settings=settings_of(config),
+        settings=settings_of(config, profiles),
     )

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slurm_dl.apps.wire import Json, JsonObject
+from slurm_dl.model.plan import ClearSteer, SetSteer
 
 if TYPE_CHECKING:
     from slurm_dl.engine.loop import Done
+    from slurm_dl.model.plan import Action
 
 DAEMON = "dlschedd"
 """The actor of everything that nobody asked for."""
@@ -78,7 +81,7 @@ class AuditLine:
 def line_of(done: Done, now_s: float) -> AuditLine:
     """The line that says what became of an action of a plan."""
     action = done.action
-    details: dict[str, Json] = json.loads(json.dumps(dataclasses.asdict(action)))
+    details = _details(action)
     reason = str(details.pop("why", ""))
     handover, job = details.pop("handover_id", None), details.get("job_id")
     for nested in ("handover", "run"):
@@ -97,6 +100,42 @@ def line_of(done: Done, now_s: float) -> AuditLine:
         details=details,
         at_s=now_s,
     )
+
+
+def _details(action: Action) -> dict[str, Json]:
+    """The fields of *action*; nodes that a job is kept from as Slurm folds them.
+
+    There may be thousands of them, and a line for each waiting job.
+    """
+    match action:
+        case SetSteer(steer=steer, lift=lift):
+            return {
+                "job_id": action.job_id,
+                "why": action.why,
+                "handover_id": action.handover_id,
+                "kind": steer.kind,
+                "avoid": folded(steer.avoid),
+                "own": folded(steer.own),
+                "until_s": steer.until_s if math.isfinite(steer.until_s) else None,
+                "not_before_s": steer.not_before_s or None,
+                "lift": lift,
+            }
+        case ClearSteer(own=own):
+            return {**_plain(dataclasses.replace(action, own=())), "own": folded(own)}
+        case _:
+            return _plain(action)
+
+
+def _plain(action: Action) -> dict[str, Json]:
+    fields: dict[str, Json] = json.loads(json.dumps(dataclasses.asdict(action)))
+    return fields
+
+
+def folded(names: Collection[str]) -> str:
+    """A node list as Slurm folds it."""
+    from slurm_dl.backends.slurm.read_nodes import fold  # noqa: PLC0415 - ClusterShell is slow
+
+    return fold(names) if names else ""
 
 
 def _snake(name: str) -> str:

@@ -17,11 +17,20 @@ from slurm_dl.apps.wire import SOCKET_NAME, Json, JsonObject
 
 if TYPE_CHECKING:
     from slurm_dl.config import Config
+    from slurm_dl.model.steer import Steer
 
 _LAZY = {
     "doctor": (
         "slurm_dl.apps.doctor.command:doctor",
         "Check the configuration, Slurm and the daemon, and say what to do.",
+    ),
+    "placements": (
+        "slurm_dl.apps.placements:placements",
+        "List the schemes and rules of placement, and the paper each comes from.",
+    ),
+    "profile": (
+        "slurm_dl.apps.profile:profile",
+        "Look at models' profiles, install them, and learn them from real runs.",
     ),
     "sandbox": (
         "slurm_dl.apps.sandbox:sandbox",
@@ -245,16 +254,18 @@ def release_all(
     """Give the cluster back to plain Slurm: undo whatever slurm_dl left in it.
 
     SiteFactor 0 on all unfinished jobs of the managed partitions, no reservation of ours, no
-    pending job in one. It needs Slurm's own commands and the configuration, not the daemon; a
-    daemon that acts must be stopped or paused first, or it would do it all again. Waiting jobs
-    come first. With preemption.mode native, running jobs keep their SiteFactor as long as Slurm
-    preempts inside preemption.qos: it says what to do about that.
+    pending job in one, no pending job kept from nodes or put off by us. It needs Slurm's own
+    commands and the configuration, not the daemon; a daemon that acts must be stopped or paused
+    first, or it would do it all again. What it cannot see in Slurm it takes from the ledger, if
+    that is there and may be read. Waiting jobs come first. With preemption.mode native, running
+    jobs keep their SiteFactor as long as Slurm preempts inside preemption.qos: it says what to do
+    about that.
 
     \b
     Example:
       systemctl stop dlschedd && dlctl release-all --yes
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.apps.assembly import slurm_of  # noqa: PLC0415 - numpy, pydantic, YAML
+    from slurm_dl.apps.assembly import LEDGER_FILE, slurm_of  # noqa: PLC0415 - numpy, pydantic, YAML
     from slurm_dl.backends.slurm.release_all import release_all as undo  # noqa: PLC0415
     from slurm_dl.config import load  # noqa: PLC0415
     from slurm_dl.model.errors import ClusterError  # noqa: PLC0415
@@ -263,22 +274,44 @@ def release_all(
     _refuse_if_acting(config.paths.run_dir / SOCKET_NAME)
     partitions = ", ".join(config.manage.partitions)
     if not yes:
-        question = f"Reset SiteFactor of all jobs in {partitions} and drop our reservations?"
+        question = (
+            f"Reset SiteFactor of all jobs in {partitions}, drop our reservations and let jobs go?"
+        )
         click.confirm(question, abort=True, err=True)
     lines, error = [], ""
+    steers, note = _ledgers_steers(config.paths.state_dir / LEDGER_FILE)
+    if note:
+        click.echo(f"dlctl: {safe(note, 500)}", err=True)
     try:
-        for line in undo(slurm_of(config), config.manage.partitions, within=_within(config)):
+        for line in undo(
+            slurm_of(config), config.manage.partitions, within=_within(config), steers=steers
+        ):
             lines.append(line)
             if not as_json:
                 click.echo(safe(line, 500))
     except ClusterError as err:
         error = str(err)
     if as_json:
-        print_json({"ok": not error, "done": lines, "error": error or None})
+        print_json({"ok": not error, "done": lines, "error": error or None, "note": note or None})
     elif not lines and not error:
         click.echo("nothing of ours is left")
     if error:
         raise click.ClickException(error)
+
+
+def _ledgers_steers(path: Path) -> tuple[tuple[Steer, ...], str]:
+    """What the ledger says jobs are kept from, and what is to be known if it says nothing."""
+    from slurm_dl.backends.store import StoreError, stored_steers  # noqa: PLC0415 - numpy
+
+    try:
+        return stored_steers(path), ""
+    except StoreError as err:
+        note = (
+            f"the ledger is not there or cannot be read ({err}): nodes that jobs are kept from are "
+            "known by the way they are written; jobs that are put off start by themselves, once "
+            "the begin time that was last written is over"
+        )
+        return (), note
 
 
 def _within(config: Config) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 
 from structlog.typing import FilteringBoundLogger
 
@@ -11,9 +12,12 @@ from slurm_dl.apps.answers import tiers_of
 from slurm_dl.apps.published import Durations, Published
 from slurm_dl.engine.loop import Cycle
 from slurm_dl.model.jobs import JobState
+from slurm_dl.model.plan import Action, ClearSteer, ForgetSteer, SetSteer
 
 QUIET_S = 600.0
 """A daemon to whom nothing happens says so this often."""
+
+_KINDS = {"spot": "to nodes", "wait": "to wait", "over": "let go", "started": "let go"}
 
 
 class CycleLog:
@@ -28,7 +32,7 @@ class CycleLog:
         """Say what the cycle saw and did."""
         numbers = _numbers(cycle)
         failed = sum(bool(d.error) for d in cycle.done)
-        standing = (cycle.acting, paused, numbers["handovers"])
+        standing = (cycle.acting, paused, numbers["handovers"], numbers["steers"])
         quiet = not cycle.done and standing == self._standing
         if quiet and time.monotonic() - self._said_s < QUIET_S:
             log = self._log.debug
@@ -43,6 +47,7 @@ class CycleLog:
             done=len(cycle.done) - failed,
             failed=failed,
             left=len(cycle.left),
+            **_steered(cycle),
             observe_ms=round(durations.observe_ms, 1),
             decide_ms=round(durations.decide_ms, 1),
             apply_ms=round(durations.apply_ms, 1),
@@ -71,4 +76,24 @@ def _numbers(cycle: Cycle) -> dict[str, object]:
         "running": int((state == JobState.RUNNING).sum()),
         "tiers": "/".join(str(pending + running) for _, pending, running in tiers_of(cycle)),
         "handovers": len(cycle.snapshot.handovers),
+        "steers": sum(s.kind != "started" for s in cycle.snapshot.steers.values()),
     }
+
+
+def _steered(cycle: Cycle) -> dict[str, object]:
+    """What was done about steers, in words; nothing if nothing was."""
+    counts = Counter(_word(d.action) for d in cycle.done if not d.error)
+    del counts[""]
+    return {"steered": ", ".join(f"{n} {word}" for word, n in counts.items())} if counts else {}
+
+
+def _word(action: Action) -> str:
+    match action:
+        case SetSteer(steer=steer):
+            return _KINDS[steer.kind]
+        case ClearSteer():
+            return "undone"
+        case ForgetSteer(outcome=outcome):
+            return outcome
+        case _:
+            return ""

@@ -93,6 +93,7 @@ class Published:
         reloaded: The last reload.
         reader: What reads the queue; None before the first cycle.
         done, failed: Actions applied and refused since the start.
+        steers_ended: Steers that are over since the start, by how they ended; see `ForgetSteer`.
     """
 
     config: Config
@@ -113,6 +114,7 @@ class Published:
     reader: Choice | None = None
     done: int = 0
     failed: int = 0
+    steers_ended: Mapping[str, int] = field(default_factory=dict)
 
 
 class Board:

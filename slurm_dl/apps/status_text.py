@@ -17,6 +17,7 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
         ("process", f"pid {answer['pid']}, version {answer['version']}, up {up}"),
         ("config", f"{answer['config_file']}, policy {answer['policy']}"),
         ("preemption", f"{answer['preemption']}"),
+        ("placement", f"{answer['placement']}"),
     ]
     if isinstance(paused := answer["paused"], dict):
         since = f"{ago(now_s - _number(paused['since_s']))} ago ({_utc(paused['since_s'])})"
@@ -35,6 +36,8 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
         lines.append(("reader", f"{reader['name']}: {reader['reason']}"))
     if isinstance(actions := answer["actions"], dict):
         lines.append(("actions", f"{actions['done']} done, {actions['failed']} failed since start"))
+    if text := _steers_text(answer):
+        lines.append(("steers", text))
     if isinstance(reloaded := answer["reloaded"], dict):
         first = str(reloaded["message"]).splitlines()[0]
         ok = "" if reloaded["ok"] else "REFUSED: "
@@ -67,6 +70,20 @@ def _seen_lines(answer: JsonObject) -> list[tuple[str, str]]:
         if isinstance(handover, dict)
     ]
     return lines
+
+
+def _steers_text(answer: JsonObject) -> str:
+    """What is steered, and whether Slurm did as it was steered; empty if nothing was."""
+    now, ended = answer.get("steers"), answer.get("steers_ended")
+    parts = []
+    if isinstance(now, dict):
+        words = {"spot": "to nodes", "wait": "to wait", "over": "let go"}
+        parts = [f"{now[kind]} {text}" for kind, text in words.items() if now.get(kind)]
+    if isinstance(ended, dict) and any(ended.values()):
+        parts.append(
+            f"{ended['honoured']} honoured, {ended['not_honoured']} not honoured since start"
+        )
+    return "; ".join(parts)
 
 
 def _handover_text(handover: JsonObject) -> str:

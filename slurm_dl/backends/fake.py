@@ -1,7 +1,8 @@
 """A small cluster in memory that behaves like Slurm as far as the engine can tell.
 
 It starts jobs by priority and job id, skips what does not fit, keeps reserved nodes for attached
-jobs, holds requeued jobs for a while, and remembers everything it was told. Time moves only when
+jobs and excluded ones from jobs, holds requeued jobs for a while, and remembers everything it was
+told. Time moves only when
 told to, in steps of one second. Tests and model checks use it where a real Slurm would be too slow.
 """
 
@@ -20,11 +21,13 @@ from slurm_dl.model.jobs import Held, JobRow, Jobs, JobState
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.plan import (
     Attach,
+    ClearSteer,
     ClusterAction,
     Detach,
     Requeue,
     Reserve,
     SetSiteFactor,
+    SetSteer,
     Signal,
     Unseal,
 )
@@ -85,6 +88,8 @@ class FakeCluster:
         requeueable: bool = True,
         exclusive: bool = False,
         nodes: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        most_nodes: int | None = None,
         typed: bool = False,
     ) -> JobId:
         """Queue a job of *gpus* GPUs in all, evenly over *n_nodes* nodes; see `FakeJob`.
@@ -92,6 +97,8 @@ class FakeCluster:
         Args:
             begin_s: It does not start before, epoch seconds.
             nodes: Names of the only nodes it may use; empty for any.
+            exclude: Names of nodes it may not use.
+            most_nodes: It may lie on any number of nodes up to this, evenly; None: on *n_nodes*.
         """
         job_id = JobId(len(self.jobs) + 1)
         self.jobs[job_id] = FakeJob(
@@ -112,9 +119,17 @@ class FakeCluster:
             requeueable=requeueable,
             exclusive=exclusive,
             wanted=self._rows(nodes),
+            excluded=frozenset(self._rows(exclude)),
+            most_nodes=most_nodes,
             typed=typed,
         )
         return job_id
+
+    def exclude(self, job_id: JobId, *nodes: str) -> None:
+        """Change the nodes a waiting job excludes, all of them, as its owner would."""
+        job = self.jobs[job_id]
+        _refuse_if(job.state is not JobState.PENDING, f"job {job_id} is no longer pending")
+        job.excluded = frozenset(self._rows(nodes))
 
     def cancel(self, job_id: JobId) -> None:
         """End a job as its user would."""
@@ -151,7 +166,7 @@ class FakeCluster:
             held=Allocations(
                 job=np.array([i for i, _, _ in holding], dtype=np.int32),
                 node=np.array([n for _, _, n in holding], dtype=np.int32),
-                gpus=np.array([j.gpus / j.n_nodes for _, j, _ in holding], dtype=np.float64),
+                gpus=np.array([j.gpus / len(j.nodes) for _, j, _ in holding], dtype=np.float64),
                 cpus=np.ones(len(holding), dtype=np.int32),
                 mem_mb=np.zeros(len(holding), dtype=np.int64),
             ),
@@ -159,14 +174,19 @@ class FakeCluster:
             gpu_types=("a100",),
             node_in=np.ones((1, m), dtype=np.bool_),
             claims={
-                j.job_id: Claim(contract=j.contract, acked_run=j.acked_run)
+                j.job_id: Claim(contract=j.contract, acked_run=j.acked_run, most_nodes=j.most_nodes)
                 for j in listed
-                if j.contract is not None
+                if j.contract is not None or j.most_nodes is not None
             },
             choices={
                 j.job_id: np.isin(np.arange(m), j.wanted)
                 for j in listed
                 if j.wanted and j.state is JobState.PENDING
+            },
+            excluded={
+                j.job_id: np.isin(np.arange(m), list(j.excluded))
+                for j in listed
+                if j.excluded and j.state is JobState.PENDING
             },
             texts={j.job_id: JobText(label=str(j.job_id), qos=j.qos) for j in listed},
             reserved={j.job_id: j.reservation for j in listed if j.reservation},
@@ -196,14 +216,10 @@ class FakeCluster:
                 job = self._job(job_id)
                 _refuse_if(job.state in _ENDED, f"job {job_id} has already finished")
                 job.site_factor = value
-            case Reserve(handover_id=hid, nodes=nodes, duration_s=duration_s):
-                self._reserve(reservation_name(hid), frozenset(self._rows(nodes)), duration_s)
-            case Attach(handover_id=hid, job_id=job_id):
-                name = reservation_name(hid)
-                _refuse_if(name not in self.reservations, f"there is no reservation {name}")
-                self._job(job_id).reservation = name
-            case Detach(job_id=job_id):
-                self._detach(job_id)
+            case Reserve() | Attach() | Detach() | Unseal():
+                self._seal(action)
+            case SetSteer() | ClearSteer():
+                self._steer(action)
             case Signal(run=run):
                 job = self._same_run(run)
                 job.signals.append(self.now_s)
@@ -212,6 +228,17 @@ class FakeCluster:
             case Requeue(run=run):
                 if self._job(run.job_id).state is not JobState.PENDING:
                     self._requeue(self._same_run(run))
+
+    def _seal(self, action: Reserve | Attach | Detach | Unseal) -> None:
+        match action:
+            case Reserve(handover_id=hid, nodes=nodes, duration_s=duration_s):
+                self._reserve(reservation_name(hid), frozenset(self._rows(nodes)), duration_s)
+            case Attach(handover_id=hid, job_id=job_id):
+                name = reservation_name(hid)
+                _refuse_if(name not in self.reservations, f"there is no reservation {name}")
+                self._job(job_id).reservation = name
+            case Detach(job_id=job_id):
+                self._detach(job_id)
             case Unseal(name=name):
                 _refuse_if(not name.startswith(RESERVATION_PREFIX), f"{name} is not ours")
                 self.reservations.pop(name, None)
@@ -228,6 +255,19 @@ class FakeCluster:
     def _detach(self, job_id: JobId) -> None:
         if job_id in self.jobs and self.jobs[job_id].state is JobState.PENDING:
             self.jobs[job_id].reservation = ""
+
+    def _steer(self, action: SetSteer | ClearSteer) -> None:
+        steer = action.steer if isinstance(action, SetSteer) else None
+        own = action.own if isinstance(action, ClearSteer) else action.steer.excluded
+        rows = self._rows(sorted(own))
+        job = self.jobs.get(action.job_id)
+        if job is None or job.state is not JobState.PENDING:
+            return
+        job.excluded = frozenset(rows)
+        if steer is not None and steer.not_before_s > 0:
+            job.eligible_s = steer.not_before_s
+        elif action.lift:
+            job.eligible_s = self.now_s
 
     def _reserve(self, name: str, rows: frozenset[int], duration_s: float) -> None:
         standing = self.reservations.get(name)
@@ -261,7 +301,7 @@ class FakeCluster:
             state=job.state,
             held=self._held(job),
             uid=job.uid,
-            n_nodes=job.n_nodes,
+            n_nodes=len(job.nodes) or job.n_nodes,
             gpus=job.gpus,
             gpu_type=0 if job.typed else -1,
             cpus=job.n_nodes,
@@ -319,26 +359,27 @@ class FakeCluster:
         free = [self._gpus] * len(self._names)
         for job in self.jobs.values():
             for node in job.nodes:
-                free[node] -= job.gpus // job.n_nodes
+                free[node] -= job.gpus // len(job.nodes)
         return free
 
     def _try_start(self, job: FakeJob) -> None:
         kept = {
             n for name, r in self.reservations.items() if name != job.reservation for n in r.nodes
         }
-        share = job.gpus // job.n_nodes
         free = self._free()
         alone = {n for j in self.jobs.values() if j.exclusive for n in j.nodes}
         taken = {n for j in self.jobs.values() for n in j.nodes} if job.exclusive else alone
-        fits = [
+        may = [
             n
-            for n, f in enumerate(free)
-            if f >= share and n not in kept | taken and (not job.wanted or n in job.wanted)
+            for n in range(len(free))
+            if n not in kept | taken | job.excluded and (not job.wanted or n in job.wanted)
         ]
-        if len(fits) < job.n_nodes:
-            return
-        job.nodes = tuple(sorted(fits, key=lambda n: free[n])[: job.n_nodes])
-        job.state, job.start_s, job.end_s = JobState.RUNNING, self.now_s, 0.0
+        for n_nodes in job.ways():
+            fits = [n for n in may if free[n] >= job.gpus // n_nodes]
+            if len(fits) >= n_nodes:
+                job.nodes = tuple(sorted(fits, key=lambda n: free[n])[:n_nodes])
+                job.state, job.start_s, job.end_s = JobState.RUNNING, self.now_s, 0.0
+                return
 
     def _end(self, job: FakeJob, state: JobState) -> None:
         if job.state is JobState.RUNNING:

@@ -26,6 +26,8 @@ class FakeJob:
         after: The job that must have succeeded before it may start.
         exclusive: It shares its nodes with nobody.
         wanted: The only nodes it may use, as rows; empty for any.
+        excluded: Nodes it may not use, as rows, whoever excluded them.
+        most_nodes: It may lie on any number of nodes up to this; None: on *n_nodes*.
         typed: It asks for GPUs of the cluster's type, not of any type.
     """
 
@@ -56,10 +58,17 @@ class FakeJob:
     requeueable: bool = True
     exclusive: bool = False
     wanted: tuple[int, ...] = ()
+    excluded: frozenset[int] = frozenset()
+    most_nodes: int | None = None
     typed: bool = False
     nodes: tuple[int, ...] = ()
     runs: list[tuple[float, float]] = field(default_factory=list)
     signals: list[float] = field(default_factory=list)
+
+    def ways(self) -> list[int]:
+        """On how many nodes it may lie, fewest first: those that split its GPUs evenly."""
+        more = range(self.n_nodes + 1, (self.most_nodes or self.n_nodes) + 1)
+        return [self.n_nodes, *(n for n in more if self.gpus % n == 0)]
 
     @property
     def gpu_s(self) -> float:

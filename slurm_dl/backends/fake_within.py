@@ -101,11 +101,11 @@ class WithinCluster(FakeCluster):
         ]
         chosen: list[FakeJob] = []
         for victim in sorted(may, key=lambda j: (self.priority(j), -j.job_id)):
-            if sum(f >= share for f in free) >= job.n_nodes:
+            if _holding(free, share, job) >= job.n_nodes:
                 break
             chosen.append(victim)
             _give_back(free, victim)
-        if sum(f >= share for f in free) < job.n_nodes:
+        if _holding(free, share, job) < job.n_nodes:
             return
         for victim in chosen:
             self._going[victim.job_id] = victim.asked_s = self.now_s
@@ -126,4 +126,9 @@ class WithinCluster(FakeCluster):
 
 def _give_back(free: list[int], job: FakeJob) -> None:
     for node in job.nodes:
-        free[node] += job.gpus // job.n_nodes
+        free[node] += job.gpus // len(job.nodes)
+
+
+def _holding(free: list[int], share: int, job: FakeJob) -> int:
+    """How many of the nodes that *job* does not exclude hold *share*."""
+    return sum(f >= share for node, f in enumerate(free) if node not in job.excluded)

@@ -11,7 +11,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +55,18 @@ CREATE TABLE IF NOT EXISTS taken (
 CREATE TABLE IF NOT EXISTS steer (
     job_id INTEGER PRIMARY KEY, kind TEXT NOT NULL, avoid TEXT NOT NULL, own TEXT NOT NULL,
     "left" TEXT NOT NULL, since_s REAL NOT NULL, until_s REAL NOT NULL, not_before_s REAL NOT NULL,
-    why TEXT NOT NULL
+    why TEXT NOT NULL, expected_start_s REAL
 );
 """
 
 _JOB_UPSERT = (
     f"INSERT OR REPLACE INTO job ({', '.join(DTYPES)}) "  # noqa: S608 - our own names
     f"VALUES ({', '.join('?' * len(DTYPES))})"
+)
+
+_STEERS = (
+    'SELECT job_id, kind, avoid, own, "left", since_s, until_s, not_before_s, why, '
+    "expected_start_s FROM steer ORDER BY job_id"
 )
 
 
@@ -117,9 +122,9 @@ class SqliteStore:
                 "WHERE at_s > (SELECT max(at_s) FROM taken) - ? ORDER BY at_s",
                 (HOUR_S,),
             ).fetchall()
-            steers = self._db.execute(
-                'SELECT job_id, kind, avoid, own, "left", since_s, until_s, not_before_s, why '
-                "FROM steer ORDER BY job_id"
+            steers = self._db.execute(_STEERS).fetchall()
+            splits = self._db.execute(
+                "SELECT body FROM handover WHERE json_extract(body, '$.purpose') = 'split'"
             ).fetchall()
         except sqlite3.Error as err:
             raise self._error(err) from err
@@ -146,6 +151,9 @@ class SqliteStore:
                 for at_s, job_id, gpus, notice_s, handover_id in taken
             ),
             steers=tuple(_steer_from(row) for row in steers),
+            lost_pairs=tuple(
+                sorted({_handover_from(json.loads(body)).apart for (body,) in splits})
+            ),
         )
 
     def save(self, change: Change, /) -> None:
@@ -170,7 +178,7 @@ class SqliteStore:
                 [(t.at_s, t.job_id, t.gpus, t.notice_s, t.handover_id) for t in change.taken],
             )
             db.executemany(
-                "INSERT OR REPLACE INTO steer VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO steer VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [_steer_row(s) for s in change.steers],
             )
             db.executemany("DELETE FROM steer WHERE job_id = ?", [(j,) for j in change.let_go])
@@ -204,15 +212,33 @@ class SqliteStore:
         return StoreError(f"{self._path}: {err}; nothing is done until the ledger can be written")
 
 
+def stored_steers(path: Path) -> tuple[Steer, ...]:
+    """The steers in the ledger *path*, which is only read; none in one of before there were any.
+
+    Raises:
+        StoreError: It is not there, or cannot be read.
+    """
+    try:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        with closing(db):
+            if not db.execute("PRAGMA table_info(steer)").fetchall():
+                return ()
+            rows = db.execute(_STEERS).fetchall()
+        return tuple(_steer_from(row) for row in rows)
+    except (OSError, ValueError, sqlite3.Error) as err:
+        msg = f"{path}: {err}"
+        raise StoreError(msg) from err
+
+
 def _steer_row(steer: Steer) -> tuple[object, ...]:
     # Names of nodes have no commas.
     nodes = (",".join(names) for names in (steer.avoid, steer.own, steer.left))
     times = (steer.since_s, steer.until_s, steer.not_before_s)
-    return (steer.job_id, steer.kind, *nodes, *times, steer.why)
+    return (steer.job_id, steer.kind, *nodes, *times, steer.why, steer.expected_start_s)
 
 
 def _steer_from(row: tuple[Any, ...]) -> Steer:
-    job_id, kind, avoid, own, left, since_s, until_s, not_before_s, why = row
+    job_id, kind, avoid, own, left, since_s, until_s, not_before_s, why, expected_start_s = row
     return Steer(
         job_id=JobId(job_id),
         kind=kind,
@@ -223,6 +249,7 @@ def _steer_from(row: tuple[Any, ...]) -> Steer:
         until_s=until_s,
         not_before_s=not_before_s,
         why=why,
+        expected_start_s=expected_start_s,
     )
 
 
@@ -236,6 +263,8 @@ def _handover_from(body: dict[str, Any]) -> Handover:
         attached=tuple(JobId(j) for j in body["attached"]),
         seal=Seal(body["seal"]),
         purpose=body.get("purpose", "preempt"),
+        seats=tuple(body.get("seats", ())),
+        apart=tuple(body.get("apart", ())),
     )
 
 

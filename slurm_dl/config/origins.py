@@ -11,7 +11,7 @@ from slurm_dl.config.document import Loc, Place, dotted
 from slurm_dl.config.tree import Config
 from slurm_dl.config.wording import written
 
-Plain: TypeAlias = "str | float | bool | list[Plain] | None"
+Plain: TypeAlias = "str | float | bool | list[Plain] | dict[str, Plain] | None"
 
 DEFAULT = "default"
 FLAG = "flag"
@@ -60,7 +60,7 @@ def show(config: Config, origins: Origins) -> Iterator[Row]:
     yield Row(FILE_KEY, str(origins.path), origins.path_from)
     for section, model in config:
         for key, value in model:
-            if isinstance(value, Mapping):
+            if isinstance(value, Mapping) and value:
                 for name, item in value.items():
                     loc = (section, key, name)
                     yield Row(dotted(loc), _plain(item), origins.of(*loc))
@@ -72,6 +72,8 @@ def _plain(value: object) -> Plain:
     match value:
         case tuple() | list():
             return [_plain(item) for item in value]
+        case Mapping():
+            return {str(name): _plain(item) for name, item in value.items()}
         case None | str() | int() | float():
             return value
         case _:

@@ -1,7 +1,8 @@
-"""Parameters of the chosen policy: checked against its dataclass fields, made into the policy.
+"""Parameters of what is chosen by name: checked against its dataclass fields, made into it.
 
-A policy knows nothing of configuration files. What its fields, types and ``ValueError`` say is all
-there is, so a policy that a site plugs in is checked as well as ours.
+Policies, schemes of placement and rules of placement know nothing of configuration files. What
+their fields, types and ``ValueError`` say is all there is, so one that a site plugs in is checked
+as well as ours.
 """
 
 from __future__ import annotations
@@ -10,23 +11,29 @@ import dataclasses
 import inspect
 import re
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from slurm_dl.config.document import Loc
 from slurm_dl.config.wording import sentence, shown, unknown_key
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.placement import registry as placement_registry
+from slurm_dl.placement.base import Scheme
+from slurm_dl.placement.rule import Rule
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import Policy, Preempts
+
+T = TypeVar("T")
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """Something wrong at *loc*, counted from ``policy.parameters``."""
+    """Something wrong at *loc*, counted from where the parameters stand."""
 
     loc: Loc
     text: str
@@ -35,7 +42,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One field of a policy's dataclass.
+    """One field of a dataclass.
 
     Attributes:
         default: Its default; `dataclasses.MISSING` if it must be given.
@@ -48,122 +55,193 @@ class Parameter:
     meaning: str
 
 
-def check_order(name: str) -> str:
-    """*name* if there is such a policy and it can be configured.
+@dataclass(frozen=True, slots=True)
+class Family(Generic[T]):
+    """All that can be chosen by name in one place of the configuration.
 
-    Raises:
-        ValueError: There is none, or what a plugin provides cannot be used; says so.
+    Attributes:
+        what: What one of them is called.
+        names: Every name there is.
+        find: The class behind a name; raises `ConfigError` if there is none that can be loaded.
+        lacks: What a class lacks of what the engine asks of one, in words.
+        base: Where that is written down.
+        why_not: Why one cannot be chosen although it is there; empty if it can.
     """
-    names = registry.names()
-    if name not in names:
-        possible = [n for n in names if _is_for_slurm(n)]
-        msg = f"must be one of {', '.join(possible)} (got {shown(name)})"
-        raise ValueError(msg)
-    if not _is_for_slurm(name):
-        msg = (
-            f"policy {name!r} runs in the simulator only: it lets any better job displace any "
-            "other, and Slurm is told tiers"
-        )
-        raise ValueError(msg)
-    try:
-        policy = registry.find(name)
-        for parameter in parameters_of(policy):
-            _adapter(parameter)
-        _check_members(policy)
-    except ConfigError as err:
-        raise ValueError(str(err)) from err
-    except (TypeError, NameError, PydanticUserError) as err:
-        msg = f"policy {name!r} cannot be configured: {err}"
-        raise ValueError(msg) from err
-    return name
+
+    what: str
+    names: Callable[[], tuple[str, ...]]
+    find: Callable[[str], type[T]]
+    lacks: Callable[[type[object]], list[str]]
+    base: str
+    why_not: Callable[[type[object]], str] = lambda _: ""
+
+    def check(self, name: str) -> str:
+        """*name* if there is such a one and it can be configured.
+
+        Raises:
+            ValueError: There is none, or what a plugin provides cannot be used; says so.
+        """
+        names = self.names()
+        if name not in names:
+            possible = ", ".join(n for n in names if not self._refused(n)) or "none, there is none"
+            msg = f"must be one of {possible} (got {shown(name)})"
+            raise ValueError(msg)
+        if why := self._refused(name):
+            msg = f"{self.what} {name!r} {why}"
+            raise ValueError(msg)
+        try:
+            kind = self.find(name)
+            for parameter in parameters_of(kind):
+                _adapter(parameter)
+            if lacking := self.lacks(kind):
+                msg = f"it lacks {', '.join(lacking)}; see {self.base}"
+                raise TypeError(msg)  # noqa: TRY301 - as what a broken plugin raises by itself
+        except ConfigError as err:
+            raise ValueError(str(err)) from err
+        except (TypeError, NameError, PydanticUserError) as err:
+            msg = f"{self.what} {name!r} cannot be configured: {err}"
+            raise ValueError(msg) from err
+        return name
+
+    def complete(
+        self, name: str, given: Mapping[str, object]
+    ) -> tuple[dict[str, object], list[Mistake]]:
+        """All its parameters, the defaults filled in, and everything wrong with *given*."""
+        known = {parameter.name: parameter for parameter in parameters_of(self.find(name))}
+        mistakes = [
+            Mistake((key,), unknown_key(key, known), value)
+            for key, value in given.items()
+            if key not in known
+        ]
+        whole: dict[str, object] = {}
+        unknown = len(mistakes)
+        for key, parameter in known.items():
+            if key not in given:
+                whole[key] = parameter.default
+                if parameter.default is dataclasses.MISSING:
+                    mistakes.append(Mistake((key,), "is required", None))
+                continue
+            try:
+                whole[key] = _adapter(parameter).validate_python(_tuples(given[key]))
+            except ValidationError as err:
+                for detail in err.errors(include_url=False):
+                    loc = (key, *detail["loc"])
+                    mistakes.append(Mistake(loc, sentence(detail), detail["input"]))
+        if len(mistakes) == unknown:
+            try:
+                self.make(name, whole)
+            except ValueError as err:
+                mistakes.append(Mistake(_about(str(err), known), str(err), None))
+        return whole, mistakes
+
+    def make(self, name: str, parameters: Mapping[str, object]) -> T:
+        """It, ready to work.
+
+        Raises:
+            ValueError: It refuses its parameters.
+        """
+        build: Callable[..., T] = self.find(name)
+        return build(**parameters)
+
+    def _refused(self, name: str) -> str:
+        try:
+            return self.why_not(self.find(name))
+        except (ConfigError, AttributeError):
+            return ""  # What is wrong with it is said where it is used.
 
 
-def _check_members(policy: type[object]) -> None:
-    """Raise if *policy* lacks what the engine asks of one.
+def _lacks_of(*members: str) -> Callable[[type[object]], list[str]]:
+    return lambda kind: [name for name in members if not hasattr(kind, name)]
 
-    Raises:
-        TypeError: Says what is missing.
-    """
-    lacks = [
-        name
-        for name in ("source", "interpretation", "tiers", "order", "next_change_s")
-        if not hasattr(policy, name)
-    ]
-    if getattr(policy, "preempts", None) not in typing.get_args(Preempts):
+
+def _policy_lacks(kind: type[object]) -> list[str]:
+    lacks = _lacks_of("source", "interpretation", "tiers", "order", "next_change_s")(kind)
+    if getattr(kind, "preempts", None) not in typing.get_args(Preempts):
         lacks.append(f"preempts (one of {', '.join(typing.get_args(Preempts))})")
-    if not isinstance(getattr(policy, "skips", None), bool):
+    if not isinstance(getattr(kind, "skips", None), bool):
         lacks.append("skips (true or false)")
-    if lacks:
-        msg = f"it lacks {', '.join(lacks)}; see slurm_dl.policies.base.Policy"
-        raise TypeError(msg)
+    return lacks
 
 
-def _is_for_slurm(name: str) -> bool:
-    try:
-        return registry.runs_on_slurm(registry.find(name))
-    except (ConfigError, AttributeError):
-        return True  # What is wrong with it is said where it is used.
+def _rule_lacks(kind: type[object]) -> list[str]:
+    lacks = _lacks_of("source", "interpretation", "allows")(kind)
+    if not isinstance(getattr(kind, "strict", None), bool):
+        lacks.append("strict (true or false)")
+    return lacks
 
 
-def parameters_of(policy: type[object]) -> tuple[Parameter, ...]:
-    """What can be set of a policy, in the order of its fields.
+def _simulator_only(kind: type[object]) -> str:
+    if registry.runs_on_slurm(typing.cast("type[Policy]", kind)):
+        return ""
+    return (
+        "runs in the simulator only: it lets any better job displace any other, and Slurm is told "
+        "tiers"
+    )
+
+
+POLICY: Family[Policy] = Family(
+    "policy",
+    registry.names,
+    registry.find,
+    _policy_lacks,
+    "slurm_dl.policies.base.Policy",
+    _simulator_only,
+)
+"""What can stand in ``policy.order``."""
+
+SCHEME: Family[Scheme] = Family(
+    "scheme",
+    placement_registry.scheme_names,
+    placement_registry.find_scheme,
+    _lacks_of("source", "interpretation", "begin"),
+    "slurm_dl.placement.base.Scheme",
+)
+"""What can stand in ``placement.scheme``."""
+
+RULE: Family[Rule] = Family(
+    "rule",
+    placement_registry.rule_names,
+    placement_registry.find_rule,
+    _rule_lacks,
+    "slurm_dl.placement.rule.Rule",
+)
+"""What can stand in ``placement.rules``."""
+
+
+def check_order(name: str) -> str:
+    """*name* if there is such a policy and it can be configured; see `Family.check`."""
+    return POLICY.check(name)
+
+
+def complete(name: str, given: Mapping[str, object]) -> tuple[dict[str, object], list[Mistake]]:
+    """All parameters of a policy, and everything wrong with *given*; see `Family.complete`."""
+    return POLICY.complete(name, given)
+
+
+def make(name: str, parameters: Mapping[str, object]) -> Policy:
+    """The policy, ready to order jobs; see `Family.make`."""
+    return POLICY.make(name, parameters)
+
+
+def parameters_of(kind: type[object]) -> tuple[Parameter, ...]:
+    """What can be set of a policy, a scheme or a rule, in the order of its fields.
 
     Raises:
         TypeError: It is not a dataclass.
         NameError: A type it names does not exist.
     """
-    if not dataclasses.is_dataclass(policy):
+    if not dataclasses.is_dataclass(kind):
         msg = "it is not a dataclass"
         raise TypeError(msg)
-    hints = typing.get_type_hints(policy)
-    # A policy made from another one need not repeat what their parameters mean.
-    docs = [inspect.cleandoc(kind.__doc__ or "") for kind in reversed(policy.__mro__)]
+    hints = typing.get_type_hints(kind)
+    # One made from another need not repeat what their parameters mean.
+    docs = [inspect.cleandoc(above.__doc__ or "") for above in reversed(kind.__mro__)]
     meanings = dict(pair for doc in docs for pair in _attributes(doc))
     return tuple(
         Parameter(field.name, hints[field.name], _default(field), meanings.get(field.name, ""))
-        for field in dataclasses.fields(policy)
+        for field in dataclasses.fields(kind)
         if field.init
     )
-
-
-def complete(name: str, given: Mapping[str, object]) -> tuple[dict[str, object], list[Mistake]]:
-    """All parameters of a policy, the defaults filled in, and everything wrong with *given*."""
-    known = {parameter.name: parameter for parameter in parameters_of(registry.find(name))}
-    mistakes = [
-        Mistake((key,), unknown_key(key, known), value)
-        for key, value in given.items()
-        if key not in known
-    ]
-    whole: dict[str, object] = {}
-    unknown = len(mistakes)
-    for key, parameter in known.items():
-        if key not in given:
-            whole[key] = parameter.default
-            if parameter.default is dataclasses.MISSING:
-                mistakes.append(Mistake((key,), "is required", None))
-            continue
-        try:
-            whole[key] = _adapter(parameter).validate_python(_tuples(given[key]))
-        except ValidationError as err:
-            for detail in err.errors(include_url=False):
-                loc = (key, *detail["loc"])
-                mistakes.append(Mistake(loc, sentence(detail), detail["input"]))
-    if len(mistakes) == unknown:
-        try:
-            make(name, whole)
-        except ValueError as err:
-            mistakes.append(Mistake(_about(str(err), known), str(err), None))
-    return whole, mistakes
-
-
-def make(name: str, parameters: Mapping[str, object]) -> Policy:
-    """The policy, ready to order jobs.
-
-    Raises:
-        ValueError: The policy refuses its parameters.
-    """
-    build: typing.Callable[..., Policy] = registry.find(name)
-    return build(**parameters)
 
 
 def _default(field: dataclasses.Field[object]) -> object:

@@ -20,9 +20,14 @@ from pydantic import ConfigDict, TypeAdapter
 
 from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT
 from slurm_dl.config.parameters import Parameter, parameters_of
+from slurm_dl.config.placement import PlacementSection
 from slurm_dl.config.tree import SECTIONS, Config, PolicySection
 from slurm_dl.config.values import Unit
 from slurm_dl.config.wording import number, written
+from slurm_dl.placement.base import Scheme
+from slurm_dl.placement.registry import RULES, SCHEMES
+from slurm_dl.placement.rule import Rule
+from slurm_dl.policies.base import Policy
 from slurm_dl.policies.registry import POLICIES, runs_on_slurm
 
 if TYPE_CHECKING:
@@ -95,42 +100,54 @@ def reference() -> str:
         lines.append("")
     lines += ["## Policies", "", "What can stand in `policy.order`, each with its parameters.", ""]
     for name, policy in POLICIES.items():
-        lines += [f"### `{name}`", "", _first_line(policy), "", f"Source: {policy.source}.", ""]
-        if not runs_on_slurm(policy):
-            lines += ["In the simulator only.", ""]
-        parameters = parameters_of(policy)
-        if parameters:
-            lines += _TABLE_HEAD
-            lines += [
-                _table_row(f"`{p.name}`", _default_cell(p.default), _kind(p.hint), p.meaning)
-                for p in parameters
-            ]
-        else:
-            lines.append("No parameters.")
-        lines.append("")
+        where = "" if runs_on_slurm(policy) else "In the simulator only."
+        lines += _chosen(name, policy, where)
+    lines += [
+        "## Schemes of placement",
+        "",
+        "What can stand in `placement.scheme`, each with its parameters.",
+        "",
+    ]
+    for name, scheme in SCHEMES.items():
+        lines += _chosen(name, scheme, "")
+    lines += ["## Rules of placement", "", *_RULES_HEAD, ""]
+    for name, rule in RULES.items():
+        kept = "Strict: never broken." if rule.strict else "Broken where nothing else fits."
+        lines += _chosen(name, rule, kept)
     return "\n".join(lines).rstrip() + "\n"
 
 
 def schema() -> dict[str, Any]:
-    """A JSON schema of the file, with the parameters of every policy that comes with us."""
+    """A JSON schema of the file, with the parameters of all that comes with us."""
     whole = Config.model_json_schema()
     for name in SECTIONS.keys() - whole["required"]:
         # A section with all its keys commented out is empty, which YAML calls null.
         whole["properties"][name] = {"anyOf": [whole["properties"][name], {"type": "null"}]}
-    chosen = whole["$defs"][PolicySection.__name__]
-    chosen["properties"]["order"]["enum"] = _for_slurm()
+    policy = whole["$defs"][PolicySection.__name__]
+    policy["properties"]["order"]["enum"] = _for_slurm()
     default = PolicySection.model_fields["order"].default
-    chosen["allOf"] = [
-        {
-            "if": {
-                "properties": {"order": {"const": name}},
-                "required": [] if name == default else ["order"],
-            },
-            "then": {"properties": {"parameters": _parameters_schema(parameters_of(policy))}},
-        }
-        for name, policy in POLICIES.items()
-    ]
+    policy["allOf"] = [_case("order", name, kind, default) for name, kind in POLICIES.items()]
+    placement = whole["$defs"][PlacementSection.__name__]
+    placement["properties"]["scheme"]["enum"] = ["", *SCHEMES]
+    placement["allOf"] = [_case("scheme", name, kind) for name, kind in SCHEMES.items()]
+    # A rule with nothing behind its name has no parameters of its own, which YAML calls null.
+    rules = {
+        name: {"anyOf": [_parameters_schema(parameters_of(rule)), {"type": "null"}]}
+        for name, rule in RULES.items()
+    }
+    placement["properties"]["rules"] |= {"properties": rules, "additionalProperties": False}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole}
+
+
+def _case(key: str, name: str, kind: type[object], default: object = None) -> dict[str, Any]:
+    """What the parameters may be where *key* is *name*."""
+    return {
+        "if": {
+            "properties": {key: {"const": name}},
+            "required": [] if name == default else [key],
+        },
+        "then": {"properties": {"parameters": _parameters_schema(parameters_of(kind))}},
+    }
 
 
 def write(root: Path) -> list[Path]:
@@ -153,7 +170,26 @@ _BOUNDS: Mapping[str, str] = {
 }
 """By the name that pydantic's bounds have in a field's metadata."""
 
+_RULES_HEAD = (
+    "What can stand in `placement.rules`, each with its parameters. Any rule goes with any scheme.",
+)
+
 _TABLE_HEAD = ("| key | default | allowed | meaning |", "|---|---|---|---|")
+
+
+def _chosen(name: str, kind: type[Policy | Scheme | Rule], remark: str) -> Iterator[str]:
+    """The part of the page about what can be chosen by its name."""
+    yield from (f"### `{name}`", "", _first_line(kind), "", f"Source: {kind.source}.", "")
+    if remark:
+        yield from (remark, "")
+    parameters = parameters_of(kind)
+    if parameters:
+        yield from _TABLE_HEAD
+        for p in parameters:
+            yield _table_row(f"`{p.name}`", _default_cell(p.default), _kind(p.hint), p.meaning)
+    else:
+        yield "No parameters."
+    yield ""
 
 
 def _table_row(*cells: str) -> str:
@@ -206,6 +242,8 @@ def _allowed(field: FieldInfo) -> str:
     """Unit, type and bounds of a key in words."""
     if field is PolicySection.model_fields["order"]:
         return f"one of {', '.join(_for_slurm())}"
+    if field is PlacementSection.model_fields["scheme"]:
+        return f"empty, or one of {', '.join(SCHEMES)}"
     unit = next((item.name for item in field.metadata if isinstance(item, Unit)), "")
     words = [unit or _kind(field.annotation)]
     for item in field.metadata:

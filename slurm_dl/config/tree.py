@@ -14,6 +14,8 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails
 
 from slurm_dl.config import parameters as policy_parameters
+from slurm_dl.config.defragment import DefragmentSection
+from slurm_dl.config.placement import PlacementSection
 from slurm_dl.config.preemption import PreemptionSection
 from slurm_dl.config.section import Section
 from slurm_dl.config.values import (
@@ -260,6 +262,13 @@ class PathsSection(Section):
         default=Path("/etc/slurm_dl/templates"),
         description="Directory of the site's own batch script templates for dlsubmit.",
     )
+    profile_dir: AbsolutePath = Field(
+        default=Path("/etc/slurm_dl/profiles"),
+        description=(
+            "Directory of the site's own profiles of models. They count before those of the same "
+            "name that come with slurm_dl; it need not be there."
+        ),
+    )
 
 
 class Config(Section):
@@ -271,6 +280,8 @@ class Config(Section):
     policy: PolicySection = PolicySection()
     ranking: RankingSection = RankingSection()
     preemption: PreemptionSection = PreemptionSection()
+    placement: PlacementSection = PlacementSection()
+    defragment: DefragmentSection = DefragmentSection()
     writes: WritesSection = WritesSection()
     control: ControlSection = ControlSection()
     paths: PathsSection = PathsSection()
@@ -310,6 +321,33 @@ class Config(Section):
             error = wrong(text, others=(("ranking", "band_width"), ("policy", "parameters")))
             refuse_all([InitErrorDetails(type=error, loc=("mode",), input=preemption.mode)])
         return preemption
+
+    @field_validator("defragment")
+    @classmethod
+    def _check_who_moves(
+        cls, defragment: DefragmentSection, info: ValidationInfo
+    ) -> DefragmentSection:
+        preemption: PreemptionSection | None = info.data.get("preemption")
+        wanted = defragment.enabled or defragment.free_nodes > 0
+        if wanted and preemption is not None and preemption.mode == "native":
+            text = "nobody is moved where Slurm itself preempts (preemption.mode is native)"
+            error = wrong(text, others=(("preemption", "mode"),))
+            key = "enabled" if defragment.enabled else "free_nodes"
+            refuse_all([InitErrorDetails(type=error, loc=(key,), input=getattr(defragment, key))])
+        return defragment
+
+    @field_validator("placement")
+    @classmethod
+    def _check_settle(cls, placement: PlacementSection, info: ValidationInfo) -> PlacementSection:
+        daemon: DaemonSection | None = info.data.get("daemon")
+        if daemon is not None and 0 < placement.settle_s <= daemon.poll_s:
+            text = (
+                "must be 0, or greater than daemon.poll_s so that a look falls into it (got "
+                f"{number(placement.settle_s)}, daemon.poll_s is {number(daemon.poll_s)})"
+            )
+            error = wrong(text, others=(("daemon", "poll_s"),))
+            refuse_all([InitErrorDetails(type=error, loc=("settle_s",), input=placement.settle_s)])
+        return placement
 
 
 SECTIONS: Mapping[str, type[Section]] = {

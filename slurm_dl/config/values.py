@@ -168,5 +168,27 @@ Parameters = Annotated[
     PlainSerializer(dict, return_type=dict[str, object]),
 ]
 
+
+def _or_empty(value: object) -> object:
+    """A name without anything behind it has no parameters of its own."""
+    return {} if value is None else value
+
+
+def _plain_rules(rules: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
+    return {name: dict(parameters) for name, parameters in rules.items()}
+
+
+Rules = Annotated[
+    Mapping[str, Annotated[Mapping[str, object], BeforeValidator(_or_empty)]],
+    PlainSerializer(_plain_rules, return_type=dict[str, object]),
+]
+"""Names of rules, each with its parameters."""
+
+GpuMemory = Annotated[
+    Mapping[str, float],
+    PlainSerializer(dict, return_type=dict[str, object]),
+]
+"""Memory by the GPU's type."""
+
 Whole = Annotated[int, BeforeValidator(_whole)]
 Seconds = Annotated[float, Unit("seconds")]

@@ -8,14 +8,17 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_dl.engine.external import ExternalEngine
+from slurm_dl.engine.guaranteed import guarantee
 from slurm_dl.engine.guard import WAITS_FOR
 from slurm_dl.engine.intent import intend
 from slurm_dl.engine.native import NativeEngine
 from slurm_dl.engine.placing import place_notes, place_waiting
 from slurm_dl.engine.settings import External, Native, Settings
+from slurm_dl.engine.sharing import with_shares
 from slurm_dl.engine.site_factors import wanted_site_factor
 from slurm_dl.engine.steering import cleared_for, steering
 from slurm_dl.engine.turn import Engine, Ground, Turn
+from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I16, Held, JobState
 from slurm_dl.model.plan import CloseHandover, OpenHandover, Plan, Promote
@@ -39,7 +42,9 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     """
     jobs = snap.jobs
     engine = engine_of(settings)
-    candidates = engine.candidates(snap)
+    given = guarantee(snap, policy, settings)
+    policy, placement = given.policy, given.placement
+    candidates = given.shielded(engine.candidates(snap))
     intent = intend(snap, policy, candidates.protected)
     order, rank = intent.order, intent.rank()
     turn = engine.turn(
@@ -49,13 +54,17 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
             intent=intent,
             bands=wanted_site_factor(order, settings),
             candidates=candidates,
+            within=given.within,
         )
     )
     rows = jobs.row_of()
-    spoken_for = _spoken_for(snap, turn)
-    placed = place_waiting(snap, intent.ranked, spoken_for, settings.placement)
+    open_ones = _open_after(snap, turn)
+    gaining = frozenset(job for handover in open_ones for job in handover.beneficiaries)
+    spoken_for = gaining | frozenset(job for handover in open_ones for job in handover.moved)
+    placed = place_waiting(snap, intent.ranked, spoken_for, placement)
+    placed = with_shares(snap, intent.ranked, spoken_for, settings.placement, placed)
     steers = steering(snap, rows, placed, spoken_for, settings.placement)
-    notes = {**turn.notes, **place_notes(snap, placed)}
+    notes = given.notes(snap, {**turn.notes, **place_notes(snap, placed)})
     for row in np.flatnonzero((jobs.state == JobState.PENDING) & (jobs.held != Held.NO)).tolist():
         if rank[row] >= 0:
             notes[JobId(int(jobs.job_id[row]))] = WAITS_FOR[Held(int(jobs.held[row]))]
@@ -68,7 +77,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
         target=frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist()),
         actions=(
             *_promotions(snap, order),
-            *cleared_for(snap, rows, spoken_for),
+            *cleared_for(snap, rows, gaining, settings.placement),
             *turn.steps,
             *steers,
             *turn.writes,
@@ -81,16 +90,11 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     )
 
 
-def _spoken_for(snap: Snapshot, turn: Turn) -> frozenset[JobId]:
-    """The jobs that a hand-over, old or new, makes room for."""
+def _open_after(snap: Snapshot, turn: Turn) -> list[Handover]:
+    """The hand-overs that are under way once *turn* is done."""
     opened = [step.handover for step in turn.steps if isinstance(step, OpenHandover)]
     closed = {step.handover_id for step in turn.steps if isinstance(step, CloseHandover)}
-    return frozenset(
-        job
-        for handover in (*snap.handovers, *opened)
-        if handover.handover_id not in closed
-        for job in handover.beneficiaries
-    )
+    return [h for h in (*snap.handovers, *opened) if h.handover_id not in closed]
 
 
 def _promotions(snap: Snapshot, order: Order) -> list[Promote]:

@@ -111,7 +111,7 @@ class _Defragmenting:
         if isinstance(found, str):
             return found
         job_id = JobId(int(snap.jobs.job_id[row]))
-        return self._handover((job_id,), found, (*found.freed, *found.seats))
+        return self._handover((job_id,), found)
 
     def whole_node(self) -> Handover | None:
         """The moves that free one more node, if there are too few free ones and it can be done."""
@@ -128,7 +128,7 @@ class _Defragmenting:
             found = self._moves(need, alike, usable & ~free)
             if isinstance(found, Moves) and (best is None or found.cost_gpu_s < best.cost_gpu_s):
                 best = found
-        return None if best is None else self._handover((), best, best.freed)
+        return None if best is None else self._handover((), best)
 
     def _moves(self, need: Need, within: Bool, onto: Bool) -> Moves | str:
         limits = self._settings.preemption
@@ -162,15 +162,15 @@ class _Defragmenting:
         cost: F64 = snap.jobs.gpus * seconds
         return cost
 
-    def _handover(
-        self, beneficiaries: tuple[JobId, ...], moves: Moves, seal: tuple[int, ...]
-    ) -> Handover:
+    def _handover(self, beneficiaries: tuple[JobId, ...], moves: Moves) -> Handover:
         names = self._snap.seen.nodes.name
+        sealed = {*moves.freed, *moves.seats} if beneficiaries else set()
         return Handover(
             handover_id=HandoverId(self._next_id),
             opened_s=self._snap.now_s,
             beneficiaries=beneficiaries,
             victims=tuple(victim_of(self._snap, row) for row in moves.rows),
-            nodes=tuple(names[n] for n in sorted(set(seal))),
+            nodes=tuple(names[n] for n in sorted(sealed)),
             purpose="defragment",
+            seats=tuple(names[n] for n in moves.seats),
         )

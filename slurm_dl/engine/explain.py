@@ -11,11 +11,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from slurm_dl.engine.loop import Cycle
+from slurm_dl.engine.placing import named
 from slurm_dl.engine.settings import External, Native
 from slurm_dl.model.handover import VictimState
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
+from slurm_dl.placement.need import Needs
 from slurm_dl.policies.base import Policy
+
+MOST_NAMED = 4
+"""Nodes that are named in a sentence."""
 
 
 def why(
@@ -45,6 +50,7 @@ def why(
     note = cycle.plan.notes.get(job_id)
     if note:
         sentences.append(f"At the last look: {note}.")
+    sentences += _steered(cycle, row, job_id)
     sentences += _opted(cycle, row, job_id)
     if text and text.reason and text.reason != "None":
         sentences.append(f"Slurm's own reason: {text.reason}.")
@@ -117,7 +123,7 @@ def _handover(cycle: Cycle, job_id: JobId) -> list[str]:
     for handover in cycle.snapshot.handovers:
         victims = ", ".join(str(v.run.job_id) for v in handover.victims)
         if job_id in handover.beneficiaries:
-            nodes = ", ".join(handover.nodes[:4]) + (" ..." if len(handover.nodes) > 4 else "")  # noqa: PLR2004
+            nodes = _some(handover.nodes)
             sentences.append(
                 f"Hand-over {handover.handover_id} is freeing GPUs for it: "
                 f"{victims} give way on {nodes}."
@@ -138,6 +144,36 @@ def _handover(cycle: Cycle, job_id: JobId) -> list[str]:
             }[victim.state]
             sentences.append(f"Hand-over {handover.handover_id} for {best}: {done}.")
     return sentences
+
+
+def _steered(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
+    """Where we keep a waiting job, and for how long."""
+    snap, now_s = cycle.snapshot, cycle.snapshot.now_s
+    steer = snap.steers.get(job_id)
+    if steer is None or snap.jobs.state[row] != JobState.PENDING:
+        return []
+    if steer.kind == "over":
+        return ["It was to go elsewhere than Slurm would have it, and may start anywhere now."]
+    sentences = []
+    if steer.avoid:
+        nodes = snap.seen.nodes
+        left = Needs(snap).of(row).allowed & ~named(nodes, steer.avoid)
+        names = [nodes.name[n] for n in np.flatnonzero(left).tolist()]
+        where = f"left to it are {_some(names)}" if names else "no node that is up is left to it"
+        until = f" for {span(steer.until_s - now_s)}" if math.isfinite(steer.until_s) else ""
+        kept = f"{len(steer.avoid)} node" + ("" if len(steer.avoid) == 1 else "s")
+        sentences.append(f"It is kept from {kept}{until}: {where} ({steer.why}).")
+    if steer.not_before_s > now_s:
+        sentences.append(
+            f"It is put off for {span(steer.not_before_s - now_s)}, and at each look anew "
+            f"({steer.why})."
+        )
+    return sentences
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few of *names*."""
+    return ", ".join(names[:MOST_NAMED]) + (" ..." if len(names) > MOST_NAMED else "")
 
 
 def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:

@@ -15,6 +15,7 @@ from slurm_dl.engine.preempt import Standing, new_handovers
 from slurm_dl.engine.protocol import Scene, name_jobs, next_steps, strays
 from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.site_factors import in_window, site_factor_writes, unhonoured
+from slurm_dl.engine.splitting import split
 from slurm_dl.engine.turn import Ground, Turn
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
@@ -64,12 +65,17 @@ class ExternalEngine:
             snap,
             first,
             ground.candidates,
-            Standing(tier=tier, rank=intent.rank(), target=target),
+            Standing(tier=tier, rank=intent.rank(), target=target, within=ground.within),
             settings.preemption,
         )
-        moves, more = defragment(snap, first, ground.candidates, drafts, settings)
+        # Who is confined to certain nodes has nobody moved for it elsewhere.
+        free = np.array([ground.within(row) is None for row in first.tolist()], dtype=np.bool_)
+        moves, more = defragment(snap, first[free], ground.candidates, drafts, settings)
         notes |= more
-        for draft in [*drafts, *([] if moves is None else [moves])]:
+        if moves is not None:
+            drafts = [*drafts, moves]
+        drafts = [*drafts, *split(snap, [*snap.handovers, *drafts], settings)]
+        for draft in drafts:
             steps.append(OpenHandover(handover=draft, why=_why_open(draft)))
             steps += next_steps(draft, scene)
 
@@ -91,8 +97,11 @@ def _why_open(handover: Handover) -> str:
         what = (
             f"{name_jobs(handover.beneficiaries)} will fit"
             if handover.beneficiaries
-            else (f"{', '.join(handover.nodes)} will be free as a whole")
+            else "a whole node will be free"
         )
         return f"{moved} moved elsewhere, so that {what}"
     victims_named = name_jobs([v.run.job_id for v in handover.victims])
+    if handover.purpose == "split":
+        models = " and ".join(handover.apart * (3 - len(handover.apart)))
+        return f"{models} on one GPU are slower than taking turns: {victims_named} leaves"
     return f"room for {name_jobs(handover.beneficiaries)}, ranking above {victims_named}"

@@ -69,20 +69,41 @@ def victims(snap: Snapshot, limits: Preemption) -> Victims:
     A job that has not opted in by a contract is never a victim. Of several reasons the first
     below is given.
     """
-    jobs, memory, now_s = snap.jobs, snap.memory, snap.now_s
+    jobs = snap.jobs
     rows = np.flatnonzero(snap.is_managed() & (jobs.state == JobState.RUNNING))
+    own, terms, *others = protections(snap, rows, limits)
+    gpus = jobs.gpus[rows]
+    shares = (gpus != np.floor(gpus), "it shares a GPU with other jobs")
+    rules = (own, terms, shares, *others)
+    return Victims(
+        rows=rows,
+        rule=np.select([mask for mask, _ in rules], range(1, len(rules) + 1), default=0),
+        reasons=("", *(reason for _, reason in rules)),
+    )
+
+
+def protections(
+    snap: Snapshot, rows: npt.NDArray[np.int64], limits: Preemption
+) -> tuple[tuple[Bool, str], ...]:
+    """What protects running jobs whatever they hold: ``(r,)`` bool and a reason for each rule.
+
+    The first says who has not opted in, the last who is part of a hand-over already.
+
+    Args:
+        rows: ``(r,)`` rows in `Jobs`.
+    """
+    jobs, memory, now_s = snap.jobs, snap.memory, snap.now_s
     contracts = {j: c.contract for j, c in snap.seen.claims.items() if c.contract is not None}
     impatient = [j for j, c in contracts.items() if c.grace_s > limits.max_grace_s]
     busy = [v.run.job_id for h in snap.handovers for v in h.victims]
     busy += [b for h in snap.handovers for b in h.beneficiaries]
-    job_id, gpus = jobs.job_id[rows], jobs.gpus[rows]
-    rules = (
+    job_id = jobs.job_id[rows]
+    return (
         (~np.isin(job_id, list(contracts)), "it has not opted in to preemption"),
         (
             ~jobs.requeueable[rows],
             "Slurm may not requeue it (--no-requeue, not a batch job, or a het job)",
         ),
-        (gpus != np.floor(gpus), "it shares a GPU with other jobs"),
         (
             np.isin(job_id, impatient),
             f"its grace is above the site's limit of {limits.max_grace_s:.0f} s",
@@ -105,11 +126,6 @@ def victims(snap: Snapshot, limits: Preemption) -> Victims:
         ),
         # Last, so that every other reason is given before it.
         (np.isin(job_id, busy), "it is part of a hand-over already"),
-    )
-    return Victims(
-        rows=rows,
-        rule=np.select([mask for mask, _ in rules], range(1, len(rules) + 1), default=0),
-        reasons=("", *(reason for _, reason in rules)),
     )
 
 

@@ -66,6 +66,7 @@ class Memory:
     next_handover_id: HandoverId
     taken: tuple[Taken, ...]
     steers: tuple[Steer, ...] = ()
+    lost_pairs: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -115,6 +116,7 @@ class Ledger:
         self._next_id = memory.next_handover_id
         self._taken = [*memory.taken]
         self._steers = {s.job_id: s for s in memory.steers}
+        self._lost_pairs = {*memory.lost_pairs}
         self._doubted: set[JobId] = set()
 
     @property
@@ -175,6 +177,7 @@ class Ledger:
             managed=np.array([p in partitions for p in seen.partitions], dtype=np.bool_),
             handovers=self.handovers,
             steers=dict(self._steers),
+            lost_pairs=tuple(sorted(self._lost_pairs)),
             next_handover_id=self._next_id,
             preempted_gpus_last_hour=self._gpus_taken_since(seen.now_s - HOUR_S),
         )
@@ -206,6 +209,8 @@ class Ledger:
             case OpenHandover(handover=handover):
                 self._next_id = HandoverId(max(self._next_id, handover.handover_id + 1))
                 self._keep(handover)
+                if handover.purpose == "split":
+                    self._lost_pairs.add(handover.apart)
             case SetSteer(steer=steer):
                 # Before it is done: what may stand in Slurm must be known to be ours.
                 self._steer(steer)
@@ -238,9 +243,8 @@ class Ledger:
                 self._keep(dataclasses.replace(self._handovers[hid], seal=Seal.RELEASED))
             case CloseHandover():
                 self._close(action, now_s)
-            case ClearSteer(job_id=job_id) | ForgetSteer(job_id=job_id):
-                self._store.save(Change(let_go=[job_id]))
-                self._steers.pop(job_id, None)
+            case ClearSteer() | ForgetSteer():
+                self._let_go(action)
             case _:  # Written down before it was tried, or nothing that is remembered.
                 pass
 
@@ -337,6 +341,15 @@ class Ledger:
     def _steer(self, steer: Steer) -> None:
         self._store.save(Change(steers=[steer]))
         self._steers[steer.job_id] = steer
+
+    def _let_go(self, action: ClearSteer | ForgetSteer) -> None:
+        steer = self._steers.get(action.job_id)
+        if steer is not None and isinstance(action, ForgetSteer) and action.outcome != "gone":
+            # Its list stands there as long as it runs, and when it is requeued.
+            self._steer(dataclasses.replace(steer, kind="started", not_before_s=0.0))
+            return
+        self._store.save(Change(let_go=[action.job_id]))
+        self._steers.pop(action.job_id, None)
 
     def _keep(self, handover: Handover) -> None:
         self._store.save(Change(handovers=[(handover, "")]))

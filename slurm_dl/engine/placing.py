@@ -20,7 +20,7 @@ from slurm_dl.model.jobs import Bool, Held, JobState
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.base import Answer, Placer, Scheme, Spot, Wait
-from slurm_dl.placement.need import Needs
+from slurm_dl.placement.need import Need, Needs
 from slurm_dl.placement.offer import Offer
 from slurm_dl.placement.stock import Stock
 from slurm_dl.placement.want import Want
@@ -56,13 +56,14 @@ def place_waiting(
     """
     if how.scheme is None:
         return Placed()
-    rows = _to_place(snap, ranked, how)
+    gpus = snap.jobs.gpus
+    rows = to_place(snap, ranked, (gpus > 0) & (gpus == np.floor(gpus)), how)
     if not len(rows):
         return Placed()
     at_work = _Placing(snap, how, how.scheme)
     spots: dict[JobId, Spot] = {}
     waits: dict[JobId, Wait] = {}
-    for want in _wants(snap, rows, spoken_for, how):
+    for want in wants_of(snap, rows, spoken_for, how):
         match at_work.place(want):
             case Spot() as spot:
                 spots[want.job_id] = spot
@@ -88,31 +89,39 @@ def place_notes(snap: Snapshot, placed: Placed) -> dict[JobId, str]:
     return notes
 
 
-def _to_place(snap: Snapshot, ranked: Rows, how: Placement) -> Rows:
-    """Rows of the jobs that wait for room, or would but for what we or dlsubmit put before them."""
+def to_place(snap: Snapshot, ranked: Rows, those: Bool, how: Placement) -> Rows:
+    """Rows of the jobs that wait for room, or would but for what we or dlsubmit put before them.
+
+    Args:
+        ranked: Rows of the managed live jobs, best first.
+        those: ``(n,)`` bool, the jobs that are asked about.
+    """
     jobs = snap.jobs
     ready = waiting(snap)
     put_off = snap.is_managed() & (jobs.state == JobState.PENDING) & (jobs.held == Held.BEGIN_TIME)
     # A job that was requeued keeps its interval; nobody knows better than Slurm what it is for.
     settling = put_off & (jobs.restarts == 0) & (snap.now_s - jobs.submit_s < how.settle_s)
-    ours = [j for j, steer in snap.steers.items() if steer.not_before_s > snap.now_s]
-    ready |= settling | (put_off & np.isin(jobs.job_id, ours))
-    ready &= (jobs.gpus > 0) & (jobs.gpus == np.floor(jobs.gpus))
-    mine = ready[ranked]
+    ours = {j: s.since_s for j, s in snap.steers.items() if s.not_before_s > snap.now_s}
+    for row in np.flatnonzero(put_off & np.isin(jobs.job_id, list(ours))).tolist():
+        ready[row] = jobs.submit_s[row] <= ours[JobId(int(jobs.job_id[row]))]
+    ready |= settling
+    mine = (ready & those)[ranked]
     rows: Rows = ranked[mine & in_window(snap, ranked, mine, how.window)]
     return rows
 
 
-def _wants(
+def wants_of(
     snap: Snapshot, rows: Rows, spoken_for: Collection[JobId], how: Placement
 ) -> Iterator[Want]:
+    """The jobs at *rows* as a scheme sees them; none whose request is not understood."""
     needs = Needs(snap)
     jobs, memory, seen = snap.jobs, snap.memory, snap.seen
+    sealed = named(seen.nodes, {node for h in snap.handovers for node in h.nodes})
     for row in rows.tolist():
         job_id = JobId(int(jobs.job_id[row]))
         if job_id in spoken_for:
             continue
-        need = needs.of(row)
+        need = _without(needs.of(row), sealed) if sealed.any() else needs.of(row)
         if not need.allowed.any():
             continue  # What its owner asks for is not understood, or is not there.
         model = seen.claim(job_id).model
@@ -135,8 +144,9 @@ class _Placing:
     def __init__(self, snap: Snapshot, how: Placement, scheme: Scheme) -> None:
         self._snap = snap
         self._stock = Stock.of(snap, how.profiles)
-        self._rules = how.rules
         self._strict = tuple(rule for rule in how.rules if rule.strict)
+        all_strict = len(self._strict) == len(how.rules)
+        self._rule_sets = (how.rules,) if all_strict else (how.rules, self._strict)
         self._placer: Placer = scheme.begin(snap, self._stock, how.profiles)
 
     def place(self, want: Want) -> Answer:
@@ -155,16 +165,25 @@ class _Placing:
 
     def _ask(self, want: Want) -> Answer:
         kept = self._kept(want)
-        if kept is not None:
-            answer = self._placer.place(kept, Offer(self._stock, kept, self._rules))
-            if isinstance(answer, Spot):
-                return answer
-        answer = self._placer.place(want, Offer(self._stock, want, self._rules))
-        if not isinstance(answer, Spot) and len(self._strict) < len(self._rules):
-            answer = self._placer.place(want, Offer(self._stock, want, self._strict))
-        if isinstance(answer, Spot) or not self._strict:
-            return answer
-        return self._wait_by_rules(want, answer)
+        wait: Wait | None = None
+        for rules in self._rule_sets:
+            for one in (kept, want):
+                if one is None:
+                    continue
+                answer = self._placer.place(one, Offer(self._stock, one, rules))
+                if isinstance(answer, Spot):
+                    return answer
+                wait = answer
+        if wait is not None and not self._is_sound(want, wait):
+            wait = None
+        return self._wait_by_rules(want, wait) if self._strict else wait
+
+    def _is_sound(self, want: Want, wait: Wait) -> bool:
+        """Whether *want* could start at all on the nodes that it is to wait for."""
+        if wait.within is None:
+            return True
+        within = wait.within & want.need.allowed
+        return any(holds(self._snap.seen.nodes, within, want, a.n_nodes) for a in want.need.asks)
 
     def _kept(self, want: Want) -> Want | None:
         """*want*, on the nodes that are left to it since it was last steered; None if it was not.
@@ -172,13 +191,10 @@ class _Placing:
         Where it may stay with its nodes nothing has to be written.
         """
         steer = self._snap.steers.get(want.job_id)
-        if steer is None or not steer.avoid:
+        if steer is None or not steer.avoid or steer.kind == "started":
             return None
-        left = want.need.allowed & ~named(self._snap.seen.nodes, steer.avoid)
-        place = (*want.need.place, left.tobytes())
-        return dataclasses.replace(
-            want, need=dataclasses.replace(want.need, allowed=left, place=place)
-        )
+        need = _without(want.need, named(self._snap.seen.nodes, steer.avoid))
+        return dataclasses.replace(want, need=need) if need.allowed.any() else None
 
     def _wait_by_rules(self, want: Want, answer: Wait | None) -> Wait:
         """Where *want* may start later without breaking a strict rule."""
@@ -195,6 +211,14 @@ class _Placing:
                 why = f"nodes that the rule {names} allows" if answer is None else answer.why
                 return Wait(within=within, for_s=for_s, why=why)
         return Wait(within=None, for_s=float("inf"), why=f"nodes that the rule {names} allows")
+
+
+def _without(need: Need, nodes: Bool) -> Need:
+    """*need*, on other nodes than these alone."""
+    allowed = need.allowed & ~nodes
+    allowed.setflags(write=False)
+    place = (*need.place, allowed.tobytes())
+    return dataclasses.replace(need, allowed=allowed, place=place, key=(need.key, place))
 
 
 def holds(nodes: Nodes, within: Bool, want: Want, n_nodes: int) -> bool:

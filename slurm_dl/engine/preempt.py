@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.engine.guaranteed import Within, anywhere, narrowed
 from slurm_dl.engine.guard import Victims, not_beneficiary, tried_in_vain
 from slurm_dl.engine.room import NodeRows, Room
 from slurm_dl.engine.settings import Preemption
@@ -51,11 +52,13 @@ class Standing:
         tier: ``(n,)`` tier of each job.
         rank: ``(n,)`` rank of each job.
         target: Jobs that should hold GPUs by the policy; they are stopped last.
+        within: Nodes on which room may be made for a job.
     """
 
     tier: I16
     rank: I32
     target: frozenset[JobId]
+    within: Within = anywhere
 
 
 def new_handovers(
@@ -89,7 +92,7 @@ class _Search:
     ) -> None:
         self._snap = snap
         self._candidates = candidates
-        self._tier = standing.tier
+        self._tier, self._within = standing.tier, standing.within
         self._limits = limits
         self._room = Room.free_in(snap)
         self._needs = Needs(snap)
@@ -113,7 +116,7 @@ class _Search:
             return ""
         if self._snap.jobs.gpus[row] <= 0:
             return not_beneficiary(self._snap, row)
-        need = self._needs.of(row)
+        need = narrowed(self._needs.of(row), self._within(row))
         if self._fit(row, need, OPEN) == self._snap.jobs.tasks[row]:
             return "there is room for it: Slurm is to start it in its next pass"
         reason = not_beneficiary(self._snap, row)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from slurm_dl.engine.guard import Victims
 from slurm_dl.engine.settings import Preemption
-from slurm_dl.model.handover import Handover, Seal, Victim, VictimState, reservation_name
+from slurm_dl.engine.splitting import why_not_split
+from slurm_dl.model.handover import Handover, Purpose, Seal, Victim, VictimState, reservation_name
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I16, I64, Held, JobState
 from slurm_dl.model.plan import (
@@ -28,10 +29,12 @@ from slurm_dl.model.plan import (
     Requeue,
     Reserve,
     SetSiteFactor,
+    SetSteer,
     Signal,
     Unseal,
 )
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.steer import Steer
 
 BEGIN_WITHIN_S = 60.0
 """A hand-over that has not come to its signals by then is given up: it keeps others from theirs."""
@@ -134,7 +137,8 @@ def _no_longer_right(handover: Handover, scene: Scene) -> str:
         return "no beneficiary is waiting any more"
     for victim in handover.victims:
         # Who is only to move keeps its place: it need not be worse than whom it makes room for.
-        reason = _no_victim(victim, waiting if handover.purpose == "preempt" else [], scene)
+        compared = waiting if handover.purpose == "preempt" else []
+        reason = _no_victim(victim, compared, scene, handover.purpose)
         if reason:
             return reason
     if scene.snap.now_s - handover.opened_s > BEGIN_WITHIN_S:
@@ -152,13 +156,16 @@ def _seal_is_short(handover: Handover, scene: Scene) -> str:
     return "" if ends_s >= scene.snap.now_s + needed_s else "its seal would end too early"
 
 
-def _no_victim(victim: Victim, beneficiaries: list[int], scene: Scene) -> str:
+def _no_victim(victim: Victim, beneficiaries: list[int], scene: Scene, purpose: Purpose) -> str:
     """Why the victim may not be stopped for these beneficiaries any more; empty if it may."""
     job_id = victim.run.job_id
     row = scene.rows.get(job_id)
     if row is None or _gone(victim, scene):
         return "a victim ended by itself"
-    protected = scene.candidates.why_not(row)
+    if purpose == "split":
+        protected = why_not_split(scene.snap, row, scene.limits)
+    else:
+        protected = scene.candidates.why_not(row)
     if protected:
         return f"victim {job_id} may not be stopped any more: {protected}"
     if scene.snap.seen.claim(job_id).contract != victim.contract:
@@ -209,9 +216,7 @@ def _seal(handover: Handover, scene: Scene) -> Iterator[Action]:
             nodes=handover.nodes,
             uids=tuple(uids),
             duration_s=scene.limits.handover_timeout_s + longest_s + scene.limits.start_margin_s,
-            why=f"keeps the freed GPUs for {name_jobs(waiting)}"
-            if waiting
-            else "keeps the nodes free until the jobs that leave them run elsewhere",
+            why=f"keeps the freed GPUs for {name_jobs(waiting)}",
         )
     for job_id in waiting:
         if job_id not in handover.attached:
@@ -250,18 +255,44 @@ def _why_signal(handover: Handover) -> str:
 
 
 def _take_along(handover: Handover, scene: Scene) -> Iterator[Action]:
-    """Let jobs that were moved for a gang use what the seal keeps for them elsewhere."""
-    if handover.purpose != "defragment" or not handover.beneficiaries:
+    """Let jobs that were moved go where there is room for them, and nowhere else."""
+    if handover.purpose != "defragment":
         return
     for victim in handover.victims:
         job_id = victim.run.job_id
-        is_new = victim.state is VictimState.GONE and job_id not in handover.attached
-        if is_new and _is_out(victim, scene):
+        if victim.state is not VictimState.GONE or not _is_out(victim, scene):
+            continue
+        if not handover.beneficiaries:
+            yield from _steer_away(handover, job_id, scene)
+        elif job_id not in handover.attached:
             yield Attach(
                 handover_id=handover.handover_id,
                 job_id=job_id,
                 why="room is kept for it where it is moved to",
             )
+
+
+def _steer_away(handover: Handover, job_id: JobId, scene: Scene) -> Iterator[Action]:
+    """Keep a job that was moved from all nodes but those it is to go to."""
+    snap = scene.snap
+    if job_id in snap.steers:
+        return
+    excluded = snap.seen.excluded.get(job_id)
+    names = snap.seen.nodes.name
+    own = (
+        () if excluded is None else tuple(n for n, out in zip(names, excluded, strict=True) if out)
+    )
+    why = "it is to go on where other jobs are, so that whole nodes are free"
+    steer = Steer(
+        job_id=job_id,
+        kind="spot",
+        avoid=tuple(sorted(frozenset(names) - {*handover.seats, *own})),
+        own=tuple(sorted(own)),
+        since_s=snap.now_s,
+        until_s=snap.now_s + scene.limits.handover_timeout_s,
+        why=why,
+    )
+    yield SetSteer(steer=steer, why=why, handover_id=handover.handover_id)
 
 
 def _is_out(victim: Victim, scene: Scene) -> bool:

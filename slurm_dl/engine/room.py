@@ -17,6 +17,7 @@ import numpy.typing as npt
 from slurm_dl.model.jobs import F64, I64, Bool, JobState
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.need import Ask, Need
+from slurm_dl.placement.shares import gpus_taken
 
 NodeRows = npt.NDArray[np.int64]
 
@@ -30,7 +31,7 @@ class Room:
     """What is free on each node, as ``(m,)`` columns that change while a decision is made.
 
     Attributes:
-        gpus: Free GPUs.
+        gpus: Free GPUs, whole ones: a device that is shared is not free.
         cpus: Free CPUs.
         mem_mb: Free memory, MB.
         jobs_on: Jobs that hold something of the node.
@@ -48,7 +49,7 @@ class Room:
         staying = np.isin(snap.jobs.state[held.job], HOLDING)
         on, m = held.node[staying], len(nodes)
         return cls(
-            gpus=nodes.gpus - np.bincount(on, weights=held.gpus[staying], minlength=m),
+            gpus=nodes.gpus - gpus_taken(snap, staying),
             cpus=nodes.cpus.astype(np.int64)
             - np.bincount(on, held.cpus[staying], m).astype(np.int64),
             mem_mb=nodes.mem_mb - np.bincount(on, held.mem_mb[staying], m).astype(np.int64),

@@ -100,6 +100,11 @@ class Placement:
         settle_s: A job that was submitted with a begin time this far ahead is placed meanwhile.
         window: Waiting jobs of each partition, best first, that are placed.
         profiles: Models' profiles by name.
+        pack: Of the jobs that ask for shares of a GPU, put two on one device where their profiles
+            say that they get on with each other, and keep all others apart.
+        gpu_mem_mb: Memory of a GPU by its type, MB; nobody is packed on types that are not there.
+        max_host_slowdown: Most that a job may lose of its speed, 0 to 1, to one that joins it; None
+            is no bound.
     """
 
     scheme: Scheme | None = None
@@ -110,6 +115,9 @@ class Placement:
     settle_s: float = 0.0
     window: int = 200
     profiles: Mapping[str, Profile] = field(default_factory=dict)
+    pack: bool = False
+    gpu_mem_mb: Mapping[str, float] = field(default_factory=dict)
+    max_host_slowdown: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

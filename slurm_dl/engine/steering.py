@@ -2,7 +2,9 @@
 
 A pending job is steered by its ``ExcNodeList``, which every topology honours, and put off by its
 begin time where it is not to start at all for now. Both are undone when their time is over or the
-scheme has changed its mind, and compared with what Slurm really did once the job runs.
+scheme has changed its mind, and compared with what Slurm really did once the job runs. Slurm
+changes no list of a running job and keeps it over a requeue, so it is undone when the job waits
+again; tasks of an array take theirs along.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import numpy as np
 from slurm_dl.engine.placing import Placed, named
 from slurm_dl.engine.settings import Placement
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Bool, JobState
+from slurm_dl.model.jobs import Bool, Held, JobState
 from slurm_dl.model.plan import ClearSteer, ForgetSteer, SetSteer
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
@@ -24,6 +26,12 @@ from slurm_dl.placement.base import Spot, Wait
 SteerAction = SetSteer | ClearSteer | ForgetSteer
 
 _ENDED = (JobState.COMPLETED, JobState.FAILED)
+_OUTCOMES = {
+    "honoured": "it has started where it should",
+    "not honoured": "Slurm has started it on nodes it was kept from",
+    "let go": "it has started after its steer was over",
+    "gone": "it has left the queue",
+}
 
 
 def steering(
@@ -39,138 +47,267 @@ def steering(
         rows: Row in `Jobs` of each job id.
         spoken_for: Jobs that a hand-over makes room for; they must be free to go there.
     """
-    pending = []
+    waiting: dict[JobId, _Waiting] = {}
+    arrays = _arrays_listed(snap, rows)
     for job_id, steer in sorted(snap.steers.items()):
-        outcome = _outcome(snap, rows, steer)
+        outcome = _outcome(snap, rows, steer, arrays)
         if outcome:
-            yield ForgetSteer(job_id=job_id, outcome=outcome, why=_OUTCOMES[outcome])
-        else:
-            pending.append(job_id)
-    wanted = _wanted(snap, rows, placed, how) if how.steer else {}
-    for job_id in pending:
-        if job_id in wanted or job_id in spoken_for:
-            continue
-        steer = snap.steers[job_id]
-        yield ClearSteer(
-            job_id=job_id,
-            own=_own(snap, rows[job_id], steer),
-            lift=steer.not_before_s > snap.now_s,
-            why="it may go anywhere again",
-        )
+            why = _OUTCOMES[outcome] + _off_by(snap, rows, steer, outcome)
+            yield ForgetSteer(job_id=job_id, outcome=outcome, why=why)
+        elif _is_pending(snap, rows, job_id):
+            waiting[job_id] = _Waiting(snap, rows[job_id])
+    for job_id in sorted(_inheriting(snap, rows)):
+        waiting[job_id] = _Waiting(snap, rows[job_id])
+    wanted = dict(_wanted(snap, rows, placed, how)) if how.steer else {}
+    for job_id, job in sorted(waiting.items()):
+        if job_id not in wanted and job_id not in spoken_for:
+            yield from job.undo(how, "it may go anywhere again")
     for job_id, steer in wanted.items():
-        before = snap.steers.get(job_id)
-        if before is not None and not _differs(snap, before, steer, how):
-            continue
-        yield SetSteer(
-            steer=steer,
-            lift=before is not None and before.not_before_s > snap.now_s >= steer.not_before_s,
-            why=steer.why,
-        )
+        job = waiting.get(job_id) or _Waiting(snap, rows[job_id])
+        yield from job.steer(steer, how)
 
 
 def cleared_for(
-    snap: Snapshot, rows: Mapping[JobId, int], spoken_for: Collection[JobId]
-) -> Iterator[ClearSteer]:
+    snap: Snapshot,
+    rows: Mapping[JobId, int],
+    spoken_for: Collection[JobId],
+    how: Placement,
+) -> Iterator[SteerAction]:
     """Undo what would keep the beneficiaries of hand-overs from the nodes that are freed."""
     for job_id in sorted(spoken_for):
-        steer = snap.steers.get(job_id)
-        row = rows.get(job_id)
-        if steer is None or row is None or snap.jobs.state[row] != JobState.PENDING:
-            continue
-        yield ClearSteer(
-            job_id=job_id,
-            own=_own(snap, row, steer),
-            lift=steer.not_before_s > snap.now_s,
-            why="room is being made for it elsewhere",
+        if _is_pending(snap, rows, job_id):
+            job = _Waiting(snap, rows[job_id])
+            if job.before is not None:
+                yield from job.undo(how, "room is being made for it elsewhere")
+
+
+class _Waiting:
+    """A pending job: what stands in its ExcNodeList, and whose that is.
+
+    Attributes:
+        before: What we know to have written for it, or for the array it is a task of; None if
+            nothing.
+        there: Names of the nodes that it is kept from now, by whomever.
+        own: Those of them that are its owner's.
+        known: Slurm's answer is known and understood, so far as we can tell.
+    """
+
+    def __init__(self, snap: Snapshot, row: int) -> None:
+        self._snap = snap
+        self._row = row
+        self.job_id = JobId(int(snap.jobs.job_id[row]))
+        excluded = snap.seen.excluded.get(self.job_id)
+        choice = snap.seen.choices.get(self.job_id)
+        self.there = _names(snap, excluded)
+        self.own = snap.owner_excludes(self.job_id)
+        self.known = excluded is not None or choice is None or bool(choice.any())
+        self.before = _before(snap, row)
+
+    @property
+    def ours(self) -> frozenset[str]:
+        """What of the nodes that it is kept from is ours."""
+        return self.there - self.own
+
+    @property
+    def put_off(self) -> bool:
+        """Whether it is we who keep it from starting for a while.
+
+        After a requeue it waits out an interval of Slurm's, which is not ours to end.
+        """
+        before, snap = self.before, self._snap
+        return (
+            before is not None
+            and before.not_before_s > snap.now_s
+            and bool(snap.jobs.submit_s[self._row] <= before.since_s)
         )
 
+    def steer(self, steer: Steer, how: Placement) -> Iterator[SetSteer]:
+        """Tell Slurm of *steer*, if that is anything new."""
+        if not self.known:
+            return
+        own = tuple(sorted(self.own))
+        steer = dataclasses.replace(steer, job_id=self.job_id, own=own, left=self._left())
+        if self._is_news(steer, how):
+            lift = self.put_off and steer.not_before_s <= self._snap.now_s
+            yield SetSteer(steer=steer, lift=lift, why=steer.why)
 
-_OUTCOMES = {
-    "honoured": "it has started where it should",
-    "not honoured": "Slurm has started it on nodes it was kept from",
-    "let go": "it has started after its steer was over",
-    "gone": "it has left the queue",
-}
+    def undo(self, how: Placement, why: str) -> Iterator[SetSteer | ClearSteer]:
+        """Let it go anywhere its owner lets it."""
+        before = self.before
+        if before is None or not self.known:
+            return
+        refused = self._snap.jobs.held[self._row] == Held.UNAVAILABLE and bool(self.ours)
+        if refused and how.steer:
+            until_s = self._snap.now_s + how.steer_for_s
+            yield from self.steer(_let_go(before, before.since_s, until_s, _REFUSED), how)
+        elif self._snap.is_of_array(self.job_id) or (how.steer and before.kind == "over"):
+            # Its tasks that run have our list; and it must not be begun with all over again.
+            if self.ours or self.put_off:
+                steer = _let_go(before, before.since_s, before.until_s, why)
+                yield from self.steer(steer, how)
+        else:
+            own = tuple(sorted(self.own))
+            yield ClearSteer(job_id=self.job_id, own=own, lift=self.put_off, why=why)
+
+    def _is_news(self, steer: Steer, how: Placement) -> bool:
+        """Whether Slurm has to be told, or it has to be written down that it means another now."""
+        before, now_s = self.before, self._snap.now_s
+        if before is None:
+            return bool(steer.avoid) or steer.not_before_s > now_s
+        if self.there != steer.excluded or before.kind != steer.kind:
+            return True
+        if before.job_id != self.job_id:
+            return True
+        if steer.not_before_s <= now_s:
+            return self.put_off
+        return before.not_before_s - now_s < how.defer_s / 2
+
+    def _left(self) -> tuple[str, ...]:
+        ours = self.ours
+        if self.before is not None and self._snap.is_of_array(self.job_id):
+            # Tasks that started long ago may have any of it.
+            ours |= {*self.before.left, *self.before.avoid}
+        return tuple(sorted(ours))
 
 
-def _outcome(snap: Snapshot, rows: Mapping[JobId, int], steer: Steer) -> str:
-    """How the steer ended, one of `_OUTCOMES`; empty while the job waits."""
+_REFUSED = "Slurm does not find enough nodes for it among those left; it may go anywhere"
+
+
+def _before(snap: Snapshot, row: int) -> Steer | None:
+    """The job's steer, as it counts now: of one that has run since only the list does."""
+    job_id = JobId(int(snap.jobs.job_id[row]))
+    steer = snap.steers.get(job_id) or snap.array_steer(job_id)
+    if steer is None or (steer.job_id != job_id and job_id not in snap.seen.excluded):
+        return None
+    if snap.jobs.submit_s[row] > steer.since_s:
+        return dataclasses.replace(steer, kind="started", not_before_s=0.0)
+    return steer
+
+
+def _let_go(before: Steer, since_s: float, until_s: float, why: str) -> Steer:
+    return dataclasses.replace(
+        before,
+        kind="over",
+        avoid=(),
+        since_s=since_s,
+        until_s=until_s,
+        not_before_s=0.0,
+        why=why,
+    )
+
+
+def _is_pending(snap: Snapshot, rows: Mapping[JobId, int], job_id: JobId) -> bool:
+    row = rows.get(job_id)
+    return row is not None and bool(snap.jobs.state[row] == JobState.PENDING)
+
+
+def _arrays_listed(snap: Snapshot, rows: Mapping[JobId, int]) -> frozenset[int]:
+    """Ids of the arrays of which tasks are listed; looked for only where a steered job is over."""
+    state = snap.jobs.state
+    if all(job_id in rows and state[rows[job_id]] not in _ENDED for job_id in snap.steers):
+        return frozenset()
+    heads = (text.label.partition("_") for text in snap.seen.texts.values())
+    return frozenset(int(array) for array, task, _ in heads if task)
+
+
+def _inheriting(snap: Snapshot, rows: Mapping[JobId, int]) -> Iterator[JobId]:
+    """Pending tasks that took our list along when they were split off an array."""
+    if not snap.steers:
+        return
+    for job_id in snap.seen.excluded:
+        if job_id in snap.steers or not _is_pending(snap, rows, job_id):
+            continue
+        if snap.array_steer(job_id) is not None and _Waiting(snap, rows[job_id]).ours:
+            yield job_id
+
+
+def _outcome(
+    snap: Snapshot, rows: Mapping[JobId, int], steer: Steer, arrays: Collection[int]
+) -> str:
+    """How the steer ended, one of `_OUTCOMES`; empty while the job waits, or that was told."""
     row = rows.get(steer.job_id)
     if row is None:
-        return "" if snap.seen.unreadable else "gone"
+        return "" if snap.seen.unreadable or steer.job_id in arrays else "gone"
     state = snap.jobs.state[row]
-    if state == JobState.PENDING:
-        return ""
     if state in _ENDED:
-        return "gone"
+        return "" if steer.job_id in arrays else "gone"
+    if state == JobState.PENDING or steer.kind == "started":
+        return ""
     if not steer.avoid:
         return "let go"
     held = snap.seen.held.nodes_of(row)
     return "not honoured" if named(snap.seen.nodes, steer.avoid)[held].any() else "honoured"
 
 
+def _off_by(snap: Snapshot, rows: Mapping[JobId, int], steer: Steer, outcome: str) -> str:
+    """In words, by how much the start that was expected of a job that has started was wrong."""
+    if steer.expected_start_s is None or outcome == "gone":
+        return ""
+    late_s = float(snap.jobs.start_s[rows[steer.job_id]]) - steer.expected_start_s
+    return f", {abs(late_s):.0f} s {'later' if late_s > 0 else 'earlier'} than expected"
+
+
 def _wanted(
     snap: Snapshot, rows: Mapping[JobId, int], placed: Placed, how: Placement
-) -> dict[JobId, Steer]:
+) -> Iterator[tuple[JobId, Steer]]:
     """The steer of each placed job that needs one."""
-    wanted: dict[JobId, Steer] = {}
     for job_id, spot in placed.spots.items():
         if snap.jobs.tasks[rows[job_id]] == 1:  # Else all tasks would go to the place of one.
-            wanted[job_id] = _to_spot(snap, rows[job_id], spot, how)
+            yield job_id, _to_spot(snap, rows[job_id], spot, how)
     for job_id, wait in placed.waits.items():
-        wanted[job_id] = _to_wait(snap, rows[job_id], wait, how)
-    return wanted
+        yield job_id, _to_wait(snap, rows[job_id], wait, how)
 
 
 def _to_spot(snap: Snapshot, row: int, spot: Spot, how: Placement) -> Steer:
-    job_id, now_s = JobId(int(snap.jobs.job_id[row])), snap.now_s
-    before = snap.steers.get(job_id)
+    now_s, before = snap.now_s, _before(snap, row)
     within = np.zeros(len(snap.seen.nodes), dtype=np.bool_)
     within[list(spot.nodes)] = True
     steer = Steer(
-        job_id=job_id,
+        job_id=JobId(int(snap.jobs.job_id[row])),
         kind="spot",
         avoid=_avoid(snap, row, within),
-        own=_own(snap, row, before),
-        since_s=now_s,
+        since_s=_since_s(snap, row),
         until_s=now_s + how.steer_for_s,
         why=spot.why,
+        expected_start_s=spot.expected_start_s,
     )
-    if before is None or before.kind == "wait":
+    if before is None or before.kind in ("wait", "started"):
         return steer
-    if now_s < before.until_s:
+    if before.kind == "spot" and now_s < before.until_s:
         return dataclasses.replace(steer, since_s=before.since_s, until_s=before.until_s)
-    return dataclasses.replace(
-        steer,
-        kind="over",
-        avoid=(),
-        since_s=before.since_s,
-        until_s=before.until_s,
-        why="Slurm has not started it where it should in time; it may go anywhere",
-    )
+    return _let_go(steer, before.since_s, before.until_s, _EXPIRED)
+
+
+_EXPIRED = "Slurm has not started it where it should in time; it may go anywhere"
 
 
 def _to_wait(snap: Snapshot, row: int, wait: Wait, how: Placement) -> Steer:
-    job_id, now_s = JobId(int(snap.jobs.job_id[row])), snap.now_s
-    before = snap.steers.get(job_id)
-    return Steer(
-        job_id=job_id,
+    now_s, before = snap.now_s, _before(snap, row)
+    anew = before is None or before.kind == "started"
+    steer = Steer(
+        job_id=JobId(int(snap.jobs.job_id[row])),
         kind="wait",
         avoid=() if wait.within is None else _avoid(snap, row, wait.within),
-        own=_own(snap, row, before),
-        since_s=now_s if before is None else before.since_s,
+        since_s=_since_s(snap, row) if anew or before is None else before.since_s,
         until_s=now_s + wait.for_s,
         not_before_s=now_s + how.defer_s if wait.within is None else 0.0,
         why=f"it waits for {wait.why}",
+        expected_start_s=wait.expected_start_s,
     )
+    if before is not None and before.kind == "over" and now_s < before.until_s:
+        return before  # Slurm would not have it; it is left alone for a while.
+    return steer
+
+
+def _since_s(snap: Snapshot, row: int) -> float:
+    # A requeue sets the submit time: a later one than this is one.
+    return max(snap.now_s, float(snap.jobs.submit_s[row]))
 
 
 def _avoid(snap: Snapshot, row: int, within: Bool) -> tuple[str, ...]:
     """Names of the nodes the job could get that are not *within*, without its owner's, sorted."""
-    own = frozenset(_own(snap, row, snap.steers.get(JobId(int(snap.jobs.job_id[row])))))
-    names = snap.seen.nodes.name
-    outside = np.flatnonzero(_reach(snap, row) & ~within).tolist()
-    return tuple(sorted(names[n] for n in outside if names[n] not in own))
+    own = snap.owner_excludes(JobId(int(snap.jobs.job_id[row])))
+    return tuple(sorted(_names(snap, _reach(snap, row) & ~within) - own))
 
 
 def _reach(snap: Snapshot, row: int) -> Bool:
@@ -184,29 +321,6 @@ def _reach(snap: Snapshot, row: int) -> Bool:
     return reach
 
 
-def _own(snap: Snapshot, row: int, steer: Steer | None) -> tuple[str, ...]:
-    """Names of the nodes that the job's owner excludes, sorted.
-
-    Where what stands there is not what we wrote, the owner has changed it: all of it that is not
-    ours is the owner's.
-    """
-    excluded = snap.seen.excluded.get(JobId(int(snap.jobs.job_id[row])))
+def _names(snap: Snapshot, mask: Bool | None) -> frozenset[str]:
     names = snap.seen.nodes.name
-    there = [] if excluded is None else [names[n] for n in np.flatnonzero(excluded).tolist()]
-    if steer is None:
-        return tuple(sorted(there))
-    if frozenset(there) == steer.excluded or not there:
-        return steer.own
-    return tuple(sorted(frozenset(there) - frozenset(steer.avoid)))
-
-
-def _differs(snap: Snapshot, before: Steer, after: Steer, how: Placement) -> bool:
-    """Whether Slurm has to be told."""
-    excluded = snap.seen.excluded.get(before.job_id)
-    names = snap.seen.nodes.name
-    there = [] if excluded is None else [names[n] for n in np.flatnonzero(excluded).tolist()]
-    if frozenset(there) != after.excluded:
-        return True
-    if after.not_before_s <= snap.now_s:
-        return before.not_before_s > snap.now_s
-    return before.not_before_s - snap.now_s < how.defer_s / 2
+    return frozenset() if mask is None else frozenset(names[n] for n in np.flatnonzero(mask))

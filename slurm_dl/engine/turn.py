@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from slurm_dl.engine.guaranteed import Within, anywhere
 from slurm_dl.engine.guard import Victims
 from slurm_dl.engine.intent import Intent
 from slurm_dl.model.ids import JobId
@@ -27,6 +28,7 @@ class Ground:
         intent: What the policy wants.
         bands: ``(n,)`` SiteFactor of each job's tier.
         candidates: The running jobs, and which of them may be preempted.
+        within: Nodes on which room may be made for a job.
     """
 
     snap: Snapshot
@@ -34,6 +36,7 @@ class Ground:
     intent: Intent
     bands: I64
     candidates: Victims
+    within: Within = anywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

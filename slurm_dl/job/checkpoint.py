@@ -8,6 +8,7 @@ is only faster.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import stat
@@ -134,16 +135,25 @@ def should_checkpoint() -> bool:
     return _watch.asked
 
 
-def checkpoint_saved(path: str | os.PathLike[str], step: int | None = None) -> None:
+def checkpoint_saved(
+    path: str | os.PathLike[str], step: int | None = None, *, save_s: float | None = None
+) -> None:
     """Record that a whole checkpoint lies at *path*; the next run gets it from `resume_from`.
 
     Call it after the file or directory has been written under its final name. Checkpoint and
     record are on disk when this returns. On ranks above 0 it does nothing.
 
+    Args:
+        save_s: Seconds that writing it took, for the model's profile; None: not measured.
+
     Raises:
         FileNotFoundError: There is nothing at *path*.
         OSError: The checkpoint or the record cannot be written to disk.
+        ValueError: *save_s* is negative or not finite.
     """
+    if save_s is not None and not (math.isfinite(save_s) and save_s >= 0):
+        msg = f"checkpoint_saved: save_s must be 0 or more (got {save_s})"
+        raise ValueError(msg)
     directory = run_dir()
     if directory is None or not is_first_rank():
         return
@@ -151,13 +161,17 @@ def checkpoint_saved(path: str | os.PathLike[str], step: int | None = None) -> N
     if not checkpoint.exists():
         msg = f"checkpoint_saved: {checkpoint} does not exist; call this after it is written"
         raise FileNotFoundError(msg)
-    _sync_tree(checkpoint)
+    began_s = time.monotonic()
+    size_b = _sync_tree(checkpoint)
+    sync_s = time.monotonic() - began_s
     newest: dict[str, object] = {
         "path": str(checkpoint),
         "step": step,
         "time_s": time.time(),
         "restart": this_run().restart,
         "attempt": this_run().attempt,
+        "size_b": size_b,
+        "save_s": None if save_s is None else round(save_s + sync_s, 6),
     }
     older = [c for c in recorded(directory) if c["path"] != newest["path"]]
     write_whole(directory / STATE_FILE, {"v": 1, "checkpoints": [newest, *older][:KEPT]})
@@ -221,21 +235,26 @@ def recorded(directory: Path) -> list[dict[str, object]]:
     return checkpoints
 
 
-def _sync_tree(path: Path) -> None:
+def _sync_tree(path: Path) -> int:
+    """Bring all of it to disk; the bytes of its files."""
+    size_b = 0
     if path.is_dir():
         for here, _, names in os.walk(path):
             for name in names:
-                _sync_file(Path(here, name))
+                size_b += _sync_file(Path(here, name))
             sync_to_disk(Path(here))
     else:
-        _sync_file(path)
+        size_b = _sync_file(path)
     sync_to_disk(path.parent)
+    return size_b
 
 
-def _sync_file(path: Path) -> None:
+def _sync_file(path: Path) -> int:
     # Pipes and devices have nothing to sync, and opening a pipe would wait for its writer.
-    if path.is_file():
-        sync_to_disk(path)
+    if not path.is_file():
+        return 0
+    sync_to_disk(path)
+    return path.stat().st_size
 
 
 def _say(text: str) -> None:

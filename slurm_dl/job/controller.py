@@ -1,4 +1,4 @@
-"""The few things dlrun asks of Slurm about its own job: its comment, its time, a requeue.
+"""The few things dlrun asks of Slurm about its own job: its comment, time and nodes, a requeue.
 
 The job's Comment carries the contract as JSON (``{"slurm_dl": {"v": 1, ...}}``), and the
 acknowledgement goes there too: the owner may change it while the job runs, the daemon reads it
@@ -18,6 +18,9 @@ from typing import NamedTuple
 
 CALL_LIMIT_S = 10.0
 """How long one call may take; scontrol by itself waits minutes for a controller that is down."""
+
+MOST_BYTES = 511
+"""Longest comment that is written; a longer one some releases would cut."""
 
 _ENDING = re.compile(
     "BOOT_FAIL|CANCELLED|COMPLETED|COMPLETING|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PENDING|"
@@ -108,12 +111,34 @@ class Controller:
         Raises:
             CallFailedError: Slurm refused or was silent; it may have been done all the same.
         """
-        comment = with_ack(standing.comment, ack)
-        if comment is None:
+        return self._set_comment(standing, with_ack(standing.comment, ack))
+
+    def set_rate(self, standing: Standing, rate: float) -> bool:
+        """Write how fast the job is, steps a second. False: no comment of ours, or no room there.
+
+        Raises:
+            CallFailedError: Slurm refused or was silent; it may have been done all the same.
+        """
+        comment = with_rate(standing.comment, rate)
+        if comment is not None and len(comment.encode(errors="surrogateescape")) > MOST_BYTES:
             return False
-        if comment != standing.comment:
-            self._call([self._scontrol, "update", f"JobId={self.label}", f"Comment={comment}"])
-        return True
+        return self._set_comment(standing, comment)
+
+    def described(self) -> str:
+        """All that Slurm says of the job, with its nodes and what it has there.
+
+        Raises:
+            CallFailedError: It does not say.
+        """
+        return self._call([self._scontrol, "show", "job", "-d", self.label])
+
+    def topology(self) -> str:
+        """All that Slurm says of its switches or blocks.
+
+        Raises:
+            CallFailedError: It says nothing, as where no topology is configured.
+        """
+        return self._call([self._scontrol, "show", "topology"])
 
     def requeue(self) -> None:
         """Put the job back into the queue; Slurm then ends it with SIGTERM.
@@ -123,6 +148,13 @@ class Controller:
         """
         # Incomplete: never bring a job back that has been cancelled or timed out meanwhile.
         self._call([self._scontrol, "requeue", "Incomplete", self.label])
+
+    def _set_comment(self, standing: Standing, comment: str | None) -> bool:
+        if comment is None:
+            return False
+        if comment != standing.comment:
+            self._call([self._scontrol, "update", f"JobId={self.label}", f"Comment={comment}"])
+        return True
 
     def _call(self, argv: list[str]) -> str:
         name = os.path.basename(argv[0])  # noqa: PTH119 -- a word for the message
@@ -182,6 +214,16 @@ def job_label(environ: Mapping[str, str]) -> str | None:
 
 def with_ack(comment: str, ack: int | None) -> str | None:
     """*comment* with the acknowledgement set or removed; None if it is no comment of ours."""
+    return _with(comment, "ack", ack)
+
+
+def with_rate(comment: str, rate: float) -> str | None:
+    """*comment* with the rate in it; None if it is no comment of ours."""
+    return _with(comment, "rate", rate)
+
+
+def _with(comment: str, key: str, value: float | None) -> str | None:
+    """*comment* with one of our keys set, or removed if None; None if it is none of ours."""
     try:
         content: object = json.loads(comment)
     except (ValueError, RecursionError):
@@ -189,12 +231,12 @@ def with_ack(comment: str, ack: int | None) -> str | None:
     if not isinstance(content, dict) or not isinstance(content.get("slurm_dl"), dict):
         return None
     ours = content["slurm_dl"]
-    if ours.get("ack") == ack and (ack is not None or "ack" not in ours):
+    if ours.get(key) == value and (value is not None or key not in ours):
         return comment
-    if ack is None:
-        del ours["ack"]
+    if value is None:
+        del ours[key]
     else:
-        ours["ack"] = ack
+        ours[key] = value
     return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
 
 

@@ -19,6 +19,9 @@ SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")
 
 LAUNCHERS = ("plain", "torchrun", "srun")
 
+RATE_VARIABLE = "SLURM_DL_RATE_EVERY_S"
+"""Set for jobs that share a GPU."""
+
 DEFAULT_GRACE_S = 120.0
 ACK_MARGIN_S = 60.0
 """Beyond the grace a daemon that is alive has requeued the job."""
@@ -35,6 +38,7 @@ class Options(NamedTuple):
         grace_s: Time the job has between the signal and the requeue.
         ack_wait_s: After the acknowledgement, how long to wait until somebody requeues.
         run_dir: The job's directory, absolute.
+        rate_every_s: Tell the scheduler this often how fast the job is; None: never.
     """
 
     command: tuple[str, ...]
@@ -44,6 +48,7 @@ class Options(NamedTuple):
     grace_s: float
     ack_wait_s: float
     run_dir: Path
+    rate_every_s: float | None = None
 
 
 def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
@@ -59,8 +64,12 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
             environ.get("SLURM_DL_ACK_WAIT_S") or str(grace_s + ACK_MARGIN_S)
         )
         signum = _signal(environ.get(SIGNAL_VARIABLE) or "USR1")
+        rate_every = environ.get(RATE_VARIABLE)
+        rate_every_s = _seconds(rate_every) if rate_every else None
     except argparse.ArgumentTypeError as err:
-        parser.error(f"environment variable SLURM_DL_GRACE_S, _ACK_WAIT_S or _SIGNAL: {err}")
+        parser.error(
+            f"environment variable SLURM_DL_GRACE_S, _ACK_WAIT_S, _RATE_EVERY_S or _SIGNAL: {err}"
+        )
     return Options(
         command=tuple(command),
         launcher=found.launcher,
@@ -69,6 +78,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         grace_s=grace_s,
         ack_wait_s=ack_wait_s,
         run_dir=_run_dir(environ),
+        rate_every_s=rate_every_s,
     )
 
 

@@ -1,21 +1,43 @@
-"""How far a job is, for people and for dlqueue: one small file, replaced now and then."""
+"""How far and how fast a job is: two small files, replaced now and then.
+
+The first is for people and for dlqueue. The second keeps what an admin's ``dlctl profile learn``
+makes a speed of: the lengths of short windows of steps, and what the run lay on.
+"""
 
 from __future__ import annotations
 
 import math
+import os
+import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_dl.job.run_files import (
     PROGRESS_FILE,
     is_first_rank,
+    read_object,
     restart_count,
     run_dir,
+    this_run,
     write_whole,
 )
 
 WRITE_EVERY_S = 1.0
 """Least time between two writes; the last step is always written."""
+
+SPEED_FILE = "slurm_dl.speed.json"
+"""Windows of steps of this job's runs, with the nodes and GPUs of each."""
+
+MODEL_VARIABLE = "SLURM_DL_MODEL"
+
+WINDOW_S = 1.0
+"""Least length of a window. A pause makes one window slow and leaves the others as they are."""
+
+KEPT_WINDOWS = 128
+"""When there are so many, every second one is dropped: the rest still covers the whole run."""
+
+KEPT_RUNS = 16
 
 
 class _Throttle:
@@ -33,7 +55,55 @@ class _Throttle:
         return True
 
 
+class _Windows:
+    """Steps and seconds of some windows of this run, in a fixed room however long it is."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = directory
+        self.windows: list[tuple[int, float]] = []
+        self.started: tuple[int, float] | None = None
+        """Step and monotonic time at which the window that is open began."""
+        self.keep_every = 1
+        self.closed = 0
+        self.write_at = 1
+        """So many windows must have been closed for the next write; ever fewer writes are made."""
+        self.older: list[object] | None = None
+        """Runs before this one, once they have been read."""
+
+    def see(self, step: int, now_s: float) -> None:
+        if self.started is None or step < self.started[0]:
+            self.started = (step, now_s)
+            return
+        steps, seconds = step - self.started[0], now_s - self.started[1]
+        if seconds < WINDOW_S or steps < 1:
+            return
+        self.started = (step, now_s)
+        if self.closed % self.keep_every == 0:
+            self.windows.append((steps, seconds))
+        self.closed += 1
+        if len(self.windows) > KEPT_WINDOWS:
+            self.windows = self.windows[::2]
+            self.keep_every *= 2
+
+    def is_due(self) -> bool:
+        return self.closed >= self.write_at
+
+    def write(self, path: Path) -> None:
+        self.write_at = self.closed + 1 + min(self.closed // 8, 60)
+        run = this_run()
+        if self.older is None:
+            self.older = _older_runs(path)
+        this: dict[str, object] = {
+            "restart": run.restart,
+            "attempt": run.attempt,
+            **placed(os.environ),
+            "windows": [[steps, round(seconds, 6)] for steps, seconds in self.windows],
+        }
+        write_whole(path, {"v": 1, "runs": [*self.older, this]}, durable=False)
+
+
 _throttle = _Throttle()
+_windows = _Windows()
 
 
 def report(step: int, total: int | None = None, **numbers: float) -> None:
@@ -56,7 +126,10 @@ def report(step: int, total: int | None = None, **numbers: float) -> None:
     directory = run_dir()
     if directory is None or not is_first_rank():
         return
-    if not _throttle.is_due(directory, time.monotonic()) and step != total:
+    now_s = time.monotonic()
+    windows = _windows_of(directory)
+    windows.see(step, now_s)
+    if not _throttle.is_due(directory, now_s) and step != total:
         return
     content = {
         "v": 1,
@@ -68,5 +141,80 @@ def report(step: int, total: int | None = None, **numbers: float) -> None:
     }
     try:
         write_whole(directory / PROGRESS_FILE, content, durable=False)
+        if windows.windows and (windows.is_due() or step == total):
+            windows.write(directory / SPEED_FILE)
     except OSError:
         return
+
+
+def _windows_of(directory: Path) -> _Windows:
+    global _windows  # noqa: PLW0603 -- one job in a process, as good as always
+    if _windows.directory != directory:
+        _windows = _Windows(directory)
+    return _windows
+
+
+def placed(environ: Mapping[str, str]) -> dict[str, object]:
+    """What this run lies on, by Slurm's variables; None for what they do not tell.
+
+    Keys: ``nodes``, ``gpus_per_node`` (None unless each node has as many), ``gpu_type`` as in the
+    request, ``model`` as the job was submitted with.
+    """
+    nodes = _number(environ, "SLURM_JOB_NUM_NODES") or _number(environ, "SLURM_NNODES")
+    requested = {
+        name: environ.get(name, "").rpartition(":")
+        for name in ("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK")
+    }
+    kinds = {kind for kind, _, _ in requested.values() if kind}
+    here = _gpus_here(environ)
+    return {
+        "nodes": nodes,
+        "gpus_per_node": here if nodes and here and _is_even(environ, nodes, here) else None,
+        "gpu_type": kinds.pop() if len(kinds) == 1 else None,
+        "model": environ.get(MODEL_VARIABLE) or None,
+    }
+
+
+def _is_even(environ: Mapping[str, str], nodes: int, here: int) -> bool:
+    """True if every node surely has as many GPUs as this one, *here*."""
+    if nodes == 1 or environ.get("SLURM_GPUS_PER_NODE"):
+        return True
+    if environ.get("SLURM_GPUS_PER_TASK"):
+        return "," not in environ.get("SLURM_TASKS_PER_NODE", ",")
+    total = environ.get("SLURM_GPUS", "").rpartition(":")[2]
+    # --gpus=8 on 3 nodes may be 3 + 3 + 2 or 4 + 2 + 2; of two, one tells the other.
+    return not total or (nodes, total) == (2, str(2 * here))
+
+
+def _gpus_here(environ: Mapping[str, str]) -> int | None:
+    if environ.get("SLURM_SHARDS_ON_NODE"):
+        # Part of a GPU, which Slurm counts as a whole one here.
+        return None
+    if count := _number(environ, "SLURM_GPUS_ON_NODE"):
+        return count
+    for name in ("SLURM_JOB_GPUS", "CUDA_VISIBLE_DEVICES"):
+        listed = environ.get(name, "")
+        if re.fullmatch(r"[\w-]+(,[\w-]+)*", listed) and listed != "NoDevFiles":
+            return len(listed.split(","))
+    return None
+
+
+def _number(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "")
+    return int(text) if re.fullmatch(r"[1-9][0-9]{0,5}", text) else None
+
+
+def _older_runs(path: Path) -> list[object]:
+    """Runs that are in the file already, but for this one; what cannot be read is dropped."""
+    try:
+        content = read_object(path)
+    except (OSError, ValueError):
+        return []
+    runs = content.get("runs") if content else None
+    this = this_run()
+    older: list[object] = [
+        entry
+        for entry in (runs if isinstance(runs, list) else [])
+        if isinstance(entry, dict) and (entry.get("restart"), entry.get("attempt")) != this
+    ]
+    return older[-(KEPT_RUNS - 1) :]

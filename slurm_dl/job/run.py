@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import sys
 
-from slurm_dl.job.controller import find_controller, job_label
+from slurm_dl.job.controller import Controller, find_controller, job_label
 from slurm_dl.job.options import Options, parse_options
+from slurm_dl.job.rank_order import RANKS_VARIABLE, find_layout, write_layout
 from slurm_dl.job.run_files import restart_count
 from slurm_dl.job.signals import Signals
 from slurm_dl.job.supervise import Supervisor, log
@@ -28,15 +29,37 @@ def main(argv: list[str] | None = None) -> int:
     outside = job_label(os.environ) is None
     if controller is None:
         log(f"{why}: no acknowledgement and no requeue from here")
+    environ = dict(os.environ)
+    if controller is not None:
+        added = _ranks(options, controller)
+        if added is None:
+            return 1
+        environ |= added
     supervisor = Supervisor(
         options,
-        environ=os.environ,
+        environ=environ,
         restart=restart_count(),
         signals=signals,
         controller=controller,
         outside=outside,
     )
     return supervisor.run()
+
+
+def _ranks(options: Options, controller: Controller) -> dict[str, str] | None:
+    """Variables that say in what order the ranks are; None if the command cannot do without."""
+    layout, why = find_layout(os.environ, options.launcher, controller)
+    if layout is not None:
+        try:
+            return write_layout(layout, options.run_dir, os.environ, options.launcher)
+        except OSError as err:
+            why = f"cannot write the order of the ranks: {err.strerror}"
+    if why:
+        log(why)
+        if options.launcher == "srun" and os.environ.get(RANKS_VARIABLE) == "gpu":
+            log("not started: it might have the wrong number of ranks")
+            return None
+    return {}
 
 
 def _make_run_dir(options: Options) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,7 +82,19 @@ def write_whole(path: Path, content: Mapping[str, object], *, durable: bool = Tr
         OSError: The directory is gone, full or not writable; the old file is as it was.
         ValueError: *content* has numbers that are not finite.
     """
-    text = json.dumps(content, allow_nan=False) + "\n"
+    _write(path, json.dumps(content, allow_nan=False) + "\n", durable=durable)
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Put *lines* at *path* as a whole, like `write_whole`, for as long as this run lasts.
+
+    Raises:
+        OSError: The directory is gone, full or not writable; the old file is as it was.
+    """
+    _write(path, "".join(f"{line}\n" for line in lines), durable=False)
+
+
+def _write(path: Path, text: str, *, durable: bool) -> None:
     # Random, not the pid: processes on several nodes may write into one directory.
     scratch = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW

@@ -18,6 +18,7 @@ from slurm_dl.job.checkpoint import EXIT_REQUEUE, recorded
 from slurm_dl.job.child import Child
 from slurm_dl.job.controller import CallFailedError, Controller
 from slurm_dl.job.options import Options
+from slurm_dl.job.rate import RateReport
 from slurm_dl.job.run_files import (
     ATTEMPT_VARIABLE,
     LISTENING_FILE,
@@ -34,6 +35,9 @@ from slurm_dl.job.signals import Signals, signal_name
 
 LOOK_EVERY_S = 0.5
 """While a signal is owed to the command: how often to look whether it has a handler now."""
+
+RATE_LOOK_S = 5.0
+"""How often to look for the first report of a job whose rate is wanted."""
 
 TERM_SPREAD_S = 2.0
 """Slurm sends SIGTERM to every process of a job. Only if the command still runs this long after,
@@ -105,6 +109,11 @@ class Supervisor:
         self._pass_on_s: float | None = None
         """When to see whether that signal has to be passed on, monotonic."""
         self._ack_may_stand = False
+        self._rate: RateReport | None = None
+        if controller is not None and options.rate_every_s is not None:
+            self._rate = RateReport(
+                options.run_dir, controller, every_s=options.rate_every_s, log=log
+            )
 
     def run(self) -> int:
         """Exit status for the batch script."""
@@ -132,6 +141,8 @@ class Supervisor:
             log(f"cannot start {self._options.command[0]}: {err.strerror or err}")
             return End(127 if isinstance(err, FileNotFoundError) else 126, stopped=False)
         log(f"run {self._run.restart} of {self._options.command[0]} in {self._options.run_dir}")
+        if self._rate is not None:
+            self._rate.start(time.monotonic(), time.time())
         while not child.has_exited():
             signum = self._signals.wait(self._next_look_s())
             if signum is not None:
@@ -140,6 +151,8 @@ class Supervisor:
                 self._forward(child)
             if self._pass_on_s is not None and time.monotonic() >= self._pass_on_s:
                 self._pass_on(child)
+            if self._rate is not None and self._ended_by is None:
+                self._rate.look(self._run, time.monotonic())
         # A signal that came while the command was ending decides how its end is read.
         while (signum := self._signals.wait(0)) is not None:
             self._take(signum, child)
@@ -159,6 +172,8 @@ class Supervisor:
             return LOOK_EVERY_S
         if self._pass_on_s is not None:
             return self._pass_on_s - time.monotonic()
+        if self._rate is not None:
+            return min(RATE_LOOK_S, self._rate.due_in_s(time.monotonic()))
         return 60.0
 
     def _take(self, signum: int, child: Child) -> None:

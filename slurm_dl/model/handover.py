@@ -85,10 +85,12 @@ class Handover:
         victims: The jobs that give way; not empty. Where it is not to preempt they are to run on
             elsewhere, and no worse than before.
         nodes: Names of the nodes the beneficiaries are to start on, and of those that moved jobs
-            go to; of those that are to be free as a whole if there are no beneficiaries. None:
-            nothing is sealed.
+            go to: they are sealed. None if there are no beneficiaries.
+        seats: Names of the nodes that moved jobs are to go to; none where nobody is moved.
         attached: Jobs whose ReservationName has been set.
         purpose: What it is for.
+        apart: Names of the models that are not to share a GPU again, sorted; one name if they are
+            the same. Empty where nobody is parted.
         seal: State of the reservation.
     """
 
@@ -100,6 +102,8 @@ class Handover:
     attached: tuple[JobId, ...] = ()
     seal: Seal = Seal.WANTED
     purpose: Purpose = "preempt"
+    seats: tuple[str, ...] = ()
+    apart: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.victims:
@@ -108,6 +112,13 @@ class Handover:
         if not self.beneficiaries and self.purpose == "preempt":
             msg = f"hand-over {self.handover_id} needs beneficiaries"
             raise ValueError(msg)
+
+    @property
+    def moved(self) -> tuple[JobId, ...]:
+        """The jobs that are to run on elsewhere."""
+        if self.purpose != "defragment":
+            return ()
+        return tuple(victim.run.job_id for victim in self.victims)
 
     @property
     def signalled(self) -> bool:

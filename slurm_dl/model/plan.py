@@ -159,8 +159,9 @@ class ClearSteer:
 class ForgetSteer:
     """Write down that a steer is over, and how it ended. Only the ledger changes.
 
-    *outcome* is one of ``honoured`` (it started where it should), ``not honoured``, ``overruled``
-    (somebody else changed it) and ``gone``.
+    *outcome* is one of ``honoured`` (it started where it should), ``not honoured``, ``let go`` (it
+    started after its steer was over) and ``gone``. Of a job that has started, what stands in its
+    ExcNodeList is still remembered.
     """
 
     job_id: JobId

@@ -53,6 +53,8 @@ class Speed:
         gpu_type: GPUs it was measured on; empty for any.
         steps_per_s: Iterations a second of the whole job, above 0.
         observations: Runs it is the mean of; 0 if it was not measured here.
+        spread: Standard deviation of those runs / their mean; None if unknown.
+        batch: Samples of one GPU in one step; None if unknown.
         origin: Where it is from.
     """
 
@@ -60,11 +62,33 @@ class Speed:
     steps_per_s: float
     gpu_type: str = ""
     observations: int = 0
+    spread: float | None = None
+    batch: int | None = None
     origin: Origin = "declared"
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.steps_per_s) and self.steps_per_s > 0):
             msg = f"steps_per_s must be above 0 (got {self.steps_per_s})"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeRate:
+    """Speed in one shape relative to the best shape with as many GPUs, where only that is known.
+
+    Attributes:
+        shape: Nodes and GPUs on each.
+        rate: Above 0; 1 is as fast as the best.
+        origin: Where it is from.
+    """
+
+    shape: Shape
+    rate: float
+    origin: Origin = "declared"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.rate) and self.rate > 0):
+            msg = f"rate must be above 0 (got {self.rate})"
             raise ValueError(msg)
 
 
@@ -126,7 +150,9 @@ class Profile:
 
     Attributes:
         name: As jobs name it.
-        tensors_mb: Sizes of its parameter tensors, MB of float32, forward order; empty if unknown.
+        aliases: Other names of the same model, such as traces use.
+        tensors_mb: Sizes of its parameter tensors, MB (2^20 bytes) of float32, forward order; empty
+            if unknown.
         skew: Largest tensor / sum of all; None if unknown.
         parameters: Number of parameters; None if unknown.
         load: What one GPU of it loads.
@@ -136,12 +162,14 @@ class Profile:
         host: Speeds by CPUs and memory; empty if unknown.
         checkpoint: What saving costs.
         speeds: Speed in each shape that was measured or published.
+        shape_rates: Relative speeds, for shapes of which `speeds` says nothing.
         batch: Least and most samples of one GPU in one step; None if unknown.
         nccl: Settings of NCCL for its jobs, as environment variables.
         source: Where the figures are from.
     """
 
     name: str
+    aliases: tuple[str, ...] = ()
     tensors_mb: tuple[float, ...] = ()
     skew: float | None = None
     parameters: int | None = None
@@ -151,6 +179,7 @@ class Profile:
     host: tuple[HostRate, ...] = ()
     checkpoint: Checkpoint = Checkpoint()
     speeds: tuple[Speed, ...] = ()
+    shape_rates: tuple[ShapeRate, ...] = ()
     batch: tuple[int, int] | None = None
     nccl: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
@@ -159,6 +188,25 @@ class Profile:
         """The speed in *shape*, the type's own before any type's; None if nobody measured it."""
         fitting = [s for s in self.speeds if s.shape == shape and s.gpu_type in ("", gpu_type)]
         return max(fitting, key=lambda s: s.gpu_type == gpu_type, default=None)
+
+    def rate(self, shape: Shape, gpu_type: str = "") -> float | None:
+        """Speed in *shape* relative to the best known shape with as many GPUs of the type.
+
+        Measured and published speeds come before relative ones. None if nothing is known of this
+        shape, or it is the only one with so many GPUs that is known: that says nothing of it.
+        """
+        for kind in dict.fromkeys((gpu_type, "")):
+            speeds = {
+                s.shape: s.steps_per_s
+                for s in self.speeds
+                if s.gpu_type == kind and s.shape.gpus == shape.gpus
+            }
+            if shape in speeds and len(speeds) > 1:
+                return speeds[shape] / max(speeds.values())
+        rates = {r.shape: r.rate for r in self.shape_rates if r.shape.gpus == shape.gpus}
+        if shape in rates and len(rates) > 1:
+            return rates[shape] / max(rates.values())
+        return None
 
 
 def skew_of(tensors_mb: tuple[float, ...]) -> float:

@@ -17,6 +17,7 @@ from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import F64, I16, I32, I64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations, Nodes
+from slurm_dl.model.sharing import SharedGpu
 from slurm_dl.model.steer import Steer
 
 
@@ -72,6 +73,11 @@ class Observed:
         texts: Words for people, by job id.
         reserved: Job ids whose ReservationName is one of ours, with that name.
         reservations: Reservations of ours; empty when they were not read.
+        shared: GPUs of which jobs hold shares, by node and index; those of jobs that have just
+            started may be missing.
+        sharable: ``(m,)`` bool, nodes that hand out shares of their GPUs; None if none does.
+        spreads_shares: Of the devices with room Slurm takes the least loaded (LL_SHARED_GRES), not
+            the first.
         unreadable: Records that could not be read and were left out.
     """
 
@@ -89,6 +95,9 @@ class Observed:
     texts: Mapping[JobId, JobText] = field(default_factory=dict)
     reserved: Mapping[JobId, str] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
+    shared: tuple[SharedGpu, ...] = ()
+    sharable: Bool | None = None
+    spreads_shares: bool = False
     unreadable: int = 0
 
     def claim(self, job_id: JobId) -> Claim:
@@ -155,7 +164,9 @@ class Snapshot:
         managed: ``(p,)`` bool, which partitions are ours to order.
         left_s: ``(n,)`` seconds each job is still expected to run; inf where nothing is known.
         handovers: Hand-overs that are not closed yet.
-        steers: What pending jobs are kept from by us, by job id.
+        steers: What jobs are kept from by us, by job id; of those that have started too.
+        lost_pairs: Names of models that were slower together on a GPU than taking turns, one name
+            where both are the same; sorted.
         next_handover_id: Number for the next one.
         preempted_gpus_last_hour: GPUs taken back in the last hour, for the limit on it.
     """
@@ -166,6 +177,7 @@ class Snapshot:
     left_s: F64
     handovers: tuple[Handover, ...] = ()
     steers: Mapping[JobId, Steer] = field(default_factory=dict)
+    lost_pairs: tuple[tuple[str, ...], ...] = ()
     next_handover_id: HandoverId = HandoverId(1)  # noqa: RUF009 - a NewType call is an int
     preempted_gpus_last_hour: float = 0.0
 
@@ -186,12 +198,37 @@ class Snapshot:
         """
         choice = self.seen.choices.get(job_id)
         excluded = self.seen.excluded.get(job_id)
-        if excluded is not None and job_id in self.steers:
-            own = frozenset(self.steers[job_id].own)
+        if excluded is not None and self.steers:
+            own = self.owner_excludes(job_id)
             excluded = np.array([name in own for name in self.seen.nodes.name], dtype=np.bool_)
         if excluded is None or not excluded.any():
             return choice
         return ~excluded if choice is None else choice & ~excluded
+
+    def owner_excludes(self, job_id: JobId) -> frozenset[str]:
+        """Names of the nodes that a pending job's owner excludes."""
+        excluded = self.seen.excluded.get(job_id)
+        names = self.seen.nodes.name
+        rows = [] if excluded is None else np.flatnonzero(excluded).tolist()
+        there = frozenset(names[row] for row in rows)
+        steer = self.steers.get(job_id) or self.array_steer(job_id)
+        if steer is None:
+            return there
+        return steer.inherited(there) if self.is_of_array(job_id) else steer.owned(there)
+
+    def is_of_array(self, job_id: JobId) -> bool:
+        """Whether a job is an array's pending tasks, or one of its tasks."""
+        text = self.seen.texts.get(job_id)
+        return text is not None and "_" in text.label
+
+    def array_steer(self, job_id: JobId) -> Steer | None:
+        """The steer of the array that a job is a task of; None if there is none."""
+        text = self.seen.texts.get(job_id)
+        array, task, _ = ("", "", "") if text is None else text.label.partition("_")
+        if not task:
+            return None
+        steer = self.steers.get(JobId(int(array)))
+        return None if steer is None or steer.job_id == job_id else steer
 
     def is_managed(self) -> Bool:
         """``(n,)`` bool: every partition the job is in or asks for is managed."""

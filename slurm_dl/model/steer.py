@@ -19,25 +19,54 @@ class Steer:
     Attributes:
         avoid: Names of the nodes we keep it from, sorted.
         kind: ``spot`` where it could start at once on what is left to it, ``wait`` where it is to
-            wait, ``over`` where its time ran out and it is let go until it has started.
+            wait, ``over`` where it is let go until it has started: its time ran out, or Slurm would
+            not have it so; ``started`` where it runs: Slurm changes no list of a running job, and
+            keeps it over a requeue.
         own: Names of the nodes its owner excluded before we came, sorted.
+        left: Names of the nodes we kept it from before, sorted. They may still stand there, if this
+            could not be written, and with the tasks of an array that started before.
         since_s: When it was first steered in this wait, epoch seconds.
         until_s: When it is to be let go, epoch seconds.
         not_before_s: Slurm is not to start it anywhere before, epoch seconds; 0 if it may. It is
             put off only from one look to the next, so that it starts by itself if nobody looks.
         why: Where it should rather go.
+        expected_start_s: When it was expected to start then, epoch seconds; None if nobody said.
     """
 
     job_id: JobId
-    kind: Literal["spot", "wait", "over"]
+    kind: Literal["spot", "wait", "over", "started"]
     avoid: tuple[str, ...]
     own: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
     since_s: float
     until_s: float
     not_before_s: float = 0.0
     why: str
+    expected_start_s: float | None = None
 
     @property
     def excluded(self) -> frozenset[str]:
         """All that stands in ExcNodeList then."""
         return frozenset(self.avoid) | frozenset(self.own)
+
+    def owned(self, there: frozenset[str]) -> frozenset[str]:
+        """What of the nodes that stand *there* now is the owner's.
+
+        Where it is not what we wrote somebody has changed it. One who added to our list has our
+        nodes in it; one who wrote another list means all of it.
+        """
+        own, avoid, left = frozenset(self.own), frozenset(self.avoid), frozenset(self.left)
+        if there in (own | avoid, own | left):
+            return own
+        for ours in (avoid, left):
+            if ours and ours <= there:
+                return there - ours
+        return there
+
+    def inherited(self, there: frozenset[str]) -> frozenset[str]:
+        """What of the nodes that stand *there* is the owner's, of an array or a task of it.
+
+        A task has what stood there when it was split off, whenever that was; so *left* is all that
+        ever did.
+        """
+        return there - frozenset(self.avoid) - frozenset(self.left)

@@ -26,10 +26,12 @@ class Spot:
     Attributes:
         nodes: Rows in `Nodes`, ascending, as many as one of the job's ways has.
         why: In a few words, why there.
+        expected_start_s: When it is expected to start, epoch seconds; None if nobody says.
     """
 
     nodes: tuple[int, ...]
     why: str
+    expected_start_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,11 +43,13 @@ class Wait:
             when they are empty. None: it is not to be started anywhere before the next look.
         for_s: Longest time it is to wait from now on, seconds; inf if there is no end to it.
         why: In a few words, what it waits for.
+        expected_start_s: When it is expected to start, epoch seconds; None if nobody says.
     """
 
     within: Bool | None
     for_s: float
     why: str
+    expected_start_s: float | None = None
 
 
 Answer = Spot | Wait | None

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
+from slurm_dl.model.jobs import F64
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.base import Answer, Spot
+from slurm_dl.placement.conditions import GPUS, JOBS, Conditions, Rows
+from slurm_dl.placement.need import Ask
 from slurm_dl.placement.offer import Offer
 from slurm_dl.placement.stock import Stock
 from slurm_dl.placement.want import Want
@@ -29,7 +30,10 @@ class BestFit:
 
     name: ClassVar[str] = "best_fit"
     source: ClassVar[str] = "best fit, as in E-LAS (ICPP 2020) and Harmony (INFOCOM 2019)"
-    interpretation: ClassVar[str] = "fullness is counted in free GPUs; ties by the order of nodes"
+    interpretation: ClassVar[str] = (
+        "fullness is counted in free GPUs; a node without a job comes last, however small it is; "
+        "ties by the order of nodes"
+    )
 
     def begin(self, _snap: Snapshot, _stock: Stock, _profiles: Mapping[str, Profile], /) -> BestFit:
         """See `Scheme`: it needs to know nothing else."""
@@ -38,12 +42,14 @@ class BestFit:
     def place(self, want: Want, offer: Offer, /) -> Answer:
         """See `Placer`."""
         for ask in want.need.asks:
-            usable, count = offer.usable(ask)
-            if int(count[usable].sum()) < ask.n_nodes:
-                continue
-            rows = np.flatnonzero(usable)
-            order = rows[np.argsort(offer.stock.gpus[rows], kind="stable")]
-            nodes = offer.pick(ask, order)
+            nodes = offer.best(ask, free_gpus)
             if nodes is not None:
                 return Spot(nodes=nodes, why="the fullest nodes it fits on")
         return None
+
+
+def free_gpus(stock: Conditions, rows: Rows | slice, _ask: Ask) -> F64:
+    """``(k,)`` free GPUs, with more than any node has on top where no job is; see `Key`."""
+    empty = stock.column(JOBS)[rows] == 0
+    key: F64 = stock.column(GPUS)[rows] + empty * (stock.most_whole_gpus + 1)
+    return key

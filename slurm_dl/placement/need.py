@@ -73,11 +73,12 @@ class Need:
 
 
 class Needs:
-    """What the pending jobs of one snapshot ask for; equal places are worked out once."""
+    """What the pending jobs of one snapshot ask for; equal needs are worked out once."""
 
     def __init__(self, snap: Snapshot) -> None:
         self._snap = snap
         self._places: dict[tuple[object, ...], tuple[Bool, float]] = {}
+        self._needs: dict[tuple[object, ...], Need] = {}
 
     def of(self, row: int) -> Need:
         """What the job at *row* asks of each node, evenly split.
@@ -86,16 +87,20 @@ class Needs:
         """
         jobs = self._snap.jobs
         place = self._place_of(row)
-        allowed, most = self._places[place]
         gpus, n_nodes = float(jobs.gpus[row]), int(jobs.n_nodes[row])
-        if most > 0:
-            n_nodes = max(n_nodes, math.ceil(gpus / most))
-        most_nodes = self._snap.seen.claim(JobId(int(jobs.job_id[row]))).most_nodes or n_nodes
+        most_nodes = self._snap.seen.claim(JobId(int(jobs.job_id[row]))).most_nodes
         cpus, mem_mb = int(jobs.cpus[row]), int(jobs.mem_mb[row])
-        asks = tuple(_asks(gpus, cpus, mem_mb, n_nodes, most_nodes))
         exclusive = bool(jobs.exclusive[row])
-        key = (*place, *asks, exclusive)
-        return Need(key, asks, exclusive, place, allowed)
+        asked = (place, gpus, n_nodes, most_nodes, cpus, mem_mb, exclusive)
+        need = self._needs.get(asked)
+        if need is None:
+            allowed, most = self._places[place]
+            if most > 0:
+                n_nodes = max(n_nodes, math.ceil(gpus / most))
+            asks = tuple(_asks(gpus, cpus, mem_mb, n_nodes, most_nodes or n_nodes))
+            key = (*place, *asks, exclusive)
+            need = self._needs[asked] = Need(key, asks, exclusive, place, allowed)
+        return need
 
     def _place_of(self, row: int) -> tuple[object, ...]:
         """Where the job may run, as a key into the places that were worked out."""

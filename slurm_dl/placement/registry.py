@@ -10,17 +10,44 @@ from typing import Any, Final
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.placement.base import Scheme
 from slurm_dl.placement.best_fit import BestFit
+from slurm_dl.placement.cells import Cells
+from slurm_dl.placement.consolidate import Consolidate
+from slurm_dl.placement.contention import Contention
+from slurm_dl.placement.load_balance import LoadBalance
+from slurm_dl.placement.pools import Pools
 from slurm_dl.placement.rule import Rule
+from slurm_dl.placement.small_apart import SmallApart
+from slurm_dl.placement.tetris import Tetris
+from slurm_dl.placement.topology import Topology
 
 SCHEME_GROUP: Final = "slurm_dl.placement"
 RULE_GROUP: Final = "slurm_dl.placement_rules"
 
 SCHEMES: Mapping[str, type[Scheme]] = MappingProxyType(
-    {scheme.name: scheme for scheme in (BestFit,)}
+    {
+        scheme.name: scheme
+        for scheme in (
+            BestFit,
+            Cells,
+            Consolidate,
+            LoadBalance,
+            Pools,
+            Tetris,
+            Topology,
+        )
+    }
 )
 """The schemes that come with the project."""
 
-RULES: Mapping[str, type[Rule]] = MappingProxyType({})
+RULES: Mapping[str, type[Rule]] = MappingProxyType(
+    {
+        rule.name: rule
+        for rule in (
+            Contention,
+            SmallApart,
+        )
+    }
+)
 """The rules that come with the project."""
 
 

@@ -1,11 +1,8 @@
-"""What is free, with nodes that are alike counted together.
+"""What is free, filled up as jobs are placed.
 
 On a large cluster most nodes are in one of a few conditions: empty, or so many GPUs and CPUs taken
-by so many jobs. Schemes choose among these conditions, not among nodes, so a placement costs what
-the conditions cost; a node changes its condition when a job is put on it.
-
-Hot path: a placement is a few NumPy calls on columns of v conditions, and as many steps as the job
-has nodes.
+by so many jobs. Schemes choose among these conditions, not among nodes, and remember what they
+have judged (`shelf`), so a placement costs as many steps as the job has nodes.
 """
 
 from __future__ import annotations
@@ -21,26 +18,27 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, Bool, JobState
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.conditions import (
+    GANGS,
+    LEAST,
+    MOST,
+    Conditions,
+)
 from slurm_dl.placement.need import Ask, Need
+from slurm_dl.placement.shares import gpus_taken
+from slurm_dl.placement.shelf import Key, Shelf
 from slurm_dl.placement.want import Want
 
-GROUP, GPUS, CPUS, MEM, JOBS, GANGS, HEAVY, NIC, PCIE, LEAST, MOST = range(11)
-"""Columns of a condition; see `Stock`."""
-
-_COLUMNS: Final = 11
 _HOLDING = (JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED)
-_NO_JOB: Final = (np.inf, 0.0)
+_FEW: Final = 8
 
 
-class Stock:
+class Stock(Conditions):
     """The nodes of one snapshot by their conditions, filled up as jobs are placed.
 
-    A node that is not up is in none. All columns are ``(v,)`` float64, one row for each condition;
-    rows of conditions that no node is in any more stay, with count 0.
+    A node that is not up is in none.
 
     Attributes:
-        groups: Of each group of like nodes (leaf, GPU type, GPUs, CPUs, memory, partitions), the
-            values ``(g, 5)`` of a whole node: leaf, GPU type (index), GPUs, CPUs, memory in MB.
         group_of: ``(m,)`` group of each node; -1 if it is not up.
     """
 
@@ -48,27 +46,23 @@ class Stock:
         """From the condition of each node.
 
         Args:
-            values: ``(k, 11)`` conditions of the nodes *nodes*.
+            values: ``(k, 12)`` conditions of the nodes *nodes*; see `Conditions`.
             nodes: ``(k,)`` rows in `Nodes`, ascending.
         """
-        self.groups = groups
-        self.group_of = group_of
         known, which = np.unique(values, axis=0, return_inverse=True)
         which = which.reshape(-1)
-        self._v = len(known)
-        self._table = np.zeros((max(64, 2 * self._v), _COLUMNS))
-        self._table[: self._v] = known
-        self._count = np.zeros(len(self._table), dtype=np.int64)
-        self._count[: self._v] = np.bincount(which, minlength=self._v)
-        self._row_of: dict[tuple[float, ...], int] = {
-            tuple(row): i for i, row in enumerate(known.tolist())
-        }
-        self._members: list[list[int]] = [[] for _ in range(self._v)]
+        super().__init__(known, np.bincount(which, minlength=len(known)), groups)
+        self.group_of = group_of
+        self._members: list[list[int]] = [[] for _ in range(len(known))]
         self._where = np.full(len(group_of), -1, dtype=np.int64)
         self._where[nodes] = which
         for node, condition in zip(nodes.tolist(), which.tolist(), strict=True):
             self._members[condition].append(node)
+        self._on_leaf: list[list[int]] = [[] for _ in self.leaves]
+        for row, leaf in enumerate(self.leaf_at(np.arange(len(known))).tolist()):
+            self._on_leaf[leaf].append(row)
         self._places: dict[tuple[object, ...], Bool | None] = {}
+        self._shelves: dict[tuple[object, ...], Shelf] = {}
 
     @classmethod
     def of(cls, snap: Snapshot, profiles: Mapping[str, Profile]) -> Stock:
@@ -78,99 +72,6 @@ class Stock:
             profiles: By model; says what the running jobs load.
         """
         return _stock_of(snap, profiles)
-
-    def __len__(self) -> int:
-        return self._v
-
-    @property
-    def count(self) -> I64:
-        """``(v,)`` nodes in each condition."""
-        return self._count[: self._v]
-
-    def column(self, which: int) -> F64:
-        """``(v,)`` one of the columns `GROUP` to `MOST`."""
-        column: F64 = self._table[: self._v, which]
-        return column
-
-    @property
-    def group(self) -> I64:
-        """``(v,)`` group of the nodes, an index into `groups`."""
-        return self.column(GROUP).astype(np.int64)
-
-    @property
-    def gpus(self) -> F64:
-        """``(v,)`` free GPUs."""
-        return self.column(GPUS)
-
-    @property
-    def cpus(self) -> F64:
-        """``(v,)`` free CPUs."""
-        return self.column(CPUS)
-
-    @property
-    def mem_mb(self) -> F64:
-        """``(v,)`` free memory, MB."""
-        return self.column(MEM)
-
-    @property
-    def jobs_on(self) -> F64:
-        """``(v,)`` jobs that hold something of the node."""
-        return self.column(JOBS)
-
-    @property
-    def gangs(self) -> F64:
-        """``(v,)`` jobs on it that span several nodes."""
-        return self.column(GANGS)
-
-    @property
-    def heavy_gangs(self) -> F64:
-        """``(v,)`` of these, those whose traffic nobody knows."""
-        return self.column(HEAVY)
-
-    @property
-    def network_mb_s(self) -> F64:
-        """``(v,)`` traffic with other nodes of the jobs whose profile says it, MB a second."""
-        return self.column(NIC)
-
-    @property
-    def pcie_mb_s(self) -> F64:
-        """``(v,)`` PCIe traffic of the jobs whose profile says it, MB a second."""
-        return self.column(PCIE)
-
-    @property
-    def least_gpus(self) -> F64:
-        """``(v,)`` GPUs, on all nodes, of the smallest job on it; inf if there is none."""
-        return self.column(LEAST)
-
-    @property
-    def most_gpus(self) -> F64:
-        """``(v,)`` GPUs, on all nodes, of the largest job on it; 0 if there is none."""
-        return self.column(MOST)
-
-    @property
-    def whole_gpus(self) -> F64:
-        """``(v,)`` GPUs of the whole node."""
-        whole: F64 = self.groups[self.group, 2]
-        return whole
-
-    @property
-    def leaf(self) -> I64:
-        """``(v,)`` leaf switch or block of the node."""
-        leaf: I64 = self.groups[self.group, 0].astype(np.int64)
-        return leaf
-
-    def fits(self, need: Need, ask: Ask) -> Bool:
-        """``(v,)`` bool, where one share of *ask* fits; `open_to` says where *need* may be."""
-        table = self._table[: self._v]
-        fits: Bool = (
-            (table[:, GPUS] >= ask.gpus)
-            & (table[:, CPUS] >= ask.cpus)
-            & (table[:, MEM] >= ask.mem_mb)
-            & (self._count[: self._v] > 0)
-        )
-        if need.exclusive:
-            fits &= table[:, JOBS] == 0
-        return fits
 
     def open_to(self, need: Need) -> Bool | None:
         """``(g,)`` bool, groups all of whose nodes *need* may use.
@@ -198,48 +99,101 @@ class Stock:
         """The nodes in a condition, ascending."""
         return self._members[condition]
 
+    def room(self, need: Need, ask: Ask) -> tuple[Bool, I64]:
+        """``(v,)`` bool and int64: where a share fits, and on how many of the nodes it may use."""
+        usable = self.fits(need, ask)
+        groups = self.open_to(need)
+        if groups is not None:
+            if not groups.all():
+                usable &= groups[self.group]
+            return usable, self.count
+        mine = self._where[need.allowed & (self._where >= 0)]
+        count = np.bincount(mine, minlength=len(self)).astype(np.int64)
+        usable &= count > 0
+        return usable, count
+
+    def shelf(self, need: Need, ask: Ask, by: Key) -> Shelf | None:
+        """Where a share fits, best first by *by*.
+
+        None where *need* may use some nodes of a group and not others.
+        """
+        key = (need.place, need.exclusive, ask.gpus, ask.cpus, ask.mem_mb, by)
+        shelf = self._shelves.get(key)
+        if shelf is None:
+            groups = self.open_to(need)
+            if groups is None:
+                return None
+            shelf = self._shelves[key] = Shelf(self, need, ask, groups, by)
+        return shelf
+
+    def on_leaf(self, leaf: int) -> Sequence[int]:
+        """The conditions on the leaf switch ``leaves[leaf]`` that nodes are in, ascending."""
+        rows = self._on_leaf[leaf] = [row for row in self._on_leaf[leaf] if self._members[row]]
+        return rows
+
     def take(self, want: Want, nodes: Sequence[int]) -> None:
         """Give each of *nodes* one share of *want*."""
         ask = want.need.ask(len(nodes))
-        self._put(want, ask, nodes, (0.0, -ask.gpus, -float(ask.cpus), -float(ask.mem_mb)))
+        load, gpus = _load_of(want, ask), want.gpus
+        moved: dict[int, list[int]] = {}
+        for node, row in zip(nodes, self._where[list(nodes)].tolist(), strict=True):
+            moved.setdefault(row, []).append(node)
+        taken = (0.0, -ask.gpus, -ask.cpus, -ask.mem_mb, 1.0, *load)
+        for row, those in moved.items():
+            old = self._table[:, row].tolist()
+            new = [a + b for a, b in zip(old, taken, strict=False)]
+            new += [min(old[LEAST], gpus) if gpus > 0 else old[LEAST], max(old[MOST], gpus)]
+            self._move(row, those, new)
 
     def expect(self, want: Want, nodes: Sequence[int]) -> None:
         """Count on *want* to come to some of *nodes*: rules see it there, nothing is taken yet."""
-        self._put(want, want.need.asks[0], nodes, (0.0, 0.0, 0.0, 0.0))
+        there = self._where[list(nodes)]
+        inside = np.bincount(there[there >= 0], minlength=len(self))
+        rows = np.flatnonzero(inside)
+        split = rows[inside[rows] < self.count[rows]]
+        if len(split):
+            mine = frozenset(nodes)
+            for row in split.tolist():
+                those = [node for node in self._members[row] if node in mine]
+                self._move(row, those, self._table[:, row].tolist())
+            rows = np.unique(self._where[[n for n in nodes if self._where[n] >= 0]])
+        # In place: schemes remember what a condition has free, which this leaves as it is.
+        ways = [ask for ask in want.need.asks if ask.n_nodes <= max(1, len(nodes))]
+        load = np.max([_load_of(want, ask) for ask in ways or want.need.asks[:1]], axis=0)
+        self._table[GANGS:LEAST, rows] += load[:, np.newaxis]
+        if want.gpus > 0:
+            self._table[LEAST, rows] = np.minimum(self._table[LEAST, rows], want.gpus)
+        self._table[MOST, rows] = np.maximum(self._table[MOST, rows], want.gpus)
 
-    def _put(self, want: Want, ask: Ask, nodes: Sequence[int], taken: tuple[float, ...]) -> None:
-        network, pcie = want.network_mb_s(ask), want.pcie_mb_s(ask)
-        gang = ask.n_nodes > 1
-        heavy = gang and network is None
-        delta = (*taken, 1.0, float(gang), float(heavy), network or 0.0, pcie or 0.0)
-        gpus = want.gpus
-        for node in nodes:
-            old = self._table[self._where[node]].tolist()
-            new = tuple(a + b for a, b in zip(old, delta, strict=False))
-            self._move(node, (*new, min(old[LEAST], gpus), max(old[MOST], gpus)))
+    def _move(self, row: int, nodes: Sequence[int], condition: Sequence[float]) -> None:
+        """Put *nodes*, which are in *row*, into a new condition."""
+        inside = self._members[row]
+        if len(nodes) == len(inside):
+            self._members[row] = []
+        elif len(nodes) <= _FEW:
+            for node in nodes:
+                del inside[bisect.bisect_left(inside, node)]
+        else:
+            gone = frozenset(nodes)
+            self._members[row] = [node for node in inside if node not in gone]
+        self._count[row] -= len(nodes)
+        new = self._add(condition, row, len(nodes))
+        self._members.append(sorted(nodes))
+        self._where[list(nodes)] = new
+        self._on_leaf[int(self._leaf_of_group[self._group[new]])].append(new)
 
-    def _move(self, node: int, condition: tuple[float, ...]) -> None:
-        old = int(self._where[node])
-        inside = self._members[old]
-        del inside[bisect.bisect_left(inside, node)]
-        self._count[old] -= 1
-        row = self._row_of.get(condition)
-        if row is None:
-            row = self._add(condition)
-        bisect.insort(self._members[row], node)
-        self._count[row] += 1
-        self._where[node] = row
 
-    def _add(self, condition: tuple[float, ...]) -> int:
-        row = self._v
-        if row == len(self._table):
-            self._table = np.concatenate([self._table, np.zeros_like(self._table)])
-            self._count = np.concatenate([self._count, np.zeros_like(self._count)])
-        self._table[row] = condition
-        self._members.append([])
-        self._row_of[condition] = row
-        self._v += 1
-        return row
+def _load_of(want: Want, ask: Ask) -> tuple[float, ...]:
+    """What a share adds to the columns from `GANGS` to `BLIND`."""
+    network, pcie = want.network_mb_s(ask), want.pcie_mb_s(ask)
+    gang = ask.n_nodes > 1
+    return (
+        float(gang),
+        float(gang and network is None),
+        network or 0.0,
+        pcie or 0.0,
+        float(gang and pcie is None),
+    )
 
 
 def _stock_of(snap: Snapshot, profiles: Mapping[str, Profile]) -> Stock:
@@ -250,15 +204,17 @@ def _stock_of(snap: Snapshot, profiles: Mapping[str, Profile]) -> Stock:
     on, by = held.node[stays], held.job[stays]
     gpus, cpus, mem_mb = held.gpus[stays], held.cpus[stays], held.mem_mb[stays]
     spans = np.bincount(by, minlength=len(jobs)) > 1
-    network, pcie, unknown = _loads(snap, profiles, np.unique(by), spans)
-    sums = [gpus, cpus, mem_mb, np.ones(len(on)), spans[by], (unknown & spans)[by]]
-    sums += [(network * spans)[by] * gpus, pcie[by] * gpus]
+    network, pcie = _loads(snap, profiles, np.unique(by))
+    sums = [cpus, mem_mb, np.ones(len(on)), spans[by], (np.isnan(network) & spans)[by]]
+    sums += [(np.nan_to_num(network) * spans)[by] * gpus, np.nan_to_num(pcie)[by] * gpus]
+    sums += [(np.isnan(pcie) & spans)[by]]
     taken = [np.bincount(on, np.asarray(column, dtype=np.float64), m) for column in sums]
     least, most = np.full(m, np.inf), np.zeros(m)
-    np.minimum.at(least, on, jobs.gpus[by])
-    np.maximum.at(most, on, jobs.gpus[by])
-    free = [nodes.gpus - taken[0], nodes.cpus - taken[1], nodes.mem_mb - taken[2]]
-    values = np.column_stack([group_of.astype(np.float64), *free, *taken[3:], least, most])
+    size = jobs.gpus[by]
+    np.minimum.at(least, on, np.where(size > 0, size, np.inf))
+    np.maximum.at(most, on, size)
+    free = [nodes.gpus - gpus_taken(snap, stays), nodes.cpus - taken[0], nodes.mem_mb - taken[1]]
+    values = np.column_stack([group_of.astype(np.float64), *free, *taken[2:], least, most])
     up = np.flatnonzero(nodes.up)
     return Stock(values[up], up, groups, group_of)
 
@@ -276,17 +232,17 @@ def _groups(snap: Snapshot) -> tuple[I64, F64]:
 
 
 def _loads(
-    snap: Snapshot, profiles: Mapping[str, Profile], rows: npt.NDArray[np.int32], spans: Bool
-) -> tuple[F64, F64, Bool]:
-    """``(n,)`` network and PCIe traffic of one GPU, and whether the network's is unknown."""
-    n = len(snap.jobs)
-    network, pcie, unknown = np.zeros(n), np.zeros(n), spans.copy()
-    for row in rows.tolist() if profiles else ():
-        model = snap.seen.claim(JobId(int(snap.jobs.job_id[row]))).model
-        profile = None if model is None else profiles.get(model)
+    snap: Snapshot, profiles: Mapping[str, Profile], rows: npt.NDArray[np.int32]
+) -> tuple[F64, F64]:
+    """``(n,)`` network and PCIe traffic of one GPU of the jobs at *rows*; nan where unknown."""
+    network, pcie = np.full((2, len(snap.jobs)), np.nan)
+    job_ids = snap.jobs.job_id[rows].tolist()
+    for row, job_id in zip(rows.tolist(), job_ids, strict=True) if profiles else ():
+        profile = profiles.get(snap.seen.claim(JobId(job_id)).model or "")
         if profile is None:
             continue
-        pcie[row] = profile.load.pcie_mb_s or 0.0
+        if profile.load.pcie_mb_s is not None:
+            pcie[row] = profile.load.pcie_mb_s
         if profile.load.network_mb_s is not None:
-            network[row], unknown[row] = profile.load.network_mb_s, False
-    return network, pcie, unknown
+            network[row] = profile.load.network_mb_s
+    return network, pcie

@@ -12,10 +12,15 @@ from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from slurm_dl.apps.ctl import dlctl
 from slurm_dl.apps.queue import dlqueue
 from slurm_dl.apps.schedd import dlschedd
+from slurm_dl.backends.store import SqliteStore
+from slurm_dl.engine.ledger import Change
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.steer import Steer
 
 Schedd = Any
 """The class of that name in conftest.py, which cannot be imported."""
@@ -233,6 +238,106 @@ def test_policies_name_their_sources(command: Command) -> None:
         for p in json.loads(command("ctl", "policies", "--json").stdout)["policies"]
     }
     assert (runs["discrete_las"], runs["fifo"], runs["srtf"]) == (True, True, False)
+
+
+def test_placements_name_kind_source_and_parameters(command: Command) -> None:
+    """What placement.scheme and placement.rules can be."""
+    found = json.loads(command("ctl", "placements", "--json").stdout)
+    kinds = {p["name"]: p["kind"] for p in found}
+
+    assert kinds["best_fit"] == "scheme"
+    assert set(kinds.values()) <= {"scheme", "rule"}
+    for placement in found:
+        keys = {"name", "kind", "source", "interpretation", "parameters"}
+        assert placement.keys() >= keys
+        assert placement["source"]
+        assert all(parameter["meaning"] for parameter in placement["parameters"])
+    table = command("ctl", "placements").stdout
+    assert all(name in table for name in kinds)
+
+
+def test_a_placement_is_shown_whole(command: Command) -> None:
+    """What it does, where it is from, how it reads that, and what can be set."""
+    said = command("ctl", "placements", "show", "consolidate")
+    answer = json.loads(command("ctl", "placements", "show", "best_fit", "--json").stdout)
+
+    assert said.stdout.startswith("consolidate (scheme): ")
+    assert "Source: Tiresias, NSDI 2019" in said.stdout
+    assert "  locality_wait_s (default 600): How long a job waits" in said.stdout
+    assert (answer["name"], answer["parameters"]) == ("best_fit", [])
+
+
+def test_a_placement_that_is_not_there(command: Command) -> None:
+    """One line that names those that are."""
+    said = command("ctl", "placements", "show", "ni\x1b[2Jx")
+
+    assert said.returncode == 2
+    assert said.stderr.startswith("dlctl: no scheme or rule 'ni[2Jx'; there are best_fit, ")
+    assert len(said.stderr.splitlines()) == 1
+
+
+@pytest.fixture
+def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, Any]]:
+    """Runs release-all without a Slurm: its result, and the steers it was told of."""
+    told: list[Any] = []
+
+    def undo(_: object, __: object, *, within: str, steers: object) -> Iterator[str]:
+        told.append((within, steers))
+        yield "job 7: ExcNodeList="
+
+    monkeypatch.setattr("slurm_dl.backends.slurm.release_all.release_all", undo)
+    monkeypatch.setattr("slurm_dl.apps.assembly.slurm_of", lambda _: None)
+    path = tmp_path / "dl.yaml"
+    path.write_text(
+        "manage: {partitions: [gpu]}\n"
+        f"paths: {{state_dir: {tmp_path}/state, run_dir: {tmp_path}/run}}\n",
+        "utf-8",
+    )
+
+    def run(*options: str) -> tuple[Any, Any]:
+        arguments = ["release-all", "--config", str(path), "--yes", *options]
+        result = CliRunner().invoke(dlctl, arguments)
+        return result, told[-1][1]
+
+    return run
+
+
+def test_release_all_undoes_the_steers_of_the_ledger(
+    released: Callable[..., tuple[Any, Any]], tmp_path: Path
+) -> None:
+    """It is only read."""
+    steer = Steer(
+        job_id=JobId(7), kind="spot", avoid=("n1",), since_s=1.0, until_s=2.0, why="because"
+    )
+    (tmp_path / "state").mkdir()
+    store = SqliteStore(tmp_path / "state" / "ledger.sqlite")
+    store.save(Change(steers=[steer]))
+    store.close()
+
+    result, steers = released("--json")
+
+    assert steers == (steer,)
+    assert json.loads(result.stdout) == {
+        "ok": True,
+        "done": ["job 7: ExcNodeList="],
+        "error": None,
+        "note": None,
+    }
+    assert result.stderr == ""
+
+
+def test_release_all_says_that_there_is_no_ledger(
+    released: Callable[..., tuple[Any, Any]], tmp_path: Path
+) -> None:
+    """It goes on by what stands in Slurm, and makes none."""
+    result, steers = released()
+
+    assert steers == ()
+    assert result.exit_code == 0
+    assert result.stdout == "job 7: ExcNodeList=\n"
+    assert result.stderr.startswith("dlctl: the ledger is not there or cannot be read (")
+    assert not (tmp_path / "state").exists()
+    assert "cannot be read" in json.loads(released("--json")[0].stdout)["note"]
 
 
 def test_release_all_does_not_fight_a_daemon(schedd: Schedd, command: Command) -> None:

@@ -34,6 +34,7 @@ cd {base} || exit 9
 ( printf 'scontrol'; printf '\\t%s' "$@"; echo ) >> calls
 if [ -e down ]; then echo 'Unable to contact slurm controller' >&2; exit 1; fi
 case $1 in
+show) cat "$2" 2>/dev/null || exit 1;;
 update)
     if [ -e refuse-update ]; then echo 'Access/permission denied' >&2; exit 1; fi
     printf '%s' "${{3#Comment=}}" > comment.new && mv comment.new comment;;
@@ -84,6 +85,20 @@ class FakeJob:
     def write(self, name: str, text: str = "") -> None:
         """Write a file of the fake Slurm."""
         (self.base / name).write_text(text)
+
+    def spread(self) -> None:
+        """Let the job lie on three nodes of two switches, one rank for each of its GPUs."""
+        self.environ |= {
+            "SLURM_JOB_NODELIST": "n[1-3]",
+            "SLURM_TASKS_PER_NODE": "4(x3)",
+            "SLURM_DL_RANKS": "gpu",
+        }
+        self.write("topology", "SwitchName=a Level=0 Nodes=n[1,3]\nSwitchName=b Level=0 Nodes=n2\n")
+        self.write(
+            "job",
+            "     Nodes=n1 CPU_IDs=0-1 Mem=0 GRES=gpu:a100:2(IDX:0-1)\n"
+            "     Nodes=n[2-3] CPU_IDs=0 Mem=0 GRES=gpu:a100:1(IDX:3)\n",
+        )
 
     def start(self, *argv: str) -> subprocess.Popen[bytes]:
         """Start dlrun with *argv*."""
@@ -863,3 +878,67 @@ def test_a_batch_script_that_ignores_the_signal_does_not_disable_it(job: FakeJob
     ask(process)
 
     until("ack", lambda: "ack" in job.ours)
+
+
+# --- the order of ranks, and the rate
+
+
+SHOWS = """
+import os
+for name in ("SLURM_HOSTFILE", "SLURM_NTASKS", "SLURM_DL_RANK_FILE"):
+    print(name, os.environ.get(name))
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "file", "tasks"),
+    [("srun", "slurm_dl.ranks", "4"), ("torchrun", "slurm_dl.nodes", "3"), ("plain", None, None)],
+)
+def test_the_launcher_starts_ranks_in_the_order_of_switches(
+    job: FakeJob, launcher: str, file: str | None, tasks: str | None
+) -> None:
+    """The files say it for all; srun is told where it starts the ranks."""
+    job.spread()
+
+    assert job.run("--launcher", launcher, *python(SHOWS)) == 0
+
+    assert (job.run_dir / "slurm_dl.ranks").read_text().split() == ["n1", "n1", "n3", "n2"]
+    assert (job.run_dir / "slurm_dl.nodes").read_text().split() == ["n1", "n3", "n2"]
+    assert job.says(f"SLURM_HOSTFILE {job.run_dir / file if file else None}\n")()
+    assert job.says(f"SLURM_NTASKS {tasks}\n")()
+    assert job.says(f"SLURM_DL_RANK_FILE {job.run_dir / 'slurm_dl.ranks'}\n")()
+    assert [call for call in job.calls if call[0] == "update"] == []
+
+
+def test_a_job_whose_ranks_are_not_known_is_not_started(job: FakeJob) -> None:
+    """Srun would start the wrong number; torchrun counts its own node, so it goes on."""
+    job.spread()
+    (job.base / "job").unlink()
+
+    assert job.run("--launcher", "srun", *python("print('started')")) == 1
+    assert not job.says("started\n")()
+    assert job.says("which GPUs this job has is not known")()
+    assert job.run("--launcher", "torchrun", *python("print('started')")) == 0
+    assert job.says("started\n")()
+
+
+def test_the_rate_of_a_job_that_shares_its_gpu_is_reported(job: FakeJob) -> None:
+    """Steps a second, in the job's own comment, beside what stands there."""
+    job.environ["SLURM_DL_RATE_EVERY_S"] = "1"
+    process = job.start(*toy(100_000))
+
+    until("the rate to be reported", lambda: "rate" in job.ours)
+    ask(process)
+    until("the acknowledgement", lambda: "ack" in job.ours)
+
+    rate = job.ours["rate"]
+    assert isinstance(rate, float)
+    assert 0 < rate <= 50
+    assert job.ours["sig"] == "USR1"
+
+
+def test_nobody_else_s_rate_is_reported(job: FakeJob) -> None:
+    """A job with GPUs of its own asks Slurm nothing while it runs."""
+    assert job.run(*toy(60)) == 0
+
+    assert not (job.base / "calls").exists()

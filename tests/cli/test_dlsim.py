@@ -143,7 +143,7 @@ def test_run_tells_writes_and_draws(tmp_path: Path) -> None:
     figures = told(out)
     assert set(figures) == {
         "trace", "format", "cluster", "policy", "preset", "parameters", "costs", "decisions",
-        "events", "seed", "wall_s", "notes", *FIGURES,
+        "events", "seed", "wall_s", "notes", "place", "placement", *FIGURES,
     }  # fmt: skip
     assert (figures["jobs"], figures["finished"]) == (60, 60)
     assert figures["parameters"]["promote_knob"] == 8
@@ -164,6 +164,9 @@ def test_run_ends_with_1_if_jobs_did_not_finish() -> None:
     assert "30 ask for more than the 1 GPUs there are\n" in result.stderr
 
 
+PLACED = ("--policy", "fifo")
+
+
 @pytest.mark.parametrize(
     ("command", "args", "said"),
     [
@@ -174,7 +177,25 @@ def test_run_ends_with_1_if_jobs_did_not_finish() -> None:
         ("run", ["--policy", "las", "-p", "quantum=1"], "did you mean quantum_s?"),
         ("run", ["--policy", "fifo", "--costs", "/nonexistent"], "--costs /nonexistent"),
         ("run", [], "--policy"),
+        ("run", [*PLACED, "--place", "nope"], "--place nope: must be one of best_fit, "),
+        ("run", [*PLACED, "--place", "best_fit:x=1"], "x: unknown key"),
+        ("run", [*PLACED, "--place", "best_fit:x"], "must be NAME or NAME:KEY=VALUE"),
+        ("run", [*PLACED, "--place", "best_fit:x=1,x=2"], "no key twice"),
+        ("run", [*PLACED, "--place", "consolidate:skew_threshold=2"], "from 0 to 1 (got 2.0)"),
+        ("run", [*PLACED, "--place", "consolidate:skew_threshold=[1"], "is no value"),
+        ("run", [*PLACED, "--place", "best_fit", "--rule", "nope"], "--rule nope: must be one of"),
+        ("run", [*PLACED, "--rule", "small_apart"], "--rule goes with --place"),
+        ("run", [*PLACED, "--widths", "fewest"], "--widths goes with --place"),
+        ("run", [*PLACED, "--place", "none", "--contention", "9"], "--contention goes with"),
+        ("run", [*PLACED, "--place", "best_fit", "--contention", "0"], "NETWORK or NETWORK:PCIE"),
+        ("run", [*PLACED, "--place", "best_fit", "--contention", "nan"], "NETWORK or NETWORK:"),
+        ("run", [*PLACED, "--place", "best_fit", "--contention", "5:"], "NETWORK or NETWORK:PCIE"),
+        ("run", [*PLACED, "--place", "best_fit", "--profiles", "/nonexistent"], "does not exist"),
+        ("run", ["--policy", "fifo_skip", "--place", "best_fit", "--costs", "slurm"], "--place: "),
         ("compare", ["--policies", "nope"], "no policy 'nope'"),
+        ("compare", ["--policies", "fifo", "--place", "nope"], "--place nope: must be one of"),
+        ("compare", ["--policies", "fifo", *("--place", "best_fit") * 2], "is given twice"),
+        ("compare", ["--policies", "fifo", "--place", "none", "--rule", "x"], "--rule goes with"),
         ("compare", ["--policies", "fifo:nope"], "preset 'nope' is unknown"),
         ("compare", ["--policies", "fifo", "-p", "x"], "must be key=value"),
         ("compare", ["--policies", "las", "-p", "quantum_s=-1"], "quantum_s"),
@@ -192,7 +213,112 @@ def test_mistakes_are_one_line_and_status_2(command: str, args: list[str], said:
     assert result.stdout == ""
 
 
+def test_run_puts_jobs_on_nodes(tmp_path: Path) -> None:
+    """The figures of the places are told in words and in JSON; without a scheme they are null."""
+    out = tmp_path / "o.json"
+    words = ["run", SIXTY, "--cluster", "4x4@2", "--policy", "discrete_las", "--json", out]
+
+    spread = dlsim(*words, "--place", "best_fit", "--rule", "small_apart")
+    figures = told(out)
+    assert spread.exit_code == 0, spread.stderr
+    assert "placed by best_fit, rule small_apart\n" in spread.stdout
+    assert re.search(r"speeds of jobs that were spread: .*\b\d+ by skew\n", spread.stdout)
+    assert max(map(len, spread.stdout.splitlines())) <= 80
+    assert figures["place"] == "best_fit, rule small_apart"
+    assert figures["cluster"] == "4x4@2"
+    placement = figures["placement"]
+    assert placement.keys() == {"mean_nodes", "skewed_spread_frac", "mean_speed", "rungs"}
+    assert 1 < placement["mean_nodes"] < 4
+    assert 0 < placement["skewed_spread_frac"] < 1
+    assert 0.5 < placement["mean_speed"] < 1
+    assert figures["gpu_s_lost_by"]["placement"] == pytest.approx(figures["gpu_s_lost"])
+
+    dlsim(*words, "--place", "consolidate:skew_threshold=0,locality_wait_s=7200", "-q")
+    together = told(out)
+    assert together["placement"]["skewed_spread_frac"] == 0
+    assert together["placement"]["mean_speed"] > placement["mean_speed"]
+    assert together["avg_queue_s"] > figures["avg_queue_s"]
+
+    dlsim(*words, "--place", "best_fit", "--widths", "fewest", "-q")
+    assert told(out)["placement"]["skewed_spread_frac"] == 0
+    for none in ([], ["--place", "none"]):
+        dlsim(*words, *none, "-q")
+        assert (told(out)["place"], told(out)["placement"]) == ("", None)
+
+
+def test_a_sites_profiles_stand_before_the_shipped_ones(tmp_path: Path) -> None:
+    """With next to no skew the models that are skewed are slowed down no more."""
+    profiles, out = tmp_path / "profiles", tmp_path / "o.json"
+    profiles.mkdir(mode=0o700)
+    words = ["run", SIXTY, "--cluster", "4x4", "--policy", "discrete_las", "--place", "best_fit"]
+    for name in ("vgg11", "vgg16", "vgg19", "alexnet"):
+        (profiles / f"{name}.yaml").write_text(f"name: {name}\nskew: 0.01\n", "utf-8")
+        (profiles / f"{name}.yaml").chmod(0o600)
+
+    dlsim(*words, "--json", out, "-q")
+    shipped = told(out)["placement"]
+    assert shipped["skewed_spread_frac"] > 0
+    result = dlsim(*words, "--profiles", profiles, "--json", out, "-q")
+    assert result.exit_code == 0, result.stderr
+    assert told(out)["placement"]["mean_speed"] > shipped["mean_speed"]
+    assert told(out)["placement"]["skewed_spread_frac"] is None
+
+
+def test_a_full_link_makes_jobs_slower(tmp_path: Path) -> None:
+    """Where a profile says what its jobs send, --contention limits it."""
+    profiles, out = tmp_path / "profiles", tmp_path / "o.json"
+    profiles.mkdir(mode=0o700)
+    for name in ("resnet50", "resnet101", "resnet152", "inception3", "inception4", "googlenet"):
+        text = f"name: {name}\nskew: 0.05\nload: {{network_mb_s: 500}}\n"
+        (profiles / f"{name}.yaml").write_text(text, "utf-8")
+        (profiles / f"{name}.yaml").chmod(0o600)
+    words = ["run", SIXTY, "--cluster", "4x4", "--policy", "discrete_las", "--place", "best_fit"]
+
+    speeds = []
+    for link in ("100000", "500"):
+        dlsim(*words, "--profiles", profiles, "--contention", link, "--json", out, "-q")
+        speeds.append(told(out)["placement"]["mean_speed"])
+    assert speeds[1] < speeds[0] - 0.001
+
+
 # compare
+
+
+def test_compare_holds_schemes_against_each_other_under_one_policy(tmp_path: Path) -> None:
+    """A row for each scheme, a second table of places, and the same figures in JSON and CSV."""
+    out, lines = tmp_path / "c.json", tmp_path / "c.csv"
+    words = ["compare", SIXTY, "--cluster", "4x4", "--policies", "discrete_las", "--seeds", "2"]
+    schemes = ["none", "best_fit", "consolidate:skew_threshold=0,locality_wait_s=7200"]
+
+    result = dlsim(
+        *words, *(w for s in schemes for w in ("--place", s)), "--json", out, "--csv", lines
+    )
+
+    assert result.exit_code == 0, result.stderr
+    printed = result.stdout.splitlines()
+    assert max(map(len, printed)) <= 80
+    assert "  locality_wait_s=7200" in result.stdout
+    assert any(line.startswith("placed") and "queued" not in line for line in printed)
+    rows = told(out)["rows"]
+    assert [row["policy"] for row in rows] == [
+        "discrete_las",
+        "discrete_las on best_fit",
+        "discrete_las on consolidate:skew_threshold=0,locality_wait_s=7200",
+    ]
+    assert rows[0]["placement"] is None
+    places = [row["placement"] for row in rows[1:]]
+    assert places[0]["mean_nodes"] > places[1]["mean_nodes"] >= 1
+    assert places[0]["mean_speed"] < places[1]["mean_speed"] <= 1
+    assert [p["place"] for p in told(out)["policies"]] == ["", *schemes[1:]]
+    queued = [row["figures"]["avg_queue_s"]["mean"] for row in rows]
+    assert queued[2] > queued[1]
+    with lines.open(encoding="utf-8") as file:
+        table = list(csv.DictReader(file))
+    assert [float(line["mean_nodes"] or 0) for line in table[:2]] == [
+        0, told(out)["cells"][1]["placement"]["mean_nodes"],
+    ]  # fmt: skip
+    assert dlsim(*words, "--csv", lines, "-q").exit_code == 0
+    assert "mean_nodes" not in lines.read_text("utf-8")
 
 
 def test_compare_has_a_row_for_each_policy(tmp_path: Path) -> None:
@@ -339,6 +465,37 @@ def test_a_task_of_a_sweep_writes_its_results(
     assert gathered.exit_code == 0, gathered.stderr
     assert gathered.stdout == dlsim(*words).stdout
     assert dlsim("sweep-cell", folder, 4).exit_code == 2
+
+
+def test_a_sweeps_folder_keeps_schemes_rules_and_profiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the tasks of an array compute from the folder alone is what is computed here."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder, profiles = tmp_path / "sweep", tmp_path / "mine"
+    profiles.mkdir(mode=0o700)
+    (profiles / "vgg16.yaml").write_text("name: vgg16\nskew: 0.9\n", "utf-8")
+    (profiles / "vgg16.yaml").chmod(0o600)
+    words = [
+        *("compare", SIXTY, "--cluster", "4x4@2", "--policies", "discrete_las"),
+        *("--place", "none", "--place", "consolidate:skew_threshold=0.5"),
+        *("--rule", "small_apart", "--profiles", profiles, "--contention", "100:200"),
+        *("--widths", "any"),
+    ]
+    expected = dlsim(*words)
+    assert expected.exit_code == 0, expected.stderr
+    dlsim(*words, "--on", "slurm", "--dir", folder)
+    (profiles / "vgg16.yaml").write_text("name: vgg16\nskew: 0.1\n", "utf-8")
+
+    for task in range(2):
+        assert dlsim("sweep-cell", folder, task).exit_code == 0
+    gathered = dlsim("compare", "--on", "slurm", "--dir", folder, "--resume")
+
+    assert gathered.exit_code == 0, gathered.stderr
+    assert gathered.stdout == expected.stdout
+    again = dlsim("compare", "--on", "slurm", "--dir", folder, "--resume", "--place", "best_fit")
+    assert again.exit_code == 2
+    assert "--place stands in the folder" in again.stderr
 
 
 # Processes

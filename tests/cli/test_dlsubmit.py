@@ -25,6 +25,15 @@ env -0 > {base}/sinfo.env
 cat {base}/sinfo.out
 """
 
+SCONTROL = """#!/bin/sh
+printf '%s\\0' "$@" >> {base}/scontrol.argv
+case "$*" in
+*"show node"*) cat {base}/node.out;;
+*topology) cat {base}/topology.out;;
+*config) cat {base}/config.out;;
+esac
+"""
+
 REFUSAL = "Batch job submission failed: Invalid account or account/partition combination"
 
 SBATCH = """#!/bin/sh
@@ -35,6 +44,17 @@ cat > {base}/sbatch.stdin
 echo 'sbatch: lua: thank you' >&2
 cat {base}/answer
 """
+
+KNOWN = "".join(
+    f"gpu*|idle|gpu:a100:4,shard:a100:8|n{i}|16|64000|UNLIMITED|1\n" for i in range(1, 9)
+)
+NODE = "NodeName=n1 CPUAlloc=0 CPUEfctv=14 CPUTot=16 OS=a b RealMemory=64000 MemSpecLimit=4000 X=\n"
+TREE = (
+    "SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-4]\n"
+    "SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[5-8]\n"
+    "SwitchName=core Level=1 LinkSpeed=1 Nodes=n[1-8] Switches=leaf[1-2]\n"
+)
+BLOCKS = "BlockName=b1 BlockIndex=0 Nodes=n[1-8] BlockSize=8\n"
 
 FOUR_BY_FOUR = "gpu*|idle|gpu:a100:4(S:0,1)\n" * 4 + "cpu|idle|(null)\n"
 
@@ -75,7 +95,7 @@ class Site:
 def site(tmp_path: Path) -> Site:
     bin_dir = tmp_path / "bin"
     bin_dir.mkdir()
-    for name, text in (("sinfo", SINFO), ("sbatch", SBATCH)):
+    for name, text in (("sinfo", SINFO), ("sbatch", SBATCH), ("scontrol", SCONTROL)):
         (bin_dir / name).write_text(text.format(base=shlex.quote(str(tmp_path)), refusal=REFUSAL))
         (bin_dir / name).chmod(0o755)
     (tmp_path / "sinfo.out").write_text(FOUR_BY_FOUR)
@@ -138,7 +158,14 @@ def test_json(site: Site) -> None:
 
     assert done["job_id"] == 123
     assert done["script"] == site.script()
-    assert done["shape"] == {"nodes": 2, "gpus_per_node": 4, "gpus": 8, "gpu_type": "a100"}
+    assert done["shape"] == {
+        "nodes": 2,
+        "most_nodes": 2,
+        "gpus_per_node": 4,
+        "gpus": 8,
+        "gpu_type": "a100",
+        "shared": False,
+    }
     assert done["argv"] == site.words("sbatch.argv")
     assert dry["job_id"] is None
     assert dry["shape"]["gpu_type"] is None
@@ -278,6 +305,257 @@ def test_surprises_are_told(site: Site, sinfo: str, args: list[str], note: str) 
     assert done.stdout == "Submitted batch job 123\n"
     assert f"dlsubmit: note: {note}" in done.stderr
     assert "note:" not in site.run("-Q", *args, "--", "x").stderr
+
+
+# --- ranges, CPUs, halves, switches: on nodes of which more is known
+
+
+@pytest.fixture
+def known(site: Site) -> Site:
+    """Eight nodes on two leaf switches, whose CPUs and memory are known."""
+    (site.base / "sinfo.out").write_text(KNOWN)
+    (site.base / "node.out").write_text(NODE)
+    (site.base / "topology.out").write_text(TREE)
+    (site.base / "config.out").write_text("SchedulerParameters = bf_interval=2\nX = y\n")
+    return site
+
+
+def directives(site: Site) -> list[str]:
+    lines = site.script().splitlines()
+    return [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")][3:]
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (
+            ["--gpus=2"],
+            ["--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=2", "--cpus-per-task=7",
+             "--mem=30000M"],
+        ),
+        (
+            ["--gpus=8", "--launcher=srun"],
+            ["--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", "--cpus-per-task=3",
+             "--mem=60000M"],
+        ),
+        (
+            ["--gpus=2", "--cpus=none"],
+            ["--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=2"],
+        ),
+        (
+            ["--gpus=2", "--cpus=2", "--mem=1G"],
+            ["--nodes=1", "--ntasks-per-node=1", "--gpus-per-node=2", "--cpus-per-task=4"],
+        ),
+        (
+            ["--gpus=8", "--nodes=1-4", "--launcher=srun"],
+            ["--nodes=1-4", "--gpus=8", "--cpus-per-gpu=3", "--mem-per-gpu=15000M"],
+        ),
+        (
+            ["--gpus=a100:8", "--nodes=1-4", "--cpus=2", "--launcher=torchrun"],
+            ["--nodes=1-4", "--gpus=a100:8", "--cpus-per-gpu=2", "--mem-per-gpu=15000M"],
+        ),
+        (
+            ["--share", "--model=resnet18"],
+            ["--nodes=1", "--ntasks-per-node=1", "--gres=shard:1", "--cpus-per-task=1",
+             "--mem=7500M"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_asked_for(known: Site, args: list[str], expected: list[str]) -> None:
+    """GPUs, and the part of the node that goes with them; 2 CPUs and 4000 MB are the node's own."""
+    assert known.run(*args, "--", "x").returncode == 0
+
+    assert directives(known) == expected
+
+
+def test_a_node_that_is_not_described_leaves_cpus_to_slurm(known: Site) -> None:
+    (known.base / "bin" / "scontrol").write_text("#!/bin/sh\necho 'no node' >&2\nexit 1\n")
+
+    done = known.run("--gpus=2", "--", "x")
+
+    assert "note: CPUs and memory are left to Slurm: scontrol failed: 'no node'" in done.stderr
+    assert directives(known)[-1] == "--gpus-per-node=2"
+
+
+def test_a_range_in_json(known: Site) -> None:
+    done = json.loads(
+        known.run("--json", "--gpus=8", "--nodes=1-4", "-Q", "--dry-run", "--", "x").stdout
+    )
+
+    assert done["shape"] == {
+        "nodes": 1,
+        "most_nodes": 4,
+        "gpus_per_node": None,
+        "gpus": 8,
+        "gpu_type": None,
+        "shared": False,
+    }
+
+
+PROFILE = """\
+name: wide
+source: measured on n1
+skew: {skew}
+nccl: {{NCCL_ALGO: Tree, NCCL_IB_HCA: "mlx5 'x'"}}
+"""
+
+
+def configured(site: Site, placement: str, skew: float = 0.7) -> dict[str, str]:
+    """A site's configuration with a profile of its own; the environment that names it."""
+    profiles = site.base / "profiles"
+    profiles.mkdir(mode=0o755)
+    (profiles / "wide.yaml").write_text(PROFILE.format(skew=skew))
+    (profiles / "wide.yaml").chmod(0o644)
+    config = site.base / "dl.yaml"
+    config.write_text(
+        "manage: {partitions: [gpu]}\ndaemon: {poll_s: 5}\n"
+        f"paths: {{profile_dir: {profiles}}}\nplacement: {{{placement}}}\n"
+    )
+    return {"SLURM_DL_CONFIG": str(config)}
+
+
+WAITS = "scheme: consolidate, parameters: {locality_wait_s: 200}"
+
+
+@pytest.mark.parametrize(
+    ("placement", "skew", "args", "expected"),
+    [
+        (WAITS, 0.7, ["--gpus=8"], "--switches=1@3:20"),
+        (WAITS, 0.7, ["--gpus=20"], "--switches=2@3:20"),
+        (WAITS, 0.3, ["--gpus=8"], None),
+        (WAITS, 0.7, ["--gpus=4"], None),
+        (WAITS, 0.7, ["--gpus=8", "--nodes=1-4"], None),
+        (WAITS, 0.7, ["--gpus=8", "--switches=1@9"], "--switches=1@9"),
+        ("scheme: best_fit", 0.7, ["--gpus=8"], None),
+        ("", 0.7, ["--gpus=8"], None),
+    ],
+)
+def test_few_switches(
+    known: Site, placement: str, skew: float, args: list[str], expected: str | None
+) -> None:
+    """For skewed models on several nodes, where the site waits for locality; the user's wins."""
+    environ = configured(known, placement, skew)
+
+    done = known.run(*args, "--model=wide", "--launcher=srun", "--", "x", **environ)
+
+    assert done.returncode == 0, done.stderr
+    found = [word for word in known.words("sbatch.argv") if word.startswith("--switches")]
+    assert found == ([] if expected is None else [expected])
+
+
+@pytest.mark.parametrize(
+    ("topology", "limit", "expected", "note"),
+    [
+        (TREE, "", "--switches=1@5:00", "it waits 300 s for nodes of one switch, not the site's"),
+        (TREE, ",max_switch_wait=700", "--switches=1@10:00", "it waits up to 600 s"),
+        (BLOCKS, "", None, None),
+        ("", "", None, None),
+    ],
+)
+def test_what_slurm_makes_of_switches(
+    known: Site, topology: str, limit: str, expected: str | None, note: str | None
+) -> None:
+    """Slurm cuts the wait at max_switch_wait, and heeds no such wish without switches."""
+    (known.base / "topology.out").write_text(topology)
+    (known.base / "config.out").write_text(f"SchedulerParameters     = bf_interval=2{limit}\n")
+    environ = configured(known, "scheme: consolidate")
+
+    done = known.run("--gpus=8", "--model=wide", "--launcher=srun", "--", "x", **environ)
+
+    found = [word for word in known.words("sbatch.argv") if word.startswith("--switches")]
+    assert found == ([] if expected is None else [expected])
+    assert note is None or note in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("placement", "args", "expected"),
+    [
+        ("scheme: best_fit, steer: true, settle_s: 9.5", [], ["--begin=now+10"]),
+        ("scheme: best_fit, steer: true, settle_s: 9.5", ["-b", "now+1"], ["--begin=now+1"]),
+        ("scheme: best_fit, steer: false, settle_s: 9.5", [], []),
+        ("scheme: best_fit, steer: true", [], []),
+    ],
+)
+def test_time_to_be_placed(
+    known: Site, placement: str, args: list[str], expected: list[str]
+) -> None:
+    """Where jobs are steered a new one is put off, unless its owner says when it may start."""
+    environ = configured(known, placement)
+
+    done = known.run("--gpus=1", *args, "--", "x", **environ)
+
+    found = [word for word in known.words("sbatch.argv") if word.startswith("--begin")]
+    assert found == expected
+    assert ("it may start in 10 s" in done.stderr) == (expected == ["--begin=now+10"])
+
+
+def test_settings_of_nccl_come_from_the_profile_alone(known: Site) -> None:
+    """What the user has set stays; without a profile there is none."""
+    environ = configured(known, "scheme: best_fit")
+    show = 'echo "$NCCL_ALGO $NCCL_IB_HCA"'
+    dlrun = known.base / "dlrun"
+    dlrun.write_text(f"#!/bin/sh\n{show}\n")
+    dlrun.chmod(0o755)
+    common = ["--gpus=1", f"--dlrun={dlrun}"]
+
+    known.run(*common, "--model=wide", "--", "x", **environ)
+    script = known.script()
+    known.run(*common, "--", "x", **environ)
+
+    def printed(text: str, **more: str) -> str:
+        return subprocess.run(
+            ["/bin/bash"],
+            input=text,
+            env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "1", **more},
+            cwd=known.base,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+
+    assert printed(script) == "Tree mlx5 'x'\n"
+    assert printed(script, NCCL_ALGO="Ring", NCCL_IB_HCA="") == "Ring \n"
+    assert "NCCL" not in known.script()
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "words"),
+    [
+        ("widee", 2, "error: --model: there is no profile 'widee'; near it: wide"),
+        ("nothing-like-it-0", 2, "dlctl profile list shows them"),
+        ("resnet50", 0, ""),
+    ],
+)
+def test_models_where_the_site_has_profiles(
+    known: Site, model: str, status: int, words: str
+) -> None:
+    """A name that is no profile is a mistake; those that come with slurm_dl are known too."""
+    done = known.run(
+        "--gpus=1", f"--model={model}", "--", "x", **configured(known, "scheme: best_fit")
+    )
+
+    assert done.returncode == status
+    assert words in done.stderr
+
+
+def test_models_where_the_site_has_none(known: Site) -> None:
+    """A name is then only a name, and near ones are told."""
+    done = known.run("--gpus=1", "--model=resnet51", "--", "x")
+
+    assert done.returncode == 0
+    assert "note: there is no profile 'resnet51', so it only names the model; near it: resnet" in (
+        done.stderr
+    )
+
+
+def test_profiles_that_cannot_be_read_stop_nobody(known: Site) -> None:
+    environ = configured(known, "scheme: best_fit")
+    (known.base / "profiles" / "wide.yaml").write_text("name: [")
+
+    done = known.run("--gpus=1", "--model=wide", "--", "x", **environ)
+
+    assert done.returncode == 0
+    assert "note: the site's profiles are not used: " in done.stderr
 
 
 def test_which_template_wins(site: Site) -> None:

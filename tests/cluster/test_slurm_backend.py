@@ -190,10 +190,13 @@ def test_nodes_that_a_pending_job_may_use(
 
 
 def named(seen: Observed) -> dict[int, list[str]]:
-    """The choices, by names."""
+    """The nodes that are left to each restricted job, by names."""
+    choices = dict(seen.choices)
+    for job, excluded in seen.excluded.items():
+        choices[job] = ~excluded & choices.get(job, True)
     return {
         job: [name for name, may in zip(seen.nodes.name, mask, strict=True) if may]
-        for job, mask in seen.choices.items()
+        for job, mask in choices.items()
     }
 
 

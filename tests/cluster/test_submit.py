@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from slurm_dl.apps.submit.sbatch_options import SBATCH_22_05, Takes
-from slurm_dl.sandbox import Sandbox
+from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
 
 pytestmark = pytest.mark.slurm
 
@@ -41,14 +41,24 @@ echo "$CUDA_VISIBLE_DEVICES" > "$SLURM_DL_RUN_DIR/task.$SLURM_PROCID"
 
 
 @pytest.fixture
-def desk(sandbox: Sandbox, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's directory with a stand-in for dlrun and one for torchrun."""
-    desk: Path = sandbox.jobs_directory / tmp_path_factory.mktemp("desk").name
-    (desk / "bin").mkdir(parents=True)
-    for name, text in (("dlrun", STAND_IN), ("torchrun", TORCHRUN), ("task", TASK)):
-        (desk / "bin" / name).write_text(text)
-        (desk / "bin" / name).chmod(0o755)
-    return desk
+def desk_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sandbox], Path]:
+    """Makes a user's directory with a stand-in for dlrun and one for torchrun."""
+
+    def make(box: Sandbox) -> Path:
+        desk: Path = box.jobs_directory / tmp_path_factory.mktemp("desk").name
+        (desk / "bin").mkdir(parents=True)
+        for name, text in (("dlrun", STAND_IN), ("torchrun", TORCHRUN), ("task", TASK)):
+            (desk / "bin" / name).write_text(text)
+            (desk / "bin" / name).chmod(0o755)
+        return desk
+
+    return make
+
+
+@pytest.fixture
+def desk(sandbox: Sandbox, desk_in: Callable[[Sandbox], Path]) -> Path:
+    """That directory in the shared sandbox."""
+    return desk_in(sandbox)
 
 
 class User:
@@ -107,25 +117,31 @@ def user(sandbox: Sandbox, desk: Path, eventually: Eventually) -> User:
 
 
 @pytest.mark.parametrize(
-    ("args", "nodes", "tres", "tasks"),
+    ("args", "nodes", "tres", "tasks", "cpus"),
     [
-        (["--gpus=4"], "1", "gres:gpu:4", "1"),
-        (["--gpus=a100:6", "--launcher=srun"], "2", "gres:gpu:a100:3", "6"),
-        (["--gpus=16", "--launcher=srun"], "4", "gres:gpu:4", "16"),
-        (["--gpus=8", "--nodes=4", "--launcher=torchrun"], "4", "gres:gpu:2", "4"),
-        (["--gpus=8", "--launcher=srun", "--ntasks-per-node=1", "-c", "4"], "2", "gres:gpu:4", "2"),
+        (["--gpus=4"], "1", "gres:gpu:4", "1", "16"),
+        (["--gpus=a100:6", "--launcher=srun"], "2", "gres:gpu:a100:3", "6", "24"),
+        (["--gpus=16", "--launcher=srun"], "4", "gres:gpu:4", "16", "64"),
+        (["--gpus=8", "--nodes=4", "--launcher=torchrun"], "4", "gres:gpu:2", "4", "32"),
+        (
+            ["--gpus=8", "--launcher=srun", "--ntasks-per-node=1", "-c", "4"],
+            "2", "gres:gpu:4", "2", "8",
+        ),
+        (["--gpus=1", "--cpus=none"], "1", "gres:gpu:1", "1", "1"),
+        (["--gpus=2", "--cpus=3"], "1", "gres:gpu:2", "1", "6"),
     ],
-)
+)  # fmt: skip
 def test_slurm_holds_what_was_asked_for(
-    user: User, args: list[str], nodes: str, tres: str, tasks: str
+    user: User, args: list[str], nodes: str, tres: str, tasks: str, cpus: str
 ) -> None:
-    """Nodes, GPUs for each node and tasks are fixed in the job's record, and it is requeueable."""
+    """Nodes, GPUs for each node, tasks and CPUs are fixed in the record, and it is requeueable."""
     job_id = user.submit("--hold", *args, "--", "true")
 
     record = user.record(job_id)
     assert record["NumNodes"] in {nodes, f"{nodes}-{nodes}"}
     assert record["TresPerNode"] == tres
     assert record["NumTasks"] == tasks
+    assert record["NumCPUs"] == cpus
     assert record["Requeue"] == "1"
     assert record["StdOut"] == f"{user.desk}/slurm-{job_id}.out"
 
@@ -189,8 +205,9 @@ def test_a_torchrun_job(
     run_dir = user.desk / "slurm_dl_runs" / job_id
     calls = [path.read_text().splitlines() for path in sorted(run_dir.glob("torchrun.*"))]
     assert len(calls) == nodes
-    for call in calls:
+    for rank, call in enumerate(calls):
         assert call[-len(tail) :] == tail
+        assert (f"--node-rank={rank}" in call) == (nodes > 1)
         assert {f"--nnodes={nodes}", "--nproc-per-node=4"} < set(call)
         assert ("--standalone" in call) == (nodes == 1)
     if nodes > 1:
@@ -198,7 +215,9 @@ def test_a_torchrun_job(
         port = 15000 + int(job_id) % 15000
         assert f"--rdzv-endpoint={host}:{port}" in calls[0]
         assert f"--rdzv-id={job_id}.0" in calls[0]
-        assert calls[0] == calls[1]
+        assert [w for w in calls[0] if w != "--node-rank=0"] == [
+            w for w in calls[1] if w != "--node-rank=1"
+        ]
 
 
 def test_an_array(user: User) -> None:
@@ -211,6 +230,85 @@ def test_an_array(user: User) -> None:
     for task in ("1", "3"):
         assert user.variables(f"{job_id}_{task}")["SLURM_ARRAY_TASK_ID"] == task
         assert (user.desk / f"slurm-{job_id}_{task}.out").read_text() == "task\n"
+
+
+def test_a_range_of_nodes_takes_left_overs(user: User) -> None:
+    """GPUs lie as they are free, and on each node the job has their part of CPUs."""
+    for name, gpus in (("n1", 1), ("n2", 1), ("n3", 2), ("n4", 4)):
+        user.box.run(
+            ["sbatch", "-w", name, f"--gpus-per-node={gpus}", "--wrap", "exec sleep 300"],
+            cwd=user.desk,
+        )
+    user.eventually(
+        lambda: len(user.box.run(["squeue", "-ht", "R", "-o", "%A"]).stdout.split()) == 4,
+        what="the nodes to be taken",
+    )
+
+    job_id = user.submit(
+        "--gpus=8", "--nodes=1-4", "--", "sh", "-c", "scontrol -d show job $SLURM_JOB_ID"
+    )
+
+    user.finished(job_id)
+    log = (user.desk / f"slurm-{job_id}.out").read_text()
+    assert re.findall(r" Nodes=(\S+) .*GRES=gpu:a100:(\d)", log) == [("n[1-2]", "3"), ("n3", "2")]
+    assert user.variables(job_id)["SLURM_JOB_CPUS_PER_NODE"] == "12(x2),8"
+    assert json.loads(user.field(job_id, "k"))["slurm_dl"]["nodes"] == 4
+
+
+def test_half_a_gpu(
+    make_sandbox: Callable[..., Sandbox], desk_in: Callable[[Sandbox], Path], eventually: Eventually
+) -> None:
+    """Two jobs fill a GPU and a third waits; dlrun tells how fast the one is."""
+    box = make_sandbox(SandboxSpec(groups=(NodeGroup(nodes=1, gpus=1, shards=4),)))
+    user = User(box, desk_in(box), eventually)
+    templates = user.desk / "templates"
+    templates.mkdir()
+    (templates / "plain.sbatch.j2").write_text(
+        '{% include "_header" %}\nexport SLURM_DL_RATE_EVERY_S=2\n'
+        "exec {{ dlrun | quote }} -- {{ command | quote }}\n"
+    )
+    program = (
+        "import time\nfrom slurm_dl import job\nfor step in range(1000):\n"
+        "    job.report(step)\n    time.sleep(0.1)\n    if job.should_checkpoint(): break\n"
+    )
+    dlrun = str(Path(sys.executable).parent / "dlrun")
+    jobs = [
+        user.submit(
+            "--share", "--model=resnet18", f"--dlrun={dlrun}", "--", sys.executable, "-c", program,
+            SLURM_DL_TEMPLATES=str(templates),
+        )
+        for _ in range(3)
+    ]  # fmt: skip
+
+    def rate(job_id: str) -> float:
+        ours = json.loads(user.field(job_id, "k"))["slurm_dl"]
+        return float(ours.get("rate", 0.0))
+
+    eventually(lambda: 0 < rate(jobs[0]) <= 11, 60.0, what="the rate of the first job")
+    assert [user.record(job)["JobState"] for job in jobs] == ["RUNNING", "RUNNING", "PENDING"]
+    assert user.record(jobs[0])["NumCPUs"] == "8"
+    assert json.loads(user.field(jobs[0], "k"))["slurm_dl"]["model"] == "resnet18"
+    used = box.run(["scontrol", "show", "node", "-d", "n1"]).stdout
+    assert "shard:a100:4(4/4)" in used
+
+
+def test_few_switches_are_asked_for(user: User) -> None:
+    """A skewed model on two nodes: Slurm holds the wish, and cuts the wait as was said."""
+    profiles = user.desk / "profiles"
+    profiles.mkdir()
+    (profiles / "wide.yaml").write_text("name: wide\nsource: measured\nskew: 0.7\n")
+    config = user.desk / "dl.yaml"
+    config.write_text(
+        "manage: {partitions: [gpu]}\nplacement: {scheme: consolidate}\n"
+        f"paths: {{profile_dir: {profiles}}}\n"
+    )
+
+    job_id = user.submit(
+        "--hold", "--gpus=8", "--model=wide", "--launcher=srun", "--", "true",
+        SLURM_DL_CONFIG=str(config),
+    )  # fmt: skip
+
+    assert user.record(job_id)["Switches"] == "1@00:05:00"
 
 
 HOSTILE = [

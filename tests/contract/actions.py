@@ -13,15 +13,18 @@ from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.plan import (
     Attach,
+    ClearSteer,
     ClusterAction,
     Detach,
     Requeue,
     Reserve,
     SetSiteFactor,
+    SetSteer,
     Signal,
     Unseal,
 )
 from slurm_dl.model.snapshot import Observed
+from slurm_dl.model.steer import Steer
 
 HANDOVER: Final = HandoverId(1)
 OURS: Final = "slurm_dl_1"
@@ -85,6 +88,33 @@ def signal(run: Run) -> Signal:
 
 def requeue(run: Run) -> Requeue:
     return Requeue(handover_id=HANDOVER, run=run, why=WHY)
+
+
+def steer(
+    job: JobId,
+    *avoid: str,
+    own: tuple[str, ...] = (),
+    not_before_s: float = 0.0,
+    lift: bool = False,
+) -> SetSteer:
+    return SetSteer(
+        steer=Steer(
+            job_id=job,
+            kind="spot",
+            avoid=avoid,
+            own=own,
+            since_s=0.0,
+            until_s=0.0,
+            not_before_s=not_before_s,
+            why=WHY,
+        ),
+        why=WHY,
+        lift=lift,
+    )
+
+
+def clear(job: JobId, *own: str, lift: bool = False) -> ClearSteer:
+    return ClearSteer(job_id=job, own=own, why=WHY, lift=lift)
 
 
 def fill(subject: Subject) -> JobId:
@@ -316,6 +346,122 @@ def requeue_of_another_run_is_refused(subject: Subject) -> None:
     assert told(subject, gone)["state"] == "COMPLETED"
 
 
+def steered_job_starts_on_what_is_left(subject: Subject) -> None:
+    """It is seen what it is kept from, and once it runs nothing of that is changed any more."""
+    runs = fill(subject)
+    job = subject.submit("-N1", "--gpus-per-node=1")
+    subject.observe()
+
+    subject.apply(steer(job, "n1"))
+
+    waits = told(subject, job)
+    assert (waits["state"], waits["excluded"], waits["choices"]) == ("PENDING", ["n1"], None), waits
+    subject.apply(steer(job, "n1"))
+    subject.cancel(runs)
+    assert until(subject, job, "RUNNING")["split"] == {"n2": 1.0}
+    subject.apply(steer(job, "n2"))
+    subject.apply(clear(job))
+    assert told(subject, job)["excluded"] == []
+    other = subject.submit("-N1", "--gpus-per-node=1")
+    assert until(subject, other, "RUNNING")["state"] == "RUNNING"
+
+
+def cleared_job_starts_anywhere(subject: Subject) -> None:
+    """Nothing is left of the steer, not even where it left the job no node at all."""
+    runs = fill(subject)
+    job = subject.submit("-N2", "--gpus-per-node=4")
+    alone = subject.submit("-N1", "--gpus-per-node=1")
+    subject.observe()
+    subject.apply(steer(job, "n2"))
+    subject.apply(steer(alone, "n1", "n2"))
+    subject.cancel(runs)
+    beside = subject.submit("-N1", "--gpus-per-node=1")
+    until(subject, beside, "RUNNING")
+    kept = [told(subject, j) for j in (job, alone)]
+    assert [j["state"] for j in kept] == ["PENDING", "PENDING"]
+    assert [j["excluded"] for j in kept] == [["n2"], ["n1", "n2"]]
+
+    subject.apply(clear(alone))
+    until(subject, alone, "RUNNING")
+    subject.apply(clear(job))
+    assert told(subject, job)["excluded"] == []
+    subject.cancel(beside)
+    subject.cancel(alone)
+
+    assert until(subject, job, "RUNNING")["split"] == {"n1": 4.0, "n2": 4.0}
+
+
+def put_off_job_starts_when_it_may(subject: Subject) -> None:
+    """Not before, though there is room; at once when that is lifted, and by itself in the end."""
+    runs = fill(subject)
+    job = subject.submit("-N1", "--gpus-per-node=1")
+    soon = subject.submit("-N1", "--gpus-per-node=1")
+    now_s = subject.observe().now_s
+    subject.apply(steer(job, not_before_s=now_s + 600))
+    subject.apply(steer(soon, "n1", not_before_s=now_s + 5))
+    assert told(subject, job)["held"] == "BEGIN_TIME"
+    subject.cancel(runs)
+    beside = subject.submit("-N1", "--gpus-per-node=1")
+    until(subject, beside, "RUNNING")
+
+    started = until(subject, soon, "RUNNING")
+
+    assert started["start_s"] >= now_s + 5
+    assert started["split"] == {"n2": 1.0}
+    assert told(subject, job)["state"] == "PENDING"
+    subject.apply(steer(job, "n2", lift=True))
+    assert until(subject, job, "RUNNING")["split"] == {"n1": 1.0}
+
+
+def owner_keeps_what_it_excludes(subject: Subject) -> None:
+    """It stands beside ours, is left when ours goes, and what the owner writes replaces all."""
+    job = subject.submit("-H", "-N1", "--gpus-per-node=1", "-xn1")
+    assert told(subject, job)["excluded"] == ["n1"]
+
+    subject.apply(steer(job, "n2", own=("n1",)))
+    assert told(subject, job)["excluded"] == ["n1", "n2"]
+    subject.apply(clear(job, "n1"))
+    assert told(subject, job)["excluded"] == ["n1"]
+    subject.apply(steer(job, "n2", own=("n1",)))
+    subject.exclude(job, "n2")
+    assert told(subject, job)["excluded"] == ["n2"]
+    subject.exclude(job)
+    assert told(subject, job)["excluded"] == []
+
+
+def steer_outlives_a_requeue(subject: Subject) -> None:
+    """Slurm keeps the list of a job that runs; it must be cleared when the job waits again."""
+    runs = fill(subject)
+    job = subject.submit("-N1", "--gpus-per-node=1", CLAIM)
+    subject.observe()
+    subject.apply(steer(job, "n1"))
+    subject.cancel(runs)
+    is_now = until(subject, job, "RUNNING")
+    assert is_now["excluded"] == []
+
+    subject.apply(requeue(run_of(job, is_now)))
+
+    assert until(subject, job, "PENDING")["excluded"] == ["n1"]
+    subject.apply(clear(job))
+    assert told(subject, job)["excluded"] == []
+
+
+def steer_of_what_does_not_wait_is_nothing(subject: Subject) -> None:
+    """Of one that never was or has ended nothing is done; to no node it is refused."""
+    ended = subject.submit("-N1", does="ends")
+    waits = subject.submit("-N1", "-H")
+    until(subject, ended, "COMPLETED")
+
+    for job in (ended, NOBODY):
+        subject.apply(steer(job, "n1"))
+        subject.apply(clear(job, lift=True))
+
+    refused(subject, steer(waits, "n9"))
+    assert told(subject, waits)["excluded"] == []
+    assert told(subject, waits)["held"] == "USER_OR_ADMIN"
+    assert told(subject, ended)["state"] == "COMPLETED"
+
+
 def cancelled_jobs_have_failed(subject: Subject) -> None:
     """One that ran has a start and an end, one that waited has no start; both hold nothing."""
     runs = subject.submit("-N1", "--gpus-per-node=1")
@@ -348,6 +494,12 @@ ACTIONS: Final[dict[str, Callable[[Subject], None]]] = {
         signal_to_another_run_is_refused,
         requeued_job_waits_and_runs_again,
         requeue_of_another_run_is_refused,
+        steered_job_starts_on_what_is_left,
+        cleared_job_starts_anywhere,
+        put_off_job_starts_when_it_may,
+        owner_keeps_what_it_excludes,
+        steer_outlives_a_requeue,
+        steer_of_what_does_not_wait_is_nothing,
         cancelled_jobs_have_failed,
     )
 }

@@ -101,7 +101,7 @@ _RESERVE_NOW: Final = (
 _RESERVE_LATER: Final = (*_RESERVE, "StartTime=now+1hour", "Flags=IGNORE_JOBS")
 _CLAIM: Final = (
     '{"theirs":1,"slurm_dl":{"v":1,"sig":"USR2","to":"full","grace_s":90,"by":"job",'
-    '"model":"resnet50","ack":0}}'
+    '"model":"resnet50","ack":0,"nodes":4,"rate":7.5}}'
 )
 
 RUNS: Final[dict[str, Case]] = {
@@ -318,7 +318,7 @@ WAITS: Final[dict[str, Case]] = {
     ),
     "excludes": Case(
         options=("-H", "--array=0-3", "-N1", "-xn1,n3"),
-        records={"_[0-3]": {"state": PENDING, "choices": ["n2", "n4", "n5", "n6"]}},
+        records={"_[0-3]": {"state": PENDING, "choices": None, "excluded": ["n1", "n3"]}},
         not_in_memory=_NO_ARRAYS,
     ),
     "claims": _held(
@@ -326,6 +326,8 @@ WAITS: Final[dict[str, Case]] = {
         contract=["USR2", "full", 90.0, "job"],
         model="resnet50",
         acked_run=0,
+        most_nodes=4,
+        rate=7.5,
         because="jobs in memory name no model",
     ),
     "names": _held("-N2", "-wn1,n3", choices=["n1", "n3"]),
@@ -337,7 +339,10 @@ WAITS: Final[dict[str, Case]] = {
     "same-of-features": _held("-C[big|new]", choices=[], because=_NO_FEATURES),
     "prefers": _held("--prefer=big", choices=None, because=_NO_FEATURES),
     "all-at-once": _held(
-        "-N2", "-wn1,n3", "-xn2", "-Cnew", choices=["n1", "n3"], because=_NO_FEATURES
+        *("-N2", "-wn1,n3", "-xn2", "-Cnew"),
+        choices=["n1", "n3"],
+        excluded=["n2"],
+        because=_NO_FEATURES,
     ),
     "one-switch": _held(
         "-N2", "--switches=1@10:00", choices=None, because="nodes in memory have no switches"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.jobs import Bool, Held, JobState
 from slurm_dl.model.snapshot import Observed
 
 _ENDED = frozenset({JobState.COMPLETED, JobState.FAILED})
@@ -20,14 +20,15 @@ _WORDS = ("label", "name", "user", "account", "qos", "reason", "nodes")
 def described(seen: Observed, row: int) -> dict[str, Any]:
     """Every field of the job at *row* that a backend must report, by name.
 
-    ``choices`` is the names of the nodes it may use, None if it may use all; ``split`` is GPUs by
-    the name of each node it holds; ``contract`` is signal, target, grace in seconds, requeuer.
+    ``choices`` is the names of the nodes it may use, None if it may use all; ``excluded`` those of
+    the nodes it excludes; ``split`` is GPUs by the name of each node it holds; ``contract`` is
+    signal, target, grace in seconds, requeuer.
     """
     jobs = seen.jobs
     job_id = int(jobs.job_id[row])
     claim = seen.claim(job_id)
     agreed = claim.contract
-    choice = seen.choices.get(job_id)
+    choice, excluded = seen.choices.get(job_id), seen.excluded.get(job_id)
     mine = seen.held.job == row
     held = zip(seen.held.node[mine].tolist(), seen.held.gpus[mine].tolist(), strict=True)
     words = seen.texts.get(job_id)
@@ -37,19 +38,24 @@ def described(seen: Observed, row: int) -> dict[str, Any]:
         "partition": seen.partitions[jobs.partition[row]] if jobs.partition[row] >= 0 else None,
         "also_in": [seen.partitions[p] for p in seen.also_in.get(job_id, ())],
         "gpu_type": seen.gpu_types[jobs.gpu_type[row]] if jobs.gpu_type[row] >= 0 else None,
-        "choices": None
-        if choice is None
-        else [name for name, may in zip(seen.nodes.name, choice, strict=True) if may],
+        "choices": None if choice is None else _named(seen, choice),
+        "excluded": [] if excluded is None else _named(seen, excluded),
         "reserved": seen.reserved.get(job_id),
         "contract": None
         if agreed is None
         else [agreed.signal, agreed.target, agreed.grace_s, agreed.requeued_by],
         "model": claim.model,
+        "most_nodes": claim.most_nodes,
+        "rate": claim.rate,
         "acked_run": claim.acked_run,
         "split": {seen.nodes.name[node]: gpus for node, gpus in held},
         **{name: getattr(jobs, name)[row].item() for name in _COLUMNS},
         **{name: "" if words is None else getattr(words, name) for name in _WORDS},
     }
+
+
+def _named(seen: Observed, nodes: Bool) -> list[str]:
+    return [name for name, is_one in zip(seen.nodes.name, nodes, strict=True) if is_one]
 
 
 def wrong_in(seen: Observed, row: int, expected: Mapping[str, Any]) -> list[str]:

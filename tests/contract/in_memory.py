@@ -44,6 +44,10 @@ class InMemory:
         """See `Subject`."""
         self.cluster.cancel(job_id)
 
+    def exclude(self, job_id: JobId, *nodes: str) -> None:
+        """See `Subject`."""
+        self.cluster.exclude(job_id, *nodes)
+
     def observe(self) -> Observed:
         """See `Subject`."""
         return self.cluster.observe()
@@ -126,6 +130,7 @@ class InMemory:
             requeueable=not said.no_requeue,
             exclusive=said.exclusive,
             nodes=nodes,
+            exclude=tuple(said.exclude.split(",")) if said.exclude else (),
             typed=typed,
         )
         self.cluster.jobs[job_id].acked_run = claim.acked_run
@@ -185,6 +190,7 @@ def _parser() -> _Parser:
     parser.add_argument("-N", dest="nodes", type=int, default=1)
     parser.add_argument("-n", dest="tasks", type=int)
     parser.add_argument("-w", dest="nodelist", default="")
+    parser.add_argument("-x", dest="exclude", default="")
     parser.add_argument("-t", dest="time", default="")
     parser.add_argument("-b", dest="begin", type=_only("now+1hour"))
     parser.add_argument("-H", dest="hold", action="store_true")

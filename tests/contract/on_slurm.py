@@ -70,6 +70,12 @@ class OnSlurm:
         """See `Subject`."""
         self._box.run(["scancel", str(job_id)])
 
+    def exclude(self, job_id: JobId, *nodes: str) -> None:
+        """See `Subject`."""
+        self._box.run(["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}"])
+        # Owners' changes are asked about anew with the nodes.
+        self._cluster.refresh_nodes()
+
     def observe(self) -> Observed:
         """See `Subject`."""
         return self._cluster.observe()

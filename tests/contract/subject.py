@@ -31,6 +31,9 @@ class Subject(Protocol):
     def cancel(self, job_id: JobId) -> None:
         """End a job as its owner would."""
 
+    def exclude(self, job_id: JobId, *nodes: str) -> None:
+        """Have the owner of a waiting job exclude these nodes and no others."""
+
     def observe(self) -> Observed:
         """The cluster now, reservations included."""
 

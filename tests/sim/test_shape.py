@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.backends.sim.shape import (
     MAX_GPUS_PER_NODE,
+    MAX_LEAVES,
     MAX_NODES,
     ClusterShape,
     NodeGroup,
@@ -20,6 +22,7 @@ GROUPS = st.builds(
     nodes=st.integers(1, 500),
     gpus=st.integers(1, MAX_GPUS_PER_NODE),
     gpu_type=st.sampled_from(["gpu", "v100", "a100-sxm4.80", "K80", "h200_x"]),
+    leaf_nodes=st.integers(0, 9),
 )
 
 
@@ -48,6 +51,23 @@ def test_one_type_in_two_groups_is_one_type() -> None:
     assert shape.nodes().gpu_type.tolist() == [0, 1, 0]
 
 
+def test_nodes_are_on_leaves() -> None:
+    """Four nodes a leaf; the last one takes what is left; groups share none."""
+    shape = parse_shape("6x8@4,2x4:k80@1,3x2")
+
+    assert shape.nodes().leaf.tolist() == [0, 0, 0, 0, 1, 1, 2, 3, 4, 4, 4]
+    assert shape.leaves == 5
+    assert [g.leaf_nodes for g in shape.groups] == [4, 1, 0]
+
+
+def test_without_leaves_all_nodes_are_on_one() -> None:
+    """However many groups there are: nothing is known of a topology."""
+    shape = parse_shape("2x8,2x4")
+
+    assert shape.nodes().leaf.tolist() == [0, 0, 0, 0]
+    assert shape.leaves == 1
+
+
 @given(groups=st.lists(GROUPS, min_size=1, max_size=5))
 def test_a_shape_says_how_it_is_written(groups: list[NodeGroup]) -> None:
     """What str() says is read as the same shape, and the nodes add up."""
@@ -56,6 +76,14 @@ def test_a_shape_says_how_it_is_written(groups: list[NodeGroup]) -> None:
     assert parse_shape(str(shape)) == shape
     assert shape.nodes().gpus.sum() == shape.gpus == sum(g.nodes * g.gpus for g in groups)
     assert len(shape.nodes()) == sum(g.nodes for g in groups)
+    leaf = shape.nodes().leaf
+    assert set(leaf.tolist()) == set(range(shape.leaves))
+    assert (np.diff(leaf) >= 0).all()
+    for group in groups:
+        if group.leaf_nodes:
+            first = sum(g.nodes for g in groups[: groups.index(group)])
+            mine = leaf[first : first + group.nodes]
+            assert (np.bincount(mine - mine[0]) <= group.leaf_nodes).all()
 
 
 @pytest.mark.parametrize(
@@ -65,6 +93,7 @@ def test_a_shape_says_how_it_is_written(groups: list[NodeGroup]) -> None:
         *("8\u00d78", "\u0668x8", "8X8", "1.5x8", "1e3x8", "8x8:-a", "8x8\n:a", "8x8;2x2"),
         *("9" * 7 + "x1", "1x99999", f"{MAX_NODES + 1}x1", f"1x{MAX_GPUS_PER_NODE + 1}"),
         *(f"{MAX_NODES}x1,1x1", "8x8:" + "a" * 64),
+        *("8x8@", "8x8@0", "8x8@-1", "8x8@2@2", "8x8@a", "8x8@2:a", "@2", f"{MAX_LEAVES + 1}x1@1"),
     ],
 )
 def test_words_that_are_no_cluster_are_refused(text: str) -> None:
@@ -78,7 +107,7 @@ def test_the_largest_cluster_is_allowed() -> None:
     assert parse_shape(f"{MAX_NODES}x{MAX_GPUS_PER_NODE}").gpus == MAX_NODES * MAX_GPUS_PER_NODE
 
 
-@given(text=st.text(max_size=20) | st.from_regex(r"[0-9x:,a ]{0,20}", fullmatch=True))
+@given(text=st.text(max_size=20) | st.from_regex(r"[0-9x:,a@ ]{0,20}", fullmatch=True))
 def test_any_text_is_a_cluster_or_an_error(text: str) -> None:
     """Nothing else is ever raised, and what is accepted has GPUs."""
     try:

@@ -14,7 +14,18 @@ from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobState
-from slurm_dl.model.plan import Attach, Detach, Requeue, Reserve, SetSiteFactor, Signal, Unseal
+from slurm_dl.model.plan import (
+    Attach,
+    ClearSteer,
+    Detach,
+    Requeue,
+    Reserve,
+    SetSiteFactor,
+    SetSteer,
+    Signal,
+    Unseal,
+)
+from slurm_dl.model.steer import Steer
 
 FIRST, SECOND = JobId(1), JobId(2)
 ONE, TWO = HandoverId(1), HandoverId(2)
@@ -33,6 +44,18 @@ def reserve(*nodes: str, handover: HandoverId = ONE, duration_s: float = 90.0) -
 
 def signal(run: Run) -> Signal:
     return Signal(handover_id=ONE, run=run, signal="USR1", target="batch", why="test")
+
+
+def steer(job: JobId, *avoid: str, not_before_s: float = 0.0) -> Steer:
+    return Steer(
+        job_id=job,
+        kind="spot",
+        avoid=avoid,
+        since_s=0.0,
+        until_s=0.0,
+        not_before_s=not_before_s,
+        why="test",
+    )
 
 
 def state(sim: SlurmSim, job: JobId) -> JobState:
@@ -117,6 +140,47 @@ def test_a_detached_job_is_like_any_other() -> None:
     sim.machine.advance_to_end()
 
     assert sim.machine.jobs.first_start_s[1] == 122.0
+
+
+def test_a_steered_job_starts_on_what_is_left_and_not_before_it_may() -> None:
+    """The list outlives a requeue, and is seen while the job waits."""
+    sim = cluster([(0.0, 10.0, 2.0), (1.0, 50.0, 1.0), (1.0, 50.0, 1.0)], "2x1")
+    sim.machine.advance_to(5.0)
+    sim.apply(SetSteer(steer=steer(SECOND, "n1"), why="test"))
+    sim.apply(SetSteer(steer=steer(JobId(3), not_before_s=EPOCH_S + 30.0), why="test"))
+    seen = sim.observe()
+    assert {job: nodes.tolist() for job, nodes in seen.excluded.items()} == {2: [True, False]}
+    assert seen.jobs.held.tolist() == [Held.NO, Held.NO, Held.BEGIN_TIME]
+    sim.machine.advance_to(29.0)
+    assert sim.machine.room.holds[1].tolist() == [1]
+    sim.apply(SetSteer(steer=steer(JobId(3), not_before_s=EPOCH_S + 32.0), why="test"))
+    sim.machine.advance_to(31.0)
+    assert state(sim, JobId(3)) is JobState.PENDING
+    sim.machine.advance_to(33.0)
+    assert sim.machine.room.holds[2].tolist() == [0]
+    assert sim.observe().excluded == {}
+
+    sim.apply(Requeue(handover_id=ONE, run=run_of(sim, SECOND), why="test"))
+    sim.machine.advance_to(40.0)
+    assert [*sim.observe().excluded] == [2] or state(sim, SECOND) is JobState.RUNNING
+    assert sim.machine.room.holds[1].tolist() == [1]
+
+
+def test_a_steer_that_is_undone_leaves_nothing() -> None:
+    """A job that was put off starts at once; what does not wait any more is left alone."""
+    sim = cluster([(0.0, 10.0, 1.0), (0.0, 10.0, 1.0)], "1x1")
+    sim.machine.advance_to(5.0)
+    sim.apply(SetSteer(steer=steer(SECOND, "n1", not_before_s=EPOCH_S + 1000.0), why="test"))
+    sim.apply(SetSteer(steer=steer(FIRST, "n1"), why="test"))
+    sim.machine.advance_to(20.0)
+    assert state(sim, SECOND) is JobState.PENDING
+
+    sim.apply(ClearSteer(job_id=SECOND, own=(), lift=True, why="test"))
+    sim.apply(ClearSteer(job_id=FIRST, own=(), lift=True, why="test"))
+    sim.machine.advance_to_end()
+
+    assert sim.machine.jobs.first_start_s.tolist() == [0.0, 20.0]
+    assert sim.observe().excluded == {}
 
 
 def test_two_seals_may_not_overlap() -> None:

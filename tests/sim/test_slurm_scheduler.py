@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -88,6 +89,13 @@ def test_a_gang_starts_whole_or_not_at_all() -> None:
 
 def test_a_node_that_is_down_is_not_used() -> None:
     assert main_started([job(1, 1)], [4, 4], up=[False, True]) == {1: [1]}
+
+
+def test_a_node_that_a_job_excludes_is_not_used_for_it() -> None:
+    away = dataclasses.replace(job(1, 1), excluded=np.array([True, False]))
+
+    assert main_started([away, job(2, 1)], [4, 4]) == {1: [1], 2: [0]}
+    assert started([away, job(2, 1)], [4, 0]) == {2: [0]}
 
 
 def test_a_seal_keeps_its_nodes_for_its_own_jobs() -> None:
@@ -220,7 +228,8 @@ def planned_by_force(
             unpromised = [
                 n
                 for n in range(m)
-                if not any(
+                if not (one.excluded is not None and one.excluded[n])
+                and not any(
                     r.nodes[n] and r.name != one.reservation and r.end_s > t for r in reserved
                 )
                 and not any(n in on and a <= t + one.limit_s and b > t for a, b, on in promised)
@@ -267,6 +276,7 @@ def queues(
             share=draw(st.integers(1, 3)),
             limit_s=float(draw(seconds)),
             reservation="a" if reserved and draw(st.booleans()) else "",
+            excluded=np.array([draw(st.booleans()) for _ in range(m)]) if number % 2 else None,
         )
         for number in range(draw(st.integers(1, 7)))
     ]

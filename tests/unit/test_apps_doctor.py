@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -14,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.apps import tables
+from slurm_dl.apps.doctor import gather as gathering
 from slurm_dl.apps.doctor.controller import (
     Controller,
     Partition,
@@ -28,6 +32,7 @@ from slurm_dl.apps.doctor.findings import (
     Findings,
     Missing,
     OwnPreemption,
+    Profiles,
     Template,
 )
 from slurm_dl.apps.doctor.gather import Wanted, gather
@@ -35,6 +40,7 @@ from slurm_dl.apps.doctor.mounts import filesystem_of
 from slurm_dl.apps.doctor.registry import CHECKS, examine
 from slurm_dl.apps.doctor.verdict import CannotTellError, Level, Verdict
 from slurm_dl.apps.tables import Column
+from slurm_dl.backends.profiles import shipped_profiles
 from slurm_dl.backends.slurm.queue import Choice
 from slurm_dl.config import Config
 from slurm_dl.model.errors import ConfigError
@@ -98,6 +104,8 @@ def findings(release: str = "24.11.5", **changes: Any) -> Findings:  # noqa: ANN
         admin_level="Operator",
         native=Missing("preemption.mode is not native"),
         reader=Choice("cli", "there is no pyslurm for Slurm 24.11.5"),
+        weights=(1,),
+        profiles=Profiles(models=9, of_site=2),
         directories=(STATE, replace(STATE, key="paths.audit_log")),
         templates=(Template(name="plain", owner="wheel"), Template(name="_header", owner="wheel")),
         template_dir=Path("/etc/slurm_dl/templates"),
@@ -137,6 +145,7 @@ def status(**values: object) -> dict[str, Any]:
 
 
 NATIVE: dict[str, object] = {"mode": "native", "qos": "dl"}
+BEST_FIT: dict[str, object] = {"scheme": "best_fit"}
 ROOT = replace(SERVICE, name="root", uid=0)
 OK, WARNING, ERROR, SKIPPED = Level.OK, Level.WARNING, Level.ERROR, Level.SKIPPED
 
@@ -329,6 +338,69 @@ CASES: list[Case] = [
     ("node sharing", partition(Exclusive="NO"), OK, "shared by GPU"),
     ("node sharing", partition(LLN="YES"), WARNING, "spreads small jobs"),
     ("node sharing", partition(GraceTime="30"), OK, "gpu 30 s"),
+    ("placement", {}, OK, "left to Slurm"),
+    ("placement", slurm(TopologyPlugin="(null)"), OK, "left to Slurm"),
+    ("placement", file(placement=BEST_FIT), OK, "leaf switches are known (topology/tree)"),
+    ("placement", file(placement={**BEST_FIT, "steer": True}), OK, "best_fit; jobs are steered;"),
+    (
+        "placement",
+        {**file(placement=BEST_FIT), **slurm(TopologyPlugin="topology/block")},
+        OK,
+        "blocks are known",
+    ),
+    (
+        "placement",
+        {**file(placement=BEST_FIT), **slurm(TopologyPlugin="topology/default")},
+        WARNING,
+        "TopologyPlugin=topology/default: all nodes count as one leaf switch",
+    ),
+    (
+        "placement",
+        {**file(placement=BEST_FIT), **slurm(TopologyPlugin="(null)")},
+        WARNING,
+        "TopologyPlugin=none",
+    ),
+    ("fragments", {}, OK, "no LLN"),
+    ("fragments", slurm(SelectTypeParameters="CR_CORE"), OK, "no LLN"),
+    ("fragments", slurm(SelectTypeParameters="CR_CORE,CR_LLN"), WARNING, "(CR_LLN)"),
+    ("fragments", partition(LLN="YES"), WARNING, "LLN in partition gpu"),
+    (
+        "fragments",
+        {**slurm(SelectTypeParameters="CR_LLN"), **partition(LLN="YES")},
+        WARNING,
+        "LLN in SelectTypeParameters (CR_LLN), partition gpu",
+    ),
+    ("node weights", {}, OK, "the same Weight"),
+    ("node weights", {"weights": (1, 5)}, WARNING, "Weight 1, 5: Slurm takes the lowest first"),
+    ("node weights", {"weights": (1, 2, 3, 4, 5)}, WARNING, "Weight 1, 2, 3, 4, ...:"),
+    ("node weights", {"weights": Missing("sinfo is silent")}, SKIPPED, "sinfo is silent"),
+    ("profiles", {}, OK, "9 models, 2 of them by files in /etc/slurm_dl/profiles"),
+    (
+        "profiles",
+        {"profiles": Profiles(mistakes=("/p/a.yaml:3: x", "/p/b.yaml: y"))},
+        ERROR,
+        "/p/a.yaml:3: x (and 1 more)",
+    ),
+    ("profiles", {"profiles": Profiles(mistakes=("/p/a.yaml:3: x",))}, ERROR, "a.yaml:3: x"),
+    (
+        "profiles",
+        {"profiles": Profiles(models=9, unknown={"gpt9": 12, "a": 1})},
+        WARNING,
+        "without a profile: gpt9 (12), a (1)",
+    ),
+    (
+        "profiles",
+        {"profiles": Profiles(unknown={f"m{i}": 1 for i in range(7)})},
+        WARNING,
+        "m4 (1) and 2 more",
+    ),
+    (
+        "profiles",
+        {"profiles": Profiles(models=9, unknown=Missing("squeue is silent"))},
+        SKIPPED,
+        "squeue is silent",
+    ),
+    ("profiles", {"profiles": HIDDEN, "file": HIDDEN}, SKIPPED, "by alice"),
     ("job records", {}, OK, "listed for 300 s"),
     ("job records", slurm(MinJobAge="60 sec"), OK, "60 s"),
     ("job records", slurm(MinJobAge="59 sec"), WARNING, "one failed look"),
@@ -453,7 +525,7 @@ def test_without_anything_every_check_says_so() -> None:
     fields: dict[str, Any] = dict.fromkeys(
         (
             *("file", "account", "slurm", "partitions", "admin_level"),
-            *("native", "reader", "directories", "templates", "status"),
+            *("native", "reader", "weights", "profiles", "directories", "templates", "status"),
         ),
         nothing,
     )
@@ -611,6 +683,75 @@ def test_what_is_read_is_what_slurm_says(yaml: Callable[..., Path]) -> None:
     assert isinstance(found.status, Missing)
     assert [d.mode for d in found.directories if d.key == "paths.state_dir"] == [None]  # type: ignore[union-attr]
     assert len(examine(found)) == len(CHECKS)
+
+
+def scripted(directory: Path, **said: str) -> None:
+    """Slurm's commands, each of which prints what is *said* of it."""
+    for tool, text in said.items():
+        (directory / tool).write_text(f"#!{sys.executable}\n{text}\n", "utf-8")
+
+
+def test_weights_are_those_of_the_managed_partitions(yaml: Callable[..., Path]) -> None:
+    """Each once, and not what is no number."""
+    path = yaml("SLURM_VERSION = 24.11.5\n")
+    scripted(
+        path.parent / "bin",
+        sinfo="print('gpu 5'); print('cpu 9'); print('gpu 1'); print('gpu 5')",
+    )
+    assert gather(Wanted(config=path, account="root"), {}).weights == (1, 5)
+
+    scripted(path.parent / "bin", sinfo="print('gpu many')")
+    unread = gather(Wanted(config=path, account="root"), {}).weights
+    assert isinstance(unread, Missing)
+    assert "Weights of nodes cannot be read" in unread.why
+
+
+def test_profiles_and_the_models_that_jobs_name(
+    yaml: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted by models, not by names; what nobody has a profile of is told with its jobs."""
+    path = yaml("SLURM_VERSION = 24.11.5\n")
+    site = path.parent / "profiles"
+    site.mkdir(mode=0o755)
+    site.chmod(0o755)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"placement: {{}}\npaths: {{profile_dir: {site}}}\n")
+    path.write_text(path.read_text("utf-8").replace("\npaths: {state", "\n# {state"), "utf-8")
+    (site / "ours.yaml").write_text("name: ours\naliases: [mine]\n", "utf-8")
+    (site / "ours.yaml").chmod(0o644)
+    comments = ["ours", "mine", "nobodys", "nobodys", "b", "resnet50"]
+    records = [(str(i), json.dumps({"slurm_dl": {"model": m}})) for i, m in enumerate(comments)]
+    monkeypatch.setattr(gathering, "job_records", lambda *_: ([*records, ("9", "")], 0))
+
+    found = gather(Wanted(config=path, account="root"), {}).profiles
+
+    assert isinstance(found, Profiles)
+    assert found.mistakes == ()
+    assert found.of_site == 1
+    assert found.models == 1 + len({p.name for p in shipped_profiles().values()})
+    assert found.unknown == {"nobodys": 2, "b": 1}
+
+    (site / "ours.yaml").write_text("nam: ours\n", "utf-8")
+    bad = gather(Wanted(config=path, account="root"), {}).profiles
+    assert isinstance(bad, Profiles)
+    assert str(site / "ours.yaml") in bad.mistakes[0]
+
+
+def test_a_profile_that_is_neither_roots_nor_the_daemons(
+    yaml: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dlschedd would refuse it; whose dlctl is does not matter."""
+    path = yaml("SLURM_VERSION = 24.11.5\n")
+    site = path.parent / "profiles"
+    site.mkdir()
+    site.chmod(0o755)
+    other = Account(name="other", uid=os.geteuid() + 7, gids=frozenset(), why="test")
+    monkeypatch.setattr(gathering, "_ROOT", os.geteuid() + 8)
+
+    [said] = gathering._foreign(site, other)
+
+    assert said.startswith(f"{site}: belongs to ")
+    assert said.endswith("neither root nor other")
 
 
 def test_junk_from_every_command_is_survived(yaml: Callable[..., Path]) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import build
+import numpy as np
 import pytest
 
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.explain import span, why
 from slurm_dl.engine.loop import Cycle
-from slurm_dl.engine.settings import Settings
+from slurm_dl.engine.settings import Placement, Settings
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover, Run, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.snapshot import JobText
+from slurm_dl.model.steer import Steer
+from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 POLICY = DiscreteLas(thresholds_gpu_s=(3600.0, 36000.0))
@@ -22,10 +27,12 @@ POLICY = DiscreteLas(thresholds_gpu_s=(3600.0, 36000.0))
 def _cycle(rows: list[JobRow], **more: object) -> Cycle:
     memory = more.pop("memory", {})
     handovers = more.pop("handovers", ())
+    steers = more.pop("steers", {})
     snap = build.snapshot(
         build.observed(rows, **more),  # type: ignore[arg-type]
         memory=memory,  # type: ignore[arg-type]
         handovers=handovers,  # type: ignore[arg-type]
+        steers=steers,
     )
     plan = decide(snap, POLICY, Settings(partitions=frozenset({"gpu"})))
     return Cycle(snap, plan, acting=False)
@@ -100,6 +107,77 @@ def test_both_sides_of_a_hand_over_are_told(state: VictimState, words: str) -> N
     assert "Hand-over 6 for 2: it" in _said(cycle, 1)
     assert words in _said(cycle, 1)
     assert "Hand-over 6 is freeing GPUs for it: 1 give way on n1." in _said(cycle, 2)
+
+
+def _steer(**more: object) -> Steer:
+    values: dict[str, object] = {
+        "job_id": JobId(2),
+        "kind": "spot",
+        "avoid": ("n1", "n2"),
+        "since_s": build.NOW_S - 60,
+        "until_s": build.NOW_S + 300,
+        "why": "the fullest nodes it fits on",
+    }
+    return Steer(**{**values, **more})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (
+            {},
+            "It is kept from 2 nodes for 5 min: left to it are n3 (the fullest nodes it fits on).",
+        ),
+        ({"avoid": ("n1",)}, "It is kept from 1 node for 5 min: left to it are n2, n3 ("),
+        (
+            {"avoid": ("n1", "n2", "n3"), "kind": "wait", "until_s": math.inf, "why": "it waits"},
+            "It is kept from 3 nodes: no node that is up is left to it (it waits).",
+        ),
+        (
+            {"avoid": (), "kind": "wait", "not_before_s": build.NOW_S + 90, "why": "it waits"},
+            "It is put off for 1 min 30 s, and at each look anew (it waits).",
+        ),
+        (
+            {"avoid": (), "kind": "over"},
+            "It was to go elsewhere than Slurm would have it, and may start anywhere now.",
+        ),
+    ],
+)
+def test_a_waiting_job_is_told_what_is_left_to_it(more: dict[str, object], words: str) -> None:
+    """Which nodes, until when, and why; nodes that its owner excludes are not left to it."""
+    steer = _steer(own=("n4",), **more)
+    excluded = {JobId(2): np.array([n in steer.excluded for n in ("n1", "n2", "n3", "n4")])}
+    rows = [build.running(1, 4), build.pending(2, 4)]
+    cycle = _cycle(rows, excluded=excluded, steers={JobId(2): steer})
+
+    said = _said(cycle, 2).splitlines()
+
+    assert [s for s in said if s.startswith(words)], said
+
+
+def test_what_is_left_is_named_briefly() -> None:
+    """Four nodes, and that there are more."""
+    cycle = _cycle([build.pending(2)], nodes=[4] * 8, steers={JobId(2): _steer()})
+
+    assert "left to it are n3, n4, n5, n6 ... (" in _said(cycle, 2)
+
+
+def test_a_running_job_is_told_nothing_of_its_steer() -> None:
+    """It is remembered for a requeue only."""
+    rows = [build.running(2, 4)]
+    said = _said(_cycle(rows, steers={JobId(2): _steer(kind="started")}), 2)
+
+    assert "kept from" not in said
+
+
+def test_a_job_is_told_where_it_should_go_though_nobody_is_steered() -> None:
+    """What the scheme chose is a note of the plan."""
+    how = Placement(scheme=BestFit())
+    snap = build.snapshot(build.observed([build.pending(2, 4)]))
+    plan = decide(snap, POLICY, Settings(partitions=frozenset({"gpu"}), placement=how))
+    said = _said(Cycle(snap, plan, acting=False), 2)
+
+    assert "At the last look: it is to start on n1 (the fullest nodes it fits on)." in said
 
 
 def test_what_was_done_is_told_with_its_time() -> None:

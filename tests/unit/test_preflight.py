@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from slurm_dl.backends.slurm.choices import EXCLUDED_ARGUMENTS
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.preflight import check_external, check_native, to_end_within
 from slurm_dl.backends.slurm.release_all import release_all
@@ -70,6 +71,8 @@ class Site(Slurm):
             return self.qos
         if args[:2] == ("show", "config"):
             return self.config
+        if args == EXCLUDED_ARGUMENTS:
+            return ""
         if tool == "squeue":
             nonce = args[-1].rpartition(":")[2].removesuffix("r")
             return "".join(f"{nonce}f".join(job.split()) + f"{nonce}r\n" for job in self.queue)
@@ -219,9 +222,9 @@ def test_external_is_refused_while_slurm_still_preempts() -> None:
 
 
 QUEUE = (
-    "1 1 RUNNING gpu (null) dl",
-    "2 2 PENDING gpu (null) dl",
-    "3 3 RUNNING gpu (null) normal",
+    "1 1 RUNNING gpu (null) dl 100",
+    "2 2 PENDING gpu (null) dl 100",
+    "3 3 RUNNING gpu (null) normal 100",
 )
 
 

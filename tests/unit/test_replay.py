@@ -22,7 +22,7 @@ from build import observed, pending, snapshot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from streams import STREAMS, Stream, fake_cluster
+from streams import STEERED, STREAMS, Stream, fake_cluster
 
 from slurm_dl.backends.codec import FormError, codec_of, from_plain, to_plain
 from slurm_dl.backends.memory_store import MemoryStore
@@ -31,15 +31,30 @@ from slurm_dl.backends.replay.anonymous import Anonymous
 from slurm_dl.backends.replay.cluster import ReplayCluster, ReplayOverError
 from slurm_dl.backends.replay.plans import differences, plan_bytes
 from slurm_dl.backends.replay.recording import Recorded, Recording, RecordingError, Setup, Writer
+from slurm_dl.backends.replay.settings import SETTINGS
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import run_cycle
+from slurm_dl.engine.settings import Placement, Settings
 from slurm_dl.model.contract import SIGNALS, Contract
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.handover import Handover
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
-from slurm_dl.model.plan import Action, ClusterAction, LedgerAction, Plan
+from slurm_dl.model.plan import (
+    Action,
+    ClearSteer,
+    ClusterAction,
+    ForgetSteer,
+    LedgerAction,
+    Plan,
+    SetSteer,
+)
+from slurm_dl.model.profile import Profile, Shape, ShapeRate, Speed
+from slurm_dl.model.sharing import SharedGpu
 from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.steer import Steer
+from slurm_dl.placement import registry as placement_registry
 from slurm_dl.policies import registry
 from slurm_dl.policies.fifo import Fifo
 
@@ -47,6 +62,9 @@ FUZZ = 100
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
 FLOATS = st.floats(allow_nan=False) | st.just(math.nan)
 WHOLE = st.integers(-(2**63), 2**63 - 1)
+WHOLE_ABOVE_0 = st.integers(1, 10**6)
+_SIZES = ("min_size", "max_size")
+STEERS = {SetSteer, ClearSteer, ForgetSteer}
 ACTIONS = (*typing.get_args(ClusterAction), *typing.get_args(LedgerAction))
 
 
@@ -68,7 +86,8 @@ def values(kind: Any, rows: int = 2) -> st.SearchStrategy[Any]:  # noqa: ANN401,
         dtype = np.dtype(typing.get_args(arguments[1])[0])
         return npst.arrays(dtype, rows, elements=FLOATS if dtype.kind == "f" else None)
     if origin is tuple:
-        return st.lists(values(arguments[0], rows), max_size=2).map(tuple)
+        length = {"max_size": 2} if arguments[-1] is ... else dict.fromkeys(_SIZES, len(arguments))
+        return st.lists(values(arguments[0], rows), **length).map(tuple)
     if origin is frozenset:
         return st.frozensets(values(arguments[0], rows), max_size=3)
     if isinstance(origin, type) and issubclass(origin, Mapping):
@@ -89,6 +108,14 @@ def fields_of(kind: type[Any], rows: int) -> st.SearchStrategy[Any]:
             drawn[name] = st.lists(
                 values(typing.get_args(hints[name])[0]), min_size=1, max_size=2
             ).map(tuple)
+    if kind in (Shape, Speed, ShapeRate):
+        above_0 = {"nodes": WHOLE_ABOVE_0, "gpus_per_node": WHOLE_ABOVE_0}
+        above_0 |= dict.fromkeys(("steps_per_s", "rate"), st.floats(1e-9, 1e9))
+        drawn |= {name: above_0[name] for name in drawn if name in above_0}
+    if kind is SharedGpu:
+        pairs = st.dictionaries(values(JobId), FLOATS, min_size=1, max_size=2)
+        rest = {name: drawn[name] for name in ("node", "index", "first")}
+        return st.builds(lambda p, **v: kind(jobs=(*p,), shares=(*p.values(),), **v), pairs, **rest)
     if "name" in drawn and typing.get_origin(hints["name"]) is tuple:
         drawn["name"] = st.lists(st.text(max_size=3), min_size=rows, max_size=rows).map(tuple)
     return st.builds(kind, **drawn)
@@ -140,6 +167,30 @@ def test_every_plan_comes_back_exactly(plan: Plan) -> None:
 
     assert same(again, plan)
     assert plan_bytes(again) == plan_bytes(plan)
+
+
+@given(st.dictionaries(st.text(max_size=4), values(Profile), max_size=3))
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+def test_every_profile_comes_back_exactly(profiles: dict[str, Profile]) -> None:
+    """By every name it has; what nobody knows is not 0 afterwards."""
+    there = Settings(partitions=frozenset(), placement=Placement(profiles=profiles))
+    again = SETTINGS.read(json.loads(json.dumps(SETTINGS.write(there))))
+
+    assert isinstance(again, Settings)
+    assert same(again.placement.profiles, profiles)
+    assert list(again.placement.profiles) == list(profiles)
+
+
+def test_a_profile_with_two_names_is_kept_once() -> None:
+    """The other name points to it, and to nothing else."""
+    kept = SETTINGS.write(STEERED)
+    assert isinstance(kept, dict)
+    profiles: Any = kept["placement"]
+
+    assert profiles["profiles"]["other"] == "small"
+    profiles["profiles"]["other"] = "none"
+    with pytest.raises(FormError, match=r"placement.profiles.other: the name of a profile"):
+        SETTINGS.read(kept)
 
 
 @pytest.mark.parametrize("shape", [(0, 4), (3, 0), (2, 3), (0, 0)])
@@ -246,6 +297,28 @@ def test_every_policy_can_be_recorded(name: str) -> None:
     assert dataclasses.replace(setup, parameters=written).make() == policy
 
 
+@pytest.mark.parametrize("name", placement_registry.scheme_names())
+def test_every_scheme_can_be_recorded(name: str) -> None:
+    """Its parameters come back as they were, through text; so do those of all rules beside it."""
+    scheme = placement_registry.find_scheme(name)()
+    rules = tuple(placement_registry.find_rule(n)() for n in placement_registry.rule_names())
+    before = Settings(
+        partitions=frozenset({"gpu"}), placement=Placement(scheme=scheme, rules=rules)
+    )
+    written = json.loads(json.dumps(SETTINGS.write(before)))
+
+    assert SETTINGS.read(written) == before
+
+
+def test_a_scheme_that_cannot_be_kept_is_refused_at_once() -> None:
+    """Before a file is begun."""
+    odd = dataclasses.make_dataclass("Odd", [("what", object, None)], frozen=True)()
+    placement = Placement(scheme=typing.cast("Any", odd))
+
+    with pytest.raises(TypeError, match="cannot be saved"):
+        Setup.of(Fifo(), Settings(partitions=frozenset(), placement=placement))
+
+
 # Files.
 
 
@@ -328,6 +401,25 @@ def test_a_new_policy_holds_for_the_cycles_after_it(stream: Stream, tmp_path: Pa
     assert (first.plan, second.line) == (None, 4)
 
 
+def test_a_recording_of_before_there_was_placement_is_read(stream: Stream, tmp_path: Path) -> None:
+    """What it does not say was not done then."""
+    lines = lines_of(stream, tmp_path)
+    header = json.loads(lines[0])
+    for name in ("placement", "defragment"):
+        del header["setup"]["settings"][name]
+    lines[0] = json.dumps(header).encode() + b"\n"
+    for number in (1, 2):
+        cycle = json.loads(lines[number])
+        del cycle["snapshot"]["steers"], cycle["snapshot"]["seen"]["excluded"]
+        lines[number] = json.dumps(cycle).encode() + b"\n"
+    path = tmp_path / "old"
+    path.write_bytes(b"".join(lines))
+
+    for kept, cycle in zip(read(path), short(stream, 2).cycles, strict=True):
+        assert kept.setup == stream.setup
+        assert same(kept.snapshot, cycle.snapshot)
+
+
 def outcome(path: Path) -> tuple[int, str]:
     """How many cycles can be read, and what is said of the rest; -1 if it is refused."""
     try:
@@ -386,6 +478,10 @@ def edited(line: bytes, *place: str | int, value: object) -> bytes:
 
 
 JOBS = ("snapshot", "seen", "jobs")
+PLACEMENT = ("setup", "settings", "placement")
+MASK = {"dtype": "|b1", "values": [True]}
+STEER = {"job_id": 1, "kind": "spot", "avoid": ["n1"], "since_s": 1, "until_s": 2, "why": ""}
+SHARED = {"node": 3, "index": 0, "jobs": [1], "shares": [0.5]}
 HOSTILE: Mapping[str, tuple[int, Callable[[bytes], bytes], str]] = {
     "empty": (1, lambda _: b"", "its first line is not whole"),
     "not JSON at all": (1, lambda _: b"\x00\xff\xfe junk\n", "not JSON"),
@@ -484,6 +580,62 @@ HOSTILE: Mapping[str, tuple[int, Callable[[bytes], bytes], str]] = {
         2,
         lambda b: edited(b, "snapshot", "managed", "values", value=[]),
         "snapshot.managed: 1 values were expected",
+    ),
+    "a scheme that is not here": (
+        1,
+        lambda b: edited(b, *PLACEMENT, "scheme", value={"name": "none", "parameters": {}}),
+        "setup.settings.placement.scheme.name: no scheme of placement 'none'; there are ",
+    ),
+    "no scheme": (
+        1,
+        lambda b: edited(b, *PLACEMENT, "scheme", value="best_fit"),
+        "setup.settings.placement.scheme: a name with parameters was expected (got text)",
+    ),
+    "a parameter that it does not have": (
+        1,
+        lambda b: edited(
+            b, *PLACEMENT, "scheme", value={"name": "best_fit", "parameters": {"x": 1}}
+        ),
+        "setup.settings.placement.scheme.parameters.x: no such field",
+    ),
+    "rules": (
+        1,
+        lambda b: edited(b, *PLACEMENT, "rules", value=[{"name": 3, "parameters": {}}]),
+        "setup.settings.placement.rules.0.name: text was expected",
+    ),
+    "a profile": (
+        1,
+        lambda b: edited(b, *PLACEMENT, "profiles", value={"a": {"name": "a", "batch": [1]}}),
+        "setup.settings.placement.profiles.a.batch: a list of 2 was expected",
+    ),
+    "nodes that are excluded": (
+        2,
+        lambda b: edited(b, "snapshot", "seen", "excluded", value={"1": MASK}),
+        "snapshot.seen.excluded: 3 values a job were expected",
+    ),
+    "a steer of another job": (
+        2,
+        lambda b: edited(b, "snapshot", "steers", value={"1": {**STEER, "job_id": 2}}),
+        "snapshot.steers: the steer of another job",
+    ),
+    "a steer without an end": (
+        2,
+        lambda b: edited(b, "snapshot", "steers", value={"1": {**STEER, "until_s": "nan"}}),
+        "snapshot.steers: numbers were expected",
+    ),
+    "a label that is none": (
+        2,
+        lambda b: edited(
+            edited(b, "snapshot", "steers", value={"1": STEER}),
+            *("snapshot", "seen", "texts", "1", "label"),
+            value="x_1",
+        ),
+        "snapshot.seen.texts: a job's number was expected as label",
+    ),
+    "a shared GPU of no node": (
+        2,
+        lambda b: edited(b, "snapshot", "seen", "shared", value=[SHARED]),
+        "snapshot.seen.shared: no such row among the nodes",
     ),
     "no action of ours": (
         2,
@@ -637,7 +789,17 @@ def test_anonymous_recordings_hold_no_name(tmp_path: Path, stream: Stream) -> No
         dataclasses.replace(h, nodes=tuple(secret[n] for n in h.nodes)) for h in busy.handovers
     )
     seen = dataclasses.replace(busy.seen, texts=texts, nodes=nodes)
-    named = dataclasses.replace(busy, seen=seen, handovers=handovers)
+    steer = Steer(
+        job_id=JobId(next(iter(texts))),
+        kind="spot",
+        avoid=("secretn1",),
+        own=("secretn2",),
+        left=("secretn3",),
+        since_s=busy.now_s,
+        until_s=busy.now_s + 60,
+        why="the node secretn2",
+    )
+    named = dataclasses.replace(busy, seen=seen, handovers=handovers, steers={steer.job_id: steer})
     anonymous = Anonymous()
     path = tmp_path / "r"
     with Writer(path, stream.setup) as writer:
@@ -652,6 +814,8 @@ def test_anonymous_recordings_hold_no_name(tmp_path: Path, stream: Stream) -> No
     users = [one.snapshot.seen.texts[j].user for j in texts]
     assert users == [f"user-{1 + i % 2}" for i in range(len(users))]
     assert one.snapshot.handovers[0].nodes[0] in one.snapshot.seen.nodes.name
+    [kept] = one.snapshot.steers.values()
+    assert len({*kept.avoid, *kept.own, *kept.left} & {*one.snapshot.seen.nodes.name}) == 3
     decided = [decide(s, stream.policy, stream.settings) for s in (named, one.snapshot)]
     assert same(decided[0].rank, decided[1].rank)
     assert decided[0].target == decided[1].target
@@ -678,7 +842,8 @@ def test_the_stream_has_something_to_get_wrong(lived: Stream) -> None:
     last = lived.cycles[-1].snapshot.jobs.state
 
     assert len(lived.cycles) >= 60
-    assert set(kinds) == set(ACTIONS)
+    steered = lived.settings.placement.steer
+    assert set(kinds) == set(ACTIONS) - (set() if steered else STEERS)
     assert sum(bool(c.snapshot.handovers) for c in lived.cycles) >= 5
     assert (last == JobState.COMPLETED).sum() >= 5
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 
 from slurm_dl.backends.slurm import act
 from slurm_dl.backends.slurm.act import Actor, update_job
+from slurm_dl.backends.slurm.choices import EXCLUDED_ARGUMENTS
 from slurm_dl.backends.slurm.command import TOOLS, Slurm, printable
 from slurm_dl.backends.slurm.release_all import release_all, site_factors
 from slurm_dl.model.errors import ClusterError, ConfigError
@@ -17,14 +19,17 @@ from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.plan import (
     Attach,
+    ClearSteer,
     ClusterAction,
     Detach,
     Requeue,
     Reserve,
     SetSiteFactor,
+    SetSteer,
     Signal,
     Unseal,
 )
+from slurm_dl.model.steer import Steer
 
 HANDOVER = HandoverId(4)
 JOB = JobId(11)
@@ -325,6 +330,75 @@ def test_detach_clears_our_name_on_pending_jobs_only(now: list[str], done: list[
     assert [command.split()[-1] for command in slurm.done] == done
 
 
+WAITS = ["11", "11", "PENDING", "0", "0", "1", "(null)"]
+
+
+def steered(*avoid: str, own: tuple[str, ...] = (), lift: bool = False, **more: float) -> SetSteer:
+    steer = Steer(
+        job_id=JOB, kind="spot", avoid=avoid, own=own, since_s=0, until_s=0, why="", **more
+    )
+    return SetSteer(steer=steer, why="", lift=lift)
+
+
+@pytest.mark.parametrize(
+    ("action", "settings"),
+    [
+        (steered("n1"), "ExcNodeList=n1,n1"),
+        (steered("n1", "n2", "n4"), "ExcNodeList=n1,n[1-2,4]"),
+        (steered("n2", own=("n3", "n1")), "ExcNodeList=n2,n2,n1,n[1,3]"),
+        (steered(own=("n3", "n1")), "ExcNodeList=n[1,3]"),
+        (steered(not_before_s=1000.5), "ExcNodeList= StartTime=uts1001"),
+        (steered("n1", not_before_s=1000.0), "ExcNodeList=n1,n1 StartTime=uts1000"),
+        (steered("n1", not_before_s=1000.0, lift=True), "ExcNodeList=n1,n1 StartTime=uts1000"),
+        (steered("n1", lift=True), "ExcNodeList=n1,n1 StartTime=now"),
+        (ClearSteer(job_id=JOB, own=("n1", "n2"), why=""), "ExcNodeList=n[1-2]"),
+        (ClearSteer(job_id=JOB, own=(), why="", lift=True), "ExcNodeList= StartTime=now"),
+    ],
+)
+def test_steer_is_one_update_of_a_job_that_waits(
+    action: SetSteer | ClearSteer, settings: str
+) -> None:
+    """Ours can be told from the owner's; a job that runs or is gone is left alone."""
+    slurm = Script([WAITS])
+    apply(slurm, action)
+    assert slurm.done == [f"scontrol update JobId=11 {settings}"]
+
+    for other in ([NOW], []):
+        slurm = Script(other)
+        apply(slurm, action)
+        assert slurm.done == []
+
+
+def test_steer_of_an_array_is_of_all_its_pending_tasks() -> None:
+    """The plain id would reach the tasks that run, too."""
+    slurm = Script([["11", "11_[3-5]", *WAITS[2:]], ["12", "11_2", *NOW[2:]]])
+
+    apply(slurm, steered("n1"))
+
+    assert slurm.done == ["scontrol update JobId=11_[3-5] ExcNodeList=n1,n1"]
+
+
+@pytest.mark.parametrize("node", ["n1,n2", "-n1", "n1 StartTime=now", "", "n[1-3]", "n1\n"])
+def test_steer_names_nothing_but_nodes(node: str) -> None:
+    """Names come from Slurm and from the ledger; neither may say more than a name."""
+    slurm = Script([WAITS])
+
+    with pytest.raises(ClusterError, match="is no node name"):
+        apply(slurm, steered("n1", node))
+    with pytest.raises(ClusterError, match="is no node name"):
+        apply(slurm, ClearSteer(job_id=JOB, own=(node,), why=""))
+
+    assert slurm.done == []
+
+
+def test_list_of_nodes_that_no_command_takes_is_refused() -> None:
+    """Linux takes no argument of that length."""
+    slurm = Script([WAITS])
+
+    with pytest.raises(ClusterError, match="too long a list of nodes"):
+        apply(slurm, steered(*("x" * 500 + "".join(w) for w in itertools.product("ab", repeat=8))))
+
+
 def test_silent_controller_is_not_a_missing_job() -> None:
     """That Slurm does not list a job is believed only while the controller answers."""
     with pytest.raises(ClusterError, match="ping failed"):
@@ -467,15 +541,20 @@ class Printing(Script):
         """Two managed jobs, one of them in our reservation, one elsewhere, one finished."""
         if tool == "sprio":
             return "1 0\n2 500\n"
+        if args == EXCLUDED_ARGUMENTS:
+            return "1 n[1-2]\n2 n[1-2]\n"
+        if args[:2] == ("show", "job"):
+            nodes = "n1,n[1-2]" if args[-1] == "2" else "n[1-2]"
+            return f"JobId={args[-1]} ArrayJobId=2 ExcNodeList={nodes} NodeList=\n"
         return super().run(tool, *args)
 
 
 QUEUE = [
-    ["1", "1", "PENDING", "gpu", "slurm_dl_4", "dl"],
-    ["3", "3", "RUNNING", "gpu", "slurm_dl_4", "dl"],
-    ["2", "2_[0-2]", "PENDING", "gpu,debug", "(null)", "dl"],
-    ["4", "4", "RUNNING", "cpu", "(null)", "dl"],
-    ["5", "5", "COMPLETED", "gpu", "(null)", "dl"],
+    ["1", "1", "PENDING", "gpu", "slurm_dl_4", "dl", "100"],
+    ["3", "3", "RUNNING", "gpu", "slurm_dl_4", "dl", "100"],
+    ["2", "2_[0-2]", "PENDING", "gpu,debug", "(null)", "dl", "100"],
+    ["4", "4", "RUNNING", "cpu", "(null)", "dl", "100"],
+    ["5", "5", "COMPLETED", "gpu", "(null)", "dl", "100"],
 ]
 
 
@@ -487,12 +566,14 @@ def test_release_all_undoes_what_may_be_ours_and_no_more() -> None:
     lines = list(release_all(slurm, ["gpu"]))
 
     assert lines == [
+        "job 2_[0-2]: ExcNodeList=",
         "job 1: ReservationName=",
         "job 2_[0-2]: SiteFactor=0",
         "job 3: SiteFactor=0",
         "reservation slurm_dl_4: deleted",
     ]
     assert slurm.done == [
+        "scontrol update JobId=2_[0-2] ExcNodeList=",
         "scontrol update JobId=1 ReservationName=",
         "scontrol update JobId=2_[0-2] SiteFactor=0",
         "scontrol update JobId=3 SiteFactor=0",
@@ -510,16 +591,17 @@ def test_release_all_goes_on_after_a_refusal_and_says_so() -> None:
         for done in release_all(slurm, ["gpu"]):
             line(done)
 
-    with pytest.raises(ClusterError, match="3 things could not be released"):
+    with pytest.raises(ClusterError, match="4 things could not be released"):
         collect(lines.append)
 
     assert [line.partition(": ")[0] for line in lines] == [
+        "job 2_[0-2]",
         "job 1",
         "job 2_[0-2]",
         "job 3",
         "reservation slurm_dl_4",
     ]
-    assert all("refused" in line for line in lines[:3])
+    assert all("refused" in line for line in lines[:4])
 
 
 def test_site_factors_that_cannot_be_read_are_an_error() -> None:

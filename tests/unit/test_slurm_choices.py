@@ -18,6 +18,7 @@ from slurm_dl.backends.slurm.read_nodes import (
 )
 from slurm_dl.backends.slurm.versions import Release
 from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.ids import JobId
 
 NONCE = "xnonce"
 FEATURES = {"n1": "big,new", "n2": "big", "n3": "new", "n4": "(null)"}
@@ -91,35 +92,47 @@ def known(table: JobTable, **excluded: str) -> Excluded:
     return exclusions
 
 
-def choice(exclude: str = "", **fields: str) -> list[str] | None:
-    """Names of the nodes that one pending job may use; None if it is free."""
+def told(exclude: str = "", **fields: str) -> tuple[list[str] | None, list[str] | None]:
+    """Names of the nodes that one pending job may use, and of those it excludes; None if free."""
     table = queue(5, 6, **fields)
-    mask = NodeChoices(SITE).of(table, known(table, j5=exclude)).get(5)
-    if mask is None:
-        return None
-    return [name for name, may in zip(FEATURES, mask, strict=True) if may]
+    masks = [of.get(5) for of in NodeChoices(SITE).of(table, known(table, j5=exclude))]
+    choices, excluded = (
+        None if m is None else [name for name, may in zip(FEATURES, m, strict=True) if may]
+        for m in masks
+    )
+    return choices, excluded
+
+
+def choice(exclude: str = "", **fields: str) -> list[str] | None:
+    """Names of the nodes that one pending job may use, whatever it excludes; None if it is free."""
+    return told(exclude, **fields)[0]
 
 
 def test_job_without_restriction_is_not_listed() -> None:
     """Most jobs take any node: they cost nothing here."""
-    assert choice() is None
-    assert choice(ReqNodes="(null)", Feature="", HetJobID="N/A") is None
+    assert told() == (None, None)
+    assert told(ReqNodes="(null)", Feature="", HetJobID="N/A") == (None, None)
 
 
 @pytest.mark.parametrize(
-    ("exclude", "left"),
+    ("exclude", "excluded"),
     [
-        ("n1", ["n2", "n3", "n4"]),
-        ("n[1-2,4]", ["n3"]),
-        ("n[1-4]", []),
-        ("n9", []),
-        ("n[1,9]", []),
-        ("n[1", []),
+        ("n1", ["n1"]),
+        ("n[1-2,4]", ["n1", "n2", "n4"]),
+        ("n[1-4]", ["n1", "n2", "n3", "n4"]),
+        ("n1,n1,n3", ["n1", "n3"]),
+        ("n[1,9]", ["n1"]),
+        ("n9", None),
     ],
 )
-def test_excluded_nodes_are_taken_away(exclude: str, left: list[str]) -> None:
-    """All but those; a list with a node that nobody knows is not understood."""
-    assert choice(exclude) == left
+def test_excluded_nodes_are_told_apart(exclude: str, excluded: list[str] | None) -> None:
+    """They may be ours; a node that is not there any more cannot be excluded."""
+    assert told(exclude) == (None, excluded)
+
+
+def test_exclusion_that_is_no_node_list_is_not_understood() -> None:
+    """Then no node is left: nobody gives way for such a job."""
+    assert told("n[1") == ([], None)
 
 
 @pytest.mark.parametrize(
@@ -167,10 +180,9 @@ def test_features_are_plain_names_that_all_must_be_active(features: str, left: l
 
 def test_restrictions_add_up() -> None:
     """A node must be left by every one of them."""
-    assert choice("n2", Feature="big") == ["n1"]
-    assert choice("n3", ReqNodes="n[1,3]", NumNodes="2") == ["n1"]
-    assert choice("n2", Feature="new", ReqNodes="n[1,3]", NumNodes="2") == ["n1", "n3"]
-    assert choice("n9", Feature="big") == []
+    assert choice(Feature="new", ReqNodes="n[1,2]", NumNodes="2") == ["n1"]
+    assert told("n2", Feature="big") == (["n1", "n2"], ["n2"])
+    assert told("n[1", Feature="big") == ([], None)
 
 
 def test_part_of_a_gang_has_no_node() -> None:
@@ -183,19 +195,22 @@ def test_only_pending_jobs_have_choices() -> None:
     """Of a running job it is known where it runs."""
     table = queue(5, State="RUNNING", ReqNodes="n1", Feature="big", HetJobID="5")
 
-    assert NodeChoices(SITE).of(table, known(table, j5="n2")) == {}
+    assert NodeChoices(SITE).of(table, known(table, j5="n2")) == ({}, {})
 
 
 def test_equal_restrictions_share_one_array_that_nobody_can_change() -> None:
     """100,000 jobs with the same words cost one mask, and one cannot spoil another's."""
     table = queue(*range(1, 100), Feature="big")
     choices = NodeChoices(SITE)
-    first = choices.of(table, known(table))
-    again = choices.of(table, known(table))
+    exclusions = known(table, **{f"j{job}": "n2" for job in range(1, 100)})
+    first, without = choices.of(table, exclusions)
+    again, without_again = choices.of(table, exclusions)
 
-    assert len(first) == 99
+    assert len(first) == len(without) == 99
     assert len({id(mask) for mask in [*first.values(), *again.values()]}) == 1
-    for mask in (first[1], choices.of(queue(1, HetJobID="1"), known(table))[1]):
+    assert len({id(mask) for mask in [*without.values(), *without_again.values()]}) == 1
+    gang = choices.of(queue(1, HetJobID="1"), known(table))[0]
+    for mask in (first[1], gang[1], without[1]):
         with pytest.raises(ValueError, match="read-only"):
             mask[0] = True
 
@@ -243,13 +258,27 @@ def test_job_of_which_nothing_is_known_has_no_node() -> None:
     slurm = Queue({1: "", 3: ""})
     excluded = Excluded(slurm)
     excluded.learn(table := queue(1, 2, 3))
-    assert [job for job, mask in NodeChoices(SITE).of(table, excluded).items()] == [2]
+    assert [*NodeChoices(SITE).of(table, excluded)[0]] == [2]
 
     excluded.learn(table := queue(1, 2))
-    assert not NodeChoices(SITE).of(table, excluded)[2].any()
+    assert not NodeChoices(SITE).of(table, excluded)[0][2].any()
     slurm.is_down = True
     excluded.learn(table := queue(1, 2))
-    assert not NodeChoices(SITE).of(table, excluded)[2].any()
+    assert not NodeChoices(SITE).of(table, excluded)[0][2].any()
+
+
+def test_job_that_was_changed_is_asked_about_again() -> None:
+    """That one alone, and what is said of it then counts."""
+    slurm = Queue({1: "", 2: "n3"})
+    excluded = Excluded(slurm)
+    excluded.learn(queue(1, 2))
+    slurm.excluded[1] = "n4,n4"
+
+    excluded.ask_again(JobId(1))
+    excluded.learn(queue(1, 2))
+
+    assert excluded.nodes == {1: "n4,n4", 2: "n3"}
+    assert slurm.asked == ["all", "--jobs=1"]
 
 
 def test_silence_is_an_error_after_which_all_is_asked_again() -> None:
@@ -265,7 +294,7 @@ def test_silence_is_an_error_after_which_all_is_asked_again() -> None:
     excluded.learn(table := queue(1))
 
     assert excluded.nodes == {1: "n1"}
-    assert NodeChoices(SITE).of(table, excluded)[1].tolist() == [False, True, True, True]
+    assert NodeChoices(SITE).of(table, excluded)[1][1].tolist() == [True, False, False, False]
 
 
 @pytest.mark.parametrize("line", ["x n1", "1", "", "-1 n1"])

@@ -23,11 +23,14 @@ def ours(**fields: object) -> dict[str, object]:
 
 def test_whole_claim_is_read() -> None:
     """Every field of the documented form arrives, beside keys of others."""
-    comment = ours(to="full", grace_s=90, by="job", model="resnet50", ack=3) | {"theirs": [1]}
+    comment = ours(to="full", grace_s=90, by="job", model="resnet50", ack=3, nodes=4, rate=7.5)
+    comment["theirs"] = [1]
 
     assert read(comment) == Claim(
         contract=Contract(signal="USR1", target="full", grace_s=90.0, requeued_by="job"),
         model="resnet50",
+        most_nodes=4,
+        rate=7.5,
         acked_run=3,
     )
 
@@ -123,6 +126,37 @@ def test_unknown_requeuer_is_ignored() -> None:
 def test_malformed_model_name_is_dropped(model: object) -> None:
     """A model name ends up in messages and lookups; only plain names get through."""
     assert read(ours(model=model)).model is None
+
+
+@pytest.mark.parametrize(
+    "nodes", [0, -1, 10_001, 10**300, 2.0, "4", True, None, [4], {"a": 1}, float("nan")]
+)
+def test_node_count_that_is_no_such_number_is_dropped(nodes: object) -> None:
+    """The rest of the claim stands: the job lies on as many nodes as it asks for."""
+    assert read(ours(nodes=nodes)) == Claim(contract=Contract())
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(1, 1), (10_000, 10_000)])
+def test_node_count_is_read_from_end_to_end(nodes: int, most: int) -> None:
+    """One node says nothing new, and is no error."""
+    assert read(ours(nodes=nodes)).most_nodes == most
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [0, -1.5, 1e9, 10**400, float("nan"), float("inf"), "7.5", True, None, [7.5]],
+)
+def test_rate_that_is_no_such_number_is_dropped(rate: object) -> None:
+    """What a job reports of itself is finite and above 0, or nothing."""
+    assert read(ours(rate=rate)) == Claim(contract=Contract())
+
+
+@pytest.mark.parametrize(
+    ("rate", "steps_per_s"), [(3, 3.0), (1e-9, 1e-9), (999_999_999, 999999999)]
+)
+def test_rate_is_read_from_end_to_end(rate: float, steps_per_s: float) -> None:
+    """Whole numbers too."""
+    assert read(ours(rate=rate)).rate == steps_per_s
 
 
 def test_model_must_be_one_the_site_has() -> None:

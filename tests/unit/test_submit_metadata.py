@@ -28,6 +28,13 @@ def test_without_contract_no_signal_is_named() -> None:
     assert comment(None, contract=None, model=None) == '{"slurm_dl":{"v":1}}'
 
 
+def test_the_most_nodes_are_named() -> None:
+    """Only for a job that may lie on more nodes than it asks for."""
+    text = comment(None, contract=None, model="vgg16", most_nodes=4)
+
+    assert json.loads(text)["slurm_dl"] == {"v": 1, "model": "vgg16", "nodes": 4}
+
+
 def test_a_fraction_of_a_second_stays() -> None:
     """A grace that is not whole is not rounded."""
     text = comment(None, contract=Contract(grace_s=0.5), model=None)

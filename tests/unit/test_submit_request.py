@@ -38,8 +38,17 @@ def test_defaults() -> None:
         ({"gpus": None}, "give --gpus=N"),
         ({"gpus": "a100:4", "gpu_type": "h100"}, "--gpus asks for a100 and --gpu-type for h100"),
         ({"gpu_type": "a b"}, "--gpu-type"),
-        ({"nodes": "1-2"}, "--nodes"),
+        ({"nodes": "2-1"}, "--nodes: '2-1' is not N or MIN-MAX"),
+        ({"nodes": "1-"}, "--nodes"),
+        ({"nodes": "0-2"}, "--nodes"),
         ({"nodes": "0"}, "--nodes"),
+        ({"nodes": "5-8"}, "4 GPUs cannot lie on 5 nodes or more"),
+        ({"nodes": "1-4", "ntasks_per_node": "1"}, "leave it out, there is one task for each GPU"),
+        ({"cpus": "many"}, "--cpus: 'many' is not a whole number"),
+        ({"cpus": "0"}, "--cpus"),
+        ({"share": True}, "half a GPU is for jobs of one GPU or less, not for --gpus=4"),
+        ({"share": True, "gpus": None, "nodes": "2"}, "half a GPU lies on one node"),
+        ({"share": True, "gpus": None, "nodes": "1-2"}, "half a GPU lies on one node"),
         ({"launcher": "mpirun"}, "--launcher: 'mpirun' is not one of plain, torchrun, srun"),
         ({"model": "../x"}, "--model"),
         ({"name": "-x"}, "--name"),
@@ -135,3 +144,34 @@ def test_a_job_that_may_not_be_preempted() -> None:
 
     assert not request.requeue
     assert json.loads(request.comment) == {"slurm_dl": {"v": 1}}
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [("2", (2, None)), ("1-4", (1, 4)), ("3-3", (3, None)), ("1-9", (1, 4)), ("4-9", (4, None))],
+)
+def test_a_range_of_nodes(typed: str, expected: tuple[int, int | None]) -> None:
+    """No job lies on more nodes than it has GPUs; what is left of the range may be one number."""
+    request = checked(replace(TYPED, nodes=typed))
+
+    assert (request.nodes, request.most_nodes) == expected
+    assert json.loads(request.comment)["slurm_dl"].get("nodes") == expected[1]
+
+
+@pytest.mark.parametrize(
+    ("typed", "sbatch", "message"),
+    [
+        (replace(TYPED, nodes="1-4"), "--cpus-per-task=8", "give the CPUs of each GPU as --cpus=N"),
+        (replace(TYPED, cpus="8"), "--cpus-per-task=8", "--cpus and --cpus-per-task both"),
+        (replace(TYPED, cpus="8"), "--cpus-per-gpu=8", "--cpus and --cpus-per-gpu both"),
+    ],
+)
+def test_two_words_about_cpus(typed: Options, sbatch: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check(typed, sbatch=(sbatch,), command=("x",), cwd="/", dlrun="/d")
+
+
+def test_half_a_gpu_is_a_job_of_one() -> None:
+    """It may name the type, and nothing else is needed."""
+    assert checked(Options(share=True)).gpus == 1
+    assert checked(Options(share=True, gpus="a100:1")).gpu_type == "a100"

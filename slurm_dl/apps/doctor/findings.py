@@ -7,7 +7,7 @@ What could not be read stands there as `Missing`, with the reason. A check that 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -105,6 +105,24 @@ class OwnPreemption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Profiles:
+    """The profiles of models.
+
+    Attributes:
+        mistakes: What is wrong with them, a line each; empty if nothing is.
+        models: How many there are.
+        of_site: How many of them are the site's own.
+        unknown: Models that unfinished jobs name and that have none, with the number of jobs, most
+            jobs first.
+    """
+
+    mistakes: tuple[str, ...] = ()
+    models: int = 0
+    of_site: int = 0
+    unknown: Mapping[str, int] | Missing = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigFile:
     """The configuration file.
 
@@ -144,6 +162,8 @@ class Findings:
         admin_level: AdminLevel of the account in slurmdbd; empty: it is no user of it.
         native: Whether Slurm can preempt by itself.
         reader: What would read the queue, and why.
+        weights: The different Weights of nodes in managed partitions, ascending.
+        profiles: The profiles of models.
         directories: Those dlschedd writes to.
         templates: Those of dlsubmit.
         template_dir: Where dlsubmit looks for the site's own.
@@ -158,6 +178,8 @@ class Findings:
     admin_level: str | Missing
     native: OwnPreemption | Missing
     reader: Choice | Missing
+    weights: tuple[int, ...] | Missing
+    profiles: Profiles | Missing
     directories: tuple[Directory, ...] | Missing
     templates: tuple[Template, ...] | Missing
     template_dir: Path

@@ -12,7 +12,8 @@ import os
 import pwd
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,15 +29,21 @@ from slurm_dl.apps.doctor.findings import (
     Findings,
     Missing,
     OwnPreemption,
+    Profiles,
     Template,
 )
 from slurm_dl.apps.doctor.mounts import filesystem_of
 from slurm_dl.apps.submit import templates
 from slurm_dl.apps.wire import SOCKET_NAME, JsonObject
+from slurm_dl.backends.profiles import load_profiles
+from slurm_dl.backends.profiles.store import SUFFIX
+from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.preflight import check_native
 from slurm_dl.backends.slurm.queue import Choice
+from slurm_dl.backends.slurm.read_jobs import queue_arguments
 from slurm_dl.backends.slurm.readers import reader_choice
+from slurm_dl.backends.slurm.records import job_records, new_nonce
 from slurm_dl.config import Config, load_with_origins
 from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
 
@@ -44,6 +51,7 @@ SERVICE_ACCOUNT = "slurm_dl"
 """Of etc/sysusers.d and etc/systemd."""
 
 _DAEMON_TIMEOUT_S = 10.0
+_ROOT = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +89,8 @@ def gather(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> Findings:
         admin_level=_admin_level(slurm, account) if _has_accounting(asked) else _NO_SLURMDBD,
         native=_native(slurm, config) if isinstance(asked, Asked) else _NOT_REACHED,
         reader=_reader(slurm, config) if isinstance(asked, Asked) else _NOT_REACHED,
+        weights=_weights(slurm, config) if isinstance(asked, Asked) else _NOT_REACHED,
+        profiles=_profiles(slurm, config, account),
         directories=_directories(config, account),
         templates=_templates(environ),
         template_dir=site,
@@ -209,6 +219,70 @@ def _native(slurm: Slurm | Missing, config: Config | None) -> OwnPreemption | Mi
     except ClusterError as err:
         return Missing(str(err))
     return OwnPreemption(remark=remark)
+
+
+def _weights(slurm: Slurm | Missing, config: Config | None) -> tuple[int, ...] | Missing:
+    if isinstance(slurm, Missing):
+        return slurm
+    if config is None:
+        return _NO_CONFIG
+    try:
+        # All of them: sinfo takes no partitions beside --all, and hides some without it.
+        shown = slurm.run("sinfo", "--noheader", "--all", "--exact", "--format=%R %w")
+        lines = [line.split() for line in shown.splitlines()]
+        return tuple(sorted({int(w) for name, w in lines if name in config.manage.partitions}))
+    except (ClusterError, ValueError) as err:
+        return Missing(f"Weights of nodes cannot be read: {str(err)[:200]}")
+
+
+def _profiles(
+    slurm: Slurm | Missing, config: Config | None, account: Account | Missing
+) -> Profiles | Missing:
+    if config is None:
+        return _NO_CONFIG
+    directory = config.paths.profile_dir
+    try:
+        # Whose they are is asked for dlschedd's account, which need not be ours.
+        profiles = assembly.profiles_of(config, reader="user")
+        site = load_profiles(directory, reader="user") if directory.exists() else {}
+        mistakes = tuple(_foreign(directory, account)) if directory.exists() else ()
+    except ConfigError as err:
+        return Profiles(mistakes=tuple(str(err).splitlines()) or ("unreadable",))
+    except OSError as err:
+        return Missing(f"{directory}: {err.strerror}")
+    return Profiles(
+        mistakes=mistakes,
+        models=len({p.name for p in profiles.values()}),
+        of_site=len({p.name for p in site.values()}),
+        unknown=_unknown_models(slurm, profiles),
+    )
+
+
+def _foreign(directory: Path, account: Account | Missing) -> Iterator[str]:
+    """What dlschedd would not believe, because it is neither root's nor its own."""
+    if isinstance(account, Missing):
+        return
+    for path in (directory, *sorted(directory.glob(f"*{SUFFIX}"))):
+        uid = path.stat().st_uid
+        if uid not in {_ROOT, account.uid}:
+            yield f"{path}: belongs to {_name_of(uid)}, neither root nor {account.name}"
+
+
+def _unknown_models(
+    slurm: Slurm | Missing, profiles: Collection[str]
+) -> Mapping[str, int] | Missing:
+    """Models that unfinished jobs name and nobody has a profile of, most jobs first."""
+    if isinstance(slurm, Missing):
+        return slurm
+    nonce, reader = new_nonce(), ClaimReader(max_grace_s=assembly.LONGEST_GRACE_S)
+    try:
+        shown = slurm.run("squeue", *queue_arguments(("JobID", "Comment"), nonce))
+        records, _ = job_records(shown, nonce, 2)
+    except ClusterError as err:
+        return Missing(str(err))
+    models = (reader.read(comment).model for _, comment in records)
+    counts = Counter(m for m in models if m is not None and m not in profiles)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 # This host.

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from slurm_dl.apps.doctor import order_checks, own_checks, preemption_checks, slurm_checks
+from slurm_dl.apps.doctor import (
+    order_checks,
+    own_checks,
+    placement_checks,
+    preemption_checks,
+    slurm_checks,
+)
 from slurm_dl.apps.doctor.findings import Findings
 from slurm_dl.apps.doctor.verdict import CannotTellError, Level, Verdict
 
@@ -42,6 +48,10 @@ CHECKS = (
     Check("requeue", preemption_checks.job_requeue),
     Check("requeue hold", preemption_checks.requeue_hold),
     Check("node sharing", preemption_checks.sharing),
+    Check("placement", placement_checks.placement),
+    Check("fragments", placement_checks.fragments),
+    Check("node weights", placement_checks.node_weights),
+    Check("profiles", placement_checks.profiles),
     Check("job records", slurm_checks.job_records),
     Check("call limit", slurm_checks.call_limit),
     Check("accounting", slurm_checks.accounting),

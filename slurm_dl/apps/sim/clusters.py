@@ -9,6 +9,7 @@ from typing import Any, Final
 import yaml
 
 from slurm_dl.apps.sim.experiment import Cluster, Ideal, UnderSlurm
+from slurm_dl.apps.sim.places import Placing
 from slurm_dl.backends.sim import presets
 from slurm_dl.backends.sim.clockwork import Clockwork
 from slurm_dl.backends.sim.costs import FlatCosts, NoCosts, muri_costs, quantile_costs
@@ -75,6 +76,20 @@ def with_failures(cluster: Cluster, words: str | None) -> Cluster:
         raise ConfigError(msg)
     name = f"{cluster.name}, nodes break every {float(works):g} d for {float(repaired):g} h"
     return dataclasses.replace(cluster, name=name, failures=failures)
+
+
+def with_placing(cluster: Cluster, placing: Placing | None) -> Cluster:
+    """*cluster* with its jobs on nodes.
+
+    Raises:
+        ConfigError: It is a Slurm, which has its own ways.
+    """
+    if placing is None:
+        return cluster
+    if not isinstance(cluster, Ideal):
+        msg = "--place: with --costs slurm it is Slurm that places jobs; leave one of them out"
+        raise ConfigError(msg)
+    return dataclasses.replace(cluster, placing=placing)
 
 
 def is_slurm(word: str | None) -> bool:

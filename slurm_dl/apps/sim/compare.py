@@ -12,7 +12,14 @@ import click
 
 from slurm_dl.apps.commandline import EXIT_FAILED, safe
 from slurm_dl.apps.sim.console import console, progress
-from slurm_dl.apps.sim.options import check_outputs, cluster_option, costs_option, read_value
+from slurm_dl.apps.sim.options import (
+    check_outputs,
+    check_place,
+    cluster_option,
+    costs_option,
+    place_options,
+    read_value,
+)
 
 if TYPE_CHECKING:
     from slurm_dl.apps.sim.comparison import Comparison
@@ -65,6 +72,7 @@ def _silent(_text: str) -> None:
     multiple=True,
     help="Set a parameter of those policies that have one of this name.",
 )
+@place_options(several=True)
 @click.option(
     "--loads",
     metavar="LOAD,...",
@@ -140,6 +148,11 @@ def compare_command(
     costs: str | None,
     policies: str | None,
     parameters: tuple[str, ...],
+    places: tuple[str, ...],
+    rules: tuple[str, ...],
+    profiles: Path | None,
+    widths: Literal["any", "fewest"],
+    contention: str | None,
     loads: str,
     seeds: int,
     processes: int | None,
@@ -169,11 +182,14 @@ def compare_command(
       dlsim compare traces/tiresias-derived/itp10.csv --cluster 2x8 --policies fifo,srtf,las
       dlsim compare traces/muri/trace3.csv --cluster 8x8 -j 2 --seeds 5 --loads 0.5,1,2 \\
         --policies discrete_las:tiresias-artifact,discrete_las:voda,srsf --plot loads.png
+      dlsim compare traces/tiresias/60_job.csv --cluster 4x4 --policies discrete_las --seeds 5 \\
+        --place consolidate --place consolidate:skew_threshold=0 --place best_fit
       dlsim compare traces/philly/philly.csv.gz --cluster 64x8 --policies fifo,las --seeds 20 \\
         --on slurm --dir /shared/sweep --partition cpu
       dlsim compare --on slurm --dir /shared/sweep --resume --json sweep.json
     """  # noqa: D301 - \b is click's mark
     from slurm_dl.apps.sim import comparison_text, experiment  # noqa: PLC0415 - numpy is slow
+    from slurm_dl.apps.sim import places as placing  # noqa: PLC0415
     from slurm_dl.apps.sim import sweep as sweeps  # noqa: PLC0415
     from slurm_dl.apps.sim.sweep_slurm import Request  # noqa: PLC0415
 
@@ -207,12 +223,22 @@ def compare_command(
     from slurm_dl.backends.traces.registry import read_trace  # noqa: PLC0415
 
     given = experiment.parse_parameters(parameters, read_value)
+    schemes = [placing.parse_scheme(word, read_value) for word in places]
+    check_place(given=any(schemes))
+    network_mb_s, pcie_mb_s = placing.parse_capacities(contention)
     sweep = sweeps.Sweep(
-        wishes=sweeps.parse_policies(policies, given),
+        wishes=sweeps.with_places(sweeps.parse_policies(policies, given), schemes),
         loads=sweeps.parse_loads(loads),
         seeds=seeds,
         cluster=cluster,
         costs=costs,
+        ground=placing.Ground(
+            rules=tuple(placing.parse_named("--rule", word, read_value) for word in rules),
+            profiles=None if profiles is None else str(profiles),
+            widths=widths,
+            network_mb_s=network_mb_s,
+            pcie_mb_s=pcie_mb_s,
+        ),
     )
     jobs = read_trace(trace, format_name)
     sweeps.check(sweep, jobs)
@@ -264,6 +290,11 @@ def _refuse_with_resume(context: click.Context) -> None:
         "costs": "--costs",
         "policies": "--policies",
         "parameters": "-p",
+        "places": "--place",
+        "rules": "--rule",
+        "profiles": "--profiles",
+        "widths": "--widths",
+        "contention": "--contention",
         "loads": "--loads",
         "seeds": "--seeds",
     }

@@ -10,6 +10,7 @@ import csv
 import dataclasses
 import io
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,9 @@ from typing import Final
 
 import numpy as np
 
-from slurm_dl.apps.sim import interval
+from slurm_dl.apps.sim import interval, places
 from slurm_dl.apps.sim.interval import Mean
+from slurm_dl.apps.sim.places import LayFigures
 from slurm_dl.apps.sim.sweep import Cell, CellResult, Sweep
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.trace import Trace
@@ -82,6 +84,22 @@ class Row:
     def unfinished(self) -> int:
         """Jobs that did not come to an end, all seeds together."""
         return sum(result.unfinished for result in self.results)
+
+    @property
+    def lay(self) -> LayFigures | None:
+        """How the jobs lay, the mean over the seeds; None if they were on no nodes."""
+        lays = [result.lay for result in self.results if result.lay is not None]
+        if not lays:
+            return None
+        rungs: Counter[str] = Counter()
+        for lay in lays:
+            rungs.update(lay.rungs)
+        return LayFigures(
+            mean_nodes=_known_mean([lay.mean_nodes for lay in lays]),
+            skewed_spread_frac=_known_mean([lay.skewed_spread_frac for lay in lays]),
+            mean_speed=_known_mean([lay.mean_speed for lay in lays]),
+            rungs=dict(sorted(rungs.items())),
+        )
 
     @property
     def summary(self) -> Summary:
@@ -158,6 +176,12 @@ def _figures(
     return figures
 
 
+def _known_mean(values: Sequence[float]) -> float:
+    """The mean of those that there are; NaN if there is none."""
+    known = [value for value in values if not math.isnan(value)]
+    return math.fsum(known) / len(known) if known else math.nan
+
+
 def _column(results: Sequence[CellResult], of: Callable[[Summary], float]) -> F64:
     return np.array([of(result.summary) for result in results], dtype=np.float64)
 
@@ -177,6 +201,7 @@ def as_json(trace: Trace, comparison: Comparison) -> dict[str, object]:
             {
                 "label": row.label,
                 "policy": wish.policy,
+                "place": "" if wish.place is None else str(wish.place),
                 "preset": row.results[0].preset,
                 # Sizes may be those of the trace, so these are seed 0's at the first load.
                 "parameters": row.results[0].parameters,
@@ -190,6 +215,7 @@ def as_json(trace: Trace, comparison: Comparison) -> dict[str, object]:
                 "policy": row.label,
                 "load": row.load,
                 "unfinished": row.unfinished,
+                **places.as_json(row.lay),
                 "figures": {name: _compared(figure) for name, figure in row.figures.items()},
             }
             for row in comparison.rows
@@ -200,6 +226,7 @@ def as_json(trace: Trace, comparison: Comparison) -> dict[str, object]:
                 "load": cell.load,
                 "seed": cell.seed,
                 **export.summary_json(result.summary),
+                **places.as_json(result.lay),
                 "decisions": result.decisions,
                 "events": result.events,
                 "wall_s": result.wall_s,
@@ -239,7 +266,9 @@ def as_csv(comparison: Comparison) -> str:
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
     counts = ("jobs", "finished", "completed")
-    writer.writerow(["policy", "preset", "costs", "load", "seed", *counts, *FIGURES])
+    lays = ("mean_nodes", "skewed_spread_frac", "mean_speed")
+    placed = lays if any(wish.place for wish in comparison.sweep.wishes) else ()
+    writer.writerow(["policy", "preset", "costs", "load", "seed", *counts, *FIGURES, *placed])
     for cell, result in zip(comparison.sweep.cells, comparison.results, strict=True):
         summary = result.summary
         writer.writerow(
@@ -253,6 +282,7 @@ def as_csv(comparison: Comparison) -> str:
                 summary.finished,
                 summary.completed,
                 *(plain_number(of(summary)) for of in FIGURES.values()),
+                *(plain_number(getattr(result.lay, name, math.nan)) for name in placed),
             ]
         )
     return out.getvalue()

@@ -18,7 +18,7 @@ from rich.text import Text
 from slurm_dl.apps.sim.comparison import Comparison, Row
 from slurm_dl.apps.sim.interval import Mean
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.report.wording import Unit, number, percent, printable, unit_of
+from slurm_dl.report.wording import NONE, Unit, number, percent, printable, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,6 +44,9 @@ def tables(comparison: Comparison) -> Iterator[RenderableType]:
             yield Text(f"load {load:g}: {_arrivals(load)}", style="bold")
         yield _seeds_table(rows, whole=whole) if sweep.seeds > 1 else _table(rows, whole=whole)
         yield ""
+        if any(row.lay for row in rows):
+            yield _lay_table(rows)
+            yield ""
     yield Text(_marks(comparison), style="dim")
 
 
@@ -119,6 +122,26 @@ def _seeds_table(rows: Sequence[Row], *, whole: bool) -> Table:
     return table
 
 
+def _lay_table(rows: Sequence[Row]) -> Table:
+    """Where the jobs lay, and what they waited for it."""
+    queues_s = [row.figures["avg_queue_s"].mean.value for row in rows]
+    unit = unit_of(queues_s)
+    table = _empty(
+        "placed", f"queued {unit.sign}\nmean", "nodes\nper job", "skewed\nspread", "speed\nmean"
+    )
+    for row, queue_s in zip(rows, queues_s, strict=True):
+        lay = row.lay
+        told = [NONE] * 3
+        if lay is not None:
+            told = [
+                number(lay.mean_nodes),
+                percent(lay.skewed_spread_frac),
+                percent(lay.mean_speed),
+            ]
+        table.add_row(_name(row.label), number(queue_s / unit.in_s), *told)
+    return table
+
+
 def _unit_and_best(means: Sequence[Mean], *, whole: bool) -> tuple[Unit, int | None]:
     """The unit of a column and the row with the least time; None if there is no such row."""
     times_s = [mean.value for mean in means]
@@ -145,7 +168,13 @@ def _marked(text: str, *, is_best: bool) -> Text:
 
 
 def _name(label: str) -> Text:
-    return Text(printable(label, _NAME).replace(":", ":\n"))
+    policy, on, place = label.partition(" on ")
+    name = printable(policy, _NAME).replace(":", ":\n")
+    if not on:
+        return Text(name)
+    scheme, colon, given = printable(place, 3 * _NAME).partition(":")
+    parts = [f"{name} on", f"{scheme}{colon}", *given.split(",")]
+    return Text("\n  ".join(part for part in parts if part))
 
 
 def _empty(name: str, *numbers: str) -> Table:
@@ -164,6 +193,7 @@ def failures(comparison: Comparison, gpus: int) -> list[str]:
             f"{result.too_large} want more than the {gpus} GPUs there are"
             if result.too_large
             else "the policy never served them"
+            + (", or no place would do" if result.lay is not None else "")
         )
         for cell, result in comparison.unfinished()
     ]

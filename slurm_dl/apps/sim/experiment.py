@@ -9,10 +9,11 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
+from slurm_dl.apps.sim.places import Named, Placing
 from slurm_dl.backends.sim import presets
 from slurm_dl.backends.sim.clockwork import Clockwork
 from slurm_dl.backends.sim.costs import Costs
@@ -49,6 +50,10 @@ class Cluster(Protocol):
     def name(self) -> str:
         """The cost model as reports name it."""
 
+    @property
+    def place(self) -> str:
+        """Who puts jobs on nodes, as reports name it; empty if that is not simulated."""
+
     def run(
         self, trace: Trace, shape: ClusterShape, chosen: Chosen, seed: int, progress: Progress, /
     ) -> Outcome:
@@ -62,15 +67,21 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ideal:
-    """The papers' cluster with a cost model."""
+    """The papers' cluster with a cost model, its jobs on nodes if *placing* says where."""
 
     costs: Costs
     clockwork: Clockwork
+    placing: Placing | None = None
 
     @property
     def name(self) -> str:
         """See `Cluster`."""
         return self.costs.name
+
+    @property
+    def place(self) -> str:
+        """See `Cluster`."""
+        return "" if self.placing is None else self.placing.label
 
     def run(
         self, trace: Trace, shape: ClusterShape, chosen: Chosen, seed: int, progress: Progress, /
@@ -79,12 +90,16 @@ class Ideal:
         if chosen.made is None:
             msg = f"policy {SLURM_ALONE!r} is Slurm without dlschedd: it needs --costs slurm"
             raise ConfigError(msg)
+        where = None
+        if self.placing is not None:
+            where = self.placing.begin(trace, shape, skips=chosen.made.skips)
         return simulate(
             trace,
             shape,
             chosen.made,
             costs=self.costs,
             clockwork=self.clockwork,
+            whereabouts=where,
             seed=seed,
             progress=progress,
         )
@@ -97,6 +112,7 @@ class UnderSlurm:
     costs: SlurmCosts
     name: str
     failures: NodeFailures | None = None
+    place: ClassVar[str] = ""
 
     def run(  # its progress is not told
         self, trace: Trace, shape: ClusterShape, chosen: Chosen, seed: int, _: Progress, /
@@ -130,16 +146,24 @@ class Wish:
         policy: Its name in the registry.
         preset: A name in `presets.PRESETS`; None: the one that is usual for the policy.
         parameters: What was set of it.
+        place: The scheme that puts its jobs on nodes; None: GPUs are only counted.
     """
 
     policy: str
     preset: str | None = None
     parameters: Mapping[str, object] = field(default_factory=dict)
+    place: Named | None = None
+
+    @property
+    def short_label(self) -> str:
+        """The policy, its preset and its scheme, as they were asked for."""
+        policy = self.policy if self.preset is None else f"{self.policy}:{self.preset}"
+        return policy if self.place is None else f"{policy} on {self.place}"
 
     @property
     def label(self) -> str:
         """A short name, unlike that of any other wish for the same comparison."""
-        words = [self.policy if self.preset is None else f"{self.policy}:{self.preset}"]
+        words = [self.short_label]
         words += [f"{name}={value}" for name, value in self.parameters.items()]
         return " ".join(words)
 
@@ -168,6 +192,7 @@ class Result:
     Attributes:
         seed: Of all that was drawn.
         wall_s: Seconds the simulation took, reading the trace not counted.
+        place: Scheme and rules as reports name them; empty if GPUs were only counted.
     """
 
     chosen: Chosen
@@ -175,6 +200,7 @@ class Result:
     outcome: Outcome
     wall_s: float
     seed: int = 0
+    place: str = ""
 
 
 def choose(wish: Wish, trace: Trace, *, on_slurm: bool = False) -> Chosen:
@@ -237,7 +263,14 @@ def run(
     began_s = time.perf_counter()
     outcome = cluster.run(trace, shape, chosen, seed, progress)
     wall_s = time.perf_counter() - began_s
-    return Result(chosen=chosen, costs=cluster.name, outcome=outcome, wall_s=wall_s, seed=seed)
+    return Result(
+        chosen=chosen,
+        costs=cluster.name,
+        outcome=outcome,
+        wall_s=wall_s,
+        seed=seed,
+        place=cluster.place,
+    )
 
 
 def parameters(policy: Policy | None) -> dict[str, object]:

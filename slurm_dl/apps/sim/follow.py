@@ -13,19 +13,29 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from slurm_dl.apps import snapshot_file
-from slurm_dl.apps.assembly import settings_of
+from slurm_dl.apps.assembly import profiles_of, settings_of
 from slurm_dl.apps.client import DaemonError
 from slurm_dl.apps.status_text import as_list
 from slurm_dl.apps.wire import Json, JsonObject
 from slurm_dl.backends.replay.recording import Setup
 from slurm_dl.config import Config
+from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.snapshot import Snapshot
 
 SHORTEST_WAIT_S = 0.2
 LONGEST_WAIT_S = 5.0
 """A pause that ends or a reload makes a cycle come early; it must not be missed."""
 
-_SECTIONS = ("manage", "policy", "ranking", "preemption")
+_SECTIONS = (
+    "manage",
+    "daemon",
+    "policy",
+    "ranking",
+    "preemption",
+    "placement",
+    "defragment",
+    "paths",
+)
 """The sections of the configuration that plans depend on."""
 
 Ask = Callable[[str], JsonObject]
@@ -132,21 +142,27 @@ def _snapshot(content: Json) -> Snapshot:
 
 
 def _setup(rows: list[Json]) -> Setup:
-    """Policy and limits out of the daemon's rows, such as ``policy.parameters.promote_knob``."""
+    """Policy and limits out of the daemon's rows, such as ``policy.parameters.promote_knob``.
+
+    The profiles are those that lie where it reads its own.
+    """
     tree: dict[str, dict[str, object]] = {name: {} for name in _SECTIONS}
-    parameters: dict[str, Json] = {}
+    inner: dict[tuple[str, str], dict[str, object]] = {}
     for row in rows:
         if not isinstance(row, dict):
             continue
         section, _, key = str(row.get("key")).partition(".")
-        if section == "policy" and key.startswith("parameters."):
-            parameters[key.removeprefix("parameters.")] = row.get("value")
+        key, dot, name = key.partition(".")
+        if section in tree and dot:
+            inner.setdefault((section, key), {})[name] = row.get("value")
         elif section in tree:
             tree[section][key] = row.get("value")
-    tree["policy"]["parameters"] = parameters
+    for (section, key), values in inner.items():
+        tree[section][key] = values
     try:
         config = Config.model_validate(tree)
-        return Setup.of(config.policy.make(), settings_of(config))
-    except (ValidationError, ValueError, TypeError) as err:
+        settings = settings_of(config, profiles_of(config, reader="user"))
+        return Setup.of(config.policy.make(), settings)
+    except (ConfigError, ValidationError, ValueError, TypeError) as err:
         msg = f"dlschedd's configuration is not understood (is it another version?): {err}"
         raise DaemonError(msg) from None

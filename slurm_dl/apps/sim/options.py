@@ -34,7 +34,7 @@ def cluster_option(*, required: bool = True) -> Callable[[F], F]:
         metavar="NODESxGPUS",
         required=required,
         help="The cluster: 8x8 is 8 nodes of 8 GPUs; groups are joined by commas, and a type "
-        "may follow: 4x8:v100,2x4:k80.",
+        "may follow: 4x8:v100,2x4:k80. With @N nodes are on leaf switches of N: 8x8@4.",
     )
 
 
@@ -56,6 +56,79 @@ def cluster_options(command: F) -> F:
         "--seed", type=click.IntRange(min=0), default=0, help="Seed of all that is drawn."
     )
     return cluster_option()(costs_option(seed(command)))
+
+
+_PLACE = (
+    "Put jobs on nodes by this scheme; none: GPUs are only counted. Speeds are those of profiles."
+)
+
+
+def place_options(*, several: bool) -> Callable[[F], F]:
+    """``--place`` and what goes with it.
+
+    Args:
+        several: Schemes can be compared: ``places``, and not ``place``, is what was given.
+    """
+    place = click.option(
+        "--place",
+        "places" if several else "place",
+        metavar="SCHEME[:KEY=VALUE,...]",
+        multiple=several,
+        help=f"{_PLACE} Given several times, each policy runs with each." if several else _PLACE,
+    )
+    others = [
+        click.option(
+            "--rule",
+            "rules",
+            metavar="NAME[:KEY=VALUE,...]",
+            multiple=True,
+            help="With --place: nodes where jobs may not, or had better not be.",
+        ),
+        click.option(
+            "--profiles",
+            "profiles",
+            metavar="DIR",
+            type=click.Path(path_type=Path, exists=True, file_okay=False),
+            help="With --place: profiles of models, before those that come with slurm_dl.",
+        ),
+        click.option(
+            "--widths",
+            type=click.Choice(["any", "fewest"]),
+            default="any",
+            help="With --place: users let a job lie on any number of nodes, or ask for the fewest. "
+            "any if not given.",
+        ),
+        click.option(
+            "--contention",
+            metavar="NETWORK[:PCIE]",
+            help="With --place: jobs share a node's link, and PCIe, of so many MB/s.",
+        ),
+    ]
+
+    def add(command: F) -> F:
+        for option in [*reversed(others), place]:
+            command = option(command)
+        return command
+
+    return add
+
+
+def check_place(*, given: bool) -> None:
+    """Refuse what goes with ``--place`` where there is none.
+
+    Args:
+        given: There is a scheme.
+
+    Raises:
+        UsageError: There is something, and no scheme.
+    """
+    context = click.get_current_context()
+    for name in ("rules", "profiles", "widths", "contention"):
+        source = context.get_parameter_source(name)
+        if not given and source is not None and source.name == "COMMANDLINE":
+            option = "--rule" if name == "rules" else f"--{name}"
+            msg = f"{option} goes with --place: name a scheme"
+            raise click.UsageError(msg)
 
 
 def read_value(text: str) -> object:

@@ -6,18 +6,24 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.text import Text
+
+from slurm_dl.apps.sim import places
 from slurm_dl.apps.sim.experiment import Result, parameters
+from slurm_dl.apps.sim.places import LayFigures
 from slurm_dl.backends.sim.shape import ClusterShape
 from slurm_dl.backends.traces.summary import summarize
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.report import export, metrics
 from slurm_dl.report.tables import run_tables, sizes_table, users_table
+from slurm_dl.report.wording import number, percent, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _S_PER_DAY = 86400.0
+_PLACE = 60
 
 
 def as_json(
@@ -39,8 +45,10 @@ def as_json(
         "preset": result.chosen.preset,
         "parameters": {k: _plain(v) for k, v in parameters(result.chosen.made).items()},
         "costs": result.costs,
+        "place": result.place,
         "seed": result.seed,
         **export.summary_json(summary),
+        **places.as_json(places.figures_of(result.outcome.lay)),
         "decisions": result.outcome.decisions,
         "events": result.outcome.events,
         "wall_s": result.wall_s,
@@ -113,6 +121,9 @@ def tables(shape: ClusterShape, result: Result, by: tuple[str, ...]) -> Iterator
     chosen = result.chosen
     title = f"{chosen.policy} on {shape}, preset {chosen.preset}, costs {result.costs}"
     yield run_tables(metrics.summarise(records, gpus=shape.gpus), title=title)
+    figures = places.figures_of(result.outcome.lay)
+    if figures is not None:
+        yield _lay_lines(result.place, figures)
     yield (
         f"{result.outcome.decisions:,} decisions at {result.outcome.events:,} instants in "
         f"{result.wall_s:.2f} s"
@@ -122,6 +133,18 @@ def tables(shape: ClusterShape, result: Result, by: tuple[str, ...]) -> Iterator
         yield sizes_table(metrics.by_size(records, gpus=shape.gpus))
     if "user" in by:
         yield users_table(metrics.by_user(records, gpus=shape.gpus))
+
+
+def _lay_lines(place: str, figures: LayFigures) -> Text:
+    lines = [
+        f"placed by {printable(place, _PLACE)}",
+        f"  nodes of a job       {number(figures.mean_nodes)} on average",
+        f"  skewed jobs spread   {percent(figures.skewed_spread_frac)}",
+        f"  speed of a job       {percent(figures.mean_speed)} of its best place's, on average",
+    ]
+    if figures.about_speeds:
+        lines.append(f"  {figures.about_speeds}")
+    return Text("\n".join(lines))
 
 
 def _plain(value: object) -> object:

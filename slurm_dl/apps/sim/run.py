@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -11,7 +11,9 @@ from slurm_dl.apps.commandline import EXIT_FAILED, safe
 from slurm_dl.apps.sim.console import console, progress
 from slurm_dl.apps.sim.options import (
     check_outputs,
+    check_place,
     cluster_options,
+    place_options,
     read_value,
     trace_argument,
 )
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "-p", "parameters", metavar="KEY=VALUE", multiple=True, help="Set a parameter of the policy."
 )
+@place_options(several=False)
 @click.option(
     "--node-failures",
     metavar="DAYS:HOURS",
@@ -70,6 +73,11 @@ def run_command(
     policy: str,
     preset: str | None,
     parameters: tuple[str, ...],
+    place: str | None,
+    rules: tuple[str, ...],
+    profiles: Path | None,
+    widths: Literal["any", "fewest"],
+    contention: str | None,
     node_failures: str | None,
     json_path: Path | None,
     csv_path: Path | None,
@@ -88,10 +96,12 @@ def run_command(
     Examples:
       dlsim run traces/tiresias/60_job.csv --cluster 4x4 --policy discrete_las
       dlsim run traces/muri/trace3.csv --cluster 8x8 --policy srtf --preset muri
+      dlsim run traces/tiresias/60_job.csv --cluster 4x4@2 --policy discrete_las \\
+        --place consolidate:skew_threshold=0.5 --contention 1250
       dlsim run traces/tiresias-derived/itp10.csv --cluster 2x8 --policy discrete_las \\
         --preset tiresias-artifact -p promote_knob=8 --json out.json --jobs-csv jobs.csv
     """  # noqa: D301 - \b is click\'s mark
-    from slurm_dl.apps.sim import clusters, experiment, results  # noqa: PLC0415 - numpy is slow
+    from slurm_dl.apps.sim import clusters, experiment, places, results  # noqa: PLC0415 - numpy is slow
     from slurm_dl.backends.sim.shape import parse_shape  # noqa: PLC0415
     from slurm_dl.backends.traces.registry import read_trace  # noqa: PLC0415
 
@@ -99,10 +109,21 @@ def run_command(
     shape = parse_shape(cluster)
     given = experiment.parse_parameters(parameters, read_value)
     jobs = read_trace(trace, format_name)
-    wish = experiment.Wish(policy=policy, preset=preset, parameters=given)
+    scheme = None if place is None else places.parse_scheme(place, read_value)
+    check_place(given=scheme is not None)
+    network_mb_s, pcie_mb_s = places.parse_capacities(contention)
+    ground = places.Ground(
+        rules=tuple(places.parse_named("--rule", word, read_value) for word in rules),
+        profiles=None if profiles is None else str(profiles),
+        widths=widths,
+        network_mb_s=network_mb_s,
+        pcie_mb_s=pcie_mb_s,
+    )
+    wish = experiment.Wish(policy=policy, preset=preset, parameters=given, place=scheme)
     chosen = experiment.choose(wish, jobs, on_slurm=clusters.is_slurm(costs))
     simulated = clusters.find(costs, chosen.preset, jobs)
     simulated = clusters.with_failures(simulated, node_failures)
+    simulated = clusters.with_placing(simulated, places.place(scheme, ground))
     with progress(f"{safe(jobs.name)}: {policy}", len(jobs)) as report:
         result = experiment.run(chosen, jobs, simulated, shape, seed=seed, progress=report)
     if not quiet:
@@ -133,6 +154,8 @@ def _show(trace: Trace, shape: ClusterShape, result: Result, by: tuple[str, ...]
 
 def _why(trace: Trace, shape: ClusterShape, result: Result) -> str:
     large = int((trace.gpus > shape.gpus).sum())
+    if not large and result.outcome.lay is not None:
+        return "the policy never served them, or no place would do: see --place and --rule"
     if not large:
         return "the policy never served them, or starting them takes for ever"
     asks = "1 asks" if large == 1 else f"{large} ask"

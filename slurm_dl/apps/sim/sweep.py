@@ -9,14 +9,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from slurm_dl.apps.sim import clusters, experiment
+from slurm_dl.apps.sim import clusters, experiment, places
 from slurm_dl.apps.sim.experiment import Wish
+from slurm_dl.apps.sim.places import PLAIN, Ground, LayFigures, Named
 from slurm_dl.backends.sim import presets
 from slurm_dl.backends.sim.shape import parse_shape
 from slurm_dl.config.parameters import parameters_of
@@ -72,6 +73,7 @@ class Sweep:
         seeds: How many workloads for each: seeds 0 to this minus 1.
         cluster: The cluster, as `parse_shape` reads it.
         costs: What ``--costs`` said; None: what each preset has.
+        ground: What goes with the wishes' schemes of placement.
     """
 
     wishes: tuple[Wish, ...]
@@ -79,6 +81,7 @@ class Sweep:
     seeds: int
     cluster: str
     costs: str | None
+    ground: Ground = PLAIN
 
     def __post_init__(self) -> None:
         labels = self.labels
@@ -126,6 +129,7 @@ class CellResult:
         decisions: How often the engine decided.
         events: Instants at which something happened.
         wall_s: Seconds the simulation took; the one value that differs from run to run.
+        lay: How the jobs lay on nodes; None if GPUs were only counted.
     """
 
     preset: str
@@ -137,6 +141,7 @@ class CellResult:
     decisions: int
     events: int
     wall_s: float
+    lay: LayFigures | None = None
 
     @property
     def unfinished(self) -> int:
@@ -145,8 +150,15 @@ class CellResult:
 
 
 def label_of(wish: Wish) -> str:
-    """``NAME`` or ``NAME:PRESET``, as it was asked for."""
-    return wish.policy if wish.preset is None else f"{wish.policy}:{wish.preset}"
+    """``NAME`` or ``NAME:PRESET``, as it was asked for, and ``on SCHEME`` if jobs are placed."""
+    return wish.short_label
+
+
+def with_places(wishes: Sequence[Wish], schemes: Sequence[Named | None]) -> tuple[Wish, ...]:
+    """Each of *wishes* with each of *schemes*; as they are if there is no scheme."""
+    if not schemes:
+        return tuple(wishes)
+    return tuple(dataclasses.replace(wish, place=scheme) for wish in wishes for scheme in schemes)
 
 
 def parse_policies(text: str, given: Mapping[str, object]) -> tuple[Wish, ...]:
@@ -258,7 +270,7 @@ def run_cell(sweep: Sweep, trace: Trace, cell: Cell) -> CellResult:
         chosen = experiment.choose(
             sweep.wishes[cell.wish], jobs, on_slurm=clusters.is_slurm(sweep.costs)
         )
-        simulated = clusters.find(sweep.costs, chosen.preset, jobs)
+        simulated = _cluster(sweep, sweep.wishes[cell.wish], chosen.preset, jobs)
         result = experiment.run(chosen, jobs, simulated, shape, seed=cell.seed)
     except SlurmDlError as err:
         msg = f"{cell}: {err}"
@@ -274,7 +286,13 @@ def run_cell(sweep: Sweep, trace: Trace, cell: Cell) -> CellResult:
         decisions=result.outcome.decisions,
         events=result.outcome.events,
         wall_s=result.wall_s,
+        lay=places.figures_of(result.outcome.lay),
     )
+
+
+def _cluster(sweep: Sweep, wish: Wish, preset: str, jobs: Trace) -> experiment.Cluster:
+    found = clusters.find(sweep.costs, preset, jobs)
+    return clusters.with_placing(found, places.place(wish.place, sweep.ground))
 
 
 def check(sweep: Sweep, trace: Trace) -> None:
@@ -286,7 +304,7 @@ def check(sweep: Sweep, trace: Trace) -> None:
     parse_shape(sweep.cluster)
     for wish in sweep.wishes:
         chosen = experiment.choose(wish, trace, on_slurm=clusters.is_slurm(sweep.costs))
-        clusters.find(sweep.costs, chosen.preset, trace)
+        _cluster(sweep, wish, chosen.preset, trace)
 
 
 def run_here(sweep: Sweep, trace: Trace, progress: Callable[[int], None]) -> list[CellResult]:

@@ -5,6 +5,7 @@
     sweep.json       the sweep, its cells, into how many tasks they go, the versions it is for
     trace.csv        the trace in the project's own format, from which it is read back exactly
     costs/NAME       the table of --costs, if it was a file
+    profiles/NAME    the profiles of --profiles
     task.sh          what each task of the array runs
     jobs.json        the arrays that were submitted
     cells/000012.json  a result; there whole or not at all
@@ -31,7 +32,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 import slurm_dl
 from slurm_dl.apps.sim import clusters
 from slurm_dl.apps.sim.experiment import Wish
+from slurm_dl.apps.sim.places import Ground, Named
 from slurm_dl.apps.sim.sweep import MAX_CELLS, Cell, CellResult, Sweep
+from slurm_dl.backends.sim.nodes import Widths
 from slurm_dl.backends.traces.registry import read_trace
 from slurm_dl.backends.traces.write import write_trace
 from slurm_dl.model.errors import ConfigError
@@ -69,10 +72,24 @@ class Versions(_Part):
         )
 
 
+class _NamedFile(_Part):
+    name: str
+    parameters: dict[str, Any]
+
+
+class _GroundFile(_Part):
+    rules: tuple[_NamedFile, ...] = ()
+    has_profiles: bool = False
+    widths: Widths = "any"
+    network_mb_s: float | None = None
+    pcie_mb_s: float | None = None
+
+
 class _WishFile(_Part):
     policy: str
     preset: str | None
     parameters: dict[str, Any]
+    place: _NamedFile | None = None
 
 
 class _CellFile(_Part):
@@ -93,6 +110,7 @@ class _SweepFile(_Part):
     costs: str | None
     costs_is_file: bool
     policies: tuple[_WishFile, ...]
+    ground: _GroundFile = _GroundFile()
     loads: tuple[float, ...]
     seeds: int = Field(ge=1, le=MAX_CELLS)
     tasks: int = Field(ge=1, le=MAX_TASKS)
@@ -168,6 +186,10 @@ class Folder:
         costs_is_file = sweep.costs is not None and sweep.costs not in clusters.NAMED
         if costs_is_file:
             sweep = dataclasses.replace(sweep, costs=str(_copy_costs(str(sweep.costs), path)))
+        if sweep.ground.profiles is not None:
+            copied = str(_copy_profiles(Path(sweep.ground.profiles), path))
+            ground = dataclasses.replace(sweep.ground, profiles=copied)
+            sweep = dataclasses.replace(sweep, ground=ground)
         write_trace(trace, path / "trace.csv")
         folder = cls(
             path=path,
@@ -196,8 +218,20 @@ class Folder:
             costs=Path(str(sweep.costs)).name if costs_is_file else sweep.costs,
             costs_is_file=costs_is_file,
             policies=tuple(
-                _WishFile(policy=w.policy, preset=w.preset, parameters=dict(w.parameters))
+                _WishFile(
+                    policy=w.policy,
+                    preset=w.preset,
+                    parameters=dict(w.parameters),
+                    place=None if w.place is None else _named_file(w.place),
+                )
                 for w in sweep.wishes
+            ),
+            ground=_GroundFile(
+                rules=tuple(map(_named_file, sweep.ground.rules)),
+                has_profiles=sweep.ground.profiles is not None,
+                widths=sweep.ground.widths,
+                network_mb_s=sweep.ground.network_mb_s,
+                pcie_mb_s=sweep.ground.pcie_mb_s,
             ),
             loads=sweep.loads,
             seeds=sweep.seeds,
@@ -228,13 +262,25 @@ class Folder:
             raise ConfigError(msg)
         sweep = Sweep(
             wishes=tuple(
-                Wish(policy=w.policy, preset=w.preset, parameters=w.parameters)
+                Wish(
+                    policy=w.policy,
+                    preset=w.preset,
+                    parameters=w.parameters,
+                    place=None if w.place is None else _named(w.place),
+                )
                 for w in file.policies
             ),
             loads=file.loads,
             seeds=file.seeds,
             cluster=file.cluster,
             costs=costs,
+            ground=Ground(
+                rules=tuple(map(_named, file.ground.rules)),
+                profiles=str(path / "profiles") if file.ground.has_profiles else None,
+                widths=file.ground.widths,
+                network_mb_s=file.ground.network_mb_s,
+                pcie_mb_s=file.ground.pcie_mb_s,
+            ),
         )
         if file.cells != tuple(map(_cell_file, sweep.cells)):
             msg = f"{path / 'sweep.json'}: its cells are not those of its policies, loads and seeds"
@@ -379,6 +425,26 @@ def _copy_costs(given: str, folder: Path) -> Path:
         raise ConfigError(msg) from err
     write_whole(copy, content)
     return copy
+
+
+def _copy_profiles(given: Path, folder: Path) -> Path:
+    copy = folder / "profiles"
+    try:
+        copy.mkdir(mode=0o700)
+        for source in sorted(given.glob("*.yaml")):
+            write_whole(copy / source.name, source.read_bytes())
+    except OSError as err:
+        msg = f"--profiles {given}: {err.strerror}"
+        raise ConfigError(msg) from err
+    return copy
+
+
+def _named_file(named: Named) -> _NamedFile:
+    return _NamedFile(name=named.name, parameters=dict(named.parameters))
+
+
+def _named(file: _NamedFile) -> Named:
+    return Named(name=file.name, parameters=file.parameters)
 
 
 def _read(path: Path, kind: TypeAdapter[T]) -> T:

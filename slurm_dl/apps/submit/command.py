@@ -12,7 +12,19 @@ from pathlib import Path
 import click
 
 import slurm_dl
-from slurm_dl.apps.submit import environment, script, shape, site, slurm_calls, templates
+from slurm_dl.apps.submit import (
+    environment,
+    extras,
+    half,
+    script,
+    shape,
+    site,
+    slurm_calls,
+    spread,
+    templates,
+)
+from slurm_dl.apps.submit.half import Half
+from slurm_dl.apps.submit.host_demand import Wanted
 from slurm_dl.apps.submit.quoting import quote
 from slurm_dl.apps.submit.request import (
     DEFAULT_RUN_DIR,
@@ -24,6 +36,7 @@ from slurm_dl.apps.submit.request import (
     qos_of,
 )
 from slurm_dl.apps.submit.sbatch_options import CommandLine, Option, Takes, divide
+from slurm_dl.apps.submit.spread import Spread
 from slurm_dl.apps.submit.values import clean_text
 from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
 
@@ -35,6 +48,8 @@ Examples:
   dlsubmit --gpus 8 -- python train.py --epochs 90
   dlsubmit --gpus 16 --gpu-type a100 --launcher torchrun --time 2-0 -- train.py
   dlsubmit --gpus 4 --launcher srun --array 0-9%2 -A vision -c 8 -- python sweep.py
+  dlsubmit --gpus 8 --nodes 1-4 --launcher torchrun -- train.py
+  dlsubmit --share --model resnet18 -- python train.py
   dlsubmit --gpus 8 --model resnet50 --signal USR2@120 --requeued-by job -- python run.py
   dlsubmit --gpus 8 --dry-run -- python train.py
 
@@ -74,7 +89,20 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 )
 @click.option("--gpus", "-G", metavar="[TYPE:]N", help="GPUs of the whole job.")
 @click.option("--gpu-type", metavar="T", help="Only GPUs of this type.")
-@click.option("--nodes", "-N", metavar="N", help="Exactly N nodes; else the fewest that fit.")
+@click.option(
+    "--nodes",
+    "-N",
+    metavar="N|MIN-MAX",
+    help="Exactly N nodes, or any number in a range; else the fewest that fit.",
+)
+@click.option("--share", is_flag=True, help="Half a GPU, beside one other such job.")
+@click.option(
+    "--cpus",
+    metavar="auto|none|N",
+    default="auto",
+    show_default=True,
+    help="CPUs for each GPU; auto is the GPUs' part of the node, none what Slurm gives.",
+)
 @click.option(
     "--launcher",
     metavar="|".join(LAUNCHERS),
@@ -161,14 +189,28 @@ def dlsubmit(
         qos=at_site.qos,
     )
     partitions = slurm_calls.read_partitions(environ).select(request.partitions)
-    chosen = shape.choose(
-        partitions, gpus=request.gpus, gpu_type=request.gpu_type, nodes=request.nodes
+    chosen = _choose(request, partitions)
+    profile, model_note = None, ""
+    if request.model is not None:
+        profile, model_note = site.find_profile(request.model, at_site)
+    found = extras.find(
+        request,
+        chosen,
+        extras.Known(
+            partitions=partitions,
+            site=at_site,
+            profile=profile,
+            kept=frozenset(cleaned.environ),
+            environ=environ,
+        ),
     )
-    submission = script.compose(request, chosen, where)
+    submission = script.compose(request, chosen, where, found.extras)
     argv = (slurm_calls.tool("sbatch", environ), *submission.args)
     if not quiet:
-        for note in (*_qos_notes(request, at_site, typed), *_notes(request, chosen, cleaned)):
-            click.echo(f"dlsubmit: note: {note}", err=True)
+        qos_notes, notes = _qos_notes(request, at_site, typed), _notes(request, chosen, cleaned)
+        for note in (*qos_notes, *notes, model_note, *found.notes):
+            if note:
+                click.echo(f"dlsubmit: note: {note}", err=True)
     if dry_run:
         _show(_dry_run_text(argv, submission.script), argv, submission, as_json=as_json)
         return 0
@@ -180,6 +222,27 @@ def dlsubmit(
         text = f"{answer.job_id}" if parsable else f"Submitted batch job {answer.job_id}"
         _show(f"{text}\n", argv, submission, as_json=as_json, job_id=answer.job_id)
     return 0
+
+
+def _choose(request: Request, partitions: Sequence[shape.Partition]) -> Wanted:
+    """The shape of the job in one of *partitions*.
+
+    Raises:
+        ConfigError: It has none there.
+    """
+    if request.share:
+        return half.choose(partitions, gpu_type=request.gpu_type)
+    if request.most_nodes is not None:
+        return spread.choose(
+            partitions,
+            gpus=request.gpus,
+            gpu_type=request.gpu_type,
+            least=request.nodes or 1,
+            most=request.most_nodes,
+        )
+    return shape.choose(
+        partitions, gpus=request.gpus, gpu_type=request.gpu_type, nodes=request.nodes
+    )
 
 
 def options_of(args: Sequence[str]) -> tuple[Options, CommandLine]:
@@ -212,11 +275,14 @@ def _show(
     """Print the result as text or as JSON; in UTF-8 whatever the terminal's language is."""
     if as_json:
         wanted = submission.shape
+        ranges = isinstance(wanted, Spread)
         shown = {
             "nodes": wanted.nodes,
-            "gpus_per_node": wanted.gpus_per_node,
+            "most_nodes": wanted.most_nodes if isinstance(wanted, Spread) else wanted.nodes,
+            "gpus_per_node": None if ranges else wanted.gpus // wanted.nodes,
             "gpus": wanted.gpus,
             "gpu_type": wanted.gpu_type,
+            "shared": isinstance(wanted, Half),
         }
         result = {
             "job_id": job_id,
@@ -239,7 +305,7 @@ def _show_template(found: templates.Found, *, as_json: bool) -> None:
         click.echo(f"  hides {path} ({owner})")
 
 
-def _notes(request: Request, chosen: shape.Shape, cleaned: environment.Cleaned) -> list[str]:
+def _notes(request: Request, chosen: Wanted, cleaned: environment.Cleaned) -> list[str]:
     """What the user may not expect, one line each."""
     notes = []
     if cleaned.ignored:
@@ -249,14 +315,17 @@ def _notes(request: Request, chosen: shape.Shape, cleaned: environment.Cleaned) 
         )
     if not chosen.enough_up:
         notes.append("not enough of the nodes are up; the job will wait for them")
-    if chosen.nodes > 1 and chosen.gpu_type is None and len(chosen.types) > 1:
+    most_nodes = chosen.most_nodes if isinstance(chosen, Spread) else chosen.nodes
+    if most_nodes > 1 and chosen.gpu_type is None and len(chosen.types) > 1:
         types = ", ".join(gpu_type or shape.UNTYPED for gpu_type in chosen.types)
         notes.append(f"the nodes may have different GPUs ({types}); give --gpu-type")
-    if chosen.nodes > 1 and request.launcher == "plain":
+    if most_nodes > 1 and request.launcher == "plain":
         notes.append(
-            f"COMMAND runs on the first of {chosen.nodes} nodes only; use --launcher=torchrun or"
+            f"COMMAND runs on the first of {most_nodes} nodes only; use --launcher=torchrun or"
             " srun unless it starts the others itself"
         )
+    if isinstance(chosen, Half) and request.model is None:
+        notes.append("it is put beside another job only if its model is known: give --model")
     if request.array is not None and "%a" not in request.output:
         notes.append(f"all tasks of the array write to {request.output}; use %A_%a in --output")
     return notes

@@ -18,7 +18,13 @@ VERSION = 1
 _MOST_BYTES = 511
 
 
-def comment(user_comment: str | None, *, contract: Contract | None, model: str | None) -> str:
+def comment(
+    user_comment: str | None,
+    *,
+    contract: Contract | None,
+    model: str | None,
+    most_nodes: int | None = None,
+) -> str:
     """The value of ``--comment``: compact ASCII JSON, less than 512 bytes.
 
     Args:
@@ -26,6 +32,7 @@ def comment(user_comment: str | None, *, contract: Contract | None, model: str |
             the key ``comment``.
         contract: How the job may be preempted; None if it may not.
         model: Name of the model's profile.
+        most_nodes: The job may lie on so many nodes; None if on as many as it asks for.
 
     Raises:
         ConfigError: The user's comment has our key, or all of it is too long.
@@ -41,6 +48,8 @@ def comment(user_comment: str | None, *, contract: Contract | None, model: str |
         }
     if model is not None:
         ours["model"] = model
+    if most_nodes is not None:
+        ours["nodes"] = most_nodes
     try:
         theirs = {} if user_comment is None else _read(clean_text(user_comment, "--comment"))
         text = json.dumps({KEY: ours, **theirs}, separators=(",", ":"))

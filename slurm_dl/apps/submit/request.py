@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal, cast
@@ -29,6 +29,8 @@ class Options:
 
     gpus: str | None = None
     gpu_type: str | None = None
+    share: bool = False
+    cpus: str = "auto"
     nodes: str | None = None
     ntasks_per_node: str | None = None
     launcher: str = "plain"
@@ -55,8 +57,11 @@ class Request:
 
     Attributes:
         gpus: GPUs of the whole job.
+        share: Half of one GPU is all it asks for.
         gpu_type: Only this type; None for any.
-        nodes: Exactly so many; None for the fewest.
+        nodes: Exactly so many, or the fewest of a range; None for the fewest that fit.
+        most_nodes: The most of a range; None if there is none.
+        cpus: CPUs for each GPU; ``auto`` to find out, ``none`` for Slurm's own default.
         ntasks_per_node: As asked for; None for the launcher's own number.
         partitions: Where it may run; empty for the default partition.
         output: Pattern of the log file.
@@ -77,6 +82,7 @@ class Request:
     gpus: int
     gpu_type: str | None
     nodes: int | None
+    most_nodes: int | None
     ntasks_per_node: int | None
     launcher: Launcher
     model: str | None
@@ -96,6 +102,8 @@ class Request:
     sbatch: tuple[str, ...]
     command: tuple[str, ...]
     qos: str | None = None
+    share: bool = False
+    cpus: int | Literal["auto", "none"] = "auto"
 
 
 def check(
@@ -120,10 +128,8 @@ def check(
     Raises:
         ConfigError: A value is wrong or two of them contradict each other.
     """
-    if typed.gpus is None:
-        msg = "how many GPUs? give --gpus=N"
-        raise ConfigError(msg)
-    gpus, gpu_type = values.gpu_request(typed.gpus)
+    gpus, gpu_type = _gpus(typed)
+    nodes, most_nodes = _nodes(typed, sbatch, gpus)
     launcher = _launcher(typed.launcher)
     signal, lead_s = values.signal_and_lead(typed.signal, DEFAULT_LEAD_S)
     grace_s = values.grace(typed.grace)
@@ -133,7 +139,10 @@ def check(
     return Request(
         gpus=gpus,
         gpu_type=_gpu_type(gpu_type, typed.gpu_type),
-        nodes=None if typed.nodes is None else values.count(typed.nodes, "--nodes"),
+        share=typed.share,
+        nodes=nodes,
+        most_nodes=most_nodes,
+        cpus=_cpus(typed.cpus, sbatch),
         ntasks_per_node=_tasks(typed.ntasks_per_node, launcher),
         launcher=launcher,
         model=model,
@@ -146,6 +155,7 @@ def check(
             typed.comment,
             contract=_contract(typed, signal, grace_s),
             model=model,
+            most_nodes=most_nodes,
         ),
         signal=signal,
         lead_s=lead_s,
@@ -164,6 +174,64 @@ def qos_of(sbatch: Sequence[str]) -> str | None:
     """The QOS among sbatch's options, the last if there are several; None if there is none."""
     given = [option.removeprefix("--qos=") for option in sbatch if option.startswith("--qos=")]
     return given[-1] if given else None
+
+
+def given(sbatch: Sequence[str], names: Collection[str]) -> str | None:
+    """The first of sbatch's options *names* that the user gave, as ``--name``; None if none."""
+    words = (option.partition("=")[0] for option in sbatch)
+    return next((word for word in words if word.removeprefix("--") in names), None)
+
+
+def _gpus(typed: Options) -> tuple[int, str | None]:
+    if typed.gpus is None and not typed.share:
+        msg = "how many GPUs? give --gpus=N"
+        raise ConfigError(msg)
+    gpus, gpu_type = values.gpu_request(typed.gpus or "1")
+    if typed.share and gpus != 1:
+        msg = f"--share: half a GPU is for jobs of one GPU or less, not for --gpus={gpus}"
+        raise ConfigError(msg)
+    return gpus, gpu_type
+
+
+def _nodes(
+    typed: Options, sbatch: Sequence[str], gpus: int
+) -> tuple[int | None, int | None]:
+    """The number of nodes, or the fewest and the most of a range."""
+    if typed.nodes is None:
+        return None, None
+    least, most = values.node_range(typed.nodes)
+    if least == most:
+        if typed.share and most > 1:
+            msg = f"--share: half a GPU lies on one node, not on --nodes={most}"
+            raise ConfigError(msg)
+        return least, None
+    if typed.share:
+        msg = "--share: half a GPU lies on one node; leave --nodes out"
+        raise ConfigError(msg)
+    if typed.ntasks_per_node is not None:
+        msg = (
+            "--ntasks-per-node cannot go with a range of --nodes: a node may give the job any"
+            " number of its GPUs; leave it out, there is one task for each GPU"
+        )
+        raise ConfigError(msg)
+    per_task = given(sbatch, {"cpus-per-task"})
+    if per_task is not None:
+        msg = f"{per_task} cannot go with a range of --nodes; give the CPUs of each GPU as --cpus=N"
+        raise ConfigError(msg)
+    if least > gpus:
+        msg = f"--nodes: {gpus} GPUs cannot lie on {least} nodes or more"
+        raise ConfigError(msg)
+    most = min(most, gpus)
+    return least, most if most > least else None
+
+
+def _cpus(typed: str, sbatch: Sequence[str]) -> int | Literal["auto", "none"]:
+    cpus = values.cpus_for_each_gpu(typed)
+    other = given(sbatch, {"cpus-per-task", "cpus-per-gpu"})
+    if isinstance(cpus, int) and other is not None:
+        msg = f"--cpus and {other} both say how many CPUs; give one"
+        raise ConfigError(msg)
+    return cpus
 
 
 def _launcher(text: str) -> Launcher:

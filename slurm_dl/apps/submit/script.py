@@ -8,17 +8,20 @@ cannot break a line and which win over the script.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 import jinja2
 import jinja2.sandbox
 
 from slurm_dl.apps.submit import templates
+from slurm_dl.apps.submit.half import Half
+from slurm_dl.apps.submit.host_demand import Wanted
 from slurm_dl.apps.submit.quoting import UnquotedError, UserText, quote
 from slurm_dl.apps.submit.request import Request
 from slurm_dl.apps.submit.shape import Shape
+from slurm_dl.apps.submit.spread import Spread
 from slurm_dl.model.errors import ConfigError
 
 
@@ -34,23 +37,44 @@ class Submission:
 
     args: tuple[str, ...]
     script: str
-    shape: Shape
+    shape: Wanted
 
 
-def compose(request: Request, shape: Shape, where: Sequence[templates.Place]) -> Submission:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What else was found out for the job.
+
+    Attributes:
+        args: Further arguments of sbatch; the user's own come after them and win.
+        directives: Further ``#SBATCH`` lines.
+        nccl: Settings of NCCL that its model's profile names, for the job's environment.
+    """
+
+    args: tuple[str, ...] = ()
+    directives: tuple[str, ...] = ()
+    nccl: Mapping[str, str] = field(default_factory=dict)
+
+
+def compose(
+    request: Request,
+    shape: Wanted,
+    where: Sequence[templates.Place],
+    extras: Extras | None = None,
+) -> Submission:
     """Write the script and the arguments of a job.
 
     Raises:
         ConfigError: The template is missing or wrong.
     """
+    extras = extras or Extras()
     return Submission(
-        args=_arguments(request),
-        script=_render(request.template, _values(request, shape), where),
+        args=_arguments(request, extras),
+        script=_render(request.template, _values(request, shape, extras), where),
         shape=shape,
     )
 
 
-def _arguments(request: Request) -> tuple[str, ...]:
+def _arguments(request: Request, extras: Extras) -> tuple[str, ...]:
     given = {
         "job-name": request.name,
         "output": request.output,
@@ -61,39 +85,54 @@ def _arguments(request: Request) -> tuple[str, ...]:
         "qos": request.qos,
     }
     ours = tuple(f"--{name}={value}" for name, value in given.items() if value is not None)
-    return ("--parsable", *ours, *request.sbatch)
+    return ("--parsable", *ours, *extras.args, *request.sbatch)
 
 
-def _directives(request: Request, shape: Shape) -> tuple[str, ...]:
+def _directives(request: Request, shape: Wanted, extras: Extras) -> tuple[str, ...]:
     return (
         "--requeue" if request.requeue else "--no-requeue",
         "--open-mode=append",
         f"--signal=B:{request.signal}@{request.lead_s}",
-        f"--nodes={shape.nodes}",
-        f"--ntasks-per-node={_tasks_per_node(request, shape)}",
-        f"--gpus-per-node={shape.request}",
+        *_of_shape(request, shape),
+        *extras.directives,
     )
 
 
-def _tasks_per_node(request: Request, shape: Shape) -> int:
+def _of_shape(request: Request, shape: Wanted) -> tuple[str, ...]:
+    match shape:
+        case Spread():
+            return (f"--nodes={shape.nodes}-{shape.most_nodes}", f"--gpus={shape.request}")
+        case Half():
+            gpus = f"--gres={shape.request}"
+        case Shape():
+            gpus = f"--gpus-per-node={shape.request}"
+    tasks = tasks_per_node(request, shape)
+    return (f"--nodes={shape.nodes}", f"--ntasks-per-node={tasks}", gpus)
+
+
+def tasks_per_node(request: Request, shape: Wanted) -> int:
+    """Tasks on each node; 1 where that is not fixed."""
     if request.ntasks_per_node is not None:
         return request.ntasks_per_node
-    return shape.gpus_per_node if request.launcher == "srun" else 1
+    return shape.gpus_per_node if request.launcher == "srun" and isinstance(shape, Shape) else 1
 
 
-def _values(request: Request, shape: Shape) -> dict[str, object]:
+def _values(request: Request, shape: Wanted, extras: Extras) -> dict[str, object]:
     """What a template may use; users' text only as `UserText`."""
     grace_s = request.grace_s
     first = request.command[0]
     return {
-        "directives": _directives(request, shape),
+        "directives": _directives(request, shape, extras),
         "launcher": request.launcher,
         "signal": request.signal,
         "grace_s": str(int(grace_s)) if grace_s == int(grace_s) else str(grace_s),
         "array": request.array is not None,
         "nodes": shape.nodes,
-        "gpus_per_node": shape.gpus_per_node,
-        "ntasks_per_node": _tasks_per_node(request, shape),
+        "most_nodes": shape.most_nodes if isinstance(shape, Spread) else shape.nodes,
+        "gpus_per_node": None if isinstance(shape, Spread) else shape.gpus // shape.nodes,
+        "ntasks_per_node": None if isinstance(shape, Spread) else tasks_per_node(request, shape),
+        "shared": isinstance(shape, Half),
+        "nccl": [(name, UserText(value)) for name, value in sorted(extras.nccl.items())],
         "is_python_script": first == "-m" or PurePath(first).suffix == ".py",
         "dlrun": UserText(request.dlrun),
         "run_base": UserText(request.run_base),

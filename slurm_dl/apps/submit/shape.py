@@ -1,7 +1,7 @@
 """How many nodes with how many GPUs each: the fewest nodes that hold the job evenly.
 
-Pure: partitions in, shape out. The number of nodes is always fixed, never a range: with a range
-Slurm 22.05.5 to 22.05.8 refuse some jobs that also say ``--ntasks-per-node``.
+Pure: partitions in, shape out. Jobs that say a range of nodes or share a GPU have shapes of their
+own, in `spread` and `half`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.placement.synergy import Host
 
 UNTYPED = "untyped"
 """How GPUs without a type are called in messages."""
@@ -24,11 +25,19 @@ class GpuNode:
         gpu_type: Its type; empty if Slurm knows none.
         gpus: How many, at least 1.
         up: Jobs may start there now or when it is free.
+        name: The node's name; empty if it is not known.
+        shards: ``gres/shard`` of the whole node.
+        host: What the whole node has for jobs; None if it is not known.
+        threads: CPUs of one core: Slurm gives no part of a core.
     """
 
     gpu_type: str
     gpus: int
     up: bool
+    name: str = ""
+    shards: int = 0
+    host: Host | None = None
+    threads: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +74,16 @@ class Shape:
     @property
     def request(self) -> str:
         """The value of ``--gpus-per-node``."""
-        prefix = f"{self.gpu_type}:" if self.gpu_type is not None else ""
-        return f"{prefix}{self.gpus_per_node}"
+        return with_type(self.gpu_type, self.gpus_per_node)
+
+    def may_use(self, node: GpuNode) -> bool:
+        """A share of the job fits on *node* when it is empty."""
+        return node.gpu_type in self.types and node.gpus >= self.gpus_per_node
+
+
+def with_type(gpu_type: str | None, gpus: int) -> str:
+    """GPUs in Slurm's words, ``a100:4`` or ``4``."""
+    return f"{gpus}" if gpu_type is None else f"{gpu_type}:{gpus}"
 
 
 def choose(
@@ -85,16 +102,25 @@ def choose(
     Raises:
         ConfigError: No shape fits; the message says what there is and what would fit.
     """
-    if not _types(partitions):
-        msg = f"{_names(partitions)} has no GPUs; give --partition"
-        raise ConfigError(msg)
-    if gpu_type is not None and gpu_type not in _types(partitions):
-        msg = f"there are no GPUs of type {gpu_type}: {_inventory(partitions)}"
-        raise ConfigError(msg)
+    check_type(partitions, gpu_type)
     shape = _fit(partitions, gpus, gpu_type, nodes)
     if shape is not None:
         return shape
     raise ConfigError(_refusal(partitions, gpus, gpu_type, nodes))
+
+
+def check_type(partitions: Sequence[Partition], gpu_type: str | None) -> None:
+    """Refuse a type of GPU that none of *partitions* has, or partitions without GPUs.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    if not _types(partitions):
+        msg = f"{_names(partitions)} has no GPUs; give --partition"
+        raise ConfigError(msg)
+    if gpu_type is not None and gpu_type not in _types(partitions):
+        msg = f"there are no GPUs of type {gpu_type}: {inventory(partitions)}"
+        raise ConfigError(msg)
 
 
 def _fit(
@@ -147,7 +173,7 @@ def _refusal(
         why = "cannot be shared out evenly"
     else:
         why = "do not fit evenly" if gpus > 1 else "does not fit"
-    return f"{wanted} {why}: {_inventory(partitions)}; {_hint(partitions, gpus, gpu_type, nodes)}"
+    return f"{wanted} {why}: {inventory(partitions)}; {_hint(partitions, gpus, gpu_type, nodes)}"
 
 
 def _hint(
@@ -179,7 +205,7 @@ def _names(partitions: Sequence[Partition]) -> str:
     return f"{word} {','.join(p.name for p in partitions)}"
 
 
-def _inventory(partitions: Sequence[Partition]) -> str:
+def inventory(partitions: Sequence[Partition]) -> str:
     """What the partitions have, in words."""
     return "; ".join(f"partition {p.name} has {_contents(p)}" for p in partitions)
 

@@ -1,4 +1,8 @@
-"""The two calls to Slurm: sinfo once for the partitions' GPUs, sbatch once for the job."""
+"""The calls to Slurm: sinfo once for the partitions' nodes, sbatch once for the job.
+
+Two more only for what sinfo does not say: CPUs and memory that nodes keep for themselves, and, for
+jobs that ask for few switches, which nodes lie under which.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from dataclasses import dataclass
 from slurm_dl.apps.submit.shape import GpuNode, Partition
 from slurm_dl.apps.submit.values import shown
 from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.placement.synergy import Host
 
 _NOT_UP = frozenset(
     {
@@ -28,6 +33,9 @@ _NOT_UP = frozenset(
     }
 )
 """States of sinfo in which a node takes no job; powered-down nodes are woken, so they count."""
+
+DEFAULT_LONGEST_SWITCH_WAIT_S = 300.0
+"""Slurm's own ``max_switch_wait``."""
 
 _STATE = re.compile(r"([a-z_]+)([*~#!%$@^+-]*)")
 _JOB_ID = re.compile(r"(\d+)(?:;.*)?", re.ASCII)
@@ -90,10 +98,101 @@ def read_partitions(environ: Mapping[str, str]) -> Partitions:
     Raises:
         ClusterError: sinfo is missing or failed.
     """
-    # Not the user's environment: SINFO_* would change what is printed.
-    env = {name: environ[name] for name in ("PATH", "HOME", "SLURM_CONF") if name in environ}
+    fields = "%P|%T|%G|%N|%c|%m|%B|%Z"
+    return parse_partitions(
+        _ask("sinfo", ["--all", "--noheader", "--Node", f"--format={fields}"], environ)
+    )
+
+
+def parse_partitions(text: str) -> Partitions:
+    """Read ``PARTITION|STATE|GRES|NODE|CPUS|MEM_MB|MAX_CPUS|THREADS``, a line for each node.
+
+    A node of several partitions has a line for each. What is left out or not understood from NODE
+    on is not known.
+    """
+    nodes: dict[str, list[GpuNode]] = {}
+    default = None
+    for line in text.splitlines():
+        name, state, gres, node, cpus, mem_mb, most_cpus, threads, *_ = (
+            *line.split("|"), "", "", "", "", "", "", "", "",
+        )  # fmt: skip
+        if name.endswith("*"):
+            name = default = name[:-1]
+        found = nodes.setdefault(name, [])
+        gpus = parse_gres(gres)
+        host = None
+        if gpus and _number(cpus) and _number(mem_mb):
+            limit = _number(most_cpus) or _number(cpus)
+            host = Host(
+                gpus=sum(gpus.values()),
+                cpus=min(_number(cpus), limit),
+                mem_mb=_number(mem_mb),
+            )
+        found.extend(
+            GpuNode(
+                gpu_type=gpu_type,
+                gpus=n,
+                up=_is_up(state),
+                name=node,
+                shards=_count_of(gres, "shard"),
+                host=host,
+                threads=max(1, _number(threads)),
+            )
+            for gpu_type, n in gpus.items()
+        )
+    return Partitions(
+        by_name={n: Partition(name=n, nodes=tuple(found)) for n, found in nodes.items()},
+        default=default,
+    )
+
+
+def read_usable(nodes: Sequence[str], environ: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    """CPUs and memory in MB that jobs may use on each of *nodes*.
+
+    Some sites keep cores and memory of a node for its own daemons (CoreSpecCount, MemSpecLimit). A
+    job that asks for all that sinfo counts would never start there.
+
+    Raises:
+        ClusterError: scontrol is missing or failed.
+    """
+    text = _ask("scontrol", ["--oneliner", "show", "node", ",".join(nodes)], environ)
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("NodeName="):
+            continue
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        cpus = _number(fields.get("CPUEfctv", "")) or _number(fields.get("CPUTot", ""))
+        kept_mb = _number(fields.get("MemSpecLimit", ""))
+        mem_mb = max(0, _number(fields.get("RealMemory", "")) - kept_mb)
+        found[fields["NodeName"]] = (cpus, mem_mb)
+    return found
+
+
+def read_topology(environ: Mapping[str, str]) -> str:
+    """Slurm's words about its switches or blocks.
+
+    Raises:
+        ClusterError: scontrol is missing or failed, as it does where there is no topology.
+    """
+    return _ask("scontrol", ["show", "topology"], environ)
+
+
+def read_longest_switch_wait_s(environ: Mapping[str, str]) -> float:
+    """Longest time a job may wait for few switches; Slurm cuts what asks for more, silently.
+
+    Raises:
+        ClusterError: scontrol is missing or failed.
+    """
+    text = _ask("scontrol", ["show", "config"], environ)
+    match = re.search(r"^SchedulerParameters\s*=.*\bmax_switch_wait=(\d+)", text, re.MULTILINE)
+    return float(match[1]) if match else DEFAULT_LONGEST_SWITCH_WAIT_S
+
+
+def _ask(name: str, args: Sequence[str], environ: Mapping[str, str]) -> str:
+    # Not the user's environment: SINFO_* and others would change what is printed.
+    env = {key: environ[key] for key in ("PATH", "HOME", "SLURM_CONF") if key in environ}
     done = subprocess.run(
-        [tool("sinfo", environ), "--all", "--noheader", "--Node", "--format=%P|%T|%G"],
+        [tool(name, environ), *args],
         env=env | {"LC_ALL": "C"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -101,27 +200,20 @@ def read_partitions(environ: Mapping[str, str]) -> Partitions:
     )
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        msg = f"sinfo failed: {shown(said[-1]) if said else f'exit {done.returncode}'}"
+        msg = f"{name} failed: {shown(said[-1]) if said else f'exit {done.returncode}'}"
         raise ClusterError(msg)
-    return parse_partitions(done.stdout.decode(errors="replace"))
+    return done.stdout.decode(errors="replace")
 
 
-def parse_partitions(text: str) -> Partitions:
-    """Read ``PARTITION|STATE|GRES`` lines, one for each node of each partition."""
-    nodes: dict[str, list[GpuNode]] = {}
-    default = None
-    for line in text.splitlines():
-        name, _, rest = line.partition("|")
-        state, _, gres = rest.partition("|")
-        if name.endswith("*"):
-            name = default = name[:-1]
-        found = nodes.setdefault(name, [])
-        up = _is_up(state)
-        found.extend(GpuNode(gpu_type=t, gpus=n, up=up) for t, n in parse_gres(gres).items())
-    return Partitions(
-        by_name={n: Partition(name=n, nodes=tuple(found)) for n, found in nodes.items()},
-        default=default,
-    )
+def _number(text: str) -> int:
+    """A whole number; 0 for anything else."""
+    return int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else 0
+
+
+def _count_of(gres: str, kind: str) -> int:
+    """How many of one kind of GRES a node has, ``shard:8`` or ``shard:a100:8(S:0)``."""
+    items = (item.strip().split(":") for item in re.sub(r"\([^()]*\)", "", gres).split(","))
+    return sum(_number(rest[-1]) for name, *rest in items if name == kind and rest)
 
 
 def parse_gres(gres: str) -> dict[str, int]:

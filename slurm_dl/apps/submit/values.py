@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Literal
 
 from slurm_dl.model.errors import ConfigError
 
@@ -107,6 +108,25 @@ def count(value: str, what: str) -> int:
         msg = f"{what}: {shown(value)} is not a whole number of 1 or more"
         raise ConfigError(msg)
     return int(value)
+
+
+def node_range(value: str) -> tuple[int, int]:
+    """``N`` or ``MIN-MAX``: the fewest and the most nodes, at least 1."""
+    match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", value, re.ASCII)
+    least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= least <= most:
+        msg = f"--nodes: {shown(value)} is not N or MIN-MAX, whole numbers of 1 or more"
+        raise ConfigError(msg)
+    return least, most
+
+
+def cpus_for_each_gpu(value: str) -> int | Literal["auto", "none"]:
+    """``auto`` to find out, ``none`` for Slurm's own default, or a number."""
+    if value == "auto":
+        return "auto"
+    if value == "none":
+        return "none"
+    return count(value, "--cpus")
 
 
 def signal_and_lead(value: str, default_lead_s: int) -> tuple[str, int]:

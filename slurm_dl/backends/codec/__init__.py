@@ -24,7 +24,17 @@ from slurm_dl.backends.codec.columns import array
 from slurm_dl.backends.codec.form import Codec, FormError, Json, JsonObject, refuse, wrong
 from slurm_dl.backends.codec.scalars import SCALARS, enum, is_whole, literal
 
-__all__ = ["Codec", "FormError", "Json", "JsonObject", "codec_of", "from_plain", "to_plain"]
+__all__ = [
+    "Codec",
+    "FormError",
+    "Json",
+    "JsonObject",
+    "codec_of",
+    "dataclass_codec",
+    "from_plain",
+    "to_plain",
+    "tuple_codec",
+]
 
 _T = TypeVar("_T")
 
@@ -73,7 +83,7 @@ def codec_of(kind: object) -> Codec:
     if isinstance(kind, type) and issubclass(kind, Enum):
         return enum(kind)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return _dataclass(kind)
+        return dataclass_codec(kind, {})
     msg = f"values of type {kind} cannot be saved"
     raise TypeError(msg)
 
@@ -84,10 +94,18 @@ def _bare(kind: object) -> object:
     return kind
 
 
-def _dataclass(kind: type) -> Codec:
+def dataclass_codec(kind: type, others: Mapping[str, Codec]) -> Codec:
+    """How instances of a dataclass are written and read.
+
+    Args:
+        others: Codecs of the fields whose types do not say how to keep them.
+
+    Raises:
+        TypeError: There is no way to keep another field.
+    """
     hints = typing.get_type_hints(kind)
     known = dataclasses.fields(kind)
-    codecs = {field.name: codec_of(hints[field.name]) for field in known}
+    codecs = {f.name: others.get(f.name) or codec_of(hints[f.name]) for f in known}
     required = [
         field.name
         for field in known
@@ -145,7 +163,7 @@ def _union(kinds: tuple[object, ...]) -> Codec:
 
 
 def _tagged(kinds: list[type]) -> Codec:
-    by_kind: Mapping[object, Codec] = {kind: _dataclass(kind) for kind in kinds}
+    by_kind: Mapping[object, Codec] = {kind: dataclass_codec(kind, {}) for kind in kinds}
     by_name = {kind.__name__: by_kind[kind] for kind in kinds}
     words = f"one of {', '.join(by_name)}"
 
@@ -169,10 +187,23 @@ def _tagged(kinds: list[type]) -> Codec:
 
 
 def _tuple(arguments: tuple[object, ...]) -> Codec:
-    if len(arguments) != 2 or arguments[1] is not Ellipsis:  # noqa: PLR2004 - item and ...
-        msg = f"tuples of {arguments} cannot be saved, only those of any length of one type"
+    if arguments[1:] == (Ellipsis,):
+        return tuple_codec(codec_of(arguments[0]))
+    if len(set(arguments)) != 1:
+        msg = f"tuples of {arguments} cannot be saved, only those of one type"
         raise TypeError(msg)
-    item = codec_of(arguments[0])
+    inner, length = tuple_codec(codec_of(arguments[0])), len(arguments)
+
+    def read(content: Json) -> object:
+        if not isinstance(content, list) or len(content) != length:
+            refuse(f"a list of {length}", content)
+        return inner.read(content)
+
+    return Codec(inner.write, read)
+
+
+def tuple_codec(item: Codec) -> Codec:
+    """How tuples of any length are written and read, each of whose items is as *item* says."""
 
     def write(value: object) -> Json:
         if not isinstance(value, tuple | list):

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from collections.abc import Iterable
 
 import numpy as np
 
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.jobs import Jobs
 from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.steer import Steer
 
 _REPLACED = ("name", "user", "account", "qos")
 
@@ -34,7 +36,8 @@ class Anonymous:
         texts = {job_id: self._text(text) for job_id, text in seen.texts.items()}
         seen = dataclasses.replace(seen, jobs=self._jobs(seen.jobs), nodes=nodes, texts=texts)
         handovers = tuple(self._handover(h) for h in snap.handovers)
-        return dataclasses.replace(snap, seen=seen, handovers=handovers)
+        steers = {job_id: self._steer(steer) for job_id, steer in snap.steers.items()}
+        return dataclasses.replace(snap, seen=seen, handovers=handovers, steers=steers)
 
     def _jobs(self, jobs: Jobs) -> Jobs:
         uids, at = np.unique(jobs.uid, return_inverse=True)
@@ -50,6 +53,18 @@ class Anonymous:
     def _handover(self, handover: Handover) -> Handover:
         names = tuple(self._stand_in("node", name) for name in handover.nodes)
         return dataclasses.replace(handover, nodes=names)
+
+    def _steer(self, steer: Steer) -> Steer:
+        return dataclasses.replace(
+            steer,
+            avoid=self._nodes(steer.avoid),
+            own=self._nodes(steer.own),
+            left=self._nodes(steer.left),
+            why="",  # In a scheme's own words, which may name nodes.
+        )
+
+    def _nodes(self, names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(sorted(self._stand_in("node", name) for name in names))
 
     def _stand_in(self, kind: str, name: str) -> str:
         return f"{kind}-{self._number(kind, name)}" if name else ""

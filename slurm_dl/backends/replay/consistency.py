@@ -7,6 +7,8 @@ columns of different lengths are not found by types, and would end a decision ha
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,6 +17,8 @@ import numpy.typing as npt
 from slurm_dl.backends.codec import FormError
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import Observed, Snapshot
+
+_LABEL = re.compile(r"[0-9]{1,18}(?:_|\+[^_]*$|$)", re.ASCII)
 
 
 def check(snap: Snapshot) -> None:
@@ -56,6 +60,7 @@ def _claims(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
     yield "left_s", not np.isnan(snap.left_s).any(), "numbers were expected"
     yield from _jobs(seen)
     yield from _nodes(seen)
+    yield from _steers(snap)
 
 
 def _jobs(seen: Observed) -> Iterator[tuple[str, bool, str]]:
@@ -88,8 +93,30 @@ def _nodes(seen: Observed) -> Iterator[tuple[str, bool, str]]:
     yield "seen.held.job", bool((np.diff(held.job) >= 0).all()), "ascending rows were expected"
     yield "seen.held.node", _within(held.node, 0, m), "no such row among the nodes"
     yield "seen.held.gpus", bool(np.isfinite(held.gpus).all()), "finite numbers were expected"
-    shapes = all(c.shape == (m,) for c in seen.choices.values())
-    yield "seen.choices", shapes, f"{m} values a job were expected"
+    for place, masks in (("seen.choices", seen.choices), ("seen.excluded", seen.excluded)):
+        shapes = all(mask.shape == (m,) for mask in masks.values())
+        yield place, shapes, f"{m} values a job were expected"
+    sharable = seen.sharable is None or seen.sharable.shape == (m,)
+    yield "seen.sharable", sharable, f"{m} values were expected"
+    for gpu in seen.shared:
+        yield "seen.shared", 0 <= gpu.node < m, "no such row among the nodes"
+        shares = all(math.isfinite(share) and share > 0 for share in gpu.shares)
+        yield "seen.shared", shares, "shares above 0 were expected"
+
+
+def _steers(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
+    own = all(job_id == steer.job_id for job_id, steer in snap.steers.items())
+    yield "steers", own, "the steer of another job"
+    times = [(s.since_s, s.until_s, s.not_before_s) for s in snap.steers.values()]
+    yield (
+        "steers",
+        not any(math.isnan(t) for three in times for t in three),
+        "numbers were expected",
+    )
+    if snap.steers:
+        # Tasks are found by their labels, which begin with the number of the array.
+        labels = (text.label for text in snap.seen.texts.values())
+        yield "seen.texts", all(map(_LABEL.match, labels)), "a job's number was expected as label"
 
 
 def _within(column: npt.NDArray[np.signedinteger], first: int, end: int) -> bool:

@@ -161,8 +161,8 @@ def _objects(value: Json) -> list[JsonObject]:
 
 
 def _action_name(action: JsonObject) -> str:
-    run = action.get("run")
-    job = action.get("job_id", run.get("job_id") if isinstance(run, dict) else None)
+    inside = action.get("run") or action.get("steer")
+    job = action.get("job_id", inside.get("job_id") if isinstance(inside, dict) else None)
     name = str(action.get("is", ""))
     return f"{name} of job {job}" if job is not None else name
 

@@ -27,6 +27,7 @@ from slurm_dl import __version__
 from slurm_dl.backends.codec import FormError, Json, JsonObject, codec_of, from_plain, to_plain
 from slurm_dl.backends.codec.form import at
 from slurm_dl.backends.replay.consistency import check
+from slurm_dl.backends.replay.settings import SETTINGS
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.plan import Plan
@@ -67,8 +68,10 @@ class Setup:
         """What *policy* and *settings* come down to.
 
         Raises:
-            TypeError: The policy is no dataclass of values that can be kept.
+            TypeError: The policy, the scheme of placement or a rule is no dataclass of values that
+                can be kept.
         """
+        SETTINGS.write(settings)
         parameters = to_plain(policy, type(policy))
         assert isinstance(parameters, dict)  # noqa: S101 - a dataclass; narrows the type
         return cls(policy=policy.name, parameters=parameters, settings=settings)
@@ -310,7 +313,7 @@ def _setup_plain(setup: Setup) -> JsonObject:
     return {
         "policy": setup.policy,
         "parameters": dict(setup.parameters),
-        "settings": to_plain(setup.settings, Settings),
+        "settings": SETTINGS.write(setup.settings),
     }
 
 
@@ -323,7 +326,8 @@ def _setup_of(content: Json) -> Setup:
         msg = "a name and a mapping of parameters were expected"
         raise FormError(msg, "setup.policy")
     with at("setup"), at("settings"):
-        settings = from_plain(content["settings"], Settings)
+        settings = SETTINGS.read(content["settings"])
+    assert isinstance(settings, Settings)  # noqa: S101 - narrows the type
     return Setup(policy=policy, parameters=parameters, settings=settings)
 
 

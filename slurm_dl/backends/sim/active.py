@@ -6,12 +6,15 @@ are not here yet. Rows stand in the order of submission.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.backends.sim.shape import ClusterShape
+from slurm_dl.model.contract import Claim
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, F64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.snapshot import Observed, Remembered, Snapshot
@@ -45,6 +48,7 @@ _LIVE: dict[str, npt.DTypeLike] = {
     "work_s": np.float64,
     "lag_s": np.float64,
     "since_s": np.float64,
+    "speed": np.float64,
 }
 
 _SAME: dict[str, tuple[npt.DTypeLike, float]] = {
@@ -79,9 +83,11 @@ class Active:
     Attributes:
         done_s: When a running job will be done, seconds; inf for others.
         ran_before_s: Seconds it ran before the run under way.
-        work_s: Seconds of work it had left when its present stretch began.
+        work_s: Seconds of work, at full speed, it had left when its present stretch began.
         lag_s: Seconds of that stretch that make no progress.
-        since_s: When the stretch began: its start, or the last event that cost it something.
+        since_s: When the stretch began: its start, or the last event that cost it something or
+            changed its speed.
+        speed: Seconds of work it does in a second.
     """
 
     job_id: npt.NDArray[np.int64]
@@ -105,11 +111,20 @@ class Active:
     work_s: npt.NDArray[np.float64]
     lag_s: npt.NDArray[np.float64]
     since_s: npt.NDArray[np.float64]
+    speed: npt.NDArray[np.float64]
 
-    def __init__(self, trace: Trace, shape: ClusterShape, submit_s: F64, work_s: F64) -> None:
+    def __init__(
+        self,
+        trace: Trace,
+        shape: ClusterShape,
+        submit_s: F64,
+        work_s: F64,
+        claims: Mapping[JobId, Claim],
+    ) -> None:
         self._trace = trace
         self._submit_s = submit_s
         self._trace_work_s = work_s
+        self._claims = claims
         self._nodes = shape.nodes()
         self._gpu_types = shape.gpu_types
         self._node_in = np.ones((1, len(self._nodes)), dtype=np.bool_)
@@ -151,6 +166,7 @@ class Active:
             whole[name][new] = self._submit_s[first:last]
         for name in ("left_s", "work_s"):
             whole[name][new] = self._trace_work_s[first:last]
+        whole["speed"][new] = 1.0
         whole["tier"][new] = -1
         whole["done_s"][new] = np.inf
         self._look()
@@ -169,6 +185,11 @@ class Active:
         """The live jobs at *now_s*, without copies: it is good until the next change or call."""
         object.__setattr__(self._snapshot.seen, "now_s", now_s)
         return self._snapshot
+
+    def hold(self, held: Allocations) -> None:
+        """Let the snapshot say who holds what, from now on."""
+        self._held = held
+        object.__setattr__(self._snapshot.seen, "held", held)
 
     def _reserve(self, size: int) -> None:
         for name, dtype in _LIVE.items():
@@ -210,6 +231,7 @@ class Active:
                 partitions=("gpu",),
                 gpu_types=self._gpu_types,
                 node_in=self._node_in,
+                claims=self._claims,
             ),
             memory=_view(Remembered, seen),
             managed=self._managed,

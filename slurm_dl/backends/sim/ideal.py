@@ -2,7 +2,8 @@
 
 Jobs are a number of GPUs that may be anywhere; a decision starts and stops them in no time, and a
 job that is stopped goes on later where it was. Only a cost model (`costs`) takes something away.
-This is what nearly all published simulators compute, and what they can be compared in.
+This is what nearly all published simulators compute, and what they can be compared in. With a
+scheme of placement (`nodes`) jobs are put on nodes, and work at the speed that they have there.
 
 Time goes from event to event: arrivals, completions, and the instant at which the policy says its
 order changes. All events of one instant are handled in this order: completions, arrivals, one
@@ -23,6 +24,7 @@ from slurm_dl.backends.sim.clockwork import AT_EVENTS, INSTANT_S, Clockwork
 from slurm_dl.backends.sim.costs import Costs, NoCosts
 from slurm_dl.backends.sim.outcome import Outcome, SimulationError
 from slurm_dl.backends.sim.shape import ClusterShape
+from slurm_dl.backends.sim.whereabouts import Anywhere, Whereabouts
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.jobs import COMPLETED, F64, PENDING, RUNNING
 from slurm_dl.model.record import Records, Runs
@@ -45,6 +47,7 @@ def simulate(
     *,
     costs: Costs | None = None,
     clockwork: Clockwork = AT_EVENTS,
+    whereabouts: Whereabouts | None = None,
     seed: int = 0,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Outcome:
@@ -52,6 +55,7 @@ def simulate(
 
     Args:
         costs: What starting costs; None: nothing.
+        whereabouts: Where its jobs lie, for this run alone (`nodes.OnNodes`); None: anywhere.
         seed: For what a cost model draws.
         progress: Told now and then how many jobs are done.
 
@@ -64,6 +68,7 @@ def simulate(
         policy=policy,
         costs=costs or NoCosts(),
         clockwork=clockwork,
+        whereabouts=whereabouts,
         seed=seed,
     )
     simulation.run(progress)
@@ -82,17 +87,20 @@ class IdealCluster:
         costs: Costs,
         clockwork: Clockwork,
         seed: int,
+        whereabouts: Whereabouts | None = None,
     ) -> None:
         n = len(trace)
         self._trace = trace
         self._policy = policy
         self._costs = costs
         self._clockwork = clockwork
+        self._where: Whereabouts = whereabouts or Anywhere()
         self._random = np.random.default_rng(seed)
         # Seconds since the first submission: sums of large times would be less exact.
         self._zero_s = float(trace.submit_s[0]) if n else 0.0
         submit_s = trace.submit_s - self._zero_s
-        self._jobs = Active(trace, shape, submit_s, trace.duration_s * costs.slowdown)
+        work_s = trace.duration_s * costs.slowdown
+        self._jobs = Active(trace, shape, submit_s, work_s, self._where.claims())
         self._arrived = 0
         self._submits = [*submit_s.tolist(), math.inf]
         self._now_s = 0.0
@@ -135,6 +143,7 @@ class IdealCluster:
                 self._wake_s = turn_s
             else:
                 self._decide()
+            self._adjust()
 
     def _check_progress(self) -> None:
         """Raise if nothing has come, gone or been worked on since the last time.
@@ -144,7 +153,9 @@ class IdealCluster:
         """
         jobs, now_s = self._jobs, self._now_s
         worked_s = np.maximum(now_s - jobs.since_s - jobs.lag_s, 0.0)
-        left_s = float((jobs.work_s - worked_s * jobs.running)[jobs.state != COMPLETED].sum())
+        left_s = float(
+            (jobs.work_s - worked_s * jobs.speed * jobs.running)[jobs.state != COMPLETED].sum()
+        )
         state = (self._arrived, jobs.alive, left_s)
         if state == self._left:
             msg = (
@@ -184,10 +195,11 @@ class IdealCluster:
             decisions=self._decisions,
             events=self._events,
             now_s=self._now_s + self._zero_s,
+            lay=self._where.lay(),
         )
 
     def _losses(self) -> dict[str, F64]:
-        causes = {"restart": self._lost_gpu_s.copy()}
+        causes = {"restart": self._lost_gpu_s.copy(), **self._where.losses()}
         if self._costs.slowdown > 1:
             slower_s = self._trace.duration_s * (self._costs.slowdown - 1)
             causes["slowdown"] = np.where(np.isnan(self._end_s), 0.0, slower_s * self._trace.gpus)
@@ -203,6 +215,7 @@ class IdealCluster:
             rows = jobs.job_id[done]
             if not self._costs.at_every_event:
                 self._book_losses(done, jobs.lag_s[done])
+            self._where.finish(jobs, done)
             self._close_runs(done)
             self._end_s[rows] = self._now_s
             jobs.remove(done)
@@ -233,15 +246,24 @@ class IdealCluster:
             self._promote(promoted)
         jobs.tier[:] = order.tier
         jobs.place[intent.ranked] = np.arange(len(intent.ranked))
-        wanted = np.zeros(len(jobs), dtype=np.bool_)
-        wanted[intent.target] = True
-        changes = (wanted != jobs.running).nonzero()[0]
-        if len(changes):
-            starts = wanted[changes]
-            self._stop(changes[~starts])
-            self._start(changes[starts])
+        change = self._where.settle(jobs, snap, intent)
+        if len(change.stops) or len(change.starts):
+            self._stop(change.stops)
+            self._start(change.starts)
         change_s = self._policy.next_change_s(snap, order, jobs.running)
+        change_s = min(change_s, now_s + change.look_again_s)
         self._wake_s = self._clockwork.wake_s(now_s, change_s)
+
+    def _adjust(self) -> None:
+        """Go on with other speeds where jobs have come beside others, or gone."""
+        jobs = self._jobs
+        rows, speed = self._where.changed(jobs)
+        if not len(rows):
+            return
+        lag_s = np.maximum(jobs.lag_s[rows] - (self._now_s - jobs.since_s[rows]), 0.0)
+        self._end_stretch(rows)
+        jobs.speed[rows] = speed
+        self._begin_stretch(rows, lag_s)
 
     def _charge_all(self) -> None:
         jobs = self._jobs
@@ -261,6 +283,7 @@ class IdealCluster:
         np.multiply(jobs.ran_s, jobs.gpus, out=jobs.attained_gpu_s)
         # What is left of a start is no work: a stop would not save it.
         np.minimum(jobs.work_s, jobs.done_s - now_s, out=jobs.left_s)
+        self._where.show(jobs, now_s)
 
     def _promote(self, rows: Rows) -> None:
         jobs = self._jobs
@@ -269,6 +292,7 @@ class IdealCluster:
         self._promotions[jobs.job_id[rows]] += 1
 
     def _start(self, rows: Rows) -> None:
+        self._where.enter(self._jobs, rows)
         jobs, ids = self._jobs, self._jobs.job_id[rows]
         first = np.isnan(self._first_start_s[ids])
         self._first_start_s[ids[first]] = self._now_s
@@ -284,6 +308,7 @@ class IdealCluster:
             return
         jobs = self._jobs
         self._end_stretch(rows)
+        self._where.leave(jobs, rows)
         self._close_runs(rows)
         self._preemptions[jobs.job_id[rows]] += 1
         jobs.ran_before_s[rows] = jobs.ran_s[rows]
@@ -299,14 +324,16 @@ class IdealCluster:
         jobs.since_s[rows] = self._now_s
         jobs.lag_s[rows] = lag_s
         foreseen_s = 0.0 if self._costs.at_every_event else lag_s
-        jobs.done_s[rows] = self._now_s + foreseen_s + jobs.work_s[rows]
+        jobs.done_s[rows] = self._now_s + foreseen_s + jobs.work_s[rows] / jobs.speed[rows]
 
     def _end_stretch(self, rows: Rows) -> None:
         """Book the progress of running jobs since their stretch began, and what was lost."""
         jobs = self._jobs
         passed_s = self._now_s - jobs.since_s[rows]
         lost_s = np.minimum(jobs.lag_s[rows], passed_s)
-        jobs.work_s[rows] -= passed_s - lost_s
+        worked_s = passed_s - lost_s
+        jobs.work_s[rows] -= worked_s * jobs.speed[rows]
+        self._where.book(jobs, rows, worked_s)
         self._book_losses(rows, lost_s)
 
     def _book_losses(self, rows: Rows, lost_s: F64) -> None:

@@ -16,8 +16,9 @@ from typing import assert_never
 from slurm_dl.backends.slurm.arrays import doubtful_in, whole_labels
 from slurm_dl.backends.slurm.command import Slurm, printable
 from slurm_dl.backends.slurm.read_jobs import queue_arguments
-from slurm_dl.backends.slurm.read_nodes import ReservationSeen, fold, read_reservations
+from slurm_dl.backends.slurm.read_nodes import ReservationSeen, read_reservations
 from slurm_dl.backends.slurm.records import job_records, new_nonce
+from slurm_dl.backends.slurm.steered import exc_node_list
 from slurm_dl.backends.slurm.words import address, epoch_s, job_state
 from slurm_dl.model.contract import SIGNALS, SignalTarget
 from slurm_dl.model.errors import ClusterError
@@ -144,22 +145,23 @@ class Actor:
             self._update(action.job_id, f"SiteFactor={action.value}")
 
     def _steer(self, action: SetSteer | ClearSteer) -> None:
-        # Slurm takes ExcNodeList and StartTime of running jobs for something else: look first.
+        # Slurm refuses both of jobs that do not wait any more, which is no error: look first.
         now = job_now(self._slurm, action.job_id)
         if now is None or now.state is not JobState.PENDING:
             return
-        steer = action.steer if isinstance(action, SetSteer) else None
-        nodes = sorted(action.own if isinstance(action, ClearSteer) else action.steer.excluded)
-        for node in nodes:
-            if _NODE_NAME.fullmatch(node) is None:
-                msg = f"job {action.job_id}: {node!r} is no node name"
-                raise ClusterError(msg)
-        settings = [f"ExcNodeList={fold(nodes)}"]
-        if steer and steer.not_before_s > 0:
-            settings.append(f"StartTime=uts{math.ceil(steer.not_before_s)}")
+        not_before_s = 0.0
+        if isinstance(action, SetSteer):
+            nodes = exc_node_list(action.steer.avoid, action.steer.own)
+            not_before_s = action.steer.not_before_s
+        else:
+            nodes = exc_node_list((), action.own)
+        settings = [f"ExcNodeList={nodes}"]
+        if not_before_s > 0:
+            # It becomes the job's EligibleTime (22.05.8).
+            settings.append(f"StartTime=uts{math.ceil(not_before_s)}")
         elif action.lift:
             settings.append("StartTime=now")
-        self._slurm.run("scontrol", "update", f"JobId={now.address}", *settings)
+        update_address(self._slurm, now.address, *settings)
 
     def _update(self, job_id: JobId, setting: str) -> None:
         label = self._label.get(job_id)
@@ -283,8 +285,8 @@ def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:
     return None
 
 
-def update_job(slurm: Slurm, label: str, setting: str) -> None:
-    """Change one setting of exactly the record *label*.
+def update_job(slurm: Slurm, label: str, *settings: str) -> None:
+    """Change some settings, all or none, of exactly the record *label*.
 
     Raises:
         ClusterError: Refused, or the label is none.
@@ -293,10 +295,23 @@ def update_job(slurm: Slurm, label: str, setting: str) -> None:
         named = address(label)
     except ValueError as err:
         raise ClusterError(printable(str(err))) from None
+    update_address(slurm, named, *settings)
+
+
+def update_address(slurm: Slurm, named: str, *settings: str) -> None:
+    """Change some settings, all or none, of the record that Slurm's tools call *named*.
+
+    Raises:
+        ClusterError: Refused, or too long for a command.
+    """
     if len(named) > _LONGEST_ARGUMENT:
         msg = f"job {named[:20]}...: the pending tasks of this array make too long a list to name"
         raise ClusterError(msg)
-    slurm.run("scontrol", "update", f"JobId={named}", setting)
+    for setting in settings:
+        if len(setting) > _LONGEST_ARGUMENT:
+            msg = f"job {named[:20]}: {setting[:40]}... is too long a list of nodes"
+            raise ClusterError(msg)
+    slurm.run("scontrol", "update", f"JobId={named}", *settings)
 
 
 def reservation_exists(slurm: Slurm, name: str) -> bool:

@@ -1,7 +1,8 @@
 """The nodes a pending job may use at all: ``--exclude``, ``--nodelist``, ``--constraint``, gangs.
 
 What is not understood, or not known yet, leaves a job no node: nobody gives way for a job that
-could then not start. Thousands of jobs that say the same share one array.
+could then not start. Exclusions are told apart from the rest: some of them may be ours. Thousands
+of jobs that say the same share one array.
 """
 
 from __future__ import annotations
@@ -56,6 +57,10 @@ class Excluded:
         """Ask about every job anew: owners may change it while the job waits."""
         self._known.clear()
 
+    def ask_again(self, job_id: JobId) -> None:
+        """Ask about this job anew: what it excludes has just been changed, or may have been."""
+        self._known.discard(job_id)
+
     def learn(self, table: JobTable) -> None:
         """Ask about those pending jobs of *table* that are new.
 
@@ -107,8 +112,6 @@ class Excluded:
 Wish = tuple[str, str, int]
 """Required nodes and features in Slurm's words, and the number of nodes; see `JobTable`."""
 
-_NO_WISH: Wish = ("", "", 0)
-
 
 class NodeChoices:
     """What jobs say about nodes as masks over the nodes of one reading; remembers each."""
@@ -116,40 +119,60 @@ class NodeChoices:
     def __init__(self, site: Site) -> None:
         """For the nodes of *site*."""
         self._site = site
-        self._masks: dict[tuple[str, Wish], Bool] = {}
+        self._wished: dict[Wish, Bool] = {}
+        self._excluded: dict[str, Bool | None] = {}
         self._no_node = _read_only(np.zeros(len(site.nodes), np.bool_))
 
-    def of(self, table: JobTable, excluded: Exclusions) -> dict[JobId, Bool]:
-        """The nodes each restricted pending job may use; see `Observed.choices`."""
-        without = excluded.nodes
-        wishes: Mapping[JobId, Wish] = table.restricted
-        if without:
-            wishes = dict.fromkeys(without, _NO_WISH) | table.restricted
+    def of(
+        self, table: JobTable, exclusions: Exclusions
+    ) -> tuple[dict[JobId, Bool], dict[JobId, Bool]]:
+        """See `Observed.choices` and `Observed.excluded`."""
         choices: dict[JobId, Bool] = {}
-        for job, wish in wishes.items():
-            said = without.get(job, ""), wish
-            mask = self._masks.get(said)
+        for job, wish in table.restricted.items():
+            mask = self._wished.get(wish)
             if mask is None:
-                mask = self._masks[said] = self._understand(*said)
+                mask = self._wished[wish] = self._understand(wish)
             choices[job] = mask
+        excluded: dict[JobId, Bool] = {}
+        for job, nodes in exclusions.nodes.items():
+            if nodes not in self._excluded:
+                self._excluded[nodes] = self._still_there(nodes)
+            named = self._excluded[nodes]
+            if named is None:
+                choices[job] = self._no_node
+            elif named.any():
+                excluded[job] = named
         # A component starts with its gang or not at all, and nobody knows the whole gang's need.
-        choices.update(dict.fromkeys([*table.gang_parts, *excluded.unknown], self._no_node))
-        return choices
+        choices.update(dict.fromkeys([*table.gang_parts, *exclusions.unknown], self._no_node))
+        return choices, excluded
 
-    def _understand(self, excluded: str, wish: Wish) -> Bool:
+    def _still_there(self, nodes: str) -> Bool | None:
+        """The nodes of a node list, as far as there are such nodes; None if it is none."""
+        try:
+            names = expand(nodes)
+        except ClusterError:
+            return None
+        # A node that was taken out since stays in the list, and does no harm.
+        return _read_only(np.isin(self._site.nodes.name, names))
+
+    def _named(self, nodes: str) -> Bool | None:
+        """The nodes of a node list; None if it is none, or names others than there are."""
+        mask = np.zeros(len(self._site.nodes), np.bool_)
+        try:
+            mask[self._rows(expand(nodes))] = True
+        except (ClusterError, KeyError):
+            return None
+        return _read_only(mask)
+
+    def _understand(self, wish: Wish) -> Bool:
         required, features, n_nodes = wish
         mask = np.ones(len(self._site.nodes), np.bool_)
-        try:
-            if excluded not in NO_WORDS:
-                mask[self._rows(expand(excluded))] = False
-            if required not in NO_WORDS:
-                rows = self._rows(expand(required))
-                # With fewer names than nodes Slurm adds nodes of its own choice.
-                if len(rows) != n_nodes:
-                    return self._no_node
-                mask &= np.isin(np.arange(len(mask)), rows)
-        except (ClusterError, KeyError):
-            return self._no_node
+        if required not in NO_WORDS:
+            named = self._named(required)
+            # With fewer names than nodes Slurm adds nodes of its own choice.
+            if named is None or int(named.sum()) != n_nodes:
+                return self._no_node
+            mask &= named
         if features not in NO_WORDS:
             # Bars, brackets, parentheses and counts stay in the names: no node has such a feature.
             names = set(features.replace("&", ",").split(","))

@@ -4,7 +4,7 @@ The comment belongs to the user and anybody may have put anything there, so noth
 an error: what is not understood is not believed. The one key read is ``slurm_dl``::
 
     {"slurm_dl": {"v": 1, "sig": "USR1", "to": "batch", "grace_s": 120, "by": "daemon",
-                  "model": "resnet50", "ack": 3}}
+                  "model": "resnet50", "ack": 3, "nodes": 4, "rate": 7.5}}
 
 Naming ``sig`` is the opt-in to preemption.
 """
@@ -36,6 +36,8 @@ _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}")
 _TARGETS: dict[object, SignalTarget] = {"batch": "batch", "steps": "steps", "full": "full"}
 _REQUEUERS: dict[object, Requeuer] = {"daemon": "daemon", "job": "job"}
 _MOST_RESTARTS = 2**31 - 1
+_MOST_NODES = 10_000
+_MOST_RATE = 1e9
 _HUGE = 1e12
 
 
@@ -73,7 +75,11 @@ class ClaimReader:
         if ours is None:
             return NO_CLAIM
         return Claim(
-            contract=self._contract(ours), model=self._model(ours), acked_run=_restart(ours)
+            contract=self._contract(ours),
+            model=self._model(ours),
+            most_nodes=_most_nodes(ours),
+            rate=_rate(ours),
+            acked_run=_restart(ours),
         )
 
     def _contract(self, ours: dict[object, object]) -> Contract | None:
@@ -132,6 +138,16 @@ def _depth(text: str) -> int:
 def _is_number(value: object) -> TypeGuard[float]:
     # The bound also keeps out NaN, infinities and integers that no float holds.
     return type(value) in (int, float) and isinstance(value, int | float) and abs(value) < _HUGE
+
+
+def _most_nodes(ours: dict[object, object]) -> int | None:
+    nodes = ours.get("nodes")
+    return nodes if type(nodes) is int and 1 <= nodes <= _MOST_NODES else None
+
+
+def _rate(ours: dict[object, object]) -> float | None:
+    rate = ours.get("rate")
+    return float(rate) if _is_number(rate) and 0 < rate < _MOST_RATE else None
 
 
 def _restart(ours: dict[object, object]) -> int | None:

@@ -5,7 +5,8 @@ The queue is read by what is passed in (see `queue`); all else goes through the 
 What it costs slurmctld in RPCs where squeue reads it (measured on 22.05.8 with sdiag): an `observe`
 is one squeue, two RPCs; two more in a poll that finds new pending jobs, and in the one after a
 `refresh_nodes`; one more while reservations are watched; one more in a poll in which jobs have
-started that asked for GPUs in all on several nodes. `refresh_nodes` is three, the first time five;
+started that asked for GPUs in all on several nodes, and one in a poll in which jobs have started
+on nodes of which GPUs are shared. `refresh_nodes` is three, the first time five;
 it is not part of a poll.
 """
 
@@ -32,12 +33,13 @@ from slurm_dl.backends.slurm.read_nodes import (
     read_reservations,
     site_of,
 )
+from slurm_dl.backends.slurm.read_shares import Shares
 from slurm_dl.backends.slurm.records import new_nonce
 from slurm_dl.backends.slurm.release_all import site_factors
 from slurm_dl.backends.slurm.versions import Release, no_preemption
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.plan import ClusterAction
+from slurm_dl.model.plan import ClearSteer, ClusterAction, SetSteer
 from slurm_dl.model.snapshot import Observed, Reservation
 
 
@@ -71,6 +73,7 @@ class SlurmCluster:
         self._clock = clock
         self._reader = JobReader(ClaimReader(max_grace_s=max_grace_s, models=models))
         self._holdings = Holdings()
+        self._shares = Shares(slurm)
         self._queue: Queue = CliQueue(slurm) if queue is None else queue
         self._actor = Actor(slurm, set_site_factor=self._queue.set_site_factor)
         self._config: SiteConfig | None = None
@@ -112,13 +115,14 @@ class SlurmCluster:
             site, reservations = self._read_site()
         # Slurm tells whole seconds. Counting in them too, no run is ever counted beyond its end.
         now_s = float(math.floor(self._clock()))
-        table, excluded = self._queue.read(self._reader, site, now_s=now_s)
+        table, exclusions = self._queue.read(self._reader, site, now_s=now_s)
         if reservations is None:
             reservations = self._read_reservations() if self.watch_reservations else ()
         self._queue.learn_splits(self._holdings, table)
-        choices = self._choices
-        if choices is None:
-            choices = self._choices = NodeChoices(site)
+        self._shares.learn(table)
+        if self._choices is None:
+            self._choices = NodeChoices(site)
+        choices, excluded = self._choices.of(table, exclusions)
         labels = {job: text.label for job, text in table.texts.items()}
         self._actor.know(labels, no_preemption=no_preemption(site.config.release))
         jobs = table.columns(self._gpu_types)
@@ -132,12 +136,16 @@ class SlurmCluster:
             node_in=site.node_in,
             claims=table.claims,
             also_in=table.also_in,
-            choices=choices.of(table, excluded),
+            choices=choices,
+            excluded=excluded,
             texts=table.texts,
             reserved=table.reserved,
             reservations=tuple(
                 Reservation(name=r.name, end_s=r.end_s) for r in reservations if r.is_ours
             ),
+            shared=self._shares.gpus(table, site),
+            sharable=site.sharable if site.sharable.any() else None,
+            spreads_shares=site.config.spreads_shares,
             unreadable=table.unreadable + site.unreadable,
         )
 
@@ -147,6 +155,9 @@ class SlurmCluster:
         Raises:
             ClusterError: Refused, silent or no longer right.
         """
+        if isinstance(action, SetSteer | ClearSteer):
+            # Also where it fails: a command that was not answered may have done it.
+            self._queue.ask_again(action.job_id)
         self._actor.apply(action)
 
     def site_factors(self) -> dict[JobId, int]:

@@ -58,6 +58,9 @@ class Queue(Protocol):
             ClusterError: Slurm refused.
         """
 
+    def ask_again(self, job_id: JobId) -> None:
+        """Ask anew at the next reading which nodes this job excludes."""
+
     def forget(self) -> None:
         """Ask anew about what owners may have changed while their jobs wait."""
 
@@ -115,6 +118,10 @@ class CliQueue:
     def set_site_factor(self, job_id: JobId, value: int) -> bool:  # noqa: ARG002 - of the protocol
         """See `Queue.set_site_factor`: never; `Actor` has scontrol."""
         return False
+
+    def ask_again(self, job_id: JobId) -> None:
+        """See `Queue.ask_again`."""
+        self._excluded.ask_again(job_id)
 
     def forget(self) -> None:
         """See `Queue.forget`."""

@@ -79,6 +79,7 @@ class SiteConfig:
 
     release: Release
     tracks_memory: bool
+    spreads_shares: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -91,6 +92,7 @@ class Site:
         partition_row: Index in *partitions* by name.
         shards_per_gpu: How many ``gres/shard`` make a GPU here; 0 if there are none.
         mps_per_gpu: The same for ``gres/mps``.
+        sharable: ``(m,)`` bool, nodes that hand out shares of their GPUs.
         unreadable: Node records left out.
     """
 
@@ -102,6 +104,7 @@ class Site:
     node_in: Bool
     shards_per_gpu: float
     mps_per_gpu: float
+    sharable: Bool
     config: SiteConfig
     unreadable: int = 0
 
@@ -242,9 +245,16 @@ def site_of(
         node_in=node_in,
         shards_per_gpu=_per_gpu([(n.gres.shards, n.gres.gpus) for n in nodes.values()]),
         mps_per_gpu=_per_gpu([(n.gres.mps, n.gres.gpus) for n in nodes.values()]),
+        sharable=_column([n.gres.shards > 0 for n in nodes.values()]),
         config=config,
         unreadable=seen.unreadable,
     )
+
+
+def _column(values: list[bool]) -> Bool:
+    column = np.array(values, np.bool_)
+    column.setflags(write=False)
+    return column
 
 
 def _per_gpu(counts: list[tuple[float, float]]) -> float:
@@ -294,4 +304,5 @@ def read_config(text: str) -> SiteConfig:
     return SiteConfig(
         release=parse_release(values.get("SLURM_VERSION", "")),
         tracks_memory="MEMORY" in values.get("SelectTypeParameters", "").upper(),
+        spreads_shares="LL_SHARED_GRES" in values.get("SelectTypeParameters", "").upper(),
     )

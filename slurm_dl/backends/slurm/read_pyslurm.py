@@ -87,6 +87,9 @@ class PyslurmQueue:
         self._process.ask(do="site_factor", job=int(job_id), value=value)
         return True
 
+    def ask_again(self, job_id: JobId) -> None:
+        """See `Queue.ask_again`: they come with each reading."""
+
     def forget(self) -> None:
         """See `Queue.forget`: exclusions come with each reading, requests are asked anew."""
         self._requests.forget()

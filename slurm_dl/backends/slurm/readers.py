@@ -138,6 +138,10 @@ class CheckedQueue:
             self._checked = False
             raise
 
+    def ask_again(self, job_id: JobId) -> None:
+        """See `Queue.ask_again`."""
+        self._queue.ask_again(job_id)
+
     def forget(self) -> None:
         """See `Queue.forget`."""
         self._queue.forget()
@@ -201,6 +205,11 @@ class AutoQueue:
             return self._last.set_site_factor(job_id, value)
         except ClusterError:
             return False
+
+    def ask_again(self, job_id: JobId) -> None:
+        """See `Queue.ask_again`: of whichever reads next."""
+        self._pyslurm.ask_again(job_id)
+        self._cli.ask_again(job_id)
 
     def forget(self) -> None:
         """See `Queue.forget`."""

@@ -2,12 +2,15 @@
 
 It needs squeue, sprio and scontrol (sacctmgr too, where Slurm preempts by itself) and nothing of
 ours: no daemon, no ledger, no configuration beyond the names of the managed partitions and of the
-QOS. It may be run any number of times.
+QOS. It may be run any number of times. What the ledger says of steers, where there is one, is taken
+for more than can be seen in Slurm.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
 
 from slurm_dl.backends.slurm.act import unseal, update_job
 from slurm_dl.backends.slurm.arrays import doubtful_in, whole_labels
@@ -16,13 +19,15 @@ from slurm_dl.backends.slurm.preflight import to_end_within
 from slurm_dl.backends.slurm.read_jobs import queue_arguments
 from slurm_dl.backends.slurm.read_nodes import read_reservations
 from slurm_dl.backends.slurm.records import job_records, new_nonce
-from slurm_dl.backends.slurm.words import job_state
+from slurm_dl.backends.slurm.release_steers import steer_steps
+from slurm_dl.backends.slurm.words import epoch_s, job_state
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
+from slurm_dl.model.steer import Steer
 
-_FIELDS = ("JobID", "JobArrayID", "State", "Partition", "Reservation", "QOS")
+_FIELDS = ("JobID", "JobArrayID", "State", "Partition", "Reservation", "QOS", "SubmitTime")
 _UNFINISHED = frozenset(JobState) - {JobState.COMPLETED, JobState.FAILED}
 
 
@@ -46,11 +51,14 @@ def site_factors(slurm: Slurm) -> dict[JobId, int]:
     return factors
 
 
-def release_all(slurm: Slurm, partitions: Collection[str], *, within: str = "") -> Iterator[str]:
+def release_all(
+    slurm: Slurm, partitions: Collection[str], *, within: str = "", steers: Collection[Steer] = ()
+) -> Iterator[str]:
     """Undo whatever of ours is left in Slurm.
 
     SiteFactor 0 on the unfinished jobs of *partitions*, except where it is known to be 0; no
-    pending job in a reservation of ours; no such reservation, or one that lapses by itself.
+    pending job in a reservation of ours; no such reservation, or one that lapses by itself; no
+    pending job that we keep from nodes or from starting.
 
     Waiting jobs come first: from then on none has a higher priority than a running one. Where
     Slurm itself preempts inside a QOS, running jobs of that QOS keep what they have until it no
@@ -58,6 +66,8 @@ def release_all(slurm: Slurm, partitions: Collection[str], *, within: str = "") 
 
     Args:
         within: QOS inside which Slurm may preempt by itself; empty: none.
+        steers: Those in the ledger, which knows of begin times too; without it exclusions of ours
+            are known by the way they are written.
 
     Yields:
         One line for each thing done or refused.
@@ -67,15 +77,20 @@ def release_all(slurm: Slurm, partitions: Collection[str], *, within: str = "") 
     """
     kept = _why_keep(slurm, within) if within else ""
     refused = 0
-    todo, keeping = _job_steps(slurm, frozenset(partitions), keep_running_of=within if kept else "")
-    for label, setting in todo:
+    records = list(_unfinished(slurm))
+    managed = frozenset(partitions)
+    todo, keeping = _job_steps(slurm, records, managed, keep_running_of=within if kept else "")
+    waiting = {r.job_id: (r.label, r.submit_s) for r in records if r.state is JobState.PENDING}
+    steered = list(steer_steps(slurm, waiting, steers, now_s=time.time()))
+    for label, *settings in [*steered, *todo]:
+        said = " ".join(settings)
         try:
-            update_job(slurm, label, setting)
+            update_job(slurm, label, *settings)
         except ClusterError as err:
             refused += 1
-            yield f"job {label}: {setting} refused: {err}"
+            yield f"job {label}: {said} refused: {err}"
         else:
-            yield f"job {label}: {setting}"
+            yield f"job {label}: {said}"
     shown = slurm.run("scontrol", "show", "reservation", "--oneliner")
     for name in [r.name for r in read_reservations(shown) if r.is_ours]:
         try:
@@ -109,26 +124,41 @@ def _why_keep(slurm: Slurm, qos: str) -> str:
 
 
 def _job_steps(
-    slurm: Slurm, managed: frozenset[str], *, keep_running_of: str
+    slurm: Slurm, records: Sequence[_Record], managed: frozenset[str], *, keep_running_of: str
 ) -> tuple[list[tuple[str, str]], int]:
     """What to set on which record, by its label, and how many running jobs are to be kept."""
     factors = site_factors(slurm)
     waiting, running, kept = [], [], 0
-    for job_id, label, state, partitions, reservation, qos in _unfinished(slurm):
-        if state is JobState.PENDING and reservation.startswith(RESERVATION_PREFIX):
-            waiting.append((label, "ReservationName="))
-        if not managed.intersection(partitions.split(",")) or factors.get(job_id) == 0:
+    for record in records:
+        pending = record.state is JobState.PENDING
+        if pending and record.reservation.startswith(RESERVATION_PREFIX):
+            waiting.append((record.label, "ReservationName="))
+        ours = managed.intersection(record.partitions.split(","))
+        if not ours or factors.get(record.job_id) == 0:
             continue
-        if state is JobState.PENDING:
-            waiting.append((label, "SiteFactor=0"))
-        elif keep_running_of and qos == keep_running_of:
+        if pending:
+            waiting.append((record.label, "SiteFactor=0"))
+        elif keep_running_of and record.qos == keep_running_of:
             kept += 1
         else:
-            running.append((label, "SiteFactor=0"))
+            running.append((record.label, "SiteFactor=0"))
     return [*waiting, *running], kept
 
 
-def _unfinished(slurm: Slurm) -> Iterator[tuple[JobId, str, JobState, str, str, str]]:
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """One record of the queue; *submit_s* in epoch seconds."""
+
+    job_id: JobId
+    label: str
+    state: JobState
+    partitions: str
+    reservation: str
+    qos: str
+    submit_s: float
+
+
+def _unfinished(slurm: Slurm) -> Iterator[_Record]:
     nonce = new_nonce()
     text = slurm.run("squeue", *queue_arguments(_FIELDS, nonce))
     records, unreadable = job_records(text, nonce, len(_FIELDS))
@@ -137,11 +167,11 @@ def _unfinished(slurm: Slurm) -> Iterator[tuple[JobId, str, JobState, str, str, 
         raise ClusterError(msg)
     labels = {JobId(int(job_id)): label for job_id, label, *_ in records}
     labels |= whole_labels(slurm, labels, doubtful_in(labels))
-    for raw_id, _, word, partition, reservation, qos in records:
+    for raw_id, _, word, partition, reservation, qos, submit in records:
         try:
-            state = job_state(word)
+            state, submit_s = job_state(word), epoch_s(submit)
         except ValueError as err:
             raise ClusterError(printable(str(err))) from None
         if state in _UNFINISHED:
             job_id = JobId(int(raw_id))
-            yield job_id, labels[job_id], state, partition, reservation, qos
+            yield _Record(job_id, labels[job_id], state, partition, reservation, qos, submit_s)

@@ -44,6 +44,9 @@ def said(seen: Observed) -> dict[str, dict[str, Any]]:
         job["reserved"] = seen.reserved.get(key)
         may = seen.choices.get(key)
         job["choices"] = None if may is None else sorted(_names(seen, may.nonzero()[0].tolist()))
+        without = seen.excluded.get(key)
+        names = [] if without is None else _names(seen, without.nonzero()[0].tolist())
+        job["excluded"] = sorted(names)
         mine = seen.held.job == row
         job["holds"] = {
             seen.nodes.name[node]: [gpus, cpus, mem_mb]

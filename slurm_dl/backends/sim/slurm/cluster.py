@@ -28,11 +28,13 @@ from slurm_dl.model.jobs import F64, Held, Jobs, JobState
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.plan import (
     Attach,
+    ClearSteer,
     ClusterAction,
     Detach,
     Requeue,
     Reserve,
     SetSiteFactor,
+    SetSteer,
     Signal,
     Unseal,
 )
@@ -44,6 +46,8 @@ EPOCH_S: Final = 1_699_999_980.0
 
 FIRST_JOB_ID: Final = 1
 FIRST_UID: Final = 1000
+
+_LOOK_FIRST = (Signal, Requeue, Detach, SetSteer, ClearSteer)
 
 
 class SlurmSim:
@@ -129,7 +133,7 @@ class SlurmSim:
         """Do one thing, after the time its commands take; see `Cluster`."""
         machine = self.machine
         # These look at the job again before they act.
-        commands = 2 if isinstance(action, Signal | Requeue | Detach) else 1
+        commands = 2 if isinstance(action, _LOOK_FIRST) else 1
         machine.advance_to(machine.now_s + commands * self._costs.rpc_s)
         match action:
             case SetSiteFactor(job_id=job_id, value=value):
@@ -146,6 +150,8 @@ class SlurmSim:
                 self._requeue(run)
             case Unseal(name=name):
                 machine.unseal(name)
+            case SetSteer() | ClearSteer():
+                self._steer(action)
 
     def _attach(self, row: int, name: str) -> None:
         if name not in self.machine.reserved:
@@ -156,6 +162,18 @@ class SlurmSim:
     def _detach(self, row: int) -> None:
         if self.machine.jobs.state[row] == JobState.PENDING:
             self.machine.attach(row, "")
+
+    def _steer(self, action: SetSteer | ClearSteer) -> None:
+        row = self._row(action.job_id)
+        if self.machine.jobs.state[row] != JobState.PENDING:
+            return
+        steer = action.steer if isinstance(action, SetSteer) else None
+        names = action.own if isinstance(action, ClearSteer) else sorted(action.steer.excluded)
+        self.machine.exclude(row, np.isin(self._nodes.name, list(names)))
+        if steer is not None and steer.not_before_s > 0:
+            self.machine.put_off(row, steer.not_before_s - self._epoch_s)
+        elif action.lift:
+            self.machine.put_off(row, self.machine.now_s)
 
     def _requeue(self, run: Run) -> None:
         if self.machine.jobs.state[self._row(run.job_id)] != JobState.PENDING:
@@ -231,6 +249,11 @@ class SlurmSim:
             gpu_types=self._gpu_types,
             node_in=np.ones((1, len(self._nodes)), dtype=np.bool_),
             claims=self._claims(),
+            excluded={
+                JobId(row + FIRST_JOB_ID): nodes
+                for row, nodes in machine.queue.excluded.items()
+                if jobs.state[row] == JobState.PENDING
+            },
             reserved={
                 JobId(r + FIRST_JOB_ID): name for r, name in machine.queue.reservation.items()
             },

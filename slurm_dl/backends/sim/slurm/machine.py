@@ -34,6 +34,8 @@ from slurm_dl.model.trace import Ending
 OVER = (JobState.COMPLETED, JobState.FAILED)
 
 
+_ROUNDING_S: Final = 1e-6
+
 MOST_RESTARTS: Final = 1000
 """Of one job; one that has not got to its end by then never will."""
 
@@ -189,6 +191,21 @@ class Machine:
             self.queue.release(name)
             self._touch(asked=True)
 
+    def exclude(self, row: int, nodes: Bool) -> None:
+        """Keep a waiting job from *nodes*, and from no others."""
+        self.queue.excluded.pop(row, None)
+        if nodes.any():
+            nodes.setflags(write=False)
+            self.queue.excluded[row] = nodes
+        self._touch(asked=True)
+
+    def put_off(self, row: int, at_s: float) -> None:
+        """Let a waiting job start at *at_s* and not before."""
+        self.queue.remove(row)
+        self.jobs.eligible_s[row] = at_s
+        self._after(max(0.0, at_s - self.now_s), Kind.ELIGIBLE, row)
+        self._touch(asked=True)
+
     def signal(self, row: int) -> None:
         """Ask a running job to save; a second time changes nothing."""
         if math.isnan(self.jobs.asked_s[row]):
@@ -308,6 +325,7 @@ class Machine:
         self.jobs.state[row] = JobState.COMPLETED if success else JobState.FAILED
         self.jobs.success[row] = success
         self.left -= 1
+        self.queue.excluded.pop(row, None)
         self._after(self._costs.min_job_age_s, Kind.FORGET, row)
 
     def _back_in_queue(self, row: int) -> None:
@@ -328,7 +346,11 @@ class Machine:
         self._after(eligible_s - self.now_s, Kind.ELIGIBLE, row)
 
     def _eligible(self, event: Event) -> None:
-        self.queue.add(event.subject)
+        row = event.subject
+        # It may have been put off again, or be there already.
+        if self.jobs.eligible_s[row] > self.now_s + _ROUNDING_S or self.queue.has(row):
+            return
+        self.queue.add(row)
         # Nobody tells the scheduler; its next pass sees it.
         self._touch(asked=False)
 

@@ -67,10 +67,12 @@ class Queue:
 
     Attributes:
         reservation: Of the jobs that belong to one, its name.
+        excluded: ``(m,)`` bool, of the jobs that exclude nodes, these.
     """
 
     def __init__(self, jobs: JobColumns) -> None:
         self.reservation: dict[int, str] = {}
+        self.excluded: dict[int, Bool] = {}
         self._jobs = jobs
         self._places: list[tuple[int, int]] = []
 
@@ -86,19 +88,25 @@ class Queue:
                 share=int(jobs.share[row]),
                 limit_s=float(jobs.limit_s[row]),
                 reservation=self.reservation.get(row, ""),
+                excluded=self.excluded.get(row),
             )
 
     def add(self, row: int) -> None:
         """Let a job wait."""
         bisect.insort(self._places, self._place(row))
 
+    def has(self, row: int) -> bool:
+        """Whether a job waits."""
+        place = self._place(row)
+        at = bisect.bisect_left(self._places, place)
+        return at < len(self._places) and self._places[at] == place
+
     def remove(self, row: int) -> bool:
         """Take a job out; whether it was there."""
         place = self._place(row)
-        at = bisect.bisect_left(self._places, place)
-        there = at < len(self._places) and self._places[at] == place
+        there = self.has(row)
         if there:
-            del self._places[at]
+            del self._places[bisect.bisect_left(self._places, place)]
         return there
 
     def rank(self, row: int, site_factor: int) -> None:

@@ -35,6 +35,7 @@ class Waiting:
         share: GPUs it wants on each.
         limit_s: Its time limit, seconds.
         reservation: Of the reservation it is to start in; empty for none.
+        excluded: ``(m,)`` bool, nodes it may not start on; None if it may on all.
     """
 
     job: int
@@ -42,6 +43,7 @@ class Waiting:
     share: int
     limit_s: float
     reservation: str = ""
+    excluded: Bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -141,8 +143,8 @@ def place(job: Waiting, free: I64, allowed: Bool) -> NodeRows | None:
 
 
 def _open_to(job: Waiting, up: Bool, reserved: Sequence[Reserved], at_s: float) -> Bool:
-    """``(m,)`` bool, nodes that are up and that no reservation keeps for others at *at_s*."""
-    allowed = up
+    """``(m,)`` bool, nodes the job may use that no reservation keeps for others at *at_s*."""
+    allowed = up if job.excluded is None else up & ~job.excluded
     for reservation in reserved:
         if reservation.name != job.reservation and reservation.end_s > at_s:
             allowed = allowed & ~reservation.nodes

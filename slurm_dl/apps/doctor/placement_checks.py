@@ -1,0 +1,79 @@
+"""Whether jobs can go where they should: what is known of the network, and who spreads them."""
+
+from __future__ import annotations
+
+from slurm_dl.apps.doctor.findings import Findings, need
+from slurm_dl.apps.doctor.verdict import Verdict, error, ok, warning
+
+_LEAVES = {"tree": "leaf switches", "block": "blocks"}
+_MOST_MODELS = 5
+
+
+def placement(found: Findings) -> Verdict:
+    """Who places jobs, and what is known of the network to do it by."""
+    section = found.config.placement
+    told = section.in_words()
+    if not section.scheme:
+        return ok(told)
+    plugin = found.controller.text("TopologyPlugin").lower()
+    leaves = _LEAVES.get(plugin.rpartition("/")[2])
+    if leaves is None:
+        return warning(
+            f"{told}; TopologyPlugin={plugin or 'none'}: all nodes count as one leaf switch, no "
+            "scheme can keep a job on one",
+            "set TopologyPlugin=topology/tree or topology/block in slurm.conf, with what belongs "
+            "to it, unless all nodes are equally near",
+        )
+    return ok(f"{told}; {leaves} are known ({plugin})")
+
+
+def fragments(found: Findings) -> Verdict:
+    """Least-loaded nodes first leaves no node whole."""
+    where = [f"partition {p.name}" for p in found.managed() if p.text("LLN").upper() == "YES"]
+    if "cr_lln" in found.controller.options("SelectTypeParameters"):
+        where.insert(0, "SelectTypeParameters (CR_LLN)")
+    if not where:
+        return ok("Slurm fills nodes up (no LLN)")
+    return warning(
+        f"LLN in {', '.join(where)}: Slurm starts jobs on the least loaded nodes, so none stays "
+        "whole for large ones",
+        "take LLN=YES or CR_LLN out of slurm.conf, unless that is meant; jobs that are steered "
+        "stay on the nodes chosen for them all the same",
+    )
+
+
+def node_weights(found: Findings) -> Verdict:
+    """Slurm takes nodes of low Weight first, before it looks at topology."""
+    weights = need(found.weights)
+    if len(weights) <= 1:
+        return ok("all nodes of managed partitions have the same Weight")
+    told = ", ".join(str(weight) for weight in weights[:4]) + (", ..." if weights[4:] else "")
+    return warning(
+        f"nodes of managed partitions have Weight {told}: Slurm takes the lowest first, whatever "
+        "the topology",
+        "give them the same Weight in slurm.conf, unless that is meant; a job that is steered "
+        "stays on the nodes chosen for it",
+    )
+
+
+def profiles(found: Findings) -> Verdict:
+    """The profiles of models can be read, and jobs name models that there are."""
+    seen = need(found.profiles)
+    directory = found.config.paths.profile_dir
+    if seen.mistakes:
+        more = f" (and {len(seen.mistakes) - 1} more)" if seen.mistakes[1:] else ""
+        return error(
+            f"{seen.mistakes[0]}{more}",
+            "correct it; dlschedd does not start like this, and a reload keeps the old ones",
+        )
+    told = f"{seen.models} models, {seen.of_site} of them by files in {directory}"
+    unknown = need(seen.unknown)
+    if not unknown:
+        return ok(told)
+    names = [f"{name} ({jobs})" for name, jobs in list(unknown.items())[:_MOST_MODELS]]
+    more = f" and {len(unknown) - len(names)} more" if len(unknown) > len(names) else ""
+    return warning(
+        f"{told}; jobs name models without a profile: {', '.join(names)}{more}",
+        f"write a profile of each into {directory} and reload dlschedd; until then such a job "
+        "counts as one whose model is not known",
+    )

@@ -1,0 +1,116 @@
+"""Where the jobs of the ideal cluster are: anywhere, as in most papers' simulators.
+
+`Whereabouts` is all that the simulation asks; who puts jobs on nodes is `nodes`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.backends.sim.active import Active
+from slurm_dl.backends.sim.outcome import Lay
+from slurm_dl.engine.intent import NOBODY, Intent
+from slurm_dl.model.contract import Claim
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import F64
+from slurm_dl.model.snapshot import Snapshot
+
+Rows = npt.NDArray[np.int64]
+
+_NO_SPEEDS: F64 = np.zeros(0)
+
+
+class Change(NamedTuple):
+    """What a decision amounts to.
+
+    Attributes:
+        stops: Rows of running jobs that stop now.
+        starts: Rows of jobs that start now; one that stops, too, is moved.
+        look_again_s: Seconds after which somebody who waits for a better place may have another.
+    """
+
+    stops: Rows
+    starts: Rows
+    look_again_s: float
+
+
+class Whereabouts(Protocol):
+    """Where jobs lie and how fast they are there; told of everything that happens."""
+
+    def claims(self) -> Mapping[JobId, Claim]:
+        """What the jobs of the trace say of themselves, by row of the trace."""
+
+    def show(self, jobs: Active, now_s: float, /) -> None:
+        """Put into the columns for policies and schemes what they show of the places."""
+
+    def settle(self, jobs: Active, snap: Snapshot, intent: Intent, /) -> Change:
+        """Who stops and who starts, by what the policy wants; changes nothing yet."""
+
+    def enter(self, jobs: Active, rows: Rows, /) -> None:
+        """These start now, where the last `settle` has put them."""
+
+    def leave(self, jobs: Active, rows: Rows, /) -> None:
+        """These hold nothing any more."""
+
+    def book(self, jobs: Active, rows: Rows, worked_s: F64, /) -> None:
+        """These have worked so long at their present speed, and lie where they did."""
+
+    def finish(self, jobs: Active, rows: Rows, /) -> None:
+        """These have done the work that they had left, and hold nothing any more."""
+
+    def changed(self, jobs: Active, /) -> tuple[Rows, F64]:
+        """Rows of running jobs whose speed is another one by now, and that speed."""
+
+    def losses(self) -> Mapping[str, F64]:
+        """``(n,)`` GPU-seconds that the jobs of the trace have lost so, by cause."""
+
+    def lay(self) -> Lay | None:
+        """How the jobs lay; None if they were on no nodes."""
+
+
+class Anywhere:
+    """GPUs are counted and all alike: whoever is wanted starts, and the rest stops."""
+
+    def claims(self) -> Mapping[JobId, Claim]:
+        """See `Whereabouts`: nothing."""
+        return {}
+
+    def show(self, jobs: Active, now_s: float, /) -> None:
+        """See `Whereabouts`: nobody holds nodes."""
+
+    def settle(self, jobs: Active, _snap: Snapshot, intent: Intent, /) -> Change:
+        """See `Whereabouts`."""
+        wanted = np.zeros(len(jobs), dtype=np.bool_)
+        wanted[intent.target] = True
+        changes = (wanted != jobs.running).nonzero()[0]
+        starts = wanted[changes]
+        return Change(changes[~starts], changes[starts], math.inf)
+
+    def enter(self, jobs: Active, rows: Rows, /) -> None:
+        """See `Whereabouts`."""
+
+    def leave(self, jobs: Active, rows: Rows, /) -> None:
+        """See `Whereabouts`."""
+
+    def book(self, jobs: Active, rows: Rows, worked_s: F64, /) -> None:
+        """See `Whereabouts`."""
+
+    def finish(self, jobs: Active, rows: Rows, /) -> None:
+        """See `Whereabouts`."""
+
+    def changed(self, _jobs: Active, /) -> tuple[Rows, F64]:
+        """See `Whereabouts`: never."""
+        return NOBODY, _NO_SPEEDS
+
+    def losses(self) -> Mapping[str, F64]:
+        """See `Whereabouts`: none."""
+        return {}
+
+    def lay(self) -> Lay | None:
+        """See `Whereabouts`."""
+        return None

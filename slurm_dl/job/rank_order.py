@@ -1,0 +1,164 @@
+"""The order of a job's ranks: nodes of one switch together, and inside a node its GPUs in order.
+
+dlrun asks Slurm once, on the first node, and writes two files into the run directory: one line for
+each rank, and one line for each node. Both have the form of ``SLURM_HOSTFILE``, so that srun starts
+its tasks in that order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from slurm_dl.job.controller import CallFailedError, Controller
+from slurm_dl.job.run_files import write_lines
+from slurm_dl.job.topology import hosts, leaves, switch_order
+
+RANK_FILE = "slurm_dl.ranks"
+"""Written by dlrun: the node of each rank, a line for each."""
+
+NODE_FILE = "slurm_dl.nodes"
+"""Written by dlrun: the nodes in the same order, each once."""
+
+RANK_FILE_VARIABLE = "SLURM_DL_RANK_FILE"
+NODE_FILE_VARIABLE = "SLURM_DL_NODE_FILE"
+RANKS_VARIABLE = "SLURM_DL_RANKS"
+"""``gpu``: the job has one rank for each GPU, however many of them lie on a node."""
+
+_TRIES = 3
+_MOST_RANKS_ON_A_NODE = 4096
+_ON_NODES = re.compile(r"^\s*Nodes=(\S+)\s.*?\bGRES=(\S*)", re.MULTILINE)
+_GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d{1,4})(?=[(,]|$)", re.ASCII)
+_REPEATED = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)
+
+
+class Layout(NamedTuple):
+    """Where a job's ranks are.
+
+    Attributes:
+        nodes: Its nodes in the order in which they are counted.
+        ranks: How many ranks each of them has.
+        reordered: That is not Slurm's own order.
+    """
+
+    nodes: tuple[str, ...]
+    ranks: tuple[int, ...]
+    reordered: bool
+
+
+def find_layout(
+    environ: Mapping[str, str], launcher: str, controller: Controller
+) -> tuple[Layout | None, str]:
+    """Where the ranks of this job are; or None, and why that is not known (empty: no need to).
+
+    What Slurm does not say falls back to its own order, but never to a wrong number of ranks.
+    """
+    nodes = hosts(environ.get("SLURM_JOB_NODELIST", ""))
+    by_gpu = environ.get(RANKS_VARIABLE) == "gpu"
+    if not nodes or (len(nodes) == 1 and not by_gpu):
+        return None, ""
+    tasks = _tasks(environ, nodes)
+    if launcher == "srun" and not by_gpu:
+        ranks = tasks
+    else:
+        try:
+            ranks = gpus_on(_asked(controller.described), nodes)
+        except CallFailedError as err:
+            return None, f"which GPUs this job has is not known: {err}"
+        # Without GPUs a rank is a task.
+        ranks = ranks if any(ranks.values()) else tasks
+    if not ranks:
+        return None, "how many ranks this job has on each node is not known"
+    try:
+        leaf_of = leaves(_asked(controller.topology)) if len(nodes) > 1 else {}
+    except CallFailedError:
+        leaf_of = {}  # As where no topology is configured: one switch for all.
+    ordered = switch_order(nodes, leaf_of)
+    return (
+        Layout(
+            nodes=tuple(ordered),
+            ranks=tuple(ranks.get(node, 0) for node in ordered),
+            reordered=ordered != nodes,
+        ),
+        "",
+    )
+
+
+def gpus_on(described: str, nodes: Sequence[str]) -> dict[str, int]:
+    """GPUs on each of *nodes* by what ``scontrol show job -d`` says of the job."""
+    found: dict[str, int] = {}
+    known = frozenset(nodes)
+    for names, gres in _ON_NODES.findall(described):
+        gpus = sum(int(count) for count in _GPUS.findall(re.sub(r"\([^)]*\)", "", gres)))
+        for name in hosts(names):
+            if name in known:
+                found.setdefault(name, gpus)
+    return found
+
+
+def write_layout(
+    layout: Layout, run_dir: Path, environ: Mapping[str, str], launcher: str
+) -> dict[str, str]:
+    """Write both files; the variables that tell the command of them.
+
+    Raises:
+        OSError: They cannot be written.
+    """
+    each = zip(layout.nodes, layout.ranks)  # noqa: B905 -- Python 3.9 has no strict
+    ranks = [node for node, count in each for _ in range(count)]
+    write_lines(run_dir / RANK_FILE, ranks)
+    write_lines(run_dir / NODE_FILE, layout.nodes)
+    added = {
+        RANK_FILE_VARIABLE: str(run_dir / RANK_FILE),
+        NODE_FILE_VARIABLE: str(run_dir / NODE_FILE),
+    }
+    by_gpu = environ.get(RANKS_VARIABLE) == "gpu"
+    # A plain command may call srun in its own ways, and the order its user asks for wins.
+    if launcher == "plain" or ("SLURM_DISTRIBUTION" in environ and not by_gpu):
+        return added
+    if launcher == "srun" and (layout.reordered or by_gpu):
+        return {
+            **added,
+            "SLURM_HOSTFILE": str(run_dir / RANK_FILE),
+            "SLURM_NTASKS": str(len(ranks)),
+        }
+    if launcher == "torchrun" and layout.reordered:
+        return {
+            **added,
+            "SLURM_HOSTFILE": str(run_dir / NODE_FILE),
+            "SLURM_NTASKS": str(len(layout.nodes)),
+        }
+    return added
+
+
+def _tasks(environ: Mapping[str, str], nodes: Sequence[str]) -> dict[str, int]:
+    """Tasks on each node as Slurm has laid them out; empty if that is not one for each to start."""
+    counts: list[int] = []
+    for word in environ.get("SLURM_TASKS_PER_NODE", "").split(","):
+        match = _REPEATED.fullmatch(word)
+        if match is None:
+            return {}
+        times = int(match[2] or 1)
+        if int(match[1]) > _MOST_RANKS_ON_A_NODE or len(counts) + times > len(nodes):
+            return {}
+        counts += [int(match[1])] * times
+    in_all = environ.get("SLURM_NTASKS", "")
+    if len(counts) != len(nodes) or (in_all and in_all != str(sum(counts))):
+        return {}
+    return dict(zip(nodes, counts))  # noqa: B905 -- Python 3.9 has no strict
+
+
+def _asked(question: Callable[[], str]) -> str:
+    """The answer, asked for again if it does not come.
+
+    Raises:
+        CallFailedError: It never came.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return question()
+        except CallFailedError:
+            continue
+    return question()

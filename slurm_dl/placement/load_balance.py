@@ -1,0 +1,54 @@
+"""The emptiest nodes: load is spread evenly, at the price of leaving no node whole.
+
+Source: the load-balancing rule (worst fit) that learned schedulers compare with: DL2 (TPDS 2021),
+Harmony (INFOCOM 2019, section V).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from slurm_dl.model.jobs import F64
+from slurm_dl.model.profile import Profile
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.base import Answer, Spot
+from slurm_dl.placement.conditions import Conditions, Rows
+from slurm_dl.placement.need import Ask
+from slurm_dl.placement.offer import Offer
+from slurm_dl.placement.stock import Stock
+from slurm_dl.placement.want import Want
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadBalance:
+    """Fewest nodes first, and of those that fit the least loaded ones."""
+
+    name: ClassVar[str] = "load_balance"
+    source: ClassVar[str] = "worst fit, as in DL2 (TPDS 2021) and Harmony (INFOCOM 2019)"
+    interpretation: ClassVar[str] = (
+        "a node's load is the sum of the shares of its GPUs, CPUs and memory that are taken"
+    )
+
+    def begin(
+        self, _snap: Snapshot, _stock: Stock, _profiles: Mapping[str, Profile], /
+    ) -> LoadBalance:
+        """See `Scheme`: it needs to know nothing else."""
+        return self
+
+    def place(self, want: Want, offer: Offer, /) -> Answer:
+        """See `Placer`."""
+        for ask in want.need.asks:
+            nodes = offer.best(ask, _load)
+            if nodes is not None:
+                return Spot(nodes=nodes, why="the least loaded nodes it fits on")
+        return None
+
+
+def _load(stock: Conditions, rows: Rows | slice, _ask: Ask) -> F64:
+    """``(k,)`` minus the shares of GPUs, CPUs and memory that are free; see `Key`."""
+    share = stock.free_share[:, rows]
+    key: F64 = share[0] + share[1]
+    key += share[2]
+    return -key

@@ -1,0 +1,291 @@
+"""The pool in which a job is expected to be done first, even if it starts later there.
+
+A pool is the nodes of one GPU type in the same partitions. For a job that may run in several of
+them the time until it is done is estimated in each: start-up, wait for the jobs that run there and
+those before it, and its run at that type's speed. It goes to the best, or waits for it. Once it has
+been sent to one it stays unless another has become clearly better, and not for a while after that.
+
+Source: Apollo, OSDI 2014, section 3 (estimates, correction).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+
+import numpy as np
+
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Bool, JobState
+from slurm_dl.model.profile import Profile, Shape
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.base import Answer, Placer, Spot, Wait
+from slurm_dl.placement.need import Ask, Need, Needs
+from slurm_dl.placement.offer import Offer
+from slurm_dl.placement.pool_replay import Replay
+from slurm_dl.placement.stock import Stock
+from slurm_dl.placement.want import Want
+
+NEVER_S: Final = 1e9
+"""Stands for an end that nobody knows; what comes on top of it still counts."""
+
+MOST_TASKS: Final = 64
+"""Tasks of one pending array that are waited for by those behind it."""
+
+_HOLDING = (JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pools:
+    """The pool with the least estimated completion, and no move without a clear gain.
+
+    Attributes:
+        margin: A job that was sent to one pool goes to another only if it would be done in less
+            time by this part, 0 to 1.
+        cooldown_s: Nor sooner than this after it was sent, seconds.
+        startup_s: Seconds that a job needs before it trains, by GPU type; 0 where none is given.
+        success: Probability, above 0 to 1, that a run succeeds, by GPU type; 1 where none is given.
+    """
+
+    name: ClassVar[str] = "pools"
+    source: ClassVar[str] = "Apollo, OSDI 2014, section 3"
+    interpretation: ClassVar[str] = (
+        "pools are GPU types and sets of partitions; waits come from list scheduling of GPUs node "
+        "by node, nobody overtaking, in place of a wait-time matrix; jobs are matched one by one, "
+        "the best first; the expected run time holds for the slowest type; success is given, not "
+        "learnt"
+    )
+
+    margin: float = 0.2
+    cooldown_s: float = 600.0
+    startup_s: Mapping[str, float] = field(default_factory=dict)
+    success: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.margin < 1:
+            msg = f"margin must be from 0 to below 1 (got {self.margin})"
+            raise ValueError(msg)
+        if not 0 <= self.cooldown_s < float("inf"):
+            msg = f"cooldown_s must be 0 or more (got {self.cooldown_s})"
+            raise ValueError(msg)
+        for gpu_type, startup_s in self.startup_s.items():
+            if not 0 <= startup_s < float("inf"):
+                msg = f"startup_s of {gpu_type!r} must be 0 or more (got {startup_s})"
+                raise ValueError(msg)
+        for gpu_type, success in self.success.items():
+            if not 0 < success <= 1:
+                msg = f"success of {gpu_type!r} must be above 0 and at most 1 (got {success})"
+                raise ValueError(msg)
+
+    def begin(self, snap: Snapshot, _stock: Stock, _profiles: Mapping[str, Profile], /) -> Placer:
+        """See `Scheme`."""
+        return _Placer(self, snap)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Pool:
+    """Nodes of one GPU type in the same partitions.
+
+    Attributes:
+        name: In words.
+        nodes: ``(m,)`` bool.
+        rows: Their rows in `Nodes`, ascending.
+        replay: What runs there, and who was sent there in this decision.
+    """
+
+    name: str
+    gpu_type: str
+    nodes: Bool
+    rows: Sequence[int]
+    replay: Replay
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """What is expected of a job in one pool, in seconds from now.
+
+    Attributes:
+        wait_s: Until it starts.
+        done_s: Until it is done.
+        run_s: From its start to its end, with start-up.
+    """
+
+    wait_s: float
+    done_s: float
+    run_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Where a job is sent.
+
+    Attributes:
+        elsewhere: There are other pools for it.
+    """
+
+    pool: _Pool
+    ask: Ask
+    estimate: Estimate
+    within: Bool
+    elsewhere: bool
+
+
+class _Placer:
+    """Sends each job to the pool that is best with those before it on their way."""
+
+    def __init__(self, scheme: Pools, snap: Snapshot) -> None:
+        self._scheme, self._snap = scheme, snap
+        self._needs = Needs(snap)
+        self._pools = _pools_of(snap)
+        self._known: dict[JobId, _Choice | None] = {}
+
+    def place(self, want: Want, offer: Offer, /) -> Answer:
+        """See `Placer`."""
+        if want.job_id not in self._known:
+            self._known[want.job_id] = self._choose(want)
+        choice = self._known[want.job_id]
+        if choice is None:
+            return None
+        start_s = self._snap.now_s + choice.estimate.wait_s
+        expected = None if choice.estimate.wait_s >= NEVER_S else start_s
+        usable, _ = offer.usable(choice.ask)
+        where = offer.stock.conditions()
+        rows = np.flatnonzero(choice.within & want.need.allowed & (where >= 0) & usable[where])
+        if len(rows) >= choice.ask.n_nodes:
+            fullest = np.argsort(offer.stock.gpus[where[rows]], kind="stable")
+            nodes = tuple(sorted(rows[fullest[: choice.ask.n_nodes]].tolist()))
+            return Spot(nodes=nodes, why=_in_words(choice), expected_start_s=self._snap.now_s)
+        if not choice.elsewhere:
+            return None
+        return Wait(
+            within=choice.within,
+            for_s=self._scheme.cooldown_s,
+            why=_in_words(choice),
+            expected_start_s=expected,
+        )
+
+    def _choose(self, want: Want) -> _Choice | None:
+        """The best pool; the job is in its queue from now on."""
+        need = self._needs.of(want.row)
+        choices = self._choices(want, need)
+        if not choices:
+            return None
+        best = min(choices, key=lambda c: (c.estimate.done_s, c.ask.n_nodes))
+        before = self._sent_to(want.job_id, need)
+        stays = [c for c in choices if before is not None and c.pool is before]
+        if stays:
+            kept = min(stays, key=lambda c: c.estimate.done_s)
+            steer = self._snap.steers[want.job_id]
+            clear = best.estimate.done_s < kept.estimate.done_s * (1 - self._scheme.margin)
+            if not clear or self._snap.now_s < steer.until_s:
+                best = kept
+        run_s = best.estimate.run_s
+        tasks = min(int(self._snap.jobs.tasks[want.row]), MOST_TASKS)
+        for _ in range(tasks):
+            may = best.within[best.pool.rows].tolist()
+            best.pool.replay.admit(best.ask.n_nodes, best.ask.gpus, may, run_s)
+        return best
+
+    def _choices(self, want: Want, need: Need) -> list[_Choice]:
+        """Every pool that holds the job when it is empty, in each way that it may lie there."""
+        nodes = self._snap.seen.nodes
+        found: list[tuple[_Pool, Ask, Bool]] = []
+        for pool in self._pools:
+            for ask in need.asks:
+                within = pool.nodes & need.allowed & (nodes.gpus >= ask.gpus)
+                within &= (nodes.cpus >= ask.cpus) & (nodes.mem_mb >= ask.mem_mb)
+                if int(np.count_nonzero(within)) >= ask.n_nodes:
+                    found.append((pool, ask, within))
+        types = sorted({pool.gpu_type for pool, _, _ in found})
+        several = len({pool.name for pool, _, _ in found}) > 1
+        return [
+            _Choice(pool, ask, self._estimate(want, pool, ask, within, types), within, several)
+            for pool, ask, within in found
+        ]
+
+    def _estimate(
+        self, want: Want, pool: _Pool, ask: Ask, within: Bool, types: Sequence[str]
+    ) -> Estimate:
+        scheme = self._scheme
+        wait_s = pool.replay.start_s(ask.n_nodes, ask.gpus, within[pool.rows].tolist())
+        left_s = min(want.left_s, want.limit_s, NEVER_S)
+        faster = speed_ups(want.profile, Shape(ask.n_nodes, max(1, int(ask.gpus))), types)
+        run_s = scheme.startup_s.get(pool.gpu_type, 0.0) + left_s / faster[pool.gpu_type]
+        # A run that fails is begun again: 1/p runs until one succeeds.
+        tried_s = run_s / scheme.success.get(pool.gpu_type, 1.0)
+        wait_s = min(wait_s, NEVER_S)
+        return Estimate(wait_s=wait_s, done_s=wait_s + tried_s, run_s=run_s)
+
+    def _sent_to(self, job_id: JobId, need: Need) -> _Pool | None:
+        """The pool that the job was sent to before; None if it was not, or is let go."""
+        steer = self._snap.steers.get(job_id)
+        if steer is None or steer.kind not in ("spot", "wait") or not steer.avoid:
+            return None
+        avoid = frozenset(steer.avoid)
+        names = self._snap.seen.nodes.name
+        left = np.array([name not in avoid for name in names], dtype=np.bool_) & need.allowed
+        if not left.any():
+            return None
+        return next((pool for pool in self._pools if not (left & ~pool.nodes).any()), None)
+
+
+def speed_ups(profile: Profile | None, shape: Shape, types: Sequence[str]) -> Mapping[str, float]:
+    """How much faster the model is on each type than on the slowest of them.
+
+    From the shape itself if it was measured on two or more of the types, else from the nearest
+    shape that was; 1 where nothing is known.
+    """
+    known: dict[Shape, dict[str, float]] = {}
+    for speed in () if profile is None else profile.speeds:
+        if speed.gpu_type in types:
+            known.setdefault(speed.shape, {})[speed.gpu_type] = speed.steps_per_s
+    tables = [of for of in known if len(known[of]) > 1]
+    if not tables:
+        return dict.fromkeys(types, 1.0)
+    nearest = min(tables, key=lambda of: (of != shape, abs(of.gpus - shape.gpus), of))
+    slowest = min(known[nearest].values())
+    return {t: known[nearest].get(t, slowest) / slowest for t in types}
+
+
+def _pools_of(snap: Snapshot) -> tuple[_Pool, ...]:
+    """All pools of the nodes that are up, but what hand-overs are clearing."""
+    seen = snap.seen
+    nodes, held = seen.nodes, seen.held
+    sealed = {name for handover in snap.handovers for name in handover.nodes}
+    stays = np.isin(snap.jobs.state[held.job], _HOLDING)
+    on, gpus = held.node[stays], held.gpus[stays]
+    free = nodes.gpus - np.bincount(on, gpus, minlength=len(nodes))
+    ends_s = np.minimum(snap.left_s[held.job[stays]], NEVER_S)
+    members: dict[tuple[int, tuple[bool, ...]], list[int]] = {}
+    for n in np.flatnonzero(nodes.up & (nodes.gpus > 0)).tolist():
+        if nodes.name[n] not in sealed:
+            key = int(nodes.gpu_type[n]), tuple(seen.node_in[:, n].tolist())
+            members.setdefault(key, []).append(n)
+    pools = []
+    for (kind, partitions), rows in sorted(members.items()):
+        place = {n: i for i, n in enumerate(rows)}
+        mine = np.isin(on, rows)
+        releases = [
+            (end_s, place[n], g)
+            for end_s, n, g in zip(
+                ends_s[mine].tolist(), on[mine].tolist(), gpus[mine].tolist(), strict=True
+            )
+        ]
+        inside = np.zeros(len(nodes), dtype=np.bool_)
+        inside[rows] = True
+        gpu_type = seen.gpu_types[kind] if kind >= 0 else ""
+        where = [name for name, is_in in zip(seen.partitions, partitions, strict=True) if is_in]
+        name = f"{gpu_type or 'GPUs'} in {', '.join(where) or 'no partition'}"
+        pools.append(_Pool(name, gpu_type, inside, rows, Replay(free[rows].tolist(), releases)))
+    return tuple(pools)
+
+
+def _in_words(choice: _Choice) -> str:
+    estimate = choice.estimate
+    if estimate.done_s >= NEVER_S:
+        return f"{choice.pool.name}, no end of which is known"
+    return (
+        f"{choice.pool.name}, where it is expected to start in {estimate.wait_s:.0f} s and to be "
+        f"done in {estimate.done_s:.0f} s"
+    )

@@ -1,0 +1,58 @@
+"""Where what a job asks for is most like what is free, over GPUs, CPUs and memory.
+
+The alignment of a job and a node is the dot product of its demand and the node's free resources,
+each as a share of the whole node: sum over r of demand_r x free_r. The node with the highest is
+taken, so that large demands go where much is left of what they need.
+
+Source: Grandl et al., "Multi-Resource Packing for Cluster Schedulers" (Tetris), SIGCOMM 2014,
+section 3.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from slurm_dl.model.jobs import F64
+from slurm_dl.model.profile import Profile
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.base import Answer, Spot
+from slurm_dl.placement.conditions import Conditions, Rows
+from slurm_dl.placement.need import Ask
+from slurm_dl.placement.offer import Offer
+from slurm_dl.placement.stock import Stock
+from slurm_dl.placement.want import Want
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tetris:
+    """Fewest nodes first, and of those that fit the ones of the highest alignment score."""
+
+    name: ClassVar[str] = "tetris"
+    source: ClassVar[str] = "Tetris, SIGCOMM 2014, section 3.2 (alignment score)"
+    interpretation: ClassVar[str] = (
+        "jobs come in the policy's order, where the paper weighs the score against the time left; "
+        "network and disk are left out"
+    )
+
+    def begin(self, _snap: Snapshot, _stock: Stock, _profiles: Mapping[str, Profile], /) -> Tetris:
+        """See `Scheme`: it needs to know nothing else."""
+        return self
+
+    def place(self, want: Want, offer: Offer, /) -> Answer:
+        """See `Placer`."""
+        for ask in want.need.asks:
+            nodes = offer.best(ask, _misalignment)
+            if nodes is not None:
+                return Spot(nodes=nodes, why="the nodes whose free resources suit it best")
+        return None
+
+
+def _misalignment(stock: Conditions, rows: Rows | slice, ask: Ask) -> F64:
+    """``(k,)`` minus the alignment score; see `Key`."""
+    unit, free = stock.unit[:, rows], stock.free_share[:, rows]
+    score: F64 = ask.gpus * unit[0] * free[0]
+    score += ask.cpus * unit[1] * free[1]
+    score += ask.mem_mb * unit[2] * free[2]
+    return -score

@@ -1,0 +1,92 @@
+"""On as few leaf switches as may be, and on the leaf that it fills best.
+
+Trees and blocks look alike: each node is on one leaf. Where one leaf can hold a job it goes to the
+one with the fewest free suitable nodes that still does, so that large jobs find whole leaves; else
+to the fewest leaves.
+
+Source: Slurm's topology/tree (best-fit leaf); locality as in Philly, ATC 2019, section 3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from slurm_dl.model.profile import Profile
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.base import Answer, Placer, Spot, Wait
+from slurm_dl.placement.best_fit import free_gpus
+from slurm_dl.placement.leaves import fewest_leaves, nodes_on
+from slurm_dl.placement.need import Ask
+from slurm_dl.placement.offer import Offer
+from slurm_dl.placement.soonest import Soonest
+from slurm_dl.placement.stock import Stock
+from slurm_dl.placement.want import Want
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """Fewest nodes first, on the fewest leaf switches, on the leaf that holds it most tightly.
+
+    Attributes:
+        locality_wait_s: How long a job of several nodes waits for one leaf before it takes more,
+            seconds; 0: not at all.
+    """
+
+    name: ClassVar[str] = "topology"
+    source: ClassVar[str] = "best-fit leaf, as in Slurm's topology/tree; Philly, ATC 2019"
+    interpretation: ClassVar[str] = (
+        "one level of switches; inside a leaf the fullest nodes; the wait counts from when the job "
+        "last ran or was submitted"
+    )
+
+    locality_wait_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.locality_wait_s) and self.locality_wait_s >= 0):
+            msg = f"locality_wait_s must be a finite number, 0 or more (got {self.locality_wait_s})"
+            raise ValueError(msg)
+
+    def begin(self, snap: Snapshot, stock: Stock, _profiles: Mapping[str, Profile], /) -> Placer:
+        """See `Scheme`."""
+        return _OnLeaves(self, snap, stock)
+
+
+class _OnLeaves:
+    """See `Topology`."""
+
+    def __init__(self, how: Topology, snap: Snapshot, stock: Stock) -> None:
+        self._how = how
+        self._snap = snap
+        self._stock = stock
+        self._known: Soonest | None = None
+
+    def place(self, want: Want, offer: Offer, /) -> Answer:
+        """See `Placer`."""
+        for_s = self._how.locality_wait_s - want.waited_s
+        for ask in want.need.asks:
+            leaves = fewest_leaves(offer.on_leaves(ask, free_gpus), ask.n_nodes)
+            if len(leaves) != 1 and ask.n_nodes > 1 and for_s > 0:
+                wait = self._wait(want, offer, ask, for_s)
+                if wait is not None:
+                    return wait
+            nodes = nodes_on(offer, ask, free_gpus, leaves) if leaves else None
+            if nodes is not None:
+                return Spot(nodes=nodes, why=_words(len(leaves)))
+        return None
+
+    def _wait(self, want: Want, offer: Offer, ask: Ask, for_s: float) -> Wait | None:
+        """On one leaf; None if no leaf, or every node that it may use, is as good."""
+        if self._known is None:
+            self._known = Soonest(self._snap, self._stock)
+        wide = self._known.wide(offer, ask)
+        if self._known.leaves_of(wide) < 2:  # noqa: PLR2004 - one leaf is no choice
+            return None
+        leaf = self._known.best_leaf(want, wide, ask)
+        return None if leaf is None else Wait(within=leaf, for_s=for_s, why="one leaf switch")
+
+
+def _words(leaves: int) -> str:
+    return "the leaf it fills best" if leaves == 1 else f"{leaves} leaves, no fewer"

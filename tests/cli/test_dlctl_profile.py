@@ -1,0 +1,151 @@
+"""``dlctl profile`` as an admin runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Done = subprocess.CompletedProcess[str]
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """The site's directory; it does not exist yet."""
+    return tmp_path / "site"
+
+
+@pytest.fixture
+def run(site: Path, tmp_path: Path) -> Run:
+    """Run ``dlctl profile ARGS`` with the site's directory."""
+
+    def run(command: str, *arguments: str, where: bool = True) -> Done:
+        program = "from slurm_dl.apps.ctl import main; main()"
+        line = [sys.executable, "-c", program, "profile", command, *arguments]
+        return subprocess.run(
+            [*line, *(["--dir", str(site)] if where else [])],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+
+    return run
+
+
+def run_dir(path: Path, steps_per_s: int, model: str | None = None) -> str:
+    """A run directory of a job on 2 x 4 a100 that made so many steps a second."""
+    path.mkdir()
+    entry = {
+        "nodes": 2,
+        "gpus_per_node": 4,
+        "gpu_type": "a100",
+        "model": model,
+        "windows": [[steps_per_s, 1.0]] * 9,
+    }
+    (path / "slurm_dl.speed.json").write_text(json.dumps({"v": 1, "runs": [entry]}))
+    return str(path)
+
+
+def test_list_and_show(run: Run) -> None:
+    """What comes with slurm_dl, by name and by the name a trace has for it."""
+    names = {row["name"]: row for row in json.loads(run("list", "--json").stdout)["profiles"]}
+    assert names["vgg16"]["parameters"] == 138_357_544
+    assert names["vgg16"]["from"] == "slurm_dl"
+    shown = run("show", "ResNet-50 (batch size 64)")
+    assert "name: resnet50" in shown.stdout
+    assert "parameters: 25557032" in shown.stdout
+    assert json.loads(run("show", "resnet50", "--json").stdout)["profile"]["name"] == "resnet50"
+
+    wrong = run("show", "resnet51")
+    assert wrong.returncode == 2
+    assert "no profile resnet51; did you mean resnet" in wrong.stderr
+
+
+def test_check_tells_everything_and_writes_nothing(run: Run, tmp_path: Path) -> None:
+    """Exit status 2 for a mistake, with its place; the good file is told too."""
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text("name: m\nskew: 0.5\n")
+    bad.write_text("name: n\nskew: 5\nx: 1\n")
+
+    assert run("check", str(good), where=False).stdout == f"{good}: ok (m)\n"
+    both = run("check", str(good), str(bad), where=False)
+    assert both.returncode == 2
+    assert both.stderr.splitlines() == [
+        f"dlctl: {bad}:2: skew: must be less than or equal to 1 (got 5)",
+        f"dlctl: {bad}:3: x: unknown key",
+    ]
+    as_json = run("check", str(bad), "--json", where=False)
+    assert as_json.returncode == 2
+    assert json.loads(as_json.stdout)["ok"] is False
+
+
+def test_add_installs_and_replaces(run: Run, site: Path, tmp_path: Path) -> None:
+    """The site's profile counts before the shipped one; a bad one changes nothing."""
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: resnet50\nskew: 0.5\n")
+    assert run("add", str(file)).stdout == f"resnet50: added {site}/resnet50.yaml\n"
+    rows = json.loads(run("list", "--json").stdout)["profiles"]
+    assert [r["from"] for r in rows if r["name"] == "resnet50"] == ["site"]
+    assert run("show", "ResNet-50", "--json").stdout == run("show", "resnet50", "--json").stdout
+
+    file.write_text("name: resnet50\nskew: 5\n")
+    assert run("add", str(file)).returncode == 2
+    file.write_text("name: resnet50\nskew: 0.25\n")
+    done = json.loads(run("add", str(file), "--json").stdout)
+    assert done == {"name": "resnet50", "file": f"{site}/resnet50.yaml", "replaced": True}
+    assert (site / "resnet50.yaml").stat().st_mode & 0o777 == 0o644
+
+    site.chmod(0o777)
+    refused = run("list")
+    assert refused.returncode == 2
+    assert f"chmod go-w {site}" in refused.stderr
+
+
+def test_learn_shows_the_difference_and_then_writes_it(
+    run: Run, site: Path, tmp_path: Path
+) -> None:
+    """Into the shipped profile's place, whose other figures stay."""
+    places = [run_dir(tmp_path / "a", 3), run_dir(tmp_path / "b", 5)]
+    tried = run("learn", "--model", "resnet50", "--dry-run", *places, f"{places[0]}/../a")
+    assert tried.returncode == 0
+    assert "speed 2x4 a100: unknown -> 4 steps/s ± 25.0% (2 runs)" in tried.stdout
+    assert not site.exists()
+
+    done = run("learn", "--model", "ResNet-50", *places)
+    assert done.returncode == 0, done.stderr
+    profile = json.loads(run("show", "resnet50", "--json").stdout)["profile"]
+    (speed,) = [s for s in profile["speeds"] if s.get("gpu_type") == "a100"]
+    assert speed["shape"] == "2x4"
+    assert speed["observations"] == 2
+    assert profile["parameters"] == 25_557_032
+
+    again = run("learn", "--model", "resnet50", run_dir(tmp_path / "c", 10), "--json")
+    (change,) = json.loads(again.stdout)["changes"]
+    assert change.startswith("speed 2x4 a100: 4 steps/s ± 25.0% (2 runs) -> 6 steps/s")
+
+
+def test_learn_believes_no_other_model(run: Run, site: Path, tmp_path: Path) -> None:
+    """A job says what it trained; only the admin can say otherwise."""
+    place = run_dir(tmp_path / "a", 3, model="vgg16")
+    refused = run("learn", "--model", "resnet50", place)
+    assert refused.returncode == 1
+    assert "it is of model vgg16" in refused.stdout
+    assert "no run told enough" in refused.stderr
+    assert not site.exists()
+
+    assert run("learn", "--model", "resnet50", "--any-model", place).returncode == 0
+    assert (site / "resnet50.yaml").exists()
+
+
+def test_learn_refuses_a_name_that_is_none(run: Run, tmp_path: Path) -> None:
+    """It would become a file's name."""
+    done = run("learn", "--model", "../x", run_dir(tmp_path / "a", 3))
+    assert done.returncode == 2
+    assert "must be letters, digits" in done.stderr

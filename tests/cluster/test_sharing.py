@@ -1,0 +1,164 @@
+"""Jobs that share GPUs on a real Slurm: who comes beside whom, and who stays alone.
+
+Each node has two GPUs of four shards. Which device a job has is what Slurm says of the job itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from schedd import Schedd, schedd_in
+
+from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
+
+pytestmark = pytest.mark.slurm
+
+HALF = "--gres=shard:2"
+WHOLE = "--gres=gpu:1"
+BEGIN_S = 5
+SETTLE_S = 30
+"""Slurm says BeginTime of a job until its next pass, some seconds longer than it is true."""
+
+PROFILES = {
+    "tiny": {"label": 0, "load": {"gpu_mem_mb": 10_000}},
+    "jumbo": {"label": 2, "load": {"gpu_mem_mb": 10_000}},
+    "huge": {"label": 0, "load": {"gpu_mem_mb": 35_000}},
+    "lean": {"label": 0, "load": {"gpu_mem_mb": 35_000, "gpu_mem_kept_mb": 4_000}},
+    "unlabelled": {"load": {"gpu_mem_mb": 10_000}},
+}
+
+_ON = re.compile(r"\bNodes=(\S+) CPU_IDs=\S+ Mem=\d+ GRES=\S*\(IDX:([0-9,-]+)\)")
+
+
+@pytest.fixture
+def place(
+    make_sandbox: Callable[[SandboxSpec], Sandbox], short_directory: Path
+) -> Iterator[Schedd]:
+    """Four nodes, and a daemon that packs."""
+    box = make_sandbox(
+        SandboxSpec(groups=(NodeGroup(nodes=4, gpus=2, shards=8, cpus=32),), nodes_per_leaf=0)
+    )
+    with schedd_in(box, short_directory) as daemon:
+        profiles = daemon.home / "profiles"
+        profiles.mkdir(mode=0o755)
+        for name, values in PROFILES.items():
+            path = profiles / f"{name}.yaml"
+            path.write_text(
+                yaml.safe_dump({"name": name, "source": "made up", **values}), encoding="utf-8"
+            )
+            path.chmod(0o644)
+        daemon.configure(
+            placement={
+                "scheme": "best_fit",
+                "steer": True,
+                "settle_s": SETTLE_S,
+                "pack": True,
+                "gpu_mem_mb": {"a100": 40_000},
+            },
+            paths={"profile_dir": str(profiles)},
+            preemption={"enabled": False},
+        )
+        daemon.start()
+        yield daemon
+
+
+def submit(daemon: Schedd, gres: str, model: str = "", *options: str) -> str:
+    """Submit a job that sleeps until the test ends; it is placed before Slurm looks at it."""
+    comment = f'--comment={{"slurm_dl": {{"v": 1, "model": "{model}"}}}}' if model else ""
+    done = daemon.box.run(
+        [
+            *("sbatch", "--parsable", "--output=/dev/null", "--nodes=1", f"--begin=now+{BEGIN_S}"),
+            *(gres, *([comment] if comment else []), *options, "--wrap=exec sleep 600"),
+        ]
+    )
+    return str(done.stdout).strip()
+
+
+def device(daemon: Schedd, job: str) -> tuple[str, str] | None:
+    """Node and index of the job's device; None if it has none."""
+    text = daemon.box.run(["scontrol", "-o", "show", "job", "-d", job]).stdout
+    found = _ON.search(text)
+    return None if found is None else (found[1], found[2])
+
+
+def started(daemon: Schedd, *jobs: str, within_s: float = 60.0) -> list[tuple[str, str]]:
+    """Wait until all *jobs* run; their devices."""
+    for job in jobs:
+        daemon.until_state(job, "RUNNING", within_s=within_s)
+    found = [device(daemon, job) for job in jobs]
+    assert None not in found
+    return [at for at in found if at is not None]
+
+
+def test_two_packed_jobs_share_a_gpu_and_a_third_never_joins(place: Schedd) -> None:
+    """Of five that all get on with each other two and two come together."""
+    first = submit(place, HALF, "tiny")
+    (one,) = started(place, first)
+    second = submit(place, HALF, "tiny")
+
+    assert started(place, second) == [one]
+
+    more = [submit(place, HALF, "tiny") for _ in range(3)]
+    at = started(place, *more)
+    assert one not in at
+    assert sorted(at.count(device) for device in set(at)) == [1, 2]
+    quarter = submit(place, "--gres=shard:1", "tiny")
+    (alone,) = started(place, quarter)
+    assert alone not in [one, *at]
+
+
+def test_memory_sums_are_respected(place: Schedd) -> None:
+    """35 and 10 GB are kept apart on a GPU of 40, although Slurm has room; kept memory adds up."""
+    huge = submit(place, HALF, "huge")
+    (one,) = started(place, huge)
+    tiny, lean = submit(place, HALF, "tiny"), submit(place, HALF, "lean")
+    at = started(place, tiny, lean)
+
+    assert len({one, *at}) == 3
+    another = submit(place, HALF, "huge")
+    (there,) = started(place, another)
+    assert there not in [one, *at]
+
+
+def test_jobs_that_do_not_get_on_stay_alone(place: Schedd) -> None:
+    """By label, without a label, and without a model: on a device each, on a node each at first."""
+    models = ("jumbo", "jumbo", "unlabelled", "huge")
+    jobs = [submit(place, HALF, model) for model in models]
+    at = started(place, *jobs)
+
+    assert len({node for node, _ in at}) == 4
+    nobody = submit(place, HALF)
+    place.until("the daemon to say where it waits", lambda: waits_for(place, nobody))
+    place.box.run(["scancel", jobs[0]])
+    (there,) = started(place, nobody)
+    assert there == at[0]
+    tiny = submit(place, HALF, "tiny")
+    (beside,) = started(place, tiny)
+    assert beside == at[1], "the other jumbo, which 0 + 2 allows"
+
+
+def waits_for(daemon: Schedd, job: str) -> bool:
+    """The daemon says that the job waits for a GPU of its own."""
+    done = daemon.ask("dlqueue", "why", job, check=False)
+    return "nobody shares" in done.stdout and daemon.state(job) == "PENDING"
+
+
+def test_unpacked_jobs_are_untouched(place: Schedd) -> None:
+    """Whole-GPU jobs start at once where they fit and run on, whatever comes beside them."""
+    before = [submit(place, WHOLE) for _ in range(2)]
+    whole = started(place, *before)
+    shares = [submit(place, HALF, "tiny") for _ in range(2)]
+    one, other = started(place, *shares)
+    after = submit(place, "--gres=gpu:2")
+    (both,) = started(place, after)
+
+    assert one == other
+    assert one not in whole
+    assert both[0] not in {node for node, _ in [*whole, one]}
+    assert [device(place, job) for job in before] == whole
+    assert [place.job(job, "Restarts") for job in [*before, after]] == [["0"]] * 3
+    assert {place.state(job) for job in [*before, *shares, after]} == {"RUNNING"}

@@ -1,0 +1,289 @@
+"""The configuration of where jobs go: schemes and rules are checked by their own fields."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import pytest
+
+from slurm_dl.config import Config, load, load_with_origins, reference, show
+from slurm_dl.config.parameters import parameters_of
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.placement import registry
+from slurm_dl.placement.best_fit import BestFit
+from slurm_dl.policies.registry import POLICIES
+
+HEAD = "manage: {partitions: [gpu]}\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Near:
+    """A scheme with parameters.
+
+    Attributes:
+        wait_s: How long it waits.
+    """
+
+    name: ClassVar[str] = "near"
+    source: ClassVar[str] = "this test"
+    interpretation: ClassVar[str] = ""
+    begin: ClassVar[object] = None
+    wait_s: float
+    mode: Literal["leaf", "spine"] = "leaf"
+
+    def __post_init__(self) -> None:
+        if self.wait_s < 0:
+            msg = "wait_s must not be below 0"
+            raise ValueError(msg)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apart:
+    """A rule with a parameter.
+
+    Attributes:
+        small_gpus: What is small.
+    """
+
+    name: ClassVar[str] = "apart"
+    source: ClassVar[str] = "this test"
+    interpretation: ClassVar[str] = ""
+    strict: ClassVar[object] = True
+    allows: ClassVar[object] = None
+    small_gpus: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet(Apart):
+    """A rule without parameters of its own."""
+
+    name: ClassVar[str] = "quiet"
+    strict: ClassVar[object] = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lax(Apart):
+    """A rule that does not say whether it is strict."""
+
+    name: ClassVar[str] = "lax"
+    strict: ClassVar[object] = "yes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lame:
+    """A scheme that cannot begin."""
+
+    source: ClassVar[str] = ""
+    interpretation: ClassVar[str] = ""
+
+
+@pytest.fixture(autouse=True)
+def names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Schemes and rules of the test alone."""
+    schemes = {"best_fit": BestFit, "near": Near, "lame": Lame}
+    rules = {"apart": Apart, "quiet": Quiet, "lax": Lax}
+    monkeypatch.setattr(registry, "SCHEMES", schemes)
+    monkeypatch.setattr(registry, "RULES", rules)
+
+
+def configured(tmp_path: Path, text: str) -> Config:
+    """What *text* below the managed partitions says."""
+    path = tmp_path / "f.yaml"
+    path.write_text(HEAD + text, "utf-8")
+    return load(path)
+
+
+def errors(tmp_path: Path, text: str) -> list[str]:
+    """The mistakes in it."""
+    with pytest.raises(ConfigError) as caught:
+        configured(tmp_path, text)
+    return str(caught.value).replace(f"{tmp_path}/", "").splitlines()
+
+
+def test_a_site_that_says_nothing_leaves_it_to_slurm(tmp_path: Path) -> None:
+    """No scheme, no rule, nobody is steered."""
+    placement = configured(tmp_path, "").placement
+
+    assert placement.make() == (None, ())
+    assert placement.steer is False
+    assert placement.in_words() == "left to Slurm"
+
+
+def test_scheme_and_rules_are_made_with_their_parameters(tmp_path: Path) -> None:
+    """In the order of the file; defaults are filled in; a rule may stand there alone."""
+    text = "placement:\n  scheme: near\n  parameters: {wait_s: 5}\n  steer: true\n"
+    text += "  rules:\n    quiet:\n    apart: {small_gpus: 2}\n"
+    placement = configured(tmp_path, text).placement
+    made: object = placement.make()
+
+    assert made == (Near(wait_s=5.0), (Quiet(), Apart(small_gpus=2)))
+    assert [type(v) for v in placement.parameters.values()] == [float, str]
+    assert {name: dict(p) for name, p in placement.rules.items()} == {
+        "quiet": {"small_gpus": 1},
+        "apart": {"small_gpus": 2},
+    }
+    assert placement.in_words() == "near with quiet, apart; jobs are steered"
+    assert "only said" in placement.model_copy(update={"steer": False}).in_words()
+    with pytest.raises(TypeError):
+        placement.rules["apart"]["small_gpus"] = 3  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        (
+            "  scheme: nix\n  parameters: {a: 1}\n",
+            ["3: placement.scheme: must be one of best_fit, lame, near (got 'nix')"],
+        ),
+        (
+            "  scheme: lame\n",
+            [
+                (
+                    "3: placement.scheme: scheme 'lame' cannot be configured: it lacks begin; see "
+                    "slurm_dl.placement.base.Scheme"
+                )
+            ],
+        ),
+        (
+            "  scheme: near\n  parameters:\n    wait_s: x\n    mode: star\n    wait: 1\n",
+            [
+                "5: placement.parameters.wait_s: must be a number (got 'x')",
+                "6: placement.parameters.mode: must be 'leaf' or 'spine' (got 'star')",
+                "7: placement.parameters.wait: unknown key; did you mean wait_s?",
+            ],
+        ),
+        ("  scheme: near\n", ["2: placement.parameters.wait_s: is required"]),
+        (
+            "  scheme: near\n  parameters: {wait_s: -1}\n",
+            ["4: placement.parameters.wait_s: wait_s must not be below 0"],
+        ),
+        (
+            "  scheme: best_fit\n  rules:\n    apart: {small_gpus: 1.5, big: 2}\n    nix: {}\n",
+            [
+                "5: placement.rules.apart.big: unknown key; possible here: small_gpus",
+                "5: placement.rules.apart.small_gpus: must be a whole number (got 1.5)",
+                "6: placement.rules.nix: must be one of apart, lax, quiet (got 'nix')",
+            ],
+        ),
+        (
+            "  scheme: best_fit\n  rules: {lax: {}}\n",
+            [
+                (
+                    "4: placement.rules.lax: rule 'lax' cannot be configured: it lacks strict (true "
+                    "or false); see slurm_dl.placement.rule.Rule"
+                )
+            ],
+        ),
+        (
+            "  scheme: best_fit\n  rules: [apart]\n",
+            ["4: placement.rules: must be a mapping of names to values (got a list)"],
+        ),
+        (
+            "  scheme: best_fit\n  rules: {apart: 3}\n",
+            ["4: placement.rules.apart: must be a mapping of names to values (got 3)"],
+        ),
+        (
+            "  parameters: {wait_s: 1}\n  rules: {apart: {}}\n  steer: true\n",
+            [
+                f"{line}: placement.{key}: has no effect (placement.scheme names nothing: Slurm "
+                "places all jobs)"
+                for line, key in ((3, "parameters"), (4, "rules"), (5, "steer"))
+            ],
+        ),
+        (
+            "  steer_for_s: 0\n  window: 0\n  stear: true\n",
+            [
+                "3: placement.steer_for_s: must be at least 1 (got 0)",
+                "4: placement.window: must be at least 1 (got 0)",
+                "5: placement.stear: unknown key; did you mean steer?",
+            ],
+        ),
+    ],
+)
+def test_every_mistake_has_its_line(tmp_path: Path, text: str, messages: list[str]) -> None:
+    """Names, types, what a scheme itself refuses, and what would do nothing."""
+    found = errors(tmp_path, f"placement:\n{text}")
+
+    assert sorted(found) == sorted(f"f.yaml:{message}" for message in messages)
+
+
+@pytest.mark.parametrize(("settle_s", "fits"), [(0, True), (30, False), (30.5, True), (1, False)])
+def test_a_look_falls_into_the_time_to_settle(
+    tmp_path: Path, settle_s: float, *, fits: bool
+) -> None:
+    """A job that is submitted a little ahead must be seen before it may start."""
+    text = f"placement: {{settle_s: {settle_s}}}\n"
+    if fits:
+        assert configured(tmp_path, text).placement.settle_s == settle_s
+        return
+    assert errors(tmp_path, text) == [
+        (
+            "f.yaml:2: placement.settle_s: must be 0, or greater than daemon.poll_s so that a look "
+            f"falls into it (got {settle_s}, daemon.poll_s is 30)"
+        )
+    ]
+
+
+def test_a_longer_poll_is_the_mistake_where_it_alone_was_written(tmp_path: Path) -> None:
+    """The line is that of what was written."""
+    text = "placement:\n  settle_s: 40\ndaemon:\n  poll_s: 50\n"
+
+    assert [line[:29] for line in errors(tmp_path, text)] == ["f.yaml:3: placement.settle_s:"]
+
+
+def test_rules_are_shown_each_with_its_line(tmp_path: Path) -> None:
+    """As values that can be pasted back, and that can stand in JSON."""
+    path = tmp_path / "f.yaml"
+    path.write_text(
+        f"{HEAD}placement:\n  scheme: best_fit\n"
+        "  rules:\n    apart: {small_gpus: 2}\n    quiet:\n"
+    )
+    rows = {row.key: row for row in show(*load_with_origins(path))}
+
+    assert rows["placement.rules.apart"].text == "{small_gpus: 2}"
+    assert rows["placement.rules.apart"].origin == f"{path}:5"
+    assert rows["placement.parameters"].text == "{}"
+    assert json.loads(json.dumps(rows["placement.rules.quiet"].value)) == {"small_gpus": 1}
+
+
+def test_a_configuration_with_rules_is_a_value(tmp_path: Path) -> None:
+    """It can be dumped and read back, as by a child process."""
+    text = "placement: {scheme: near, parameters: {wait_s: 1}, rules: {apart: {}}}\n"
+    config = configured(tmp_path, text)
+
+    assert Config.model_validate(config.model_dump(mode="python")) == config
+
+
+def test_the_page_and_the_schema_know_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What can be chosen, each with its parameters and whether a rule is strict."""
+    monkeypatch.setattr(reference, "SCHEMES", {"best_fit": BestFit, "near": Near})
+    monkeypatch.setattr(reference, "RULES", {"apart": Apart, "quiet": Quiet})
+    page, schema = reference.reference(), reference.schema()
+    section: dict[str, Any] = schema["$defs"]["PlacementSection"]
+
+    assert '| `scheme` | `""` | empty, or one of best_fit, near |' in page
+    assert "### `near`\n\nA scheme with parameters.\n\nSource: this test.\n\n| key |" in page
+    assert "| `wait_s` | required | number | How long it waits. |" in page
+    assert "### `apart`\n\nA rule with a parameter.\n\nSource: this test.\n\nStrict" in page
+    assert "Source: this test.\n\nBroken where nothing else fits.\n" in page
+    assert section["properties"]["scheme"]["enum"] == ["", "best_fit", "near"]
+    near = section["allOf"][1]
+    assert near["if"]["properties"] == {"scheme": {"const": "near"}}
+    assert near["then"]["properties"]["parameters"]["properties"]["wait_s"]["type"] == "number"
+    rules = section["properties"]["rules"]
+    assert rules["additionalProperties"] is False
+    assert rules["properties"]["apart"]["anyOf"][1] == {"type": "null"}
+    assert len(schema["$defs"]["PolicySection"]["allOf"]) == len(POLICIES)
+
+
+def test_all_that_ships_says_what_each_parameter_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No parameter is without a sentence, and all can be configured."""
+    monkeypatch.undo()
+    for kind in (*registry.SCHEMES.values(), *registry.RULES.values()):
+        assert all(parameter.meaning for parameter in parameters_of(kind)), kind
+    assert reference.reference().count("\n### `") == sum(
+        map(len, (POLICIES, registry.SCHEMES, registry.RULES))
+    )

@@ -1,0 +1,144 @@
+"""Which rank is where: from Slurm's words to the two files and what srun is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from slurm_dl.job.controller import CallFailedError, Controller
+from slurm_dl.job.rank_order import Layout, find_layout, gpus_on, write_layout
+
+TREE = "SwitchName=a Level=0 LinkSpeed=1 Nodes=n[1,3]\nSwitchName=b Level=0 LinkSpeed=1 Nodes=n2\n"
+
+UNEVEN = """\
+JobId=7 JobName=x Nodes=n1 GRES=gpu:99
+   NodeList=n[1-3]
+   JOB_GRES=gpu:a100:7
+     Nodes=n1 CPU_IDs=4-15 Mem=0 GRES=gpu:a100:3(IDX:1-3)
+     Nodes=n[2-3] CPU_IDs=0-7 Mem=0 GRES=gpu:a100:2(IDX:0-1),shard:0
+   MinCPUsNode=1
+"""
+
+
+class Answers(Controller):
+    """A controller that says what it is told to, or nothing."""
+
+    def __init__(self, described: str | None, topology: str | None) -> None:
+        self.asked: list[str] = []
+        self._answers = {"described": described, "topology": topology}
+
+    def _answer(self, name: str) -> str:
+        self.asked.append(name)
+        answer = self._answers[name]
+        if answer is None:
+            msg = "it is silent"
+            raise CallFailedError(msg)
+        return answer
+
+    def described(self) -> str:
+        """What it says of the job."""
+        return self._answer("described")
+
+    def topology(self) -> str:
+        """What it says of the switches."""
+        return self._answer("topology")
+
+
+def job(**more: str) -> dict[str, str]:
+    return {"SLURM_JOB_NODELIST": "n[1-3]", "SLURM_TASKS_PER_NODE": "2(x3)", **more}
+
+
+def test_gpus_of_each_node() -> None:
+    """Only the job's own nodes count; what else a line says does not."""
+    assert gpus_on(UNEVEN, ["n1", "n2", "n3"]) == {"n1": 3, "n2": 2, "n3": 2}
+    assert gpus_on(UNEVEN, ["n2"]) == {"n2": 2}
+    assert gpus_on("   Nodes=n1 CPU_IDs=0 Mem=0 GRES=\n", ["n1"]) == {"n1": 0}
+    assert gpus_on("   Nodes=n1 CPU_IDs=0 GRES=gpu:h:2(IDX:0-1),gpu:a:1(IDX:2)\n", ["n1"]) == {
+        "n1": 3
+    }
+
+
+def test_tasks_of_srun_in_the_order_of_switches() -> None:
+    """Where each node has its tasks Slurm need not be asked for GPUs."""
+    asked = Answers(None, TREE)
+
+    layout, why = find_layout(job(SLURM_NTASKS="6"), "srun", asked)
+
+    assert (layout, why) == (Layout(("n1", "n3", "n2"), (2, 2, 2), reordered=True), "")
+    assert asked.asked == ["topology"]
+
+
+@pytest.mark.parametrize("launcher", ["srun", "torchrun", "plain"])
+def test_one_rank_for_each_gpu(launcher: str) -> None:
+    layout, _ = find_layout(job(SLURM_DL_RANKS="gpu"), launcher, Answers(UNEVEN, TREE))
+
+    assert layout == Layout(("n1", "n3", "n2"), (3, 2, 2), reordered=True)
+
+
+def test_no_topology_is_one_switch() -> None:
+    layout, _ = find_layout(job(), "torchrun", Answers(UNEVEN, None))
+
+    assert layout == Layout(("n1", "n2", "n3"), (3, 2, 2), reordered=False)
+
+
+@pytest.mark.parametrize(
+    ("environ", "launcher", "why"),
+    [
+        ({}, "srun", ""),
+        ({"SLURM_JOB_NODELIST": "n1", "SLURM_TASKS_PER_NODE": "4"}, "srun", ""),
+        (job(SLURM_TASKS_PER_NODE="2(x9)"), "srun", "how many ranks"),
+        (job(SLURM_TASKS_PER_NODE="2(x99999999)"), "srun", "how many ranks"),
+        (job(SLURM_TASKS_PER_NODE="two"), "srun", "how many ranks"),
+        (job(SLURM_NTASKS="5"), "srun", "how many ranks"),
+        (job(), "torchrun", "which GPUs this job has is not known: it is silent"),
+        (job(SLURM_DL_RANKS="gpu"), "srun", "which GPUs this job has is not known"),
+    ],
+)
+def test_what_is_not_known_is_not_guessed(
+    environ: Mapping[str, str], launcher: str, why: str
+) -> None:
+    """No wrong number of ranks: Slurm's own order, and a word about it."""
+    layout, said = find_layout(environ, launcher, Answers(None, TREE))
+
+    assert layout is None
+    assert said.startswith(why)
+    assert bool(said) == bool(why)
+
+
+MOVED = Layout(("n1", "n3", "n2"), (2, 1, 1), reordered=True)
+AS_IT_IS = Layout(("n1", "n2", "n3"), (2, 1, 1), reordered=False)
+
+
+@pytest.mark.parametrize(
+    ("layout", "launcher", "environ", "told"),
+    [
+        (MOVED, "srun", {}, ("slurm_dl.ranks", "4")),
+        (MOVED, "torchrun", {}, ("slurm_dl.nodes", "3")),
+        (MOVED, "plain", {}, None),
+        (MOVED, "srun", {"SLURM_DISTRIBUTION": "cyclic"}, None),
+        (MOVED, "srun", {"SLURM_DISTRIBUTION": "cyclic", "SLURM_DL_RANKS": "gpu"},
+         ("slurm_dl.ranks", "4")),
+        (AS_IT_IS, "srun", {}, None),
+        (AS_IT_IS, "srun", {"SLURM_DL_RANKS": "gpu"}, ("slurm_dl.ranks", "4")),
+        (AS_IT_IS, "torchrun", {"SLURM_DL_RANKS": "gpu"}, None),
+    ],
+)  # fmt: skip
+def test_what_srun_is_told(
+    tmp_path: Path,
+    layout: Layout,
+    launcher: str,
+    environ: Mapping[str, str],
+    told: tuple[str, str] | None,
+) -> None:
+    """Only where Slurm's own order would be another; the order a user asks for wins."""
+    added = write_layout(layout, tmp_path, environ, launcher)
+
+    file, tasks = told or (None, None)
+    assert added.get("SLURM_HOSTFILE") == (None if file is None else str(tmp_path / file))
+    assert added.get("SLURM_NTASKS") == tasks
+    ranks = (tmp_path / "slurm_dl.ranks").read_text().split()
+    assert ranks == [n for n, k in zip(*layout[:2], strict=True) for _ in range(k)]
+    assert added["SLURM_DL_RANK_FILE"] == str(tmp_path / "slurm_dl.ranks")
+    assert Path(added["SLURM_DL_NODE_FILE"]).read_text() == "".join(f"{n}\n" for n in layout.nodes)

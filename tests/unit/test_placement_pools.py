@@ -1,0 +1,392 @@
+"""Pools: where a job is expected to be done first, and when it is sent elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import build
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_dl.backends.store import SqliteStore, stored_steers
+from slurm_dl.engine.decide import decide
+from slurm_dl.engine.ledger import Change
+from slurm_dl.engine.placing import place_waiting
+from slurm_dl.engine.settings import Placement, Settings
+from slurm_dl.model.contract import Claim
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobRow, JobState
+from slurm_dl.model.plan import ForgetSteer, SetSteer
+from slurm_dl.model.profile import Profile, Shape, Speed
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.steer import Steer
+from slurm_dl.placement.base import Spot, Wait
+from slurm_dl.placement.pool_replay import Replay
+from slurm_dl.placement.pools import Pools, speed_ups
+from slurm_dl.policies.fifo import Fifo
+
+A100, V100 = 0, 1
+NET = Profile(
+    name="net",
+    speeds=(
+        Speed(shape=Shape(1, 1), gpu_type="a100", steps_per_s=3.0),
+        Speed(shape=Shape(1, 1), gpu_type="v100", steps_per_s=1.0),
+        Speed(shape=Shape(1, 4), gpu_type="a100", steps_per_s=8.0),
+        Speed(shape=Shape(1, 4), gpu_type="v100", steps_per_s=4.0),
+    ),
+)
+
+
+def snap_of(
+    rows: Sequence[JobRow],
+    *,
+    types: Sequence[int] = (A100, V100),
+    gpus: Sequence[float] = (4, 4),
+    steers: Mapping[JobId, Steer] | None = None,
+    **more: Any,  # noqa: ANN401
+) -> Snapshot:
+    """Nodes of these types; a job's limit is how long it runs, and all run model *net*."""
+    claims = {JobId(r.job_id): Claim(model="net") for r in rows}
+    seen = build.observed(rows, nodes=gpus, claims=claims, **more)
+    kinds = np.array(types, dtype=np.int16)
+    seen = dataclasses.replace(seen, nodes=dataclasses.replace(seen.nodes, gpu_type=kinds))
+    return build.snapshot(seen, steers=dict(steers or {}))
+
+
+def said(
+    snap: Snapshot, scheme: Pools | None = None, profile: Profile | None = None
+) -> dict[int, Spot | Wait]:
+    """Where the waiting jobs should go, in the order of their ids."""
+    rows = np.array([i for i, s in enumerate(snap.jobs.state) if s == JobState.PENDING])
+    profiles = {} if profile is None else {"net": profile}
+    how = Placement(scheme=scheme or Pools(), steer=True, profiles=profiles)
+    placed = place_waiting(snap, rows, (), how)
+    answers: dict[int, Spot | Wait] = {}
+    answers.update((int(j), a) for j, a in placed.spots.items())
+    answers.update((int(j), a) for j, a in placed.waits.items())
+    return answers
+
+
+def where(answer: Spot | Wait) -> list[int]:
+    """The nodes that it may go to."""
+    if isinstance(answer, Spot):
+        return list(answer.nodes)
+    assert answer.within is not None
+    return [int(n) for n in np.flatnonzero(answer.within)]
+
+
+def pending(job_id: int, gpus: float, run_s: float, **more: Any) -> JobRow:  # noqa: ANN401
+    """A waiting job that runs for *run_s* seconds."""
+    row: JobRow = build.pending(job_id, gpus, limit_s=run_s, **more)
+    return row
+
+
+def running(job_id: int, gpus: float, left_s: float) -> JobRow:
+    """A job that has *left_s* seconds to go."""
+    row: JobRow = build.running(job_id, gpus, ran_s=100, limit_s=left_s)
+    return row
+
+
+def test_a_fast_pool_is_worth_waiting_for_just_as_long_as_the_run_gets_shorter() -> None:
+    """1,000 s on the slow type are 500 s on the fast one: a wait of 400 s pays, of 600 s not."""
+    for wait_s, best in ((400.0, [0]), (600.0, [1])):
+        rows = [pending(1, 4, 1000.0), running(2, 4, wait_s)]
+        answer = said(snap_of(rows, held={2: {0: 4}}), profile=NET)[1]
+        assert where(answer) == best
+    assert isinstance(answer, Spot)
+
+
+def test_without_a_profile_the_pool_that_is_free_first_is_best() -> None:
+    """Nothing is known of speeds: both count the same."""
+    rows = [pending(1, 4, 1000.0), running(2, 4, 400.0), running(3, 4, 300.0)]
+    answer = said(snap_of(rows, held={2: {0: 4}, 3: {1: 4}}))[1]
+
+    assert isinstance(answer, Wait)
+    assert where(answer) == [1]
+    assert answer.expected_start_s == build.NOW_S + 300.0
+    assert "expected to start in 300 s and to be done in 1300 s" in answer.why
+
+
+def test_who_is_sent_to_a_pool_is_waited_for_there() -> None:
+    """Three equal jobs, two equal pools: the third waits behind one of them."""
+    rows = [pending(i, 4, run_s) for i, run_s in ((1, 500.0), (2, 100.0), (3, 100.0))]
+    answers = said(snap_of(rows))
+
+    assert [where(answers[i]) for i in (1, 2, 3)] == [[0], [1], [1]]
+    assert answers[3].expected_start_s == build.NOW_S + 100.0
+
+
+def test_start_up_and_success_count() -> None:
+    """A type that takes long to set up, or on which every second run fails, is that much worse."""
+    snap = snap_of([pending(1, 4, 1000.0)])
+
+    assert where(said(snap)[1]) == [0]
+    assert where(said(snap, Pools(startup_s={"a100": 10.0}))[1]) == [1]
+    assert where(said(snap, Pools(success={"a100": 0.5}))[1]) == [1]
+
+
+def test_several_partitions_are_several_pools() -> None:
+    """Of one GPU type: the partition that is free first."""
+    rows = [pending(1, 4, 1000.0), running(2, 4, 400.0)]
+    snap = snap_of(rows, types=(A100, A100), held={2: {0: 4}}, also_in={JobId(1): (1,)})
+    node_in = np.array([[True, False], [False, True]])
+    snap = dataclasses.replace(
+        snap,
+        managed=np.array([True, True]),
+        seen=dataclasses.replace(snap.seen, node_in=node_in),
+    )
+
+    assert where(said(snap)[1]) == [1]
+
+
+def test_a_job_of_one_pool_is_left_to_slurm_until_it_fits() -> None:
+    """Where it starts is no question."""
+    rows = [pending(1, 4, 1000.0, gpu_type=A100), running(2, 4, 400.0)]
+
+    assert said(snap_of(rows, held={2: {0: 4}})) == {}
+    assert where(said(snap_of(rows[:1]))[1]) == [0]
+
+
+def test_jobs_without_an_end_are_waited_for_last() -> None:
+    """Unknown is not zero, and not an error."""
+    rows = [pending(1, 4, 1000.0), running(2, 4, float("inf")), running(3, 4, 9e5)]
+    answer = said(snap_of(rows, held={2: {0: 4}, 3: {1: 4}}))[1]
+
+    assert where(answer) == [1]
+
+
+def steered(until_s: float) -> Mapping[JobId, Steer]:
+    """Job 1 was sent to the second node."""
+    return {
+        JobId(1): Steer(
+            job_id=JobId(1),
+            kind="wait",
+            avoid=("n1",),
+            since_s=build.NOW_S - 1000.0,
+            until_s=until_s,
+            why="",
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("left_s", "until_s", "best"),
+    [
+        (900.0, -1.0, [1]),  # 1,900 s against 2,000 s: not better by a fifth
+        (500.0, -1.0, [0]),  # 1,500 s against 2,000 s: better by a quarter
+        (500.0, 1.0, [1]),  # but it was sent there a moment ago
+    ],
+)
+def test_a_job_moves_for_a_clear_gain_and_not_during_its_cool_down(
+    left_s: float, until_s: float, best: list[int]
+) -> None:
+    """Margin and cool-down keep it from going to and fro."""
+    rows = [pending(1, 4, 1000.0), running(2, 4, left_s), running(3, 4, 1000.0)]
+    now_s = build.NOW_S
+    snap = snap_of(rows, held={2: {0: 4}, 3: {1: 4}}, steers=steered(now_s + until_s))
+
+    assert where(said(snap, Pools(margin=0.2))[1]) == best
+
+
+def test_a_job_that_can_start_where_it_was_sent_does_not_move_for_little() -> None:
+    """Both pools are free, the other first in order; it starts where it was sent."""
+    snap = snap_of([pending(1, 4, 1000.0)], steers=steered(build.NOW_S - 1.0))
+
+    assert where(said(snap)[1]) == [1]
+
+
+def test_speeds_come_from_the_shape_then_from_another_and_else_are_equal() -> None:
+    """The named ladder of a missing figure."""
+    both = ("a100", "v100")
+
+    assert speed_ups(NET, Shape(1, 4), both) == {"a100": 2.0, "v100": 1.0}
+    assert speed_ups(NET, Shape(1, 2), both) == {"a100": 3.0, "v100": 1.0}
+    assert speed_ups(NET, Shape(1, 1), ("a100", "h100")) == {"a100": 1.0, "h100": 1.0}
+    assert speed_ups(None, Shape(1, 1), both) == {"a100": 1.0, "v100": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "match"),
+    [
+        ({"margin": 1.0}, "margin"),
+        ({"cooldown_s": -1.0}, "cooldown_s"),
+        ({"startup_s": {"a100": -1.0}}, "startup_s of 'a100'"),
+        ({"success": {"a100": 0.0}}, "success of 'a100'"),
+    ],
+)
+def test_parameters_out_of_bounds_are_refused(parameters: dict[str, Any], match: str) -> None:
+    """It says which."""
+    with pytest.raises(ValueError, match=match):
+        Pools(**parameters)
+
+
+@dataclasses.dataclass
+class Job:
+    """A job of the oracle."""
+
+    n_nodes: int
+    gpus: int
+    run_s: int
+
+
+def second_by_second(
+    gpus: Sequence[int], on: Sequence[tuple[int, int, int]], jobs: Sequence[Job]
+) -> list[int | None]:
+    """When each job starts, by letting every second pass; None for one that never does.
+
+    Args:
+        on: Running: node, GPUs, seconds left.
+    """
+    free = list(gpus)
+    ends: list[tuple[int, int, int]] = []
+    for node, held, left_s in on:
+        free[node] -= held
+        ends.append((left_s, node, held))
+    starts: list[int | None] = []
+    queue = list(jobs)
+    last_s = sum(j.run_s for j in jobs) + sum(e for e, _, _ in ends)
+    for now_s in range(last_s + 1):
+        for end in [e for e in ends if e[0] == now_s]:
+            free[end[1]] += end[2]
+            ends.remove(end)
+        while queue:
+            job = queue[0]
+            if sum(g >= job.gpus for g in gpus) < job.n_nodes:
+                starts.append(None)
+                queue.pop(0)
+                continue
+            fits = sorted((f, n) for n, f in enumerate(free) if f >= job.gpus)[: job.n_nodes]
+            if len(fits) < job.n_nodes:
+                break
+            for _, n in fits:
+                free[n] -= job.gpus
+                ends.append((now_s + job.run_s, n, job.gpus))
+            starts.append(now_s)
+            queue.pop(0)
+    return starts
+
+
+JOBS = st.lists(
+    st.builds(Job, n_nodes=st.integers(1, 3), gpus=st.integers(1, 4), run_s=st.integers(1, 12)),
+    max_size=7,
+)
+ON = st.lists(st.tuples(st.integers(0, 2), st.just(1), st.integers(1, 9)), max_size=3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(3, 4), min_size=1, max_size=3), ON, JOBS)
+def test_waits_are_those_of_a_schedule_played_second_by_second(
+    gpus: list[int], on: list[tuple[int, int, int]], jobs: list[Job]
+) -> None:
+    """Independent oracle for the replay of one pool."""
+    on = [held for held in on if held[0] < len(gpus)]
+    free = list(gpus)
+    for node, held, _ in on:
+        free[node] -= held
+    replay = Replay([float(f) for f in free], [(float(s), n, float(g)) for n, g, s in on])
+    may = [True] * len(gpus)
+
+    got = [replay.admit(j.n_nodes, j.gpus, may, j.run_s) for j in jobs]
+
+    expected = second_by_second(gpus, on, jobs)
+    assert got == [float("inf") if s is None else s for s in expected]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 30),
+    st.integers(1, 30),
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 30)), min_size=1, max_size=4),
+)
+def test_each_job_goes_where_it_is_done_first_given_those_before_it(
+    left_a: int, left_v: int, asked: list[tuple[int, int]]
+) -> None:
+    """Brute force over the pools, job by job, each schedule played second by second.
+
+    A run of r seconds on the slow type takes r / 3 on the fast one at one GPU, r / 2 at four.
+    """
+    rows = [running(90, 4, float(left_a)), running(91, 4, float(left_v))]
+    rows += [pending(i, g, 6.0 * r) for i, (g, r) in enumerate(asked, start=1)]
+    answers = said(snap_of(rows, held={90: {0: 4}, 91: {1: 4}}), profile=NET)
+    sent: dict[int, list[Job]] = {A100: [], V100: []}
+    left = {A100: left_a, V100: left_v}
+    for i, (g, r) in enumerate(asked, start=1):
+        runs = {A100: 6 * r // (2 if g >= 3 else 3), V100: 6 * r}
+        # 2 GPUs are as near to 1 as to none else; 3 as near to 4.
+        done = {}
+        for pool in (A100, V100):
+            queue = [*sent[pool], Job(1, g, runs[pool])]
+            start = second_by_second([4], [(0, 4, left[pool])], queue)[-1]
+            assert start is not None
+            done[pool] = start + runs[pool]
+        best = min((A100, V100), key=lambda p: (done[p], p))
+        assert where(answers[i]) == [best]
+        sent[best].append(Job(1, g, runs[best]))
+
+
+def mean_done(types: Sequence[int], jobs: Sequence[Job], pools: Sequence[int]) -> float:
+    """Mean completion of jobs that were sent to these pools, nobody overtaking."""
+    total = 0
+    for pool in (A100, V100):
+        gpus = [4 for t in types if t == pool]
+        mine = [
+            Job(1, j.gpus, j.run_s if pool == V100 else j.run_s // (2 if j.gpus >= 3 else 3))
+            for j, p in zip(jobs, pools, strict=True)
+            if p == pool
+        ]
+        starts = second_by_second(gpus, [], mine)
+        total += sum((s or 0) + j.run_s for s, j in zip(starts, mine, strict=True))
+    return total / len(jobs)
+
+
+def first_that_fits(types: Sequence[int], jobs: Sequence[Job]) -> list[int]:
+    """The first pool with room at the time of asking; if there is none, the first pool."""
+    free = [4] * len(types)
+    chosen = []
+    for job in jobs:
+        n = next((n for n, f in enumerate(free) if f >= job.gpus), None)
+        if n is not None:
+            free[n] -= job.gpus
+        chosen.append(types[0] if n is None else types[n])
+    return chosen
+
+
+def test_jobs_are_done_sooner_than_in_the_first_pool_that_fits() -> None:
+    """Mean completion over random sets of 20 jobs, two pools of different size and speed."""
+    types = (V100, V100, A100)
+    better = []
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        jobs = [Job(1, int(rng.integers(1, 5)), 6 * int(rng.integers(2, 21))) for _ in range(20)]
+        rows = [pending(i, j.gpus, float(j.run_s)) for i, j in enumerate(jobs, start=1)]
+        answers = said(snap_of(rows, types=types, gpus=(4, 4, 4)), profile=NET)
+        ours = [types[where(answers[i])[0]] for i in range(1, 21)]
+        theirs = first_that_fits(types, jobs)
+        better.append(mean_done(types, jobs, ours) / mean_done(types, jobs, theirs))
+
+    assert max(better) < 1.0
+    assert sum(better) / len(better) < 0.8
+
+
+def test_the_start_that_was_expected_is_compared_with_the_real_one(tmp_path: Path) -> None:
+    """It is written down with the steer, kept over a restart, and told when the job has started."""
+    rows = [pending(1, 4, 1000.0), running(2, 4, 400.0), running(3, 4, 300.0)]
+    snap = snap_of(rows, held={2: {0: 4}, 3: {1: 4}})
+    how = Settings(partitions=frozenset({"gpu"}), placement=Placement(scheme=Pools(), steer=True))
+    first = next(a for a in decide(snap, Fifo(), how).actions if isinstance(a, SetSteer))
+    store = SqliteStore(tmp_path / "ledger.db")
+    store.save(Change(steers=(first.steer,)))
+    store.close()
+
+    (kept,) = stored_steers(tmp_path / "ledger.db")
+    late = build.running(1, 4, start_s=build.NOW_S + 360.0)
+    then = snap_of([late], held={1: {1: 4}}, steers={JobId(1): kept}, now_s=build.NOW_S + 400.0)
+    told = [a for a in decide(then, Fifo(), how).actions if isinstance(a, ForgetSteer)]
+
+    assert kept.expected_start_s == build.NOW_S + 300.0
+    assert [a.why for a in told] == ["it has started where it should, 60 s later than expected"]

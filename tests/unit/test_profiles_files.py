@@ -1,0 +1,368 @@
+"""Profiles on disk: what is read, what is refused and why, and that writing loses nothing."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_dl.backends.profiles import load_profiles, shipped_profiles, site_over
+from slurm_dl.backends.profiles.document import LARGEST_BYTES, parse
+from slurm_dl.backends.profiles.schema import profile_of
+from slurm_dl.backends.profiles.store import (
+    add_profile,
+    path_of,
+    plain,
+    read_profile,
+    text_of,
+    write_profile,
+)
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.profile import (
+    Checkpoint,
+    HostRate,
+    Load,
+    Profile,
+    Shape,
+    ShapeRate,
+    Speed,
+)
+
+EVERYTHING = """\
+name: my/model-1.0
+aliases: [My Model (batch size 8)]
+source: measured in May
+parameters: 1000
+skew: 0.5
+label: 1
+batch: [1, 64]
+load: {gpu_util: 0.9, gpu_mem_mb: 9000, gpu_mem_kept_mb: 3000, network_mb_s: 10.5, pcie_mb_s: 0}
+checkpoint: {size_mb: 12.5, save_s: 3, restore_s: 4.5, observations: 7}
+beside: {resnet50: 0.75, vgg16: 0}
+host:
+- {cpus_per_gpu: 2, mem_mb_per_gpu: 4000, rate: 0.5}
+- {cpus_per_gpu: 8, mem_mb_per_gpu: 4000, rate: 1}
+speeds:
+- {shape: 2x4, steps_per_s: 3, gpu_type: a100, batch: 32, observations: 2, spread: 0.01,
+   origin: measured}
+- {shape: 2x4, steps_per_s: 2.5}
+shape_rates:
+- {shape: 1x8, rate: 1.0, origin: published}
+nccl: {NCCL_ALGO: Ring}
+tensors_mb: [1.5, 0.75, 0.75]
+"""
+
+
+def read(text: str) -> Profile:
+    """The profile in *text*, as of a file m.yaml."""
+    return profile_of(parse(text, "m.yaml"), "m.yaml")
+
+
+def mistakes(text: str) -> list[str]:
+    """What is wrong with *text*."""
+    with pytest.raises(ConfigError) as caught:
+        read(text)
+    return str(caught.value).splitlines()
+
+
+def test_every_key_reaches_the_profile() -> None:
+    """And what is not said stays unknown."""
+    assert read(EVERYTHING) == Profile(
+        name="my/model-1.0",
+        aliases=("My Model (batch size 8)",),
+        source="measured in May",
+        parameters=1000,
+        skew=0.5,
+        label=1,
+        batch=(1, 64),
+        load=Load(
+            gpu_util=0.9, gpu_mem_mb=9000, gpu_mem_kept_mb=3000, network_mb_s=10.5, pcie_mb_s=0
+        ),
+        checkpoint=Checkpoint(size_mb=12.5, save_s=3, restore_s=4.5, observations=7),
+        beside={"resnet50": 0.75, "vgg16": 0},
+        host=(
+            HostRate(cpus_per_gpu=2, mem_mb_per_gpu=4000, rate=0.5),
+            HostRate(cpus_per_gpu=8, mem_mb_per_gpu=4000, rate=1),
+        ),
+        speeds=(
+            Speed(
+                shape=Shape(2, 4),
+                steps_per_s=3,
+                gpu_type="a100",
+                batch=32,
+                observations=2,
+                spread=0.01,
+                origin="measured",
+            ),
+            Speed(shape=Shape(2, 4), steps_per_s=2.5),
+        ),
+        shape_rates=(ShapeRate(shape=Shape(1, 8), rate=1.0, origin="published"),),
+        nccl={"NCCL_ALGO": "Ring"},
+        tensors_mb=(1.5, 0.75, 0.75),
+    )
+    assert read("name: m") == Profile(name="m")
+    assert read("name: m\ntensors_mb: [3, 1]").skew == 0.75
+
+
+def test_the_example_in_the_documentation_is_a_profile() -> None:
+    """And shows every key that there is."""
+    page = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text("utf-8")
+    example = page.partition("```yaml\n")[2].partition("```")[0]
+
+    assert read(example).name == "mymodel"
+    assert set(parse(example, "m").lines) >= {(key,) for key in plain(read(EVERYTHING))}
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "m.yaml:1: must be a mapping with a name, such as 'name: resnet50'"),
+        ("- a", "m.yaml:1: must be a mapping with a name, such as 'name: resnet50'"),
+        ("skew: 0.5", "m.yaml:1: name: is required"),
+        ("name: m\nskwe: 0.5", "m.yaml:2: skwe: unknown key"),
+        ("name: m\nskew: 2", "m.yaml:2: skew: must be less than or equal to 1 (got 2)"),
+        ("name: m\nskew: .nan", "m.yaml:2: skew: must be a finite number (got nan)"),
+        ("name: m\nskew: '0.5'", "m.yaml:2: skew: must be a number (got '0.5')"),
+        ("name: m\nname: n", "m.yaml:2: name: is given twice (first in line 1)"),
+        ("name: m\n1: n", "m.yaml:2: a key must be a name"),
+        ("name: 1", "m.yaml:1: name: must be text; put it in quotes (got 1)"),
+        (
+            "name: -m",
+            "m.yaml:1: name: must be letters, digits and . _ + / -, 64 at most (got '-m')",
+        ),
+        (
+            "name: m\nspeeds:\n- {shape: 1x1, steps_per_s: 1}\n- {shape: 4, steps_per_s: 1}",
+            "m.yaml:4: speeds.1.shape: must be text; put it in quotes (got 4)",
+        ),
+        (
+            "name: m\nspeeds:\n- {shape: 1x0, steps_per_s: 1}",
+            "m.yaml:3: speeds.0.shape: must be NODESxGPUS, such as 2x4 (got '1x0')",
+        ),
+        (
+            "name: m\nspeeds:\n- {shape: 1x1, steps_per_s: -1}",
+            "m.yaml:3: speeds.0.steps_per_s: must be greater than 0 (got -1)",
+        ),
+        (
+            "name: m\nspeeds:\n- {shape: 1x1, steps_per_s: 1}\n- {shape: 1x1, steps_per_s: 2}",
+            "m.yaml:1: speeds has one shape twice for the same gpu_type",
+        ),
+        (
+            "name: m\nskew: 0.9\ntensors_mb: [1, 1]",
+            "m.yaml:1: skew is 0.9, but that of tensors_mb is 0.5",
+        ),
+        ("name: m\nlabel: true", "m.yaml:2: label: must be a whole number (got True)"),
+        ("name: m\nbatch: [8]", "m.yaml:2: batch: has too few entries (got a list)"),
+        ("name: m\nload:", "m.yaml:2: load: must be a mapping (got None)"),
+        ("name: m\nbatch: [8, 1]", "m.yaml:1: batch must be [least, most]"),
+        (
+            "name: m\nload: {gpu_mem_mb: 1, gpu_mem_kept_mb: 2}",
+            "m.yaml:2: load: gpu_mem_kept_mb cannot be more than gpu_mem_mb",
+        ),
+        (
+            "name: m\nnccl: {LD_PRELOAD: /tmp/x.so}",
+            "m.yaml:2: nccl.LD_PRELOAD: must be a variable of NCCL (got 'LD_PRELOAD')",
+        ),
+        ("name: &a m", "m.yaml:1: anchors and aliases (& and *) are not used here"),
+        ("name: !!python/object:os.system m", "m.yaml:1: tags (!) are not used here"),
+        (
+            "name: m\n---\nname: n",
+            "m.yaml:2: a second document begins here ('---'); there can be one",
+        ),
+        ("name: m\nhost: " + "[" * 50 + "]" * 50, "m.yaml:2: is nested more than 6 levels deep"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(text: str, line: str) -> None:
+    """File, line, key, what is wrong, what was there."""
+    assert mistakes(text) == [line]
+
+
+def test_all_mistakes_are_told_at_once_and_none_twice() -> None:
+    """So that one round of mending is enough."""
+    found = mistakes("name: m\nskew: 2\nlabel: 7\nload: {gpu_util: x}\nmore: 1")
+
+    assert sorted(line.split(": ")[0] for line in found) == [f"m.yaml:{n}" for n in (2, 3, 4, 5)]
+    assert any("label: must be less than or equal to 2 (got 7)" in line for line in found)
+
+
+def test_broken_yaml_and_control_characters_stay_on_one_line() -> None:
+    """What a file says cannot steer the admin's terminal."""
+    assert len(mistakes("name: [")) == 1
+    (line,) = mistakes('name: "\\e[2J\\n"')
+    assert line.isprintable()
+
+
+def test_size_and_kind_of_file_are_bounded(tmp_path: Path) -> None:
+    """A FIFO does not keep us waiting, a large file is not read whole."""
+    large, pipe, binary = tmp_path / "l.yaml", tmp_path / "p.yaml", tmp_path / "b.yaml"
+    large.write_text("name: m\n" + "#" * LARGEST_BYTES)
+    os.mkfifo(pipe)
+    binary.write_bytes(b"name: m\nsource: \xff")
+
+    with pytest.raises(ConfigError) as caught:
+        load_profiles(tmp_path)
+
+    assert str(caught.value).splitlines() == [
+        f"{binary}:2: is not UTF-8 text (byte 0xff)",
+        f"{large}: is larger than 256 KiB",
+        f"{pipe}: is not a regular file",
+    ]
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+def test_what_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+    """A profile decides where jobs go: users must not write it; it says what to do."""
+    path = tmp_path / "m.yaml"
+    path.write_text("name: m")
+    path.chmod(mode)
+
+    with pytest.raises(ConfigError, match=f"mode {mode:04o}.: chmod go-w {path}"):
+        load_profiles(tmp_path)
+    path.chmod(0o644)
+    assert set(load_profiles(tmp_path)) == {"m"}
+    tmp_path.chmod(0o777)
+    with pytest.raises(ConfigError, match=f"chmod go-w {tmp_path}"):
+        load_profiles(tmp_path)
+
+
+def test_another_owner_is_refused_by_the_daemon_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Users read what the daemon's user owns; the daemon believes root and itself."""
+    path = tmp_path / "m.yaml"
+    path.write_text("name: m")
+    owner = path.stat().st_uid
+    if owner == 0:
+        os.chown(path, 12345, -1)
+        monkeypatch.setattr(os, "geteuid", lambda: 23456)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+
+    with pytest.raises(ConfigError, match="must be root's: chown root"):
+        load_profiles(tmp_path)
+    assert set(load_profiles(tmp_path, reader="user")) == {"m"}
+    if owner == 0:
+        monkeypatch.setattr(os, "geteuid", lambda: 12345)
+        assert set(load_profiles(tmp_path)) == {"m"}
+
+
+def test_a_name_belongs_to_one_profile(tmp_path: Path) -> None:
+    """Two files that claim it are both named."""
+    (tmp_path / "a.yaml").write_text("name: a\naliases: [x]")
+    (tmp_path / "b.yaml").write_text("name: x")
+    (tmp_path / ".c.yaml").write_text("broken: [")
+    (tmp_path / "README").write_text("none")
+
+    with pytest.raises(ConfigError) as caught:
+        load_profiles(tmp_path)
+
+    assert str(caught.value) == (
+        f"{tmp_path}/b.yaml: the name x stands in {tmp_path}/a.yaml too; keep one of them"
+    )
+
+
+def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
+    """By its name."""
+    with pytest.raises(ConfigError, match="gone: cannot be read: No such file"):
+        load_profiles(tmp_path / "gone")
+
+
+def test_adding_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Mode 0644 whatever the umask; a clash leaves everything as it was."""
+    before = os.umask(0o077)
+    try:
+        path, replaced = add_profile(tmp_path, Profile(name="a/b", aliases=("x",)))
+    finally:
+        os.umask(before)
+    assert (path, replaced) == (tmp_path / "a_b.yaml", False)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    text = path.read_text()
+
+    with pytest.raises(ConfigError, match="the name x stands in"):
+        add_profile(tmp_path, Profile(name="x"))
+    with pytest.raises(ConfigError, match="has another profile"):
+        add_profile(tmp_path, Profile(name="a_b"))
+    assert {p.name: p.read_text() for p in tmp_path.iterdir()} == {"a_b.yaml": text}
+
+    assert add_profile(tmp_path, Profile(name="a/b", skew=0.5)) == (path, True)
+    assert load_profiles(tmp_path)["a/b"].skew == 0.5
+
+
+def test_what_could_not_be_read_back_is_not_written(tmp_path: Path) -> None:
+    """The old file stays."""
+    path = path_of(tmp_path, "m")
+    write_profile(path, Profile(name="m"))
+    with pytest.raises(ConfigError, match="skew"):
+        write_profile(path, Profile(name="m", skew=7.0))
+    assert read_profile(path, reader=None) == Profile(name="m")
+    assert [p.name for p in tmp_path.iterdir()] == ["m.yaml"]
+
+
+def test_the_site_s_profile_takes_all_names_of_the_shipped_one(tmp_path: Path) -> None:
+    """A job that names an alias must not get the figures that the site has replaced."""
+    (tmp_path / "r.yaml").write_text("name: resnet50\nskew: 0.5\naliases: [rn50]")
+    merged = site_over(shipped_profiles(), load_profiles(tmp_path))
+
+    for name in ("resnet50", "ResNet-50 (batch size 64)", "rn50"):
+        assert merged[name].skew == 0.5
+    assert merged["vgg16"] is not None
+
+
+FIGURES = st.floats(1e-6, 1e6)
+SHAPES = st.builds(Shape, st.integers(1, 99), st.integers(1, 16))
+SPEEDS = st.lists(
+    st.builds(
+        Speed,
+        shape=SHAPES,
+        steps_per_s=FIGURES,
+        gpu_type=st.sampled_from(["", "a100", "1e5", "on", "0x1"]),
+        observations=st.integers(0, 9),
+        spread=st.none() | st.floats(0, 1),
+        batch=st.none() | st.integers(1, 999),
+        origin=st.sampled_from(["measured", "published"]),
+    ),
+    max_size=4,
+    unique_by=lambda s: (s.shape, s.gpu_type),
+)
+
+
+@given(
+    st.builds(
+        Profile,
+        name=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,10}", fullmatch=True),
+        aliases=st.lists(st.from_regex(r"[A-Za-z0-9][ -~]{0,10}", fullmatch=True)).map(tuple),
+        source=st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=200),
+        tensors_mb=st.just(()),
+        skew=st.none() | st.floats(1e-6, 1),
+        parameters=st.none() | st.integers(1, 10**12),
+        load=st.builds(Load, gpu_util=st.none() | st.floats(0, 1), pcie_mb_s=st.none() | FIGURES),
+        label=st.none() | st.sampled_from([0, 1, 2]),
+        beside=st.dictionaries(st.sampled_from(["on", "1e3", "m"]), st.floats(0, 1)),
+        host=st.just(()),
+        checkpoint=st.builds(
+            Checkpoint, size_mb=st.none() | FIGURES, observations=st.integers(0, 9)
+        ),
+        speeds=SPEEDS.map(tuple),
+        batch=st.none() | st.just((1, 8)),
+        nccl=st.dictionaries(st.just("NCCL_ALGO"), st.sampled_from(["Ring", "1", "on", ""])),
+    )
+)
+def test_what_is_written_is_read_back(profile: Profile) -> None:
+    """Names that look like numbers and figures with exponents included."""
+    assert read(text_of(profile)) == profile
+
+
+@given(st.text(max_size=300) | st.binary(max_size=300).map(lambda b: b.decode("latin-1")))
+def test_any_text_is_a_profile_or_a_clear_error(text: str) -> None:
+    """Nothing else comes out, and every line of the error is printable."""
+    lines: list[str] = []
+    try:
+        profile = read(text)
+    except ConfigError as err:
+        lines = str(err).splitlines()
+    else:
+        assert profile.name
+    assert all(line.isprintable() for line in lines)

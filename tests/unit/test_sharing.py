@@ -1,0 +1,361 @@
+"""Where jobs that ask for shares of a GPU are sent, and what shares leave to everybody else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_dl.engine.decide import decide
+from slurm_dl.engine.placing import Placed
+from slurm_dl.engine.room import Room
+from slurm_dl.engine.settings import Placement, Settings
+from slurm_dl.engine.sharing import with_shares
+from slurm_dl.model.contract import Claim
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Held, JobRow, JobState
+from slurm_dl.model.plan import SetSteer
+from slurm_dl.model.profile import Load, Profile
+from slurm_dl.model.sharing import SharedGpu
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.steer import Steer
+from slurm_dl.placement.best_fit import BestFit
+from slurm_dl.placement.stock import Stock
+from slurm_dl.policies.fifo import Fifo
+from tests.build import NOW_S, observed, pending, running, snapshot
+
+PROFILES = {
+    name: Profile(name=name, label=label, load=Load(gpu_mem_mb=mem), beside=beside)  # type: ignore[arg-type]
+    for name, label, mem, beside in (
+        ("tiny", 0, 10_000, {}),
+        ("small", 0, 12_000, {"tiny": 0.99}),
+        ("jumbo", 2, 10_000, {}),
+        ("huge", 0, 35_000, {}),
+        ("new", None, 10_000, {}),
+    )
+}
+HOW = Placement(steer=True, pack=True, profiles=PROFILES, gpu_mem_mb={"a100": 40_000.0})
+
+
+def gpu(node: int, index: int, *jobs: int, share: float = 0.5, first: bool = True) -> SharedGpu:
+    """A device with these jobs on it."""
+    return SharedGpu(
+        node=node,
+        index=index,
+        jobs=tuple(JobId(j) for j in jobs),
+        shares=(share,) * len(jobs),
+        first=first,
+    )
+
+
+def half(job_id: int, **more: Any) -> JobRow:  # noqa: ANN401
+    """A waiting job that asks for half a GPU."""
+    return pending(job_id, 0.5, **more)
+
+
+def scene(
+    rows: Sequence[JobRow],
+    models: Mapping[int, str],
+    *,
+    shared: Sequence[SharedGpu] = (),
+    whole: Mapping[int, Mapping[int, float]] | None = None,
+    nodes: Sequence[float] = (2, 2, 2),
+    memory: Mapping[str, Mapping[int, float]] | None = None,
+    steers: Mapping[JobId, Steer] | None = None,
+    **more: Any,  # noqa: ANN401
+) -> Snapshot:
+    """Jobs of *models*; who shares which device follows from *shared*."""
+    held: dict[int, dict[int, float]] = {j: dict(on) for j, on in (whole or {}).items()}
+    for device in shared:
+        for job, share in zip(device.jobs, device.shares, strict=True):
+            held.setdefault(job, {})[device.node] = share
+    values = {"sharable": np.ones(len(nodes), dtype=np.bool_), **more}
+    seen = observed(
+        rows,
+        nodes=nodes,
+        held=held,
+        claims={JobId(j): Claim(model=m) for j, m in models.items()},
+        shared=tuple(shared),
+        **values,
+    )
+    return snapshot(seen, memory=memory, steers=steers or {})
+
+
+def sent(snap: Snapshot, how: Placement = HOW) -> dict[int, list[int] | None]:
+    """Node rows on which each job may start; None where it is to start nowhere."""
+    ranked = np.argsort(snap.jobs.job_id)
+    placed = with_shares(snap, ranked, (), how, Placed())
+    assert not placed.spots
+    return {
+        int(job): None if wait.within is None else np.flatnonzero(wait.within).tolist()
+        for job, wait in placed.waits.items()
+    }
+
+
+def test_a_job_is_sent_beside_one_it_gets_on_with() -> None:
+    """To the node of the half-free device, though whole ones are free elsewhere."""
+    snap = scene([running(1, 0.5), half(9)], {1: "tiny", 9: "tiny"}, shared=[gpu(1, 0, 1)])
+
+    assert sent(snap) == {9: [1]}
+
+
+@pytest.mark.parametrize(
+    ("host", "guest"),
+    [("jumbo", "jumbo"), ("tiny", "huge"), ("tiny", "new"), ("tiny", ""), ("", "tiny")],
+)
+def test_a_job_is_kept_away_from_one_it_does_not_get_on_with(host: str, guest: str) -> None:
+    """By label, memory or ignorance; it goes where nobody has a share, though there is room."""
+    models = {job: model for job, model in ((1, host), (9, guest)) if model}
+    snap = scene([running(1, 0.5), half(9)], models, shared=[gpu(0, 0, 1)])
+
+    assert sent(snap) == {9: [1]}
+
+
+def test_nobody_joins_an_unknown_job() -> None:
+    """A tenant without a model, or without a label, stays alone."""
+    for models in ({9: "tiny"}, {1: "new", 9: "tiny"}):
+        snap = scene([running(1, 0.5), half(9)], models, shared=[gpu(0, 0, 1)])
+        assert sent(snap) == {9: [1]}
+
+
+def test_the_best_of_several_hosts_is_joined() -> None:
+    """The best sum of speeds: a measured 0.99 beats the 0.95 that a label promises."""
+    rows = [running(1, 0.5), running(2, 0.5), half(9)]
+    models = {1: "tiny", 2: "small", 9: "tiny"}
+    snap = scene(rows, models, shared=[gpu(0, 0, 1), gpu(1, 0, 2)])
+
+    assert sent(snap) == {9: [1]}
+
+
+def test_a_third_job_never_joins() -> None:
+    """A full device is no host, nor is one for a quarter, nor for more than is left."""
+    rows = [running(1, 0.5), running(2, 0.5), pending(8, 0.25), half(9)]
+    models = dict.fromkeys((1, 2, 8, 9), "tiny")
+    snap = scene(rows, models, shared=[gpu(0, 0, 1, 2)])
+
+    assert sent(snap) == {8: [1], 9: [2]}
+    quarter = scene(
+        [running(1, 0.25), half(9)], {1: "tiny", 9: "tiny"}, shared=[gpu(0, 0, 1, share=0.25)]
+    )
+    assert sent(quarter) == {9: [1]}
+
+
+def test_a_pair_is_formed_only_where_slurm_will_take_that_device() -> None:
+    """Not beside a free device of a lower index, nor where two devices are half free."""
+    rows = [running(1, 0.5), running(2, 0.5), half(9)]
+    models = dict.fromkeys((1, 2, 9), "tiny")
+    before = scene(rows[:1] + rows[2:], models, shared=[gpu(0, 1, 1, first=False)])
+    two = scene(rows, models, shared=[gpu(0, 0, 1), gpu(0, 1, 2)])
+    full = scene(
+        [running(1, 0.5), running(3, 1), half(9)],
+        models,
+        shared=[gpu(0, 1, 1, first=False)],
+        whole={3: {0: 1}},
+    )
+
+    assert sent(before) == {9: [1]}
+    assert sent(two) == {9: [1]}
+    assert sent(full) == {9: [0]}, "no other device has room"
+
+
+def test_two_that_are_to_be_alone_get_nodes_of_their_own() -> None:
+    """In one pass Slurm would put both on the same device."""
+    snap = scene([half(7), half(8), half(9)], {})
+
+    assert sent(snap) == {7: [0], 8: [1], 9: [2]}
+
+
+def test_two_that_get_on_begin_together() -> None:
+    """The second is sent after the first, to the device that the first will get."""
+    snap = scene([half(8), half(9)], {8: "tiny", 9: "tiny"})
+
+    assert sent(snap) == {8: [0], 9: [0]}
+    spread = scene([half(8), half(9)], {8: "tiny", 9: "tiny"}, spreads_shares=True)
+    assert sent(spread) == {8: [0], 9: [1]}, "the least loaded device is another"
+
+
+def test_what_has_no_place_waits_where_nobody_shares() -> None:
+    """The best gets the nodes on which whole GPUs will be free, the others start nowhere."""
+    rows = [running(1, 2), running(2, 0.5), running(3, 1), half(8), half(9)]
+    snap = scene(rows, {}, nodes=(2, 2), shared=[gpu(1, 0, 2)], whole={1: {0: 2}, 3: {1: 1}})
+
+    assert sent(snap) == {8: [0], 9: None}
+
+
+def test_a_job_stays_with_the_node_it_was_sent_to() -> None:
+    """Another node with room is no reason to write."""
+    steer = Steer(
+        job_id=JobId(9), kind="wait", avoid=("n1", "n2"), since_s=NOW_S, until_s=NOW_S, why=""
+    )
+    snap = scene([half(9)], {}, steers={JobId(9): steer})
+
+    assert sent(snap) == {9: [2]}
+
+
+def test_nodes_without_shares_are_not_offered() -> None:
+    """Slurm refuses a job for good that is kept from all nodes it could ever have."""
+    snap = scene([half(9)], {}, sharable=np.array([False, False, True]))
+
+    assert sent(snap) == {9: [2]}
+
+
+def test_cpus_and_memory_count() -> None:
+    """A half-free device on a node whose CPUs are taken helps nobody."""
+    rows = [running(1, 0.5), half(9, cpus=64)]
+    snap = scene(rows, {1: "tiny", 9: "tiny"}, shared=[gpu(0, 0, 1)])
+
+    assert sent(snap) == {9: [1]}
+
+
+def test_a_tenant_whose_device_is_not_known_yet_is_avoided() -> None:
+    """It holds half a GPU of n1; nobody knows of which."""
+    snap = scene([running(1, 0.5), half(9)], {}, whole={1: {0: 0.5}})
+
+    assert sent(snap) == {9: [1]}
+
+
+def test_the_tasks_of_an_array_have_nodes_enough() -> None:
+    """They are one record: kept together from others, not from each other."""
+    snap = scene([half(8, tasks=3), half(9)], {8: "tiny", 9: "new"})
+
+    assert sent(snap) == {8: [0, 1], 9: [2]}
+
+
+def test_a_job_on_two_nodes_is_alone_on_both() -> None:
+    """A quarter on each: no pair, but no neighbour either."""
+    rows = [running(1, 0.5), pending(9, 0.5, n_nodes=2)]
+    snap = scene(rows, {1: "tiny", 9: "tiny"}, shared=[gpu(0, 0, 1)])
+
+    assert sent(snap) == {9: [1, 2]}
+
+
+def test_jobs_that_did_not_ask_for_shares_are_untouched() -> None:
+    """Whole GPUs, no GPU, and everybody where packing is off or no node hands out shares."""
+    rows = [pending(7, 1), pending(8, 0), half(9, held=Held.USER_OR_ADMIN)]
+
+    assert sent(scene(rows, {})) == {}
+    assert sent(scene([half(9)], {}), Placement(steer=True)) == {}
+    assert sent(scene([half(9)], {}, sharable=None)) == {}
+
+
+def test_the_plan_writes_it_into_the_excluded_nodes() -> None:
+    """The same way as for every other job; a job without room is put off."""
+    snap = scene([running(1, 0.5), half(9)], {}, nodes=(2, 2), shared=[gpu(0, 0, 1)])
+    settings = Settings(partitions=frozenset({"gpu"}), placement=HOW)
+
+    steers = [a.steer for a in decide(snap, Fifo(), settings).actions if isinstance(a, SetSteer)]
+
+    assert [(s.job_id, s.avoid, s.kind) for s in steers] == [(9, ("n1",), "wait")]
+    alone = scene([running(1, 0.5), half(9)], {}, nodes=(2,), shared=[gpu(0, 0, 1)])
+    (steer,) = [a.steer for a in decide(alone, Fifo(), settings).actions if isinstance(a, SetSteer)]
+    assert steer.not_before_s > NOW_S
+
+
+def test_whole_gpu_jobs_are_placed_beside_it_all() -> None:
+    """A scheme and the packer do not get into each other's way."""
+    snap = scene([running(1, 0.5), pending(8, 2), half(9)], {}, shared=[gpu(0, 0, 1)])
+    how = Placement(scheme=BestFit(), steer=True, pack=True, profiles=PROFILES)
+
+    plan = decide(snap, Fifo(), Settings(partitions=frozenset({"gpu"}), placement=how))
+
+    avoided = {a.job_id: a.steer.avoid for a in plan.actions if isinstance(a, SetSteer)}
+    assert avoided == {8: ("n1", "n3"), 9: ("n1", "n3")}
+    assert "nobody shares" in plan.notes[JobId(9)]
+
+
+@pytest.mark.parametrize(
+    ("shared", "free"),
+    [
+        ([], 8),
+        ([gpu(0, 0, 1), gpu(0, 1, 2)], 6),
+        ([gpu(0, 0, 1, 2)], 7),
+        ([gpu(0, 0, 1), gpu(1, 1, 2)], 6),
+    ],
+)
+def test_two_halves_on_two_devices_leave_six_whole_ones(shared: list[SharedGpu], free: int) -> None:
+    """Eight GPUs on two nodes, as `Room` and `Stock` count them for jobs that want whole ones."""
+    rows = [running(j, 0.5) for g in shared for j in g.jobs]
+    snap = scene(rows, {}, nodes=(4, 4), shared=shared)
+    stock = Stock.of(snap, {})
+
+    assert Room.free_in(snap).gpus.sum() == free
+    assert (stock.gpus * stock.count).sum() == free
+
+
+def test_shares_of_unknown_devices_fill_one_after_the_other() -> None:
+    """As Slurm does it: five quarters are on two devices; a job that is ending has left."""
+    rows = [running(j, 0.25) for j in range(1, 6)] + [running(6, 2)]
+    held = {j: {0: 0.25} for j in range(1, 6)} | {6: {0: 2}}
+    snap = scene(rows, {}, nodes=(8,), whole=held)
+
+    assert Room.free_in(snap).gpus.tolist() == [8 - 2 - 2]
+    rows[0] = JobRow(job_id=1, state=JobState.COMPLETING, gpus=0.25)
+    ending = scene(rows, {}, nodes=(8,), whole=held)
+    assert Room.free_in(ending).gpus.tolist() == [8 - 1 - 2]
+
+
+devices = st.dictionaries(
+    st.tuples(st.integers(0, 2), st.integers(0, 2)), st.integers(1, 2), max_size=5
+)
+
+
+@given(
+    devices=devices,
+    models=st.lists(
+        st.sampled_from([None, "tiny", "jumbo", "huge", "new"]), min_size=16, max_size=16
+    ),
+    asks=st.lists(st.sampled_from([0.25, 0.5, 0.75]), max_size=5),
+    order=st.permutations(range(100, 105)),
+)
+def test_nobody_comes_beside_one_he_does_not_get_on_with(
+    devices: dict[tuple[int, int], int],
+    models: list[str | None],
+    asks: list[float],
+    order: Sequence[int],
+) -> None:
+    """Slurm starts all at once, in any order, each on the first device with room."""
+    numbers = iter(range(1, 11))
+    shared = [
+        gpu(node, index, *(next(numbers) for _ in range(n)), first=_is_first(devices, node, index))
+        for (node, index), n in sorted(devices.items())
+    ]
+    rows = [running(j, 0.5) for g in shared for j in g.jobs]
+    rows += [pending(100 + i, ask) for i, ask in enumerate(asks)]
+    named = {r.job_id: m for r, m in zip(rows, models, strict=False) if m is not None}
+    snap = scene(rows, named, nodes=(3, 3, 3), shared=shared)
+
+    on = {
+        (g.node, g.index): [(int(j), s) for j, s in zip(g.jobs, g.shares, strict=True)]
+        for g in shared
+    }
+    may = sent(snap)
+    for job in order:
+        if job not in may:
+            continue
+        nodes, share = may[job], asks[job - 100]
+        for node in nodes or ():
+            at = next(
+                (
+                    (node, i)
+                    for i in range(3)
+                    if sum(s for _, s in on.get((node, i), ())) + share <= 1
+                ),
+                None,
+            )
+            if at is not None:
+                on.setdefault(at, []).append((job, share))
+                break
+    for there in on.values():
+        if any(job >= 100 for job, _ in there) and len(there) > 1:
+            pair = sorted(named.get(job, "") for job, _ in there)
+            assert len(there) == 2
+            assert [s for _, s in there] == [0.5, 0.5]
+            assert pair in (["tiny", "tiny"], ["jumbo", "tiny"])
+
+
+def _is_first(devices: Mapping[tuple[int, int], int], node: int, index: int) -> bool:
+    return all(devices.get((node, before)) == 2 for before in range(index))
