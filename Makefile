@@ -107,8 +107,9 @@ format: venv ## Bring the code into its form
 	$(BIN)/ruff format
 
 .PHONY: bench
-bench: system venv ## Speed and memory: plans, polls, simulations; 20 minutes (root)
+bench: system venv ## Speed and memory: plans, placement, polls, simulations; 20 minutes (root)
 	@$(BIN)/python benchmarks/bench_plan.py
+	$(BIN)/python benchmarks/bench_place.py
 	$(BIN)/python benchmarks/bench_sim.py
 	$(BIN)/python benchmarks/bench_poll.py
 

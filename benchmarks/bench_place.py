@@ -113,7 +113,8 @@ def snapshot(n_nodes: int, n_jobs: int, seed: int = 1) -> Snapshot:
         requeueable=np.ones(n, np.bool_),
         exclusive=np.zeros(n, np.bool_),
     )
-    models = rng.choice([None, *_PROFILES], n)
+    named = ("", *_PROFILES)
+    models = [named[i] or None for i in rng.integers(0, len(named), n).tolist()]
     ranges = (rng.random(n) < 0.3) & pending & (jobs.gpus > 1)
     claims = {
         JobId(int(jobs.job_id[row])): Claim(
@@ -267,10 +268,8 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true", help="print where the time goes")
     args = parser.parse_args()
     sizes = tuple(itertools.product(args.nodes or NODES, args.jobs or JOBS))
-    rows = [
-        ("case", "nodes", "jobs", f"walk (aim {AIM_S} s)", "", "place_waiting", "")
-        + ("spots", "waits", "conditions", "examined")
-    ]
+    head = f"case;nodes;jobs;walk (aim {AIM_S} s);;place_waiting;spots;waits;conditions;examined"
+    rows = [tuple(head.split(";"))]
     results: dict[str, list[dict[str, object]]] = {}
     spawn = multiprocessing.get_context("spawn")
     for case in args.case or CASES:
@@ -288,12 +287,8 @@ def main() -> None:
             results[case].append(
                 {"nodes": n_nodes, "jobs": n_jobs, "walk": one.walk, "whole": one.whole, **counts}
             )
-            rows.append(
-                (case, str(n_nodes), str(n_jobs))
-                + (str(one.walk), measure.aim(one.walk.median, AIM_S))
-                + (str(one.whole), measure.aim(one.whole.median, AIM_S))
-                + tuple(str(count) for count in counts.values())
-            )
+            row = (case, n_nodes, n_jobs, one.walk, measure.aim(one.walk.median, AIM_S), one.whole)
+            rows.append(tuple(map(str, (*row, *counts.values()))))
     measure.report("bench_place", {"aims": {"walk_s": AIM_S}, "cases": results}, rows)
 
 

@@ -24,6 +24,9 @@ from slurm_dl.placement.need import Needs
 from slurm_dl.placement.stock import Stock
 from slurm_dl.placement.want import Want
 
+RUNS = 1_000_000
+"""The first of the running jobs' ids."""
+
 PROFILES = {
     "skewed": Profile(name="skewed", skew=0.74, load=Load(network_mb_s=100.0, pcie_mb_s=50.0)),
     "even": Profile(name="even", skew=0.08, load=Load(network_mb_s=10.0, pcie_mb_s=400.0)),
@@ -84,7 +87,7 @@ class Case:
 def snapshot(case: Case, *, backwards: bool = False) -> Snapshot:
     """The case as a snapshot; *backwards*: Slurm lists the jobs the other way round."""
     rows = [
-        build.running(1 + i, run.gpus * len(run.nodes), n_nodes=len(run.nodes))
+        build.running(RUNS + i, run.gpus * len(run.nodes), n_nodes=len(run.nodes))
         for i, run in enumerate(case.runs)
     ]
     rows += [_row(100 + i, job) for i, job in enumerate(case.queue)]
@@ -93,13 +96,13 @@ def snapshot(case: Case, *, backwards: bool = False) -> Snapshot:
     seen = build.observed(rows, nodes=[node.gpus for node in case.nodes])
     row_of = seen.jobs.row_of()
     held = sorted(
-        (row_of[JobId(1 + i)], n, run.gpus, run.cpus, run.mem_mb)
+        (row_of[JobId(RUNS + i)], n, run.gpus, run.cpus, run.mem_mb)
         for i, run in enumerate(case.runs)
         for n in run.nodes
     )
     node_in = np.ones((2, len(case.nodes)), dtype=np.bool_)
     node_in[1, sorted(case.other)] = False
-    models = {1 + i: Claim(model=run.model) for i, run in enumerate(case.runs)}
+    models = {RUNS + i: Claim(model=run.model) for i, run in enumerate(case.runs)}
     models |= {
         100 + i: Claim(model=job.model, most_nodes=job.most_nodes)
         for i, job in enumerate(case.queue)
@@ -129,7 +132,7 @@ def snapshot(case: Case, *, backwards: bool = False) -> Snapshot:
     snap = build.snapshot(seen, memory={"waiting_since_s": waiting})
     left_s = snap.left_s.copy()
     for i, run in enumerate(case.runs):
-        left_s[row_of[JobId(1 + i)]] = run.left_s
+        left_s[row_of[JobId(RUNS + i)]] = run.left_s
     return dataclasses.replace(snap, left_s=left_s, managed=np.array([True, True]))
 
 
@@ -138,7 +141,7 @@ def wants(snap: Snapshot, profiles: Mapping[str, Profile] = PROFILES) -> list[Wa
     needs, jobs = Needs(snap), snap.jobs
     found = []
     for job_id, row in sorted(jobs.row_of().items()):
-        if job_id < 100:
+        if job_id >= RUNS:
             continue
         found.append(
             Want(
@@ -165,7 +168,7 @@ def begin(
 
 def place(snap: Snapshot, scheme: Scheme, *rules: Any) -> Placed:  # noqa: ANN401
     """What the engine makes of a case, in the order of job ids."""
-    rows = np.array([row for j, row in sorted(snap.jobs.row_of().items()) if j >= 100], np.int64)
+    rows = np.array([row for j, row in sorted(snap.jobs.row_of().items()) if j < RUNS], np.int64)
     how = Placement(scheme=scheme, rules=rules, profiles=PROFILES)
     return place_waiting(snap, rows, (), how)
 

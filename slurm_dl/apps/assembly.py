@@ -107,6 +107,7 @@ def _placement_of(config: Config, profiles: Mapping[str, Profile]) -> Placement:
         scheme=scheme,
         rules=rules,
         steer=section.steer,
+        trim=section.trim,
         steer_for_s=section.steer_for_s,
         defer_s=DEFER_POLLS * config.daemon.poll_s,
         settle_s=section.settle_s,

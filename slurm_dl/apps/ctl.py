@@ -379,6 +379,8 @@ def _done(answer: JsonObject, what: str, *, as_json: bool) -> None:
 def _written(value: Json) -> str:
     if isinstance(value, list):
         return ", ".join(_written(item) for item in value)
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key}: {_written(item)}' for key, item in value.items())}}}"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float) and value.is_integer():

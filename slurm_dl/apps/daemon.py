@@ -38,7 +38,6 @@ from slurm_dl.config import Config
 from slurm_dl.engine.loop import Cycle, Done, run_cycle
 from slurm_dl.engine.writes import Refusals
 from slurm_dl.model.errors import ConfigError, SlurmDlError
-from slurm_dl.model.plan import ForgetSteer
 
 LOOKS_AFTER_START = 1
 LOOKS_AFTER_SILENCE = 2
@@ -303,11 +302,7 @@ class Daemon:
             self._publish(failed=now.failed + 1)
             self._log.warning("action failed", action=line.action, job=line.job, error=done.error)
         else:
-            ended = dict(now.steers_ended)
-            if isinstance(done.action, ForgetSteer):
-                outcome = done.action.outcome
-                ended[outcome] = ended.get(outcome, 0) + 1
-            self._publish(done=now.done + 1, steers_ended=ended)
+            self._publish(done=now.done + 1, steers_ended=now.steers_ended_after(done.action))
             self._log.debug("action", action=line.action, job=line.job, why=line.reason)
         if not self._may_act():
             because = self._stop_signal or self._audit.error or "paused"

@@ -20,6 +20,7 @@ from slurm_dl.config import Config, Row
 from slurm_dl.engine.loop import Cycle
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState
+from slurm_dl.model.plan import Action, ForgetSteer
 from slurm_dl.model.snapshot import JobText, Observed
 from slurm_dl.policies.base import Policy
 
@@ -115,6 +116,13 @@ class Published:
     done: int = 0
     failed: int = 0
     steers_ended: Mapping[str, int] = field(default_factory=dict)
+
+    def steers_ended_after(self, action: Action) -> Mapping[str, int]:
+        """*steers_ended* once *action* was done."""
+        if not isinstance(action, ForgetSteer):
+            return self.steers_ended
+        so_far = self.steers_ended.get(action.outcome, 0)
+        return {**self.steers_ended, action.outcome: so_far + 1}
 
 
 class Board:

@@ -56,6 +56,13 @@ class PlacementSection(Section):
             "dlqueue why."
         ),
     )
+    trim: bool = Field(
+        default=False,
+        description=(
+            "Cut the CPUs and memory that a pending job asks for to the part of a node that goes "
+            "with its GPUs, where its owner allows that and it fits then. It needs no scheme."
+        ),
+    )
     steer_for_s: Seconds = Field(
         default=600,
         ge=1,

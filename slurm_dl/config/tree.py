@@ -36,6 +36,7 @@ from slurm_dl.config.values import (
     wrong,
 )
 from slurm_dl.config.wording import number
+from slurm_dl.engine.guaranteed import tiers_of
 from slurm_dl.engine.site_factors import highest_site_factor
 from slurm_dl.policies.base import Policy
 
@@ -347,6 +348,29 @@ class Config(Section):
             )
             error = wrong(text, others=(("daemon", "poll_s"),))
             refuse_all([InitErrorDetails(type=error, loc=("settle_s",), input=placement.settle_s)])
+        return placement
+
+    @field_validator("placement")
+    @classmethod
+    def _check_promised_tiers_fit(
+        cls, placement: PlacementSection, info: ValidationInfo
+    ) -> PlacementSection:
+        policy: PolicySection | None = info.data.get("policy")
+        ranking: RankingSection | None = info.data.get("ranking")
+        preemption: PreemptionSection | None = info.data.get("preemption")
+        if not placement.steer or policy is None or ranking is None or preemption is None:
+            return placement
+        tiers = tiers_of(policy.make(), placement.make()[0])
+        native = preemption.mode == "native"
+        highest = highest_site_factor(tiers, ranking.band_width)
+        if (highest if native else tiers * ranking.band_width) >= SITE_FACTOR_END:
+            text = (
+                f"scheme {placement.scheme!r} guarantees nodes, so there are {tiers} tiers: "
+                f"{'and a half ' if native else ''}times ranking.band_width {ranking.band_width} "
+                f"they must stay below {SITE_FACTOR_END}"
+            )
+            error = wrong(text, others=(("ranking", "band_width"), ("policy", "parameters")))
+            refuse_all([InitErrorDetails(type=error, loc=("scheme",), input=placement.scheme)])
         return placement
 
 

@@ -17,6 +17,7 @@ from slurm_dl.engine.settings import External, Native, Settings
 from slurm_dl.engine.sharing import with_shares
 from slurm_dl.engine.site_factors import wanted_site_factor
 from slurm_dl.engine.steering import cleared_for, steering
+from slurm_dl.engine.tuning import trims
 from slurm_dl.engine.turn import Engine, Ground, Turn
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
@@ -64,10 +65,12 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     placed = place_waiting(snap, intent.ranked, spoken_for, placement)
     placed = with_shares(snap, intent.ranked, spoken_for, settings.placement, placed)
     steers = steering(snap, rows, placed, spoken_for, settings.placement)
-    notes = given.notes(snap, {**turn.notes, **place_notes(snap, placed)})
+    places = place_notes(snap, placed)
+    notes = given.notes(snap, {**turn.notes, **places})
     for row in np.flatnonzero((jobs.state == JobState.PENDING) & (jobs.held != Held.NO)).tolist():
-        if rank[row] >= 0:
-            notes[JobId(int(jobs.job_id[row]))] = WAITS_FOR[Held(int(jobs.held[row]))]
+        job_id = JobId(int(jobs.job_id[row]))
+        if rank[row] >= 0 and job_id not in places:
+            notes[job_id] = WAITS_FOR[Held(int(jobs.held[row]))]
     for job_id in turn.unhonoured:
         notes[job_id] = "Slurm leaves its SiteFactor out (was its priority set by hand?)"
     return Plan(
@@ -80,6 +83,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
             *cleared_for(snap, rows, gaining, settings.placement),
             *turn.steps,
             *steers,
+            *(trims(snap, intent.ranked, spoken_for) if settings.placement.trim else ()),
             *turn.writes,
         ),
         notes=notes,

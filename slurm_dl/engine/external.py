@@ -74,7 +74,9 @@ class ExternalEngine:
         notes |= more
         if moves is not None:
             drafts = [*drafts, moves]
-        drafts = [*drafts, *split(snap, [*snap.handovers, *drafts], settings)]
+        splits, more = split(snap, [*snap.handovers, *drafts], settings)
+        notes |= more
+        drafts = [*drafts, *splits]
         for draft in drafts:
             steps.append(OpenHandover(handover=draft, why=_why_open(draft)))
             steps += next_steps(draft, scene)

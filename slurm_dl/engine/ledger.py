@@ -32,6 +32,7 @@ from slurm_dl.model.plan import (
     SetSiteFactor,
     SetSteer,
     Signal,
+    Trim,
     Unseal,
 )
 from slurm_dl.model.snapshot import Observed, Snapshot
@@ -116,6 +117,7 @@ class Ledger:
         self._next_id = memory.next_handover_id
         self._taken = [*memory.taken]
         self._steers = {s.job_id: s for s in memory.steers}
+        self._trimmed: set[JobId] = set()
         self._lost_pairs = {*memory.lost_pairs}
         self._doubted: set[JobId] = set()
 
@@ -133,6 +135,7 @@ class Ledger:
         """Fold one observation in, and store what it changed."""
         folded = fold(self._service, seen)
         self._service = folded.service
+        self._trimmed.difference_update(JobId(j) for j in folded.forgotten)
         if folded.changed.any() or folded.ended or folded.forgotten:
             self._store.save(
                 Change(
@@ -177,6 +180,7 @@ class Ledger:
             managed=np.array([p in partitions for p in seen.partitions], dtype=np.bool_),
             handovers=self.handovers,
             steers=dict(self._steers),
+            trimmed=frozenset(self._trimmed),
             lost_pairs=tuple(sorted(self._lost_pairs)),
             next_handover_id=self._next_id,
             preempted_gpus_last_hour=self._gpus_taken_since(seen.now_s - HOUR_S),
@@ -214,6 +218,9 @@ class Ledger:
             case SetSteer(steer=steer):
                 # Before it is done: what may stand in Slurm must be known to be ours.
                 self._steer(steer)
+            case Trim(job_id=job_id):
+                # Tried once: what Slurm does not do then it does not do.
+                self._trimmed.add(job_id)
             case Signal(handover_id=hid, run=run):
                 self._turn(hid, run.job_id, state=VictimState.SIGNALLING)
             case Requeue(handover_id=hid, run=run):

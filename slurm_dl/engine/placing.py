@@ -100,7 +100,11 @@ def to_place(snap: Snapshot, ranked: Rows, those: Bool, how: Placement) -> Rows:
     ready = waiting(snap)
     put_off = snap.is_managed() & (jobs.state == JobState.PENDING) & (jobs.held == Held.BEGIN_TIME)
     # A job that was requeued keeps its interval; nobody knows better than Slurm what it is for.
-    settling = put_off & (jobs.restarts == 0) & (snap.now_s - jobs.submit_s < how.settle_s)
+    # Slurm says BeginTime for a while longer, until its scheduler has looked: a job that is placed
+    # stays placed.
+    placed = np.isin(jobs.job_id, [j for j, s in snap.steers.items() if s.kind != "started"])
+    settling = put_off & (jobs.restarts == 0)
+    settling &= placed | (snap.now_s - jobs.submit_s < how.settle_s)
     ours = {j: s.since_s for j, s in snap.steers.items() if s.not_before_s > snap.now_s}
     for row in np.flatnonzero(put_off & np.isin(jobs.job_id, list(ours))).tolist():
         ready[row] = jobs.submit_s[row] <= ours[JobId(int(jobs.job_id[row]))]
@@ -202,10 +206,13 @@ class _Placing:
             return answer
         offer = Offer(self._stock, want, self._strict)
         names = ", ".join(rule.name for rule in self._strict)
+        # Slurm may start it in any of its ways: the nodes must do for all that they are enough for.
+        by_rules = [offer.within_rules(ask) for ask in want.need.asks]
+        within: Bool = np.logical_and.reduce(by_rules)
+        if answer is not None and answer.within is not None:
+            only_first = int(np.count_nonzero(answer.within)) <= want.need.n_nodes
+            within = answer.within & (by_rules[0] if only_first else within)
         for ask in want.need.asks:
-            within = offer.within_rules(ask)
-            if answer is not None and answer.within is not None:
-                within &= answer.within
             if holds(self._snap.seen.nodes, within, want, ask.n_nodes):
                 for_s = float("inf") if answer is None else answer.for_s
                 why = f"nodes that the rule {names} allows" if answer is None else answer.why

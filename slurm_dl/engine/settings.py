@@ -93,6 +93,8 @@ class Placement:
         scheme: Chooses nodes; None: that is left to Slurm.
         rules: Where jobs may not, or had better not be.
         steer: Keep pending jobs from other nodes than the chosen ones. False: only say so.
+        trim: Cut the CPUs and memory of pending jobs whose owners allow it where that makes them
+            fit.
         steer_for_s: A job is kept to chosen nodes for this long; what it waits for by a scheme or a
             rule has a time of its own. Seconds.
         defer_s: How far a job that is not to start anywhere is put off at a time, seconds; more
@@ -110,6 +112,7 @@ class Placement:
     scheme: Scheme | None = None
     rules: tuple[Rule, ...] = ()
     steer: bool = False
+    trim: bool = False
     steer_for_s: float = 600.0
     defer_s: float = 90.0
     settle_s: float = 0.0

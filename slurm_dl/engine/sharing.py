@@ -15,18 +15,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_dl.engine.intent import Rows
-from slurm_dl.engine.placing import Placed, holds, to_place, wants_of
+from slurm_dl.engine.placing import Placed, holds, named, to_place, wants_of
 from slurm_dl.engine.room import Room
 from slurm_dl.engine.settings import Placement
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Bool, JobState
+from slurm_dl.model.jobs import Bool, Held, JobState
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.sharing import SLACK
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.base import Wait
-from slurm_dl.placement.packing import Bounds, Tenant, best_host, why_apart
+from slurm_dl.placement.packing import Bounds, Tenant, rank_of, why_apart
 from slurm_dl.placement.want import Want
 
+_NO_PLACE = "a GPU that nobody shares, or half of one beside a job it gets on with"
 _ENDED = (JobState.PENDING, JobState.COMPLETED, JobState.FAILED)
 
 
@@ -41,12 +42,25 @@ def with_shares(
     """
     if not how.pack or snap.seen.sharable is None:
         return placed
-    gpus = snap.jobs.gpus
-    rows = to_place(snap, ranked, (gpus > 0) & (gpus != np.floor(gpus)), how)
+    jobs = snap.jobs
+    parts = (jobs.gpus > 0) & (jobs.gpus != np.floor(jobs.gpus))
+    # A job that was requeued starts when its interval is over, before anybody has looked again.
+    resting = parts & snap.is_managed() & (jobs.state == JobState.PENDING)
+    resting &= (jobs.held == Held.BEGIN_TIME) & (jobs.restarts > 0)
+    ready = to_place(snap, ranked, parts, how)
+    resting[ready] = False
+    rows = ranked[np.isin(ranked, ready) | resting[ranked]]
     if not len(rows):
         return placed
     at_work = _Sharing(snap, how, snap.seen.sharable)
-    waits = {want.job_id: at_work.place(want) for want in wants_of(snap, rows, spoken_for, how)}
+    waits = {}
+    for want in wants_of(snap, rows, spoken_for, how):
+        wait = at_work.place(want)
+        if wait.within is None and resting[want.row]:
+            # Its begin time is Slurm's, and not to be changed.
+            wait = at_work.where_full(want) or wait
+        if wait.within is not None or not resting[want.row]:
+            waits[want.job_id] = wait
     return dataclasses.replace(placed, waits={**placed.waits, **waits})
 
 
@@ -67,6 +81,24 @@ class _Device:
         return sum(t.share for t in self.tenants) + guest.share <= 1.0 + SLACK
 
 
+class _Views:
+    """What the nodes are to a job of one model and share.
+
+    Attributes:
+        guest: One such job.
+        hosts: Beside whom Slurm would put it, where that is certain and may be; the least rank is
+            the best.
+        beside: ``(m,)`` bool, it may come beside somebody there.
+        bearable: ``(m,)`` bool, whoever that is, it gets on with him.
+    """
+
+    def __init__(self, guest: Tenant, m: int) -> None:
+        self.guest = guest
+        self.hosts: dict[int, tuple[tuple[float, float, int], Tenant]] = {}
+        self.beside: Bool = np.zeros(m, dtype=np.bool_)
+        self.bearable: Bool = np.ones(m, dtype=np.bool_)
+
+
 class _Sharing:
     """One walk over the jobs that want shares, best first."""
 
@@ -78,6 +110,7 @@ class _Sharing:
         self._lost = frozenset(frozenset(models) for models in snap.lost_pairs)
         self._closed: Bool = np.zeros(len(sharable), dtype=np.bool_)
         self._coming: dict[int, list[Tenant]] = {}
+        self._known: dict[tuple[str | None, float], _Views] = {}
         self._on: dict[int, list[_Device]] = {}
         for device in _devices(snap, how):
             self._on.setdefault(device.node, []).append(device)
@@ -90,13 +123,12 @@ class _Sharing:
         found = self._host_of(guest, fits) if self._is_single(want) else None
         if found is not None:
             node, host = found
-            self._send(want, guest, node)
+            self._send(want, guest, node, free=0.0)
             who = f"beside job {host.job_id} ({_model(host)})"
             return self._only([node], f"half of a GPU of {self._name(node)}, {who}")
         nodes = self._alone(want, guest, fits)
         for node in nodes:
-            self._send(want, guest, node)
-            self._room.gpus[node] -= 1
+            self._send(want, guest, node, free=1.0)
         if nodes:
             names = ", ".join(self._name(node) for node in nodes)
             return self._only(nodes, f"a GPU of {names} that nobody shares yet")
@@ -116,11 +148,33 @@ class _Sharing:
 
     def _host_of(self, guest: Tenant, fits: Bool) -> tuple[int, Tenant] | None:
         """Whom it had best join, and where; None if it would surely come beside nobody."""
-        nodes = [node for node in sorted({*self._on, *self._coming}) if fits[node]]
-        found = ((node, self._first_host(node, guest)) for node in nodes)
-        hosts = [(node, host) for node, host in found if host is not None]
-        best = best_host(guest, ((host, self._bounds(node)) for node, host in hosts))
-        return next((pair for pair in hosts if pair[1].job_id == best), None)
+        hosts = self._views(guest).hosts
+        found = [(rank, node) for node, (rank, _) in hosts.items() if fits[node]]
+        if not found:
+            return None
+        node = min(found)[1]
+        return node, hosts[node][1]
+
+    def _views(self, guest: Tenant) -> _Views:
+        """The nodes as jobs of this model and share see them; worked out once for all of them."""
+        key = (None if guest.profile is None else guest.profile.name, guest.share)
+        views = self._known.get(key)
+        if views is None:
+            views = self._known[key] = _Views(guest, len(self._closed))
+            for node in {*self._on, *self._coming}:
+                self._look(views, node)
+        return views
+
+    def _look(self, views: _Views, node: int) -> None:
+        guest, bounds = views.guest, self._bounds(node)
+        pairs = self._neighbours(node, guest)
+        views.beside[node] = bool(pairs)
+        views.bearable[node] = all(not why_apart(*pair, bounds) for pair in pairs)
+        views.hosts.pop(node, None)
+        host = self._first_host(node, guest) if pairs else None
+        rank = None if host is None else rank_of(host, guest, bounds)
+        if host is not None and rank is not None:
+            views.hosts[node] = (rank, host)
 
     def _first_host(self, node: int, guest: Tenant) -> Tenant | None:
         """The one beside whom Slurm will put *guest* there; None if that is not certain."""
@@ -145,47 +199,58 @@ class _Sharing:
 
     def _alone(self, want: Want, guest: Tenant, fits: Bool) -> list[int]:
         """Nodes with a whole free device on which nobody is in its way; empty if too few."""
-        gpus, usable = self._room.gpus, []
+        gpus, views = self._room.gpus, self._views(guest)
+        crowded = np.zeros(len(gpus), dtype=np.bool_)
+        crowded[[*self._on, *self._coming]] = True
         steer = self._snap.steers.get(want.job_id)
-        left = frozenset(() if steer is None else steer.avoid)
-        for node in np.flatnonzero(fits & (gpus >= 1)).tolist():
-            pairs = self._neighbours(node, guest)
-            if not any(why_apart(host, other, self._bounds(node)) for host, other in pairs):
-                # Where it was sent before nothing has to be written. A tenant that leaves frees
-                # half a device: better where there is none. Then the fullest.
-                shared = node in self._on or node in self._coming
-                named = self._name(node) in left
-                usable.append((named, bool(pairs), shared, float(gpus[node]), node))
-        nodes = [node for *_, node in sorted(usable)]
+        left = named(self._snap.seen.nodes, () if steer is None else steer.avoid)
+        # Where it was sent before nothing has to be written. A tenant that leaves frees half a
+        # device: better where there is none. Then the fullest.
+        nodes = np.flatnonzero(fits & views.bearable & (gpus >= 1))
+        nodes = nodes[np.lexsort([c[nodes] for c in (gpus, crowded, views.beside, left)])]
         n_nodes, tasks = want.need.n_nodes, int(self._snap.jobs.tasks[want.row])
         if n_nodes > 1:
-            return sorted(nodes[:n_nodes]) if len(nodes) >= n_nodes else []
-        # As many as the tasks of an array fill.
-        enough = int(np.searchsorted(np.cumsum(gpus[nodes]), tasks)) + 1
-        return sorted(nodes[:enough])
+            enough = n_nodes if len(nodes) >= n_nodes else 0
+        else:
+            # As many as the tasks of an array fill.
+            enough = int(np.searchsorted(np.cumsum(gpus[nodes]), tasks)) + 1
+        return sorted(nodes[:enough].tolist())
 
     def _later(self, want: Want) -> Wait:
         """Where it may start once something is free: nodes on which nobody shares a GPU."""
         within = want.need.allowed & self._sharable & ~self._closed
         within[[*self._on, *self._coming]] = False
-        why = "a GPU that nobody shares, or half of one beside a job it gets on with"
         if not holds(self._snap.seen.nodes, within, want, want.need.n_nodes):
-            return Wait(within=None, for_s=float("inf"), why=why)
+            return Wait(within=None, for_s=float("inf"), why=_NO_PLACE)
         # Whoever comes later is sent elsewhere: it could start beside this one.
         self._closed |= within
-        return Wait(within=within, for_s=float("inf"), why=why)
+        return Wait(within=within, for_s=float("inf"), why=_NO_PLACE)
+
+    def where_full(self, want: Want) -> Wait | None:
+        """Nodes on which it cannot start as things are; None if there are too few."""
+        guest = _tenant(want.job_id, want.gpus / want.need.n_nodes, want.profile)
+        within = want.need.allowed & self._sharable & (self._room.gpus < 1)
+        for node in np.flatnonzero(within).tolist():
+            within[node] = not self._open_to(node, guest)
+        if not holds(self._snap.seen.nodes, within, want, want.need.n_nodes):
+            return None
+        return Wait(within=within, for_s=float("inf"), why=_NO_PLACE)
 
     def _only(self, nodes: Sequence[int], why: str) -> Wait:
         within = np.zeros(len(self._snap.seen.nodes), dtype=np.bool_)
         within[list(nodes)] = True
         return Wait(within=within, for_s=float("inf"), why=why)
 
-    def _send(self, want: Want, guest: Tenant, node: int) -> None:
+    def _send(self, want: Want, guest: Tenant, node: int, *, free: float) -> None:
+        """Count on it to come to *node*, and to take *free* of its free GPUs."""
         ask = want.need.asks[0]
         self._coming.setdefault(node, []).append(guest)
+        self._room.gpus[node] -= free
         self._room.cpus[node] -= ask.cpus
         self._room.mem_mb[node] -= ask.mem_mb
         self._room.jobs_on[node] += 1
+        for views in self._known.values():
+            self._look(views, node)
 
     def _bounds(self, node: int) -> Bounds:
         seen = self._snap.seen

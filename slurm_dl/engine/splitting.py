@@ -24,20 +24,23 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.packing import LEAST_SPEED, Models
 
 
-def split(snap: Snapshot, under_way: Collection[Handover], settings: Settings) -> list[Handover]:
-    """The hand-overs that part losing pairs, as many as may be begun now.
+def split(
+    snap: Snapshot, under_way: Collection[Handover], settings: Settings
+) -> tuple[list[Handover], dict[JobId, str]]:
+    """The hand-overs that part losing pairs, as many as may be begun now, and why, by victim.
 
     Args:
         under_way: Hand-overs that are open or begun by this decision.
     """
     limits = settings.preemption
     if not settings.placement.pack or not limits.enabled:
-        return []
+        return [], {}
     per_hour = limits.max_gpus_per_hour or math.inf
     left_gpus = per_hour - snap.preempted_gpus_last_hour
     busy = {v.run.job_id for h in under_way for v in h.victims}
     first = max([snap.next_handover_id, *(h.handover_id + 1 for h in under_way)])
     drafts: list[Handover] = []
+    notes: dict[JobId, str] = {}
     for losing in losing_pairs(snap, settings.placement.profiles, limits):
         gpus = float(snap.jobs.gpus[losing.row])
         if len(under_way) + len(drafts) >= limits.max_handovers or gpus > left_gpus:
@@ -46,6 +49,7 @@ def split(snap: Snapshot, under_way: Collection[Handover], settings: Settings) -
         if victim.run.job_id in busy:
             continue
         left_gpus -= gpus
+        notes[victim.run.job_id] = losing.why
         drafts.append(
             Handover(
                 handover_id=HandoverId(first + len(drafts)),
@@ -57,7 +61,7 @@ def split(snap: Snapshot, under_way: Collection[Handover], settings: Settings) -
                 apart=tuple(sorted(losing.models)),
             )
         )
-    return drafts
+    return drafts, notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

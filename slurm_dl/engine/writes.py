@@ -21,6 +21,7 @@ from slurm_dl.model.plan import (
     SetSiteFactor,
     SetSteer,
     Signal,
+    Trim,
     Unseal,
     handover_of,
 )
@@ -157,7 +158,7 @@ def _subject(action: Action) -> _Subject | None:
     if not is_standalone_write(action):
         return None
     match action:
-        case SetSiteFactor() | Detach() | SetSteer() | ClearSteer():
+        case SetSiteFactor() | Detach() | SetSteer() | ClearSteer() | Trim():
             return type(action), action.job_id
         case Unseal(name=name):
             return type(action), name

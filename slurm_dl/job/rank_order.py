@@ -29,7 +29,7 @@ RANKS_VARIABLE = "SLURM_DL_RANKS"
 
 _TRIES = 3
 _MOST_RANKS_ON_A_NODE = 4096
-_ON_NODES = re.compile(r"^\s*Nodes=(\S+)\s.*?\bGRES=(\S*)", re.MULTILINE)
+_ON_NODES = re.compile(r"(?:^|\s)Nodes=(\S+)\s+CPU_IDs=\S*\s+Mem=\S*\s+GRES=(\S*)")
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d{1,4})(?=[(,]|$)", re.ASCII)
 _REPEATED = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)
 

@@ -110,10 +110,9 @@ class Supervisor:
         """When to see whether that signal has to be passed on, monotonic."""
         self._ack_may_stand = False
         self._rate: RateReport | None = None
-        if controller is not None and options.rate_every_s is not None:
-            self._rate = RateReport(
-                options.run_dir, controller, every_s=options.rate_every_s, log=log
-            )
+        every_s = options.rate_every_s
+        if controller is not None and every_s is not None:
+            self._rate = RateReport(options.run_dir, controller, every_s=every_s, log=log)
 
     def run(self) -> int:
         """Exit status for the batch script."""

@@ -52,6 +52,8 @@ class Claim:
         contract: The preemption contract; None if the job did not opt in.
         most_nodes: It may lie on any number of nodes up to this, its GPUs split evenly; None if on
             as many as it asks for.
+        least_cpus: CPUs on each of its nodes that it can be cut to while it waits; None if to none.
+        least_mem_mb: Memory likewise, MB.
         rate: Steps a second it last reported; None if it reported none.
         model: Name of a model profile the admin owns; None if not given or unknown.
         acked_run: Restart count of the run that reported "checkpoint saved, ready to be
@@ -61,6 +63,8 @@ class Claim:
     contract: Contract | None = None
     model: str | None = None
     most_nodes: int | None = None
+    least_cpus: int | None = None
+    least_mem_mb: int | None = None
     rate: float | None = None
     acked_run: int | None = None
 

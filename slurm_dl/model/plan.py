@@ -156,6 +156,20 @@ class ClearSteer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trim:
+    """Cut a pending job's CPUs and memory to what its owner said it can do with.
+
+    *cpus* and *mem_mb* are for each of its nodes; 0 leaves them as they are.
+    """
+
+    job_id: JobId
+    cpus: int
+    mem_mb: int
+    why: str
+    handover_id: HandoverId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetSteer:
     """Write down that a steer is over, and how it ended. Only the ledger changes.
 
@@ -170,7 +184,16 @@ class ForgetSteer:
 
 
 ClusterAction = (
-    SetSiteFactor | Reserve | Attach | Detach | Signal | Requeue | Unseal | SetSteer | ClearSteer
+    SetSiteFactor
+    | Reserve
+    | Attach
+    | Detach
+    | Signal
+    | Requeue
+    | Unseal
+    | SetSteer
+    | ClearSteer
+    | Trim
 )
 """Actions that reach the cluster."""
 

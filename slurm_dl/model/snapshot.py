@@ -7,6 +7,7 @@ preemptions, SiteFactors written, hand-overs under way. A saved snapshot is a co
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -165,6 +166,7 @@ class Snapshot:
         left_s: ``(n,)`` seconds each job is still expected to run; inf where nothing is known.
         handovers: Hand-overs that are not closed yet.
         steers: What jobs are kept from by us, by job id; of those that have started too.
+        trimmed: Jobs whose CPUs or memory we have cut since we began to look.
         lost_pairs: Names of models that were slower together on a GPU than taking turns, one name
             where both are the same; sorted.
         next_handover_id: Number for the next one.
@@ -177,6 +179,7 @@ class Snapshot:
     left_s: F64
     handovers: tuple[Handover, ...] = ()
     steers: Mapping[JobId, Steer] = field(default_factory=dict)
+    trimmed: frozenset[JobId] = frozenset()
     lost_pairs: tuple[tuple[str, ...], ...] = ()
     next_handover_id: HandoverId = HandoverId(1)  # noqa: RUF009 - a NewType call is an int
     preempted_gpus_last_hour: float = 0.0
@@ -200,6 +203,8 @@ class Snapshot:
         excluded = self.seen.excluded.get(job_id)
         if excluded is not None and self.steers:
             own = self.owner_excludes(job_id)
+            if not own:
+                return choice
             excluded = np.array([name in own for name in self.seen.nodes.name], dtype=np.bool_)
         if excluded is None or not excluded.any():
             return choice
@@ -208,9 +213,9 @@ class Snapshot:
     def owner_excludes(self, job_id: JobId) -> frozenset[str]:
         """Names of the nodes that a pending job's owner excludes."""
         excluded = self.seen.excluded.get(job_id)
-        names = self.seen.nodes.name
-        rows = [] if excluded is None else np.flatnonzero(excluded).tolist()
-        there = frozenset(names[row] for row in rows)
+        if excluded is None:
+            return frozenset()
+        there = frozenset(itertools.compress(self.seen.nodes.name, excluded.tolist()))
         steer = self.steers.get(job_id) or self.array_steer(job_id)
         if steer is None:
             return there

@@ -55,8 +55,10 @@ class Steer:
         Where it is not what we wrote somebody has changed it. One who added to our list has our
         nodes in it; one who wrote another list means all of it.
         """
+        if there == self.excluded:
+            return frozenset(self.own)
         own, avoid, left = frozenset(self.own), frozenset(self.avoid), frozenset(self.left)
-        if there in (own | avoid, own | left):
+        if there == own | left:
             return own
         for ours in (avoid, left):
             if ours and ours <= there:

@@ -87,13 +87,11 @@ class Book:
         """Nodes for a waiting job in its account's cells, which are in use from now on.
 
         Args:
-            gpus: GPUs on each node.
+            gpus: GPUs on each node, no more than a node has.
 
         Returns:
             Ascending; None if the account's unused cells do not hold it.
         """
-        if gpus > self.tree.gpus:
-            return None
         for way in self._ways(n_nodes):
             laid = _Laid()
             seek = self._seek_leaf if way.together else self._seek_nodes

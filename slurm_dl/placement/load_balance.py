@@ -40,13 +40,13 @@ class LoadBalance:
     def place(self, want: Want, offer: Offer, /) -> Answer:
         """See `Placer`."""
         for ask in want.need.asks:
-            nodes = offer.best(ask, _load)
+            nodes = offer.best(ask, load)
             if nodes is not None:
                 return Spot(nodes=nodes, why="the least loaded nodes it fits on")
         return None
 
 
-def _load(stock: Conditions, rows: Rows | slice, _ask: Ask) -> F64:
+def load(stock: Conditions, rows: Rows | slice, _ask: Ask) -> F64:
     """``(k,)`` minus the shares of GPUs, CPUs and memory that are free; see `Key`."""
     share = stock.free_share[:, rows]
     key: F64 = share[0] + share[1]

@@ -48,7 +48,7 @@ class Offer:
         nodes: Bool = self._want.need.allowed & (where >= 0)
         allowed = self._by_rules(ask)
         if allowed is not None:
-            nodes &= allowed[where]
+            nodes[nodes] = allowed[where[nodes]]
         return nodes
 
     def best(self, ask: Ask, by: Key) -> tuple[int, ...] | None:

@@ -11,7 +11,7 @@ Source: Lucid, ASPLOS 2023 (labels, binder); Salus, MLSys 2020 (memory of two jo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -180,13 +180,3 @@ def rank_of(host: Tenant, guest: Tenant, bounds: Bounds) -> tuple[float, float, 
     together_mb = memory_of_pair_mb(host.profile.load, guest.profile.load)
     left_mb = (bounds.gpu_mem_mb or 0.0) - (together_mb or 0.0)
     return (-speed_of_pair(host.profile, guest.profile), left_mb, host.job_id)
-
-
-def best_host(guest: Tenant, hosts: Iterable[tuple[Tenant, Bounds]]) -> JobId | None:
-    """The job that *guest* had best join; None if it may join none of them.
-
-    Args:
-        hosts: Jobs that are alone on their devices, each with the bounds there.
-    """
-    ranked = [(rank_of(host, guest, bounds), host.job_id) for host, bounds in hosts]
-    return min(((rank, job) for rank, job in ranked if rank is not None), default=(None, None))[1]

@@ -21,6 +21,7 @@ from slurm_dl.model.jobs import Bool, JobState
 from slurm_dl.model.profile import Profile, Shape
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.base import Answer, Placer, Spot, Wait
+from slurm_dl.placement.best_fit import free_gpus
 from slurm_dl.placement.need import Ask, Need, Needs
 from slurm_dl.placement.offer import Offer
 from slurm_dl.placement.pool_replay import Replay
@@ -146,7 +147,7 @@ class _Placer:
             self._known[want.job_id] = self._choose(want)
         choice = self._known[want.job_id]
         if choice is None:
-            return None
+            return _anywhere(want, offer)
         start_s = self._snap.now_s + choice.estimate.wait_s
         expected = None if choice.estimate.wait_s >= NEVER_S else start_s
         usable, _ = offer.usable(choice.ask)
@@ -157,7 +158,7 @@ class _Placer:
             nodes = tuple(sorted(rows[fullest[: choice.ask.n_nodes]].tolist()))
             return Spot(nodes=nodes, why=_in_words(choice), expected_start_s=self._snap.now_s)
         if not choice.elsewhere:
-            return None
+            return _anywhere(want, offer)
         return Wait(
             within=choice.within,
             for_s=self._scheme.cooldown_s,
@@ -279,6 +280,15 @@ def _pools_of(snap: Snapshot) -> tuple[_Pool, ...]:
         name = f"{gpu_type or 'GPUs'} in {', '.join(where) or 'no partition'}"
         pools.append(_Pool(name, gpu_type, inside, rows, Replay(free[rows].tolist(), releases)))
     return tuple(pools)
+
+
+def _anywhere(want: Want, offer: Offer) -> Answer:
+    """For a job that has no choice of pools, or that only several of them hold together."""
+    for ask in want.need.asks:
+        nodes = offer.best(ask, free_gpus)
+        if nodes is not None:
+            return Spot(nodes=nodes, why="the fullest nodes it fits on")
+    return None
 
 
 def _in_words(choice: _Choice) -> str:

@@ -115,13 +115,18 @@ class Soonest:
         self._behind_s[nodes] += run_s
 
     def _free_gpus(self) -> F64:
+        return self._free(GPUS)
+
+    def _free(self, which: int) -> F64:
+        """``(m,)`` what each node has free; 0 if it is not up."""
         where = self._stock.conditions()
-        free: F64 = np.where(where >= 0, self._stock.column(GPUS)[where], 0.0)
+        free = np.zeros(len(where))
+        free[where >= 0] = self._stock.column(which)[where[where >= 0]]
         return free
 
     def _room_s(self, share: tuple[float, int, int]) -> F64:
         where = self._stock.conditions()
-        free = np.stack([self._stock.column(which)[where] for which in (GPUS, CPUS, MEM)])
+        free = np.stack([self._free(which) for which in (GPUS, CPUS, MEM)])
         asked = np.array(share)[:, np.newaxis]
         room_s = np.full(len(self._nodes), NEVER_S)
         room_s[(where >= 0) & (free >= asked).all(axis=0)] = 0.0

@@ -44,6 +44,16 @@ def test_the_plan_benchmark_measures_the_situations_it_names(tmp_path: Path) -> 
     assert actions["preempt"]["OpenHandover"] == 4
 
 
+def test_the_placement_benchmark_finds_places_under_every_scheme(tmp_path: Path) -> None:
+    """Most jobs find one on a cluster with room, whatever the scheme and the rule."""
+    found = results(tmp_path, "bench_place", "--jobs", 20, "--nodes", 60, "--rounds", 1)
+
+    assert len(found["cases"]) >= 7
+    for name, (case,) in found["cases"].items():  # type: ignore[misc]
+        assert case["spots"] > 10, name  # type: ignore[index]
+        assert case["examined"] > 0, name  # type: ignore[index]
+
+
 @pytest.mark.slurm
 def test_the_poll_benchmark_keeps_to_the_budget_of_rpcs(tmp_path: Path) -> None:
     """At most 3 RPCs a poll, and no write when nothing moves."""

@@ -190,6 +190,7 @@ PLACED = ("--policy", "fifo")
         ("run", [*PLACED, "--place", "best_fit", "--contention", "0"], "NETWORK or NETWORK:PCIE"),
         ("run", [*PLACED, "--place", "best_fit", "--contention", "nan"], "NETWORK or NETWORK:"),
         ("run", [*PLACED, "--place", "best_fit", "--contention", "5:"], "NETWORK or NETWORK:PCIE"),
+        ("run", [*PLACED, "--place", "best_fit", "--contention", "inf"], "NETWORK or NETWORK:"),
         ("run", [*PLACED, "--place", "best_fit", "--profiles", "/nonexistent"], "does not exist"),
         ("run", ["--policy", "fifo_skip", "--place", "best_fit", "--costs", "slurm"], "--place: "),
         ("compare", ["--policies", "nope"], "no policy 'nope'"),

@@ -555,7 +555,7 @@ def test_profiles_that_cannot_be_read_stop_nobody(known: Site) -> None:
     done = known.run("--gpus=1", "--model=wide", "--", "x", **environ)
 
     assert done.returncode == 0
-    assert "note: the site's profiles are not used: " in done.stderr
+    assert "note: profiles of models are not used: " in done.stderr
 
 
 def test_which_template_wins(site: Site) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -159,6 +160,38 @@ def test_a_cluster_in_bad_order(
     assert levels["backfill depth"] == "warning"
     assert "2880 min ahead" in told["backfill window"]["found"]
     assert "waits 121 s" in told["requeue hold"]["found"]
+
+
+@pytest.mark.slurm
+def test_a_cluster_that_spreads_jobs(
+    make_sandbox: Callable[[SandboxSpec], Sandbox], command: Command, short_directory: Path
+) -> None:
+    """Without topology, with LLN, with a node that Slurm takes first, and with unknown models."""
+    box = make_sandbox(
+        SandboxSpec(
+            start_slurmd=False,
+            nodes_per_leaf=0,
+            slurm_conf_extra=("SelectTypeParameters=CR_CORE,CR_LLN",),
+        )
+    )
+    path = configure(short_directory, box)
+    with path.open("a", encoding="utf-8") as file:
+        file.write("placement: {scheme: best_fit, steer: true}\n")
+    comment = json.dumps({"slurm_dl": {"model": "of-nobody"}})
+    for argv in (
+        ["scontrol", "update", "NodeName=n2", "Weight=7"],
+        ["sbatch", "--hold", f"--comment={comment}", "--wrap=true"],
+    ):
+        subprocess.run(argv, env={**os.environ, **box.env}, check=True, capture_output=True)
+
+    told = checks(command("ctl", "doctor", "--config", str(path), "--json"))
+
+    names = ("placement", "fragments", "node weights", "profiles")
+    assert {told[name]["level"] for name in names} == {"warning"}
+    assert "all nodes count as one leaf switch" in told["placement"]["found"]
+    assert "LLN in SelectTypeParameters (CR_LLN)" in told["fragments"]["found"]
+    assert "Weight 1, 7" in told["node weights"]["found"]
+    assert "of-nobody (1)" in told["profiles"]["found"]
 
 
 @pytest.mark.slurm

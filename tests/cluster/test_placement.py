@@ -194,9 +194,9 @@ def test_a_skewed_gang_waits_for_one_switch(
 def test_no_node_ever_holds_two_distributed_jobs(
     place: Schedd, box: Sandbox, tmp_path: Path
 ) -> None:
-    """Twelve jobs of two nodes each, of which two would fit on every node; small ones beside."""
+    """Ten jobs of two nodes each, of which two would fit on every node; small ones beside."""
     start(place, scheme="best_fit", rules={"contention": {}})
-    gangs = [submit(place, 6, "even", "2", 4 + n % 3) for n in range(12)]
+    gangs = [submit(place, 6, "even", "2", 10 + n % 3) for n in range(10)]
     small = [submit(place, 1, "even", "1", 5) for _ in range(6)]
     until_all_ended(place, [*gangs, *small], 200)
     ran = accounts(place, tmp_path / "completions", [*gangs, *small])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -74,7 +76,7 @@ class Cluster:
         job_id = self.box.run(
             [DLSUBMIT, "--parsable", f"--dlrun={BIN / 'dlrun'}", *args],
             cwd=self.desk,
-            env={"PATH": f"{self.desk}/bin:/usr/bin:/bin", **env},
+            env={"PATH": f"{self.desk}/bin:/usr/bin:/bin"} | env,
         ).stdout.strip()
         log = self.desk / f"slurm-{job_id}.out"
         self.eventually(
@@ -145,3 +147,44 @@ def test_uneven_left_overs_are_counted_by_switch_too(cluster: Cluster) -> None:
     show = 'cat "$SLURM_DL_RANK_FILE" > "$SLURM_DL_RUN_DIR/seen"; [ -z "$SLURM_HOSTFILE" ]'
     run_dir = cluster.run("--gpus=6", "--nodes=1-8", "--", "sh", "-c", show)
     assert (run_dir / "seen").read_text().split() == ["n1", "n3", "n3", "n2", "n4", "n4"]
+
+
+ALL_REDUCE = """
+import os
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1) * dist.get_rank()
+dist.all_reduce(total)
+with open(os.environ["SLURM_DL_RUN_DIR"] + f"/rank.{dist.get_rank()}", "w") as out:
+    print(os.environ["SLURMD_NODENAME"], os.environ["LOCAL_RANK"], int(total), file=out)
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="session")
+def torch_bin() -> str:
+    """The directory of a Python that imports torch, with torchrun in it."""
+    python = os.environ.get("SLURM_DL_TORCH_PYTHON") or sys.executable
+    found = subprocess.run([python, "-c", "import torch"], capture_output=True, check=False)
+    if found.returncode != 0:
+        reason = f"{python} cannot import torch: name one in SLURM_DL_TORCH_PYTHON"
+        if os.environ.get("SLURM_DL_TORCH_PYTHON"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return str(Path(python).parent)
+
+
+@pytest.mark.torch
+def test_torchs_own_ranks_follow_the_switches(cluster: Cluster, torch_bin: str) -> None:
+    """A real torchrun on uneven left-overs of three nodes: its workers meet, in that order."""
+    cluster.occupy(n1=1, n4=2, n5=2, n6=2, n7=2, n8=2)
+    (cluster.desk / "reduce.py").write_text(ALL_REDUCE)
+
+    run_dir = cluster.run(
+        "--gpus=5", "--nodes=1-4", "--launcher=torchrun", "--", "reduce.py",
+        PATH=f"{torch_bin}:/usr/bin:/bin",
+    )  # fmt: skip
+
+    assert ranks(run_dir) == ["n1", "n3", "n3", "n2", "n2"]
+    assert {path.read_text().split()[2] for path in run_dir.glob("rank.*")} == {"10"}

@@ -5,9 +5,11 @@ Each node has two GPUs of four shards. Which device a job has is what Slurm says
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -23,8 +25,12 @@ BEGIN_S = 5
 SETTLE_S = 30
 """Slurm says BeginTime of a job until its next pass, some seconds longer than it is true."""
 
-PROFILES = {
-    "tiny": {"label": 0, "load": {"gpu_mem_mb": 10_000}},
+PROFILES: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "label": 0,
+        "load": {"gpu_mem_mb": 10_000},
+        "speeds": [{"shape": "1x1", "steps_per_s": 10}],
+    },
     "jumbo": {"label": 2, "load": {"gpu_mem_mb": 10_000}},
     "huge": {"label": 0, "load": {"gpu_mem_mb": 35_000}},
     "lean": {"label": 0, "load": {"gpu_mem_mb": 35_000, "gpu_mem_kept_mb": 4_000}},
@@ -51,28 +57,35 @@ def place(
                 yaml.safe_dump({"name": name, "source": "made up", **values}), encoding="utf-8"
             )
             path.chmod(0o644)
-        daemon.configure(
-            placement={
-                "scheme": "best_fit",
-                "steer": True,
-                "settle_s": SETTLE_S,
-                "pack": True,
-                "gpu_mem_mb": {"a100": 40_000},
-            },
-            paths={"profile_dir": str(profiles)},
-            preemption={"enabled": False},
-        )
-        daemon.start()
+        start(daemon)
         yield daemon
 
 
-def submit(daemon: Schedd, gres: str, model: str = "", *options: str) -> str:
+def start(daemon: Schedd, **preemption: object) -> None:
+    """Start a daemon, or another one in its place, that packs."""
+    daemon.stop()
+    daemon.configure(
+        placement={
+            "scheme": "best_fit",
+            "steer": True,
+            "settle_s": SETTLE_S,
+            "pack": True,
+            "gpu_mem_mb": {"a100": 40_000},
+        },
+        paths={"profile_dir": str(daemon.home / "profiles")},
+        preemption={"enabled": False, **preemption},
+    )
+    daemon.start()
+
+
+def submit(daemon: Schedd, gres: str, model: str = "", **claim: object) -> str:
     """Submit a job that sleeps until the test ends; it is placed before Slurm looks at it."""
-    comment = f'--comment={{"slurm_dl": {{"v": 1, "model": "{model}"}}}}' if model else ""
+    ours = {"v": 1, "model": model, **claim}
+    comment = [f"--comment={json.dumps({'slurm_dl': ours})}"] if model else []
     done = daemon.box.run(
         [
             *("sbatch", "--parsable", "--output=/dev/null", "--nodes=1", f"--begin=now+{BEGIN_S}"),
-            *(gres, *([comment] if comment else []), *options, "--wrap=exec sleep 600"),
+            *(gres, *comment, "--wrap=trap '' USR1; exec sleep 600"),
         ]
     )
     return str(done.stdout).strip()
@@ -162,3 +175,23 @@ def test_unpacked_jobs_are_untouched(place: Schedd) -> None:
     assert [device(place, job) for job in before] == whole
     assert [place.job(job, "Restarts") for job in [*before, after]] == [["0"]] * 3
     assert {place.state(job) for job in [*before, *shares, after]} == {"RUNNING"}
+
+
+def test_a_pair_that_loses_is_split_and_not_formed_again(place: Schedd) -> None:
+    """Both say that they reach a tenth of their speed alone: the later one goes elsewhere."""
+    start(place, enabled=True, min_quantum_s=5, cooldown_s=1)
+    says = {"sig": "USR1", "grace_s": 1, "rate": 1.0}
+    first = submit(place, HALF, "tiny", **says)
+    (one,) = started(place, first)
+    second = submit(place, HALF, "tiny", **says)
+    place.until("the pair", lambda: device(place, second) == one)
+    place.until("the split", lambda: place.job(second, "Restarts") == ["1"])
+    (there,) = started(place, second)
+
+    assert there != one
+    assert place.job(first, "Restarts") == ["0"]
+    assert device(place, first) == one
+    start(place)
+    third = submit(place, HALF, "tiny")
+    (alone,) = started(place, third)
+    assert alone not in (one, there), "another daemon knows it from the ledger"

@@ -70,11 +70,23 @@ class OnSlurm:
         """See `Subject`."""
         self._box.run(["scancel", str(job_id)])
 
+    def cancel_task(self, array: JobId, task: int) -> None:
+        """End one task of an array, which scancel knows by this name alone (22.05.8)."""
+        self._box.run(["scancel", f"{array}_{task}"])
+
     def exclude(self, job_id: JobId, *nodes: str) -> None:
         """See `Subject`."""
         self._box.run(["scontrol", "update", f"JobId={job_id}", f"ExcNodeList={','.join(nodes)}"])
-        # Owners' changes are asked about anew with the nodes.
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Have what others may have changed asked about anew."""
         self._cluster.refresh_nodes()
+
+    @property
+    def slurm_conf(self) -> str:
+        """Path of its slurm.conf."""
+        return self._box.env["SLURM_CONF"]
 
     def observe(self) -> Observed:
         """See `Subject`."""

@@ -145,8 +145,10 @@ def test_queue_cut_short_at_any_place_is_refused(recorded: Recorded) -> None:
 
 
 def test_later_polls_read_the_queue_only(recorded: Recorded) -> None:
-    """After the first, an idle observation is one squeue; reservations only while watched."""
+    """Once all is known an idle observation is one squeue; reservations only while watched."""
     cluster = SlurmCluster(recorded, max_grace_s=600)
+    cluster.observe()
+    # Two jobs are on a node whose GPUs are shared: which have which is asked one at a time.
     cluster.observe()
     before = Counter(recorded.calls)
 

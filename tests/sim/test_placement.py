@@ -24,6 +24,7 @@ from slurm_dl.model.jobs import Bool
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
+from slurm_dl.placement import registry
 from slurm_dl.placement.base import Answer, Scheme, Spot, Wait
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.placement.consolidate import Consolidate
@@ -116,7 +117,7 @@ def assert_conserved(outcome: Outcome, trace: Trace, longer: float = 1.0) -> Non
 @EVERY_POLICY
 @settings(max_examples=25, deadline=None)
 @given(
-    trace=modelled(gpus=(1, 2, 3, 4, 6, 9)),
+    trace=modelled(gpus=(0.5, 1, 2, 2.5, 3, 4, 6, 9)),
     scheme=st.sampled_from(list(SCHEMES.values())),
     shape=st.sampled_from(["1x4", "2x4", "4x2@2", "3x3", "2x4,2x2"]),
     widths=st.sampled_from(["any", "fewest"]),
@@ -137,11 +138,25 @@ def test_capacity_gangs_and_work_hold_for_every_policy(
     if policy.skips:
         for job in np.flatnonzero(~outcome.records.finished).tolist():
             least = math.ceil(trace.gpus[job] / nodes.max())
-            share = math.ceil(trace.gpus[job] / least)
+            share = trace.gpus[job] / least
+            share = math.ceil(share) if trace.gpus[job] == int(trace.gpus[job]) else share
             assert (nodes >= share).sum() < least, "a job that fits an empty cluster was lost"
     again, _ = placed(trace, shape, policy, scheme, widths=widths)
     for name, values in columns(outcome).items():
         np.testing.assert_array_equal(values, columns(again)[name], err_msg=name)
+
+
+@pytest.mark.parametrize("name", sorted(registry.SCHEMES))
+@DRAWN
+@given(trace=modelled(gpus=(1, 2, 3, 4, 6)), shape=st.sampled_from(["2x4", "4x2@2"]))
+def test_every_scheme_that_comes_with_the_project_can_be_simulated(
+    name: str, trace: Trace, shape: str
+) -> None:
+    """With its own parameters: nothing is given twice, and nobody is left behind for good."""
+    outcome, _ = placed(trace, shape, POLICIES["discrete_las"], registry.SCHEMES[name]())
+
+    assert_conserved(outcome, trace)
+    assert outcome.records.finished.all()
 
 
 @EVERY_POLICY
@@ -332,6 +347,20 @@ def test_gpus_that_do_not_divide_are_held_one_by_one() -> None:
     assert outcome.records.start_s.tolist() == [0, 1, 1]
 
 
+def test_a_job_whose_gpus_do_not_divide_is_not_stopped_in_vain_either() -> None:
+    """It holds 3 and 2, the rest is in use: at 3 s what it has is no place for 4, at 82 it is.
+
+    Its share is 3 where a place is looked for, and it keeps the node on which it holds 2.
+    """
+    trace = make_trace([0, 1, 2, 3], [500, 90, 80, 5], [5, 1, 2, 4])
+
+    outcome, where = placed(trace, "2x4", Srtf(), BestFit(), widths="fewest")
+    assert where.shapes[0] == [(0, 1), (0, 1)]
+    assert outcome.records.start_s.tolist() == [0, 1, 2, 82]
+    runs = outcome.records.runs
+    assert runs.end_s[runs.job == 0].tolist() == [82, 505]
+
+
 def test_schemes_see_the_running_jobs_and_what_they_are() -> None:
     """Holdings, models and widths are in the snapshot that a scheme begins with."""
     seen: list[Snapshot] = []
@@ -355,6 +384,21 @@ def test_schemes_see_the_running_jobs_and_what_they_are() -> None:
         ("even", 6),
         (None, 2),
     ]
+
+
+def test_policies_see_the_work_left_and_not_the_time_that_it_takes() -> None:
+    """Half of the time at 0.4 of the speed is 20 s of work: 80 s are left of 100."""
+    left_s: list[list[float]] = []
+
+    class Looking(BestFit):
+        def begin(self, snap: Snapshot, *_: object) -> Widest:  # type: ignore[override]
+            left_s.append(snap.left_s.tolist())
+            return Widest()
+
+    trace = with_models(make_trace([0, 50], [100, 7], [4, 1]), [0, 2])
+    placed(trace, "4x4", FifoSkip(), Looking())
+
+    assert left_s == [[100.0], [pytest.approx(80.0), 7.0]]
 
 
 def test_rules_are_kept_and_those_that_are_not_strict_give_way() -> None:
@@ -383,6 +427,19 @@ def test_rules_are_kept_and_those_that_are_not_strict_give_way() -> None:
 
     assert nodes_of(strict=True) == ([0, 10, 20], {0: [(1,)], 1: [(1,)], 2: [(1,)]})
     assert nodes_of(strict=False) == ([0, 0, 10], {0: [(1,)], 1: [(0,)], 2: [(1,)]})
+
+
+def test_no_place_for_one_model_says_nothing_about_another() -> None:
+    """Two jobs that ask for the same, of two models: the scheme has no place for the first."""
+
+    class Choosy(BestFit):
+        def place(self, want: Want, offer: Offer, /) -> Answer:
+            refused = want.profile is not None and want.profile.name == "skewed"
+            return None if refused else super().place(want, offer)
+
+    trace = with_models(make_trace([0, 0], [5, 5], [1, 1]), [0, 1])
+    outcome, _ = placed(trace, "1x4", FifoSkip(), Choosy())
+    assert outcome.records.finished.tolist() == [False, True]
 
 
 def test_a_job_told_to_wait_for_ever_is_left_waiting() -> None:

@@ -61,6 +61,14 @@ def test_between_measured_nodes_it_is_linear_in_their_logarithm() -> None:
     assert of(MEASURED, 8, 8) == PlaceSpeed(5 / 8, "interpolated")
 
 
+def test_the_best_place_may_lie_between_measured_ones() -> None:
+    """8 GPUs need two nodes of 4, which nobody measured: half way between one and four."""
+    ends = Profile(name="e", speeds=speeds((1, 4, 10.0), (4, 1, 5.0)))
+
+    assert of(ends, 8, 2) == PlaceSpeed(1.0, "interpolated")
+    assert of(ends, 8, 4) == PlaceSpeed(5.0 / 7.5, "interpolated")
+
+
 def test_the_curve_of_the_nearest_number_of_gpus_is_taken() -> None:
     both = Profile(
         name="b", speeds=speeds((1, 2, 4.0), (2, 1, 1.0), (1, 8, 10.0), (2, 4, 9.0), (8, 1, 3.0))

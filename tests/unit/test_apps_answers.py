@@ -323,6 +323,20 @@ def test_status_counts(ask: Ask) -> None:
     assert answer["policy"] == "discrete_las"
 
 
+def test_status_counts_steers(ask: Ask, levers: Levers) -> None:
+    """Those under way and those that are over; nobody is steered by default."""
+    before = ask("status")
+    assert before["placement"] == "left to Slurm"
+    assert before["steers"] == {"spot": 0, "wait": 0, "over": 0}
+    assert before["steers_ended"] == {"honoured": 0, "not_honoured": 0}
+
+    levers.board.current = dataclasses.replace(
+        levers.board.current, steers_ended={"honoured": 3, "not honoured": 2, "gone": 9}
+    )
+
+    assert ask("status")["steers_ended"] == {"honoured": 3, "not_honoured": 2}
+
+
 def test_status_shows_that_the_audit_log_is_stuck(ask: Ask, levers: Levers) -> None:
     """A daemon that does not act because it cannot write must not look healthy."""
     levers.audit.path.symlink_to("/dev/full")

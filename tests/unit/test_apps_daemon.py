@@ -29,8 +29,10 @@ from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.model.plan import ClusterAction, Reserve, Signal
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.plan import ClusterAction, Reserve, SetSteer, Signal
 from slurm_dl.model.snapshot import Observed
+from slurm_dl.model.steer import Steer
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.sandbox import wait
 
@@ -488,6 +490,21 @@ def test_a_reload_takes_effect(house: House) -> None:
     assert "daemon.poll_s" in last.message
     line = json.loads(house.audit.path.read_text("utf-8").splitlines()[-1])
     assert (line["actor"], line["action"]) == ("dlschedd (SIGHUP)", "reload")
+
+
+def test_it_counts_how_steers_ended(house: House) -> None:
+    """Whether Slurm started jobs where they should; told once, not at each look."""
+    for job_id, avoid in ((1, "n2"), (2, "n2")):
+        steer = Steer(
+            job_id=JobId(job_id), kind="spot", avoid=(avoid,), since_s=1.0, until_s=2.0, why=""
+        )
+        house.daemon._parts.ledger.begin(SetSteer(steer=steer, why=""))
+
+    house.polls(4)
+
+    places = {job.job_id: job.nodes for job in house.cluster.jobs.values()}
+    assert places == {1: (0,), 2: (1,)}
+    assert house.daemon.board.current.steers_ended == {"honoured": 1, "not honoured": 1}
 
 
 def test_a_bad_reload_keeps_the_old_configuration(house: House) -> None:

@@ -89,13 +89,14 @@ def configured(site: Path, text: str = "") -> Config:
 def test_the_engine_gets_what_was_configured(site: Path) -> None:
     """Names became schemes; a job is put off by three polls, so that two may fail."""
     text = "daemon: {poll_s: 20}\nplacement: {scheme: best_fit, steer: true, steer_for_s: 50, "
-    text += "settle_s: 25, window: 7}\n"
+    text += "trim: true, settle_s: 25, window: 7}\n"
     profiles = {"a": Profile(name="a")}
     placement = assembly.settings_of(configured(site, text), profiles).placement
 
     assert placement == Placement(
         scheme=BestFit(),
         steer=True,
+        trim=True,
         steer_for_s=50.0,
         defer_s=60.0,
         settle_s=25.0,
@@ -143,6 +144,10 @@ def test_a_directory_that_is_none_is_said(site: Path) -> None:
 
     with pytest.raises(ConfigError, match="file: cannot be read: Not a directory"):
         assembly.profiles_of(configured(site.parent / "file"))
+    inner = [f"paths.profile_dir={site.parent}/file/inner"]
+    config = load(site.parent / "dl.yaml", overrides=inner)
+    with pytest.raises(ConfigError, match="inner: cannot be read: Not a directory"):
+        assembly.profiles_of(config)
 
 
 def test_only_models_that_have_a_profile_are_believed(

@@ -35,6 +35,7 @@ def test_unit_makes_the_directories_of_the_configuration(
     assert [Path("/etc", *unit["ConfigurationDirectory"])] == [DEFAULT_PATH.parent]
     assert config.paths.audit_log.parent == config.paths.state_dir
     assert config.paths.template_dir.parent == DEFAULT_PATH.parent
+    assert config.paths.profile_dir.parent == DEFAULT_PATH.parent
     assert unit["RuntimeDirectoryMode"] == ["0755"]
 
 

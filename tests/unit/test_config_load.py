@@ -8,7 +8,10 @@ import pytest
 from slurm_dl.config import DEFAULT_PATH, Config, load, load_with_origins, show
 from slurm_dl.model.errors import ConfigError
 
-SECTIONS = "cluster, manage, daemon, policy, ranking, preemption, placement, defragment, writes, control, paths"
+SECTIONS = (
+    "cluster, manage, daemon, policy, ranking, preemption, placement, defragment, writes, "
+    "control, paths"
+)
 MINIMAL = "manage:\n  partitions: [gpu]\n"
 
 Write = Callable[[str], Path]

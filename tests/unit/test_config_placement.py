@@ -172,8 +172,8 @@ def test_scheme_and_rules_are_made_with_their_parameters(tmp_path: Path) -> None
             "  scheme: best_fit\n  rules: {lax: {}}\n",
             [
                 (
-                    "4: placement.rules.lax: rule 'lax' cannot be configured: it lacks strict (true "
-                    "or false); see slurm_dl.placement.rule.Rule"
+                    "4: placement.rules.lax: rule 'lax' cannot be configured: it lacks strict "
+                    "(true or false); see slurm_dl.placement.rule.Rule"
                 )
             ],
         ),
@@ -232,6 +232,28 @@ def test_a_longer_poll_is_the_mistake_where_it_alone_was_written(tmp_path: Path)
     text = "placement:\n  settle_s: 40\ndaemon:\n  poll_s: 50\n"
 
     assert [line[:29] for line in errors(tmp_path, text)] == ["f.yaml:3: placement.settle_s:"]
+
+
+@pytest.mark.parametrize(
+    ("placement", "mode", "widest"),
+    [
+        ("{scheme: cells}", "external", 536_870_911),
+        ("{scheme: best_fit, steer: true}", "external", 536_870_911),
+        ("{scheme: cells, steer: true}", "external", 268_435_455),
+        ("{scheme: cells, steer: true}", "native", 252_645_134),
+    ],
+)
+def test_a_scheme_that_guarantees_nodes_has_each_tier_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str, mode: str, widest: int
+) -> None:
+    """Where jobs are steered by it: eight bands of four tiers, and half a one in native mode."""
+    monkeypatch.undo()
+    text = f"placement: {placement}\npreemption: {{mode: {mode}, qos: dl}}\n"
+
+    configured(tmp_path, f"{text}ranking: {{band_width: {widest}}}\n")
+    [found] = errors(tmp_path, f"{text}ranking: {{band_width: {widest + 1}}}\n")
+
+    assert ("guarantees nodes, so there are 8 tiers" in found) == ("cells, steer" in placement)
 
 
 def test_rules_are_shown_each_with_its_line(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from slurm_dl.engine.settings import Placement, Settings
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover, Run, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import JobRow
+from slurm_dl.model.jobs import Held, JobRow
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement.best_fit import BestFit
@@ -178,6 +178,19 @@ def test_a_job_is_told_where_it_should_go_though_nobody_is_steered() -> None:
     said = _said(Cycle(snap, plan, acting=False), 2)
 
     assert "At the last look: it is to start on n1 (the fullest nodes it fits on)." in said
+
+
+def test_a_job_that_we_put_off_is_told_what_for() -> None:
+    """That Slurm calls it not eligible is our doing; other begin times are told as such."""
+    how = Placement(scheme=BestFit(), steer=True)
+    rows = [build.pending(j, 4, held=Held.BEGIN_TIME) for j in (2, 3)]
+    steer = _steer(avoid=(), kind="wait", not_before_s=build.NOW_S + 60)
+    snap = build.snapshot(build.observed(rows), steers={JobId(2): steer})
+    plan = decide(snap, POLICY, Settings(partitions=frozenset({"gpu"}), placement=how))
+    cycle = Cycle(snap, plan, acting=False)
+
+    assert "At the last look: it is to start on n1 (" in _said(cycle, 2)
+    assert "At the last look: it is not eligible yet" in _said(cycle, 3)
 
 
 def test_what_was_done_is_told_with_its_time() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from slurm_dl.job.controller import CallFailedError, Controller
 from slurm_dl.job.rank_order import Layout, find_layout, gpus_on, write_layout
+from slurm_dl.job.topology import hosts
 
 TREE = "SwitchName=a Level=0 LinkSpeed=1 Nodes=n[1,3]\nSwitchName=b Level=0 LinkSpeed=1 Nodes=n2\n"
 
@@ -55,9 +57,8 @@ def test_gpus_of_each_node() -> None:
     assert gpus_on(UNEVEN, ["n1", "n2", "n3"]) == {"n1": 3, "n2": 2, "n3": 2}
     assert gpus_on(UNEVEN, ["n2"]) == {"n2": 2}
     assert gpus_on("   Nodes=n1 CPU_IDs=0 Mem=0 GRES=\n", ["n1"]) == {"n1": 0}
-    assert gpus_on("   Nodes=n1 CPU_IDs=0 GRES=gpu:h:2(IDX:0-1),gpu:a:1(IDX:2)\n", ["n1"]) == {
-        "n1": 3
-    }
+    mixed = "   Nodes=n1 CPU_IDs=0 Mem=0 GRES=gpu:h:2(IDX:0-1),gpu:a:1(IDX:2)\n"
+    assert gpus_on(mixed, ["n1"]) == {"n1": 3}
 
 
 def test_tasks_of_srun_in_the_order_of_switches() -> None:
@@ -142,3 +143,22 @@ def test_what_srun_is_told(
     assert ranks == [n for n, k in zip(*layout[:2], strict=True) for _ in range(k)]
     assert added["SLURM_DL_RANK_FILE"] == str(tmp_path / "slurm_dl.ranks")
     assert Path(added["SLURM_DL_NODE_FILE"]).read_text() == "".join(f"{n}\n" for n in layout.nodes)
+
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.mark.parametrize("release", ["22.05", "24.11", "26.05"])
+def test_gpus_as_slurm_says_them(release: str) -> None:
+    """In the recorded words of three releases each running job has its GPUs."""
+    seen = 0
+    for line in (DATA / f"slurm-{release}" / "job.txt").read_text(errors="replace").split("\n"):
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        in_all = re.fullmatch(r"gpu:a100:(\d+)", fields.get("JOB_GRES", ""))
+        if in_all is not None and fields["JobState"] == "RUNNING":
+            nodes = hosts(fields["NodeList"])
+            found = gpus_on(line, nodes)
+            assert list(found) == nodes
+            assert sum(found.values()) == int(in_all[1])
+            seen += len(nodes)
+    assert seen > 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from slurm_dl.job import topology
 
 TREE = """\
+SwitchName=top Level=2 LinkSpeed=1 Nodes=n[1-8]
 SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1,3,5,7]
 SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n[2,4,6,8]
 SwitchName=core Level=1 LinkSpeed=1 Nodes=n[1-8] Switches=leaf[1-2]
@@ -102,3 +104,21 @@ def test_orders_keep_the_first_node_and_each_leaf_together(
     for leaf in set(leaves):
         of_leaf = [n for n in ordered if leaf_of.get(n, "") == leaf]
         assert of_leaf == [n for n in nodes if leaf_of.get(n, "") == leaf]
+
+
+@pytest.mark.parametrize(
+    ("file", "leaf", "tree"),
+    [
+        ("slurm-22.05/topology.txt", "leaf", True),
+        ("slurm-24.11/topology.txt", "leaf", True),
+        ("slurm-26.05/topology.txt", "leaf", True),
+        ("slurm-24.11/blocks.txt", "block", False),
+        ("slurm-26.05/blocks.txt", "block", False),
+    ],
+)
+def test_topologies_as_slurm_says_them(file: str, leaf: str, tree: bool) -> None:  # noqa: FBT001
+    """In the recorded words of three releases: two nodes under each leaf or in each block."""
+    text = (Path(__file__).parents[1] / "data" / file).read_text()
+
+    assert topology.leaves(text) == {f"n{i}": f"{leaf}{(i + 1) // 2}" for i in range(1, 7)}
+    assert topology.is_tree(text) == tree

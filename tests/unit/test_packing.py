@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -15,9 +15,9 @@ from slurm_dl.model.profile import Load, Profile
 from slurm_dl.placement.packing import (
     Bounds,
     Tenant,
-    best_host,
     label_of,
     memory_of_pair_mb,
+    rank_of,
     speed_of_pair,
     why_apart,
 )
@@ -40,6 +40,12 @@ def model(
 def half(job_id: int, profile: Profile | None, share: float = 0.5) -> Tenant:
     """A job with half a GPU."""
     return Tenant(job_id=JobId(job_id), share=share, profile=profile)
+
+
+def best_host(guest: Tenant, hosts: Iterable[tuple[Tenant, Bounds]]) -> JobId | None:
+    """The host of the least rank; None if none may be joined."""
+    ranks = [rank_of(host, guest, limits) for host, limits in hosts]
+    return min((JobId(rank[2]), rank)[::-1] for rank in ranks if rank)[1] if any(ranks) else None
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ EVERY_SCHEME_AND_RULE = pytest.mark.parametrize(
 
 @EVERY_SCHEME_AND_RULE
 @given(case=pc.cases())
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_a_job_is_put_on_nodes_that_hold_it(
     scheme: Scheme, rules: tuple[Rule, ...], case: pc.Case
 ) -> None:
@@ -53,7 +53,7 @@ def test_a_job_is_put_on_nodes_that_hold_it(
 
 @EVERY_SCHEME_AND_RULE
 @given(case=pc.cases())
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_answers_do_not_depend_on_the_order_in_which_jobs_are_listed(
     scheme: Scheme, rules: tuple[Rule, ...], case: pc.Case
 ) -> None:
@@ -73,7 +73,7 @@ def test_answers_do_not_depend_on_the_order_in_which_jobs_are_listed(
 
 @EVERY_SCHEME_AND_RULE
 @given(case=pc.cases())
-@settings(max_examples=15)
+@settings(max_examples=8)
 def test_where_a_job_waits_it_could_be_held_if_nobody_else_were_there(
     scheme: Scheme, rules: tuple[Rule, ...], case: pc.Case
 ) -> None:
@@ -97,7 +97,7 @@ def test_where_a_job_waits_it_could_be_held_if_nobody_else_were_there(
 
 @pytest.mark.parametrize("name", PLAIN_SCHEMES)
 @given(case=pc.cases())
-@settings(max_examples=25)
+@settings(max_examples=10)
 def test_a_scheme_finds_room_for_what_fits_in_its_first_way(name: str, case: pc.Case) -> None:
     """A job alone in the queue that fits as it is starts, or is told where to wait."""
     scheme = SCHEMES[name]()

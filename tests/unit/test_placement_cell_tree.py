@@ -293,3 +293,18 @@ def test_who_comes_first_makes_no_difference(order: tuple[str, ...]) -> None:
     cells = tree([2, 2], {"a": {LEAF: 1}, "b": {NODE: 1}, "c": {1: 2}})
 
     assert all(cells.allocate(who, level[who]) is not None for who in order)
+
+
+def test_what_is_missing_above_is_not_missed_again_below() -> None:
+    """Three nodes are owed and there are two: one is missing, and the half node, not its double."""
+    cells = tree([2], {"a": {NODE: 3}, "b": {1: 1}})
+
+    assert [(s.level, s.missing) for s in cells.shortfalls()] == [(NODE, 1), (1, 1)]
+
+
+def test_a_place_that_others_need_is_passed_over_for_a_dearer_one() -> None:
+    """The idle node lies in the only whole leaf, which is owed; the other has to be cleared."""
+    cells = tree([2, 2], {"a": {NODE: 2}, "b": {LEAF: 1}})
+    cells.claim("a", NODE, 0)
+
+    assert cells.allocate("a", NODE, lambda n: float(n == 1)) == Cell("a", NODE, 1)

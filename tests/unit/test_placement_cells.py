@@ -16,13 +16,15 @@ from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.backends.memory_store import MemoryStore
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.guaranteed import guarantee, tiers_of
+from slurm_dl.engine.intent import intend
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import run_cycle
 from slurm_dl.engine.placing import place_waiting
 from slurm_dl.engine.settings import Native, Placement, Preemption, Settings
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.ids import JobId
+from slurm_dl.model.handover import Handover, Run, Victim
+from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.plan import OpenHandover, SetSiteFactor, Signal
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
@@ -31,6 +33,7 @@ from slurm_dl.placement.cells import Cells
 from slurm_dl.placement.promise import Promise
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo, FifoSkip
+from slurm_dl.policies.list_las import ListLas
 
 B = 1000
 LIMITS = Preemption(min_quantum_s=0.0, cooldown_s=0.0, limit_reserve_s=0.0)
@@ -184,6 +187,7 @@ def test_a_job_that_cannot_be_taken_back_stays_off_what_may_be_claimed() -> None
     assert isinstance(wait, Wait)
     assert wait.within is not None
     assert wait.within.tolist() == [False, False, True, True]
+    assert wait.why == "nodes that no account's cells need, as it cannot be taken back"
 
 
 def test_where_everything_is_owned_such_a_job_starts_nowhere() -> None:
@@ -204,6 +208,15 @@ def test_an_opportunistic_job_prefers_what_nobody_is_promised() -> None:
     assert answers(snap, site({"a": {"node": 4}}))[1].nodes == (1,)  # type: ignore[union-attr]
 
 
+def test_among_equals_it_goes_to_its_own_kind_not_to_the_fullest_node() -> None:
+    """A node that a guaranteed job half fills is left to guaranteed jobs."""
+    rows = [build.pending(1, 1), build.running(2, 1), build.running(3, 2)]
+    held = {2: {1: 1}, 3: {2: 2}}
+    snap = snap_of(rows, {3: "a"}, held=held, opted_in=(1, 2))
+
+    assert answers(snap, site({"a": {"node": 4}}))[1].nodes == (1,)  # type: ignore[union-attr]
+
+
 def test_opportunistic_jobs_keep_off_nodes_that_a_job_waits_for_by_right() -> None:
     """What is free of a cell that is being cleared is not given away again."""
     rows = [build.pending(1, 4), build.pending(2, 1), build.running(3, 3)]
@@ -213,6 +226,7 @@ def test_opportunistic_jobs_keep_off_nodes_that_a_job_waits_for_by_right() -> No
 
     assert isinstance(wait, Wait)
     assert wait.within is None
+    assert wait.why == "nodes that no job waits for by right"
 
 
 def test_down_nodes_break_a_guarantee_and_everybody_concerned_is_told() -> None:
@@ -325,13 +339,13 @@ def test_every_tier_is_there_twice() -> None:
 
 def test_without_steering_nothing_is_promised() -> None:
     """A site that only wants to be told gets the order it has without cells."""
-    snap = snap_of([build.pending(1, 4)], {1: "a"})
+    snap = snap_of([build.pending(1, 4), build.pending(2, 4)], {1: "a"})
     told = site({"a": {"node": 1}})
     told = dataclasses.replace(told, placement=dataclasses.replace(told.placement, steer=False))
 
     plan = decide(snap, Fifo(), told)
 
-    assert plan.tier.tolist() == [0]
+    assert plan.tier.tolist() == [0, 0]
     assert "cells of its account" in plan.notes[JobId(1)]
 
 
@@ -355,8 +369,11 @@ def test_victims_are_looked_for_on_the_cell_only() -> None:
 
 
 def test_a_guaranteed_job_that_runs_is_nobodys_victim() -> None:
-    """Two accounts share a node by halves: the one's job does not displace the other's."""
-    rows = [build.pending(9, 2), build.running(1, 2), build.running(2, 2)]
+    """Two accounts share a node by halves: the one's job does not displace the other's.
+
+    It waits instead for the job that has no right to its half, whose minimum quantum is not over.
+    """
+    rows = [build.pending(9, 2), build.running(1, 2), build.running(2, 2, ran_s=10)]
     memory = {"attained_gpu_s": {1: 5000.0}}
     snap = snap_of(
         rows,
@@ -367,10 +384,81 @@ def test_a_guaranteed_job_that_runs_is_nobodys_victim() -> None:
         memory=memory,
     )
     cells: dict[str, dict[str, int]] = {"a": {"2": 1}, "b": {"2": 1}}
-    plan = decide(snap, DiscreteLas(thresholds_gpu_s=(1000.0,)), site(cells))
+    policy = DiscreteLas(thresholds_gpu_s=(1000.0,))
+    at_once = site(cells)
+    later = dataclasses.replace(
+        at_once, preemption=dataclasses.replace(LIMITS, min_quantum_s=900.0)
+    )
 
-    opened = [a.handover for a in plan.actions if isinstance(a, OpenHandover)]
-    assert [[v.run.job_id for v in h.victims] for h in opened] == [[2]]
+    victims = [
+        [
+            v.run.job_id
+            for a in plan.actions
+            if isinstance(a, OpenHandover)
+            for v in a.handover.victims
+        ]
+        for plan in (decide(snap, policy, at_once), decide(snap, policy, later))
+    ]
+    assert victims == [[2], []]
+
+
+def test_who_gpus_are_taken_back_for_keeps_the_nodes_that_are_being_cleared() -> None:
+    """Another node has become idle meanwhile; the victims have been asked already."""
+    rows = [build.pending(1, 4), build.running(2, 4)]
+    run = Run(JobId(2), build.NOW_S - 5000, 0)
+    handover = Handover(
+        handover_id=HandoverId(1),
+        opened_s=build.NOW_S - 10,
+        beneficiaries=(JobId(1),),
+        victims=(Victim(run=run, gpus=4, contract=Contract()),),
+        nodes=("n1",),
+    )
+    snap = snap_of(rows, {1: "a"}, nodes=(4, 4), held={2: {0: 4}}, opted_in=(2,))
+    settings_ = site({"a": {"node": 1}})
+
+    cleared = promise_of(dataclasses.replace(snap, handovers=(handover,)), settings_)
+
+    assert cleared.cells[0].tolist() == [True, False]
+    assert promise_of(snap, settings_).cells[0].tolist() == [False, True]
+
+
+def test_gangs_share_a_leaf_of_their_account() -> None:
+    """Two of two nodes are in one leaf of four; a third has no cell left."""
+    rows = [build.pending(i, 8, n_nodes=2) for i in (1, 2, 3)]
+    snap = snap_of(rows, dict.fromkeys((1, 2, 3), "a"), nodes=(4,) * 8, leaves=[0] * 4 + [1] * 4)
+    promise = promise_of(snap, site({"a": {"leaf": 1}}))
+
+    assert sorted(promise.cells) == [0, 1]
+    assert promise.claimed.tolist() == [True] * 4 + [False] * 4
+
+
+def test_a_gang_that_its_node_cells_do_not_hold_takes_a_leaf_and_else_both() -> None:
+    """Four nodes of a leaf rather than two cells of their own; six only from both."""
+    for n_nodes, expected in ((4, 4), (6, 6), (7, 0)):
+        gang = build.pending(1, 4 * n_nodes, n_nodes=n_nodes)
+        snap = snap_of([gang], {1: "a"}, nodes=(4,) * 8, leaves=[0] * 4 + [1] * 4)
+        promise = promise_of(snap, site({"a": {"leaf": 1, "node": 2}}))
+
+        assert int(promise.claimed.sum()) == expected
+        if n_nodes == 4:
+            assert promise.claimed.tolist() in ([True] * 4 + [False] * 4, [False] * 4 + [True] * 4)
+
+
+def test_tiers_of_a_policy_that_displaces_nobody_become_part_of_the_order() -> None:
+    """Only guaranteed jobs displace others then, and the policy's order stays what it was."""
+    rows = [build.pending(i, 1) for i in (1, 2, 3)]
+    memory = {"attained_gpu_s": {1: 1e9, 2: 5000.0}}
+    snap = snap_of(rows, {}, memory=memory)
+    policy = ListLas()
+    given_ = guarantee(snap, policy, site({}))
+
+    order = given_.policy.order(snap)
+
+    assert policy.order(snap).tiers == 3
+    assert (order.tiers, set(order.tier.tolist())) == (2, {1})
+    assert intend(snap, given_.policy).ranked.tolist() == intend(snap, policy).ranked.tolist()
+    assert given_.policy.preempts == "tier"
+    assert (given_.policy.skips, guarantee(snap, Fifo(), site({})).policy.skips) == (True, False)
 
 
 def test_no_room_is_made_on_cells_for_a_job_that_would_not_give_it_back() -> None:
@@ -484,6 +572,89 @@ def test_the_promise_does_not_depend_on_the_order_of_listing(
     assert guaranteed(snap, site(cells)) == guaranteed(other, site(cells))
 
 
+@dataclasses.dataclass
+class Live:
+    """A job that runs in the story below."""
+
+    account: str
+    gpus: int
+    nodes: tuple[int, ...]
+    returnable: bool
+    guaranteed: bool
+
+
+OWNED: dict[str, dict[str, int]] = {"a": {"node": 2}, "b": {"2": 2}, "c": {"leaf": 1}}
+LEAVES = [0, 0, 1, 1, 2, 2]
+SHAPES = {"a": (4, 1), "b": (2, 1), "c": (8, 2), "": (2, 1)}
+MOST = {"a": 2, "b": 2, "c": 1, "": 0}
+"""Jobs of these shapes that the cells of each account hold."""
+
+
+def asked(live: Mapping[int, Live], job_id: int, who: str, opted_in: bool) -> Snapshot:  # noqa: FBT001
+    """The snapshot in which a job of *who* has just been submitted."""
+    gpus, n_nodes = SHAPES[who]
+    rows = [build.pending(job_id, gpus, n_nodes=n_nodes)]
+    rows += [
+        build.running(i, j.gpus, n_nodes=len(j.nodes), ran_s=1000 - i) for i, j in live.items()
+    ]
+    return snap_of(
+        rows,
+        {job_id: who, **{i: j.account for i, j in live.items()}},
+        nodes=(4,) * len(LEAVES),
+        leaves=LEAVES,
+        held={i: dict.fromkeys(j.nodes, j.gpus / len(j.nodes)) for i, j in live.items()},
+        opted_in=[i for i, j in live.items() if j.returnable] + [job_id] * opted_in,
+        memory={"site_factor": {i: B * (2 if j.guaranteed else 1) for i, j in live.items()}},
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["a", "b", "c", "", "", "end"]), st.booleans(), st.integers(0, 20)
+        ),
+        max_size=30,
+    )
+)
+def test_every_request_within_the_own_cells_is_met_whatever_came_before(
+    story: list[tuple[str, bool, int]],
+) -> None:
+    """Jobs come and go; those that have no right give way, and no guaranteed job ever does.
+
+    Who is within its cells is counted here by jobs: each account has jobs of one shape.
+    """
+    live: dict[int, Live] = {}
+    for job_id, (who, opted_in, which) in enumerate(story, start=1):
+        if who == "end":
+            if live:
+                del live[sorted(live)[which % len(live)]]
+            continue
+        snap = asked(live, job_id, who, opted_in)
+        promise = promise_of(snap, site(OWNED))
+        kept = {int(j) for j in snap.jobs.job_id[promise.guaranteed].tolist()}
+        assert {i for i, j in live.items() if j.guaranteed} <= kept
+        for i, job in live.items():
+            job.guaranteed = i in kept
+        mine = sum(j.guaranteed for j in live.values() if j.account == who)
+        assert (job_id in kept) == (mine < MOST[who])
+        gpus, n_nodes = SHAPES[who]
+        if job_id not in kept:
+            answer = answers(snap, site(OWNED)).get(job_id)
+            if isinstance(answer, Spot):
+                live[job_id] = Live(who, gpus, answer.nodes, opted_in, guaranteed=False)
+            continue
+        nodes = tuple(np.flatnonzero(promise.cells[0]).tolist())
+        for i in [i for i, j in live.items() if j.returnable and not j.guaranteed]:
+            if set(live[i].nodes) & set(nodes):
+                del live[i]
+        for n in nodes:
+            there = sum(j.gpus // len(j.nodes) for j in live.values() if n in j.nodes)
+            assert there + gpus // n_nodes <= 4
+        live[job_id] = Live(who, gpus, nodes, opted_in, guaranteed=True)
+        assert not promise.broken
+
+
 class Accounts(FakeCluster):
     """A cluster in memory whose jobs have accounts."""
 
@@ -539,3 +710,115 @@ def test_without_cells_it_waits_for_ever_behind_them() -> None:
 
     assert cluster.jobs[gang].state is JobState.PENDING
     assert not any(j.signals for j in cluster.jobs.values())
+
+
+def test_where_preemption_is_off_nobody_can_be_taken_back() -> None:
+    """A contract is worth nothing then: all but guaranteed jobs stay off what may be claimed."""
+    snap = snap_of([build.pending(1, 4)], {}, opted_in=(1,))
+    off = site({"a": {"node": 4}})
+    off = dataclasses.replace(off, preemption=dataclasses.replace(LIMITS, enabled=False))
+
+    assert isinstance(answers(snap, off)[1], Wait)
+
+
+def test_nothing_is_found_where_the_owner_of_a_job_does_not_let_it_go() -> None:
+    """It is opportunistic, and others' cells stay producible."""
+    only = np.array([False, False, True, True])
+    rows = [build.pending(1, 4), build.running(2, 4), build.running(3, 4)]
+    snap = snap_of(
+        rows,
+        {1: "a", 2: "a", 3: "a"},
+        held={2: {2: 4}, 3: {3: 4}},
+        choices={JobId(1): only},
+    )
+
+    assert guaranteed(snap, site({"a": {"node": 3}})) == {2, 3}
+
+
+def test_a_job_that_its_owner_keeps_from_idle_nodes_displaces_others_on_the_rest() -> None:
+    """Its cell is where it may go, if nobody loses one by that."""
+    rows = [build.pending(1, 4), build.running(2, 4)]
+    only = np.array([False, True])
+    snap = snap_of(
+        rows, {1: "a"}, nodes=(4, 4), held={2: {1: 4}}, opted_in=(2,), choices={JobId(1): only}
+    )
+
+    assert promise_of(snap, site({"a": {"node": 1}})).cells[0].tolist() == [False, True]
+
+
+def test_what_is_broken_in_two_ways_is_told_in_both() -> None:
+    """A cell of no size, and nodes that are down."""
+    snap = snap_of([build.pending(1, 4)], {1: "a"}, down=[0, 1, 2, 3])
+    broken = promise_of(snap, site({"a": {"node": 1, "3": 1}})).broken["a"]
+
+    assert "cells of 3 GPUs" in broken
+    assert "1 of the node cells" in broken
+
+
+def test_a_larger_job_than_any_node_is_not_guaranteed_but_placed_like_others() -> None:
+    """Its need is split over nodes, and that is a gang."""
+    snap = snap_of([build.pending(1, 8)], {1: "a"})
+
+    assert guaranteed(snap, site({"a": {"2": 4}})) == set()
+    assert guaranteed(snap, site({"a": {"node": 2}})) == {1}
+
+
+def test_an_exclusive_job_needs_a_whole_node() -> None:
+    """However few GPUs it asks for."""
+    snap = snap_of([build.pending(1, 1, exclusive=True)], {1: "a"})
+
+    assert guaranteed(snap, site({"a": {"2": 2}})) == set()
+    assert guaranteed(snap, site({"a": {"node": 1}})) == {1}
+
+
+def test_a_job_with_more_cpus_than_any_node_is_not_guaranteed() -> None:
+    """Slurm will not start it either."""
+    snap = snap_of([build.pending(1, 1, cpus=65)], {1: "a"})
+
+    assert guaranteed(snap, site({"a": {"node": 1}})) == set()
+
+
+def test_nodes_of_another_size_are_in_no_cell() -> None:
+    """They are for everybody; a job there is guaranteed nothing."""
+    rows = [build.pending(1, 2), build.running(2, 2), build.running(3, 2)]
+    snap = snap_of(rows, {2: "a"}, nodes=(4, 4, 8), held={2: {2: 2}, 3: {2: 2}}, opted_in=(1,))
+    promise = promise_of(snap, site({"a": {"node": 2}}))
+
+    assert promise.outside.tolist() == [False, False, True]
+    assert not promise.guaranteed.any()
+    assert not promise.broken
+
+
+def test_jobs_that_cannot_be_taken_back_leave_the_owned_nodes_to_their_owner() -> None:
+    """Four of them ask for a node each; two run, and the owner's gang starts without a signal."""
+    cluster, ledger = Accounts(nodes=4, gpus=4), Ledger(MemoryStore())
+    stubborn = [cluster.submit(4, work_s=100_000) for _ in range(4)]
+    settings_ = site({"a": {"node": 2}})
+
+    def cycles(n: int) -> None:
+        for _ in range(n):
+            run_cycle(cluster, ledger, FifoSkip(), settings_, clock=cluster.clock, acting=True)
+            cluster.advance(10)
+
+    cycles(6)
+    assert [cluster.jobs[j].state for j in stubborn].count(JobState.RUNNING) == 2
+    gang = cluster.submit(8, n_nodes=2, work_s=100_000)
+    cluster.account[gang] = "a"
+    cycles(6)
+
+    assert cluster.jobs[gang].state is JobState.RUNNING
+    assert not any(isinstance(a, Signal) for a in cluster.applied)
+
+
+def test_where_slurm_preempts_a_guaranteed_job_that_runs_is_exceeded_by_nobody() -> None:
+    """It stands above all bands; an opportunistic one stands half a band above its own."""
+    rows = [build.running(1, 4), build.running(2, 4)]
+    texts = {JobId(j): JobText(label="", account=a, qos="normal") for j, a in ((1, "a"), (2, "b"))}
+    seen = build.observed(rows, held={1: {0: 4}, 2: {1: 4}}, opted_in=(1, 2), texts=texts)
+    native = site({"a": {"node": 1}}, mode=Native(qos="normal"))
+    plan = decide(build.snapshot(seen), DiscreteLas(thresholds_gpu_s=(1000.0,)), native)
+
+    assert {a.job_id: a.value for a in plan.actions if isinstance(a, SetSiteFactor)} == {
+        1: 4 * B + B // 2,
+        2: 2 * B + B // 2,
+    }

@@ -176,8 +176,7 @@ def test_a_model_that_is_not_skewed_leaves_the_fewest_gpus_over(case: pc.Case) -
                 n = len(answer.nodes)
                 taken = (
                     sum(ledger.jobs[node] == 0 for node in answer.nodes),
-                    sum(ledger.free[node][0] for node in answer.nodes)
-                    - n * pc.shares(want)[n][0],
+                    sum(ledger.free[node][0] for node in answer.nodes) - n * pc.shares(want)[n][0],
                     n,
                 )
                 assert taken == min(scores)

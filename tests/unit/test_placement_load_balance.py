@@ -17,7 +17,9 @@ def _score(case: pc.Case, ledger: pc.Ledger, node: int, share: Sequence[float]) 
     del share
     return sum(
         ledger.free[node][r] / whole
-        for r, whole in enumerate((case.nodes[node].gpus, case.nodes[node].cpus, case.nodes[node].mem_mb))
+        for r, whole in enumerate(
+            (case.nodes[node].gpus, case.nodes[node].cpus, case.nodes[node].mem_mb)
+        )
     )
 
 

@@ -18,8 +18,9 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.ledger import Change
 from slurm_dl.engine.placing import place_waiting
 from slurm_dl.engine.settings import Placement, Settings
-from slurm_dl.model.contract import Claim
-from slurm_dl.model.ids import JobId
+from slurm_dl.model.contract import Claim, Contract
+from slurm_dl.model.handover import Handover, Run, Victim
+from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.plan import ForgetSteer, SetSteer
 from slurm_dl.model.profile import Profile, Shape, Speed
@@ -390,3 +391,44 @@ def test_the_start_that_was_expected_is_compared_with_the_real_one(tmp_path: Pat
 
     assert kept.expected_start_s == build.NOW_S + 300.0
     assert [a.why for a in told] == ["it has started where it should, 60 s later than expected"]
+
+
+def test_a_gang_that_only_several_pools_hold_together_starts_on_them() -> None:
+    """Slurm may start it there, so it is no reason to say nothing."""
+    snap = snap_of([pending(1, 8, 1000.0, n_nodes=2)])
+
+    assert where(said(snap)[1]) == [0, 1]
+
+
+def test_a_steer_that_leaves_no_node_says_nothing_of_a_pool() -> None:
+    """The nodes that were left to it have gone since; it goes to the best pool."""
+    steer = dataclasses.replace(steered(build.NOW_S + 100)[JobId(1)], avoid=("n1", "n2"))
+    snap = snap_of([pending(1, 4, 1000.0)], steers={JobId(1): steer})
+
+    assert where(said(snap)[1]) == [0]
+
+
+def test_where_no_end_is_known_none_is_told() -> None:
+    """No start is expected then, and the words do not make one up."""
+    rows = [pending(1, 4, 1000.0), *(running(i, 4, float("inf")) for i in (2, 3))]
+    answer = said(snap_of(rows, held={2: {0: 4}, 3: {1: 4}}))[1]
+
+    assert answer.expected_start_s is None
+    assert answer.why == "a100 in gpu, other, no end of which is known"
+
+
+def test_what_a_hand_over_clears_is_no_part_of_a_pool() -> None:
+    """It is for others."""
+    run = Run(JobId(2), build.NOW_S - 100, 0)
+    handover = Handover(
+        handover_id=HandoverId(1),
+        opened_s=build.NOW_S,
+        beneficiaries=(JobId(9),),
+        victims=(Victim(run=run, gpus=4, contract=Contract()),),
+        nodes=("n1",),
+    )
+    rows = [pending(1, 4, 1000.0), running(2, 4, 10.0), running(3, 4, 900.0)]
+    snap = snap_of(rows, held={2: {0: 4}, 3: {1: 4}})
+
+    assert where(said(snap)[1]) == [0]
+    assert said(dataclasses.replace(snap, handovers=(handover,))) == {}

@@ -118,16 +118,14 @@ def test_the_most_cpus_for_each_gpu_give_back_first() -> None:
 
 
 def test_a_server_on_which_fewer_give_back_comes_first() -> None:
-    many = tuple(Tenant(job=j, gpus=3, has=Share(12, 9)) for j in (1, 2))
-    one = (Tenant(job=3, gpus=2, has=Share(24, 9)),)
-    wish = Wish(n_servers=1, gpus=1, share=Share(3, 9))
-    full = replace(HOST, cpus=25)
+    """Two would have to on the first one, one has to on the second."""
+    two = tuple(Tenant(job=j, gpus=3, has=Share(12, 9)) for j in (1, 2))
+    one = (Tenant(job=3, gpus=6, has=Share(24, 9)),)
+    wish = Wish(n_servers=1, gpus=2, share=Share(6, 9))
 
-    tuned = tune([Server(host=full, tenants=many), Server(host=HOST, tenants=one)], wish)
+    tuned = tune([Server(host=HOST, tenants=two), Server(host=HOST, tenants=one)], wish)
 
-    assert tuned is not None
-    assert set(tuned.gets) <= {0, 1}
-    assert len(tuned.given_back) == 1
+    assert tuned == Tuned(gets={1: Share(6, 9)}, given_back={(1, 3): Share(18, 9)})
 
 
 hosts = st.builds(Host, gpus=st.integers(1, 4), cpus=st.integers(0, 12), mem_mb=st.integers(0, 12))

@@ -8,15 +8,17 @@ import place_cases as pc
 import pytest
 from hypothesis import given, settings
 
-from slurm_dl.placement.tetris import Tetris
 from slurm_dl.placement.offer import Offer
+from slurm_dl.placement.tetris import Tetris
 
 
 def _score(case: pc.Case, ledger: pc.Ledger, node: int, share: Sequence[float]) -> float:
     """The score of one node by the formula alone."""
     return sum(
         share[r] / whole * ledger.free[node][r] / whole
-        for r, whole in enumerate((case.nodes[node].gpus, case.nodes[node].cpus, case.nodes[node].mem_mb))
+        for r, whole in enumerate(
+            (case.nodes[node].gpus, case.nodes[node].cpus, case.nodes[node].mem_mb)
+        )
     )
 
 

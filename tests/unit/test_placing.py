@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.engine.placing import Placed, holds, place_notes, place_waiting
+from slurm_dl.engine.room import Room
 from slurm_dl.engine.settings import Placement
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover, Run, Victim
@@ -154,12 +155,14 @@ def test_begin_time_that_is_ours_or_dlsubmits_does_not_keep_a_job_from_being_pla
     assert [*spots(placed(snap))] == []
     assert [*spots(placed(snap, settle_s=10))] == [1]
 
-    ours = steered(snap, 2, kind="wait", not_before_s=NOW_S + 5)
-    assert [*spots(placed(ours))] == [2]
-    before = steered(snap, 2, kind="wait", not_before_s=NOW_S + 5, since_s=NOW_S - 60)
-    assert [*spots(placed(before))] == []
-    over = steered(snap, 2, kind="wait", not_before_s=NOW_S - 1)
-    assert [*spots(placed(over))] == []
+    # Slurm goes on saying BeginTime for a while after it is over.
+    for not_before_s in (NOW_S + 5, NOW_S - 1):
+        ours = steered(snap, 2, kind="wait", not_before_s=not_before_s)
+        assert [*spots(placed(ours))] == [2]
+    again = {"kind": "wait", "not_before_s": NOW_S + 5}
+    assert [*spots(placed(steered(snap, 3, **again, since_s=NOW_S - 3)))] == [3]
+    assert [*spots(placed(steered(snap, 3, **again, since_s=NOW_S - 60)))] == []
+    assert [*spots(placed(steered(snap, 2, kind="started")))] == []
 
 
 def test_strict_rule_is_kept_whatever_else_there_is() -> None:
@@ -263,6 +266,25 @@ def test_job_may_lie_on_more_nodes_than_it_asks_for_if_its_owner_said_so() -> No
 
     claims = {JobId(1): Claim(most_nodes=4)}
     assert spots(placed(snapshot(dataclasses.replace(seen, claims=claims)))) == {1: (N1, N2)}
+
+
+def test_range_of_nodes_counts_where_room_is_made_too() -> None:
+    """From the fewest that could hold it, though Slurm says fewer, in even splits only."""
+    rows = [pending(1, 4, n_nodes=1), pending(2, 16, n_nodes=1), running(8, 2), running(9, 2)]
+    seen = observed(rows, nodes=(4, 4, 4, 4), held={8: {0: 2}, 9: {1: 2}})
+    claims = {JobId(1): Claim(most_nodes=2), JobId(2): Claim(most_nodes=9)}
+    snap = snapshot(dataclasses.replace(seen, claims=claims))
+    needs, room = Needs(snap), Room.free_in(snap)
+
+    assert [(a.n_nodes, a.gpus) for a in needs.of(1).asks] == [(4, 4.0), (8, 2.0)]
+    need = needs.of(0)
+    within = np.array([True, True, False, False])
+    place = room.place(need, within)
+    assert place is not None
+    assert place.tolist() == [N1, N2]
+    room.take(need, place)
+    assert room.gpus.tolist() == [0, 0, 4, 4]
+    assert needs.of(0).asks[0].n_nodes == 1
 
 
 def test_nodes_that_a_handover_keeps_are_not_given_to_others() -> None:

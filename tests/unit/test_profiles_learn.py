@@ -162,6 +162,15 @@ def test_a_long_run_stays_in_a_small_file(place: Path, clock: Clock) -> None:
             },
             *(2, None, None),
         ),
+        (
+            {
+                "SLURM_JOB_NUM_NODES": "3",
+                "SLURM_GPUS_ON_NODE": "4",
+                "SLURM_GPUS": "12",
+                "SLURM_GPUS_PER_NODE": "4",
+            },
+            *(3, 4, None),
+        ),
         # Half a GPU, as Slurm 22.05 shows it.
         (
             {

@@ -447,6 +447,7 @@ class Scripted:
         self.closed = 0
         self.learnt = 0
         self.written: list[int] = []
+        self.asked_again: list[JobId] = []
 
     def table(self, reader: JobReader, site: Site, *, now_s: float) -> JobTable:
         """As `CliQueue.table`."""
@@ -475,6 +476,10 @@ class Scripted:
             raise ClusterError(msg)
         self.written.append(value)
         return True
+
+    def ask_again(self, job_id: JobId) -> None:
+        """Remembered."""
+        self.asked_again.append(job_id)
 
     def forget(self) -> None:
         """Nothing to forget."""
@@ -555,6 +560,18 @@ def test_a_silent_slurm_is_not_pyslurms_fault() -> None:
     assert (cli.reads, len(told)) == (5, 1)
     queue.close()
     assert pyslurm.closed == 1
+
+
+def test_job_that_was_changed_is_asked_about_again_by_whoever_reads_next() -> None:
+    """After a change of the reader too."""
+    pyslurm, cli = Scripted("pyslurm", TABLE), Scripted("cli", TABLE)
+    queue, _, poll = automatic(pyslurm, cli)
+    poll()
+
+    queue.ask_again(JobId(7))
+    CheckedQueue(queue, CliQueue(Scontrol())).ask_again(JobId(8))
+
+    assert pyslurm.asked_again == cli.asked_again == [7, 8]
 
 
 def test_splits_and_writes_go_to_whom_the_last_reading_came_from() -> None:

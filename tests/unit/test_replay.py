@@ -22,7 +22,7 @@ from build import observed, pending, snapshot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
-from streams import STEERED, STREAMS, Stream, fake_cluster
+from streams import STEERED, STREAMS, Stream, fake_cluster, steered_cluster
 
 from slurm_dl.backends.codec import FormError, codec_of, from_plain, to_plain
 from slurm_dl.backends.memory_store import MemoryStore
@@ -49,6 +49,7 @@ from slurm_dl.model.plan import (
     LedgerAction,
     Plan,
     SetSteer,
+    Trim,
 )
 from slurm_dl.model.profile import Profile, Shape, ShapeRate, Speed
 from slurm_dl.model.sharing import SharedGpu
@@ -65,6 +66,8 @@ WHOLE = st.integers(-(2**63), 2**63 - 1)
 WHOLE_ABOVE_0 = st.integers(1, 10**6)
 _SIZES = ("min_size", "max_size")
 STEERS = {SetSteer, ClearSteer, ForgetSteer}
+NOT_LIVED = {Trim}
+"""No job of the streams asks for more CPUs or memory than it can do with."""
 ACTIONS = (*typing.get_args(ClusterAction), *typing.get_args(LedgerAction))
 
 
@@ -736,13 +739,23 @@ def leaves(content: object, at: tuple[str | int, ...] = ()) -> list[tuple[str | 
     return found
 
 
+@pytest.fixture(scope="module", params=["plain", "steered"])
+def fuzzed(request: pytest.FixtureRequest, stream: Stream) -> Stream:
+    """A stream whose cycles are changed; of the steered one those in which jobs are steered."""
+    if request.param == "plain":
+        return stream
+    made = steered_cluster()
+    busy = [c for c in made.cycles if c.snapshot.steers and c.snapshot.seen.excluded]
+    return dataclasses.replace(made, cycles=(*made.cycles[:20], *busy))
+
+
 @given(data=st.data())
 @settings(max_examples=FUZZ, deadline=None, suppress_health_check=SLOW)
 def test_whatever_is_written_into_a_recording_it_is_refused_or_decided(
-    stream: Stream, tmp_path: Path, data: st.DataObject
+    fuzzed: Stream, tmp_path: Path, data: st.DataObject
 ) -> None:
     """No value of any kind anywhere gets past the reader and breaks the decision."""
-    lines = lines_of(stream, tmp_path)
+    lines = lines_of(fuzzed, tmp_path)
     place = data.draw(st.sampled_from(leaves({"snapshot": json.loads(lines[1])["snapshot"]})))
     lines[1] = edited(lines[1], *place, value=data.draw(JSON))
     path = tmp_path / "fuzzed"
@@ -821,6 +834,39 @@ def test_anonymous_recordings_hold_no_name(tmp_path: Path, stream: Stream) -> No
     assert decided[0].target == decided[1].target
 
 
+@dataclasses.dataclass(frozen=True)
+class Owned:
+    """A scheme that is given accounts by name."""
+
+    name: typing.ClassVar[str] = "owned"
+    cells: Mapping[str, Mapping[str, int]] = dataclasses.field(default_factory=dict)
+    by_type: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+def test_accounts_in_parameters_are_those_of_the_jobs(stream: Stream) -> None:
+    """The same stand-in in both, what no job names yet included; GPU types stay."""
+    snap = stream.cycles[20].snapshot
+    job_id = JobId(int(snap.jobs.job_id[0]))
+    texts = {job_id: JobText(label="1", account="vision")}
+    snap = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, texts=texts))
+    scheme: Any = Owned(
+        cells={"speech": {"node": 2}, "vision": {"node": 1}}, by_type={snap.seen.gpu_types[0]: 7}
+    )
+    settings = dataclasses.replace(
+        stream.settings, placement=Placement(scheme=scheme, rules=(scheme,))
+    )
+    anonymous = Anonymous()
+    account = anonymous(snap).seen.texts[job_id].account
+
+    kept = anonymous.setup(Setup.of(Fifo(), settings), snap).settings.placement
+
+    assert kept.scheme == Owned(
+        cells={"account-2": {"node": 2}, account: {"node": 1}}, by_type={snap.seen.gpu_types[0]: 7}
+    )
+    assert kept.rules == (kept.scheme,)
+    assert anonymous.setup(stream.setup, snap) == stream.setup
+
+
 # The engine is one.
 
 
@@ -843,7 +889,7 @@ def test_the_stream_has_something_to_get_wrong(lived: Stream) -> None:
 
     assert len(lived.cycles) >= 60
     steered = lived.settings.placement.steer
-    assert set(kinds) == set(ACTIONS) - (set() if steered else STEERS)
+    assert set(kinds) == set(ACTIONS) - NOT_LIVED - (set() if steered else STEERS)
     assert sum(bool(c.snapshot.handovers) for c in lived.cycles) >= 5
     assert (last == JobState.COMPLETED).sum() >= 5
 

@@ -48,7 +48,11 @@ class Told:
         if not self.text:
             msg = "silent"
             raise ClusterError(msg)
-        return self.text
+        one = argv[-1]
+        if not one.isdecimal():
+            return self.text
+        lines = self.text.splitlines(keepends=True)
+        return "".join(line for line in lines if line.startswith(f"JobId={one} ")) or self.text
 
 
 def site(*, spreads_shares: bool = False) -> Site:
@@ -171,6 +175,15 @@ def test_few_new_jobs_are_asked_about_one_at_a_time() -> None:
 
     assert told.asked == [("scontrol", "show", "job", "--details", "--oneliner", "1")]
     assert found == [(0, 1, (1,), (0.5,), False)]
+
+
+def test_two_new_jobs_are_both_known_after_two_polls() -> None:
+    """One command in each."""
+    told = Told(*FOUR)
+
+    assert seen(told, table(*JOBS[:2]), polls=1) == [(0, 0, (1,), (0.5,), True)]
+    assert seen(told, table(*JOBS[:2]), polls=3) == [(0, 0, (1, 2), (0.5, 0.5), True)]
+    assert [argv[-1] for argv in told.asked] == ["1", "1", "2"]
 
 
 def test_silence_is_asked_again() -> None:

@@ -113,7 +113,9 @@ def test_job_that_was_put_off_is_let_go_unless_it_was_requeued_since() -> None:
     assert steps(Queue(), steer(not_before_s=NOW_S - 1)) == []
 
 
-@pytest.mark.parametrize("name", ["a ExcNodeList=n1,n1,n2,n2,n7 ", "a\nJobId=5 ExcNodeList=n1,n1 "])
+@pytest.mark.parametrize(
+    "name", ["a ExcNodeList=n1,n1,n2,n2,n7 ", "a\nJobId=5 ExcNodeList=n1,n1 \nb"]
+)
 def test_forged_answer_is_not_believed(name: str) -> None:
     """What a job's name says of its list counts nothing."""
     slurm = Queue(j5="n[1-2,7]")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.backends.memory_store import MemoryStore
+from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cycle, run_cycle
 from slurm_dl.engine.placing import Placed
@@ -310,6 +312,32 @@ def test_list_that_a_requeued_job_brings_back_is_cleared(world: World) -> None:
         world.cycle()
 
 
+def test_steers_outlive_the_daemon(world: World, tmp_path: Path) -> None:
+    """All that is known of them, of jobs that wait and of those that run."""
+    path = tmp_path / "ledger.sqlite"
+    world.ledger = Ledger(SqliteStore(path))
+    runs = world.fill()
+    job = world.cluster.submit(2, work_s=1e9, exclude=["n1"])
+    for answer in (spot("n2"), spot("n3"), wait("n3"), spot("n3")):
+        world.says[job] = answer
+        world.cycle()
+    for _ in range(2):
+        before = world.steers()[job]
+        world.ledger.close()
+        world.ledger = Ledger(SqliteStore(path))
+        assert world.steers() == {job: before}
+        world.cluster.cancel(runs)
+        world.cluster.advance(1)
+        world.cycle()
+    assert world.steers()[job].kind == "started"
+    world.requeue(job)
+    del world.says[job]
+    world.cycle()
+
+    assert world.excluded(job) == {"n1"}
+    world.ledger.close()
+
+
 @pytest.mark.parametrize(
     ("writes", "own"),
     [
@@ -355,8 +383,17 @@ def test_refused_write_makes_nothing_the_owners(world: World) -> None:
     world.cycle()
     del world.says[job]
     world.cycle()
-
     assert world.excluded(job) == {"n1"}
+
+    free = world.cluster.submit(2, work_s=1e9)
+    world.says[free] = spot("n2")
+    world.cycle()
+    world.says[free] = wait("n2", "n3")
+    world.cluster.fail = [SetSteer]
+    world.cycle()
+    assert world.excluded(free) == {"n1", "n3"}
+    world.cycle()
+    assert world.excluded(free) == {"n1"}
 
 
 def test_beneficiaries_of_a_handover_are_freed() -> None:
@@ -487,6 +524,29 @@ def test_tasks_take_the_list_of_their_array_along() -> None:
     assert [(type(a), a.job_id) for a in judged(back)] == [(SetSteer, 3)]
     nobody = of(running(8), steer=kept[0], texts={JobId(8): JobText(label="8")})
     assert [getattr(a, "outcome", "") for a in judged(nobody)] == ["gone"]
+
+
+def test_tasks_that_started_under_an_earlier_steer_are_cleared_too() -> None:
+    """Of an array all that it was ever kept from is remembered."""
+    texts = {JobId(1): JobText(label="1_[3-4]"), JobId(2): JobText(label="1_2")}
+    rows, how = [pending(1, 1, tasks=2), running(2)], Placement(scheme=Told(), steer=True)
+    steer = plain(kind="wait", avoid=("n1",))
+    for nodes, left in ((("n1", "n2"), ("n1",)), (("n1", "n3"), ("n1", "n3"))):
+        there = {JobId(1): np.isin(NODES, steer.avoid)}
+        snap = of(*rows, steer=steer, texts=texts, excluded=there)
+        placed = Placed(waits={JobId(1): wait(*nodes)})
+        action = only(list(steering(snap, snap.jobs.row_of(), placed, frozenset(), how)))
+        assert isinstance(action, SetSteer)
+        steer = action.steer
+        assert steer.left == left
+    assert steer.avoid == ("n2",)
+
+    back = [pending(1, 1, tasks=2), pending(2, 1, restarts=1)]
+    there = {JobId(1): np.isin(NODES, ["n2"]), JobId(2): N1}
+    again = of(*back, steer=steer, texts=texts, excluded=there)
+
+    mine = [a for a in judged(again) if isinstance(a, SetSteer) and a.job_id == JobId(2)]
+    assert [(a.steer.kind, a.steer.excluded) for a in mine] == [("over", frozenset())]
 
 
 def test_owner_may_use_what_only_we_exclude() -> None:

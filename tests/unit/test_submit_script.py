@@ -12,7 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.apps.submit import script, shape
+from slurm_dl.apps.submit import half, script, shape, spread
+from slurm_dl.apps.submit.host_demand import Wanted
 from slurm_dl.apps.submit.request import LAUNCHERS, Options, check
 from slurm_dl.apps.submit.templates import Place
 from slurm_dl.model.errors import ConfigError
@@ -27,6 +28,10 @@ record = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(record)
 
 TWO_NODES = shape.Shape(nodes=2, gpus_per_node=4, gpu_type="a100", types=("a100",), enough_up=True)
+RANGE = spread.Spread(
+    nodes=1, most_nodes=4, gpus=8, gpu_type="a100", types=("a100",), enough_up=True
+)
+HALF = half.Half(shards=2, gpu_type=None, types=("a100",), enough_up=True)
 
 
 def compose(
@@ -35,9 +40,10 @@ def compose(
     *,
     where: tuple[Place, ...] = TEMPLATES,
     dlrun: str = "/d",
+    wanted: Wanted = TWO_NODES,
 ) -> script.Submission:
     request = check(typed, sbatch=(), command=command, cwd="/w", dlrun=dlrun)
-    return script.compose(request, TWO_NODES, where)
+    return script.compose(request, wanted, where)
 
 
 @pytest.mark.parametrize("name", sorted(record.cases()))
@@ -87,15 +93,16 @@ anything = st.one_of(
         ),
     ),
     arguments=st.lists(anything, max_size=4),
+    wanted=st.sampled_from([TWO_NODES, RANGE, HALF]),
 )  # fmt: skip
 def test_no_user_text_changes_the_shape_of_the_script(
-    launcher: str, texts: dict[str, str], arguments: list[str]
+    launcher: str, texts: dict[str, str], arguments: list[str], wanted: Wanted
 ) -> None:
     """Same lines, same directives as with harmless text; every argument of sbatch is one option."""
     typed = replace(Options(gpus="8", launcher=launcher), **texts)  # type: ignore[arg-type]
     made, refusal = None, ""
     try:
-        made = compose(typed, ("python", *arguments))
+        made = compose(typed, ("python", *arguments), wanted=wanted)
     except ConfigError as err:
         refusal = str(err)
 
@@ -103,7 +110,9 @@ def test_no_user_text_changes_the_shape_of_the_script(
     if made is None:
         return
     harmless = compose(
-        Options(gpus="8", launcher=launcher, array="1" if typed.array else None), ("python",)
+        Options(gpus="8", launcher=launcher, array="1" if typed.array else None),
+        ("python",),
+        wanted=wanted,
     )
     changeable = ("--signal=", "--ntasks-per-node=")
     for line, expected in zip(made.script.split("\n"), harmless.script.split("\n"), strict=True):

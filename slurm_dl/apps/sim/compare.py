@@ -225,20 +225,13 @@ def compare_command(
     given = experiment.parse_parameters(parameters, read_value)
     schemes = [placing.parse_scheme(word, read_value) for word in places]
     check_place(given=any(schemes))
-    network_mb_s, pcie_mb_s = placing.parse_capacities(contention)
     sweep = sweeps.Sweep(
         wishes=sweeps.with_places(sweeps.parse_policies(policies, given), schemes),
         loads=sweeps.parse_loads(loads),
         seeds=seeds,
         cluster=cluster,
         costs=costs,
-        ground=placing.Ground(
-            rules=tuple(placing.parse_named("--rule", word, read_value) for word in rules),
-            profiles=None if profiles is None else str(profiles),
-            widths=widths,
-            network_mb_s=network_mb_s,
-            pcie_mb_s=pcie_mb_s,
-        ),
+        ground=placing.parse_ground(rules, profiles, widths, contention, read_value),
     )
     jobs = read_trace(trace, format_name)
     sweeps.check(sweep, jobs)
@@ -283,21 +276,10 @@ def _refuse_with_resume(context: click.Context) -> None:
     Raises:
         UsageError: It was given again.
     """
-    fixed = {
-        "trace": "TRACE",
-        "format_name": "--format",
-        "cluster": "--cluster",
-        "costs": "--costs",
-        "policies": "--policies",
-        "parameters": "-p",
-        "places": "--place",
-        "rules": "--rule",
-        "profiles": "--profiles",
-        "widths": "--widths",
-        "contention": "--contention",
-        "loads": "--loads",
-        "seeds": "--seeds",
-    }
+    fixed = {"trace": "TRACE", "format_name": "--format", "parameters": "-p"}
+    fixed |= {"places": "--place", "rules": "--rule"}
+    alike = ("cluster", "costs", "policies", "profiles", "widths", "contention", "loads", "seeds")
+    fixed |= {name: f"--{name}" for name in alike}
     for parameter, name in fixed.items():
         source = context.get_parameter_source(parameter)
         if source is not None and source.name == "COMMANDLINE":
@@ -379,6 +361,8 @@ def _print(jobs: Trace, comparison: Comparison) -> None:
         write(line)
     costs = dict.fromkeys(result.costs for result in comparison.results)
     write(f"on {comparison.sweep.cluster}, costs {'; '.join(costs)}")
+    if comparison.sweep.ground.rules:
+        write(f"rules {', '.join(map(str, comparison.sweep.ground.rules))}")
     for label, wish in zip(comparison.sweep.labels, comparison.sweep.wishes, strict=True):
         if wish.parameters:
             write(f"{label}: {', '.join(f'{key} {v}' for key, v in wish.parameters.items())}")

@@ -196,6 +196,7 @@ def as_json(trace: Trace, comparison: Comparison) -> dict[str, object]:
         "cluster": sweep.cluster,
         "loads": list(sweep.loads),
         "seeds": sweep.seeds,
+        "rules": list(map(str, sweep.ground.rules)),
         "first": sweep.labels[0],
         "policies": [
             {

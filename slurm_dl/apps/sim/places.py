@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -192,21 +192,46 @@ def parse_scheme(word: str, read: Callable[[str], object]) -> Named | None:
     return None if word.strip() == NOWHERE else parse_named("--place", word, read)
 
 
-def parse_capacities(words: str | None) -> tuple[float | None, float | None]:
-    """Network and PCIe from ``NETWORK`` or ``NETWORK:PCIE``, MB a second.
+def parse_ground(
+    rules: Sequence[str],
+    profiles: Path | None,
+    widths: Widths,
+    contention: str | None,
+    read: Callable[[str], object],
+) -> Ground:
+    """What goes with a scheme, from the words of its options.
+
+    Args:
+        read: A value from its text.
 
     Raises:
-        ConfigError: They are no numbers above 0.
+        ConfigError: One of them is no such thing.
     """
+    network_mb_s, pcie_mb_s = _parse_capacities(contention)
+    return Ground(
+        rules=tuple(parse_named("--rule", word, read) for word in rules),
+        profiles=None if profiles is None else str(profiles),
+        widths=widths,
+        network_mb_s=network_mb_s,
+        pcie_mb_s=pcie_mb_s,
+    )
+
+
+def _parse_capacities(words: str | None) -> tuple[float | None, float | None]:
+    """Network and PCIe from ``NETWORK`` or ``NETWORK:PCIE``, MB a second."""
     if words is None:
         return None, None
     network, colon, pcie = words.partition(":")
     try:
         values = (float(network), float(pcie) if colon else None)
-        Contention(**_known(*values))
+        known = _known(*values)
+        Contention(**known)
+        is_finite = all(map(math.isfinite, known.values()))
     except ValueError:
+        is_finite = False
+    if not is_finite:
         msg = f"--contention {shown(words)}: must be NETWORK or NETWORK:PCIE, MB/s, as 1250:12000"
-        raise ConfigError(msg) from None
+        raise ConfigError(msg)
     return values
 
 

@@ -134,9 +134,12 @@ class _Taker:
         Raises:
             OSError: It cannot be written.
         """
-        snapshot = self._replace(seen.snapshot) if self._replace else seen.snapshot
-        plan = self._plan(snapshot, seen)
-        writer = self._open(seen.setup)
+        snapshot, setup = seen.snapshot, seen.setup
+        if self._replace is not None:
+            snapshot = self._replace(snapshot)
+            setup = self._replace.setup(setup, seen.snapshot)
+        plan = self._plan(snapshot, setup, seen.version)
+        writer = self._open(setup)
         writer.write(snapshot, plan)
         self.size = writer.size
         self.cycles += 1
@@ -167,20 +170,20 @@ class _Taker:
         self._setup = setup
         return self._writer
 
-    def _plan(self, snapshot: Snapshot, seen: Seen) -> Plan | None:
+    def _plan(self, snapshot: Snapshot, setup: Setup, version: str) -> Plan | None:
         """The daemon's plan, which it does not tell: that of the same code for the same input."""
         from slurm_dl import __version__  # noqa: PLC0415 - beside decide
         from slurm_dl.engine.decide import decide  # noqa: PLC0415 - numpy
 
-        if seen.version != __version__:
+        if version != __version__:
             if not self.cycles:
                 click.echo(
-                    f"dlschedd is version {safe(seen.version, 40)}, this is {__version__}: "
+                    f"dlschedd is version {safe(version, 40)}, this is {__version__}: "
                     "snapshots are recorded without plans",
                     err=True,
                 )
             return None
-        return decide(snapshot, seen.setup.make(), seen.setup.settings)
+        return decide(snapshot, setup.make(), setup.settings)
 
 
 @contextlib.contextmanager

@@ -111,14 +111,7 @@ def run_command(
     jobs = read_trace(trace, format_name)
     scheme = None if place is None else places.parse_scheme(place, read_value)
     check_place(given=scheme is not None)
-    network_mb_s, pcie_mb_s = places.parse_capacities(contention)
-    ground = places.Ground(
-        rules=tuple(places.parse_named("--rule", word, read_value) for word in rules),
-        profiles=None if profiles is None else str(profiles),
-        widths=widths,
-        network_mb_s=network_mb_s,
-        pcie_mb_s=pcie_mb_s,
-    )
+    ground = places.parse_ground(rules, profiles, widths, contention, read_value)
     wish = experiment.Wish(policy=policy, preset=preset, parameters=given, place=scheme)
     chosen = experiment.choose(wish, jobs, on_slurm=clusters.is_slurm(costs))
     simulated = clusters.find(costs, chosen.preset, jobs)

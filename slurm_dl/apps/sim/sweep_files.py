@@ -24,17 +24,15 @@ import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 import slurm_dl
 from slurm_dl.apps.sim import clusters
-from slurm_dl.apps.sim.experiment import Wish
-from slurm_dl.apps.sim.places import Ground, Named
 from slurm_dl.apps.sim.sweep import MAX_CELLS, Cell, CellResult, Sweep
-from slurm_dl.backends.sim.nodes import Widths
+from slurm_dl.apps.sim.sweep_places import GroundFile, Part, WishFile, copy_profiles
 from slurm_dl.backends.traces.registry import read_trace
 from slurm_dl.backends.traces.write import write_trace
 from slurm_dl.model.errors import ConfigError
@@ -51,11 +49,7 @@ _LARGEST_FILE: Final = 64 << 20
 T = TypeVar("T")
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Versions(_Part):
+class Versions(Part):
     """What computes; results of different versions are not put together."""
 
     slurm_dl: str
@@ -72,34 +66,14 @@ class Versions(_Part):
         )
 
 
-class _NamedFile(_Part):
-    name: str
-    parameters: dict[str, Any]
-
-
-class _GroundFile(_Part):
-    rules: tuple[_NamedFile, ...] = ()
-    has_profiles: bool = False
-    widths: Widths = "any"
-    network_mb_s: float | None = None
-    pcie_mb_s: float | None = None
-
-
-class _WishFile(_Part):
-    policy: str
-    preset: str | None
-    parameters: dict[str, Any]
-    place: _NamedFile | None = None
-
-
-class _CellFile(_Part):
+class _CellFile(Part):
     index: int
     policy: str
     load: float
     seed: int
 
 
-class _SweepFile(_Part):
+class _SweepFile(Part):
     format: int
     versions: Versions
     trace: str
@@ -109,8 +83,8 @@ class _SweepFile(_Part):
     cluster: str
     costs: str | None
     costs_is_file: bool
-    policies: tuple[_WishFile, ...]
-    ground: _GroundFile = _GroundFile()
+    policies: tuple[WishFile, ...]
+    ground: GroundFile = GroundFile()
     loads: tuple[float, ...]
     seeds: int = Field(ge=1, le=MAX_CELLS)
     tasks: int = Field(ge=1, le=MAX_TASKS)
@@ -187,9 +161,7 @@ class Folder:
         if costs_is_file:
             sweep = dataclasses.replace(sweep, costs=str(_copy_costs(str(sweep.costs), path)))
         if sweep.ground.profiles is not None:
-            copied = str(_copy_profiles(Path(sweep.ground.profiles), path))
-            ground = dataclasses.replace(sweep.ground, profiles=copied)
-            sweep = dataclasses.replace(sweep, ground=ground)
+            sweep = dataclasses.replace(sweep, ground=copy_profiles(sweep.ground, path))
         write_trace(trace, path / "trace.csv")
         folder = cls(
             path=path,
@@ -217,22 +189,8 @@ class Folder:
             cluster=sweep.cluster,
             costs=Path(str(sweep.costs)).name if costs_is_file else sweep.costs,
             costs_is_file=costs_is_file,
-            policies=tuple(
-                _WishFile(
-                    policy=w.policy,
-                    preset=w.preset,
-                    parameters=dict(w.parameters),
-                    place=None if w.place is None else _named_file(w.place),
-                )
-                for w in sweep.wishes
-            ),
-            ground=_GroundFile(
-                rules=tuple(map(_named_file, sweep.ground.rules)),
-                has_profiles=sweep.ground.profiles is not None,
-                widths=sweep.ground.widths,
-                network_mb_s=sweep.ground.network_mb_s,
-                pcie_mb_s=sweep.ground.pcie_mb_s,
-            ),
+            policies=tuple(map(WishFile.of, sweep.wishes)),
+            ground=GroundFile.of(sweep.ground),
             loads=sweep.loads,
             seeds=sweep.seeds,
             tasks=self.tasks,
@@ -261,26 +219,12 @@ class Folder:
             msg = f"{path / 'sweep.json'}: costs are {costs!r}"
             raise ConfigError(msg)
         sweep = Sweep(
-            wishes=tuple(
-                Wish(
-                    policy=w.policy,
-                    preset=w.preset,
-                    parameters=w.parameters,
-                    place=None if w.place is None else _named(w.place),
-                )
-                for w in file.policies
-            ),
+            wishes=tuple(wish.made() for wish in file.policies),
             loads=file.loads,
             seeds=file.seeds,
             cluster=file.cluster,
             costs=costs,
-            ground=Ground(
-                rules=tuple(map(_named, file.ground.rules)),
-                profiles=str(path / "profiles") if file.ground.has_profiles else None,
-                widths=file.ground.widths,
-                network_mb_s=file.ground.network_mb_s,
-                pcie_mb_s=file.ground.pcie_mb_s,
-            ),
+            ground=file.ground.made(path),
         )
         if file.cells != tuple(map(_cell_file, sweep.cells)):
             msg = f"{path / 'sweep.json'}: its cells are not those of its policies, loads and seeds"
@@ -425,26 +369,6 @@ def _copy_costs(given: str, folder: Path) -> Path:
         raise ConfigError(msg) from err
     write_whole(copy, content)
     return copy
-
-
-def _copy_profiles(given: Path, folder: Path) -> Path:
-    copy = folder / "profiles"
-    try:
-        copy.mkdir(mode=0o700)
-        for source in sorted(given.glob("*.yaml")):
-            write_whole(copy / source.name, source.read_bytes())
-    except OSError as err:
-        msg = f"--profiles {given}: {err.strerror}"
-        raise ConfigError(msg) from err
-    return copy
-
-
-def _named_file(named: Named) -> _NamedFile:
-    return _NamedFile(name=named.name, parameters=dict(named.parameters))
-
-
-def _named(file: _NamedFile) -> Named:
-    return Named(name=file.name, parameters=file.parameters)
 
 
 def _read(path: Path, kind: TypeAdapter[T]) -> T:

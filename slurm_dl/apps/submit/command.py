@@ -189,7 +189,7 @@ def dlsubmit(
         qos=at_site.qos,
     )
     partitions = slurm_calls.read_partitions(environ).select(request.partitions)
-    chosen = _choose(request, partitions)
+    chosen = choose_shape(request, partitions)
     profile, model_note = None, ""
     if request.model is not None:
         profile, model_note = site.find_profile(request.model, at_site)
@@ -224,8 +224,8 @@ def dlsubmit(
     return 0
 
 
-def _choose(request: Request, partitions: Sequence[shape.Partition]) -> Wanted:
-    """The shape of the job in one of *partitions*.
+def choose_shape(request: Request, partitions: Sequence[shape.Partition]) -> Wanted:
+    """The shape of the job in one of *partitions*: even, over a range of nodes, or half a GPU.
 
     Raises:
         ConfigError: It has none there.

@@ -193,9 +193,7 @@ def _gpus(typed: Options) -> tuple[int, str | None]:
     return gpus, gpu_type
 
 
-def _nodes(
-    typed: Options, sbatch: Sequence[str], gpus: int
-) -> tuple[int | None, int | None]:
+def _nodes(typed: Options, sbatch: Sequence[str], gpus: int) -> tuple[int | None, int | None]:
     """The number of nodes, or the fewest and the most of a range."""
     if typed.nodes is None:
         return None, None

@@ -89,13 +89,13 @@ def find_profile(model: str, at_site: Site) -> tuple[Profile | None, str]:
     )
 
     own: Mapping[str, Profile] = {}
-    if at_site.profile_dir.is_dir():
-        try:
+    try:
+        if at_site.profile_dir.is_dir():
             own = load_profiles(at_site.profile_dir, reader="user")
-        except ConfigError as err:
-            first = str(err).partition("\n")[0]
-            return None, f"the site's profiles are not used: {first}"
-    known = site_over(shipped_profiles(), own)
+        known = site_over(shipped_profiles(), own)
+    except ConfigError as err:
+        first = str(err).partition("\n")[0]
+        return None, f"profiles of models are not used: {first}"
     profile = known.get(model)
     if profile is not None:
         return profile, ""

@@ -2,21 +2,26 @@
 
 A name becomes the same stand-in all through a recording, numbered as they come. What is not listed
 here is left out, so a new text about jobs cannot leak. Partitions, GPU types, model profiles and
-job ids stay: they are the site's, and a decision depends on them.
+job ids stay: they are the site's, and a decision depends on them. What a scheme or a rule of
+placement is given by name is given to accounts, unless it is a partition or a GPU type.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import numpy as np
 
+from slurm_dl.backends.replay.recording import Setup
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.jobs import Jobs
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.model.steer import Steer
+
+_T = TypeVar("_T")
 
 _REPLACED = ("name", "user", "account", "qos")
 
@@ -38,6 +43,31 @@ class Anonymous:
         handovers = tuple(self._handover(h) for h in snap.handovers)
         steers = {job_id: self._steer(steer) for job_id, steer in snap.steers.items()}
         return dataclasses.replace(snap, seen=seen, handovers=handovers, steers=steers)
+
+    def setup(self, setup: Setup, snap: Snapshot) -> Setup:
+        """*setup* with stand-ins for the accounts in the parameters of placement.
+
+        Args:
+            snap: What it is for, as it was seen.
+        """
+        kept = frozenset((*snap.seen.partitions, *snap.seen.gpu_types))
+        placement = setup.settings.placement
+        scheme = placement.scheme and self._chosen(placement.scheme, kept)
+        rules = tuple(self._chosen(rule, kept) for rule in placement.rules)
+        placement = dataclasses.replace(placement, scheme=scheme, rules=rules)
+        settings = dataclasses.replace(setup.settings, placement=placement)
+        return dataclasses.replace(setup, settings=settings)
+
+    def _chosen(self, chosen: _T, kept: frozenset[str]) -> _T:
+        named = {
+            field.name: {
+                key if key in kept else self._stand_in("account", key): value
+                for key, value in getattr(chosen, field.name).items()
+            }
+            for field in dataclasses.fields(chosen)  # type: ignore[arg-type] # see `Scheme`
+            if isinstance(getattr(chosen, field.name), Mapping)
+        }
+        return dataclasses.replace(chosen, **named) if named else chosen  # type: ignore[type-var]
 
     def _jobs(self, jobs: Jobs) -> Jobs:
         uids, at = np.unique(jobs.uid, return_inverse=True)

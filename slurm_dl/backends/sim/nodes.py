@@ -138,7 +138,7 @@ class OnNodes:
             self._how,
             free_gpus=self._nodes.gpus - held,
             profile_of=self._profile_of,
-            nodes_of=self._nodes_of,
+            held_by=self._held_by,
             skips=self._skips,
         )
         walk.serve(asks)
@@ -229,10 +229,9 @@ class OnNodes:
         model = int(self._trace.model[job])
         return self._profiles[model] if model >= 0 else None
 
-    def _nodes_of(self, job: int) -> Sequence[int]:
+    def _held_by(self, job: int) -> tuple[npt.NDArray[np.int32], F64]:
         lo, hi = self._job.searchsorted([job, job + 1])
-        nodes: list[int] = self._node[lo:hi].tolist()
-        return nodes
+        return self._node[lo:hi], self._gpus[lo:hi]
 
     def _fewest(self, gpus: float) -> int:
         return math.ceil(gpus / self._shape.largest_node_gpus)

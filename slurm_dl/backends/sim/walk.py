@@ -43,7 +43,7 @@ class Walk:
         snap: Jobs whose nodes are up for others are ending in it.
         free_gpus: ``(m,)`` GPUs free on each node, those of such jobs too.
         profile_of: A job's profile, by id.
-        nodes_of: The nodes a running job has, by id.
+        held_by: The nodes a running job has and its GPUs on each, by id.
         skips: Whether those behind one that gets no place are served.
     """
 
@@ -55,7 +55,7 @@ class Walk:
         *,
         free_gpus: F64,
         profile_of: Callable[[int], Profile | None],
-        nodes_of: Callable[[int], Sequence[int]],
+        held_by: Callable[[int], tuple[npt.NDArray[np.int32], F64]],
         skips: bool,
     ) -> None:
         self.stops: list[int] = []
@@ -71,7 +71,7 @@ class Walk:
         self._free = free_gpus.copy()
         self._left = float(free_gpus.sum())
         self._profile_of = profile_of
-        self._nodes_of = nodes_of
+        self._held_by = held_by
         self._skips = skips
         self._goes_on = True
         self._most_waits = how.window
@@ -95,11 +95,10 @@ class Walk:
     def _stays(self, row: int) -> bool:
         """Whether a running job keeps its nodes: nobody better has taken anything of them."""
         want = self._want(row)
-        nodes = self._nodes_of(want.job_id)
-        share = want.need.ask(len(nodes)).gpus
-        if not (self._free[list(nodes)] >= share - SLACK_GPUS).all():
+        nodes, gpus = self._held_by(want.job_id)
+        if not (self._free[nodes] >= gpus - SLACK_GPUS).all():
             return False
-        self._take(want, nodes)
+        self._take(want, nodes.tolist(), gpus)
         return True
 
     def _start(self, row: int, gpus: float) -> None:
@@ -123,7 +122,7 @@ class Walk:
         match answer:
             case Spot(nodes=nodes):
                 self.spots[want.job_id] = nodes
-                self._take(want, nodes)
+                self._take(want, nodes, want.need.ask(len(nodes)).gpus)
             case Wait(for_s=for_s, within=within):
                 self._most_waits -= 1
                 self.look_again_s = min(self.look_again_s, for_s)
@@ -134,9 +133,9 @@ class Walk:
                 self._in_vain.add(kind)
         return answer
 
-    def _take(self, want: Want, nodes: Sequence[int]) -> None:
+    def _take(self, want: Want, nodes: Sequence[int], gpus: F64 | float) -> None:
         self._stock.take(want, nodes)
-        self._free[list(nodes)] -= want.need.ask(len(nodes)).gpus
+        self._free[list(nodes)] -= gpus
         self._left -= float(self._snap.jobs.gpus[want.row])
 
     def _want(self, row: int) -> Want:

@@ -19,6 +19,7 @@ from slurm_dl.backends.slurm.read_jobs import queue_arguments
 from slurm_dl.backends.slurm.read_nodes import ReservationSeen, read_reservations
 from slurm_dl.backends.slurm.records import job_records, new_nonce
 from slurm_dl.backends.slurm.steered import exc_node_list
+from slurm_dl.backends.slurm.trims import trim
 from slurm_dl.backends.slurm.words import address, epoch_s, job_state
 from slurm_dl.model.contract import SIGNALS, SignalTarget
 from slurm_dl.model.errors import ClusterError
@@ -35,6 +36,7 @@ from slurm_dl.model.plan import (
     SetSiteFactor,
     SetSteer,
     Signal,
+    Trim,
     Unseal,
 )
 
@@ -130,6 +132,8 @@ class Actor:
                 self._requeue(action)
             case Unseal():
                 unseal(self._slurm, action.name)
+            case Trim():
+                trim(self._slurm, action)
             case SetSteer() | ClearSteer():
                 self._steer(action)
             case _:

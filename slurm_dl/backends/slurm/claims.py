@@ -4,7 +4,8 @@ The comment belongs to the user and anybody may have put anything there, so noth
 an error: what is not understood is not believed. The one key read is ``slurm_dl``::
 
     {"slurm_dl": {"v": 1, "sig": "USR1", "to": "batch", "grace_s": 120, "by": "daemon",
-                  "model": "resnet50", "ack": 3, "nodes": 4, "rate": 7.5}}
+                  "model": "resnet50", "ack": 3, "nodes": 4, "rate": 7.5,
+                  "cpus": 8, "mem_mb": 32000}}
 
 Naming ``sig`` is the opt-in to preemption.
 """
@@ -78,6 +79,8 @@ class ClaimReader:
             contract=self._contract(ours),
             model=self._model(ours),
             most_nodes=_most_nodes(ours),
+            least_cpus=_least(ours, "cpus"),
+            least_mem_mb=_least(ours, "mem_mb"),
             rate=_rate(ours),
             acked_run=_restart(ours),
         )
@@ -143,6 +146,11 @@ def _is_number(value: object) -> TypeGuard[float]:
 def _most_nodes(ours: dict[object, object]) -> int | None:
     nodes = ours.get("nodes")
     return nodes if type(nodes) is int and 1 <= nodes <= _MOST_NODES else None
+
+
+def _least(ours: dict[object, object], key: str) -> int | None:
+    value = ours.get(key)
+    return value if type(value) is int and 1 <= value <= _HUGE else None
 
 
 def _rate(ours: dict[object, object]) -> float | None:

@@ -4,10 +4,10 @@ The queue is read by what is passed in (see `queue`); all else goes through the 
 
 What it costs slurmctld in RPCs where squeue reads it (measured on 22.05.8 with sdiag): an `observe`
 is one squeue, two RPCs; two more in a poll that finds new pending jobs, and in the one after a
-`refresh_nodes`; one more while reservations are watched; one more in a poll in which jobs have
-started that asked for GPUs in all on several nodes, and one in a poll in which jobs have started
-on nodes of which GPUs are shared. `refresh_nodes` is three, the first time five;
-it is not part of a poll.
+steer or a `refresh_nodes`; one more while reservations are watched; one more in a poll in which
+jobs have started that asked for GPUs in all on several nodes, and one in a poll in which jobs have
+started on nodes of which GPUs are shared. `refresh_nodes` is three, the first time five; it is not
+part of a poll.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_dl.apps.submit import script, shape
-from slurm_dl.apps.submit.command import options_of
+from slurm_dl.apps.submit.command import choose_shape, options_of
 from slurm_dl.apps.submit.quoting import quote
 from slurm_dl.apps.submit.request import check
 from slurm_dl.apps.submit.templates import Place
@@ -21,8 +21,10 @@ HERE = Path(__file__).parent
 TEMPLATES = (Place(owner="checkout", directory=HERE.parents[2] / "templates"),)
 PARTITION = shape.Partition(
     name="gpu",
-    nodes=tuple(shape.GpuNode(gpu_type="a100", gpus=4, up=True) for _ in range(4)),
+    nodes=tuple(shape.GpuNode(gpu_type="a100", gpus=4, up=True, shards=16) for _ in range(4)),
 )
+EXTRAS = script.Extras(nccl={"NCCL_ALGO": "Tree", "NCCL_IB_HCA": "it's mlx5"})
+"""What the profile that is named says."""
 
 
 def cases() -> dict[str, list[str]]:
@@ -37,10 +39,8 @@ def render(args: Sequence[str]) -> str:
     request = check(
         typed, sbatch=line.sbatch, command=line.command, cwd="/home/ann", dlrun="/opt/dl/bin/dlrun"
     )
-    chosen = shape.choose(
-        [PARTITION], gpus=request.gpus, gpu_type=request.gpu_type, nodes=request.nodes
-    )
-    made = script.compose(request, chosen, TEMPLATES)
+    extras = None if request.model is None else EXTRAS
+    made = script.compose(request, choose_shape(request, [PARTITION]), TEMPLATES, extras)
     return f"# {quote(made.args)}\n{made.script}"
 
 

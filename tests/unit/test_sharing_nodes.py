@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -174,8 +175,23 @@ def test_two_that_get_on_begin_together() -> None:
     snap = scene([half(8), half(9)], {8: "tiny", 9: "tiny"})
 
     assert sent(snap) == {8: [0], 9: [0]}
+    three = scene([half(7), half(8), half(9)], dict.fromkeys((7, 8, 9), "tiny"), nodes=(1,))
+    assert sent(three) == {7: [0], 8: [0], 9: None}, "two fill the only GPU"
     spread = scene([half(8), half(9)], {8: "tiny", 9: "tiny"}, spreads_shares=True)
     assert sent(spread) == {8: [0], 9: [1]}, "the least loaded device is another"
+
+
+@pytest.mark.parametrize(("first", "second"), [("safe", "rough"), ("rough", "safe")])
+def test_of_two_that_begin_together_either_may_be_the_host(first: str, second: str) -> None:
+    """The bound on what a host loses must hold for both: nobody knows who starts first."""
+    profiles = {
+        name: Profile(name=name, label=0, load=Load(gpu_mem_mb=1), beside=beside)
+        for name, beside in (("safe", {"rough": 0.6}), ("rough", {"safe": 0.99}))
+    }
+    how = dataclasses.replace(HOW, profiles=profiles, max_host_slowdown=0.03)
+    snap = scene([half(8), half(9)], {8: first, 9: second}, nodes=(2,))
+
+    assert sent(snap, how) == {8: [0], 9: None}
 
 
 def test_what_has_no_place_waits_where_nobody_shares() -> None:
@@ -211,6 +227,31 @@ def test_cpus_and_memory_count() -> None:
     assert sent(snap) == {9: [1]}
 
 
+def test_cpus_of_those_that_are_sent_there_count_too() -> None:
+    """Two that get on with each other, and a node that has CPUs for one of them."""
+    snap = scene([half(8, cpus=40), half(9, cpus=40)], {8: "tiny", 9: "tiny"})
+
+    assert sent(snap) == {8: [0], 9: [1]}
+
+
+def test_a_job_that_wants_a_node_for_itself() -> None:
+    """It is sent to none on which somebody runs, fuller though it is."""
+    rows = [running(1, 1), half(9, exclusive=True)]
+
+    assert sent(scene(rows, {}, whole={1: {0: 1}})) == {9: [1]}
+    rows[1] = half(9)
+    assert sent(scene(rows, {}, whole={1: {0: 1}})) == {9: [0]}
+
+
+def test_a_free_device_beside_nobody_is_better_than_one_beside_a_friend() -> None:
+    """Where it is not certain whether it would come beside him, he is left to others."""
+    rows = [running(j, 0.5) for j in (1, 2, 3)] + [half(9)]
+    models = dict.fromkeys((1, 2, 3, 9), "tiny")
+    shared = [gpu(0, 1, 1, first=False), gpu(1, 0, 2, 3)]
+
+    assert sent(scene(rows, models, nodes=(2, 4), shared=shared)) == {9: [1]}
+
+
 def test_a_tenant_whose_device_is_not_known_yet_is_avoided() -> None:
     """It holds half a GPU of n1; nobody knows of which."""
     snap = scene([running(1, 0.5), half(9)], {}, whole={1: {0: 0.5}})
@@ -223,6 +264,8 @@ def test_the_tasks_of_an_array_have_nodes_enough() -> None:
     snap = scene([half(8, tasks=3), half(9)], {8: "tiny", 9: "new"})
 
     assert sent(snap) == {8: [0, 1], 9: [2]}
+    host = scene([running(1, 0.5), half(8, tasks=3)], {1: "tiny", 8: "tiny"}, shared=[gpu(0, 0, 1)])
+    assert sent(host) == {8: [1, 2]}, "only one of them could join"
 
 
 def test_a_job_on_two_nodes_is_alone_on_both() -> None:
@@ -231,6 +274,34 @@ def test_a_job_on_two_nodes_is_alone_on_both() -> None:
     snap = scene(rows, {1: "tiny", 9: "tiny"}, shared=[gpu(0, 0, 1)])
 
     assert sent(snap) == {9: [1, 2]}
+
+
+def test_a_requeued_job_has_its_place_before_its_interval_is_over() -> None:
+    """Its begin time is left alone: without a place it is kept to nodes that are full."""
+    back = half(9, held=Held.BEGIN_TIME, restarts=1)
+    tenant = [gpu(0, 0, 1)]
+
+    assert sent(scene([running(1, 0.5), back], {}, shared=tenant)) == {9: [1]}
+    rows = [running(1, 0.5), running(2, 1), back]
+    full = scene(rows, {}, nodes=(1, 1), shared=tenant, whole={2: {1: 1}})
+    assert sent(full) == {9: [1]}, "whole GPUs come free there"
+    rows[1:2] = [running(2, 0.5), running(3, 0.5)]
+    pair = [gpu(0, 0, 1), gpu(1, 0, 2, 3)]
+    assert sent(scene(rows, {}, nodes=(1, 1), shared=pair)) == {9: [1]}
+    assert sent(scene([running(1, 0.5), back], {}, nodes=(1,), shared=tenant)) == {}
+    ours = Steer(
+        job_id=JobId(9),
+        kind="wait",
+        avoid=(),
+        since_s=NOW_S,
+        until_s=NOW_S,
+        not_before_s=NOW_S + 9,
+        why="",
+    )
+    put_off = scene([running(1, 0.5), back], {}, nodes=(1,), shared=tenant, steers={JobId(9): ours})
+    assert sent(put_off) == {9: None}, "this begin time is ours"
+    not_yet = half(9, held=Held.BEGIN_TIME)
+    assert sent(scene([not_yet], {})) == {}, "its owner's begin time"
 
 
 def test_jobs_that_did_not_ask_for_shares_are_untouched() -> None:

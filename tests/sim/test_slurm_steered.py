@@ -1,0 +1,93 @@
+"""The daemon steers the jobs of a simulated Slurm: all end, and they start where they should."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import slurm_scenarios as scenes
+
+from slurm_dl.backends.memory_store import MemoryStore
+from slurm_dl.backends.sim.slurm.costs import PRODUCTION
+from slurm_dl.backends.sim.slurm.habits import NodeFailures
+from slurm_dl.backends.sim.slurm.run import simulate_slurm
+from slurm_dl.engine.ledger import Ledger
+from slurm_dl.engine.loop import run_cycle
+from slurm_dl.engine.settings import Placement, Settings
+from slurm_dl.model.plan import ForgetSteer
+from slurm_dl.model.profile import Profile
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.base import Answer, Placer, Spot
+from slurm_dl.placement.offer import Offer
+from slurm_dl.placement.stock import Stock
+from slurm_dl.placement.want import Want
+from slurm_dl.policies.discrete_las import DiscreteLas
+
+
+@dataclass(frozen=True)
+class LastFit:
+    """The last nodes it fits on, where Slurm takes the first."""
+
+    name: ClassVar[str] = "last"
+    source: ClassVar[str] = ""
+    interpretation: ClassVar[str] = ""
+
+    def begin(self, _snap: Snapshot, _stock: Stock, _profiles: Mapping[str, Profile], /) -> Placer:
+        """See `Scheme`."""
+        return self
+
+    def place(self, want: Want, offer: Offer, /) -> Answer:
+        """See `Placer`."""
+        for ask in want.need.asks:
+            usable, _ = offer.usable(ask)
+            where = offer.stock.conditions()
+            rows = np.flatnonzero((where >= 0) & usable[where] & want.need.allowed)
+            if len(rows) >= ask.n_nodes:
+                return Spot(nodes=tuple(rows[-ask.n_nodes :].tolist()), why="they come last")
+        return None
+
+
+SETTINGS = Settings(
+    partitions=frozenset({"gpu"}),
+    preemption=scenes.EAGER,
+    placement=Placement(scheme=LastFit(), steer=True, steer_for_s=120.0),
+)
+POLICY = DiscreteLas(thresholds_gpu_s=(400.0, 2000.0))
+
+
+def jobs(seed: int) -> list[scenes.Job]:
+    """Fifteen jobs on top of each other."""
+    rng = np.random.default_rng(seed)
+    at_s = np.sort(rng.integers(0, 500, 15)).tolist()
+    return [(float(t), float(rng.integers(20, 300)), float(rng.choice([1, 2, 4, 8]))) for t in at_s]
+
+
+def test_all_jobs_end_while_they_are_preempted_and_nodes_break() -> None:
+    """And a run is still a function of what it is given."""
+    what = scenes.scenario(
+        jobs(1), "3x4", failures=NodeFailures(mtbf_s=2000.0, mttr_s=100.0), seed=1
+    )
+
+    first, again = (simulate_slurm(what, policy=POLICY, settings=SETTINGS) for _ in range(2))
+
+    assert np.isfinite(first.records.end_s).all()
+    np.testing.assert_array_equal(first.records.end_s, again.records.end_s)
+
+
+def test_jobs_start_where_they_should() -> None:
+    """What is left to a job is where it starts, as long as it may."""
+    # At a real pace Slurm has not started everything before it is looked at.
+    sim = scenes.scenario(jobs(3), "3x4", costs=PRODUCTION).cluster("gpu")
+    ledger = Ledger(MemoryStore())
+    outcomes = []
+    for at_s in range(0, 6000, 10):
+        sim.machine.advance_to(float(at_s))
+        cycle = run_cycle(sim, ledger, POLICY, SETTINGS, clock=sim.clock, acting=True)
+        outcomes += [d.action.outcome for d in cycle.done if isinstance(d.action, ForgetSteer)]
+
+    assert sim.machine.left == 0
+    assert sim.observe().excluded == {}
+    assert outcomes.count("honoured") > 0
+    assert "not honoured" not in outcomes
