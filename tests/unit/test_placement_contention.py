@@ -7,7 +7,7 @@ import math
 import numpy as np
 import place_cases as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.placement.best_fit import BestFit
@@ -15,6 +15,7 @@ from slurm_dl.placement.contention import Contention
 from slurm_dl.placement.registry import SCHEMES
 from slurm_dl.placement.want import Want
 
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # Shrinking these takes minutes.
 SCHEMES_HERE = [SCHEMES[name]() for name in ("best_fit", "consolidate", "load_balance", "topology")]
 
 
@@ -61,7 +62,7 @@ def _reach(placed: pc.Placed, want: Want) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("scheme", SCHEMES_HERE, ids=lambda scheme: scheme.name)
 @given(case=pc.cases())
-@settings(max_examples=60)
+@settings(max_examples=40, phases=PHASES)
 def test_no_node_gets_a_second_job_of_several_nodes(scheme: pc.Scheme, case: pc.Case) -> None:
     """Wherever Slurm starts those that wait, and whenever, on the nodes that were left to them."""
     snap = pc.snapshot(case)
@@ -82,7 +83,7 @@ def test_no_node_gets_a_second_job_of_several_nodes(scheme: pc.Scheme, case: pc.
     network_mb_s=st.sampled_from((0.0, 90.0, 500.0)),
     pcie_mb_s=st.sampled_from((0.0, 300.0, 1000.0)),
 )
-@settings(max_examples=60)
+@settings(max_examples=40, phases=PHASES)
 def test_no_node_exceeds_its_budgets(
     scheme: pc.Scheme, case: pc.Case, network_mb_s: float, pcie_mb_s: float
 ) -> None:
@@ -142,6 +143,23 @@ def test_within_a_budget_two_such_jobs_share_a_node() -> None:
     assert pc.place(pc.snapshot(case), BestFit(), Contention(network_mb_s=40.0)).spots
     assert not pc.place(pc.snapshot(case), BestFit(), Contention(network_mb_s=39.0)).spots
     assert not pc.place(pc.snapshot(case), BestFit(), Contention()).spots
+
+
+@pytest.mark.parametrize("budget", [{"network_mb_s": 1e6}, {"pcie_mb_s": 1e6}])
+@pytest.mark.parametrize(("there", "comes"), [("unknown", "even"), ("even", "unknown")])
+def test_a_load_that_nobody_knows_is_alone(
+    budget: dict[str, float], there: str, comes: str
+) -> None:
+    """However large the budget is, and whichever of the two came first."""
+    nodes = (pc.Node(), pc.Node())
+    job = (pc.Waiting(gpus=4, n_nodes=2, model=comes),)
+    case = pc.Case(nodes, (pc.Run((0, 1), gpus=2, model=there),), job)
+    known = pc.Case(
+        nodes, (pc.Run((0, 1), gpus=2, model="even"),), (pc.Waiting(4, 2, model="even"),)
+    )
+
+    assert not pc.place(pc.snapshot(case), BestFit(), Contention(**budget)).spots
+    assert pc.place(pc.snapshot(known), BestFit(), Contention(**budget)).spots
 
 
 @pytest.mark.parametrize("wrong", [{"network_mb_s": -1.0}, {"pcie_mb_s": math.nan}])

@@ -324,16 +324,14 @@ class IdealCluster:
         jobs.since_s[rows] = self._now_s
         jobs.lag_s[rows] = lag_s
         foreseen_s = 0.0 if self._costs.at_every_event else lag_s
-        jobs.done_s[rows] = self._now_s + foreseen_s + jobs.work_s[rows] / jobs.speed[rows]
+        jobs.done_s[rows] = self._now_s + foreseen_s + self._where.needs_s(jobs, rows)
 
     def _end_stretch(self, rows: Rows) -> None:
         """Book the progress of running jobs since their stretch began, and what was lost."""
         jobs = self._jobs
         passed_s = self._now_s - jobs.since_s[rows]
         lost_s = np.minimum(jobs.lag_s[rows], passed_s)
-        worked_s = passed_s - lost_s
-        jobs.work_s[rows] -= worked_s * jobs.speed[rows]
-        self._where.book(jobs, rows, worked_s)
+        jobs.work_s[rows] -= self._where.book(jobs, rows, passed_s - lost_s)
         self._book_losses(rows, lost_s)
 
     def _book_losses(self, rows: Rows, lost_s: F64) -> None:

@@ -175,16 +175,22 @@ class OnNodes:
         self._job, self._node, self._gpus = self._job[stay], self._node[stay], self._gpus[stay]
         self._is_new = True
 
-    def book(self, jobs: Active, rows: Rows, worked_s: F64, /) -> None:
+    def needs_s(self, jobs: Active, rows: Rows, /) -> F64:
         """See `Whereabouts`."""
-        ids = jobs.job_id[rows]
+        needs_s: F64 = jobs.work_s[rows] / jobs.speed[rows]
+        return needs_s
+
+    def book(self, jobs: Active, rows: Rows, worked_s: F64, /) -> F64:
+        """See `Whereabouts`."""
+        ids, speed = jobs.job_id[rows], jobs.speed[rows]
         self._worked_s[ids] += worked_s
         self._node_s[ids] += worked_s * self._width[ids]
-        self._lost_gpu_s[ids] += worked_s * (1 - jobs.speed[rows]) * jobs.gpus[rows]
+        self._lost_gpu_s[ids] += worked_s * (1 - speed) * jobs.gpus[rows]
+        return worked_s * speed
 
     def finish(self, jobs: Active, rows: Rows, /) -> None:
         """See `Whereabouts`."""
-        self.book(jobs, rows, jobs.work_s[rows] / jobs.speed[rows])
+        self.book(jobs, rows, self.needs_s(jobs, rows))
         self.leave(jobs, rows)
 
     def changed(self, jobs: Active, /) -> tuple[Rows, F64]:

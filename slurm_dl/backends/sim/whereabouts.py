@@ -57,8 +57,11 @@ class Whereabouts(Protocol):
     def leave(self, jobs: Active, rows: Rows, /) -> None:
         """These hold nothing any more."""
 
-    def book(self, jobs: Active, rows: Rows, worked_s: F64, /) -> None:
-        """These have worked so long at their present speed, and lie where they did."""
+    def needs_s(self, jobs: Active, rows: Rows, /) -> F64:
+        """Seconds that what these have left takes them at their present speed."""
+
+    def book(self, jobs: Active, rows: Rows, worked_s: F64, /) -> F64:
+        """The work, in seconds at full speed, that these have done in so many seconds."""
 
     def finish(self, jobs: Active, rows: Rows, /) -> None:
         """These have done the work that they had left, and hold nothing any more."""
@@ -97,8 +100,14 @@ class Anywhere:
     def leave(self, jobs: Active, rows: Rows, /) -> None:
         """See `Whereabouts`."""
 
-    def book(self, jobs: Active, rows: Rows, worked_s: F64, /) -> None:
+    def needs_s(self, jobs: Active, rows: Rows, /) -> F64:
         """See `Whereabouts`."""
+        needs_s: F64 = jobs.work_s[rows]
+        return needs_s
+
+    def book(self, _jobs: Active, _rows: Rows, worked_s: F64, /) -> F64:
+        """See `Whereabouts`."""
+        return worked_s
 
     def finish(self, jobs: Active, rows: Rows, /) -> None:
         """See `Whereabouts`."""
