@@ -71,6 +71,8 @@ class Waiting:
     partition: int = 0
     waited_s: float = 0.0
     limit_s: float = 1000.0
+    exclude: tuple[int, ...] = ()
+    """Nodes that its owner excludes."""
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,11 @@ def snapshot(case: Case, *, backwards: bool = False) -> Snapshot:
         ),
         node_in=node_in,
         claims={JobId(j): claim for j, claim in models.items()},
+        excluded={
+            JobId(100 + i): np.isin(np.arange(len(case.nodes)), job.exclude)
+            for i, job in enumerate(case.queue)
+            if job.exclude
+        },
     )
     waiting = {100 + i: build.NOW_S - job.waited_s for i, job in enumerate(case.queue)}
     snap = build.snapshot(seen, memory={"waiting_since_s": waiting})
@@ -254,6 +261,7 @@ def cases(draw: st.DrawFn, *, most_nodes: int = 7, most_jobs: int = 8) -> Case:
                 exclusive=st.sampled_from((False, False, False, True)),
                 partition=st.sampled_from((0, 0, 1)),
                 waited_s=st.sampled_from((0.0, 10_000.0)),
+                exclude=st.sampled_from(((), (), (0,), (1, 2))),
             ),
             max_size=most_jobs,
         )

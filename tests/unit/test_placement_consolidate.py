@@ -75,6 +75,26 @@ def test_a_skewed_job_waits_for_the_node_that_is_free_first() -> None:
     assert answer.for_s == 500.0
 
 
+def test_it_does_not_wait_for_a_node_that_it_may_not_use() -> None:
+    """The node that is free first is not in its partition: it waits for the next."""
+    job = pc.Waiting(gpus=8, most_nodes=2, model="skewed", partition=1)
+    answer = _answer(pc.Case(THREE, BUSY, (job,), frozenset({1})))
+
+    assert isinstance(answer, Wait)
+    assert answer.within is not None
+    assert answer.within.tolist() == [False, False, True]
+
+
+def test_an_empty_node_stays_empty_even_if_more_gpus_are_left_over() -> None:
+    """Two nodes with five free GPUs each rather than an empty one that it would fill."""
+    runs = (pc.Run((0,), gpus=3), pc.Run((1,), gpus=3))
+    job = pc.Waiting(gpus=8, most_nodes=2, model="even")
+    answer = _answer(pc.Case(THREE, runs, (job,)))
+
+    assert isinstance(answer, Spot)
+    assert answer.nodes == (0, 1)
+
+
 def test_after_the_wait_it_takes_more_nodes() -> None:
     job = pc.Waiting(gpus=8, most_nodes=2, model="skewed", waited_s=600.0)
     answer = _answer(pc.Case(THREE, BUSY, (job,)))

@@ -86,3 +86,13 @@ def test_the_nodes_picked_are_the_first_of_the_order_and_ascending() -> None:
 
     assert offer.pick(ask, np.array([0])) == (0, 1)
     assert offer.pick(ask, np.array([], dtype=np.int64)) is None
+
+
+def test_jobs_that_may_lie_otherwise_have_needs_of_their_own() -> None:
+    """Equal jobs share what was worked out; one with a range of nodes has more ways."""
+    jobs = (pc.Waiting(gpus=8), pc.Waiting(gpus=8, most_nodes=4), pc.Waiting(gpus=8))
+    first, ranged, again = pc.wants(pc.snapshot(pc.Case((pc.Node(),) * 4, (), jobs)))
+
+    assert [ask.n_nodes for ask in first.need.asks] == [1]
+    assert [ask.n_nodes for ask in ranged.need.asks] == [1, 2, 4]
+    assert again.need is first.need

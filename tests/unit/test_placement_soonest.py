@@ -6,19 +6,19 @@ import place_cases as pc
 import pytest
 from hypothesis import given, settings
 
+from slurm_dl.placement.need import Ask
 from slurm_dl.placement.soonest import NEVER_S, Soonest
 from slurm_dl.placement.stock import Stock
 
 
 @given(case=pc.cases())
-@settings(max_examples=60)
+@settings(max_examples=100)
 def test_room_comes_when_enough_of_the_jobs_on_a_node_have_ended(case: pc.Case) -> None:
     """At each end in turn what it held is free again; an end that nobody knows comes last."""
     snap = pc.snapshot(case)
     soonest = Soonest(snap, Stock.of(snap, pc.PROFILES))
-    for want in pc.wants(snap):
-        ask = want.need.asks[0]
-        share = (ask.gpus, ask.cpus, ask.mem_mb)
+    for share in ((8.0, 1, 0), (6.0, 1, 0), (4.0, 50, 900), (1.0, 60, 0)):
+        ask = Ask(1, *share)
         expected = []
         for node in range(len(case.nodes)):
             ledger, room_s = pc.Ledger(case), NEVER_S
