@@ -52,6 +52,8 @@ class Claim:
         contract: The preemption contract; None if the job did not opt in.
         most_nodes: It may lie on any number of nodes up to this, its GPUs split evenly; None if on
             as many as it asks for.
+        cpus_per_gpu: CPUs for each of its GPUs, where Slurm does not tell while it waits.
+        mem_mb_per_gpu: Memory likewise, MB.
         least_cpus: CPUs on each of its nodes that it can be cut to while it waits; None if to none.
         least_mem_mb: Memory likewise, MB.
         rate: Steps a second it last reported; None if it reported none.
@@ -63,6 +65,8 @@ class Claim:
     contract: Contract | None = None
     model: str | None = None
     most_nodes: int | None = None
+    cpus_per_gpu: int | None = None
+    mem_mb_per_gpu: int | None = None
     least_cpus: int | None = None
     least_mem_mb: int | None = None
     rate: float | None = None

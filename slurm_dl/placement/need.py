@@ -88,8 +88,13 @@ class Needs:
         jobs = self._snap.jobs
         place = self._place_of(row)
         gpus, n_nodes = float(jobs.gpus[row]), int(jobs.n_nodes[row])
-        most_nodes = self._snap.seen.claim(JobId(int(jobs.job_id[row]))).most_nodes
+        claim = self._snap.seen.claim(JobId(int(jobs.job_id[row])))
+        most_nodes = claim.most_nodes
         cpus, mem_mb = int(jobs.cpus[row]), int(jobs.mem_mb[row])
+        if most_nodes is not None:
+            # Of a job with a range of nodes Slurm tells one CPU and no memory while it waits.
+            cpus = max(cpus, math.ceil((claim.cpus_per_gpu or 0) * gpus))
+            mem_mb = max(mem_mb, math.ceil((claim.mem_mb_per_gpu or 0) * gpus))
         exclusive = bool(jobs.exclusive[row])
         asked = (place, gpus, n_nodes, most_nodes, cpus, mem_mb, exclusive)
         need = self._needs.get(asked)

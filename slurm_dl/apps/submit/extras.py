@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_dl.apps.submit import host_demand, slurm_calls, switches
 from slurm_dl.apps.submit.host_demand import Wanted
@@ -15,6 +15,7 @@ from slurm_dl.apps.submit.request import Request, given
 from slurm_dl.apps.submit.script import Extras, tasks_per_node
 from slurm_dl.apps.submit.shape import Partition, Shape
 from slurm_dl.apps.submit.site import Site
+from slurm_dl.apps.submit.told import told
 from slurm_dl.apps.submit.values import shown
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.profile import Profile
@@ -57,21 +58,23 @@ class Found:
 def find(request: Request, wanted: Wanted, known: Known) -> Found:
     """What *request* gets beside its shape *wanted*."""
     notes: list[str] = []
-    directives = _host_share(request, wanted, known, notes)
+    directives, told_of = _host_share(request, wanted, known, notes)
     args = (*_switches(request, wanted, known, notes), *_begin(request, known, notes))
     nccl = _nccl(known.profile, notes)
     return Found(
-        extras=Extras(args=args, directives=directives, nccl=nccl),
+        extras=Extras(args=args, directives=directives, nccl=nccl, told=told_of),
         notes=tuple(notes),
     )
 
 
 def _host_share(
     request: Request, wanted: Wanted, known: Known, notes: list[str]
-) -> tuple[str, ...]:
+) -> tuple[tuple[str, ...], Mapping[str, int]]:
+    """Directives for CPUs and memory, and what the daemon is to be told of them."""
     silence = host_demand.left_to_us(request.sbatch, known.kept, request.cpus)
+    tasks = tasks_per_node(request, wanted)
     if not silence:
-        return ()
+        return (), told(wanted, (), silence, request.sbatch, tasks_per_node=tasks)
     nodes = host_demand.kinds(known.partitions, wanted)
     names = [node.name for node in nodes if node.name]
     if names:
@@ -80,14 +83,18 @@ def _host_share(
         except ClusterError as err:
             notes.append(f"CPUs and memory are left to Slurm: {err}")
             nodes = ()
-    return host_demand.directives(
+    directives = host_demand.directives(
         wanted,
         nodes,
         silence,
-        tasks_per_node=tasks_per_node(request, wanted),
+        tasks_per_node=tasks,
         profile=known.profile,
         cpus_per_gpu=request.cpus if isinstance(request.cpus, int) else None,
     )
+    options = (*directives, *request.sbatch)
+    if isinstance(request.cpus, int):
+        silence = replace(silence, cpus=False)  # The owner has said how many.
+    return directives, told(wanted, nodes, silence, options, tasks_per_node=tasks)
 
 
 def _switches(request: Request, wanted: Wanted, known: Known, notes: list[str]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ the same field, so theirs are left as they are.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import NoReturn
 
 from slurm_dl.apps.submit.values import clean_text
@@ -66,6 +67,16 @@ def comment(
         )
         raise ConfigError(msg)
     return text
+
+
+def with_more(comment: str, told: Mapping[str, int]) -> str:
+    """*comment*, with these keys in our part of it, as far as they fit."""
+    if not told:
+        return comment
+    whole = json.loads(comment)
+    whole[KEY] |= told
+    text = json.dumps(whole, separators=(",", ":"))
+    return text if len(text) <= _MOST_BYTES else comment
 
 
 def _read(text: str) -> dict[str, object]:

@@ -15,7 +15,7 @@ from pathlib import PurePath
 import jinja2
 import jinja2.sandbox
 
-from slurm_dl.apps.submit import templates
+from slurm_dl.apps.submit import metadata, templates
 from slurm_dl.apps.submit.half import Half
 from slurm_dl.apps.submit.host_demand import Wanted
 from slurm_dl.apps.submit.quoting import UnquotedError, UserText, quote
@@ -48,11 +48,13 @@ class Extras:
         args: Further arguments of sbatch; the user's own come after them and win.
         directives: Further ``#SBATCH`` lines.
         nccl: Settings of NCCL that its model's profile names, for the job's environment.
+        told: What the daemon is told of its CPUs and memory, keys of its metadata.
     """
 
     args: tuple[str, ...] = ()
     directives: tuple[str, ...] = ()
     nccl: Mapping[str, str] = field(default_factory=dict)
+    told: Mapping[str, int] = field(default_factory=dict)
 
 
 def compose(
@@ -81,7 +83,7 @@ def _arguments(request: Request, extras: Extras) -> tuple[str, ...]:
         "array": request.array,
         "partition": ",".join(request.partitions) or None,
         "time": request.time,
-        "comment": request.comment,
+        "comment": metadata.with_more(request.comment, extras.told),
         "qos": request.qos,
     }
     ours = tuple(f"--{name}={value}" for name, value in given.items() if value is not None)

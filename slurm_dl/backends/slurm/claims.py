@@ -79,8 +79,10 @@ class ClaimReader:
             contract=self._contract(ours),
             model=self._model(ours),
             most_nodes=_most_nodes(ours),
-            least_cpus=_least(ours, "cpus"),
-            least_mem_mb=_least(ours, "mem_mb"),
+            cpus_per_gpu=_count(ours, "cpus_per_gpu"),
+            mem_mb_per_gpu=_count(ours, "mem_mb_per_gpu"),
+            least_cpus=_count(ours, "cpus"),
+            least_mem_mb=_count(ours, "mem_mb"),
             rate=_rate(ours),
             acked_run=_restart(ours),
         )
@@ -148,7 +150,7 @@ def _most_nodes(ours: dict[object, object]) -> int | None:
     return nodes if type(nodes) is int and 1 <= nodes <= _MOST_NODES else None
 
 
-def _least(ours: dict[object, object], key: str) -> int | None:
+def _count(ours: dict[object, object], key: str) -> int | None:
     value = ours.get(key)
     return value if type(value) is int and 1 <= value <= _HUGE else None
 
