@@ -32,6 +32,7 @@ from slurm_dl.apps.requests import (
     WhyRequest,
     parse,
 )
+from slurm_dl.apps.room import misfit, stranded_gpus
 from slurm_dl.apps.wire import PROTOCOL, Json, JsonObject, Kind
 from slurm_dl.config.origins import FILE_KEY, Plain
 from slurm_dl.engine.explain import why
@@ -209,6 +210,7 @@ def status(levers: Levers) -> JsonObject:
     }
     if now.cycle is not None:
         answer |= _numbers(now.cycle)
+        answer["misfit"] = misfit(now.config.placement, now.cycle.snapshot) or None
     return answer
 
 
@@ -272,6 +274,7 @@ def _numbers(cycle: Cycle) -> JsonObject:
             "all": float(nodes.gpus.sum()),
             "up": float(nodes.gpus[nodes.up].sum()),
             "held": float(snap.seen.held.gpus.sum()),
+            "stranded": stranded_gpus(snap),
         },
         "planned": len(plan.actions),
         "left": len(cycle.left),
@@ -310,6 +313,7 @@ def _handover(handover: Handover) -> JsonObject:
     return {
         "handover": handover.handover_id,
         "opened_s": handover.opened_s,
+        "purpose": handover.purpose,
         "beneficiaries": list(handover.beneficiaries),
         "victims": victims,
         "nodes": list(handover.nodes),

@@ -63,7 +63,12 @@ def _seen_lines(answer: JsonObject) -> list[tuple[str, str]]:
         lines.append(("tiers", text))
     if isinstance(gpus := answer.get("gpus"), dict):
         held, up = _number(gpus["held"]), _number(gpus["up"])
-        lines.append(("GPUs", f"{held:g} of {up:g} held, {_number(gpus['all']):g} in all"))
+        text = f"{held:g} of {up:g} held, {_number(gpus['all']):g} in all"
+        if stranded := _number(gpus["stranded"]):
+            text += f"; {stranded:g} free ones stranded (no CPUs or memory left beside them)"
+        lines.append(("GPUs", text))
+    if misfit := answer.get("misfit"):
+        lines.append(("placement", f"CANNOT BE KEPT: {misfit}"))
     lines += [
         ("hand-over", _handover_text(handover))
         for handover in as_list(answer.get("handovers"))
@@ -94,7 +99,14 @@ def _handover_text(handover: JsonObject) -> str:
     ]
     best = ", ".join(str(b) for b in as_list(handover["beneficiaries"]))
     nodes = ",".join(str(n) for n in as_list(handover["nodes"])[:8])
-    return f"{handover['handover']}: {', '.join(victims)} give way to {best} on {nodes}"
+    match handover["purpose"]:
+        case "split":
+            what = "leaves the GPU it shares"
+        case "defragment":
+            what = f"move, so that {best} will fit on {nodes}" if best else "move: a node is freed"
+        case _:
+            what = f"give way to {best} on {nodes}"
+    return f"{handover['handover']}: {', '.join(victims)} {what}"
 
 
 def _utc(epoch_s: Json) -> str:

@@ -181,7 +181,7 @@ class FakeCluster:
             choices={
                 j.job_id: np.isin(np.arange(m), j.wanted)
                 for j in listed
-                if j.wanted and j.state is JobState.PENDING
+                if j.wanted and j.state not in _ENDED
             },
             excluded={
                 j.job_id: np.isin(np.arange(m), list(j.excluded))

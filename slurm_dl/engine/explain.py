@@ -13,7 +13,7 @@ import numpy as np
 from slurm_dl.engine.loop import Cycle
 from slurm_dl.engine.placing import named
 from slurm_dl.engine.settings import External, Native
-from slurm_dl.model.handover import VictimState
+from slurm_dl.model.handover import Purpose, VictimState
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.placement.need import Needs
@@ -131,9 +131,9 @@ def _handover(cycle: Cycle, job_id: JobId) -> list[str]:
         for victim in handover.victims:
             if victim.run.job_id != job_id:
                 continue
-            best = ", ".join(str(b) for b in handover.beneficiaries[:3])
+            gives_way = _GIVES_WAY[handover.purpose]
             done = {
-                VictimState.CHOSEN: "it has been chosen to give way",
+                VictimState.CHOSEN: f"it has been chosen {gives_way}",
                 VictimState.SIGNALLING: f"it is being sent {victim.contract.signal}",
                 VictimState.SIGNALLED: (
                     f"it was sent {victim.contract.signal} and has "
@@ -142,8 +142,17 @@ def _handover(cycle: Cycle, job_id: JobId) -> list[str]:
                 VictimState.REQUEUING: "it is being requeued",
                 VictimState.GONE: f"it has given way ({victim.outcome})",
             }[victim.state]
-            sentences.append(f"Hand-over {handover.handover_id} for {best}: {done}.")
+            best = ", ".join(str(b) for b in handover.beneficiaries[:3])
+            for_whom = f" for {best}" if best else ""
+            sentences.append(f"Hand-over {handover.handover_id}{for_whom}: {done}.")
     return sentences
+
+
+_GIVES_WAY: Mapping[Purpose, str] = {
+    "preempt": "to give way",
+    "defragment": "to move to other nodes, where there is room for it",
+    "split": "to leave the GPU that it shares: both jobs there are slower than one after the other",
+}
 
 
 def _steered(cycle: Cycle, row: int, job_id: JobId) -> list[str]:

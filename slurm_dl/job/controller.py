@@ -22,6 +22,9 @@ CALL_LIMIT_S = 10.0
 MOST_BYTES = 511
 """Longest comment that is written; a longer one some releases would cut."""
 
+_HALF_CHARACTER = re.compile("[\ud800-\udc7f\udd00-\udfff]")
+"""Surrogates but for those that stand for bytes which are not UTF-8."""
+
 _ENDING = re.compile(
     "BOOT_FAIL|CANCELLED|COMPLETED|COMPLETING|DEADLINE|FAILED|NODE_FAIL|OUT_OF_MEMORY|PENDING|"
     "PREEMPTED|REQUEUED|REQUEUE_FED|REQUEUE_HOLD|REVOKED|SPECIAL_EXIT|TIMEOUT"
@@ -237,7 +240,9 @@ def _with(comment: str, key: str, value: float | None) -> str | None:
         del ours[key]
     else:
         ours[key] = value
-    return json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    # JSON may spell half a character, which no argument can have; so it stays spelled.
+    return _HALF_CHARACTER.sub(lambda half: f"\\u{ord(half[0]):04x}", text)
 
 
 def time_left_s(text: str) -> float | None:

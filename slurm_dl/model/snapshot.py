@@ -66,9 +66,9 @@ class Observed:
         claims: Metadata of the jobs that have any.
         also_in: Further partitions, as indices, of pending jobs that name several;
             `Jobs.partition` has the first.
-        choices: ``(m,)`` bool by job id, the nodes a pending job may use at all, for the jobs that
-            restrict them (``--nodelist``, ``--constraint``); all False if the restriction, or
-            what it excludes, could not be understood.
+        choices: ``(m,)`` bool by job id, the nodes a pending or running job may use at all, for
+            the jobs that restrict them (``--nodelist``, ``--constraint``); all False if the
+            restriction, or what it excludes, could not be understood.
         excluded: ``(m,)`` bool by job id, the nodes that stand in a pending job's ``ExcNodeList``,
             whoever put them there; only jobs that exclude any.
         texts: Words for people, by job id.

@@ -31,6 +31,7 @@ case "$*" in
 *"show node"*) cat {base}/node.out;;
 *topology) cat {base}/topology.out;;
 *config) cat {base}/config.out;;
+*partition) cat {base}/partition.out 2> {base}/nothing;;
 esac
 """
 
@@ -375,6 +376,34 @@ def test_a_node_that_is_not_described_leaves_cpus_to_slurm(known: Site) -> None:
 
     assert "note: CPUs and memory are left to Slurm: scontrol failed: 'no node'" in done.stderr
     assert directives(known)[-1] == "--gpus-per-node=2"
+
+
+@pytest.mark.parametrize(
+    ("config", "partition", "args", "expected"),
+    [
+        ("", "MaxMemPerNode=20000", ["--gpus=2"], ["--cpus-per-task=7", "--mem=20000M"]),
+        ("", "MaxMemPerCPU=3999", ["--gpus=2"], ["--cpus-per-task=7", "--mem=27993M"]),
+        ("", "MaxMemPerCPU=9999", ["--gpus=2"], ["--cpus-per-task=7", "--mem=30000M"]),
+        ("", "MaxMemPerCPU=3999", ["--gpus=2", "-c3"], []),
+        ("", "MaxMemPerNode=2000", ["--gpus=2"], ["--cpus-per-task=7"]),
+        ("", "MaxMemPerNode=20000", ["--gpus=8", "--nodes=1-4"], ["--cpus-per-gpu=3"]),
+        ("MaxMemPerNode", "X=1", ["--gpus=2"], ["--cpus-per-task=7", "--mem=10000M"]),
+        ("MaxMemPerCPU", "MaxMemPerNode=20000", ["--gpus=2"], ["--cpus-per-task=7", "--mem=20000M"]),
+        ("MaxMemPerNode", "MaxMemPerCPU=2000", ["--gpus=2"], ["--cpus-per-task=7", "--mem=14000M"]),
+    ],
+)  # fmt: skip
+def test_no_more_memory_than_slurm_allows(
+    known: Site, config: str, partition: str, args: list[str], expected: list[str]
+) -> None:
+    """Slurm 22.05.8 takes a job that asks for more, and leaves it pending for ever."""
+    (known.base / "config.out").write_text(f"MaxMemPerNode  = UNLIMITED\n{config} = 10000\n")
+    (known.base / "partition.out").write_text(
+        f"PartitionName=other MaxMemPerNode=1\nPartitionName=gpu DefMemPerCPU=7 {partition} Y=\n"
+    )
+
+    assert known.run(*args, "--", "x").returncode == 0
+
+    assert [d for d in directives(known) if d.startswith(("--mem", "--cpus"))] == expected
 
 
 def test_a_range_in_json(known: Site) -> None:

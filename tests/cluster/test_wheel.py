@@ -105,6 +105,10 @@ def test_the_wheel_holds_what_is_needed_and_no_more(wheel: Path) -> None:
 
     assert "slurm_dl/py.typed" in names
     assert dist_info.replace("METADATA", "licenses/LICENSE") in names
+    # The profiles are made of others' data, and these licences must go with them.
+    for owner in ("gavel", "chronus"):
+        licence = f"licenses/profiles/published/LICENSE-{owner}"
+        assert dist_info.replace("METADATA", licence) in names
     assert top == {"slurm_dl", dist_info.partition("/")[0]}
     for directory in ("templates", "etc"):
         files = {path for path in (ROOT / directory).rglob("*") if path.is_file()}

@@ -110,7 +110,7 @@ RUNS: Final[dict[str, Case]] = {
         records={
             "": {"state": RUNNING, "gpus": 1, "gpu_type": None, "partition": "gpu"}
             | {"limit_s": 183840, "requeueable": True, "exclusive": False, "held": "NO"}
-            | {"choices": None, "split": {"n1": 1}, "restarts": 0, "uid": 0, "contract": None}
+            | {"choices": ["n1"], "split": {"n1": 1}, "restarts": 0, "uid": 0, "contract": None}
         },
     ),
     "by-node-typed": Case(

@@ -319,7 +319,7 @@ def test_status_counts(ask: Ask) -> None:
         {"tier": 1, "pending": 0, "running": 0},
         {"tier": 2, "pending": 0, "running": 2},
     ]
-    assert answer["gpus"] == {"all": 8.0, "up": 8.0, "held": 8.0}
+    assert answer["gpus"] == {"all": 8.0, "up": 8.0, "held": 8.0, "stranded": 0.0}
     assert answer["policy"] == "discrete_las"
 
 

@@ -53,12 +53,13 @@ class Site:
             self.cluster.advance(every)
             self.cycle()
 
-    def fragment(self, *, opted_in: bool = True) -> list[JobId]:
+    def fragment(self, *, opted_in: bool = True, pinned: bool = False) -> list[JobId]:
         """One long job of two GPUs on each node, the rest of the node free."""
         contract = CONTRACT if opted_in else None
         long = []
-        for _ in range(4):
-            long.append(self.cluster.submit(2, work_s=400, contract=contract))
+        for n in range(4):
+            nodes = (f"n{n + 1}",) if pinned else ()
+            long.append(self.cluster.submit(2, work_s=400, contract=contract, nodes=nodes))
             self.cluster.submit(2, work_s=5)
         self.go_on(12)
         at = [self.cluster.jobs[j].nodes for j in long]
@@ -119,6 +120,15 @@ def test_who_did_not_agree_is_not_moved(site: Site) -> None:
     long = site.fragment(opted_in=False)
     site.cluster.submit(8, n_nodes=2, work_s=20)
     site.go_on(100)
+    assert not site.opened
+    assert all(site.cluster.jobs[j].restarts == 0 for j in long)
+
+
+def test_who_can_go_nowhere_else_is_not_moved(site: Site) -> None:
+    """Its owner lets it run on one node only."""
+    long = site.fragment(pinned=True)
+    site.cluster.submit(8, n_nodes=2, work_s=20)
+    site.go_on(60)
     assert not site.opened
     assert all(site.cluster.jobs[j].restarts == 0 for j in long)
 

@@ -191,9 +191,19 @@ def test_part_of_a_gang_has_no_node() -> None:
     assert choice("n1", HetJobID="5", Feature="big") == []
 
 
-def test_only_pending_jobs_have_choices() -> None:
-    """Of a running job it is known where it runs."""
+def test_of_a_running_job_it_is_known_where_else_it_may_run() -> None:
+    """It may be moved; what it excludes is not asked of jobs that run."""
     table = queue(5, State="RUNNING", ReqNodes="n1", Feature="big", HetJobID="5")
+
+    choices, excluded = NodeChoices(SITE).of(table, known(table, j5="n2"))
+
+    assert choices[JobId(5)].tolist() == [name == "n1" for name in SITE.nodes.name]
+    assert not excluded
+
+
+def test_finished_jobs_have_no_choices() -> None:
+    """Nothing is decided about them."""
+    table = queue(5, State="COMPLETED", ReqNodes="n1", Feature="big")
 
     assert NodeChoices(SITE).of(table, known(table, j5="n2")) == ({}, {})
 

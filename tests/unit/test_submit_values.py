@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.apps.submit import values
+from slurm_dl.backends.profiles.schema import NAME
 from slurm_dl.model.errors import ConfigError
 
 
@@ -60,8 +62,18 @@ def test_bad_job_names_are_refused(value: str) -> None:
 @pytest.mark.parametrize("value", ["", "-x", "../x", "a b", "x" * 65, ".hidden", "ä"])
 def test_bad_names_of_models_and_types_are_refused(value: str) -> None:
     """Names that may become file names have no path, no option and no surprise in them."""
+    with pytest.raises(ConfigError, match="--gpu-type"):
+        values.plain_name(value, "--gpu-type")
     with pytest.raises(ConfigError, match="--model"):
-        values.plain_name(value, "--model")
+        values.model_name(value)
+
+
+@pytest.mark.parametrize("value", ["resnet50", "google/bert-base", "GPT-2+lora", "x" * 64])
+def test_a_job_may_name_every_model_that_a_profile_may_be_of(value: str) -> None:
+    """The names of profiles and those of jobs are written alike."""
+    assert values.model_name(value) == value
+    assert re.fullmatch(NAME, value)
+    assert values._MODEL.pattern == NAME
 
 
 @pytest.mark.parametrize("value", ["0-15", "1", "1,3,5-9:2", "0-99%4"])

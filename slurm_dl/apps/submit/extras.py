@@ -77,9 +77,13 @@ def _host_share(
         return (), told(wanted, (), silence, request.sbatch, tasks_per_node=tasks)
     nodes = host_demand.kinds(known.partitions, wanted)
     names = [node.name for node in nodes if node.name]
+    limit = host_demand.UNLIMITED
     if names:
         try:
             nodes = host_demand.usable(nodes, slurm_calls.read_usable(names, known.environ))
+            if silence.memory:
+                at = [partition.name for partition in known.partitions]
+                limit = slurm_calls.read_memory_limit(at, known.environ)
         except ClusterError as err:
             notes.append(f"CPUs and memory are left to Slurm: {err}")
             nodes = ()
@@ -90,6 +94,7 @@ def _host_share(
         tasks_per_node=tasks,
         profile=known.profile,
         cpus_per_gpu=request.cpus if isinstance(request.cpus, int) else None,
+        limit=limit,
     )
     options = (*directives, *request.sbatch)
     if isinstance(request.cpus, int):

@@ -7,6 +7,7 @@ use where the profile says that this is more and a node has it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -51,6 +52,35 @@ class Silence:
 
     def __bool__(self) -> bool:
         return self.cpus or self.memory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimit:
+    """What Slurm lets a job have at most; one that asks for more never starts.
+
+    Attributes:
+        node_mb: Memory on each node, MB; inf if there is no limit.
+        cpu_mb: Memory for each of its CPUs, MB.
+    """
+
+    node_mb: float = math.inf
+    cpu_mb: float = math.inf
+
+    def no_more_than(self, other: MemoryLimit) -> MemoryLimit:
+        """The lesser of both, each for itself."""
+        return MemoryLimit(
+            node_mb=min(self.node_mb, other.node_mb), cpu_mb=min(self.cpu_mb, other.cpu_mb)
+        )
+
+    def allows_mb(self, cpus: int | None) -> float:
+        """Most memory on a node beside so many CPUs there, MB; 0 if it takes to know them."""
+        if self.cpu_mb == math.inf:
+            return self.node_mb
+        return 0.0 if cpus is None else min(self.node_mb, self.cpu_mb * cpus)
+
+
+UNLIMITED = MemoryLimit()
+"""What a site has that limits nothing."""
 
 
 def left_to_us(sbatch: Sequence[str], kept: Collection[str], cpus: int | str) -> Silence:
@@ -110,6 +140,7 @@ def directives(
     tasks_per_node: int,
     profile: Profile | None = None,
     cpus_per_gpu: int | None = None,
+    limit: MemoryLimit = UNLIMITED,
 ) -> tuple[str, ...]:
     """What sbatch is to be asked for, so that it fits on each of *nodes* when that is empty.
 
@@ -118,6 +149,7 @@ def directives(
         tasks_per_node: Tasks that share the CPUs of a node.
         profile: What is known of the model.
         cpus_per_gpu: CPUs for each GPU as the owner wants them; None to find out.
+        limit: Memory that Slurm allows.
     """
     if isinstance(wanted, Spread):
         # A node may give it any number of its GPUs, all of them too, so each has its part alone.
@@ -125,17 +157,21 @@ def directives(
         cpus = cpus_per_gpu or _whole_cores(each.cpus, nodes)
         # Always, or there is one CPU on each node and srun starts no second task there.
         asked = [f"--cpus-per-gpu={max(1, cpus)}"] if silence.cpus else []
-        if silence.memory and each.mem_mb >= _LEAST_MB:
+        # Under a limit Slurm 22.05.8 starts no job of this shape that has memory for each GPU.
+        if silence.memory and each.mem_mb >= _LEAST_MB and limit == UNLIMITED:
             asked.append(f"--mem-per-gpu={each.mem_mb}M")
         return tuple(asked)
     gpus = _HALF if isinstance(wanted, Half) else wanted.gpus_per_node
     share = _least(demand(profile, n.host, gpus) for n in nodes if n.host is not None)
     cpus = _whole_cores(share.cpus, nodes) if cpus_per_gpu is None else int(cpus_per_gpu * gpus)
     asked = []
-    if silence.cpus and cpus >= tasks_per_node:
-        asked.append(f"--cpus-per-task={cpus // tasks_per_node}")
-    if silence.memory and share.mem_mb >= _LEAST_MB * gpus:
-        asked.append(f"--mem={share.mem_mb}M")
+    per_task = cpus // tasks_per_node if silence.cpus else 0
+    if per_task:
+        asked.append(f"--cpus-per-task={per_task}")
+    most_mb = limit.allows_mb(per_task * tasks_per_node or None)
+    mem_mb = int(min(share.mem_mb, most_mb))
+    if silence.memory and mem_mb >= _LEAST_MB * gpus:
+        asked.append(f"--mem={mem_mb}M")
     return tuple(asked)
 
 

@@ -134,7 +134,7 @@ def check(
     signal, lead_s = values.signal_and_lead(typed.signal, DEFAULT_LEAD_S)
     grace_s = values.grace(typed.grace)
     array = None if typed.array is None else values.array_spec(typed.array)
-    model = None if typed.model is None else values.plain_name(typed.model, "--model")
+    model = None if typed.model is None else values.model_name(typed.model)
     template = launcher if typed.template is None else _template(typed.template)
     return Request(
         gpus=gpus,

@@ -1,17 +1,19 @@
 """The calls to Slurm: sinfo once for the partitions' nodes, sbatch once for the job.
 
-Two more only for what sinfo does not say: CPUs and memory that nodes keep for themselves, and, for
-jobs that ask for few switches, which nodes lie under which.
+More only for what sinfo does not say: CPUs and memory that nodes keep for themselves, how much memory
+a job may have, and, for jobs that ask for few switches, which nodes lie under which.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from slurm_dl.apps.submit.host_demand import UNLIMITED, MemoryLimit
 from slurm_dl.apps.submit.shape import GpuNode, Partition
 from slurm_dl.apps.submit.values import shown
 from slurm_dl.model.errors import ClusterError, ConfigError
@@ -166,6 +168,30 @@ def read_usable(nodes: Sequence[str], environ: Mapping[str, str]) -> dict[str, t
         mem_mb = max(0, _number(fields.get("RealMemory", "")) - kept_mb)
         found[fields["NodeName"]] = (cpus, mem_mb)
     return found
+
+
+def read_memory_limit(partitions: Sequence[str], environ: Mapping[str, str]) -> MemoryLimit:
+    """The least that any of *partitions* allows; one that says nothing has the cluster's own.
+
+    Raises:
+        ClusterError: scontrol is missing or failed.
+    """
+    config = _ask("scontrol", ["show", "config"], environ)
+    cluster = _memory_limit(re.findall(r"^(MaxMemPer(?:Node|CPU)) *= *(\S+)", config, re.MULTILINE))
+    least = UNLIMITED
+    for line in _ask("scontrol", ["--oneliner", "show", "partition"], environ).splitlines():
+        words = dict(word.partition("=")[::2] for word in line.split())
+        if words.get("PartitionName") in partitions:
+            own = _memory_limit(words.items())
+            least = least.no_more_than(cluster if own == UNLIMITED else own)
+    return least
+
+
+def _memory_limit(words: Iterable[tuple[str, str]]) -> MemoryLimit:
+    known = {name: float(_number(value)) or math.inf for name, value in words}
+    return MemoryLimit(
+        node_mb=known.get("MaxMemPerNode", math.inf), cpu_mb=known.get("MaxMemPerCPU", math.inf)
+    )
 
 
 def read_topology(environ: Mapping[str, str]) -> str:

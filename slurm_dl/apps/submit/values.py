@@ -14,6 +14,8 @@ from typing import Literal
 from slurm_dl.model.errors import ConfigError
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
+# As in slurm_dl.backends.profiles.schema.
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}", re.ASCII)
 _PARTITIONS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(,[A-Za-z0-9_][A-Za-z0-9._-]*)*", re.ASCII)
 _RANGE = r"\d+(-\d+(:\d+)?)?"
 _ARRAY = re.compile(rf"{_RANGE}(,{_RANGE})*(%\d+)?", re.ASCII)
@@ -64,6 +66,14 @@ def plain_name(value: str, what: str) -> str:
     """A word that may become part of a file name or of a Slurm request."""
     if not _NAME.fullmatch(value):
         msg = f"{what}: {shown(value)} is not a name of 1 to 64 letters, digits, '.', '_' or '-'"
+        raise ConfigError(msg)
+    return value
+
+
+def model_name(value: str) -> str:
+    """A name that a model's profile may have."""
+    if not _MODEL.fullmatch(value):
+        msg = f"--model: {shown(value)} is not a name of 1 to 64 letters, digits and . _ + / -"
         raise ConfigError(msg)
     return value
 

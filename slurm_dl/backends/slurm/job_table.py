@@ -20,7 +20,8 @@ class JobTable:
         nodes: Node list of each job that holds nodes; empty for the others.
         even: The GPUs are known to be spread evenly over the nodes.
         also_in: Further partitions of the pending jobs that name several, as indices.
-        restricted: Required nodes, features and node count of the pending jobs that name any.
+        restricted: Required nodes, features and node count of the pending and running jobs that
+            name any.
         gang_parts: Pending components of heterogeneous jobs.
         unreadable: Records left out.
     """

@@ -103,6 +103,9 @@ _EXCLUSIVE = frozenset({"NO", "USER", "MCS", "TOPO"})
 _HAS_EXCLUSIVE = Release(26, 5)
 _OLDER_WORDS = {"NODE": "NO", "NO": "OK"}
 
+# Who runs may be moved: it has to be known where else it may go.
+_MAY_START = frozenset({JobState.PENDING, JobState.RUNNING})
+
 # Records split into fields at a time: 100,000 at once would be 3 million strings.
 _CHUNK = 4_000
 _MOST_REMEMBERED = 50_000
@@ -304,7 +307,7 @@ class JobReader:
                 for job, s, nodes, features, n_nodes in zip(
                     job_id, state, raw["ReqNodes"], raw["Feature"], count["NumNodes"], strict=True
                 )
-                if s is JobState.PENDING and not (nodes in NO_WORDS and features in NO_WORDS)
+                if s in _MAY_START and not (nodes in NO_WORDS and features in NO_WORDS)
             },
             gang_parts={
                 job

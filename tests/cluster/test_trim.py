@@ -1,0 +1,77 @@
+"""A job that asks for more CPUs than its part, and says it can do without them, on a real Slurm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from schedd import Schedd, schedd_in
+
+from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
+
+pytestmark = pytest.mark.slurm
+
+HUNGRY = {
+    "name": "hungry",
+    "source": "a made-up model that is fastest with 12 CPUs for each GPU",
+    "host": [
+        {"cpus_per_gpu": 4, "mem_mb_per_gpu": 1000, "rate": 0.6},
+        {"cpus_per_gpu": 12, "mem_mb_per_gpu": 1000, "rate": 1.0},
+    ],
+}
+
+
+@pytest.fixture
+def place(make_sandbox: object, short_directory: Path) -> Iterator[Schedd]:
+    """A daemon that may cut CPUs, on one node of four GPUs and 32 CPUs."""
+    spec = SandboxSpec(groups=(NodeGroup(nodes=1, gpus=4, cpus=32),), nodes_per_leaf=0)
+    box: Sandbox = make_sandbox(spec)  # type: ignore[operator]
+    with schedd_in(box, short_directory) as daemon:
+        profiles = daemon.home / "profiles"
+        profiles.mkdir()
+        profiles.chmod(0o755)
+        path = profiles / "hungry.yaml"
+        path.write_text(yaml.safe_dump(HUNGRY), encoding="utf-8")
+        path.chmod(0o644)
+        daemon.configure(
+            placement={"scheme": "best_fit", "trim": True},
+            paths={"profile_dir": str(profiles)},
+            preemption={"enabled": False},
+        )
+        daemon.start()
+        yield daemon
+
+
+def cpus(place: Schedd, job: str) -> int:
+    """CPUs that Slurm says the job has or asks for."""
+    return int(place.job(job, "NumCPUs")[0].partition("-")[0])
+
+
+def test_a_waiting_job_is_cut_to_its_part_and_starts(place: Schedd) -> None:
+    """Two GPUs and 16 CPUs are free; it asks for two GPUs and 24 CPUs, and its part is 16."""
+    wall = place.submit(2, "sleep", "60", options=["--cpus", "8", "--no-preempt"])
+    place.until_state(wall, "RUNNING")
+    assert cpus(place, wall) == 16
+    script = 'echo "$SLURM_CPUS_ON_NODE" > cpus; sleep 1'
+    hungry = place.submit(2, "sh", "-c", script, options=["--model", "hungry", "--no-preempt"])
+    place.until_state(hungry, "RUNNING", "COMPLETED", within_s=40)
+    assert cpus(place, hungry) == 16
+    place.until_state(hungry, "COMPLETED", within_s=40)
+    (written,) = place.home.rglob("cpus")
+    assert written.read_text(encoding="utf-8").strip() == "16"
+    assert len(place.audit(action="trim", result="ok")) == 1
+
+
+def test_who_named_the_cpus_keeps_them(place: Schedd) -> None:
+    """Its owner wants 24 CPUs and nothing less: it waits for them."""
+    wall = place.submit(2, "sleep", "12", options=["--cpus", "8", "--no-preempt"])
+    place.until_state(wall, "RUNNING")
+    firm = place.submit(
+        2, "sleep", "1", options=["--model", "hungry", "--cpus", "12", "--no-preempt"]
+    )
+    place.until_state(wall, "COMPLETED", within_s=40)
+    place.until_state(firm, "COMPLETED", within_s=40)
+    assert cpus(place, firm) == 24
+    assert place.audit(action="trim") == []
