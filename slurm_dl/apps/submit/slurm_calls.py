@@ -1,7 +1,7 @@
 """The calls to Slurm: sinfo once for the partitions' nodes, sbatch once for the job.
 
-More only for what sinfo does not say: CPUs and memory that nodes keep for themselves, how much memory
-a job may have, and, for jobs that ask for few switches, which nodes lie under which.
+More only for what sinfo does not say: CPUs and memory that nodes keep for themselves, how much
+memory a job may have, and, for jobs that ask for few switches, which nodes lie under which.
 """
 
 from __future__ import annotations
