@@ -83,7 +83,22 @@ test: system venv lint torch ## Everything: linters, types, layers and all tests
 		# On CI the test of a real training must run: without torch it fails.
 		export SLURM_DL_TORCH_PYTHON=$(CURDIR)/$(TORCH_PYTHON)
 	fi
-	exec $(BIN)/python -m pytest --durations=15 $(TESTS) $(PYTEST)
+	# Both wait for Slurm most of the time, so they run side by side. What the others print comes
+	# after the containers' tests, whatever ends them.
+	others=$$(mktemp)
+	# The shell lets what runs beside it ignore Ctrl-C; some tests are about that very signal.
+	env --default-signal=INT,QUIT $(BIN)/python -m pytest --durations=15 \
+		$(filter-out tests/docker,$(TESTS)) $(PYTEST) >"$$others" 2>&1 &
+	pid=$$!
+	trap 'kill $$pid 2>/dev/null || true; wait $$pid || true; cat "$$others"; rm -f "$$others"' EXIT
+	containers=0 rest=0
+	$(BIN)/python -m pytest --durations=15 -o cache_dir=.pytest_cache/containers tests/docker \
+		$(PYTEST) || containers=$$?
+	wait $$pid || rest=$$?
+	# 5: nothing was asked of one of them.
+	[[ $$containers == 5 && -n "$(PYTEST)" ]] && containers=0
+	[[ $$rest == 5 && -n "$(PYTEST)" ]] && rest=0
+	exit $$((containers ? containers : rest))
 
 .PHONY: test-docker
 test-docker: venv ## The tests in containers alone, three Slurm releases; part of test

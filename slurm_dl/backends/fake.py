@@ -188,6 +188,11 @@ class FakeCluster:
                 for j in listed
                 if j.excluded and j.state is JobState.PENDING
             },
+            begins={
+                j.job_id: j.eligible_s
+                for j in listed
+                if j.state is JobState.PENDING and j.eligible_s > self.now_s
+            },
             texts={j.job_id: JobText(label=str(j.job_id), qos=j.qos) for j in listed},
             reserved={j.job_id: j.reservation for j in listed if j.reservation},
             reservations=tuple(

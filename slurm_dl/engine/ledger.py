@@ -18,6 +18,7 @@ import numpy as np
 from slurm_dl.engine.service import EndedRun, Service, fold, remembered
 from slurm_dl.model.handover import Handover, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.jobs import Held
 from slurm_dl.model.plan import (
     Action,
     Attach,
@@ -133,7 +134,7 @@ class Ledger:
 
     def book(self, seen: Observed) -> None:
         """Fold one observation in, and store what it changed."""
-        folded = fold(self._service, seen)
+        folded = fold(self._service, self._without_ours(seen))
         self._service = folded.service
         self._trimmed.difference_update(JobId(j) for j in folded.forgotten)
         if folded.changed.any() or folded.ended or folded.forgotten:
@@ -172,6 +173,7 @@ class Ledger:
 
         How long a job is still to run is taken from its time limit, counted over all its runs.
         """
+        seen = self._without_ours(seen)
         memory = remembered(self._service, seen.jobs)
         return Snapshot(
             seen=seen,
@@ -185,6 +187,27 @@ class Ledger:
             next_handover_id=self._next_id,
             preempted_gpus_last_hour=self._gpus_taken_since(seen.now_s - HOUR_S),
         )
+
+    def _without_ours(self, seen: Observed) -> Observed:
+        """*seen*, in which jobs that only we put off wait for room, as they do.
+
+        They may be preempted for, and their waiting counts. So do those whose begin time is over
+        and of which Slurm does not know it yet.
+        """
+        if not seen.begins:
+            return seen
+        jobs, held = seen.jobs, seen.jobs.held.copy()
+        for row in np.flatnonzero(held == Held.BEGIN_TIME).tolist():
+            job_id = JobId(int(jobs.job_id[row]))
+            begin_s, steer = seen.begins.get(job_id), self._steers.get(job_id)
+            ours = (
+                steer is not None
+                and steer.puts_off(seen.now_s, begin_s)
+                and jobs.submit_s[row] <= steer.since_s
+            )
+            if ours or (begin_s is not None and begin_s <= seen.now_s):
+                held[row] = Held.NO
+        return dataclasses.replace(seen, jobs=dataclasses.replace(jobs, held=held))
 
     def doubt(self, unhonoured: Collection[JobId]) -> bool:
         """Forget the SiteFactors that Slurm no longer counts, so that they are written once more.

@@ -103,9 +103,12 @@ def to_place(snap: Snapshot, ranked: Rows, those: Bool, how: Placement) -> Rows:
     # Slurm says BeginTime for a while longer, until its scheduler has looked: a job that is placed
     # stays placed.
     placed = np.isin(jobs.job_id, [j for j, s in snap.steers.items() if s.kind != "started"])
-    settling = put_off & (jobs.restarts == 0)
-    settling &= placed | (snap.now_s - jobs.submit_s < how.settle_s)
-    ours = {j: s.since_s for j, s in snap.steers.items() if s.not_before_s > snap.now_s}
+    begins, now_s = snap.seen.begins, snap.now_s
+    # Who may not start for long is not to take the place of those who may.
+    far = np.isin(jobs.job_id, [j for j, at_s in begins.items() if at_s > now_s + how.settle_s])
+    settling = put_off & (jobs.restarts == 0) & ~far
+    settling &= placed | (now_s - jobs.submit_s < how.settle_s)
+    ours = {j: s.since_s for j, s in snap.steers.items() if s.puts_off(now_s, begins.get(j))}
     for row in np.flatnonzero(put_off & np.isin(jobs.job_id, list(ours))).tolist():
         ready[row] = jobs.submit_s[row] <= ours[JobId(int(jobs.job_id[row]))]
     ready |= settling

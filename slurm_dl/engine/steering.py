@@ -114,7 +114,8 @@ class _Waiting:
     @property
     def put_off(self) -> bool:
         """Whether it is we who keep it from starting for a while."""
-        return self.before is not None and self.before.not_before_s > self._snap.now_s
+        begin_s = self._snap.seen.begins.get(self.job_id)
+        return self.before is not None and self.before.puts_off(self._snap.now_s, begin_s)
 
     def steer(self, steer: Steer, how: Placement) -> Iterator[SetSteer]:
         """Tell Slurm of *steer*, if that is anything new."""
@@ -287,13 +288,25 @@ def _to_wait(snap: Snapshot, row: int, wait: Wait, how: Placement) -> Steer:
         avoid=() if wait.within is None else _avoid(snap, row, wait.within),
         since_s=_since_s(snap, row) if anew or before is None else before.since_s,
         until_s=now_s + wait.for_s,
-        not_before_s=now_s + how.defer_s if wait.within is None else 0.0,
+        not_before_s=_put_off_until_s(snap, row, how) if wait.within is None else 0.0,
         why=f"it waits for {wait.why}",
         expected_start_s=wait.expected_start_s,
     )
     if before is not None and before.kind == "over" and now_s < before.until_s:
         return before  # Slurm would not have it; it is left alone for a while.
     return steer
+
+
+def _put_off_until_s(snap: Snapshot, row: int, how: Placement) -> float:
+    """The begin time to write; 0 where the one that its owner wants does as well."""
+    until_s = snap.now_s + how.defer_s
+    if snap.jobs.held[row] != Held.BEGIN_TIME:
+        return until_s
+    job_id = JobId(int(snap.jobs.job_id[row]))
+    begin_s, before = snap.seen.begins.get(job_id), _before(snap, row)
+    if before is not None and before.puts_off(snap.now_s, begin_s):
+        return until_s
+    return 0.0 if begin_s is not None and begin_s > until_s else until_s
 
 
 def _since_s(snap: Snapshot, row: int) -> float:

@@ -71,6 +71,8 @@ class Observed:
             restriction, or what it excludes, could not be understood.
         excluded: ``(m,)`` bool by job id, the nodes that stand in a pending job's ``ExcNodeList``,
             whoever put them there; only jobs that exclude any.
+        begins: When pending jobs that have a begin time may start, epoch seconds, by job id; of
+            one that is over Slurm goes on saying so until its scheduler has looked.
         texts: Words for people, by job id.
         reserved: Job ids whose ReservationName is one of ours, with that name.
         reservations: Reservations of ours; empty when they were not read.
@@ -93,6 +95,7 @@ class Observed:
     also_in: Mapping[JobId, tuple[int, ...]] = field(default_factory=dict)
     choices: Mapping[JobId, Bool] = field(default_factory=dict)
     excluded: Mapping[JobId, Bool] = field(default_factory=dict)
+    begins: Mapping[JobId, float] = field(default_factory=dict)
     texts: Mapping[JobId, JobText] = field(default_factory=dict)
     reserved: Mapping[JobId, str] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()

@@ -49,6 +49,17 @@ class Steer:
         """All that stands in ExcNodeList then."""
         return frozenset(self.avoid) | frozenset(self.own)
 
+    def puts_off(self, now_s: float, begin_s: float | None) -> bool:
+        """Whether it is this that keeps its job from starting at *now_s*.
+
+        Args:
+            begin_s: The job's begin time as it stands, epoch seconds; None if that is not known. A
+                later one than was written is its owner's.
+        """
+        # Slurm has whole seconds.
+        ours = begin_s is None or begin_s < self.not_before_s + 2
+        return self.not_before_s > now_s and ours
+
     def owned(self, there: frozenset[str]) -> frozenset[str]:
         """What of the nodes that stand *there* now is the owner's.
 

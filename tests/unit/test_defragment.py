@@ -37,6 +37,7 @@ class Site:
         self.opened: list[OpenHandover] = []
 
     def cycle(self, *, acting: bool = True) -> Cycle:
+        """One cycle of the daemon."""
         cycle = run_cycle(
             self.cluster,
             self.ledger,
@@ -49,6 +50,7 @@ class Site:
         return cycle
 
     def go_on(self, seconds: int, every: int = 2) -> None:
+        """Let time pass, with a cycle every few seconds."""
         for _ in range(0, seconds, every):
             self.cluster.advance(every)
             self.cycle()
@@ -181,7 +183,7 @@ def test_the_order_of_the_steps(site: Site) -> None:
     site.fragment()
     gang = site.cluster.submit(8, n_nodes=2, work_s=50)
     site.go_on(80)
-    kinds = [type(a) for a in site.cluster.applied if not isinstance(a, type(None))]
+    kinds = [type(a) for a in site.cluster.applied]
     assert kinds.index(Reserve) < kinds.index(Signal) < kinds.index(Requeue)
     attached = [a.job_id for a in site.cluster.applied if isinstance(a, Attach)]
     moved = [v.run.job_id for v in site.opened[0].handover.victims]

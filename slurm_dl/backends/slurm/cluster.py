@@ -138,6 +138,7 @@ class SlurmCluster:
             also_in=table.also_in,
             choices=choices,
             excluded=excluded,
+            begins=table.begins,
             texts=table.texts,
             reserved=table.reserved,
             reservations=tuple(

@@ -20,6 +20,7 @@ class JobTable:
         nodes: Node list of each job that holds nodes; empty for the others.
         even: The GPUs are known to be spread evenly over the nodes.
         also_in: Further partitions of the pending jobs that name several, as indices.
+        begins: Begin times of the pending jobs that wait for theirs, epoch seconds.
         restricted: Required nodes, features and node count of the pending and running jobs that
             name any.
         gang_parts: Pending components of heterogeneous jobs.
@@ -51,6 +52,7 @@ class JobTable:
     texts: dict[JobId, JobText]
     reserved: dict[JobId, str]
     also_in: dict[JobId, tuple[int, ...]]
+    begins: dict[JobId, float]
     restricted: dict[JobId, tuple[str, str, int]]
     gang_parts: set[JobId]
     unreadable: int = 0
@@ -76,7 +78,7 @@ class JobTable:
         return Jobs.of_columns({**{n: getattr(self, n) for n in names}, "gpu_type": types})
 
 
-_TABLE_BY_ID = ("claims", "texts", "reserved", "also_in", "restricted", "gang_parts")
+_TABLE_BY_ID = ("claims", "texts", "reserved", "also_in", "begins", "restricted", "gang_parts")
 _TABLE_LISTS = tuple(
     f.name for f in dataclasses.fields(JobTable) if f.name not in {*_TABLE_BY_ID, "unreadable"}
 )

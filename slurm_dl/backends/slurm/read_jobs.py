@@ -238,20 +238,21 @@ class JobReader:
         job_id = [JobId(v) for v in whole["JobID"]]
         rows = site.partition_row
         several = {v: r for v in set(raw["Partition"]) if "," in v and (r := rows_of(v, rows))}
+        held = [
+            self._held(*row)
+            for row in zip(
+                state,
+                raw["Reason"],
+                raw["Reservation"],
+                whole["PriorityLong"],
+                times["EligibleTime"],
+                strict=True,
+            )
+        ]
         return JobTable(
             job_id=whole["JobID"],
             state=state,
-            held=[
-                self._held(*row)
-                for row in zip(
-                    state,
-                    raw["Reason"],
-                    raw["Reservation"],
-                    whole["PriorityLong"],
-                    times["EligibleTime"],
-                    strict=True,
-                )
-            ],
+            held=held,
             partition=[
                 several[v][0] if v in several and s is JobState.PENDING else rows.get(v, -1)
                 for s, v in zip(state, raw["Partition"], strict=True)
@@ -296,6 +297,11 @@ class JobReader:
                 job: name
                 for job, name, s in zip(job_id, raw["Reservation"], state, strict=True)
                 if name.startswith(RESERVATION_PREFIX) and s not in FINISHED
+            },
+            begins={
+                job: begin_s
+                for job, why, begin_s in zip(job_id, held, times["EligibleTime"], strict=True)
+                if why is Held.BEGIN_TIME and begin_s > 0
             },
             also_in={
                 job: several[name][1:]

@@ -254,6 +254,10 @@ class SlurmSim:
                 for row, nodes in machine.queue.excluded.items()
                 if jobs.state[row] == JobState.PENDING
             },
+            begins={
+                JobId(int(row) + FIRST_JOB_ID): self._epoch_s + float(jobs.eligible_s[row])
+                for row in rows[waits].tolist()
+            },
             reserved={
                 JobId(r + FIRST_JOB_ID): name for r, name in machine.queue.reservation.items()
             },
