@@ -77,9 +77,10 @@ class PlacementSection(Section):
         ge=0,
         le=_MONTH_S,
         description=(
-            "A new job whose begin time lies ahead is placed meanwhile if it was submitted less "
-            "than this ago. For sites that submit with a begin time a little ahead, so that jobs "
-            "are placed before Slurm looks at them; above daemon.poll_s then. 0: no job is."
+            "How much later dlsubmit lets a new job begin (sbatch --begin): the daemon places it "
+            "meanwhile. Without that Slurm starts a job that fits at once, wherever it fits. "
+            "Above daemon.poll_s, better twice that. 0: new jobs are left to Slurm until the next "
+            "look."
         ),
     )
     window: Annotated[Whole, Unit("jobs")] = Field(

@@ -23,17 +23,21 @@ from slurm_dl.engine.loop import Cycle, run_cycle
 from slurm_dl.engine.placing import Placed
 from slurm_dl.engine.settings import Placement, Preemption, Settings
 from slurm_dl.engine.steering import cleared_for, steering
+from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobState
-from slurm_dl.model.plan import Action, ClearSteer, ForgetSteer, Requeue, SetSteer
+from slurm_dl.model.plan import Action, ClearSteer, ForgetSteer, OpenHandover, Requeue, SetSteer
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement.base import Answer, Placer, Spot, Wait
+from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.placement.offer import Offer
 from slurm_dl.placement.stock import Stock
 from slurm_dl.placement.want import Want
+from slurm_dl.policies.base import Policy
+from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
 
 NODES = ("n1", "n2", "n3")
@@ -75,6 +79,8 @@ class World:
         self.cluster = FakeCluster(nodes=3, gpus=4)
         self.ledger = Ledger(MemoryStore())
         self.says: dict[JobId, Answer] = {}
+        self.policy: Policy = Fifo()
+        self.limits = Preemption(enabled=False)
         self.placement = Placement(
             scheme=Told(self.says), steer=True, steer_for_s=STEER_FOR_S, defer_s=DEFER_S
         )
@@ -93,10 +99,10 @@ class World:
         return run_cycle(
             self.cluster,
             self.ledger,
-            Fifo(),
+            self.policy,
             Settings(
                 partitions=frozenset({"gpu"}),
-                preemption=Preemption(enabled=False),
+                preemption=self.limits,
                 placement=self.placement,
             ),
             clock=self.cluster.clock,
@@ -659,3 +665,77 @@ class Steering(RuleBasedStateMachine):
 
 
 TestSteering = Steering.TestCase
+
+
+def test_begin_time_of_its_owner_stays(world: World) -> None:
+    """It is neither brought forward by putting the job off, nor lifted with what we wrote."""
+    world.placement = dataclasses.replace(world.placement, settle_s=40.0)
+    soon, later = world.cluster.now_s + 20, world.cluster.now_s + 80_000
+    news = world.cluster.submit(2, work_s=1e9, begin_s=soon)
+    far = world.cluster.submit(2, work_s=1e9, begin_s=later)
+    changed = world.cluster.submit(2, work_s=1e9)
+    for job in (news, far, changed):
+        world.says[job] = wait()
+
+    world.cycle()
+    assert world.cluster.jobs[news].eligible_s == world.cluster.now_s + DEFER_S
+    assert world.cluster.jobs[far].eligible_s == later
+    assert world.cluster.jobs[changed].eligible_s == world.cluster.now_s + DEFER_S
+    world.cluster.jobs[changed].eligible_s = later
+    for answer in (wait(), spot("n2"), None):
+        world.says.update(dict.fromkeys((far, changed), answer))  # type: ignore[arg-type]
+        world.cluster.advance(20)
+        world.cycle()
+        assert world.cluster.jobs[far].eligible_s == later
+        assert world.cluster.jobs[changed].eligible_s == later
+    assert world.steers().keys() <= {news}
+
+
+def test_job_with_a_begin_time_far_ahead_takes_no_place(world: World) -> None:
+    """Who may start now is placed as if it were not there, however new it is."""
+    world.placement = dataclasses.replace(world.placement, scheme=BestFit(), settle_s=40.0)
+    far = world.cluster.submit(12, n_nodes=3, begin_s=world.cluster.now_s + 80_000)
+    near = world.cluster.submit(4, begin_s=world.cluster.now_s + 30)
+
+    notes = world.whole_cycle().plan.notes
+
+    assert "not eligible yet" in notes[far]
+    assert notes[near].startswith("it is to start on")
+
+
+def test_waiting_of_a_job_that_is_put_off_counts(world: World) -> None:
+    """It waits for room, though Slurm says BeginTime: it may be promoted, and is not twice late."""
+    job = world.cluster.submit(2, work_s=1e9)
+    world.cluster.advance(1)
+    world.requeue(job)
+    world.says[job] = wait()
+    world.fill()
+    world.cluster.advance(10)
+    world.cycle()
+    waited_since_s = world.cluster.now_s
+    for _ in range(4):
+        world.cluster.advance(20)
+        world.cycle()
+    snap = world.whole_cycle().snapshot
+
+    assert snap.jobs.held[snap.jobs.row_of()[job]] == Held.NO
+    assert snap.memory.waiting_since_s[snap.jobs.row_of()[job]] <= waited_since_s
+
+
+def test_gpus_are_taken_back_for_a_job_that_is_put_off(world: World) -> None:
+    """A victim that was inside its quantum at first gives way when that is over."""
+    world.limits = Preemption(min_quantum_s=50, cooldown_s=0, limit_reserve_s=0)
+    world.policy = DiscreteLas(thresholds_gpu_s=(100.0,))
+    world.cluster.submit(12, n_nodes=3, work_s=1e9, contract=Contract(grace_s=10))
+    world.cluster.advance(20)
+    job = world.cluster.submit(4, work_s=1e9)
+    world.says[job] = wait()
+    cycle = world.whole_cycle()
+    assert not any(isinstance(a, OpenHandover) for a in cycle.plan.actions)
+    assert world.cluster.jobs[job].eligible_s > world.cluster.now_s
+
+    for _ in range(8):
+        world.cluster.advance(10)
+        cycle = world.whole_cycle()
+
+    assert world.runs_on(job)
