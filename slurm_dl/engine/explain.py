@@ -16,6 +16,7 @@ from slurm_dl.engine.settings import External, Native
 from slurm_dl.model.handover import Purpose, VictimState
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
+from slurm_dl.model.plan import OpenHandover
 from slurm_dl.placement.need import Needs
 from slurm_dl.policies.base import Policy
 
@@ -145,7 +146,20 @@ def _handover(cycle: Cycle, job_id: JobId) -> list[str]:
             best = ", ".join(str(b) for b in handover.beneficiaries[:3])
             for_whom = f" for {best}" if best else ""
             sentences.append(f"Hand-over {handover.handover_id}{for_whom}: {done}.")
-    return sentences
+    return [*sentences, *_would_be(cycle, job_id)]
+
+
+def _would_be(cycle: Cycle, job_id: JobId) -> list[str]:
+    """Hand-overs about it that are not begun because the daemon only looks."""
+    if cycle.acting:
+        return []
+    planned = [a for a in cycle.plan.actions if isinstance(a, OpenHandover)]
+    return [
+        f"If the daemon acted, it would begin a hand-over now: {action.why}."
+        for action in planned
+        if job_id in action.handover.beneficiaries
+        or job_id in [victim.run.job_id for victim in action.handover.victims]
+    ]
 
 
 _GIVES_WAY: Mapping[Purpose, str] = {

@@ -93,7 +93,7 @@ def test_in_shadow_mode_it_only_says_so(place: Schedd) -> None:
     place.start(mode="--shadow")
     place.until(
         "the moves to be told",
-        lambda: "moved elsewhere" in (place.home / "schedd.log").read_text(encoding="utf-8"),
+        lambda: "moved elsewhere" in place.ask("dlqueue", "why", gang, check=False).stdout,
         30,
     )
     assert place.state(gang) == "PENDING"
