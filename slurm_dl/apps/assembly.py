@@ -38,6 +38,9 @@ stopped with less time than it asked for, so it is not preempted at all."""
 DEFER_POLLS = 3
 """A job that is not to start anywhere is put off by so many polls at a time: two may fail."""
 
+LEAST_DEFER_S = 20.0
+"""However often it looks, a daemon may be late once."""
+
 NO_PROFILES: Mapping[str, Profile] = MappingProxyType({})
 
 
@@ -109,7 +112,7 @@ def _placement_of(config: Config, profiles: Mapping[str, Profile]) -> Placement:
         steer=section.steer,
         trim=section.trim,
         steer_for_s=section.steer_for_s,
-        defer_s=DEFER_POLLS * config.daemon.poll_s,
+        defer_s=max(DEFER_POLLS * config.daemon.poll_s, LEAST_DEFER_S),
         settle_s=section.settle_s,
         window=section.window,
         profiles=profiles,

@@ -304,7 +304,7 @@ def _all(site: Path) -> dict[str, tuple[str, Profile]]:
         site_over,
     )
 
-    own: Mapping[str, Profile] = load_profiles(site, reader="user") if site.exists() else {}
+    own: Mapping[str, Profile] = load_profiles(site, reader="user") if _is_seen(site) else {}
     ours = {one.name for one in own.values()}
     merged = site_over(shipped_profiles(), own)
     return {key: (_SITE if one.name in ours else _SHIPPED, one) for key, one in merged.items()}
@@ -321,10 +321,19 @@ def _site_directory(directory: Path | None, config_path: Path | None) -> Path:
     from slurm_dl.config import load  # noqa: PLC0415 - pydantic and YAML
     from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT  # noqa: PLC0415
 
-    # Users and simulations have no configuration, and need none for this.
-    if config_path is None and not os.environ.get(ENVIRONMENT) and not DEFAULT_PATH.exists():
+    # Users and simulations have none that they may read, and need none for this.
+    is_open = os.access(DEFAULT_PATH, os.R_OK)
+    if config_path is None and not os.environ.get(ENVIRONMENT) and not is_open:
         return DEFAULT_DIRECTORY
     return load(config_path).paths.profile_dir
+
+
+def _is_seen(path: Path) -> bool:
+    """*path* is there, as far as we may see: users know no more than what comes with slurm_dl."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _ready(site: Path) -> Path:

@@ -36,6 +36,6 @@ class DefragmentSection(Section):
         le=100_000,
         description=(
             "Nodes that are to be free as a whole: while fewer are, jobs are moved together, one "
-            "node at a time. 0: nobody is moved for that."
+            "node at a time, if no job waits for room. 0: nobody is moved for that."
         ),
     )

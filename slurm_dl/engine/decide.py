@@ -62,9 +62,12 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     open_ones = _open_after(snap, turn)
     gaining = frozenset(job for handover in open_ones for job in handover.beneficiaries)
     spoken_for = gaining | frozenset(job for handover in open_ones for job in handover.moved)
+    # Who moves to sealed nodes may have been kept from them for its last run.
+    sealed_for = gaining | frozenset(j for h in open_ones if h.beneficiaries for j in h.moved)
     placed = place_waiting(snap, intent.ranked, spoken_for, placement)
-    placed = with_shares(snap, intent.ranked, spoken_for, settings.placement, placed)
-    steers = steering(snap, rows, placed, spoken_for, settings.placement)
+    how = settings.placement
+    placed = with_shares(snap, intent.ranked, spoken_for, how, placed)
+    steers = steering(snap, rows, placed, spoken_for, how)
     places = place_notes(snap, placed)
     notes = given.notes(snap, {**turn.notes, **places})
     for row in np.flatnonzero((jobs.state == JobState.PENDING) & (jobs.held != Held.NO)).tolist():
@@ -80,10 +83,10 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
         target=frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist()),
         actions=(
             *_promotions(snap, order),
-            *cleared_for(snap, rows, gaining, settings.placement),
+            *cleared_for(snap, rows, sealed_for, how),
             *turn.steps,
             *steers,
-            *(trims(snap, intent.ranked, spoken_for) if settings.placement.trim else ()),
+            *(trims(snap, intent.ranked, spoken_for, how.window) if how.trim else ()),
             *turn.writes,
         ),
         notes=notes,

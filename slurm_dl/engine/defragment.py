@@ -13,6 +13,7 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.engine.guaranteed import Within, anywhere
 from slurm_dl.engine.guard import Victims, not_beneficiary, tried_in_vain
 from slurm_dl.engine.moves import Bounds, Moves, cheapest_moves
 from slurm_dl.engine.preempt import victim_of
@@ -34,6 +35,8 @@ def defragment(
     candidates: Victims,
     drafts: Collection[Handover],
     settings: Settings,
+    *,
+    within: Within = anywhere,
 ) -> tuple[Handover | None, dict[JobId, str]]:
     """The moves to begin now, and for waiting jobs why none are.
 
@@ -42,6 +45,7 @@ def defragment(
     Args:
         waiting: Rows of the jobs that could start if there were room, best first.
         drafts: Hand-overs that this decision begins.
+        within: Nodes on which the job at a row may be.
     """
     how, limits = settings.defragment, settings.preemption
     under_way = [*snap.handovers, *drafts]
@@ -52,7 +56,7 @@ def defragment(
         or any(h.purpose == "defragment" for h in under_way)
     ):
         return None, {}
-    search = _Defragmenting(snap, candidates, under_way, settings)
+    search = _Defragmenting(snap, candidates, under_way, settings, within)
     notes: dict[JobId, str] = {}
     if how.enabled:
         for row in search.gangs(waiting):
@@ -60,7 +64,9 @@ def defragment(
             if isinstance(found, Handover):
                 return found, notes
             notes[JobId(int(snap.jobs.job_id[row]))] = found
-    return (search.whole_node() if how.free_nodes else None), notes
+    # While jobs wait a node that comes free is theirs, and the next one would have to be freed.
+    idle = not len(waiting)
+    return (search.whole_node() if how.free_nodes and idle else None), notes
 
 
 class _Defragmenting:
@@ -70,6 +76,7 @@ class _Defragmenting:
         candidates: Victims,
         under_way: Collection[Handover],
         settings: Settings,
+        may_be: Within,
     ) -> None:
         self._snap, self._settings = snap, settings
         self._room = Room.free_in(snap)
@@ -82,6 +89,11 @@ class _Defragmenting:
         held = snap.seen.held
         touching = np.unique(held.job[~self._open[held.node]])
         self._movable = may[~np.isin(may, touching)]
+        self._onto = self._open.copy()
+        for row in self._movable.tolist() if may_be is not anywhere else ():
+            mine = may_be(row)
+            if mine is not None:  # What others have a right to is no place to be sent to.
+                self._onto &= mine
         self._next_id = max(
             [snap.next_handover_id, *(HandoverId(h.handover_id + 1) for h in under_way)]
         )
@@ -107,7 +119,7 @@ class _Defragmenting:
         within = self._open & need.allowed
         if float(np.maximum(self._room.gpus[within], 0).sum()) < need.gpus * need.n_nodes:
             return "there are too few free GPUs, wherever they are"
-        found = self._moves(need, within, self._open)
+        found = self._moves(need, within, self._onto)
         if isinstance(found, str):
             return found
         job_id = JobId(int(snap.jobs.job_id[row]))
@@ -125,7 +137,7 @@ class _Defragmenting:
         for gpus in np.unique(nodes.gpus[usable & ~free]).tolist():
             alike = usable & ~free & (nodes.gpus == gpus)
             need = Need((gpus,), (Ask(1, gpus, 0, 0),), exclusive=True, place=(), allowed=alike)
-            found = self._moves(need, alike, usable & ~free)
+            found = self._moves(need, alike, self._onto & usable & ~free)
             if isinstance(found, Moves) and (best is None or found.cost_gpu_s < best.cost_gpu_s):
                 best = found
         return None if best is None else self._handover((), best)

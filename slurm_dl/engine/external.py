@@ -70,7 +70,9 @@ class ExternalEngine:
         )
         # Who is confined to certain nodes has nobody moved for it elsewhere.
         free = np.array([ground.within(row) is None for row in first.tolist()], dtype=np.bool_)
-        moves, more = defragment(snap, first[free], ground.candidates, drafts, settings)
+        moves, more = defragment(
+            snap, first[free], ground.candidates, drafts, settings, within=ground.within
+        )
         notes |= more
         if moves is not None:
             drafts = [*drafts, moves]

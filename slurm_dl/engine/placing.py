@@ -155,6 +155,7 @@ class _Placing:
         all_strict = len(self._strict) == len(how.rules)
         self._rule_sets = (how.rules,) if all_strict else (how.rules, self._strict)
         self._placer: Placer = scheme.begin(snap, self._stock, how.profiles)
+        self._ruled_out: Wait | None = None
 
     def place(self, want: Want) -> Answer:
         answer = self._ask(want)
@@ -165,10 +166,20 @@ class _Placing:
                 if not isinstance(more, Spot):
                     break
                 self._stock.take(want, more.nodes)
-        elif isinstance(answer, Wait) and answer.within is not None:
-            # Strict rules must hold for whoever comes later, even if this one starts first.
-            self._stock.expect(want, np.flatnonzero(answer.within).tolist())
+        elif isinstance(answer, Wait):
+            # Strict rules must hold for whoever comes later, even if this one starts first. And
+            # what they leave to it now must not go to others again and again.
+            meant = self._left_by_rules(want) if answer is self._ruled_out else answer.within
+            if meant is not None:
+                self._stock.expect(want, np.flatnonzero(meant).tolist())
         return answer
+
+    def _left_by_rules(self, want: Want) -> Bool | None:
+        """``(m,)`` bool, where it could be one day; None if it could not start there at all."""
+        first = want.need.asks[0]
+        if not holds(self._snap.seen.nodes, want.need.allowed, want, first.n_nodes):
+            return None
+        return Offer(self._stock, want, self._strict).within_rules(first)
 
     def _ask(self, want: Want) -> Answer:
         kept = self._kept(want)
@@ -220,7 +231,10 @@ class _Placing:
                 for_s = float("inf") if answer is None else answer.for_s
                 why = f"nodes that the rule {names} allows" if answer is None else answer.why
                 return Wait(within=within, for_s=for_s, why=why)
-        return Wait(within=None, for_s=float("inf"), why=f"nodes that the rule {names} allows")
+        self._ruled_out = Wait(
+            within=None, for_s=float("inf"), why=f"nodes that the rule {names} allows"
+        )
+        return self._ruled_out
 
 
 def _without(need: Need, nodes: Bool) -> Need:

@@ -275,20 +275,20 @@ def _take_along(handover: Handover, scene: Scene) -> Iterator[Action]:
 def _steer_away(handover: Handover, job_id: JobId, scene: Scene) -> Iterator[Action]:
     """Keep a job that was moved from all nodes but those it is to go to."""
     snap = scene.snap
-    if job_id in snap.steers:
+    before, submit_s = snap.steers.get(job_id), float(snap.jobs.submit_s[scene.rows[job_id]])
+    if before is not None and submit_s <= before.since_s:
         return
-    excluded = snap.seen.excluded.get(job_id)
     names = snap.seen.nodes.name
-    own = (
-        () if excluded is None else tuple(n for n, out in zip(names, excluded, strict=True) if out)
-    )
+    # One of its last run is over, but what was written then still stands there.
+    own = snap.owner_excludes(job_id)
     why = "it is to go on where other jobs are, so that whole nodes are free"
     steer = Steer(
         job_id=job_id,
         kind="spot",
         avoid=tuple(sorted(frozenset(names) - {*handover.seats, *own})),
         own=tuple(sorted(own)),
-        since_s=snap.now_s,
+        left=() if before is None else before.avoid,
+        since_s=max(snap.now_s, submit_s),
         until_s=snap.now_s + scene.limits.handover_timeout_s,
         why=why,
     )

@@ -54,8 +54,8 @@ class Defragment:
         enabled: Move jobs so that a waiting gang fits.
         after_s: Only for a job that has waited this long, seconds.
         max_moves: Most jobs that are moved at a time.
-        free_nodes: Nodes that are to be free as a whole; jobs are moved together to get there, one
-            node at a time. 0: nobody is moved for that.
+        free_nodes: Nodes that are to be free as a whole; while no job waits for room, jobs are
+            moved together to get there, one node at a time. 0: nobody is moved for that.
     """
 
     enabled: bool = False
@@ -97,7 +97,7 @@ class Placement:
             fit.
         steer_for_s: A job is kept to chosen nodes for this long; what it waits for by a scheme or a
             rule has a time of its own. Seconds.
-        defer_s: How far a job that is not to start anywhere is put off at a time, seconds; more
+        defer_s: How far a job that is not to start anywhere is put off at first, seconds; more
             than the time between two looks.
         settle_s: A job that was submitted with a begin time this far ahead is placed meanwhile.
         window: Waiting jobs of each partition, best first, that are placed.

@@ -1,7 +1,8 @@
 """Pairs of jobs on one GPU that are slower than they would be taking turns: who is to leave.
 
-The one that came later is stopped and put back into the queue as in any preemption, and under all
-of its limits, but for nobody: it only has to go. The two models are not paired again.
+Of those who are no faster than they would be taking turns the one that came later is stopped and
+put back into the queue as in any preemption, and under all of its limits, but for nobody: it only
+has to go. The two models are not paired again.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Losing:
     """A job that had better not go on beside its neighbour.
 
     Attributes:
-        row: Its row in `Jobs`: of the two, the one that came later.
+        row: Its row in `Jobs`: of those who are no faster than in turns, the one that came later.
         models: Names of the two models.
         why: In words, with both speeds.
     """
@@ -112,7 +113,9 @@ def _losing(
     known = [speed for speed in speeds if speed is not None]
     if len(known) < len(gpu.jobs) or sum(known) >= LEAST_SPEED:
         return None
-    later = max(pair, key=lambda row: (jobs.start_s[row], jobs.job_id[row]))
+    # Nobody leaves by what the other one says alone. Of a losing pair one is slower than in turns.
+    slow = [row for row, speed in zip(pair, known, strict=True) if speed <= LEAST_SPEED / len(pair)]
+    later = max(slow, key=lambda row: (jobs.start_s[row], jobs.job_id[row]))
     if why_not_split(snap, later, limits):
         return None
     claims = [snap.seen.claim(job_id) for job_id in gpu.jobs]

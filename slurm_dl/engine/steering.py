@@ -26,6 +26,9 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement.base import Spot, Wait
 
+LONGEST_DEFER_S = 600.0
+"""A job that is put off again and again is so for half as long as it has been, at most this."""
+
 SteerAction = SetSteer | ClearSteer | ForgetSteer
 
 _ENDED = (JobState.COMPLETED, JobState.FAILED)
@@ -299,12 +302,15 @@ def _to_wait(snap: Snapshot, row: int, wait: Wait, how: Placement) -> Steer:
 
 def _put_off_until_s(snap: Snapshot, row: int, how: Placement) -> float:
     """The begin time to write; 0 where the one that its owner wants does as well."""
-    until_s = snap.now_s + how.defer_s
-    if snap.jobs.held[row] != Held.BEGIN_TIME:
-        return until_s
     job_id = JobId(int(snap.jobs.job_id[row]))
     begin_s, before = snap.seen.begins.get(job_id), _before(snap, row)
-    if before is not None and before.puts_off(snap.now_s, begin_s):
+    ours = before is not None and before.puts_off(snap.now_s, begin_s)
+    until_s = snap.now_s + how.defer_s
+    if before is not None and ours:
+        # Hundreds that wait for hours must not use up the writes of a look.
+        longer_s = min((snap.now_s - before.since_s) / 2, LONGEST_DEFER_S)
+        until_s = max(until_s, snap.now_s + longer_s)
+    if ours or snap.jobs.held[row] != Held.BEGIN_TIME:
         return until_s
     return 0.0 if begin_s is not None and begin_s > until_s else until_s
 

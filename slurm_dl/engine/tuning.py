@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from slurm_dl.engine.guard import waiting
 from slurm_dl.engine.room import Room
+from slurm_dl.engine.site_factors import in_window
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Trim
 from slurm_dl.model.snapshot import Snapshot
@@ -27,15 +28,18 @@ WHY = "there is room for it with the CPUs and memory that go with its GPUs"
 
 
 def trims(
-    snap: Snapshot, ranked: npt.NDArray[np.int64], spoken_for: Collection[JobId]
+    snap: Snapshot, ranked: npt.NDArray[np.int64], spoken_for: Collection[JobId], window: int
 ) -> Iterator[Trim]:
     """Whom to cut, the best first; what was tried once is not tried again.
 
     Args:
         ranked: Rows of the managed live jobs, best first.
         spoken_for: Jobs that a hand-over makes room for as they are.
+        window: Waiting jobs of each partition, best first, that are looked at.
     """
-    rows = [row for row in ranked[waiting(snap)[ranked]].tolist() if _is_flexible(snap, row)]
+    ready = waiting(snap)[ranked]
+    first = ranked[ready & in_window(snap, ranked, ready, window)]
+    rows = [row for row in first.tolist() if _is_flexible(snap, row)]
     if not rows:
         return
     needs, room = Needs(snap), Room.free_in(snap)

@@ -129,7 +129,8 @@ class Needs:
 def _asks(gpus: float, cpus: int, mem_mb: int, n_nodes: int, most_nodes: int) -> Iterator[Ask]:
     """The even splits from *n_nodes* to *most_nodes*; the first always, rounded up."""
     whole = gpus == int(gpus)
-    for n in range(n_nodes, max(n_nodes, most_nodes) + 1):
+    # A whole GPU on each: whoever claims thousands of nodes does not cost thousands of steps.
+    for n in range(n_nodes, max(n_nodes, min(most_nodes, int(gpus))) + 1):
         if n > n_nodes and not (whole and gpus % n == 0):
             continue
         share = math.ceil(gpus / n) if whole else gpus / n

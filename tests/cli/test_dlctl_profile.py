@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from slurm_dl.apps.profile import DEFAULT_DIRECTORY, _site_directory
 
 Done = subprocess.CompletedProcess[str]
 Run = Callable[..., Done]
@@ -149,3 +152,24 @@ def test_learn_refuses_a_name_that_is_none(run: Run, tmp_path: Path) -> None:
     done = run("learn", "--model", "../x", run_dir(tmp_path / "a", 3))
     assert done.returncode == 2
     assert "must be letters, digits" in done.stderr
+
+
+def test_a_directory_that_nobody_lets_us_see_has_no_profiles(run: Run) -> None:
+    """Sites close /etc/slurm_dl to users; here the system refuses even to look."""
+    done = run("show", "vgg16", "--dir", "/" + "x" * 300, where=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("# from slurm_dl\n")
+
+
+def test_a_configuration_that_users_may_not_read_keeps_nobody_from_looking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where users have none. To root all files are open, so it is asked of a stand-in."""
+    closed = tmp_path / "slurm_dl.yaml"
+    closed.write_text("not: for users")
+    monkeypatch.delenv("SLURM_DL_CONFIG", raising=False)
+    monkeypatch.setattr("slurm_dl.config.loading.DEFAULT_PATH", closed)
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (closed, os.R_OK))
+
+    assert _site_directory(None, None) == DEFAULT_DIRECTORY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,11 +16,11 @@ from slurm_dl.backends.sim.slurm.habits import NodeFailures
 from slurm_dl.backends.sim.slurm.run import simulate_slurm
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import run_cycle
-from slurm_dl.engine.settings import Placement, Settings
+from slurm_dl.engine.settings import Placement, Preemption, Settings
 from slurm_dl.model.plan import ForgetSteer
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.base import Answer, Placer, Spot
+from slurm_dl.placement.base import Answer, Placer, Spot, Wait
 from slurm_dl.placement.offer import Offer
 from slurm_dl.placement.stock import Stock
 from slurm_dl.placement.want import Want
@@ -91,3 +92,36 @@ def test_jobs_start_where_they_should() -> None:
     assert sim.observe().excluded == {}
     assert outcomes.count("honoured") > 0
     assert "not honoured" not in outcomes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotBefore:
+    """Starts nobody before he has waited for *wait_s*."""
+
+    name: ClassVar[str] = "not_before"
+    source: ClassVar[str] = ""
+    interpretation: ClassVar[str] = ""
+    wait_s: float
+
+    def begin(self, _snap: Snapshot, _stock: Stock, _profiles: Mapping[str, Profile], /) -> Placer:
+        """See `Scheme`."""
+        return self
+
+    def place(self, want: Want, _offer: Offer, /) -> Answer:
+        """See `Placer`."""
+        left_s = self.wait_s - want.waited_s
+        return Wait(within=None, for_s=left_s, why="its time") if left_s > 0 else None
+
+
+def test_begin_times_are_moved_on_though_nothing_happens() -> None:
+    """No look is left out while one is needed for a job to stay where it is."""
+    placement = Placement(scheme=NotBefore(wait_s=2000.0), steer=True, defer_s=90.0)
+    settings = dataclasses.replace(
+        SETTINGS, placement=placement, preemption=Preemption(enabled=False)
+    )
+    what = scenes.scenario([(0.0, 300.0, 4.0), (100.0, 50.0, 4.0)], "1x4", costs=PRODUCTION)
+
+    outcome = simulate_slurm(what, policy=POLICY, settings=settings)
+
+    assert outcome.records.start_s[0] < 60.0, "before anybody looked"
+    assert 2100.0 <= outcome.records.start_s[1] < 2300.0

@@ -5,17 +5,22 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import build
+import numpy as np
 import pytest
 
 from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.backends.store import SqliteStore
+from slurm_dl.engine.defragment import defragment
+from slurm_dl.engine.guard import victims
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cycle, run_cycle
 from slurm_dl.engine.settings import Defragment, Preemption, Settings
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
-from slurm_dl.model.plan import Attach, OpenHandover, Requeue, Reserve, Signal
+from slurm_dl.model.plan import Attach, OpenHandover, Requeue, Reserve, SetSteer, Signal
+from slurm_dl.model.steer import Steer
 from slurm_dl.policies.fifo import FifoSkip
 
 CONTRACT = Contract(grace_s=30)
@@ -202,3 +207,65 @@ def test_if_the_gang_goes_away_nobody_moves(site: Site) -> None:
     site.go_on(60)
     assert all(site.cluster.jobs[j].restarts == 0 for j in long)
     assert not site.ledger.handovers
+
+
+@pytest.mark.parametrize("free_nodes", [0, 1])
+def test_a_list_of_its_last_run_keeps_nobody_from_where_he_moves(
+    tmp_path: Path, free_nodes: int
+) -> None:
+    """What kept a job from nodes when it started stands there still when it is requeued."""
+    settings = dataclasses.replace(
+        MOVING, defragment=Defragment(enabled=not free_nodes, after_s=20, free_nodes=0)
+    )
+    site = Site(tmp_path, settings)
+    long = site.fragment()
+    on = {job: frozenset(site.cluster.jobs[job].nodes) for job in long}
+    for job in long:
+        others = frozenset(range(4)) - on[job]
+        site.cluster.jobs[job].excluded = others
+        avoid = tuple(f"n{n + 1}" for n in sorted(others))
+        now_s = site.cluster.now_s
+        steer = Steer(job_id=job, kind="started", avoid=avoid, since_s=now_s, until_s=now_s, why="")
+        site.ledger.begin(SetSteer(steer=steer, why=""))
+    site.settings = dataclasses.replace(
+        settings, defragment=dataclasses.replace(settings.defragment, free_nodes=free_nodes)
+    )
+    if not free_nodes:
+        site.cluster.submit(8, n_nodes=2, work_s=300)
+
+    site.go_on(80)
+
+    moved = [j for j in long if site.cluster.jobs[j].restarts]
+    assert moved
+    assert [site.cluster.jobs[j].state for j in moved] == [JobState.RUNNING] * len(moved)
+    assert all(on[j].isdisjoint(site.cluster.jobs[j].nodes) for j in moved)
+
+
+@pytest.mark.parametrize("free", ["n1", "n3", ""])
+def test_nobody_is_moved_to_where_others_have_a_right(free: str) -> None:
+    """Where a scheme keeps nodes for those who are guaranteed them, nobody is seated there."""
+    rows = [*(build.running(j, 2) for j in (1, 2, 3)), build.pending(9, 4)]
+    held = {j: {j - 1: 2.0} for j in (1, 2, 3)}
+    seen = build.observed(rows, nodes=(4, 4, 4), held=held, opted_in=(1, 2, 3))
+    snap = build.snapshot(seen)
+    limits = dataclasses.replace(LIMITS, max_grace_s=600)
+    settings = dataclasses.replace(MOVING, preemption=limits)
+    waiting = np.array([3], dtype=np.int64)
+    may = np.array([name == free for name in seen.nodes.name])
+
+    moves, _ = defragment(snap, waiting, victims(snap, limits), (), settings, within=lambda _: may)
+
+    assert (None if moves is None else moves.seats) == ((free,) if free else None)
+
+
+def test_no_node_is_freed_while_somebody_waits(tmp_path: Path) -> None:
+    """It would be his at once, and the next one would have to be freed for nobody."""
+    site = Site(tmp_path, dataclasses.replace(MOVING, defragment=Defragment()))
+    site.fragment()
+    gang = site.cluster.submit(16, n_nodes=4, work_s=20)
+    site.settings = dataclasses.replace(MOVING, defragment=Defragment(free_nodes=2))
+    site.go_on(60)
+    assert not site.opened
+    site.cluster.cancel(gang)
+    site.go_on(20)
+    assert site.opened

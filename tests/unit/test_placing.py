@@ -25,6 +25,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement.base import Answer, Placer, Spot, Wait
 from slurm_dl.placement.best_fit import BestFit
+from slurm_dl.placement.contention import Contention
 from slurm_dl.placement.need import Ask, Needs
 from slurm_dl.placement.offer import Offer
 from slurm_dl.placement.stock import Stock
@@ -214,6 +215,21 @@ def test_rules_see_who_is_expected() -> None:
     scheme = FirstFit(says={JobId(1): Wait(within=within, for_s=60, why="n1")})
 
     assert spots(placed(snap, scheme, Empty())) == {2: (N2,)}
+
+
+@pytest.mark.parametrize(("asks", "goes"), [(4, ()), (5, (N3, N4))])
+def test_what_a_strict_rule_leaves_to_the_first_is_not_given_to_others(
+    asks: int, goes: tuple[int, ...]
+) -> None:
+    """Else small jobs of several nodes pass a large one for ever; but not one that never fits."""
+    rows = [running(1, 2, n_nodes=2), pending(2, asks, n_nodes=asks), pending(3, 2, n_nodes=2)]
+    snap = snapshot(observed(rows, held={1: {N1: 1.0, N2: 1.0}}))
+    how = Placement(scheme=BestFit(), rules=(Contention(),), steer=True)
+
+    answers = place_waiting(snap, np.array([0, 1, 2]), frozenset(), how)
+
+    assert answers.waits[JobId(2)].within is None
+    assert spots(answers) == ({3: goes} if goes else {})
 
 
 @pytest.mark.parametrize("within", [[False, False], [True, False]])

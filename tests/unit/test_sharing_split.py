@@ -83,6 +83,15 @@ def test_the_later_of_a_losing_pair_leaves() -> None:
     assert [losing.row for losing in losing_pairs(earlier, PROFILES, LIMITS)] == [0]
 
 
+def test_nobody_leaves_by_what_only_his_neighbour_says() -> None:
+    """Who says that he is slow may go himself; the other, who is not, stays."""
+    snap = pair(claim("a", 0.01), claim("b", 9.0))
+    assert [losing.row for losing in losing_pairs(snap, PROFILES, LIMITS)] == [0]
+
+    stays = pair(claim("a", 0.01, opted_in=False), claim("b", 9.0))
+    assert losing_pairs(stays, PROFILES, LIMITS) == ()
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [

@@ -217,6 +217,18 @@ def test_hold_depends_on_more_than_the_reason(fields: dict[str, str], held: Held
     assert read(job(1, **PENDING | fields)).held == [held]
 
 
+def test_begin_times_are_those_that_jobs_wait_for() -> None:
+    """Also one that is over, as long as Slurm says so; none of others."""
+    told = {
+        1: {"Reason": "None", "EligibleTime": "501"},
+        2: {"Reason": "BeginTime", "EligibleTime": "499"},
+        3: {"Reason": "BeginTime", "EligibleTime": "N/A"},
+        4: {"Reason": "Priority", "EligibleTime": "400"},
+    }
+    table = read(*(job(i, **PENDING | fields) for i, fields in told.items()))
+    assert table.begins == {1: 501.0, 2: 499.0}
+
+
 def test_running_job_is_not_held() -> None:
     """The reason of a running job says nothing about starting it."""
     assert read(job(1, Reason="Licenses")).held == [Held.NO]

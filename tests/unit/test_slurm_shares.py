@@ -101,6 +101,7 @@ def table(*jobs: tuple[int, str, float], state: JobState = JobState.RUNNING) -> 
         texts={},
         reserved={},
         also_in={},
+        begins={},
         restricted={},
         gang_parts=set(),
     )

@@ -22,7 +22,7 @@ from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cycle, run_cycle
 from slurm_dl.engine.placing import Placed
 from slurm_dl.engine.settings import Placement, Preemption, Settings
-from slurm_dl.engine.steering import cleared_for, steering
+from slurm_dl.engine.steering import LONGEST_DEFER_S, cleared_for, steering
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
@@ -694,8 +694,8 @@ def test_begin_time_of_its_owner_stays(world: World) -> None:
 def test_job_with_a_begin_time_far_ahead_takes_no_place(world: World) -> None:
     """Who may start now is placed as if it were not there, however new it is."""
     world.placement = dataclasses.replace(world.placement, scheme=BestFit(), settle_s=40.0)
-    far = world.cluster.submit(12, n_nodes=3, begin_s=world.cluster.now_s + 80_000)
-    near = world.cluster.submit(4, begin_s=world.cluster.now_s + 30)
+    far = world.cluster.submit(12, n_nodes=3, work_s=1, begin_s=world.cluster.now_s + 80_000)
+    near = world.cluster.submit(4, work_s=1, begin_s=world.cluster.now_s + 30)
 
     notes = world.whole_cycle().plan.notes
 
@@ -738,4 +738,35 @@ def test_gpus_are_taken_back_for_a_job_that_is_put_off(world: World) -> None:
         world.cluster.advance(10)
         cycle = world.whole_cycle()
 
+    assert world.runs_on(job)
+
+
+def test_begin_time_that_is_over_holds_nobody() -> None:
+    """Slurm says BeginTime until its scheduler has looked; one that is not known is believed."""
+    rows = [pending(job_id, 1, held=Held.BEGIN_TIME) for job_id in (1, 2, 3)]
+    seen = observed(rows, begins={JobId(1): NOW_S, JobId(2): NOW_S + 1})
+    ledger = Ledger(MemoryStore())
+    ledger.book(seen)
+
+    held = ledger.snapshot(seen, frozenset({"gpu"})).jobs.held.tolist()
+
+    assert held == [Held.NO, Held.BEGIN_TIME, Held.BEGIN_TIME]
+
+
+def test_a_long_queue_that_is_put_off_is_not_written_at_each_look(world: World) -> None:
+    """The longer it has been put off, the further; never so far that it is forgotten."""
+    job = world.cluster.submit(2, work_s=1e9)
+    world.says[job] = wait()
+    writes = []
+    for look in range(400):
+        writes += [look] * len(world.cycle())
+        ahead_s = world.cluster.jobs[job].eligible_s - world.cluster.now_s
+        assert 0 < ahead_s <= LONGEST_DEFER_S
+        world.cluster.advance(10)
+
+    assert world.cluster.jobs[job].state is JobState.PENDING
+    assert np.diff(writes).max() == pytest.approx((LONGEST_DEFER_S - DEFER_S / 2) / 10, abs=1)
+    del world.says[job]
+    world.cycle()
+    world.cluster.advance(1)
     assert world.runs_on(job)

@@ -201,6 +201,16 @@ def test_bad_templates_get_their_line(tmp_path: Path, text: str, message: str) -
         compose(Options(gpus="8"), ("true",), where=user_template(tmp_path, text))
 
 
+def test_a_template_that_knows_no_ranges_fails_for_one(tmp_path: Path) -> None:
+    """It would start ``--nproc-per-node=None``; for jobs of even shape it is as it was."""
+    where = user_template(tmp_path, "#!/bin/sh\ntorchrun --nproc-per-node={{ gpus_per_node }}\n")
+    typed = Options(gpus="8")
+
+    assert "--nproc-per-node=4\n" in compose(typed, ("x",), where=where).script
+    with pytest.raises(ConfigError, match=r"plain\.sbatch\.j2: it prints .* range of --nodes"):
+        compose(typed, ("x",), where=where, wanted=RANGE)
+
+
 def test_a_users_template_syntax_does_not_work_in_values() -> None:
     """Template syntax in a user's text comes out as it went in."""
     made = compose(Options(gpus="8", run_dir="/r/{{ nodes }}"), ("echo", "{{ 7 * 7 }}"))

@@ -115,3 +115,15 @@ def test_a_qos_that_was_kept_from_the_environment_is_the_user_s_own() -> None:
 
     assert command._with_kept_qos(("--hold",), kept) == ("--hold", "--qos=high")
     assert command._with_kept_qos(("--qos=a",), kept) == ("--qos=a",)
+
+
+def test_profiles_that_nobody_lets_us_see_are_none() -> None:
+    """Sites close /etc/slurm_dl to users; here the system refuses even to look."""
+    closed = Path("/", "x" * 300)
+    with pytest.raises(OSError, match="too long"):
+        closed.is_dir()
+
+    profile, note = site.find_profile("resnet50", Site(profile_dir=closed))
+
+    assert profile is not None
+    assert not note

@@ -73,3 +73,15 @@ def test_a_file_that_cannot_be_read_gets_its_line(tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match="cannot be read"):
         find("plain", [Place(owner="site", directory=tmp_path)]).text()
+
+
+def test_a_directory_that_nobody_lets_us_see_holds_no_templates(tmp_path: Path) -> None:
+    """Sites close /etc/slurm_dl to users; here the system refuses even to look."""
+    closed = Path("/", "x" * 300)
+    with pytest.raises(OSError, match="too long"):
+        closed.is_dir()
+    (tmp_path / "mine.sbatch.j2").write_text("#!/bin/sh\n")
+    where = [Place(owner="site", directory=closed), Place(owner="wheel", directory=tmp_path)]
+
+    assert find("mine", where).owner == "wheel"
+    assert names(where) == ["mine"]

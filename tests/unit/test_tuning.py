@@ -100,6 +100,15 @@ def test_once_and_not_again() -> None:
     assert cut(snap) == []
 
 
+def test_only_the_first_of_the_window_are_looked_at() -> None:
+    """A queue of any length costs no more than its window."""
+    waiting = [build.pending(9 + i, 4, cpus=48) for i in range(3)]
+    claims = {job.job_id: Claim(least_cpus=32) for job in waiting}
+    snap = site(dict.fromkeys(range(3), (4, 24)), waiting, claims)
+    ranked = np.arange(len(snap.jobs), dtype=np.int64)
+    assert [t.job_id for t in trims(snap, ranked, frozenset(), 2)] == [9, 10]
+
+
 def test_only_where_it_is_switched_on() -> None:
     job = build.pending(9, 4, cpus=48)
     snap = site({0: (4, 24)}, [job], {9: Claim(least_cpus=32)})
@@ -120,7 +129,7 @@ def test_nobody_gets_less_than_the_lesser_of_wish_and_part(
     claims = {50 + i: Claim(least_cpus=least) for i, (_, _, least) in enumerate(asks)}
     snap = site({i: (float(g), c) for i, (g, c) in enumerate(used)}, waiting, claims)
     ranked = np.arange(len(snap.jobs), dtype=np.int64)
-    for trim in trims(snap, ranked, frozenset()):
+    for trim in trims(snap, ranked, frozenset(), 200):
         gpus, cpus, least = asks[trim.job_id - 50]
         assert trim.cpus >= min(cpus, CPUS * gpus // GPUS)
         assert trim.cpus >= min(cpus, least)

@@ -170,12 +170,24 @@ def _environment(where: Sequence[templates.Place]) -> jinja2.Environment:
         loader=jinja2.FunctionLoader(_loader(where)),
         undefined=jinja2.StrictUndefined,
         autoescape=False,  # a shell script, not HTML; `quote` is the escaping
+        finalize=_known,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     env.filters["quote"] = quote
     return env
+
+
+def _known(value: object) -> object:
+    """*value*, to be printed: none would become the word None in somebody's command."""
+    if value is None:
+        msg = (
+            "it prints a value that this job has not; of a range of --nodes, gpus_per_node and"
+            " ntasks_per_node are none"
+        )
+        raise ValueError(msg)
+    return value
 
 
 def _loader(where: Sequence[templates.Place]) -> Callable[[str], tuple[str, str, None]]:

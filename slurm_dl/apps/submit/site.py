@@ -90,7 +90,7 @@ def find_profile(model: str, at_site: Site) -> tuple[Profile | None, str]:
 
     own: Mapping[str, Profile] = {}
     try:
-        if at_site.profile_dir.is_dir():
+        if _is_open(at_site.profile_dir):
             own = load_profiles(at_site.profile_dir, reader="user")
         known = site_over(shipped_profiles(), own)
     except ConfigError as err:
@@ -110,6 +110,13 @@ def find_profile(model: str, at_site: Site) -> tuple[Profile | None, str]:
 def _number(parameters: Mapping[str, object], name: str, default: float) -> float:
     value = parameters.get(name, default)
     return float(value) if isinstance(value, int | float) else default
+
+
+def _is_open(directory: Path) -> bool:
+    try:
+        return directory.is_dir()
+    except OSError:  # A directory above it is closed.
+        return False
 
 
 def _is_readable(path: Path) -> bool:

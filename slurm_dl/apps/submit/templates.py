@@ -27,10 +27,24 @@ Owner = Literal["user", "site", "wheel", "checkout"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A directory that may hold templates."""
+    """A directory that may hold templates; one that we may not see holds none."""
 
     owner: Owner
     directory: Traversable
+
+    def has(self, name: str) -> bool:
+        """There is a file for the template *name*."""
+        try:
+            return (self.directory / f"{name}{SUFFIX}").is_file()
+        except OSError:  # Sites close /etc/slurm_dl to users.
+            return False
+
+    def files(self) -> list[Traversable]:
+        """All that lies there."""
+        try:
+            return list(self.directory.iterdir()) if self.directory.is_dir() else []
+        except OSError:
+            return []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,9 +113,7 @@ def find(name: str, where: Sequence[Place]) -> Found:
     """
     plain_name(name, "--template")
     hits = [
-        (place.owner, place.directory / f"{name}{SUFFIX}")
-        for place in where
-        if (place.directory / f"{name}{SUFFIX}").is_file()
+        (place.owner, place.directory / f"{name}{SUFFIX}") for place in where if place.has(name)
     ]
     if not hits:
         looked = ", ".join(str(place.directory) for place in where)
@@ -124,8 +136,7 @@ def names(where: Sequence[Place]) -> list[str]:
         {
             file.name.removesuffix(SUFFIX)
             for place in where
-            if place.directory.is_dir()
-            for file in place.directory.iterdir()
+            for file in place.files()
             if file.name.endswith(SUFFIX) and not file.name.startswith(("_", "."))
         }
     )

@@ -48,6 +48,8 @@ def quiet_until(cycle: Cycle, settings: Settings) -> float:
     kept = (jobs.state == JobState.PENDING) & (jobs.held != Held.NO) & (memory.ran_s > 0)
     if kept.any():
         return -math.inf  # The ledger moves the beginning of their waiting on with each look.
+    if any(steer.kind != "started" for steer in snap.steers.values()):
+        return -math.inf  # A steer ends, and a begin time is moved on, by the clock.
     times = [np.array([cycle.plan.wake_at_s])]
     if limits.enabled and waiting(snap).any():
         if limits.max_gpus_per_hour and snap.preempted_gpus_last_hour:
@@ -60,6 +62,8 @@ def quiet_until(cycle: Cycle, settings: Settings) -> float:
             memory.last_preempted_s[running] + limits.cooldown_s,
             memory.last_fruitless_s[tried] + limits.handover_timeout_s * pauses,
         ]
+    if settings.defragment.enabled:
+        times.append(memory.waiting_since_s[waiting(snap)] + settings.defragment.after_s)
     later = np.concatenate(times)
     return float(later[later > now_s].min(initial=math.inf))
 
