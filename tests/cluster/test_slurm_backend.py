@@ -186,7 +186,9 @@ def test_nodes_that_a_pending_job_may_use(
         seen = until(is_running(job), "the job to run")
         held = [seen.nodes.name[n] for n in seen.held.nodes_of(row(seen, job)).tolist()]
         assert not nodes or set(held) <= set(nodes)
-        assert job not in seen.choices
+        assert job not in seen.excluded
+        if job in seen.choices and nodes:  # Where else it may run: it could be moved.
+            assert seen.choices[job][seen.held.nodes_of(row(seen, job))].all()
 
 
 def named(seen: Observed) -> dict[int, list[str]]:
