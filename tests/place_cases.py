@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import build
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 
 from slurm_dl.engine.placing import Placed, place_waiting
@@ -19,8 +20,9 @@ from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.profile import Load, Profile
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.base import Placer, Scheme
+from slurm_dl.placement.base import Placer, Scheme, Spot
 from slurm_dl.placement.need import Needs
+from slurm_dl.placement.offer import Offer
 from slurm_dl.placement.stock import Stock
 from slurm_dl.placement.want import Want
 
@@ -209,6 +211,38 @@ class Ledger:
 def shares(want: Want) -> dict[int, tuple[float, int, int]]:
     """By number of nodes, what the job asks of each."""
     return {ask.n_nodes: (ask.gpus, ask.cpus, ask.mem_mb) for ask in want.need.asks}
+
+
+def check_best_scores(
+    scheme: Scheme, case: Case, score: Callable[[Case, Ledger, int, Sequence[float]], float]
+) -> None:
+    """Fail unless *scheme* gives each job nodes with the highest scores of all on which it fits.
+
+    The fewest nodes on which it fits come first; of nodes with equal scores any will do.
+    """
+    stock, placer, waiting = begin(scheme, case)
+    ledger = Ledger(case)
+    for want in waiting:
+        answer = placer.place(want, Offer(stock, want, ()))
+        for n, share in shares(want).items():
+            fitting = [
+                node
+                for node in range(len(case.nodes))
+                if want.need.allowed[node]
+                and ledger.fits(node, share, exclusive=want.need.exclusive)
+            ]
+            if len(fitting) >= n:
+                break
+        else:
+            assert answer is None
+            continue
+        assert isinstance(answer, Spot)
+        scores = sorted((score(case, ledger, node, share) for node in fitting), reverse=True)
+        taken = sorted((score(case, ledger, node, share) for node in answer.nodes), reverse=True)
+        assert taken == pytest.approx(scores[:n], abs=1e-9)
+        for node in answer.nodes:
+            ledger.give(node, share)
+        stock.take(want, answer.nodes)
 
 
 def _row(job_id: int, job: Waiting) -> JobRow:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import place_cases as pc
-import pytest
 from hypothesis import given, settings
 
 from slurm_dl.placement.load_balance import LoadBalance
-from slurm_dl.placement.offer import Offer
 
 
 def _score(case: pc.Case, ledger: pc.Ledger, node: int, share: Sequence[float]) -> float:
@@ -27,30 +25,7 @@ def _score(case: pc.Case, ledger: pc.Ledger, node: int, share: Sequence[float]) 
 @settings(max_examples=60)
 def test_the_nodes_taken_have_the_best_scores_of_all(case: pc.Case) -> None:
     """Brute force over the nodes in plain Python; the nodes may differ where scores are equal."""
-    stock, placer, wants = pc.begin(LoadBalance(), case)
-    ledger = pc.Ledger(case)
-    for want in wants:
-        answer = placer.place(want, Offer(stock, want, ()))
-        for n, share in pc.shares(want).items():
-            fitting = [
-                node
-                for node in range(len(case.nodes))
-                if want.need.allowed[node]
-                and ledger.fits(node, share, exclusive=want.need.exclusive)
-            ]
-            if len(fitting) >= n:
-                break
-        else:
-            assert answer is None
-            continue
-        assert answer is not None
-        nodes = answer.nodes  # type: ignore[union-attr]
-        scores = sorted((_score(case, ledger, node, share) for node in fitting), reverse=True)
-        taken = sorted((_score(case, ledger, node, share) for node in nodes), reverse=True)
-        assert taken == pytest.approx(scores[:n], abs=1e-9)
-        for node in nodes:
-            ledger.give(node, share)
-        stock.take(want, nodes)
+    pc.check_best_scores(LoadBalance(), case, _score)
 
 
 def test_cpus_and_memory_count_as_load() -> None:

@@ -12,15 +12,13 @@ from typing import Literal, Protocol
 from slurm_dl.backends.slurm.arrays import ArrayTasks
 from slurm_dl.backends.slurm.choices import Excluded, Exclusions
 from slurm_dl.backends.slurm.command import Slurm
+from slurm_dl.backends.slurm.details import job_details
 from slurm_dl.backends.slurm.holdings import Holdings, splits_in
 from slurm_dl.backends.slurm.job_table import JobTable
 from slurm_dl.backends.slurm.read_jobs import JobReader, job_fields, queue_arguments
 from slurm_dl.backends.slurm.read_nodes import Site
 from slurm_dl.backends.slurm.records import new_nonce
-from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
-
-_MOST_ASKED_SINGLY = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +100,10 @@ class CliQueue:
         rows = holdings.unknown(table)
         if not rows:
             return
-        # The few that start between two polls are asked for one at a time, all of them (after
-        # our start) in one dump.
-        which: tuple[str, ...] = ()
-        if len(rows) <= _MOST_ASKED_SINGLY:
-            rows = rows[:1]
-            which = (str(table.job_id[rows[0]]),)
-        try:
-            detail = self._slurm.run("scontrol", "show", "job", "--details", "--oneliner", *which)
-        except ClusterError:
-            # It may just have ended. Until it is known the job counts as spread evenly.
-            return
-        holdings.learn(splits_in(detail), table, rows)
+        found = job_details(self._slurm, table, rows)
+        if found is not None:  # Until it is known the job counts as spread evenly.
+            detail, asked = found
+            holdings.learn(splits_in(detail), table, asked)
 
     def set_site_factor(self, job_id: JobId, value: int) -> bool:  # noqa: ARG002 - of the protocol
         """See `Queue.set_site_factor`: never; `Actor` has scontrol."""

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from slurm_dl.backends.slurm.command import Slurm
+from slurm_dl.backends.slurm.details import job_details
 from slurm_dl.backends.slurm.job_table import JobTable
 from slurm_dl.backends.slurm.read_nodes import Site, expand
 from slurm_dl.model.errors import ClusterError
@@ -32,7 +33,6 @@ _DEVICES = re.compile(
 )
 """``shard:2(IDX:1)``; from 23.11 on ``shard:1(0/4,1/4)``: of each device what it has of all."""
 
-_MOST_ASKED_SINGLY: Final = 2
 _MOST_DEVICES: Final = 1024
 
 Devices = Mapping[str, tuple[int, ...]]
@@ -100,17 +100,12 @@ class Shares:
         )
 
     def _ask(self, table: JobTable, rows: Sequence[int]) -> None:
-        which: tuple[str, ...] = ()
-        if len(rows) <= _MOST_ASKED_SINGLY:
-            rows = rows[:1]
-            which = (str(table.job_id[rows[0]]),)
-        try:
-            detail = self._slurm.run("scontrol", "show", "job", "--details", "--oneliner", *which)
-        except ClusterError:
-            # It may just have ended. Until it is known it counts as alone on some device.
-            return
+        found = job_details(self._slurm, table, rows)
+        if found is None:
+            return  # Until it is known it counts as alone on some device.
+        detail, asked = found
         told = devices_in(detail)
-        for row in rows:
+        for row in asked:
             self._known[_key(table, row)] = _believed(told.get(table.job_id[row]), table, row)
 
 
