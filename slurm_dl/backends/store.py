@@ -124,7 +124,8 @@ class SqliteStore:
             ).fetchall()
             steers = self._db.execute(_STEERS).fetchall()
             splits = self._db.execute(
-                "SELECT body FROM handover WHERE json_extract(body, '$.purpose') = 'split'"
+                "SELECT body FROM handover WHERE json_extract(body, '$.purpose') = 'split' "
+                "ORDER BY handover_id"
             ).fetchall()
         except sqlite3.Error as err:
             raise self._error(err) from err
@@ -151,9 +152,10 @@ class SqliteStore:
                 for at_s, job_id, gpus, notice_s, handover_id in taken
             ),
             steers=tuple(_steer_from(row) for row in steers),
-            lost_pairs=tuple(
-                sorted({_handover_from(json.loads(body)).apart for (body,) in splits})
-            ),
+            lost_pairs={
+                split.apart: split.opened_s
+                for split in (_handover_from(json.loads(body)) for (body,) in splits)
+            },
         )
 
     def save(self, change: Change, /) -> None:

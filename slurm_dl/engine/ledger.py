@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -41,6 +41,9 @@ from slurm_dl.model.steer import Steer
 
 HOUR_S = 3600.0
 
+APART_S = 7 * 24 * HOUR_S
+"""Two models that lost on one GPU are kept apart for this long: one bad figure is not for ever."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
@@ -68,7 +71,7 @@ class Memory:
     next_handover_id: HandoverId
     taken: tuple[Taken, ...]
     steers: tuple[Steer, ...] = ()
-    lost_pairs: tuple[tuple[str, ...], ...] = ()
+    lost_pairs: Mapping[tuple[str, ...], float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -119,7 +122,7 @@ class Ledger:
         self._taken = [*memory.taken]
         self._steers = {s.job_id: s for s in memory.steers}
         self._trimmed: set[JobId] = set()
-        self._lost_pairs = {*memory.lost_pairs}
+        self._lost_pairs = dict(memory.lost_pairs)
         self._doubted: set[JobId] = set()
 
     @property
@@ -183,7 +186,9 @@ class Ledger:
             handovers=self.handovers,
             steers=dict(self._steers),
             trimmed=frozenset(self._trimmed),
-            lost_pairs=tuple(sorted(self._lost_pairs)),
+            lost_pairs=tuple(
+                sorted(p for p, at_s in self._lost_pairs.items() if seen.now_s - at_s < APART_S)
+            ),
             next_handover_id=self._next_id,
             preempted_gpus_last_hour=self._gpus_taken_since(seen.now_s - HOUR_S),
         )
@@ -237,7 +242,7 @@ class Ledger:
                 self._next_id = HandoverId(max(self._next_id, handover.handover_id + 1))
                 self._keep(handover)
                 if handover.purpose == "split":
-                    self._lost_pairs.add(handover.apart)
+                    self._lost_pairs[handover.apart] = handover.opened_s
             case SetSteer(steer=steer):
                 # Before it is done: what may stand in Slurm must be known to be ours.
                 self._steer(steer)

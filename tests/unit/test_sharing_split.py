@@ -197,6 +197,8 @@ def test_a_lost_pair_is_remembered_and_not_formed_again(tmp_path: Path) -> None:
 
     assert now == (("a", "b"),)
     assert again.snapshot(snap.seen, frozenset({"gpu"})).lost_pairs == now
+    much_later = dataclasses.replace(snap.seen, now_s=snap.now_s + 8 * 86400)
+    assert again.snapshot(much_later, frozenset({"gpu"})).lost_pairs == (), "not for ever"
     again.close()
     for lost, node in (((), 0), (now, 1)):
         seen = observed(
