@@ -8,7 +8,8 @@ from typing import Annotated
 from pydantic import Field, ValidationInfo, field_validator
 from pydantic_core import InitErrorDetails
 
-from slurm_dl.config.parameters import RULE, SCHEME, Mistake
+from slurm_dl.config.by_name import checked_name, checked_parameters, details_of
+from slurm_dl.config.parameters import RULE, SCHEME
 from slurm_dl.config.section import Section
 from slurm_dl.config.values import (
     FrozenMapping,
@@ -117,10 +118,7 @@ class PlacementSection(Section):
     @field_validator("scheme")
     @classmethod
     def _check_scheme(cls, name: str) -> str:
-        try:
-            return SCHEME.check(name) if name else name
-        except ValueError as err:
-            raise wrong(str(err)) from None
+        return checked_name(SCHEME, name) if name else name
 
     @field_validator("parameters")
     @classmethod
@@ -133,10 +131,7 @@ class PlacementSection(Section):
         if not scheme:
             _refuse_without_scheme(bool(given))
             return FrozenMapping(())
-        whole, mistakes = SCHEME.complete(scheme, given)
-        if mistakes:
-            refuse_all([_detail(m) for m in mistakes])
-        return FrozenMapping(tuple(whole.items()))
+        return checked_parameters(SCHEME, scheme, given)
 
     @field_validator("rules")
     @classmethod
@@ -153,7 +148,7 @@ class PlacementSection(Section):
                 details.append(InitErrorDetails(type=wrong(str(err)), loc=(name,), input=name))
                 continue
             whole, mistakes = RULE.complete(name, parameters)
-            details += [_detail(m, name) for m in mistakes]
+            details += details_of(mistakes, name)
             checked.append((name, FrozenMapping(tuple(whole.items()))))
         if details:
             refuse_all(details)
@@ -201,9 +196,3 @@ class PlacementSection(Section):
 def _refuse_without_scheme(given: bool) -> None:  # noqa: FBT001 - the condition itself
     if given:
         refuse(f"has no effect ({_NO_SCHEME})", others=(("placement", "scheme"),))
-
-
-def _detail(mistake: Mistake, *above: str) -> InitErrorDetails:
-    return InitErrorDetails(
-        type=wrong(mistake.text), loc=(*above, *mistake.loc), input=mistake.value
-    )

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
-from pydantic_core import InitErrorDetails
 
-from slurm_dl.config import parameters as policy_parameters
+from slurm_dl.config.by_name import checked_name, checked_parameters
 from slurm_dl.config.defragment import DefragmentSection
+from slurm_dl.config.parameters import POLICY
 from slurm_dl.config.placement import PlacementSection
 from slurm_dl.config.preemption import PreemptionSection
 from slurm_dl.config.section import Section
@@ -22,7 +22,6 @@ from slurm_dl.config.values import (
     AbsolutePath,
     Admin,
     ClusterName,
-    FrozenMapping,
     Parameters,
     PartitionName,
     PathOrEmpty,
@@ -31,9 +30,8 @@ from slurm_dl.config.values import (
     Whole,
     distinct,
     refuse,
-    refuse_all,
+    refuse_key,
     short,
-    wrong,
 )
 from slurm_dl.config.wording import number
 from slurm_dl.engine.guaranteed import tiers_of
@@ -153,10 +151,7 @@ class PolicySection(Section):
     @field_validator("order")
     @classmethod
     def _check_order(cls, order: str) -> str:
-        try:
-            return policy_parameters.check_order(order)
-        except ValueError as err:
-            raise wrong(str(err)) from None
+        return checked_name(POLICY, order)
 
     @field_validator("parameters")
     @classmethod
@@ -164,18 +159,11 @@ class PolicySection(Section):
         cls, given: Mapping[str, object], info: ValidationInfo
     ) -> Mapping[str, object]:
         order = info.data.get("order")
-        if order is None:
-            return given
-        whole, mistakes = policy_parameters.complete(order, given)
-        if mistakes:
-            refuse_all(
-                [InitErrorDetails(type=wrong(m.text), loc=m.loc, input=m.value) for m in mistakes]
-            )
-        return FrozenMapping(tuple(whole.items()))
+        return given if order is None else checked_parameters(POLICY, order, given)
 
     def make(self) -> Policy:
         """The policy with its parameters, ready to order jobs."""
-        return policy_parameters.make(self.order, self.parameters)
+        return POLICY.make(self.order, self.parameters)
 
 
 class RankingSection(Section):
@@ -297,10 +285,8 @@ class Config(Section):
                 f"{tiers} tiers (policy.order, policy.parameters) x ranking.band_width "
                 f"{ranking.band_width} must stay below {SITE_FACTOR_END}"
             )
-            error = wrong(text, others=(("policy", "parameters"), ("policy", "order")))
-            refuse_all(
-                [InitErrorDetails(type=error, loc=("band_width",), input=ranking.band_width)]
-            )
+            others = (("policy", "parameters"), ("policy", "order"))
+            refuse_key("band_width", ranking.band_width, text, others)
         return ranking
 
     @field_validator("preemption")
@@ -319,8 +305,8 @@ class Config(Section):
                 f"native: running jobs get up to {tiers} and a half times ranking.band_width "
                 f"{ranking.band_width}, which must stay below {SITE_FACTOR_END}"
             )
-            error = wrong(text, others=(("ranking", "band_width"), ("policy", "parameters")))
-            refuse_all([InitErrorDetails(type=error, loc=("mode",), input=preemption.mode)])
+            others = (("ranking", "band_width"), ("policy", "parameters"))
+            refuse_key("mode", preemption.mode, text, others)
         return preemption
 
     @field_validator("defragment")
@@ -332,9 +318,8 @@ class Config(Section):
         wanted = defragment.enabled or defragment.free_nodes > 0
         if wanted and preemption is not None and preemption.mode == "native":
             text = "nobody is moved where Slurm itself preempts (preemption.mode is native)"
-            error = wrong(text, others=(("preemption", "mode"),))
             key = "enabled" if defragment.enabled else "free_nodes"
-            refuse_all([InitErrorDetails(type=error, loc=(key,), input=getattr(defragment, key))])
+            refuse_key(key, getattr(defragment, key), text, (("preemption", "mode"),))
         return defragment
 
     @field_validator("placement")
@@ -346,8 +331,7 @@ class Config(Section):
                 "must be 0, or greater than daemon.poll_s so that a look falls into it (got "
                 f"{number(placement.settle_s)}, daemon.poll_s is {number(daemon.poll_s)})"
             )
-            error = wrong(text, others=(("daemon", "poll_s"),))
-            refuse_all([InitErrorDetails(type=error, loc=("settle_s",), input=placement.settle_s)])
+            refuse_key("settle_s", placement.settle_s, text, (("daemon", "poll_s"),))
         return placement
 
     @field_validator("placement")
@@ -369,8 +353,8 @@ class Config(Section):
                 f"{'and a half ' if native else ''}times ranking.band_width {ranking.band_width} "
                 f"they must stay below {SITE_FACTOR_END}"
             )
-            error = wrong(text, others=(("ranking", "band_width"), ("policy", "parameters")))
-            refuse_all([InitErrorDetails(type=error, loc=("scheme",), input=placement.scheme)])
+            others = (("ranking", "band_width"), ("policy", "parameters"))
+            refuse_key("scheme", placement.scheme, text, others)
         return placement
 
 

@@ -60,6 +60,11 @@ def refuse_all(details: list[InitErrorDetails]) -> NoReturn:
     raise ValidationError.from_exception_data(title, details)
 
 
+def refuse_key(key: str, value: object, text: str, others: Sequence[Loc]) -> NoReturn:
+    """End the check of a section by an error of one of its keys; see `wrong`."""
+    refuse_all([InitErrorDetails(type=wrong(text, others=others), loc=(key,), input=value)])
+
+
 def _spelled(pattern: str, words: str) -> Callable[[str], str]:
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value):

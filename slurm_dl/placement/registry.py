@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from importlib.metadata import entry_points
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-from slurm_dl.model.errors import ConfigError
+from slurm_dl.model import plugins
 from slurm_dl.placement.base import Scheme
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.placement.cells import Cells
@@ -53,12 +52,12 @@ RULES: Mapping[str, type[Rule]] = MappingProxyType(
 
 def scheme_names() -> tuple[str, ...]:
     """All schemes that can stand in the configuration, sorted."""
-    return _names(SCHEMES, SCHEME_GROUP)
+    return plugins.all_names(SCHEMES, SCHEME_GROUP)
 
 
 def rule_names() -> tuple[str, ...]:
     """All rules that can stand in the configuration, sorted."""
-    return _names(RULES, RULE_GROUP)
+    return plugins.all_names(RULES, RULE_GROUP)
 
 
 def find_scheme(name: str) -> type[Scheme]:
@@ -67,10 +66,7 @@ def find_scheme(name: str) -> type[Scheme]:
     Raises:
         ConfigError: There is none, or the plugin that provides it cannot be loaded.
     """
-    if name in SCHEMES:
-        return SCHEMES[name]
-    scheme: type[Scheme] = _plugin(name, SCHEME_GROUP, "scheme of placement", scheme_names())
-    return scheme
+    return plugins.find(name, SCHEMES, SCHEME_GROUP, "scheme of placement")
 
 
 def find_rule(name: str) -> type[Rule]:
@@ -79,23 +75,4 @@ def find_rule(name: str) -> type[Rule]:
     Raises:
         ConfigError: There is none, or the plugin that provides it cannot be loaded.
     """
-    if name in RULES:
-        return RULES[name]
-    rule: type[Rule] = _plugin(name, RULE_GROUP, "rule of placement", rule_names())
-    return rule
-
-
-def _names(ours: Collection[str], group: str) -> tuple[str, ...]:
-    return tuple(sorted({*ours, *(ep.name for ep in entry_points(group=group))}))
-
-
-def _plugin(name: str, group: str, what: str, names: tuple[str, ...]) -> Any:  # noqa: ANN401 - a class
-    for entry in entry_points(group=group):
-        if entry.name == name:
-            try:
-                return entry.load()
-            except Exception as err:
-                msg = f"{what} {name!r} from {entry.value} cannot be loaded: {err}"
-                raise ConfigError(msg) from err
-    msg = f"no {what} {name!r}; there are {', '.join(names) or 'none'}"
-    raise ConfigError(msg)
+    return plugins.find(name, RULES, RULE_GROUP, "rule of placement")

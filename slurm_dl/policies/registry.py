@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import entry_points
 from types import MappingProxyType
 
-from slurm_dl.model.errors import ConfigError
+from slurm_dl.model import plugins
 from slurm_dl.policies.arrival_las import ArrivalLas
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -47,7 +46,7 @@ def runs_on_slurm(policy: type[Policy]) -> bool:
 
 def names() -> tuple[str, ...]:
     """All names that can stand in the configuration, sorted."""
-    return tuple(sorted({*POLICIES, *(ep.name for ep in entry_points(group=ENTRY_POINT_GROUP))}))
+    return plugins.all_names(POLICIES, ENTRY_POINT_GROUP)
 
 
 def find(name: str) -> type[Policy]:
@@ -56,15 +55,4 @@ def find(name: str) -> type[Policy]:
     Raises:
         ConfigError: There is none, or the plugin that provides it cannot be loaded.
     """
-    if name in POLICIES:
-        return POLICIES[name]
-    for entry in entry_points(group=ENTRY_POINT_GROUP):
-        if entry.name == name:
-            try:
-                plugin: type[Policy] = entry.load()
-            except Exception as err:
-                msg = f"policy {name!r} from {entry.value} cannot be loaded: {err}"
-                raise ConfigError(msg) from err
-            return plugin
-    msg = f"no policy {name!r}; there are {', '.join(names())}"
-    raise ConfigError(msg)
+    return plugins.find(name, POLICIES, ENTRY_POINT_GROUP, "policy")

@@ -14,6 +14,7 @@ import pytest
 from slurm_dl.config import Config, load
 from slurm_dl.config.parameters import complete, parameters_of
 from slurm_dl.config.values import FrozenMapping
+from slurm_dl.model import plugins
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies import registry
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -213,7 +214,7 @@ def test_plugin_that_cannot_be_used_is_a_mistake_that_names_it(
     def entry_points(*, group: str) -> EntryPoints:
         return EntryPoints([entry] if group == registry.ENTRY_POINT_GROUP else [])
 
-    monkeypatch.setattr(registry, "entry_points", entry_points)
+    monkeypatch.setattr(plugins, "entry_points", entry_points)
     lines = errors(tmp_path, "{}", "site")
 
     assert len(lines) == 1

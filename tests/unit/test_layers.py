@@ -30,11 +30,8 @@ PURE_MAY_IMPORT = {
 }
 """Everything the pure layers import from outside, but for `ALSO`."""
 
-ALSO = {
-    "slurm_dl.placement.registry": {"importlib"},
-    "slurm_dl.policies.registry": {"importlib"},
-}
-"""Entry points of a site's own policies are looked up there."""
+ALSO = {"slurm_dl.model.plugins": {"importlib"}}
+"""Entry points of a site's own policies, schemes and rules are looked up there."""
 
 
 def lint(directory: Path) -> subprocess.CompletedProcess[str]:
