@@ -8,11 +8,10 @@ import build
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
+from used_clusters import used_clusters
 
 from slurm_dl.engine.moves import Bounds, Moves, cheapest_moves
 from slurm_dl.engine.room import Room
-from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.need import Need, Needs
 
@@ -20,27 +19,8 @@ GPUS = 4
 SAVE_AND_RESTORE_S = 60.0
 
 
-@st.composite
-def fragmented(draw: st.DrawFn) -> tuple[Snapshot, int]:
-    """A partly used cluster of running jobs of one or two nodes, and one pending job."""
-    m = draw(st.integers(2, 4))
-    free = [GPUS] * m
-    rows: list[JobRow] = []
-    held: dict[int, dict[int, float]] = {}
-    for job_id in range(1, draw(st.integers(1, 5)) + 1):
-        share = draw(st.integers(1, GPUS - 1))
-        room = [n for n in range(m) if free[n] >= share]
-        if not room:
-            break
-        on = draw(st.lists(st.sampled_from(room), min_size=1, max_size=2, unique=True))
-        for node in on:
-            free[node] -= share
-        held[job_id] = dict.fromkeys(on, float(share))
-        rows.append(build.running(job_id, share * len(on), n_nodes=len(on)))
-    n_nodes = draw(st.integers(1, m))
-    rows.append(build.pending(99, n_nodes * draw(st.integers(1, GPUS)), n_nodes=n_nodes))
-    seen = build.observed(rows, nodes=[GPUS] * m, held=held, opted_in=list(held))
-    return build.snapshot(seen), len(rows) - 1
+FRAGMENTED = used_clusters(gpus=GPUS, least_nodes=2, most_jobs=5, most_share=GPUS - 1, most_nodes=2)
+"""Partly used: jobs of one or two nodes, none of which fills a node."""
 
 
 def found(snap: Snapshot, row: int, *, jobs: int = 8, gpus: float = 1e9) -> Moves | str:
@@ -94,7 +74,7 @@ def cheapest_by_hand(snap: Snapshot, row: int) -> float | None:
 
 
 @settings(max_examples=300, deadline=None)
-@given(case=fragmented())
+@given(case=FRAGMENTED)
 def test_the_cheapest_moves_are_those_of_brute_force(case: tuple[Snapshot, int]) -> None:
     snap, row = case
     best = cheapest_by_hand(snap, row)

@@ -8,7 +8,7 @@ import itertools
 import build
 import numpy as np
 from hypothesis import given, settings
-from hypothesis import strategies as st
+from used_clusters import used_clusters
 
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.guard import victims
@@ -39,27 +39,8 @@ def _opened(plan: Plan) -> list[Handover]:
     return [a.handover for a in plan.actions if isinstance(a, OpenHandover)]
 
 
-@st.composite
-def busy_clusters(draw: st.DrawFn) -> tuple[Snapshot, int]:
-    """A cluster full of opted-in jobs of one to all nodes, and one pending job."""
-    m = draw(st.integers(1, 4))
-    free = [GPUS] * m
-    rows: list[JobRow] = []
-    held: dict[int, dict[int, float]] = {}
-    for job_id in range(1, draw(st.integers(1, 7)) + 1):
-        share = draw(st.integers(1, GPUS))
-        room = [n for n in range(m) if free[n] >= share]
-        if not room:
-            break
-        on = draw(st.lists(st.sampled_from(room), min_size=1, max_size=len(room), unique=True))
-        for node in on:
-            free[node] -= share
-        held[job_id] = dict.fromkeys(on, float(share))
-        rows.append(build.running(job_id, share * len(on), n_nodes=len(on)))
-    n_nodes = draw(st.integers(1, m))
-    rows.append(build.pending(99, n_nodes * draw(st.integers(1, GPUS)), n_nodes=n_nodes))
-    seen = build.observed(rows, nodes=[GPUS] * m, held=held, opted_in=list(held))
-    return build.snapshot(seen), len(rows) - 1
+BUSY = used_clusters(gpus=GPUS, least_nodes=1, most_jobs=7, most_share=GPUS)
+"""Full of jobs of one to all nodes."""
 
 
 def _fits_without(snap: Snapshot, row: int, gone: tuple[int, ...]) -> bool:
@@ -70,7 +51,7 @@ def _fits_without(snap: Snapshot, row: int, gone: tuple[int, ...]) -> bool:
 
 
 @settings(max_examples=300)
-@given(case=busy_clusters())
+@given(case=BUSY)
 def test_victims_are_found_iff_they_exist_and_none_of_them_is_spare(
     case: tuple[Snapshot, int],
 ) -> None:
@@ -100,7 +81,7 @@ def test_victims_are_found_iff_they_exist_and_none_of_them_is_spare(
 
 
 @settings(max_examples=200)
-@given(case=busy_clusters())
+@given(case=BUSY)
 def test_on_one_node_the_cheapest_set_is_close_to_the_best(case: tuple[Snapshot, int]) -> None:
     """One-node jobs on nodes of four GPUs: at most twice the cost of the best of all sets."""
     snap, row = case
