@@ -201,16 +201,18 @@ class Ledger:
         """
         if not seen.begins:
             return seen
-        jobs, held = seen.jobs, seen.jobs.held.copy()
-        for row in np.flatnonzero(held == Held.BEGIN_TIME).tolist():
+        jobs, now_s = seen.jobs, seen.now_s
+        over = {job_id for job_id, begin_s in seen.begins.items() if begin_s <= now_s}
+        ours = {
+            job_id: steer.since_s
+            for job_id, steer in self._steers.items()
+            if steer.puts_off(now_s, seen.begins.get(job_id))
+        }
+        held = jobs.held.copy()
+        named = np.isin(jobs.job_id, [*over, *ours])
+        for row in np.flatnonzero(named & (held == Held.BEGIN_TIME)).tolist():
             job_id = JobId(int(jobs.job_id[row]))
-            begin_s, steer = seen.begins.get(job_id), self._steers.get(job_id)
-            ours = (
-                steer is not None
-                and steer.puts_off(seen.now_s, begin_s)
-                and jobs.submit_s[row] <= steer.since_s
-            )
-            if ours or (begin_s is not None and begin_s <= seen.now_s):
+            if job_id in over or jobs.submit_s[row] <= ours[job_id]:
                 held[row] = Held.NO
         return dataclasses.replace(seen, jobs=dataclasses.replace(jobs, held=held))
 
