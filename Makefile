@@ -177,7 +177,7 @@ venv: .venv/ready ## The package and the tools in .venv
 	fi
 	# Debian's pip does not know dependency groups yet.
 	retry $(BIN)/python -m pip install --quiet "pip>=25.1"
-	retry $(BIN)/python -m pip install --quiet --editable . --group dev
+	retry $(BIN)/python -m pip install --quiet --editable '.[learn]' --group dev
 	touch $@
 
 .PHONY: torch

@@ -155,7 +155,7 @@ def _lacks_of(*members: str) -> Callable[[type[object]], list[str]]:
 
 
 def _policy_lacks(kind: type[object]) -> list[str]:
-    lacks = _lacks_of("source", "interpretation", "tiers", "order", "next_change_s")(kind)
+    lacks = _lacks_of("source", "interpretation", "about", "tiers", "order", "next_change_s")(kind)
     if getattr(kind, "preempts", None) not in typing.get_args(Preempts):
         lacks.append(f"preempts (one of {', '.join(typing.get_args(Preempts))})")
     if not isinstance(getattr(kind, "skips", None), bool):

@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_dl.model.contract import NO_CLAIM, Claim
+from slurm_dl.model.estimates import I8
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import F64, I16, I32, I64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations, Nodes
+from slurm_dl.model.past import NO_PAST, Past
 from slurm_dl.model.sharing import SharedGpu
 from slurm_dl.model.steer import Steer
 
@@ -166,7 +168,19 @@ class Snapshot:
         seen: What the cluster says.
         memory: What the ledger says, row by row.
         managed: ``(p,)`` bool, which partitions are ours to order.
-        left_s: ``(n,)`` seconds each job is still expected to run; inf where nothing is known.
+        left_s: ``(n,)`` seconds each job is still expected to run on GPUs of a type
+            whose rate is 1, as many as it asks for; inf where nothing is known.
+        left_from: ``(n,)`` int8, an `Origin`: where *left_s* is from; None: its time limit.
+        progress: ``(n,)`` share of each job's work that is done, 0 to 1; NaN where nothing is
+            known. None: of no job.
+        due_s: ``(n,)`` when each job is to be done, epoch seconds; inf for those that are not due.
+            None: none is.
+        rates: ``(n, t)`` speed of each job on GPUs of each of the `Observed.gpu_types`, as many as
+            it asks for; 0 where it cannot run. None: every type is as fast as any other.
+        rates_from: ``(n,)`` int8, an `Origin`: where *rates* are from; None: nobody measured them.
+        credit_s: ``(n, t)`` seconds that each job is owed on each GPU type by the shares it was
+            given so far, less those it ran there; None: no share was ever given.
+        past: Jobs that are over, the last of them.
         handovers: Hand-overs that are not closed yet.
         steers: What jobs are kept from by us, by job id; of those that have started too.
         trimmed: Jobs whose CPUs or memory we have cut since we began to look.
@@ -180,6 +194,13 @@ class Snapshot:
     memory: Remembered
     managed: Bool
     left_s: F64
+    left_from: I8 | None = None
+    progress: F64 | None = None
+    due_s: F64 | None = None
+    rates: F64 | None = None
+    rates_from: I8 | None = None
+    credit_s: F64 | None = None
+    past: Past = NO_PAST
     handovers: tuple[Handover, ...] = ()
     steers: Mapping[JobId, Steer] = field(default_factory=dict)
     trimmed: frozenset[JobId] = frozenset()

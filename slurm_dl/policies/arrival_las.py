@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from slurm_dl.policies.base import Preempts
+from slurm_dl.policies.base import About, Preempts
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 
@@ -22,5 +22,11 @@ class ArrivalLas(DiscreteLas):
 
     name: ClassVar[str] = "arrival_las"
     source: ClassVar[str] = "Tiresias as compared with in Pollux (OSDI 2021), Lucid (ASPLOS 2023)"
+    about: ClassVar[About] = About(
+        row="A1",
+        level="W2",
+        formula="K queues by attained service, looked at when a job comes or goes",
+        starves="jobs of the last queue, while new ones come",
+    )
     interpretation: ClassVar[str] = "from descriptions of their simulators; not run beside them"
     preempts: ClassVar[Preempts] = "rank"

@@ -5,8 +5,9 @@ A new published system is one file beside this one and one line in `registry`.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +16,36 @@ from slurm_dl.model.snapshot import Snapshot
 
 Preempts = Literal["never", "tier", "rank"]
 """Whom a waiting job may take GPUs from: nobody, jobs of a worse tier, any job ranking below it."""
+
+Level = Literal["W1", "W2", "W3", "W4"]
+"""What is shown: its formula, it in the simulator, it on Slurm, it with real training jobs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What people should know of a policy before they choose it.
+
+    Attributes:
+        row: Which of the published systems it is, by its row in docs/policies.md, say ``A1``.
+        level: The highest level that tests show.
+        formula: The rule in one or two lines of plain text.
+        needs: What it uses beyond what Slurm says of every job: names of `Snapshot` fields, or
+            ``profile``, ``history``, ``accounts``.
+        fallback: What it does where that is missing.
+        starves: Whose wait has no bound, and when, in words; empty: every job gets GPUs at last,
+            whoever else comes.
+        idles: Why it leaves GPUs free although a job that waits would fit; empty if it does not.
+        trusts: What jobs say of themselves that can bring them forward; none, if it can be helped.
+    """
+
+    row: str
+    level: Level
+    formula: str
+    needs: tuple[str, ...] = ()
+    fallback: str = ""
+    starves: str = ""
+    idles: str = ""
+    trusts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -29,6 +60,13 @@ class Order:
         promote: ``(n,)`` bool, jobs whose service so far is to be forgiven now.
         tiers: How many tiers there are; ``tier < tiers``.
         tie: ``(n,)`` float64, order among equal keys; None if the first submission is to decide.
+        barred: ``(n,)`` bool, waiting jobs that had better not start now although they would fit;
+            None: nobody.
+        gpu_type: ``(n,)`` int16, the type of GPUs each job had best run on, an index into
+            `Observed.gpu_types`; -1: any, or the one it runs on. None: -1 for all.
+        share: ``(n, t)`` float64, the share of the time from now on that each job deserves on each
+            of the t GPU types; 0 to 1, at most 1 over all types. Given, it decides: tier, key and
+            gpu_type are then found from it and from what each job had so far.
     """
 
     tier: I16
@@ -36,6 +74,9 @@ class Order:
     promote: Bool
     tiers: int
     tie: F64 | None = None
+    barred: Bool | None = None
+    gpu_type: I16 | None = None
+    share: F64 | None = None
 
 
 def one_tier(key: F64, tie: F64 | None = None) -> Order:
@@ -50,6 +91,27 @@ def one_tier(key: F64, tie: F64 | None = None) -> Order:
     )
 
 
+def by_share(share: F64) -> Order:
+    """The order of a policy that says who deserves which share of the time, and no more.
+
+    Args:
+        share: ``(n, t)``, see `Order`.
+    """
+    return dataclasses.replace(one_tier(np.zeros(len(share))), share=share)
+
+
+@runtime_checkable
+class Leasing(Protocol):
+    """A policy whose jobs keep their GPUs for a lease once they have them.
+
+    Leases end together, at whole multiples of their length; only then may jobs be displaced.
+    """
+
+    @property
+    def lease_s(self) -> float:
+        """Length of a lease, seconds, above 0."""
+
+
 class Policy(Protocol):
     """Orders jobs. A frozen dataclass; its fields are its parameters, with units in the names."""
 
@@ -58,6 +120,7 @@ class Policy(Protocol):
     """Paper and section the rule comes from."""
     interpretation: ClassVar[str]
     """Where it reads the source in its own way, in words; empty if nowhere."""
+    about: ClassVar[About]
     preempts: ClassVar[Preempts]
     """Whom its waiting jobs may displace. Where they may not, running jobs keep their GPUs."""
     skips: ClassVar[bool]

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order, Preempts
+from slurm_dl.policies.base import About, Order, Preempts
 
 Rows = npt.NDArray[np.int64]
 
@@ -41,6 +41,12 @@ class DiscreteLas:
 
     name: ClassVar[str] = "discrete_las"
     source: ClassVar[str] = "Tiresias, NSDI 2019, section 3.2 (2D-LAS, discretised)"
+    about: ClassVar[About] = About(
+        row="A1",
+        level="W4",
+        formula="queue k: q_k <= attained GPU-seconds < q_(k+1); first submission first inside it",
+        starves="jobs of the last queue while new ones come, unless promote_knob is above 0",
+    )
     interpretation: ClassVar[str] = (
         "inside a queue by first submission, where the paper orders by start time; "
         "waiting for promotion counts from the end of the last run, and only waiting for room; "

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order, Preempts, one_tier
+from slurm_dl.policies.base import About, Order, Preempts, one_tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +20,12 @@ class Fifo:
 
     name: ClassVar[str] = "fifo"
     source: ClassVar[str] = "baseline; what Slurm does with priority/basic and no backfill"
+    about: ClassVar[About] = About(
+        row="G1",
+        level="W3",
+        formula="first submission first; nobody passes a job that does not fit",
+        idles="GPUs that the first job in the queue cannot use wait with it",
+    )
     interpretation: ClassVar[str] = ""
     preempts: ClassVar[Preempts] = "never"
     skips: ClassVar[bool] = False
@@ -47,4 +53,10 @@ class FifoSkip(Fifo):
 
     name: ClassVar[str] = "fifo_skip"
     source: ClassVar[str] = "baseline; 'fit job first' of the Tiresias simulator (NSDI 2019)"
+    about: ClassVar[About] = About(
+        row="G1",
+        level="W3",
+        formula="first submission first; a job that does not fit is passed",
+        starves="a job that wants many GPUs, while smaller ones come",
+    )
     skips: ClassVar[bool] = True

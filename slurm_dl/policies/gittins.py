@@ -24,7 +24,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import COMPLETING, F64, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order, Preempts, one_tier
+from slurm_dl.policies.base import About, Order, Preempts, one_tier
 from slurm_dl.policies.las import attained
 
 _NEARER = 0.8
@@ -47,6 +47,14 @@ class Gittins:
 
     name: ClassVar[str] = "gittins"
     source: ClassVar[str] = "Gittins 1979; Tiresias, NSDI 2019, section 3.2 (2D-Gittins)"
+    about: ClassVar[About] = About(
+        row="A1",
+        level="W3",
+        formula="G(a) = sup_D P(S-a <= D | S > a) / E[min(S-a, D) | S > a], largest first",
+        needs=("history",),
+        fallback="without sizes of finished jobs: least attained service",
+        starves="a job that has had more than any before it, while others come",
+    )
     interpretation: ClassVar[str] = (
         "not discretised into queues; the index is that of the theory, with the age taken off the "
         "sizes; while nothing happens turns are looked at every quantum; beyond the largest size "

@@ -17,7 +17,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import COMPLETING, F64, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order, Preempts, one_tier
+from slurm_dl.policies.base import About, Order, Preempts, one_tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +32,12 @@ class Las:
 
     name: ClassVar[str] = "las"
     source: ClassVar[str] = "Tiresias, NSDI 2019, section 3.2 (2D-LAS, continuous)"
+    about: ClassVar[About] = About(
+        row="A1",
+        level="W3",
+        formula="key = GPUs x seconds run so far, smallest first",
+        starves="a job that has had much, while new ones come",
+    )
     interpretation: ClassVar[str] = "while nothing happens turns are looked at every quantum"
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True

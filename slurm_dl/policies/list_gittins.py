@@ -16,7 +16,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order
+from slurm_dl.policies.base import About, Order
 from slurm_dl.policies.list_las import ListLas, list_keys, one_step_down
 
 
@@ -36,6 +36,14 @@ class ListGittins(ListLas):
 
     name: ClassVar[str] = "list_gittins"
     source: ClassVar[str] = "Tiresias, NSDI 2019, 2D-Gittins as in its public simulator"
+    about: ClassVar[About] = About(
+        row="A1",
+        level="W2",
+        formula="K queues by attained service; inside, the index of the public simulator",
+        needs=("history",),
+        fallback="without sizes of finished jobs: the order of the queue",
+        starves="jobs of the last queue, while new ones come",
+    )
 
     sizes_gpu_s: tuple[float, ...] = (1.0,)
     quantum_gpu_s: float = 3250.0

@@ -18,7 +18,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import COMPLETING, F64, I16, PENDING, RUNNING, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order, Preempts
+from slurm_dl.policies.base import About, Order, Preempts
 from slurm_dl.policies.discrete_las import DiscreteLas, Rows, edges_of, first_to_sink
 
 _AHEAD_OF = 2.0**40
@@ -45,6 +45,12 @@ class ListLas(DiscreteLas):
 
     name: ClassVar[str] = "list_las"
     source: ClassVar[str] = "Tiresias, NSDI 2019, as in its public simulator"
+    about: ClassVar[About] = About(
+        row="A1",
+        level="W2",
+        formula="K queues by attained service, each a list, as in the public simulator",
+        starves="jobs of the last queue while new ones come, unless promote_knob is above 0",
+    )
     interpretation: ClassVar[str] = "found by runs of that simulator"
     preempts: ClassVar[Preempts] = "rank"
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order, Preempts, one_tier
+from slurm_dl.policies.base import About, Order, Preempts, one_tier
 
 
 class _ByKey(abc.ABC):
@@ -52,6 +52,14 @@ class Srtf(_ByKey):
 
     name: ClassVar[str] = "srtf"
     source: ClassVar[str] = "baseline; Schrage, Operations Research 16(3), 1968 (SRPT)"
+    about: ClassVar[About] = About(
+        row="G2",
+        level="W3",
+        formula="key = seconds left, smallest first",
+        needs=("left_s",),
+        fallback="the time limit less the time run so far; last without a limit",
+        starves="a long job, while shorter ones come",
+    )
     interpretation: ClassVar[str] = (
         "on a cluster the remaining time is the time limit less all time run so far"
     )
@@ -67,6 +75,14 @@ class Srsf(_ByKey):
 
     name: ClassVar[str] = "srsf"
     source: ClassVar[str] = "Tiresias, NSDI 2019, section 3.2 (SRSF)"
+    about: ClassVar[About] = About(
+        row="G2",
+        level="W3",
+        formula="key = seconds left x GPUs, smallest first",
+        needs=("left_s",),
+        fallback="the time limit less the time run so far; last without a limit",
+        starves="a large job, while smaller ones come",
+    )
     interpretation: ClassVar[str] = Srtf.interpretation
 
     def key(self, snap: Snapshot, /) -> F64:
@@ -81,6 +97,12 @@ class FewestGpus(_ByKey):
 
     name: ClassVar[str] = "fewest_gpus"
     source: ClassVar[str] = "baseline; 'sjf' of the Tiresias simulator (NSDI 2019)"
+    about: ClassVar[About] = About(
+        row="G2",
+        level="W3",
+        formula="key = GPUs, smallest first",
+        starves="a job that wants many GPUs, while smaller ones come",
+    )
     interpretation: ClassVar[str] = ""
 
     def key(self, snap: Snapshot, /) -> F64:

@@ -1,0 +1,100 @@
+"""Jobs that are over, as policies learn from them: how long they ran, whose they were.
+
+On a cluster they come from Slurm's accounting, in a simulation from the simulation itself; a policy
+sees no difference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_dl.model.jobs import F64, I32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Past:
+    """Jobs that are over, in the order in which they ended, as columns of length k.
+
+    Attributes:
+        account: ``(k,)`` int32, index into `accounts`.
+        user: ``(k,)`` int32, index into `users`.
+        name: ``(k,)`` int32, index into `names`; what `JobText.name` said.
+        gpus: ``(k,)`` GPUs each held.
+        submit_s: ``(k,)`` first submission, epoch seconds.
+        start_s: ``(k,)`` first start, epoch seconds.
+        end_s: ``(k,)`` end of the last run, epoch seconds, not decreasing.
+        ran_s: ``(k,)`` seconds over all runs, above 0.
+        accounts: Names of accounts.
+        users: Names of users.
+        names: Names of jobs.
+    """
+
+    account: I32
+    user: I32
+    name: I32
+    gpus: F64
+    submit_s: F64
+    start_s: F64
+    end_s: F64
+    ran_s: F64
+    accounts: tuple[str, ...]
+    users: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        columns = {
+            f.name: column
+            for f in dataclasses.fields(self)
+            if isinstance(column := getattr(self, f.name), np.ndarray)
+        }
+        if len({len(column) for column in columns.values()}) > 1:
+            lengths = {name: len(column) for name, column in columns.items()}
+            msg = f"columns of the past differ in length: {lengths}"
+            raise ValueError(msg)
+        for column in columns.values():
+            column.setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    @property
+    def size_gpu_s(self) -> F64:
+        """``(k,)`` GPU-seconds of each."""
+        return self.gpus * self.ran_s
+
+    def since(self, when_s: float) -> Past:
+        """Those that ended at *when_s* or later; the name tables stay as they are."""
+        rows = slice(int(self.end_s.searchsorted(when_s)), None)
+        return dataclasses.replace(
+            self,
+            account=self.account[rows],
+            user=self.user[rows],
+            name=self.name[rows],
+            gpus=self.gpus[rows],
+            submit_s=self.submit_s[rows],
+            start_s=self.start_s[rows],
+            end_s=self.end_s[rows],
+            ran_s=self.ran_s[rows],
+        )
+
+
+_NOBODY = np.zeros(0, dtype=np.int32)
+_NOTHING = np.zeros(0)
+
+NO_PAST = Past(
+    account=_NOBODY,
+    user=_NOBODY,
+    name=_NOBODY,
+    gpus=_NOTHING,
+    submit_s=_NOTHING,
+    start_s=_NOTHING,
+    end_s=_NOTHING,
+    ran_s=_NOTHING,
+    accounts=(),
+    users=(),
+    names=(),
+)
+"""Nothing is known."""
