@@ -10,7 +10,9 @@ import numpy as np
 from slurm_dl.engine.external import ExternalEngine
 from slurm_dl.engine.guaranteed import guarantee
 from slurm_dl.engine.guard import WAITS_FOR
-from slurm_dl.engine.intent import intend
+from slurm_dl.engine.intent import intend, staying
+from slurm_dl.engine.leases import LEASED, lease_of, next_end_s, under_lease
+from slurm_dl.engine.levels import in_levels, preempts_by_levels
 from slurm_dl.engine.native import NativeEngine
 from slurm_dl.engine.placing import place_notes, place_waiting
 from slurm_dl.engine.settings import External, Native, Settings
@@ -19,6 +21,7 @@ from slurm_dl.engine.site_factors import wanted_site_factor
 from slurm_dl.engine.steering import cleared_for, steering
 from slurm_dl.engine.tuning import trims
 from slurm_dl.engine.turn import Engine, Ground, Turn
+from slurm_dl.engine.within import anywhere, on_types
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I16, Held, JobState
@@ -44,18 +47,22 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     jobs = snap.jobs
     engine = engine_of(settings)
     given = guarantee(snap, policy, settings)
+    lease_s = lease_of(policy)
     policy, placement = given.policy, given.placement
-    candidates = given.shielded(engine.candidates(snap))
-    intent = intend(snap, policy, candidates.protected)
+    kept = under_lease(snap, lease_s, settings.lease_window * lease_s)
+    candidates = given.shielded(engine.candidates(snap)).sparing(kept, LEASED)
+    intent = staying(snap, intend(snap, policy, candidates.protected))
+    intent = in_levels(snap, policy, intent)
     order, rank = intent.order, intent.rank()
+    within = on_types(snap, intent, given.within)
     turn = engine.turn(
         Ground(
             snap=snap,
-            preempts=policy.preempts,
+            preempts=preempts_by_levels(policy),
             intent=intent,
             bands=wanted_site_factor(order, settings),
             candidates=candidates,
-            within=given.within,
+            within=within,
         )
     )
     rows = jobs.row_of()
@@ -64,7 +71,8 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     spoken_for = gaining | frozenset(job for handover in open_ones for job in handover.moved)
     # Who moves to sealed nodes may have been kept from them for its last run.
     sealed_for = gaining | frozenset(j for h in open_ones if h.beneficiaries for j in h.moved)
-    placed = place_waiting(snap, intent.ranked, spoken_for, placement)
+    types = on_types(snap, intent, anywhere)
+    placed = place_waiting(snap, intent.ranked, spoken_for, placement, types)
     how = settings.placement
     placed = with_shares(snap, intent.ranked, spoken_for, how, placed)
     steers = steering(snap, rows, placed, spoken_for, how)
@@ -91,9 +99,14 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
         ),
         notes=notes,
         unhonoured=turn.unhonoured,
-        wake_at_s=policy.next_change_s(
-            snap, order, (jobs.state == JobState.RUNNING) & (jobs.gpus > 0) & snap.is_managed()
+        wake_at_s=min(
+            next_end_s(snap.now_s, lease_s),
+            policy.next_change_s(
+                snap, order, (jobs.state == JobState.RUNNING) & (jobs.gpus > 0) & snap.is_managed()
+            ),
         ),
+        share=None if order.share is None else order.share * (rank >= 0)[:, None],
+        lease_s=lease_s,
     )
 
 

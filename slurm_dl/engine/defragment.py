@@ -13,12 +13,12 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.guaranteed import Within, anywhere
 from slurm_dl.engine.guard import Victims, not_beneficiary, tried_in_vain
 from slurm_dl.engine.moves import Bounds, Moves, cheapest_moves
 from slurm_dl.engine.preempt import victim_of
 from slurm_dl.engine.room import Room
 from slurm_dl.engine.settings import Settings
+from slurm_dl.engine.within import Within, anywhere
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import F64, Bool

@@ -9,7 +9,7 @@ victim, and GPUs are taken back for one that waits on the nodes that are its own
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,26 +17,19 @@ import numpy as np
 
 from slurm_dl.engine.guard import Victims
 from slurm_dl.engine.intent import checked, rank_jobs
+from slurm_dl.engine.levels import levels_of
 from slurm_dl.engine.placing import to_place
 from slurm_dl.engine.room import HOLDING
 from slurm_dl.engine.settings import External, Native, Placement, Settings
+from slurm_dl.engine.within import Within, anywhere
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.base import Scheme
-from slurm_dl.placement.need import Need
 from slurm_dl.placement.promise import Promise, Promising, Queue, Rows
-from slurm_dl.policies.base import Order, Policy, Preempts
-
-Within = Callable[[int], Bool | None]
-"""``(m,)`` bool by row in `Jobs`, nodes on which room may be made for it; None: on any."""
+from slurm_dl.policies.base import About, Order, Policy, Preempts
 
 SHIELD = "it is guaranteed the nodes it runs on"
-
-
-def anywhere(_row: int) -> Bool | None:
-    """No job is confined to some nodes."""
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -62,12 +55,7 @@ class Guarantee:
         """*candidates*, of whom guaranteed ones may not be preempted."""
         if self.promise is None:
             return candidates
-        last = len(candidates.reasons) - 1
-        rule = np.where(candidates.rule == last, last + 1, candidates.rule)
-        mine = self.promise.guaranteed[candidates.rows]
-        rule[mine & (rule == 0)] = last
-        reasons = (*candidates.reasons[:-1], SHIELD, candidates.reasons[-1])
-        return Victims(rows=candidates.rows, rule=rule, reasons=reasons)
+        return candidates.sparing(self.promise.guaranteed, SHIELD)
 
     def notes(self, snap: Snapshot, notes: Mapping[JobId, str]) -> dict[JobId, str]:
         """*notes*, and for the waiting jobs of an account what it lacks of its guarantee."""
@@ -112,18 +100,8 @@ def guarantee(snap: Snapshot, policy: Policy, settings: Settings) -> Guarantee:
 def tiers_of(policy: Policy, scheme: Scheme | None) -> int:
     """How many tiers the orders of *policy* have under *scheme*, if jobs are steered by it."""
     if not isinstance(scheme, Promising):
-        return policy.tiers
+        return levels_of(policy)
     return 2 * policy.tiers if policy.preempts == "tier" else 2
-
-
-def narrowed(need: Need, within: Bool | None) -> Need:
-    """*need*, on the nodes *within* only."""
-    if within is None:
-        return need
-    place = (*need.place, within.tobytes())
-    return dataclasses.replace(
-        need, key=(*need.key, *place), place=place, allowed=need.allowed & within
-    )
 
 
 def _running(snap: Snapshot, tiers: int, policy: Policy, settings: Settings) -> Rows:
@@ -171,6 +149,9 @@ class _Split:
     name: ClassVar[str] = "guaranteed"
     source: ClassVar[str] = "HiveD, OSDI 2020: guaranteed jobs before opportunistic ones"
     interpretation: ClassVar[str] = ""
+    about: ClassVar[About] = About(
+        row="B1", level="W3", formula="the tiers of the policy, first for guaranteed jobs"
+    )
     preempts: ClassVar[Preempts] = "tier"
     skips: ClassVar[bool] = False
 

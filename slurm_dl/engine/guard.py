@@ -56,6 +56,18 @@ class Victims:
         rule = int(self.rule[at])
         return "" if rule == len(self.reasons) - 1 else self.reasons[rule]
 
+    def sparing(self, these: Bool, why: str) -> Victims:
+        """The same, but that nobody of *these* may be preempted.
+
+        Args:
+            these: ``(n,)`` bool by row in `Jobs`.
+        """
+        last = len(self.reasons) - 1
+        rule = np.where(self.rule == last, last + 1, self.rule)
+        rule[these[self.rows] & (rule == 0)] = last
+        reasons = (*self.reasons[:-1], why, self.reasons[-1])
+        return Victims(rows=self.rows, rule=rule, reasons=reasons)
+
     @property
     def protected(self) -> npt.NDArray[np.int64]:
         """Rows in `Jobs` of those that may not."""

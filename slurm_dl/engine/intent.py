@@ -8,6 +8,7 @@ Hot path of the simulator: a few NumPy calls over the live jobs, whatever their 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from dataclasses import dataclass
@@ -16,7 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.jobs import COMPLETING, F64, I32, NOT_HELD, PENDING, Bool
+from slurm_dl.engine.credits import needs
+from slurm_dl.engine.leases import lease_of
+from slurm_dl.engine.types import TypedRoom, type_held
+from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, NOT_HELD, PENDING, Bool
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Policy
@@ -25,6 +29,9 @@ Rows = npt.NDArray[np.int64]
 
 NOBODY: Rows = np.zeros(0, dtype=np.int64)
 """No row at all."""
+
+_ROUNDING = 1e-6
+"""What the sums of a linear program's answer may be off."""
 
 _SLACK_GPUS = 1e-9
 """Ten tenths of a GPU are one, whatever the rounding of their sum."""
@@ -38,11 +45,14 @@ class Intent:
         order: What the policy said.
         ranked: Rows of the managed live jobs, best first.
         target: Rows of the jobs that should hold GPUs, gangs whole or not at all.
+        kind: ``(n,)`` type of GPUs that each job in the target should hold, -1 for the others;
+            None where types were not told apart.
     """
 
     order: Order
     ranked: Rows
     target: Rows
+    kind: I16 | None = None
 
     def rank(self) -> I32:
         """``(n,)`` place of each job, 0 is first; -1 for jobs that have none."""
@@ -58,8 +68,38 @@ def intend(snap: Snapshot, policy: Policy, pinned: Rows = NOBODY) -> Intent:
         pinned: Running jobs that cannot be moved; they are in the target whatever their rank.
     """
     order = checked(policy.order(snap), policy, len(snap.jobs))
+    need = None if order.share is None else needs(snap, order.share, lease_of(policy))
+    if need is not None:
+        order = dataclasses.replace(order, key=_key_of(need))
     ranked = rank_jobs(snap, order, policy)
-    return Intent(order, ranked, choose_target(snap, ranked, pinned, skips=policy.skips))
+    several = len(snap.seen.gpu_types) > 1
+    if need is None and not (several and (snap.rates is not None or order.gpu_type is not None)):
+        target = choose_target(snap, ranked, pinned, skips=policy.skips, barred=order.barred)
+        return Intent(order, ranked, target)
+    pinned = pinned[snap.jobs.gpus[pinned] > 0]
+    room = TypedRoom(snap, pinned)
+    open_to_all = _to_serve(snap, ranked, pinned, order.barred)
+    by_need = NOBODY if need is None else room.by_need(open_to_all, need)
+    rest = room.by_rank(open_to_all, order.gpu_type, skips=policy.skips)
+    return Intent(order, ranked, np.concatenate([pinned, by_need, rest]), room.kind)
+
+
+def _key_of(need: F64) -> F64:
+    """``(n,)`` who is owed most first, whoever has no share last."""
+    key: F64 = -need.max(axis=1, initial=-np.inf)
+    return key
+
+
+def staying(snap: Snapshot, intent: Intent) -> Intent:
+    """*intent* without the running jobs that should be on another type of GPUs.
+
+    They go there once somebody else wants the GPUs they hold; nobody is stopped for nothing.
+    """
+    if intent.kind is None:
+        return intent
+    held = type_held(snap.seen, snap.on_type)[intent.target]
+    moves = (held >= 0) & (held != intent.kind[intent.target])
+    return dataclasses.replace(intent, target=intent.target[~moves])
 
 
 def checked(order: Order, policy: Policy, n: int) -> Order:
@@ -68,9 +108,11 @@ def checked(order: Order, policy: Policy, n: int) -> Order:
     Raises:
         ValueError: The policy returned nonsense; nothing may be done by it.
     """
+    columns = (order.tie, order.barred, order.gpu_type)
     shapes = [order.tier.shape, order.key.shape, order.promote.shape]
-    if order.tie is not None:
-        shapes.append(order.tie.shape)
+    shapes += [column.shape for column in columns if column is not None]
+    if order.share is not None:
+        shapes.append(order.share.shape[:1])
     if shapes != [(n,)] * len(shapes):
         msg = f"policy {policy.name}: columns of shapes {shapes} for {n} jobs"
         raise ValueError(msg)
@@ -85,7 +127,19 @@ def checked(order: Order, policy: Policy, n: int) -> Order:
         if n and column is not None and math.isnan(column.min()):
             msg = f"policy {policy.name}: a key or a tie is not a number"
             raise ValueError(msg)
+    if order.share is not None and not _are_shares(order.share):
+        msg = f"policy {policy.name}: shares that are no fractions of the time"
+        raise ValueError(msg)
     return order
+
+
+def _are_shares(share: F64) -> bool:
+    fits = share.ndim == 2 and bool(np.isfinite(share).all())  # noqa: PLR2004 - jobs x types
+    return fits and not (share.size and (share.min() < -_ROUNDING or _most(share) > 1 + _ROUNDING))
+
+
+def _most(share: F64) -> float:
+    return float(share.sum(axis=1).max())
 
 
 def rank_jobs(snap: Snapshot, order: Order, policy: Policy) -> Rows:
@@ -111,7 +165,26 @@ def rank_jobs(snap: Snapshot, order: Order, policy: Policy) -> Rows:
     return ranked
 
 
-def choose_target(snap: Snapshot, ranked: Rows, pinned: Rows, *, skips: bool) -> Rows:
+def _to_serve(snap: Snapshot, ranked: Rows, pinned: Rows, barred: Bool | None) -> Rows:
+    """Those of the rows *ranked* that may be given GPUs, in their order; none of the *pinned*.
+
+    Jobs without GPUs take no part; held ones, those over a limit and those that the policy bars
+    cannot be started.
+    """
+    jobs = snap.jobs
+    rows = ranked
+    if barred is not None or np.count_nonzero(jobs.held) or np.count_nonzero(jobs.gpus <= 0):
+        kept = jobs.held != NOT_HELD if barred is None else (jobs.held != NOT_HELD) | barred
+        apart = (jobs.gpus <= 0) | (kept & (jobs.state == PENDING))
+        rows = ranked[~apart[ranked]]
+    if len(pinned):
+        rows = rows[~np.isin(rows, pinned)]
+    return rows
+
+
+def choose_target(
+    snap: Snapshot, ranked: Rows, pinned: Rows, *, skips: bool, barred: Bool | None = None
+) -> Rows:
     """The jobs that would hold GPUs if the policy alone decided, in the order they are served.
 
     GPUs are counted by type over the whole cluster, as in the paper's simulator; where on the
@@ -121,16 +194,12 @@ def choose_target(snap: Snapshot, ranked: Rows, pinned: Rows, *, skips: bool) ->
         ranked: Managed live jobs, best first.
         pinned: Running jobs that cannot be moved; they are in whatever their rank.
         skips: Whether jobs behind one that does not fit are served.
+        barred: ``(n,)`` bool, waiting jobs that are not to start; None: nobody.
     """
     jobs = snap.jobs
-    # Jobs without GPUs take no part; held ones and those over a limit cannot be started.
-    rows = ranked
-    if np.count_nonzero(jobs.held) or np.count_nonzero(jobs.gpus <= 0):
-        apart = (jobs.gpus <= 0) | ((jobs.held != NOT_HELD) & (jobs.state == PENDING))
-        rows = ranked[~apart[ranked]]
     if len(pinned):
         pinned = pinned[jobs.gpus[pinned] > 0]
-        rows = rows[~np.isin(rows, pinned)]
+    rows = _to_serve(snap, ranked, pinned, barred)
     if len(snap.seen.gpu_types) > 1 and (jobs.gpu_type[rows] >= 0).any():
         served = _serve_typed(snap, rows, pinned, skips=skips)
     else:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
+from slurm_dl.engine.credits import Owed
 from slurm_dl.engine.service import EndedRun, Service, fold, remembered
 from slurm_dl.model.handover import Handover, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
@@ -27,6 +28,7 @@ from slurm_dl.model.plan import (
     ForgetSteer,
     MarkGone,
     OpenHandover,
+    Plan,
     Promote,
     Requeue,
     Reserve,
@@ -124,6 +126,7 @@ class Ledger:
         self._trimmed: set[JobId] = set()
         self._lost_pairs = dict(memory.lost_pairs)
         self._doubted: set[JobId] = set()
+        self._owed: Owed | None = None
 
     @property
     def handovers(self) -> tuple[Handover, ...]:
@@ -182,6 +185,7 @@ class Ledger:
             seen=seen,
             memory=memory,
             left_s=np.maximum(seen.jobs.limit_s - memory.ran_s, 0.0),
+            credit_s=None if self._owed is None else self._owed.at(seen),
             managed=np.array([p in partitions for p in seen.partitions], dtype=np.bool_),
             handovers=self.handovers,
             steers=dict(self._steers),
@@ -192,6 +196,13 @@ class Ledger:
             next_handover_id=self._next_id,
             preempted_gpus_last_hour=self._gpus_taken_since(seen.now_s - HOUR_S),
         )
+
+    def owe(self, snap: Snapshot, plan: Plan) -> None:
+        """Remember what jobs deserve from now on; a daemon that starts anew owes nobody anything.
+
+        Credits are good for a few leases and no more, so they are not stored.
+        """
+        self._owed = None if plan.share is None else Owed.after(snap, plan.share, plan.lease_s)
 
     def _without_ours(self, seen: Observed) -> Observed:
         """*seen*, in which jobs that only we put off wait for room, as they do.

@@ -15,6 +15,7 @@ from slurm_dl.engine.guard import waiting
 from slurm_dl.engine.intent import Rows
 from slurm_dl.engine.settings import Placement
 from slurm_dl.engine.site_factors import in_window
+from slurm_dl.engine.within import Within, anywhere, narrowed
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, Held, JobState
 from slurm_dl.model.nodes import Nodes
@@ -46,13 +47,18 @@ class Placed:
 
 
 def place_waiting(
-    snap: Snapshot, ranked: Rows, spoken_for: Collection[JobId], how: Placement
+    snap: Snapshot,
+    ranked: Rows,
+    spoken_for: Collection[JobId],
+    how: Placement,
+    within: Within = anywhere,
 ) -> Placed:
     """Ask the scheme about the jobs that wait, in the order in which they are to be served.
 
     Args:
         ranked: Rows of the managed live jobs, best first.
         spoken_for: Jobs that a hand-over makes room for: where they go is settled.
+        within: Nodes on which a job may be placed.
     """
     if how.scheme is None:
         return Placed()
@@ -63,7 +69,7 @@ def place_waiting(
     at_work = _Placing(snap, how, how.scheme)
     spots: dict[JobId, Spot] = {}
     waits: dict[JobId, Wait] = {}
-    for want in wants_of(snap, rows, spoken_for, how):
+    for want in wants_of(snap, rows, spoken_for, how, within):
         match at_work.place(want):
             case Spot() as spot:
                 spots[want.job_id] = spot
@@ -118,7 +124,11 @@ def to_place(snap: Snapshot, ranked: Rows, those: Bool, how: Placement) -> Rows:
 
 
 def wants_of(
-    snap: Snapshot, rows: Rows, spoken_for: Collection[JobId], how: Placement
+    snap: Snapshot,
+    rows: Rows,
+    spoken_for: Collection[JobId],
+    how: Placement,
+    within: Within = anywhere,
 ) -> Iterator[Want]:
     """The jobs at *rows* as a scheme sees them; none whose request is not understood."""
     needs = Needs(snap)
@@ -128,7 +138,8 @@ def wants_of(
         job_id = JobId(int(jobs.job_id[row]))
         if job_id in spoken_for:
             continue
-        need = _without(needs.of(row), sealed) if sealed.any() else needs.of(row)
+        need = narrowed(needs.of(row), within(row))
+        need = _without(need, sealed) if sealed.any() else need
         if not need.allowed.any():
             continue  # What its owner asks for is not understood, or is not there.
         model = seen.claim(job_id).model

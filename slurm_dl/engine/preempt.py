@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.guaranteed import Within, anywhere, narrowed
 from slurm_dl.engine.guard import Victims, not_beneficiary, tried_in_vain
 from slurm_dl.engine.room import NodeRows, Room
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.engine.victims import choose_victims, reluctance
+from slurm_dl.engine.within import Within, anywhere, narrowed
 from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import I16, I32

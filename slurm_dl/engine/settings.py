@@ -136,6 +136,8 @@ class Settings:
         mode: Who takes them back.
         placement: Where waiting jobs should go.
         defragment: When running jobs are moved together.
+        lease_window: Share of a lease, from its begin, in which what the lease before kept may
+            still change hands; a daemon needs some looks for that.
     """
 
     partitions: frozenset[str]
@@ -145,3 +147,4 @@ class Settings:
     mode: Mode = External()
     placement: Placement = Placement()
     defragment: Defragment = Defragment()
+    lease_window: float = 0.25

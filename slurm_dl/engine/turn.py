@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from slurm_dl.engine.guaranteed import Within, anywhere
 from slurm_dl.engine.guard import Victims
 from slurm_dl.engine.intent import Intent
+from slurm_dl.engine.within import Within, anywhere
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I64
 from slurm_dl.model.plan import Action, SetSiteFactor

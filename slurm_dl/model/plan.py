@@ -222,6 +222,9 @@ class Plan:
         tier: ``(n,)`` int16, the queue of each job, 0 is best; -1 if it is not managed.
         rank: ``(n,)`` int32, place in the order over all managed live jobs, 0 is first; -1 if none.
         key: ``(n,)`` float64, the policy's key inside the tier.
+        share: ``(n, t)`` the share of time each job deserves on each GPU type, 0 for those that are
+            not managed; None if the policy gives no shares.
+        lease_s: Length of the leases that jobs have, seconds; 0 if none.
         target: Job ids that would hold GPUs if the policy alone decided.
         actions: What to do, in this order.
         notes: Why something was not done, by job; for ``why``.
@@ -237,3 +240,5 @@ class Plan:
     notes: Mapping[JobId, str] = field(default_factory=dict)
     unhonoured: tuple[JobId, ...] = ()
     wake_at_s: float = float("inf")
+    share: F64 | None = None
+    lease_s: float = 0.0

@@ -178,6 +178,8 @@ class Snapshot:
         rates: ``(n, t)`` speed of each job on GPUs of each of the `Observed.gpu_types`, as many as
             it asks for; 0 where it cannot run. None: every type is as fast as any other.
         rates_from: ``(n,)`` int8, an `Origin`: where *rates* are from; None: nobody measured them.
+        on_type: ``(n,)`` int16, type of the GPUs that each running job holds; None: that of its
+            nodes.
         credit_s: ``(n, t)`` seconds that each job is owed on each GPU type by the shares it was
             given so far, less those it ran there; None: no share was ever given.
         past: Jobs that are over, the last of them.
@@ -199,6 +201,7 @@ class Snapshot:
     due_s: F64 | None = None
     rates: F64 | None = None
     rates_from: I8 | None = None
+    on_type: I16 | None = None
     credit_s: F64 | None = None
     past: Past = NO_PAST
     handovers: tuple[Handover, ...] = ()

@@ -10,12 +10,15 @@ from slurm_dl.model.snapshot import Snapshot
 
 
 def gpus_by_type(snap: Snapshot) -> F64:
-    """``(t,)`` GPUs of each of the `Observed.gpu_types` on nodes that are up."""
+    """``(t,)`` GPUs of each of the `Observed.gpu_types` on nodes that are up.
+
+    Where no type has a name they are of one; beside others those without a name do not count.
+    """
     nodes = snap.seen.nodes
-    there = nodes.up & (nodes.gpu_type >= 0)
     kinds = max(1, len(snap.seen.gpu_types))
+    there = nodes.up & ((nodes.gpu_type >= 0) | (not snap.seen.gpu_types))
     found: F64 = np.zeros(kinds)
-    np.add.at(found, nodes.gpu_type[there], nodes.gpus[there])
+    np.add.at(found, np.maximum(nodes.gpu_type[there], 0), nodes.gpus[there])
     return found
 
 

@@ -1,0 +1,65 @@
+"""An order finer than tiers, as tiers: what Slurm can be told of it.
+
+Slurm serves by bands of priority, and to rewrite every job's place at each look would be a call for
+each. What matters is told exactly, the rest coarsely::
+
+    0        jobs that should hold GPUs now, waiting or running
+    1        running jobs that should not: they may be displaced by those above, and by nobody else
+    2 ...    waiting jobs by their place among them: the first, the next two, the next four, ...
+    last     waiting jobs that had better not start now
+
+Inside a level Slurm takes the earlier job id. A job that moves up crosses few levels, so there are
+few writes. What fits into free GPUs is in level 0 already; between two looks Slurm fills GPUs that
+come free by the levels that follow.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Final
+
+import numpy as np
+
+from slurm_dl.engine.intent import Intent
+from slurm_dl.model.jobs import PENDING
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import Policy, Preempts
+
+LEVELS: Final = 16
+"""How many there are, whatever the number of jobs."""
+
+_WAITS: Final = 2
+_LAST: Final = LEVELS - 1
+
+
+def levels_of(policy: Policy) -> int:
+    """How many tiers the orders of *policy* have once Slurm is told of them."""
+    return policy.tiers if policy.preempts == "tier" else max(policy.tiers, LEVELS)
+
+
+def preempts_by_levels(policy: Policy) -> Preempts:
+    """Whom a waiting job may displace where the tiers are levels."""
+    return "tier" if policy.preempts == "rank" else policy.preempts
+
+
+def in_levels(snap: Snapshot, policy: Policy, intent: Intent) -> Intent:
+    """*intent* with levels in place of its tiers, where its order is finer than tiers.
+
+    First come, first served inside a tier is what Slurm does by itself.
+    """
+    order = intent.order
+    plain = np.array_equal(order.key, snap.memory.first_submit_s)
+    if policy.preempts == "tier" or (plain and policy.preempts == "never" and order.barred is None):
+        return intent
+    level = np.full(len(order.tier), _LAST, dtype=np.int16)
+    waits = snap.jobs.state[intent.ranked] == PENDING
+    queue = intent.ranked[waits & ~np.isin(intent.ranked, intent.target)]
+    if order.barred is not None:
+        queue = queue[~order.barred[queue]]
+    place = np.floor(np.log2(np.arange(len(queue)) + 1.0)).astype(np.int16)
+    level[queue] = np.minimum(_WAITS + place, _LAST - 1)
+    level[intent.ranked[~waits]] = 1
+    level[intent.target] = 0
+    return dataclasses.replace(
+        intent, order=dataclasses.replace(order, tier=level, tiers=levels_of(policy))
+    )
