@@ -18,6 +18,9 @@ from slurm_dl.backends.codec import FormError
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import Observed, Snapshot
 
+BY_TYPE = ("rates", "credit_s")
+"""Fields of a snapshot that have a value for each job on each GPU type."""
+
 _LABEL = re.compile(r"[0-9]{1,18}(?:_|\+[^_]*$|$)", re.ASCII)
 
 
@@ -50,7 +53,10 @@ def _claims(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
     yield "memory", len(snap.memory.attained_gpu_s) == n, f"{n} rows were expected, one a job"
     for field in dataclasses.fields(snap):
         column = getattr(snap, field.name)
-        if isinstance(column, np.ndarray):
+        if field.name in BY_TYPE and column is not None:
+            kinds = max(1, len(seen.gpu_types))
+            yield field.name, column.shape == (n, kinds), f"{n} x {kinds} values were expected"
+        elif isinstance(column, np.ndarray):
             rows = parts if field.name == "managed" else n
             yield field.name, column.shape == (rows,), f"{rows} values were expected"
     yield "seen.node_in", seen.node_in.shape == (parts, m), f"{parts} x {m} values were expected"
@@ -58,9 +64,28 @@ def _claims(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
         finite = bool(np.isfinite(getattr(snap.memory, field.name)).all())
         yield f"memory.{field.name}", finite, "finite numbers were expected"
     yield "left_s", not np.isnan(snap.left_s).any(), "numbers were expected"
+    yield from _estimates(snap)
     yield from _jobs(seen)
     yield from _nodes(seen)
     yield from _steers(snap)
+
+
+def _estimates(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
+    for name in BY_TYPE:
+        matrix = getattr(snap, name)
+        known = matrix is None or bool(np.isfinite(matrix).all())
+        yield name, known, "finite numbers were expected"
+    yield "rates", snap.rates is None or bool((snap.rates >= 0).all()), "0 or more was expected"
+    yield "due_s", snap.due_s is None or not np.isnan(snap.due_s).any(), "numbers were expected"
+    kinds = max(1, len(snap.seen.gpu_types))
+    yield "on_type", snap.on_type is None or _within(snap.on_type, -1, kinds), "no such GPU type"
+    past = snap.past
+    for index, names in (("account", "accounts"), ("user", "users"), ("name", "names")):
+        fits = _within(getattr(past, index), 0, len(getattr(past, names)))
+        yield f"past.{index}", fits, "no such name"
+    for name in ("gpus", "submit_s", "start_s", "end_s", "ran_s"):
+        known = bool(np.isfinite(getattr(past, name)).all())
+        yield f"past.{name}", known, "finite numbers were expected"
 
 
 def _jobs(seen: Observed) -> Iterator[tuple[str, bool, str]]:

@@ -349,7 +349,7 @@ def _plan_of(content: Json, n: int) -> Plan:
     plan = from_plain(content, Plan)
     for field in dataclasses.fields(plan):
         column = getattr(plan, field.name)
-        if isinstance(column, np.ndarray) and column.shape != (n,):
+        if isinstance(column, np.ndarray) and column.shape[:1] != (n,):
             msg = f"{n} values were expected, one a job"
             raise FormError(msg, field.name)
     return plan

@@ -12,12 +12,15 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.backends.sim.known import NOTHING, Known, TraceTexts
 from slurm_dl.backends.sim.shape import ClusterShape
 from slurm_dl.model.contract import Claim
+from slurm_dl.model.estimates import I8, Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, F64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations
-from slurm_dl.model.snapshot import Observed, Remembered, Snapshot
+from slurm_dl.model.past import NO_PAST, Past
+from slurm_dl.model.snapshot import JobText, Observed, Remembered, Snapshot
 from slurm_dl.model.trace import Trace
 
 Rows = npt.NDArray[np.int64]
@@ -41,6 +44,8 @@ _LIVE: dict[str, npt.DTypeLike] = {
     "tier": np.int16,
     "place": np.float64,
     "left_s": np.float64,
+    "progress": np.float64,
+    "on_type": np.int16,
     # What only the simulation knows.
     "done_s": np.float64,
     "running": np.bool_,
@@ -50,6 +55,9 @@ _LIVE: dict[str, npt.DTypeLike] = {
     "since_s": np.float64,
     "speed": np.float64,
 }
+
+_BY_TYPE = ("credit_s", "share", "rates")
+"""Columns with a value for each GPU type; *share* is what the last decision gave."""
 
 _SAME: dict[str, tuple[npt.DTypeLike, float]] = {
     "held": (np.int8, 0),
@@ -105,6 +113,11 @@ class Active:
     tier: npt.NDArray[np.int16]
     place: npt.NDArray[np.float64]
     left_s: npt.NDArray[np.float64]
+    progress: npt.NDArray[np.float64]
+    on_type: npt.NDArray[np.int16]
+    credit_s: npt.NDArray[np.float64]
+    share: npt.NDArray[np.float64]
+    rates: npt.NDArray[np.float64]
     done_s: npt.NDArray[np.float64]
     running: Bool
     ran_before_s: npt.NDArray[np.float64]
@@ -120,8 +133,13 @@ class Active:
         submit_s: F64,
         work_s: F64,
         claims: Mapping[JobId, Claim],
+        *,
+        known: Known = NOTHING,
     ) -> None:
         self._trace = trace
+        self._known = known
+        self._texts: Mapping[JobId, JobText] = TraceTexts(trace) if known.texts else {}
+        self._due_s = None if known.due_s is None else known.due_s - float(trace.submit_s[0])
         self._submit_s = submit_s
         self._trace_work_s = work_s
         self._claims = claims
@@ -139,6 +157,7 @@ class Active:
         self._whole: dict[str, npt.NDArray[Any]] = {}
         self._same: dict[str, npt.NDArray[Any]] = {}
         self._locked: dict[str, npt.NDArray[Any]] = {}
+        self._past = NO_PAST
         self._n = 0
         self._gone = 0
         self._reserve(64)
@@ -169,6 +188,9 @@ class Active:
         whole["speed"][new] = 1.0
         whole["tier"][new] = -1
         whole["done_s"][new] = np.inf
+        whole["on_type"][new] = -1
+        if self._known.rates is not None:
+            whole["rates"][new] = self._known.rates[first:last]
         self._look()
 
     def remove(self, rows: Rows) -> None:
@@ -186,6 +208,12 @@ class Active:
         object.__setattr__(self._snapshot.seen, "now_s", now_s)
         return self._snapshot
 
+    def tell(self, past: Past) -> None:
+        """Let the snapshot say what is over, from now on."""
+        if past is not self._past:
+            self._past = past
+            object.__setattr__(self._snapshot, "past", past)
+
     def hold(self, held: Allocations) -> None:
         """Let the snapshot say who holds what, from now on."""
         self._held = held
@@ -197,12 +225,21 @@ class Active:
             if name in self._whole:
                 column[: self._n] = self._whole[name][: self._n]
             self._whole[name] = column
+        for name in _BY_TYPE:
+            matrix = np.zeros((size, len(self._gpu_types)))
+            if name in self._whole:
+                matrix[: self._n] = self._whole[name][: self._n]
+            self._whole[name] = matrix
         for name, (dtype, value) in _SAME.items():
             self._same[name] = np.full(size, value, dtype=dtype)
         for name, column in {**self._whole, **self._same}.items():
             self._locked[name] = column.view()
             self._locked[name].setflags(write=False)
         self._look()
+
+    def _origins(self, n: int) -> I8:
+        exact = self._known.foreseen_s is None
+        return np.full(n, Origin.KNOWN if exact else Origin.HISTORY, dtype=np.int8)
 
     def _drop_gone(self) -> None:
         stay = self.state != COMPLETED
@@ -232,10 +269,18 @@ class Active:
                 gpu_types=self._gpu_types,
                 node_in=self._node_in,
                 claims=self._claims,
+                texts=self._texts,
             ),
             memory=_view(Remembered, seen),
             managed=self._managed,
             left_s=seen["left_s"],
+            left_from=self._origins(n),
+            progress=seen["progress"],
+            due_s=None if self._due_s is None else self._due_s[self.job_id],
+            rates=None if self._known.rates is None else seen["rates"],
+            on_type=seen["on_type"],
+            credit_s=seen["credit_s"],
+            past=self._past,
         )
 
 

@@ -13,6 +13,7 @@ decision. Hot path: columns of the live jobs, no object for an event.
 from __future__ import annotations
 
 import array
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -22,10 +23,14 @@ import numpy.typing as npt
 from slurm_dl.backends.sim.active import Active
 from slurm_dl.backends.sim.clockwork import AT_EVENTS, INSTANT_S, Clockwork
 from slurm_dl.backends.sim.costs import Costs, NoCosts
+from slurm_dl.backends.sim.known import NOTHING, Chronicle, Known
+from slurm_dl.backends.sim.on_types import OnTypes
 from slurm_dl.backends.sim.outcome import Outcome, SimulationError
 from slurm_dl.backends.sim.shape import ClusterShape
 from slurm_dl.backends.sim.whereabouts import Anywhere, Whereabouts
-from slurm_dl.engine.intent import intend
+from slurm_dl.engine.credits import accrue
+from slurm_dl.engine.intent import NOBODY, intend
+from slurm_dl.engine.leases import lease_of, next_end_s, under_lease
 from slurm_dl.model.jobs import COMPLETED, F64, PENDING, RUNNING
 from slurm_dl.model.record import Records, Runs
 from slurm_dl.model.trace import Ending, Trace
@@ -48,6 +53,7 @@ def simulate(
     costs: Costs | None = None,
     clockwork: Clockwork = AT_EVENTS,
     whereabouts: Whereabouts | None = None,
+    known: Known = NOTHING,
     seed: int = 0,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Outcome:
@@ -56,6 +62,7 @@ def simulate(
     Args:
         costs: What starting costs; None: nothing.
         whereabouts: Where its jobs lie, for this run alone (`nodes.OnNodes`); None: anywhere.
+        known: What is known of its jobs; names and the past are added if *policy* needs them.
         seed: For what a cost model draws.
         progress: Told now and then how many jobs are done.
 
@@ -69,6 +76,7 @@ def simulate(
         costs=costs or NoCosts(),
         clockwork=clockwork,
         whereabouts=whereabouts,
+        known=known,
         seed=seed,
     )
     simulation.run(progress)
@@ -88,19 +96,29 @@ class IdealCluster:
         clockwork: Clockwork,
         seed: int,
         whereabouts: Whereabouts | None = None,
+        known: Known = NOTHING,
     ) -> None:
         n = len(trace)
         self._trace = trace
         self._policy = policy
         self._costs = costs
         self._clockwork = clockwork
-        self._where: Whereabouts = whereabouts or Anywhere()
+        self._lease_s = lease_of(policy)
+        self._where: Whereabouts = whereabouts or (
+            Anywhere() if known.rates is None else OnTypes(known.rates)
+        )
         self._random = np.random.default_rng(seed)
         # Seconds since the first submission: sums of large times would be less exact.
         self._zero_s = float(trace.submit_s[0]) if n else 0.0
         submit_s = trace.submit_s - self._zero_s
         work_s = trace.duration_s * costs.slowdown
-        self._jobs = Active(trace, shape, submit_s, work_s, self._where.claims())
+        exact = "accounts" in policy.about.needs
+        remembers = exact or "history" in policy.about.needs
+        self._known = dataclasses.replace(known, texts=known.texts or remembers)
+        self._chronicle = Chronicle(trace, submit_s, exact=exact) if remembers else None
+        self._jobs = Active(trace, shape, submit_s, work_s, self._where.claims(), known=self._known)
+        self._work_s = work_s
+        self._counted_to_s = 0.0
         self._arrived = 0
         self._submits = [*submit_s.tolist(), math.inf]
         self._now_s = 0.0
@@ -218,6 +236,10 @@ class IdealCluster:
             self._where.finish(jobs, done)
             self._close_runs(done)
             self._end_s[rows] = self._now_s
+            if self._chronicle is not None:
+                ran_s = jobs.ran_before_s[done] + self._now_s - jobs.start_s[done]
+                first_s = self._first_start_s[rows].tolist()
+                self._chronicle.add(rows.tolist(), first_s, ran_s.tolist(), self._now_s)
             jobs.remove(done)
 
     def _admit(self) -> None:
@@ -238,20 +260,27 @@ class IdealCluster:
         if self._costs.at_every_event:
             self._charge_all()
         self._account()
+        if self._chronicle is not None:
+            jobs.tell(self._chronicle.told())
         snap = jobs.snapshot(now_s)
-        intent = intend(snap, self._policy)
+        kept = under_lease(snap, self._lease_s).nonzero()[0] if self._lease_s else NOBODY
+        intent = intend(snap, self._policy, kept)
         order = intent.order
         promoted = order.promote.nonzero()[0]
         if len(promoted):
             self._promote(promoted)
         jobs.tier[:] = order.tier
         jobs.place[intent.ranked] = np.arange(len(intent.ranked))
+        if order.share is not None:
+            jobs.share[:] = order.share
         change = self._where.settle(jobs, snap, intent)
         if len(change.stops) or len(change.starts):
             self._stop(change.stops)
             self._start(change.starts)
         change_s = self._policy.next_change_s(snap, order, jobs.running)
         change_s = min(change_s, now_s + change.look_again_s)
+        if self._lease_s and np.count_nonzero(jobs.running) < jobs.alive:
+            change_s = min(change_s, next_end_s(now_s, self._lease_s))
         self._wake_s = self._clockwork.wake_s(now_s, change_s)
 
     def _adjust(self) -> None:
@@ -283,7 +312,23 @@ class IdealCluster:
         np.multiply(jobs.ran_s, jobs.gpus, out=jobs.attained_gpu_s)
         # What is left of a start is no work: a stop would not save it.
         np.minimum(jobs.work_s, jobs.done_s - now_s, out=jobs.left_s)
+        done_s = self._work_s[jobs.job_id] - jobs.left_s
+        np.divide(done_s, self._work_s[jobs.job_id], out=jobs.progress)
+        if self._known.foreseen_s is not None:
+            jobs.left_s[:] = self._known.left_s(jobs.job_id, done_s, jobs.left_s)
+        self._accrue()
         self._where.show(jobs, now_s)
+
+    def _accrue(self) -> None:
+        """Bring credits up to now: since the last decision the same jobs have run."""
+        jobs, passed_s = self._jobs, self._now_s - self._counted_to_s
+        self._counted_to_s = self._now_s
+        if not self._lease_s or not jobs.share.any():
+            return
+        ran_s = np.zeros_like(jobs.share)
+        rows = jobs.running.nonzero()[0]
+        ran_s[rows, jobs.on_type[rows]] = passed_s
+        jobs.credit_s[:] = accrue(jobs.credit_s, jobs.share, ran_s, passed_s, self._lease_s)
 
     def _promote(self, rows: Rows) -> None:
         jobs = self._jobs
@@ -292,6 +337,7 @@ class IdealCluster:
         self._promotions[jobs.job_id[rows]] += 1
 
     def _start(self, rows: Rows) -> None:
+        self._jobs.on_type[rows] = 0
         self._where.enter(self._jobs, rows)
         jobs, ids = self._jobs, self._jobs.job_id[rows]
         first = np.isnan(self._first_start_s[ids])
@@ -314,6 +360,7 @@ class IdealCluster:
         jobs.ran_before_s[rows] = jobs.ran_s[rows]
         jobs.running[rows] = False
         jobs.state[rows] = PENDING
+        jobs.on_type[rows] = -1
         jobs.start_s[rows] = 0
         jobs.done_s[rows] = math.inf
         jobs.restarts[rows] += 1

@@ -1,0 +1,63 @@
+"""Jobs on clusters of several GPU types: a gang is on one type, and as fast as it is there."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.backends.sim.active import Active
+from slurm_dl.backends.sim.whereabouts import Anywhere, Change
+from slurm_dl.engine.intent import Intent
+from slurm_dl.model.jobs import F64, I16
+from slurm_dl.model.snapshot import Snapshot
+
+Rows = npt.NDArray[np.int64]
+
+
+class OnTypes(Anywhere):
+    """GPUs are counted by type.
+
+    A job that is to run on another type than it does is stopped, and starts there.
+
+    Args:
+        rates: ``(N, t)`` speed of each job of the trace on each type; above 0 on one at least.
+    """
+
+    def __init__(self, rates: F64) -> None:
+        self._rates = rates
+        self._kind: I16 = np.zeros(0, dtype=np.int16)
+
+    def settle(self, jobs: Active, _snap: Snapshot, intent: Intent, /) -> Change:
+        """See `Whereabouts`."""
+        if intent.kind is None:
+            msg = "types were not told apart although speeds differ"
+            raise AssertionError(msg)
+        self._kind = intent.kind
+        wanted = np.zeros(len(jobs), dtype=np.bool_)
+        wanted[intent.target] = True
+        moves = jobs.running & wanted & (intent.kind != jobs.on_type)
+        stops = (jobs.running & (~wanted | moves)).nonzero()[0]
+        starts = (wanted & (~jobs.running | moves)).nonzero()[0]
+        return Change(stops, starts, math.inf)
+
+    def enter(self, jobs: Active, rows: Rows, /) -> None:
+        """See `Whereabouts`."""
+        kind = self._kind[rows]
+        jobs.on_type[rows] = kind
+        jobs.speed[rows] = self._rates[jobs.job_id[rows], kind]
+
+    def leave(self, jobs: Active, rows: Rows, /) -> None:
+        """See `Whereabouts`."""
+        jobs.speed[rows] = 1.0
+
+    def needs_s(self, jobs: Active, rows: Rows, /) -> F64:
+        """See `Whereabouts`."""
+        needs_s: F64 = jobs.work_s[rows] / jobs.speed[rows]
+        return needs_s
+
+    def book(self, jobs: Active, rows: Rows, worked_s: F64, /) -> F64:
+        """See `Whereabouts`."""
+        work_s: F64 = worked_s * jobs.speed[rows]
+        return work_s
