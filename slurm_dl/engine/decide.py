@@ -52,7 +52,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     kept = under_lease(snap, lease_s, settings.lease_window * lease_s)
     candidates = given.shielded(engine.candidates(snap)).sparing(kept, LEASED)
     intent = staying(snap, intend(snap, policy, candidates.protected))
-    intent = in_levels(snap, policy, intent)
+    intent = in_levels(snap, policy, intent, candidates.protected)
     order, rank = intent.order, intent.rank()
     within = on_types(snap, intent, given.within)
     turn = engine.turn(

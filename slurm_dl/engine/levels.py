@@ -20,7 +20,7 @@ from typing import Final
 
 import numpy as np
 
-from slurm_dl.engine.intent import Intent
+from slurm_dl.engine.intent import NOBODY, Intent, Rows
 from slurm_dl.model.jobs import PENDING
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy, Preempts
@@ -42,24 +42,33 @@ def preempts_by_levels(policy: Policy) -> Preempts:
     return "tier" if policy.preempts == "rank" else policy.preempts
 
 
-def in_levels(snap: Snapshot, policy: Policy, intent: Intent) -> Intent:
+def in_levels(snap: Snapshot, policy: Policy, intent: Intent, protected: Rows = NOBODY) -> Intent:
     """*intent* with levels in place of its tiers, where its order is finer than tiers.
 
     First come, first served inside a tier is what Slurm does by itself.
+
+    Args:
+        protected: Running jobs that keep their GPUs whatever their rank.
     """
     order = intent.order
     plain = np.array_equal(order.key, snap.memory.first_submit_s)
     if policy.preempts == "tier" or (plain and policy.preempts == "never" and order.barred is None):
         return intent
-    level = np.full(len(order.tier), _LAST, dtype=np.int16)
-    waits = snap.jobs.state[intent.ranked] == PENDING
-    queue = intent.ranked[waits & ~np.isin(intent.ranked, intent.target)]
+    ranked = intent.ranked
+    waits = snap.jobs.state[ranked] == PENDING
+    queued = waits & ~np.isin(ranked, intent.target)
     if order.barred is not None:
-        queue = queue[~order.barred[queue]]
+        queued &= ~order.barred[ranked]
+    if queued.any():
+        # Who keeps its GPUs only because it may not be stopped stands where it would wait.
+        behind = np.arange(len(ranked)) > queued.argmax()
+        queued |= behind & ~waits & np.isin(ranked, protected)
+    queue = ranked[queued]
+    level = np.full(len(order.tier), _LAST, dtype=np.int16)
+    level[ranked[~waits]] = 1
+    level[intent.target] = 0
     place = np.floor(np.log2(np.arange(len(queue)) + 1.0)).astype(np.int16)
     level[queue] = np.minimum(_WAITS + place, _LAST - 1)
-    level[intent.ranked[~waits]] = 1
-    level[intent.target] = 0
     return dataclasses.replace(
         intent, order=dataclasses.replace(order, tier=level, tiers=levels_of(policy))
     )
