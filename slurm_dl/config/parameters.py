@@ -8,6 +8,7 @@ as well as ours.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 import re
 import typing
@@ -27,6 +28,9 @@ from slurm_dl.policies import registry
 from slurm_dl.policies.base import Policy, Preempts
 
 T = TypeVar("T")
+
+_MOST_NAMES = 12
+"""Names that are all listed where one of them is expected."""
 
 _STRICT = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -83,8 +87,8 @@ class Family(Generic[T]):
         """
         names = self.names()
         if name not in names:
-            possible = ", ".join(n for n in names if not self._refused(n)) or "none, there is none"
-            msg = f"must be one of {possible} (got {shown(name)})"
+            possible = [n for n in names if not self._refused(n)]
+            msg = f"must be {self._one_of(name, possible)} (got {shown(name)})"
             raise ValueError(msg)
         if why := self._refused(name):
             msg = f"{self.what} {name!r} {why}"
@@ -143,6 +147,14 @@ class Family(Generic[T]):
         build: Callable[..., T] = self.find(name)
         return build(**parameters)
 
+    def _one_of(self, name: str, possible: list[str]) -> str:
+        """The names there are, or of very many those that somebody may have meant."""
+        if len(possible) <= _MOST_NAMES:
+            return f"one of {', '.join(possible) or 'none, there is none'}"
+        near = difflib.get_close_matches(name, possible, n=3)
+        meant = f", perhaps {' or '.join(near)}" if near else f", such as {possible[0]}"
+        return f"one of {len(possible)} {self.what} names{meant}"
+
     def _refused(self, name: str) -> str:
         try:
             return self.why_not(self.find(name))
@@ -173,10 +185,7 @@ def _rule_lacks(kind: type[object]) -> list[str]:
 def _simulator_only(kind: type[object]) -> str:
     if registry.runs_on_slurm(typing.cast("type[Policy]", kind)):
         return ""
-    return (
-        "runs in the simulator only: it lets any better job displace any other, and Slurm is told "
-        "tiers"
-    )
+    return "runs in the simulator only: what it does on Slurm has not been shown"
 
 
 POLICY: Family[Policy] = Family(

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from slurm_dl.config.by_name import checked_name, checked_parameters
 from slurm_dl.config.defragment import DefragmentSection
+from slurm_dl.config.estimates import EstimatesSection
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.config.placement import PlacementSection
 from slurm_dl.config.preemption import PreemptionSection
@@ -35,6 +36,7 @@ from slurm_dl.config.values import (
 )
 from slurm_dl.config.wording import number
 from slurm_dl.engine.guaranteed import tiers_of
+from slurm_dl.engine.levels import levels_of
 from slurm_dl.engine.site_factors import highest_site_factor
 from slurm_dl.policies.base import Policy
 
@@ -271,6 +273,7 @@ class Config(Section):
     preemption: PreemptionSection = PreemptionSection()
     placement: PlacementSection = PlacementSection()
     defragment: DefragmentSection = DefragmentSection()
+    estimates: EstimatesSection = EstimatesSection()
     writes: WritesSection = WritesSection()
     control: ControlSection = ControlSection()
     paths: PathsSection = PathsSection()
@@ -279,8 +282,8 @@ class Config(Section):
     @classmethod
     def _check_tiers_fit(cls, ranking: RankingSection, info: ValidationInfo) -> RankingSection:
         policy: PolicySection | None = info.data.get("policy")
-        tiers: object = getattr(policy.make(), "tiers", None) if policy else None
-        if isinstance(tiers, int) and tiers * ranking.band_width >= SITE_FACTOR_END:
+        tiers = levels_of(policy.make()) if policy else 0
+        if tiers * ranking.band_width >= SITE_FACTOR_END:
             text = (
                 f"{tiers} tiers (policy.order, policy.parameters) x ranking.band_width "
                 f"{ranking.band_width} must stay below {SITE_FACTOR_END}"
@@ -298,7 +301,7 @@ class Config(Section):
         ranking: RankingSection | None = info.data.get("ranking")
         if preemption.mode != "native" or policy is None or ranking is None:
             return preemption
-        tiers = policy.make().tiers
+        tiers = levels_of(policy.make())
         highest = highest_site_factor(tiers, ranking.band_width)
         if highest >= SITE_FACTOR_END:
             text = (

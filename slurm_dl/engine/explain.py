@@ -103,7 +103,8 @@ def _label(texts: Mapping[JobId, object], job_id: int) -> str:
 
 
 def _next_tier(cycle: Cycle, policy: Policy, row: int) -> list[str]:
-    edges = getattr(policy, "thresholds_gpu_s", ())
+    # Finer orders are told in levels, which nobody sinks through.
+    edges = getattr(policy, "thresholds_gpu_s", ()) if policy.preempts == "tier" else ()
     tier = int(cycle.plan.tier[row])
     if tier >= len(edges):
         return ["It is in the last tier."] if edges else []

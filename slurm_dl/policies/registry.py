@@ -7,14 +7,39 @@ from types import MappingProxyType
 
 from slurm_dl.model import plugins
 from slurm_dl.policies.arrival_las import ArrivalLas
+from slurm_dl.policies.astraea_ltgf import AstraeaLtgf
+from slurm_dl.policies.backfill import Conservative, Easy
 from slurm_dl.policies.base import Policy
+from slurm_dl.policies.carbyne import Carbyne
+from slurm_dl.policies.discrete_gittins import DiscreteGittins
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.policies.fifo import Fifo, FifoSkip
+from slurm_dl.policies.drf import Drf
+from slurm_dl.policies.elas import Elas
+from slurm_dl.policies.fifo import Fifo, FifoSkip, StaticPriority
+from slurm_dl.policies.gandiva_fair import GandivaFair
+from slurm_dl.policies.gavel import (
+    GavelCost,
+    GavelCostSlo,
+    GavelFinishTime,
+    GavelMakespan,
+    GavelMaxMin,
+    GavelMaxMinAgnostic,
+    GavelSum,
+)
+from slurm_dl.policies.gavel_hierarchy import GavelHierarchical
+from slurm_dl.policies.gavel_queues import GavelFifo, GavelIsolated, GavelProportional, GavelSjf
+from slurm_dl.policies.gavel_strategy_proof import GavelStrategyProof
 from slurm_dl.policies.gittins import Gittins
+from slurm_dl.policies.grouper import Grouper
+from slurm_dl.policies.hug import Hug
+from slurm_dl.policies.karuna import Karuna
 from slurm_dl.policies.las import Las
 from slurm_dl.policies.list_gittins import ListGittins
 from slurm_dl.policies.list_las import ListLas
-from slurm_dl.policies.shortest import FewestGpus, Srsf, Srtf
+from slurm_dl.policies.mlfs import Mlfs
+from slurm_dl.policies.qssf import Qssf
+from slurm_dl.policies.shortest import FewestGpus, LongestPending, Sjf, Srsf, Srtf
+from slurm_dl.policies.tagged import Tagged
 
 ENTRY_POINT_GROUP = "slurm_dl.policies"
 
@@ -23,16 +48,46 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
         policy.name: policy
         for policy in (
             ArrivalLas,
+            AstraeaLtgf,
+            Carbyne,
+            Conservative,
+            DiscreteGittins,
             DiscreteLas,
+            Drf,
+            Easy,
+            Elas,
             FewestGpus,
             Fifo,
             FifoSkip,
+            GandivaFair,
+            GavelCost,
+            GavelCostSlo,
+            GavelFifo,
+            GavelFinishTime,
+            GavelHierarchical,
+            GavelIsolated,
+            GavelMakespan,
+            GavelMaxMin,
+            GavelMaxMinAgnostic,
+            GavelProportional,
+            GavelSjf,
+            GavelStrategyProof,
+            GavelSum,
             Gittins,
+            Grouper,
+            Hug,
+            Karuna,
             Las,
             ListGittins,
             ListLas,
+            LongestPending,
+            Mlfs,
+            Qssf,
+            Sjf,
             Srsf,
             Srtf,
+            StaticPriority,
+            Tagged,
         )
     }
 )
@@ -40,8 +95,8 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
 
 
 def runs_on_slurm(policy: type[Policy]) -> bool:
-    """Whether a daemon can carry its orders out: Slurm is told tiers, not every job's place."""
-    return policy.preempts != "rank"
+    """Whether it has been shown to work on Slurm; others run in the simulator only."""
+    return policy.about.level in {"W3", "W4"}
 
 
 def names() -> tuple[str, ...]:

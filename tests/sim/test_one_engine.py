@@ -31,6 +31,7 @@ from slurm_dl.policies import registry
 
 ITP10 = Path(__file__).parents[2] / "traces/tiresias-derived/itp10.csv"
 FREE = Settings(
+    lease_window=0.0,
     partitions=frozenset({"gpu"}),
     preemption=Preemption(
         min_quantum_s=0.0, cooldown_s=0.0, max_preemptions=10**9, limit_reserve_s=0.0

@@ -260,8 +260,6 @@ class IdealCluster:
         if self._costs.at_every_event:
             self._charge_all()
         self._account()
-        if self._chronicle is not None:
-            jobs.tell(self._chronicle.told())
         snap = jobs.snapshot(now_s)
         kept = under_lease(snap, self._lease_s).nonzero()[0] if self._lease_s else NOBODY
         intent = intend(snap, self._policy, kept)
@@ -317,6 +315,8 @@ class IdealCluster:
         if self._known.foreseen_s is not None:
             jobs.left_s[:] = self._known.left_s(jobs.job_id, done_s, jobs.left_s)
         self._accrue()
+        if self._chronicle is not None:
+            jobs.tell(self._chronicle.told())
         self._where.show(jobs, now_s)
 
     def _accrue(self) -> None:

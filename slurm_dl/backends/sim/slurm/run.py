@@ -13,11 +13,13 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.backends.memory_store import MemoryStore
+from slurm_dl.backends.sim.known import NOTHING, Known
 from slurm_dl.backends.sim.outcome import Outcome
 from slurm_dl.backends.sim.shape import ClusterShape
 from slurm_dl.backends.sim.slurm.cluster import EPOCH_S, FIRST_JOB_ID, SlurmSim
 from slurm_dl.backends.sim.slurm.costs import PRODUCTION, SlurmCosts
 from slurm_dl.backends.sim.slurm.habits import Habits, NodeFailures
+from slurm_dl.backends.sim.slurm.knowledge import Knowledge
 from slurm_dl.backends.sim.slurm.pacing import Writes, delay_after, quiet_until
 from slurm_dl.backends.sim.slurm.passes import Phases, next_on_grid
 from slurm_dl.engine.ledger import Ledger
@@ -54,6 +56,7 @@ class Scenario:
         phases: Where slurmctld's clocks stand, seconds since the trace's zero; None: drawn.
         seed: Of everything that is drawn.
         epoch_s: Epoch seconds of the trace's zero: backfill counts minutes from there.
+        known: What is known of the jobs; names and the past are added if the policy needs them.
     """
 
     trace: Trace
@@ -65,6 +68,7 @@ class Scenario:
     phases: Phases | None = None
     seed: int = 0
     epoch_s: float = EPOCH_S
+    known: Known = NOTHING
 
     def cluster(self, partition: str) -> SlurmSim:
         """The cluster before anything has happened.
@@ -129,6 +133,13 @@ class Simulation:
         self._ledger = Ledger(MemoryStore())
         self._refusals = Refusals()
         self._writes = Writes(scenario.costs, self._machine.now_s)
+        self._know = Knowledge(
+            scenario.trace,
+            self._machine.jobs,
+            needs=policy.about.needs,
+            epoch_s=scenario.epoch_s,
+            known=scenario.known,
+        )
         self._decisions = 0
 
     def run(self) -> Outcome:
@@ -199,6 +210,7 @@ class Simulation:
             timer=lambda: machine.now_s,
             write_for_s=max(costs.least_gap_s, costs.fast_poll_s) or math.inf,
             refusals=self._refusals,
+            know=self._know,
         )
         self._decisions += 1
         for done in cycle.done:
