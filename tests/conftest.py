@@ -95,6 +95,13 @@ def short_directory() -> Iterator[Path]:
         yield path
 
 
+@pytest.fixture(scope="module")
+def module_directory() -> Iterator[Path]:
+    """The same for all tests of a module."""
+    with _short_directory() as path:
+        yield path
+
+
 @pytest.fixture(autouse=True)
 def _empty_shared_queue(request: pytest.FixtureRequest) -> Iterator[None]:
     """Give each test that uses the shared cluster an empty queue, and the next one too."""

@@ -5,7 +5,8 @@ each. What matters is told exactly, the rest coarsely::
 
     0        jobs that should hold GPUs now, waiting or running
     1        running jobs that should not: they may be displaced by those above, and by nobody else
-    2 ...    waiting jobs by their place among them: the first, the next two, the next four, ...
+    2 - 9    the first eight waiting jobs, one each
+    10 ...   the next eight, the next sixteen, the next thirty-two, ...
     last     waiting jobs that had better not start now
 
 Inside a level Slurm takes the earlier job id. A job that moves up crosses few levels, so there are
@@ -21,14 +22,15 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.engine.intent import NOBODY, Intent, Rows
-from slurm_dl.model.jobs import PENDING
+from slurm_dl.model.jobs import I16, PENDING
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy, Preempts
 
-LEVELS: Final = 16
+LEVELS: Final = 24
 """How many there are, whatever the number of jobs."""
 
 _WAITS: Final = 2
+_EXACT: Final = 8
 _LAST: Final = LEVELS - 1
 
 
@@ -67,8 +69,15 @@ def in_levels(snap: Snapshot, policy: Policy, intent: Intent, protected: Rows = 
     level = np.full(len(order.tier), _LAST, dtype=np.int16)
     level[ranked[~waits]] = 1
     level[intent.target] = 0
-    place = np.floor(np.log2(np.arange(len(queue)) + 1.0)).astype(np.int16)
-    level[queue] = np.minimum(_WAITS + place, _LAST - 1)
+    level[queue] = np.minimum(_WAITS + _groups(len(queue)), _LAST - 1)
     return dataclasses.replace(
         intent, order=dataclasses.replace(order, tier=level, tiers=levels_of(policy))
     )
+
+
+def _groups(n: int) -> I16:
+    """``(n,)`` which group each place in the queue is in."""
+    place = np.arange(n)
+    doubling = _EXACT + np.floor(np.log2(np.maximum(place // _EXACT, 1)))
+    groups: I16 = np.where(place < _EXACT, place, doubling).astype(np.int16)
+    return groups

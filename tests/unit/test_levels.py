@@ -59,16 +59,28 @@ def short_and_long() -> Snapshot:
     return snapshot(observed(rows, nodes=[4], held={1: {0: 4}}, opted_in=range(1, 12)))
 
 
-def test_who_should_run_comes_first_then_who_runs_then_the_queue_by_powers_of_two() -> None:
+def test_who_should_run_comes_first_then_who_runs_then_the_queue() -> None:
     """Exact where it matters now, coarse where it does not."""
     assert level(short_and_long(), Srtf()) == {
         2: 0,
         1: 1,
         3: 2,
-        **dict.fromkeys((4, 5), 3),
-        **dict.fromkeys((6, 7, 8, 9), 4),
-        **dict.fromkeys((10, 11), 5),
+        **{i: i - 1 for i in range(4, 11)},
+        11: 10,
     }
+
+
+def test_behind_the_first_ones_groups_double() -> None:
+    """Eight places one by one, then eight, sixteen, thirty-two together."""
+    rows = [pending(i, limit_s=float(i)) for i in range(1, 101)]
+    found = level(snapshot(observed(rows, nodes=[1])), Srtf())
+
+    waiting = [found[i] for i in range(2, 101)]
+    assert waiting[:8] == list(range(2, 10))
+    assert waiting[8:16] == [10] * 8
+    assert waiting[16:32] == [11] * 16
+    assert waiting[32:64] == [12] * 32
+    assert waiting[64:] == [13] * 35
 
 
 def test_a_job_that_should_run_displaces_one_that_should_not() -> None:
@@ -101,11 +113,8 @@ def test_who_may_not_be_stopped_stands_where_it_would_wait() -> None:
     order = in_levels(snap, Srtf(), intent, np.array([0])).order
 
     assert dict(zip(snap.jobs.job_id.tolist(), order.tier.tolist(), strict=True)) == {
-        2: 2,
-        3: 3,
-        4: 3,
-        **dict.fromkeys((5, 6, 7, 8), 4),
-        **dict.fromkeys((9, 10, 11, 1), 5),
+        **{i: i for i in range(2, 10)},
+        **dict.fromkeys((10, 11, 1), 10),
     }
 
 

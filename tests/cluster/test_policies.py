@@ -1,0 +1,186 @@
+"""Every policy that runs on Slurm drives one: what starts first, what gives way, on which GPUs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from schedd import BIN, Schedd, schedd_in, toy_steps
+
+from slurm_dl.apps.snapshot_file import decode
+from slurm_dl.backends.replay.plans import plan_bytes
+from slurm_dl.backends.replay.recording import Recorded, Recording
+from slurm_dl.config.parameters import complete, make
+from slurm_dl.engine.decide import decide
+from slurm_dl.policies import registry
+from slurm_dl.sandbox import Sandbox
+from slurm_dl.sandbox.wait import eventually
+
+pytestmark = pytest.mark.slurm
+
+ON_SLURM = sorted(n for n, p in registry.POLICIES.items() if registry.runs_on_slurm(p))
+
+PARAMETERS: dict[str, dict[str, Any]] = {
+    "discrete_las": {"thresholds_gpu_s": [60, 5000]},
+}
+
+
+@pytest.fixture(scope="module")
+def place(sandbox: Sandbox, module_directory: Path) -> Iterator[Schedd]:
+    """One daemon, whose policy is changed by reloading its configuration."""
+    with schedd_in(sandbox, module_directory) as daemon:
+        daemon.start()
+        yield daemon
+
+
+@contextmanager
+def recorded(place: Schedd, path: Path) -> Iterator[None]:
+    """Everything that the daemon sees and plans meanwhile, in the file *path*."""
+    process = subprocess.Popen(
+        [str(BIN / "dlsim"), "record", "--out", str(path), "--config", str(place.config)],
+        env=place.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        place.until("the recording to begin", lambda: path.exists() and path.stat().st_size > 0, 30)
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode in {0, 130}, said.decode()
+
+
+def switch(
+    place: Schedd, policy: str, parameters: dict[str, Any] | None = None, **sections: dict[str, Any]
+) -> None:
+    """Let the daemon go on with another policy."""
+    given = parameters or PARAMETERS.get(policy, {})
+    place.configure(policy={"order": policy, "parameters": given}, **sections)
+    place.ask("dlctl", "reload")
+
+
+def queue(place: Schedd, gpus: int, seconds: float, *more: str) -> int:
+    """A job on so many GPUs of each of the four nodes; its id."""
+    argv = ["sbatch", "--parsable", "-N4", f"--gres=gpu:{gpus}", "-o", "/dev/null", *more]
+    return int(place.box.run([*argv, "--wrap", f"sleep {seconds}"]).stdout.strip())
+
+
+def cycles_of(path: Path) -> list[Recorded]:
+    """All cycles of a recording."""
+    with Recording(path) as recording:
+        return list(recording)
+
+
+def looks_at(place: Schedd, path: Path, *jobs: int) -> None:
+    """Wait until the daemon has planned with all these jobs waiting, and written it."""
+
+    def seen() -> bool:
+        answer = place.ask("dlctl", "snapshot", "-", check=False)
+        if answer.returncode:
+            return False
+        snap = decode(json.loads(answer.stdout))
+        row_of = snap.jobs.row_of()
+        return all(j in row_of and snap.memory.site_factor[row_of[j]] > 0 for j in jobs)
+
+    place.until(f"jobs {jobs} to have a SiteFactor ({path.name})", seen, 30)
+
+
+@pytest.mark.parametrize("policy", ON_SLURM)
+def test_slurm_starts_first_what_the_policy_puts_first(
+    place: Schedd, tmp_path: Path, policy: str
+) -> None:
+    """Two jobs that do not fit together wait for a full cluster: a larger one, and a shorter one.
+
+    Both need every node, so that which of them starts first is not a matter of which is free first.
+
+    Which of them starts first is what the last plan said before, and every plan is made again, byte
+    for byte, from the snapshot that was recorded.
+    """
+    switch(place, policy)
+    path = tmp_path / "recording.jsonl"
+    with recorded(place, path):
+        blocker = queue(place, 4, 600)
+        place.until_state(str(blocker), "RUNNING", within_s=30)
+        larger = queue(place, 4, 0.3, "-t", "50")
+        shorter = queue(place, 3, 0.3, "-t", "5")
+        looks_at(place, path, larger, shorter)
+        place.box.run(["scancel", str(blocker)])
+        for job in (larger, shorter):
+            place.until_state(str(job), "COMPLETED", within_s=45)
+        started = {j: place.job(str(j), "StartTime")[0] for j in (larger, shorter)}
+
+    cycles = [c for c in cycles_of(path) if c.setup.policy == policy]
+    both = [c for c in cycles if _waits(c, larger) and _waits(c, shorter)]
+    assert both, "no plan was recorded while both waited"
+    last = both[-1]
+    rank = dict(zip(last.snapshot.jobs.job_id.tolist(), last.plan.rank.tolist(), strict=True))
+    first, second = sorted((larger, shorter), key=lambda job: rank[job])
+    assert started[first] <= started[second]
+    level = dict(zip(last.snapshot.jobs.job_id.tolist(), last.plan.tier.tolist(), strict=True))
+    assert level[first] <= level[second]
+    for cycle in cycles:
+        whole, mistakes = complete(cycle.setup.policy, cycle.setup.parameters)
+        assert not mistakes
+        made = make(cycle.setup.policy, whole)
+        again = decide(cycle.snapshot, made, cycle.setup.settings)
+        assert plan_bytes(again) == plan_bytes(cycle.plan)
+
+
+def _waits(cycle: Recorded, job: int) -> bool:
+    jobs = cycle.snapshot.jobs
+    row = jobs.row_of().get(job)
+    return row is not None and jobs.state[row] == 0
+
+
+def test_the_shortest_job_goes_first_although_it_came_last(place: Schedd) -> None:
+    """What Slurm would not do by itself."""
+    switch(place, "srtf")
+    blocker = queue(place, 4, 600)
+    place.until_state(str(blocker), "RUNNING", within_s=30)
+    jobs = [queue(place, 4, 0.3, "-t", str(minutes)) for minutes in (50, 30, 10)]
+    looks_at(place, Path("srtf"), *jobs)
+    place.box.run(["scancel", str(blocker)])
+    for job in jobs:
+        place.until_state(str(job), "COMPLETED", within_s=45)
+
+    started = [place.job(str(job), "StartTime")[0] for job in jobs]
+    assert started == sorted(started, reverse=True)
+
+
+def test_two_trainings_share_a_node_in_turns_of_a_lease(place: Schedd) -> None:
+    """Equal shares of time: each gives way at the end of its lease, and both lose no step."""
+    switch(
+        place,
+        "gavel_max_min",
+        {"lease_s": 12.0},
+        preemption={"max_preemptions": 50},
+    )
+    node = ["-w", "n1"]
+    jobs = [place.toy(4, 100, options=node) for _ in range(2)]
+    for job in jobs:
+        place.until_state(job, "COMPLETED", within_s=240)
+
+    for job in jobs:
+        assert toy_steps(place.home, job) == list(range(1, 101))
+        assert int(place.job(job, "Restarts")[0]) >= 1
+    # Nobody was stopped inside a lease: a run lasts one, less the window.
+    for entry in place.audit(action="requeue"):
+        assert entry["result"] == "ok", entry
+
+
+def test_the_daemon_is_well_after_all_this(place: Schedd) -> None:
+    """No bug, no hand-over left open, no reservation left behind."""
+    eventually(lambda: place.open_handovers() == 0, 30.0, what="hand-overs to close")
+    log = (place.home / "schedd.log").read_text(encoding="utf-8")
+
+    assert place.answers()
+    assert "bug in a cycle" not in log
+    assert not place.reservations()
