@@ -46,11 +46,20 @@ def accrue(credit_s: F64, share: F64, ran_s: F64, passed_s: float, lease_s: floa
     return after
 
 
-def needs(snap: Snapshot, share: F64, lease_s: float) -> F64:
-    """``(n, t)`` what each job would be owed after a lease without GPUs; -inf without a share."""
+def needs(snap: Snapshot, share: F64, lease_s: float, restart_s: float = 0.0) -> F64:
+    """``(n, t)`` what each job would be owed after a lease without GPUs; -inf without a share.
+
+    Args:
+        restart_s: What a checkpoint and a restore cost: a running job is displaced only by one that
+            is owed more by so much.
+    """
     credit_s = np.zeros_like(share) if snap.credit_s is None else snap.credit_s
     # Without leases who deserves more goes first, whatever has been.
     need: F64 = credit_s + share * lease_s if lease_s > 0 else share.copy()
+    if restart_s and lease_s > 0:
+        on = type_held(snap.seen, snap.on_type)
+        rows = (on >= 0).nonzero()[0]
+        need[rows, on[rows]] += restart_s
     need[share <= 0] = -np.inf
     return need
 

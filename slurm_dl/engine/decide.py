@@ -49,9 +49,10 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     given = guarantee(snap, policy, settings)
     lease_s = lease_of(policy)
     policy, placement = given.policy, given.placement
+    restart_s = settings.preemption.checkpoint_cost_s
     kept = under_lease(snap, lease_s, settings.lease_window * lease_s)
     candidates = given.shielded(engine.candidates(snap)).sparing(kept, LEASED)
-    intent = staying(snap, intend(snap, policy, candidates.protected))
+    intent = staying(snap, intend(snap, policy, candidates.protected, restart_s=restart_s))
     intent = in_levels(snap, policy, intent, candidates.protected)
     order, rank = intent.order, intent.rank()
     within = on_types(snap, intent, given.within)

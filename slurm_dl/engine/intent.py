@@ -61,14 +61,17 @@ class Intent:
         return rank
 
 
-def intend(snap: Snapshot, policy: Policy, pinned: Rows = NOBODY) -> Intent:
+def intend(
+    snap: Snapshot, policy: Policy, pinned: Rows = NOBODY, *, restart_s: float = 0.0
+) -> Intent:
     """Ask *policy* for its order, and serve the jobs by it.
 
     Args:
         pinned: Running jobs that cannot be moved; they are in the target whatever their rank.
+        restart_s: What stopping a job costs it, see `needs`.
     """
     order = checked(policy.order(snap), policy, len(snap.jobs))
-    need = None if order.share is None else needs(snap, order.share, lease_of(policy))
+    need = None if order.share is None else needs(snap, order.share, lease_of(policy), restart_s)
     if need is not None:
         order = dataclasses.replace(order, key=_key_of(need))
     ranked = rank_jobs(snap, order, policy)

@@ -34,7 +34,11 @@ FREE = Settings(
     lease_window=0.0,
     partitions=frozenset({"gpu"}),
     preemption=Preemption(
-        min_quantum_s=0.0, cooldown_s=0.0, max_preemptions=10**9, limit_reserve_s=0.0
+        min_quantum_s=0.0,
+        cooldown_s=0.0,
+        max_preemptions=10**9,
+        limit_reserve_s=0.0,
+        checkpoint_cost_s=0.0,
     ),
 )
 

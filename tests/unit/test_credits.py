@@ -112,6 +112,20 @@ def test_who_has_no_share_has_no_need() -> None:
     assert need.tolist() == [[-np.inf, 50.0], [25.0, -np.inf]]
 
 
+def test_nobody_is_restarted_for_less_than_a_restart_costs() -> None:
+    """A running job counts as owed the seconds that its stop would cost it."""
+    seen = observed([running(1), pending(2)], nodes=[1], held={1: {0: 1}})
+
+    def first(owed_s: float) -> int:
+        snap = snapshot(seen, credit_s=np.array([[0.0, 0.0], [owed_s, 0.0]]))
+        share = np.array([[0.5, 0.0], [0.5, 0.0]])
+        need = needs(snap, share, 1000.0, restart_s=60.0)
+        room = TypedRoom(snap, np.zeros(0, dtype=np.int64))
+        return int(room.by_need(np.array([1, 0]), need)[0])
+
+    assert [first(s) for s in (0.0, 60.0, 61.0)] == [0, 0, 1]
+
+
 def test_between_two_looks_credits_are_booked_by_what_ran() -> None:
     """Run through, begun in between, requeued in between, gone, new."""
     before = observed(

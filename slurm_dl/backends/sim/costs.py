@@ -29,6 +29,10 @@ class Costs(Protocol):
     def name(self) -> str:
         """What reports call it, parameters included."""
 
+    @property
+    def restart_s(self) -> float:
+        """What a restart costs about, as an engine that weighs restarts is told; seconds."""
+
     at_every_event: ClassVar[bool]
     """Whether running jobs pay whenever anything happens, and not when they start.
 
@@ -50,6 +54,7 @@ class NoCosts:
     """Jobs start and stop in no time and lose nothing, as in most papers' simulators."""
 
     name: ClassVar[str] = "none"
+    restart_s: ClassVar[float] = 0.0
     at_every_event: ClassVar[bool] = False
     slowdown: ClassVar[float] = 1.0
 
@@ -125,6 +130,11 @@ class QuantileCosts:
         """See `Costs`."""
         return f"quantile table {self.label}"
 
+    @property
+    def restart_s(self) -> float:
+        """See `Costs`: the median."""
+        return float(np.median(self.quantiles_s))
+
     def lag_s(self, rows: Rows, first: Bool, random: np.random.Generator, /) -> F64:
         """See `Costs`."""
         at = random.random(len(rows)) * (len(self.quantiles_s) - 1)
@@ -148,6 +158,11 @@ class MuriCosts:
     name: ClassVar[str] = "muri"
     at_every_event: ClassVar[bool] = True
     slowdown: ClassVar[float] = 1.015
+
+    @property
+    def restart_s(self) -> float:
+        """See `Costs`: the mean over the jobs."""
+        return float(self.overhead_s.mean()) if len(self.overhead_s) else 0.0
 
     def lag_s(self, rows: Rows, first: Bool, random: np.random.Generator, /) -> F64:  # noqa: ARG002
         """See `Costs`."""
