@@ -19,6 +19,8 @@ PACKAGES := slurmctld slurmd slurm-client munge python3-venv ca-certificates
 
 # Cheap ones first, then whatever else there is. (pytest sorts directories that it finds itself.)
 FIRST := tests/unit tests/contract tests/cli
+# What runs beside the rest.
+BESIDE := tests/docker tests/sim
 TESTS := $(FIRST) $(filter-out $(FIRST) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -83,16 +85,16 @@ test: system venv lint torch ## Everything: linters, types, layers and all tests
 		# On CI the test of a real training must run: without torch it fails.
 		export SLURM_DL_TORCH_PYTHON=$(CURDIR)/$(TORCH_PYTHON)
 	fi
-	# Both wait for Slurm most of the time, so they run side by side. What the others print comes
-	# after the containers' tests, whatever ends them.
+	# Both wait for Slurm most of the time, so they run side by side; simulations go with the
+	# containers, which take less long. What the others print comes last, whatever ends them.
 	others=$$(mktemp)
 	# The shell lets what runs beside it ignore Ctrl-C; some tests are about that very signal.
 	env --default-signal=INT,QUIT $(BIN)/python -m pytest --durations=15 \
-		$(filter-out tests/docker,$(TESTS)) $(PYTEST) >"$$others" 2>&1 &
+		$(filter-out $(BESIDE),$(TESTS)) $(PYTEST) >"$$others" 2>&1 &
 	pid=$$!
 	trap 'kill $$pid 2>/dev/null || true; wait $$pid || true; cat "$$others"; rm -f "$$others"' EXIT
 	containers=0 rest=0
-	$(BIN)/python -m pytest --durations=15 -o cache_dir=.pytest_cache/containers tests/docker \
+	$(BIN)/python -m pytest --durations=15 -o cache_dir=.pytest_cache/containers $(BESIDE) \
 		$(PYTEST) || containers=$$?
 	wait $$pid || rest=$$?
 	# 5: nothing was asked of one of them.
@@ -125,6 +127,7 @@ format: venv ## Bring the code into its form
 bench: system venv ## Speed and memory: plans, placement, polls, simulations; 20 minutes (root)
 	@$(BIN)/python benchmarks/bench_plan.py
 	$(BIN)/python benchmarks/bench_place.py
+	$(BIN)/python benchmarks/bench_policies.py
 	$(BIN)/python benchmarks/bench_sim.py
 	$(BIN)/python benchmarks/bench_poll.py
 
