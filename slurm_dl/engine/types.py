@@ -5,32 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.jobs import COMPLETING, F64, I16, PENDING, Bool
-from slurm_dl.model.snapshot import Observed, Snapshot
+from slurm_dl.model.jobs import F64, I16
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.holding import type_held
 from slurm_dl.policies.supply import gpus_by_type, rates_of
 
 Rows = npt.NDArray[np.int64]
 
 _SLACK_GPUS = 1e-9
-
-
-def type_held(seen: Observed, held: I16 | None = None) -> I16:
-    """``(n,)`` type of the GPUs that each running job holds; -1 for the others.
-
-    That of the first of its nodes, if they are of several.
-
-    Args:
-        held: ``(n,)`` as a cluster without nodes tells it, see `Snapshot.on_type`.
-    """
-    jobs = seen.jobs
-    if held is None:
-        held = np.full(len(jobs), -1, dtype=np.int16)
-        rows = seen.held.job[::-1]
-        kind = seen.nodes.gpu_type[seen.held.node[::-1]]
-        held[rows] = kind if seen.gpu_types else np.maximum(kind, 0)
-    runs: Bool = (jobs.state > PENDING) & (jobs.state < COMPLETING)
-    found: I16 = np.where(runs, held, np.int16(-1)).astype(np.int16)
-    return found
 
 
 class TypedRoom:

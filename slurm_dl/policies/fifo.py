@@ -1,11 +1,22 @@
-"""First in, first out: the order every queue has when nobody thinks about it."""
+"""First in, first out, and static priority: the orders that clusters have without any thought.
+
+    fifo, fifo_skip    first submission first
+    static_priority    larger priority of the job's QOS first, first submission first inside it
+
+Source: what Slurm, YARN and Borg do by default; Verma et al., "Large-scale cluster management at
+Google with Borg", EuroSys 2015, section 3.2 (the queue is gone through from high to low priority).
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
@@ -60,3 +71,84 @@ class FifoSkip(Fifo):
         starves="a job that wants many GPUs, while smaller ones come",
     )
     skips: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticPriority:
+    """Serve jobs by the number that the site gives to their QOS, in the order of submission inside.
+
+    Nobody is ever preempted; who does not fit is left aside.
+
+    Attributes:
+        priority_by_qos: Name of each QOS and its priority, a finite number; larger is served first.
+        default_priority: Priority of jobs of any other QOS, and where no QOS is known; finite.
+    """
+
+    name: ClassVar[str] = "static_priority"
+    source: ClassVar[str] = "baseline; Borg, EuroSys 2015, section 3.2 (scan by priority)"
+    about: ClassVar[About] = About(
+        row="G1",
+        level="W1",
+        formula="larger priority of the QOS first; first submission first inside it",
+        needs=("texts",),
+        fallback="jobs whose QOS is not known or not listed have default_priority",
+        starves=(
+            "a job of a low priority, while ones of a higher come; a job that wants many GPUs, "
+            "while smaller ones come"
+        ),
+    )
+    interpretation: ClassVar[str] = (
+        "inside a priority by first submission, where Borg takes users in turn; nobody is preempted"
+    )
+    preempts: ClassVar[Preempts] = "never"
+    skips: ClassVar[bool] = True
+
+    priority_by_qos: tuple[tuple[str, float], ...] = ()
+    default_priority: float = 0.0
+
+    def __post_init__(self) -> None:
+        for qos, priority in self.priority_by_qos:
+            if not math.isfinite(priority):
+                msg = f"priority_by_qos must give finite numbers (got {priority} for {qos!r})"
+                raise ValueError(msg)
+        names = sorted(qos for qos, _ in self.priority_by_qos)
+        for one, other in itertools.pairwise(names):
+            if one == other:
+                msg = f"priority_by_qos must name each QOS once (got {one!r} twice)"
+                raise ValueError(msg)
+        if not math.isfinite(self.default_priority):
+            msg = f"default_priority must be a finite number (got {self.default_priority})"
+            raise ValueError(msg)
+
+    @property
+    def tiers(self) -> int:
+        """One for each priority that a job may have."""
+        return len(self._priorities())
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Place every job of *snap*; see `Policy`."""
+        tier_of = {priority: tier for tier, priority in enumerate(self._priorities())}
+        by_qos = {qos: tier_of[priority] for qos, priority in self.priority_by_qos}
+        other = tier_of[self.default_priority]
+        tier = np.full(len(snap.jobs), other, dtype=np.int16)
+        texts = snap.seen.texts
+        if texts and by_qos:
+            for row, job_id in enumerate(snap.jobs.job_id.tolist()):
+                text = texts.get(JobId(job_id))
+                if text is not None:
+                    tier[row] = by_qos.get(text.qos, other)
+        return Order(
+            tier=tier,
+            key=snap.memory.first_submit_s,
+            promote=np.zeros(len(tier), dtype=np.bool_),
+            tiers=len(tier_of),
+        )
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
+        """Never; see `Policy`."""
+        return math.inf
+
+    def _priorities(self) -> list[float]:
+        """All that a job may have, the largest first."""
+        listed = {priority for _, priority in self.priority_by_qos}
+        return sorted(listed | {self.default_priority}, reverse=True)

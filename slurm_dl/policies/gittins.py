@@ -4,7 +4,8 @@ Knows how sizes are distributed, not how large a job is. With attained service a
 
     G(a) = sup over D > 0 of  P(S - a <= D | S > a) / E[min(S - a, D) | S > a],
 
-and the largest index goes first. Where the chance of finishing only falls with age (sizes as
+and the largest index goes first. The sizes are those given, or else those of the finished jobs that
+the site's own accounting tells of. Where the chance of finishing only falls with age (sizes as
 heavy-tailed as those of training jobs) that is the least attained service; so without any sizes
 the order is that of `las`.
 
@@ -23,6 +24,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from slurm_dl.model.jobs import COMPLETING, F64, Bool
+from slurm_dl.model.past import Past
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
 from slurm_dl.policies.las import attained
@@ -33,14 +35,21 @@ _NEARER = 0.8
 _NEAREST = 1e-4
 """The last of these distances, as a share of the gap."""
 
+_LEAST_SAMPLES = 30
+"""Fewer finished jobs say nothing of how sizes are distributed."""
+
+_MOST_SAMPLES = 200
+"""More of them change the index little and take long."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gittins:
     """The largest Gittins index first.
 
     Attributes:
-        sizes_gpu_s: Sizes of finished jobs, GPU-seconds, each above 0; the distribution. None:
-            the order of least attained service. In one dimension they are seconds.
+        sizes_gpu_s: Sizes of finished jobs, GPU-seconds, each above 0; the distribution. In one
+            dimension they are seconds. None: those of the jobs that are over, once there are 30 of
+            them; until then the order of least attained service.
         dimensions: 2: service is GPUs x seconds. 1: seconds alone.
         quantum_s: While no job comes or goes, the order is looked at this often, seconds, above 0.
     """
@@ -52,13 +61,13 @@ class Gittins:
         level="W3",
         formula="G(a) = sup_D P(S-a <= D | S > a) / E[min(S-a, D) | S > a], largest first",
         needs=("history",),
-        fallback="without sizes of finished jobs: least attained service",
+        fallback="with fewer than 30 finished jobs, and no sizes given: least attained service",
         starves="a job that has had more than any before it, while others come",
     )
     interpretation: ClassVar[str] = (
         "not discretised into queues; the index is that of the theory, with the age taken off the "
         "sizes; while nothing happens turns are looked at every quantum; beyond the largest size "
-        "last; without sizes least attained service"
+        "last; of many finished jobs evenly spaced quantiles; without sizes least attained service"
     )
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True
@@ -83,7 +92,8 @@ class Gittins:
     def order(self, snap: Snapshot, /) -> Order:
         """Place every job of *snap*; see `Policy`."""
         service = attained(snap, self.dimensions)
-        return one_tier(_cost_of_one(self.sizes_gpu_s, service) if self.sizes_gpu_s else service)
+        sizes = self.sizes_gpu_s or past_sizes(snap.past, self.dimensions)
+        return one_tier(_cost_of_one(sizes, service) if sizes else service)
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
         """A quantum from now while jobs run and others wait; see `Policy`."""
@@ -92,19 +102,44 @@ class Gittins:
         return snap.now_s + self.quantum_s if turns else math.inf
 
 
+@functools.lru_cache(maxsize=4)
+def past_sizes(past: Past, dimensions: Literal[1, 2]) -> tuple[float, ...]:
+    """Sizes of the jobs that are over, increasing; none if there are fewer than 30 of them.
+
+    Of many the quantiles in the middle of 200 equal parts: what is looked up is built from them.
+
+    Args:
+        past: Of a given one the answer is remembered.
+        dimensions: 2: GPU-seconds. 1: seconds.
+    """
+    sizes = past.ran_s if dimensions == 1 else past.size_gpu_s
+    sizes = np.sort(sizes[np.isfinite(sizes) & (sizes > 0)])
+    if len(sizes) < _LEAST_SAMPLES:
+        return ()
+    if len(sizes) > _MOST_SAMPLES:
+        middle = (np.arange(_MOST_SAMPLES) + 0.5) / _MOST_SAMPLES
+        sizes = sizes[(middle * len(sizes)).astype(np.int64)]
+    return tuple(sizes.tolist())
+
+
 def gittins_index(sizes: F64, age: float) -> float:
     """G(*age*) of the empirical distribution of *sizes*; 0 beyond the largest.
 
     The supremum is attained where a size is reached, so only those intervals are looked at.
     """
-    more = np.sort(sizes[sizes > age]) - age
-    n = len(more)
-    if not n:
-        return 0.0
+    above = np.sort(sizes[sizes > age])
+    return 1 / float(_costs(above, np.array([age]))[0]) if len(above) else 0.0
+
+
+def _costs(above: F64, ages: F64) -> F64:
+    """``(m,)`` 1 / G at *ages*, where *above*, increasing, are the sizes above all of them."""
+    more = above - ages[:, None]
+    n = len(above)
     done = np.arange(1, n + 1)
     # Expected service up to each size: the finished ones in full, the rest cut off there.
-    spent = np.cumsum(more) + more * (n - done)
-    return float((done / spent).max())
+    spent = more.cumsum(axis=1) + more * (n - done)
+    costs: F64 = (spent / done).min(axis=1)
+    return costs
 
 
 def _cost_of_one(sizes: tuple[float, ...], ages: F64) -> F64:
@@ -144,7 +179,7 @@ def _table(sizes: tuple[float, ...]) -> _Table:
     # In a gap of a few roundings they would fall on its end, where that size is done with.
     age = np.minimum(age, np.nextafter(ends, begins)[:, None])
     age[:, 0] = begins
-    here = np.array([[1 / gittins_index(column, a) for a in row] for row in age.tolist()])
+    here = np.array([_costs(column[column >= end], a) for end, a in zip(ends, age, strict=True)])
     # Just before a size the cost of one more job is nothing.
     after = np.concatenate([here[:, 1:], np.zeros((len(ends), 1))], axis=1)
     length = np.diff(np.concatenate([age, ends[:, None]], axis=1), axis=1)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from slurm_dl.model import plugins
+from slurm_dl.policies.allox import Allox
 from slurm_dl.policies.arrival_las import ArrivalLas
 from slurm_dl.policies.astraea_ltgf import AstraeaLtgf
 from slurm_dl.policies.backfill import Conservative, Easy
@@ -40,6 +41,7 @@ from slurm_dl.policies.mlfs import Mlfs
 from slurm_dl.policies.qssf import Qssf
 from slurm_dl.policies.shortest import FewestGpus, LongestPending, Sjf, Srsf, Srtf
 from slurm_dl.policies.tagged import Tagged
+from slurm_dl.policies.themis import Themis, ThemisConvex
 
 ENTRY_POINT_GROUP = "slurm_dl.policies"
 
@@ -47,6 +49,7 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
     {
         policy.name: policy
         for policy in (
+            Allox,
             ArrivalLas,
             AstraeaLtgf,
             Carbyne,
@@ -88,6 +91,8 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
             Srtf,
             StaticPriority,
             Tagged,
+            Themis,
+            ThemisConvex,
         )
     }
 )

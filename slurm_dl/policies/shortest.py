@@ -1,8 +1,18 @@
-"""The orders that know, or guess, how much a job has left: SRTF, SRSF, and fewest GPUs first.
+"""The yardsticks of the field: SJF, SRTF, SRSF, fewest GPUs first, longest pending first.
 
-They are the yardsticks of the field: with true run times SRTF minimises mean completion time on one
-server, and SRSF ("shortest remaining service first") weighs the time with the GPUs it blocks. On a
-cluster the remaining time is what the job's time limit leaves; in the simulator it is true.
+With true run times SRTF minimises mean completion time on one server, and SRSF ("shortest remaining
+service first") weighs the time with the GPUs it blocks. SJF is SRTF without preemption.
+
+    sjf, srtf          key = seconds left
+    srsf               key = seconds left x GPUs
+    fewest_gpus        key = GPUs
+    longest_pending    key = since when the job waits
+
+What is left of a job is true in the simulator, unless it is told to guess; on a cluster it is the
+best estimate there is, and without any what the time limit leaves.
+
+Source: Schrage, "A proof of the optimality of the shortest remaining processing time discipline",
+Operations Research 16(3), 1968; Gu et al., "Tiresias", NSDI 2019, section 3.2, and its simulator.
 """
 
 from __future__ import annotations
@@ -46,6 +56,36 @@ class _ByKey(abc.ABC):
         """``(n,)`` smaller is served first."""
 
 
+def _known(left_s: F64) -> F64:
+    """*left_s* where it is a number, else inf: unknown is not zero."""
+    return np.where(np.isnan(left_s), np.inf, left_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sjf(_ByKey):
+    """Shortest job first: of those that wait, the one that will run shortest; nobody is stopped."""
+
+    name: ClassVar[str] = "sjf"
+    source: ClassVar[str] = "baseline; Smith, Naval Research Logistics Quarterly 3, 1956 (SPT)"
+    about: ClassVar[About] = About(
+        row="G2",
+        level="W1",
+        formula="of the waiting jobs, seconds left, smallest first; nobody is preempted",
+        needs=("left_s",),
+        fallback="the time limit less the time run so far; last without a limit",
+        starves="a long job, or one that wants many GPUs, while shorter or smaller ones come",
+    )
+    interpretation: ClassVar[str] = (
+        "a job that was requeued counts with what it has left; jobs behind one that does not fit "
+        "are served"
+    )
+    preempts: ClassVar[Preempts] = "never"
+
+    def key(self, snap: Snapshot, /) -> F64:
+        """``(n,)`` seconds left."""
+        return _known(snap.left_s)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Srtf(_ByKey):
     """Shortest remaining time first."""
@@ -66,7 +106,7 @@ class Srtf(_ByKey):
 
     def key(self, snap: Snapshot, /) -> F64:
         """``(n,)`` seconds left."""
-        return snap.left_s
+        return _known(snap.left_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +127,9 @@ class Srsf(_ByKey):
 
     def key(self, snap: Snapshot, /) -> F64:
         """``(n,)`` GPU-seconds left."""
-        service: F64 = snap.left_s * snap.jobs.gpus
-        return service
+        left_s, gpus = _known(snap.left_s), snap.jobs.gpus
+        # Without GPUs and without a limit it would be no number at all.
+        return np.multiply(left_s, gpus, out=np.zeros(len(gpus)), where=gpus > 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,3 +149,29 @@ class FewestGpus(_ByKey):
     def key(self, snap: Snapshot, /) -> F64:
         """``(n,)`` GPUs."""
         return snap.jobs.gpus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongestPending(_ByKey):
+    """The job that has been waiting longest first; who does not fit is waited for.
+
+    Differs from `fifo` in jobs that were requeued: they wait since the end of their last run.
+    """
+
+    name: ClassVar[str] = "longest_pending"
+    source: ClassVar[str] = "baseline; 'lpjf' of the Tiresias simulator (NSDI 2019)"
+    about: ClassVar[About] = About(
+        row="G2",
+        level="W1",
+        formula="key = end of the last run, or first submission; smallest first; no preemption",
+        idles="GPUs that the first job in the queue cannot use wait with it",
+    )
+    interpretation: ClassVar[str] = (
+        "waiting counts from the end of the last run, and only waiting for room"
+    )
+    preempts: ClassVar[Preempts] = "never"
+    skips: ClassVar[bool] = False
+
+    def key(self, snap: Snapshot, /) -> F64:
+        """``(n,)`` since when each waits, epoch seconds."""
+        return snap.memory.waiting_since_s

@@ -31,7 +31,7 @@ from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import ClusterAction, Reserve, SetSteer, Signal
-from slurm_dl.model.snapshot import Observed
+from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.sandbox import wait
@@ -113,6 +113,7 @@ class FakeParts:
             preemption=Preemption(min_quantum_s=8, start_margin_s=12, limit_reserve_s=0),
         )
     )
+    know: Callable[[Snapshot], Snapshot] = lambda snap: snap
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Requeue
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 POLL_S = 30
@@ -110,6 +111,7 @@ class FakeParts:
             partitions=frozenset({"gpu"}), preemption=Preemption(enabled=False)
         )
     )
+    know: Callable[[Snapshot], Snapshot] = lambda snap: snap
 
 
 @dataclass

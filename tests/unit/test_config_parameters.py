@@ -17,6 +17,7 @@ from slurm_dl.config.values import FrozenMapping
 from slurm_dl.model import plugins
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies import registry
+from slurm_dl.policies.base import About
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
 
@@ -37,6 +38,7 @@ class Tiny:
     name: ClassVar[str] = "tiny"
     source: ClassVar[str] = "this test"
     interpretation: ClassVar[str] = ""
+    about: ClassVar[About] = About(row="X1", level="W3", formula="none")
     preempts: ClassVar[str] = "tier"
     skips: ClassVar[bool] = True
     tiers: ClassVar[int] = 1
@@ -237,16 +239,16 @@ def test_configuration_cannot_be_changed_but_copied() -> None:
     assert Config.model_validate(whole.model_dump(mode="python")) == whole
 
 
-@pytest.mark.parametrize("name", ["preempts", "skips", "next_change_s", "interpretation"])
+@pytest.mark.parametrize("name", ["about", "preempts", "skips", "next_change_s", "interpretation"])
 def test_a_policy_that_lacks_something_is_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
     """A plugin made for another version fails when the file is checked, not at the first look."""
-    members = ("source", "interpretation", "preempts", "skips", "tiers", "order", "next_change_s")
+    members = ("source", "interpretation", "about", "preempts", "skips", "tiers", "order")
     lacking = dataclasses.make_dataclass(
         "Lacking",
         [("horizon_s", float)],
-        namespace={m: getattr(Tiny, m) for m in members if m != name},
+        namespace={m: getattr(Tiny, m) for m in (*members, "next_change_s") if m != name},
     )
     monkeypatch.setattr(registry, "POLICIES", {"tiny": lacking})
 

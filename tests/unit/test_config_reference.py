@@ -12,11 +12,12 @@ import pytest
 from click.testing import CliRunner
 from pydantic.fields import FieldInfo
 
-from slurm_dl.config import Config, load, reference
+from slurm_dl.config import Config, load, policies_page, reference
 from slurm_dl.config.tree import SECTIONS
 from slurm_dl.config.values import Unit
 from slurm_dl.config.wording import written
 from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.policies.base import About
 from slurm_dl.policies.registry import POLICIES, runs_on_slurm
 
 ROOT = Path(__file__).parents[2]
@@ -29,13 +30,19 @@ FIELDS = [
 ]
 
 
-@pytest.mark.parametrize("what", ["sample", "reference"])
-def test_committed_files_are_what_is_generated(what: str) -> None:
-    """Sample and reference never lag behind the tree."""
-    path = ROOT / {"sample": reference.SAMPLE_PATH, "reference": reference.REFERENCE_PATH}[what]
-    generated = {"sample": reference.sample, "reference": reference.reference}[what]()
+GENERATED = {
+    reference.SAMPLE_PATH: reference.sample,
+    reference.REFERENCE_PATH: reference.reference,
+    policies_page.PAGE_PATH: policies_page.page,
+}
 
-    assert path.read_text() == generated, "regenerate: python -m slurm_dl.config.reference"
+
+@pytest.mark.parametrize("path", GENERATED, ids=str)
+def test_committed_files_are_what_is_generated(path: Path) -> None:
+    """Sample and pages never lag behind the tree."""
+    regenerate = f"{path} is out of date: python -m slurm_dl.config.reference"
+
+    assert (ROOT / path).read_text() == GENERATED[path](), regenerate
 
 
 def test_sample_is_valid_and_all_defaults() -> None:
@@ -132,11 +139,12 @@ def test_command_prints_or_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert refused.output.startswith(f"Error: {tmp_path} is not a checkout; ")
 
     (tmp_path / "pyproject.toml").touch()
-    sample, page = tmp_path / "etc" / "slurm_dl.yaml", tmp_path / "docs" / "configuration.md"
-    assert runner.invoke(reference.main).output == f"written: {sample}\nwritten: {page}\n"
-    assert sample.read_text() == reference.sample()
-    page.write_text("old")
-    assert runner.invoke(reference.main).output == f"written: {page}\n"
+    files = [tmp_path / path for path in GENERATED]
+    assert runner.invoke(reference.main).output == "".join(f"written: {f}\n" for f in files)
+    assert files[0].read_text() == reference.sample()
+    files[2].write_text("old")
+    assert runner.invoke(reference.main).output == f"written: {files[2]}\n"
+    assert files[2].read_text() == policies_page.page()
     assert runner.invoke(reference.main).output == ""
 
 
@@ -147,21 +155,49 @@ class Site:
     name: ClassVar[str] = "site"
     source: ClassVar[str] = "here"
     preempts: ClassVar[str] = "tier"
+    interpretation: ClassVar[str] = ""
+    skips: ClassVar[bool] = True
+    about: ClassVar[About] = About(row="A7", level="W1", formula="x | y")
     must_s: float
     words: tuple[str, ...] = ("a b", "true")
     maybe: str | None = None
 
 
-def test_reference_of_a_policy_shows_what_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_must_be_given_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parameters without a default are marked, the others shown as they would be written."""
-    monkeypatch.setattr(reference, "POLICIES", {"site": Site})
+    monkeypatch.setattr(policies_page, "POLICIES", {"site": Site})
 
-    page = reference.reference()
+    page = policies_page.page()
 
-    assert "### `site`\n\nA site's | own.\n\nSource: here.\n" in page
+    assert "\n## `site`\n\nA site's | own.\n\n- **Source**: here (row A7, level W1)\n" in page
     assert "| `must_s` | required | number |  |" in page
     assert '| `words` | `["a b", "true"]` | list |  |' in page
     assert "| `maybe` | `null` | text |  |" in page
+
+
+def test_the_page_says_of_each_policy_what_it_says_of_itself() -> None:
+    """A row and a section each, in the order of the published systems; nothing is left out."""
+    page = policies_page.page()
+    table, sections = page.split("## ", 1)
+    rows = re.findall(r"(?m)^\| \[`(\w+)`\]\(#(\w+)\) \| ([A-Z])(\d+)", table)
+    told = dict(re.findall(r"(?ms)^(?:## )?`(\w+)`\n(.*?)(?=^## |\Z)", sections))
+
+    assert {name for name, *_ in rows} == set(POLICIES) == set(told)
+    assert all(name == anchor for name, anchor, *_ in rows)
+    systems = [(letter, int(number)) for _, _, letter, number in rows]
+    assert systems == sorted(systems)
+    for name, kind in POLICIES.items():
+        about = kind.about
+        texts = (kind.source, about.formula, about.fallback, about.starves, about.idles)
+        texts += (kind.interpretation, *about.needs, *about.trusts)
+        assert all(text in told[name] for text in texts), name
+        assert ("| Slurm, dlsim |" in _row_of(name, table)) == runs_on_slurm(kind)
+        for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+            assert f"| `{field.name}` |" in told[name]
+
+
+def _row_of(name: str, table: str) -> str:
+    return next(line for line in table.splitlines() if line.startswith(f"| [`{name}`]"))
 
 
 @pytest.mark.parametrize(

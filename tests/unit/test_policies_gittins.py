@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import build
@@ -13,7 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.engine.intent import intend
-from slurm_dl.policies.gittins import Gittins, gittins_index
+from slurm_dl.model.past import Past
+from slurm_dl.policies.gittins import Gittins, gittins_index, past_sizes
 from slurm_dl.policies.las import Las
 
 F64 = npt.NDArray[np.float64]
@@ -211,3 +213,125 @@ def test_who_is_nearer_the_end_goes_first_where_sizes_are_alike(sizes: tuple[flo
     found = keys(Gittins(sizes_gpu_s=sizes), [10.0, 50.0])
 
     assert found[1] < found[0]
+
+
+def index_by_quadrature(tail: Callable[[F64], F64], age: float, longest: float) -> float:
+    """The largest over D of P(S - a <= D | S > a) / E[min(S - a, D) | S > a], by the tail alone.
+
+    E[min(X, D)] is the integral of P(X > x) from 0 to D: the trapezoidal rule, on a fine grid that
+    gives the supremum over D as well.
+    """
+    x = np.linspace(0.0, longest - age, 200_001)
+    alive = tail(age + x) / tail(np.array([age]))
+    expected = np.append(0.0, np.cumsum((alive[1:] + alive[:-1]) / 2 * np.diff(x)))
+    return float(((1 - alive)[1:] / expected[1:]).max())
+
+
+def two_humps(x: F64) -> F64:
+    """P(S > x): half of the sizes even between 1 and 3, half between 20 and 24."""
+    return 0.5 * np.clip((3 - x) / 2, 0, 1) + 0.5 * np.clip((24 - x) / 4, 0, 1)
+
+
+def weibull(x: F64) -> F64:
+    """P(S > x) where the chance of finishing rises with age."""
+    return np.exp(-((x / 10) ** 3))
+
+
+def heavy(x: F64) -> F64:
+    """P(S > x) where it falls: two exponentials."""
+    return 0.7 * np.exp(-x / 2) + 0.3 * np.exp(-x / 20)
+
+
+@pytest.mark.parametrize(
+    ("tail", "longest", "ages"),
+    [
+        (two_humps, 24.0, (0.0, 0.9, 2.0, 3.5, 10.0, 19.0, 21.0)),
+        (weibull, 40.0, (0.0, 3.0, 8.0, 12.0)),
+        (heavy, 300.0, (0.0, 1.0, 5.0, 15.0)),
+    ],
+    ids=["two humps", "weibull", "hyperexponential"],
+)
+def test_the_index_equals_numeric_integration_of_its_definition(
+    tail: Callable[[F64], F64], longest: float, ages: tuple[float, ...]
+) -> None:
+    """Continuous laws, known to the index by 4000 quantiles, to the quadrature by their tail.
+
+    At a quantile: just before one the index of so many single sizes is another.
+    """
+    x = np.linspace(0.0, longest, 400_001)
+    levels = np.arange(1, 4001) / 4001
+    sizes = np.interp(levels, 1 - tail(x), x)
+
+    at = [0.0, *sizes[sizes.searchsorted(ages[1:])].tolist()]
+    found = [gittins_index(sizes, age) for age in at]
+    expected = [index_by_quadrature(tail, age, longest) for age in at]
+    assert found == pytest.approx(expected, rel=0.03)
+
+
+def test_between_two_humps_the_index_is_not_monotone() -> None:
+    """Who has missed the first hump waits behind the new; near the end it goes before all."""
+    x = np.linspace(0.0, 24.0, 100_001)
+    sizes = np.interp((np.arange(400) + 0.5) / 400, 1 - two_humps(x), x)
+    missed, late = sizes[199], sizes[370]
+    found = keys(Gittins(sizes_gpu_s=tuple(sizes.tolist())), [0.0, missed, late])
+
+    assert found[2] < found[0] < found[1]
+
+
+def over(ran_s: list[float], gpus: float) -> Past:
+    """Jobs that are over."""
+    n = len(ran_s)
+    nobody = np.zeros(n, dtype=np.int32)
+    return Past(
+        account=nobody,
+        user=nobody.copy(),
+        name=nobody.copy(),
+        gpus=np.full(n, gpus),
+        submit_s=np.zeros(n),
+        start_s=np.zeros(n),
+        end_s=np.arange(n, dtype=np.float64),
+        ran_s=np.array(ran_s),
+        accounts=("a",),
+        users=("u",),
+        names=("",),
+    )
+
+
+def keys_after(policy: Gittins, past: Past) -> list[float]:
+    """The policy's keys for jobs of one GPU with more and more service, after that past."""
+    service = {i: 37.0 * (i - 1) for i in range(1, 9)}
+    snap = build.snapshot(
+        build.observed([build.running(i) for i in service]),
+        memory={"attained_gpu_s": service, "ran_s": service},
+        past=past,
+    )
+    return [float(key) for key in policy.order(snap).key]
+
+
+@pytest.mark.parametrize("dimensions", [1, 2])
+def test_sizes_are_those_of_the_jobs_that_are_over(dimensions: Literal[1, 2]) -> None:
+    """Thirty of them are a distribution, 29 are none; given sizes go before."""
+    ran_s = [5.0 + (7 * i) % 90 for i in range(30)]
+    policy = Gittins(dimensions=dimensions)
+    least_attained = [37.0 * i for i in range(8)]
+    sizes = tuple(ran_s if dimensions == 1 else [4 * s for s in ran_s])
+    told = Gittins(sizes_gpu_s=sizes, dimensions=dimensions)
+    other = Gittins(sizes_gpu_s=(1000.0,), dimensions=dimensions)
+
+    assert keys_after(policy, over(ran_s, 4)) == keys_after(told, over([], 1))
+    assert keys_after(policy, over(ran_s[1:], 4)) == least_attained
+    assert keys_after(other, over(ran_s, 4)) == keys_after(other, over([], 1))
+
+
+def test_of_many_finished_jobs_the_quantiles_stand_for_all() -> None:
+    """200 of 5000, whatever order they ended in; no share of jobs is off by more than a 400th."""
+    random = np.random.default_rng(3)
+    ran_s = np.exp(random.normal(5, 2, 5000))
+    found = np.array(past_sizes(over(ran_s.tolist(), 2), 2))
+
+    assert len(found) == 200
+    assert found.tolist() == list(past_sizes(over(random.permutation(ran_s).tolist(), 2), 2))
+    everywhere = np.sort(np.append(2 * ran_s, found))
+    of_all = np.sort(2 * ran_s).searchsorted(everywhere, side="right") / 5000
+    of_these = found.searchsorted(everywhere, side="right") / 200
+    assert np.abs(of_all - of_these).max() <= 1 / 400 + 1 / 5000

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from report_cases import Life, life, records_of, workloads
 
 from slurm_dl.model.record import Records
@@ -133,6 +135,74 @@ def test_jain_weighs_users_not_jobs() -> None:
     lives = [life(0, (0, 10), user="ada")] * 50 + [life(0, (10, 20), user="bob")]
 
     assert jain_of(records_of(lives)) == pytest.approx(1.5**2 / (2 * 1.25))
+
+
+def second_by_second(lives: list[Life], gpus: int) -> list[Fraction]:
+    """Rho of jobs whose times are whole seconds: every second is looked at, in exact fractions."""
+    rhos = []
+    for one in lives:
+        seconds = range(round(one.submit), round(one.end))
+        present = [sum(o.submit <= t < o.end for o in lives) for t in seconds]
+        n = Fraction(sum(present), len(present))
+        share = Fraction(gpus) / n
+        # On a share smaller than its GPUs it advances by share / GPUs in a second.
+        alone_on_it = Fraction(round(one.alone)) / min(Fraction(1), share / round(one.gpus))
+        rhos.append(len(seconds) / alone_on_it)
+    return rhos
+
+
+@st.composite
+def whole_lives(draw: st.DrawFn) -> Life:
+    """A job of whole seconds that waits, runs once and ends."""
+    submit, wait, length = draw(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 9)))
+    gpus = draw(st.sampled_from([1, 2, 8]))
+    start = submit + wait
+    return life(submit, (start, start + length), gpus=gpus, alone=draw(st.integers(1, length)))
+
+
+@settings(max_examples=40)
+@given(lives=st.lists(whole_lives(), min_size=1, max_size=7), gpus=st.sampled_from([1, 4, 16]))
+def test_rho_is_what_counting_the_jobs_of_every_second_gives(lives: list[Life], gpus: int) -> None:
+    """Of each job, and the worst of all that a comparison tells."""
+    records = records_of(lives)
+    expected = second_by_second(lives, gpus)
+
+    assert finish_time_fairness(records, gpus=gpus).tolist() == pytest.approx(
+        [float(rho) for rho in expected]
+    )
+    assert summarise(records, gpus=gpus).rho.max == pytest.approx(float(max(expected)))
+
+
+def test_the_worst_rho_is_that_of_the_job_that_waited_for_all_others() -> None:
+    """Three jobs on a GPU, one after the other; each was owed a third, then a half, then all.
+
+    The last lives 300 s, with three, two and one jobs: N = 2, so it was owed its end at 200 s.
+    """
+    lives = [life(0, (i * 100, i * 100 + 100), alone=100) for i in range(3)]
+
+    rho = finish_time_fairness(records_of(lives), gpus=1)
+
+    assert rho.tolist() == pytest.approx([100 / 300, 200 / 250, 300 / 200])
+    assert summarise(records_of(lives), gpus=1).rho.max == 1.5
+
+
+@settings(max_examples=30)
+@given(lives=workloads)
+def test_jain_is_the_textbooks_over_users(lives: list[Life]) -> None:
+    """Plain Python, user by user; what a user was given against what was asked for."""
+    asked: dict[str, float] = {}
+    given_to: dict[str, float] = {}
+    for one in lives:
+        if not math.isnan(one.end) and one.jct > 0:
+            asked[one.user] = asked.get(one.user, 0) + one.gpus * one.jct
+            given_to[one.user] = given_to.get(one.user, 0) + one.gpus * one.running
+    x = [given_to[user] / asked[user] for user in asked]
+    squares = len(x) * sum(v * v for v in x)
+    expected = sum(x) ** 2 / squares if squares > 0 else math.nan
+
+    found = summarise(records_of(lives), gpus=4).jain
+
+    assert found == pytest.approx(expected, nan_ok=True)
 
 
 @settings(max_examples=30)

@@ -21,22 +21,31 @@ from slurm_dl.apps.sim.clusters import find as find_cluster
 from slurm_dl.apps.sim.comparison_text import failures
 from slurm_dl.apps.sim.experiment import Wish
 from slurm_dl.apps.sim.sweep import (
+    Cell,
     CellError,
     CellResult,
+    Failure,
     Sweep,
     check,
     faster,
+    names_all,
     parse_loads,
     parse_policies,
     resampled,
     run_cell,
     run_here,
+    without,
 )
 from slurm_dl.apps.sim.sweep_files import MAX_TASKS, Folder
+from slurm_dl.backends.sim.presets import DEFAULTS
 from slurm_dl.backends.sim.shape import parse_shape
 from slurm_dl.backends.traces import read_trace
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Ending, Trace
+from slurm_dl.policies import registry
+from slurm_dl.policies.base import Order
+from slurm_dl.policies.las import Las
 from slurm_dl.report import metrics
 
 
@@ -213,6 +222,80 @@ def test_a_cell_that_fails_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(CellError, match=r"^las, load 1, seed 1: --costs .*gone\.json"):
         run_cell(sweep, TRACE, sweep.cells[4])
+
+
+# Every policy, and those that fail
+
+
+def test_all_is_every_policy_that_is_not_named() -> None:
+    """In the place of the word, sorted, as their own parameters say; the first stays first."""
+    names = registry.names()
+
+    every = parse_policies("all", {})
+    some = parse_policies("fifo,las:none,all", {"quantum_s": 5})
+
+    assert [w.policy for w in every] == list(names)
+    assert {w.policy: w.preset for w in every if w.preset} == dict.fromkeys(DEFAULTS, "none")
+    assert [w.policy for w in some[:2]] == ["fifo", "las"]
+    assert [w.policy for w in some[2:]] == [n for n in names if n not in {"fifo", "las"}]
+    assert some[1].parameters == {"quantum_s": 5}
+    assert names_all("fifo, all")
+    assert not names_all("fifo,fallback")
+
+
+class Broken(Las):
+    """A policy that fails once more than three jobs are there."""
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Fail where there are many jobs."""
+        if len(snap.jobs) > 3:
+            msg = "no\nmore than three"
+            raise ZeroDivisionError(msg)
+        return super().order(snap)
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> Sweep:
+    """A sweep of three policies of which the middle one fails."""
+    monkeypatch.setattr(registry, "POLICIES", {**registry.POLICIES, "broken": Broken})
+    return dataclasses.replace(SWEEP, wishes=parse_policies("fifo,broken,las", {}), seeds=2)
+
+
+def test_what_fails_is_told_and_the_others_are_run_all_the_same(broken: Sweep) -> None:
+    """On one line, with the place of the fault; progress counts it."""
+    failed: list[Failure] = []
+    steps: list[int] = []
+    begun: list[Cell] = []
+
+    results = run_here(broken, TRACE, steps.append, begin=begun.append, failed=failed.append)
+
+    assert steps == [*range(1, 13)]
+    assert tuple(begun) == broken.cells
+    assert [f.cell.label for f in failed] == ["broken"] * 4
+    assert failed[0].why.startswith(
+        "broken, load 1, seed 0: ZeroDivisionError: no more than three (test_sim_sweep.py:"
+    )
+    left, kept = without(broken, results, failed)
+    assert left is not None
+    assert left.labels == ("fifo", "las")
+    only = dataclasses.replace(broken, wishes=(broken.wishes[0], broken.wishes[2]))
+    assert timeless(kept) == timeless(run_here(only, TRACE, lambda _: None))
+    with pytest.raises(ZeroDivisionError):
+        run_here(broken, TRACE, lambda _: None)
+
+
+def test_a_policy_that_fails_once_is_left_out_whole(results: list[CellResult]) -> None:
+    """A mean over fewer seeds would be another figure."""
+    gone = SWEEP.cells[7]
+    ran = [r for cell, r in zip(SWEEP.cells, results, strict=True) if cell != gone]
+
+    left, kept = without(SWEEP, ran, [Failure(gone, "it did")])
+
+    assert left is not None
+    assert left.wishes == tuple(w for i, w in enumerate(SWEEP.wishes) if i != gone.wish)
+    expected = [r for c, r in zip(SWEEP.cells, results, strict=True) if c.wish != gone.wish]
+    assert timeless(kept) == timeless(expected)
+    assert without(SWEEP, [], [Failure(c, "all") for c in SWEEP.cells]) == (None, [])
 
 
 # Intervals

@@ -159,6 +159,23 @@ def test_rate_is_read_from_end_to_end(rate: float, steps_per_s: float) -> None:
     assert read(ours(rate=rate)).rate == steps_per_s
 
 
+@pytest.mark.parametrize(
+    ("progress", "share"),
+    [(0.25, 0.25), (0, 0.0), (1, 1.0), (-3, 0.0), (7.5, 1.0), (1e11, 1.0), (1e-300, 1e-300)],
+)
+def test_progress_is_a_share(progress: float, share: float) -> None:
+    """What is beyond either end is that end."""
+    assert read(ours(progress=progress)).progress == share
+
+
+@pytest.mark.parametrize(
+    "progress", [10**400, float("nan"), float("inf"), "0.5", True, None, [0.5], {"a": 1}]
+)
+def test_progress_that_is_no_number_is_dropped(progress: object) -> None:
+    """The rest of the claim stands."""
+    assert read(ours(progress=progress)) == Claim(contract=Contract())
+
+
 def test_model_must_be_one_the_site_has() -> None:
     """With the site's profiles given, a name outside them is no model."""
     assert read(ours(model="bert"), models={"bert"}).model == "bert"

@@ -1,0 +1,237 @@
+"""Carbyne: be done no later than under DRF, and leave to others what that does not take.
+
+Each job knows when it would end if DRF divided the cluster (`fair_finish`). Until its latest start
+(`latest_start`) it can wait without ending later than that, so it yields its turn; from then on it
+goes before all that can wait. What is yielded goes to the jobs that are nearest their completion,
+and among those equally near to the one that packs best: whose demand lies most along what is free,
+
+    score = sum over r of  demand[r] free[r].
+
+A job of which nobody knows how much it has left cannot tell what it could yield: it is served
+whenever it has had less than its fair share of the time.
+
+Source: Grandl, Chowdhury, Akella and Ananthanarayanan, "Altruistic Scheduling in Multi-Resource
+Clusters", OSDI 2016; the score is that of Grandl et al., "Multi-resource packing for cluster
+schedulers" (Tetris), SIGCOMM 2014.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import About, Order, Preempts
+from slurm_dl.policies.demand import contenders, tenants
+from slurm_dl.policies.dominant import Weights, check_weights, parts, sum_by, weights_of
+from slurm_dl.policies.fair_finish import FairWorld, fair_world
+from slurm_dl.policies.latest_start import latest_start
+from slurm_dl.policies.supply import gpus_by_type, rates_of
+
+_INSTANT_S: Final = 1e-6
+"""Times this close are one instant: sums of run times are a little off."""
+
+_SLACKS: Final = np.array([-8.0, -4.0, -2.0, -1.0, -0.01, 1.0])
+"""Leases that a job can wait before it must run, which part the tiers of those that are late: one
+that falls behind the others displaces them, so that all are a little late and none is very."""
+
+_GRAINS: Final = 20.0
+"""In a lease; what happens in less is not looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Carbyne:
+    """Altruism within the bounds of DRF.
+
+    Attributes:
+        weights: Weights by account, above 0; 1 for those not named.
+        left_tiers_s: Seconds left that part the tiers of those that yield, strictly increasing,
+            above 0: only a job of a nearer tier may displace one.
+        lease_s: Length of a lease, seconds, above 0; so much earlier than its latest start a job
+            stops yielding, because it may have to wait for a lease to end.
+    """
+
+    name: ClassVar[str] = "carbyne"
+    source: ClassVar[str] = "Carbyne, OSDI 2016; packing score of Tetris, SIGCOMM 2014"
+    about: ClassVar[About] = About(
+        row="A21",
+        level="W2",
+        formula="first whose latest start for the DRF finish is past, by slack, then first due; "
+        "then least left first, then largest demand . free",
+        needs=("accounts", "left_s", "past", "rates"),
+        fallback="without left_s a job yields nothing and is served while it is behind its fair "
+        "share; without past the fair world knows only jobs that are still there",
+        trusts=("progress",),
+    )
+    interpretation: ClassVar[str] = (
+        "gangs cannot run on less, so what a job yields is its turn: it starts late; the fair "
+        "finish is that of DRF with everything divided, jobs of a tenant in equal parts, from "
+        "their first submission; jobs that are over count in it with their GPUs alone; jobs are "
+        "displaced at the ends of leases, or none could start late; among those that yield only by "
+        "one that is nearer to its completion by a tier; GPUs of all types are one "
+        "resource"
+    )
+    preempts: ClassVar[Preempts] = "tier"
+    skips: ClassVar[bool] = True
+
+    weights: Weights = ()
+    left_tiers_s: tuple[float, ...] = (3600.0, 14400.0, 86400.0)
+    lease_s: float = 1200.0
+
+    def __post_init__(self) -> None:
+        check_weights("weights", self.weights)
+        edges = (0.0, *self.left_tiers_s, math.inf)
+        if not all(a < b for a, b in itertools.pairwise(edges)):
+            msg = (
+                "left_tiers_s must be finite numbers above 0, strictly increasing "
+                f"(got {list(self.left_tiers_s)})"
+            )
+            raise ValueError(msg)
+        if not (math.isfinite(self.lease_s) and self.lease_s > 0):
+            msg = f"lease_s must be a finite number above 0 (got {self.lease_s})"
+            raise ValueError(msg)
+
+    @property
+    def tiers(self) -> int:
+        """Those that cannot wait, alone or with others; then those that yield, by what is left."""
+        return len(_SLACKS) + 1 + len(self.left_tiers_s) + 1
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Place every job of *snap*; see `Policy`."""
+        n, now_s = len(snap.jobs), snap.now_s
+        need = self._need(snap)
+        tier, key = np.full(n, self.tiers - 1, dtype=np.int16), np.full(n, np.inf)
+        key[need.rows] = need.left_s
+        edges = np.array(self.left_tiers_s)
+        tier[need.rows] = len(_SLACKS) + 1 + edges.searchsorted(need.left_s, side="right")
+        presses = need.press_s <= now_s + _INSTANT_S
+        # Together they need all GPUs, but of some it is not known yet who has to wait.
+        tier[need.rows[presses]] = len(_SLACKS)
+        slack = need.slack_s / self.lease_s
+        late = presses & (slack <= _SLACKS[-1])
+        tier[need.rows[late]] = _SLACKS.searchsorted(slack[late], side="left")
+        key[need.rows[presses]] = need.due_s[presses]
+        return Order(
+            tier=tier,
+            key=key,
+            promote=np.zeros(n, dtype=np.bool_),
+            tiers=self.tiers,
+            tie=-_score(snap),
+        )
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
+        """When the next job cannot wait any longer, or has its fair share; see `Policy`."""
+        need = self._need(snap, running)
+        runs, now_s = running[need.rows], snap.now_s
+        yields = order.tier[need.rows] > len(_SLACKS)
+        # Those of which nothing is known fall behind while they wait and catch up while they run.
+        gap_s, known = np.abs(need.ahead_s), np.isfinite(need.left_s)
+        waits_s = np.where(known, need.press_s - now_s, _over(gap_s, need.part))
+        runs_s = np.where(known, np.inf, _over(gap_s, 1 - need.part))
+        # How late jobs are only matters at the ends of leases.
+        ahead_s = np.concatenate([waits_s[~runs & yields], runs_s[runs & ~yields]])
+        soonest_s = float(ahead_s.min(initial=np.inf))
+        return now_s + max(soonest_s, self.lease_s / _GRAINS)
+
+    def _need(self, snap: Snapshot, running: Bool | None = None) -> _Need:
+        jobs, memory, now_s = snap.jobs, snap.memory, snap.now_s
+        rates, supply = rates_of(snap), gpus_by_type(snap)
+        able = (rates > 0) & (supply > 0) & (jobs.gpus[:, None] <= supply.sum())
+        rows = (contenders(snap) & able.any(axis=1)).nonzero()[0]
+        # Sums of floats depend on their order; that of the listing must not matter.
+        rows = rows[np.argsort(jobs.job_id[rows], kind="stable")]
+        rate = np.where(able, rates, 0.0).max(axis=1, initial=0.0)[rows]
+        left_s = snap.left_s[rows] / rate
+        fair = self._fair(snap, rows, left_s)
+        known = np.isfinite(left_s)
+        ahead_s = memory.ran_s[rows] - fair.served_s
+        # What is not known has had its share, or is due at once, the more the farther behind.
+        due_s = np.where(known, fair.finish_s, now_s + ahead_s)
+        press_s = np.where(ahead_s > _INSTANT_S, np.inf, now_s)
+        room = float(supply.sum()) - float((fair.part * jobs.gpus[rows])[~known].sum())
+        by = known.nonzero()[0]
+        by = by[np.lexsort([jobs.job_id[rows[by]], due_s[by]])]
+        press_s[by] = latest_start(
+            due_s[by] - self.lease_s,
+            left_s[by],
+            jobs.gpus[rows[by]],
+            room=room,
+            now_s=now_s,
+            running=None if running is None else running[rows[by]],
+        )
+        slack_s = ahead_s.copy()
+        slack_s[by] = due_s[by] - left_s[by] - now_s
+        return _Need(rows, left_s, due_s, press_s, slack_s, ahead_s, fair.part)
+
+    def _fair(self, snap: Snapshot, rows: npt.NDArray[np.int64], left_s: F64) -> FairWorld:
+        """The fair world of the jobs at *rows*, with those that were there while they were."""
+        memory, whose, gpus = snap.memory, tenants(snap), float(gpus_by_type(snap).sum())
+        submit_s = memory.first_submit_s[rows]
+        past = snap.past.since(float(submit_s.min(initial=snap.now_s)))
+        # Tenants by name: those of the past may have nothing here any more.
+        names = sorted({*whose.names, *past.accounts})
+        place = {name: i for i, name in enumerate(names)}
+        here = np.array([place[name] for name in whose.names], dtype=np.int64)
+        gone = np.array([place[name] for name in past.accounts], dtype=np.int64)
+        ask = parts(snap)[rows]
+        had = np.repeat(past.gpus[:, None] / max(gpus, 1.0), ask.shape[1], axis=1)
+        world = fair_world(
+            np.concatenate([ask, had]),
+            np.concatenate([here[whose.of[rows]], gone[past.account]]),
+            np.concatenate([submit_s, past.submit_s]),
+            np.concatenate([memory.ran_s[rows] + left_s, past.ran_s]),
+            weight=weights_of(self.weights, tuple(names)),
+            now_s=snap.now_s,
+            grain_s=self.lease_s / _GRAINS,
+        )
+        n = len(rows)
+        return FairWorld(
+            served_s=world.served_s[:n], part=world.part[:n], finish_s=world.finish_s[:n]
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Need:
+    """How long jobs can wait.
+
+    Attributes:
+        rows: ``(k,)`` the jobs.
+        left_s: ``(k,)`` seconds each still runs; inf where nothing is known.
+        due_s: ``(k,)`` its fair finish, epoch seconds; of those not known, now and as much earlier
+            as they are behind.
+        press_s: ``(k,)`` when it can wait no longer, with the others, epoch seconds.
+        slack_s: ``(k,)`` seconds it can wait, whatever the others do, or is late if below 0; of
+            those not known, how far they are ahead.
+        ahead_s: ``(k,)`` seconds it has run more than in the fair world.
+        part: ``(k,)`` its part of its speed in the fair world.
+    """
+
+    rows: npt.NDArray[np.int64]
+    left_s: F64
+    due_s: F64
+    press_s: F64
+    slack_s: F64
+    ahead_s: F64
+    part: F64
+
+
+def _score(snap: Snapshot) -> F64:
+    """``(n,)`` how well each job's demand lies along what is free of everything."""
+    part, jobs = parts(snap), snap.jobs
+    holds = (jobs.state > PENDING) & (jobs.state <= COMPLETING)
+    order = np.argsort(jobs.job_id[holds], kind="stable")
+    held = sum_by(part[holds][order], np.zeros(len(order), dtype=np.int64), 1)[0]
+    score: F64 = part @ np.maximum(1.0 - held, 0.0)
+    return score
+
+
+def _over(gap_s: F64, pace: F64) -> F64:
+    """``(k,)`` how long a gap lasts that closes at *pace*; inf if it does not."""
+    lasts_s: F64 = np.divide(gap_s, pace, out=np.full(len(gap_s), np.inf), where=pace > 0)
+    return lasts_s

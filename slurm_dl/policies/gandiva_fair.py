@@ -1,0 +1,211 @@
+"""Gandiva_fair: every tenant gets GPU time by its tickets, and tenants trade fast GPUs for slow.
+
+The GPUs of each type are filled up by tickets: all tenants rise together, each by its tickets,
+until it has what its jobs can use; what one leaves goes to the others. With g_m the GPUs of job m
+and x[u, j] what tenant u has of type j, each of its jobs that can run there deserves the share of
+the time
+
+    X[m, j] = x[u, j] / (sum of g over those jobs),
+
+so GPU time, not the number of turns, is in proportion to tickets. Where jobs are known to be faster
+on one type than on another, tenants then trade (`trading`). Trade makes no tenant slower.
+
+Source: Chaudhary et al., "Balancing Efficiency and Fairness in Heterogeneous GPU Clusters for Deep
+Learning", EuroSys 2020.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.model.jobs import F64, Bool
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import About, Order, Preempts, by_share
+from slurm_dl.policies.demand import contenders, tenants
+from slurm_dl.policies.dominant import Weights, check_weights, weights_of
+from slurm_dl.policies.supply import gpus_by_type, rates_of
+from slurm_dl.policies.trading import trade
+
+_FULL: Final = 1e-12
+"""A share of what there is, or is wanted, below which nothing is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GandivaFair:
+    """GPU time by tickets, with trading between GPU types.
+
+    Attributes:
+        tickets: Tickets by account, above 0; 1 for those not named.
+        lease_s: Length of a lease, seconds, above 0.
+    """
+
+    name: ClassVar[str] = "gandiva_fair"
+    source: ClassVar[str] = "Gandiva_fair, EuroSys 2020 (gang-aware stride, trading)"
+    about: ClassVar[About] = About(
+        row="A4",
+        level="W2",
+        formula="x[u,j] by tickets, filled up; then trade at the second-highest speed-up; "
+        "X[m,j] = x[u,j] / GPUs of the tenant's jobs",
+        needs=("accounts", "rates"),
+        fallback="without rates every type is as fast as any other and nobody trades; "
+        "without accounts each user is a tenant",
+        trusts=(),
+    )
+    interpretation: ClassVar[str] = (
+        "the engine's credits do what strides do: whoever is owed most runs next, and gangs that "
+        "do not fit are passed over; a tenant's tickets are split over its jobs by their GPUs, so "
+        "its jobs get equal time; the trader is all of a tenant's jobs that can run on the same "
+        "types, its speed-up the ratio of their summed speeds; pairs of types trade one after "
+        "another, those farthest apart in speed first; where nobody else bids, the price is the "
+        "seller's own speed-up; where on the nodes jobs go is not part of this policy"
+    )
+    preempts: ClassVar[Preempts] = "tier"
+    skips: ClassVar[bool] = True
+
+    tickets: Weights = ()
+    lease_s: float = 1200.0
+
+    def __post_init__(self) -> None:
+        check_weights("tickets", self.tickets)
+        if not (math.isfinite(self.lease_s) and self.lease_s > 0):
+            msg = f"lease_s must be a finite number above 0 (got {self.lease_s})"
+            raise ValueError(msg)
+
+    @property
+    def tiers(self) -> int:
+        """One: shares say it all."""
+        return 1
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Place every job of *snap*; see `Policy`."""
+        supply, rates = gpus_by_type(snap), rates_of(snap)
+        share = np.zeros_like(rates)
+        able = (rates > 0) & (supply > 0) & (snap.jobs.gpus[:, None] <= supply)
+        rows = (contenders(snap) & able.any(axis=1)).nonzero()[0]
+        if not len(rows):
+            return by_share(share)
+        # Sums of floats depend on their order; that of the listing must not matter.
+        rows = rows[np.argsort(snap.jobs.job_id[rows], kind="stable")]
+        whose = tenants(snap)
+        groups = _groups(whose.of[rows], able[rows])
+        gpus = snap.jobs.gpus[rows]
+        wants: F64 = np.bincount(groups.of, weights=gpus).astype(np.float64)
+        has = fill(wants, groups.able, groups.tenant, weights_of(self.tickets, whose.names), supply)
+        speed = np.zeros_like(has)
+        np.add.at(speed, groups.of, gpus[:, None] * rates[rows])
+        has = trade_types(has, wants, speed, groups.able)
+        share[rows] = np.minimum(has / wants[:, None], 1.0)[groups.of]
+        # Rounding alone can bring a job's time above all there is.
+        total = share[rows].sum(axis=1, keepdims=True)
+        share[rows] /= np.maximum(total, 1.0)
+        return by_share(share)
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
+        """Never: shares change when jobs come or go; see `Policy`."""
+        return math.inf
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Groups:
+    """Jobs of one tenant that can run on the same types.
+
+    Attributes:
+        of: ``(n,)`` the group of each job.
+        tenant: ``(k,)`` whose each group is.
+        able: ``(k, t)`` bool, where its jobs can run.
+    """
+
+    of: npt.NDArray[np.int64]
+    tenant: npt.NDArray[np.int64]
+    able: Bool
+
+
+def _groups(tenant: npt.NDArray[np.int64], able: Bool) -> _Groups:
+    rows, of = np.unique(
+        np.column_stack([tenant, able.astype(np.int64)]), axis=0, return_inverse=True
+    )
+    return _Groups(of.reshape(-1), rows[:, 0], rows[:, 1:] > 0)
+
+
+def fill(wants: F64, able: Bool, tenant: npt.NDArray[np.int64], tickets: F64, supply: F64) -> F64:
+    """Fill up the GPUs of every type by tickets.
+
+    All tenants rise together. On each type a tenant rises by its tickets and the size of the type;
+    of its groups that still want some, each by what it wants.
+
+    Args:
+        wants: ``(k,)`` GPUs that each group of jobs can use, above 0.
+        able: ``(k, t)`` bool, where its jobs can run; somewhere, all of them.
+        tenant: ``(k,)`` whose each group is, an index into *tickets*.
+        tickets: Tickets of each tenant, above 0.
+        supply: ``(t,)`` GPUs there are.
+
+    Returns:
+        ``(k, t)`` GPUs of each group.
+    """
+    has = np.zeros(able.shape)
+    rises = able & (supply > 0)
+    # Each step fills a type or satisfies a group.
+    for _ in range(len(wants) + len(supply)):
+        if not rises.any():
+            break
+        mine = np.zeros((len(tickets), len(supply)))
+        np.add.at(mine, tenant, rises * wants[:, None])
+        part = np.divide(
+            wants[:, None], mine[tenant], out=np.zeros_like(has), where=rises & (mine[tenant] > 0)
+        )
+        speed = part * tickets[tenant][:, None] * supply
+        free, lacks = supply - has.sum(axis=0), wants - has.sum(axis=1)
+        by_type, by_group = speed.sum(axis=0), speed.sum(axis=1)
+        step = min(
+            float((free[by_type > 0] / by_type[by_type > 0]).min()),
+            float((lacks[by_group > 0] / by_group[by_group > 0]).min()),
+        )
+        has += speed * max(step, 0.0)
+        full = supply - has.sum(axis=0) <= _FULL * supply
+        sated = wants - has.sum(axis=1) <= _FULL * wants
+        rises &= ~full & ~sated[:, None]
+    return has
+
+
+def trade_types(has: F64, wants: F64, speed: F64, able: Bool) -> F64:
+    """``(k, t)`` GPUs of each group of jobs after trade between every two types.
+
+    Args:
+        has: ``(k, t)`` GPUs of each before.
+        wants: ``(k,)`` GPUs that each can use.
+        speed: ``(k, t)`` what each gets done on a GPU, in any unit of its own.
+        able: ``(k, t)`` bool, where its jobs can run.
+    """
+    after, kinds = has.copy(), has.shape[1]
+    # How fast a type is, as those see it that can run on the first they can.
+    typical = np.array(
+        [float(np.median(s)) if len(s := _relative(speed, able, j)) else 0.0 for j in range(kinds)]
+    )
+    pairs = [
+        (a, b) for a in range(kinds) for b in range(kinds) if (typical[a], a) > (typical[b], b)
+    ]
+    pairs.sort(key=lambda ab: (typical[ab[1]] - typical[ab[0]], ab))
+    for fast, slow in pairs:
+        both = (able[:, fast] & able[:, slow]).nonzero()[0]
+        if not len(both):
+            continue
+        elsewhere = after[both].sum(axis=1) - after[both, fast] - after[both, slow]
+        after[both, fast], after[both, slow] = trade(
+            after[both, fast],
+            after[both, slow],
+            speed[both, fast] / speed[both, slow],
+            wants[both] - elsewhere,
+        )
+    return after
+
+
+def _relative(speed: F64, able: Bool, kind: int) -> F64:
+    there = able[:, kind]
+    relative: F64 = speed[there, kind] / speed[there].max(axis=1)
+    return relative

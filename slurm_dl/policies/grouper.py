@@ -1,0 +1,175 @@
+"""Grouper: jobs of one search are a stage that is done when its last job is; short stages first.
+
+A search for hyper-parameters starts a group of jobs, compares them when all have come to the end of
+a stage, and starts the next stage with the best. What its user waits for is the stage, not a job,
+so whole stages are put in order: the one with the smallest bottleneck first, and all jobs of one
+stage before any of the next. The bottleneck of a stage is the time it would need on an empty
+cluster, at least:
+
+    max(longest job's seconds left, GPU-seconds left / GPUs, of jobs tied to a type / its GPUs).
+
+Source: Zhou, Yu and Sun, "Grouper: Accelerating Hyperparameter Searching in Deep Learning Clusters
+With Network Scheduling", IEEE TNSM 17(3), 2020.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import COMPLETING, F64, Bool
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import About, Order, Preempts, one_tier
+from slurm_dl.policies.demand import contenders
+from slurm_dl.policies.supply import gpus_by_type
+
+Rows = npt.NDArray[np.int64]
+
+_NUMBER = re.compile(r"[-_.]?\d+$")
+"""What tells the jobs of a search apart: a number at the end of the name."""
+
+_MILLISECOND = 3
+"""Digits behind the point of a second."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouper:
+    """The stage with the smallest bottleneck first, its jobs together.
+
+    Attributes:
+        group_names: Whether jobs of one user with the same name, up to a number at its end, are a
+            group. Tasks of an array always are.
+        quantum_s: While no job comes or goes and the time that a job has left is not known, the
+            order is looked at this often, seconds, above 0.
+    """
+
+    name: ClassVar[str] = "grouper"
+    source: ClassVar[str] = "Grouper, IEEE TNSM 17(3) 2020 (permutation of stages)"
+    about: ClassVar[About] = About(
+        row="F2",
+        level="W2",
+        formula=(
+            "stage of max(longest seconds left, GPU-seconds left / GPUs) smallest first; "
+            "inside a stage the longest job first"
+        ),
+        needs=("left_s",),
+        fallback="a job of which nothing is known is taken to run as long again as it has run",
+        starves="a large stage, while smaller ones come",
+        trusts=("its array and name: a search that is split into groups is served in parts",),
+    )
+    interpretation: ClassVar[str] = (
+        "only the abstract is public; the paper orders flows on the network, here GPUs are what "
+        "stages compete for; the stage of a group is all its jobs that wait for room or run: later "
+        "ones are not submitted yet, or held by a dependency; groups are arrays and jobs of like "
+        "names"
+    )
+    preempts: ClassVar[Preempts] = "rank"
+    skips: ClassVar[bool] = True
+
+    group_names: bool = True
+    quantum_s: float = 360.0
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.quantum_s) and self.quantum_s > 0):
+            msg = f"quantum_s must be a finite number above 0 (got {self.quantum_s})"
+            raise ValueError(msg)
+
+    @property
+    def tiers(self) -> int:
+        """One: the stage's place says it all."""
+        return 1
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Place every job of *snap*; see `Policy`."""
+        n = len(snap.jobs)
+        key: F64 = np.full(n, np.inf)
+        tie: F64 = np.zeros(n)
+        rows = contenders(snap).nonzero()[0]
+        if len(rows):
+            # Sums must not depend on the order in which Slurm listed the jobs.
+            rows = rows[np.argsort(snap.jobs.job_id[rows])]
+            left_s = expected_left_s(snap)[rows]
+            group = self.groups(snap, rows)
+            stages = int(group.max()) + 1
+            first_s, first_id = np.full(stages, np.inf), np.full(stages, np.inf)
+            np.minimum.at(first_s, group, snap.memory.first_submit_s[rows])
+            np.minimum.at(first_id, group, snap.jobs.job_id[rows])
+            size_s = bottleneck_s(snap, rows, group, left_s)
+            place = np.empty(stages)
+            place[np.lexsort((first_id, first_s, size_s))] = np.arange(stages)
+            key[rows] = place[group]
+            # By all of its time, which does not change as it runs: jobs alike do not swap. The two
+            # parts' sum is a little off.
+            tie[rows] = -np.round(snap.memory.ran_s[rows] + left_s, _MILLISECOND)
+        return one_tier(key, tie)
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
+        """A quantum from now where a running job's time is not known; see `Policy`.
+
+        Stages whose time is known only come further forward as they run.
+        """
+        waiting = (snap.jobs.state < COMPLETING) & ~running
+        guessed = running & ~np.isfinite(snap.left_s)
+        turns = bool(waiting.any() and guessed.any())
+        return snap.now_s + self.quantum_s if turns else math.inf
+
+    def groups(self, snap: Snapshot, rows: Rows) -> Rows:
+        """``(len(rows),)`` number of the group of each job at *rows*, from 0."""
+        texts = snap.seen.texts
+        number: dict[tuple[int, str] | str | int, int] = {}
+        found = np.empty(len(rows), dtype=np.int64)
+        jobs = zip(snap.jobs.job_id[rows].tolist(), snap.jobs.uid[rows].tolist(), strict=True)
+        for i, (job_id, uid) in enumerate(jobs):
+            text = texts.get(JobId(job_id))
+            of: tuple[int, str] | str | int = job_id
+            if text is not None:
+                array, task, _ = text.label.partition("_")
+                stem = _stem(text.name) if self.group_names and not task else ""
+                if task:
+                    of = array
+                elif stem:
+                    of = (uid, f"{text.user}/{stem}")
+            found[i] = number.setdefault(of, len(number))
+        return found
+
+
+def bottleneck_s(snap: Snapshot, rows: Rows, group: Rows, left_s: F64) -> F64:
+    """Seconds that each group's stage needs at least, were the cluster empty.
+
+    Args:
+        rows: The jobs.
+        group: ``(len(rows),)`` number of the group of each, from 0.
+        left_s: ``(len(rows),)`` seconds that each has left.
+    """
+    jobs, nodes = snap.jobs, snap.seen.nodes
+    stages = int(group.max(initial=-1)) + 1
+    work_gpu_s = left_s * jobs.gpus[rows] * jobs.tasks[rows]
+    size_s: F64 = np.zeros(stages)
+    np.maximum.at(size_s, group, left_s)
+    total = np.bincount(group, weights=work_gpu_s, minlength=stages)
+    np.maximum(size_s, total / max(float(nodes.gpus[nodes.up].sum()), 1.0), out=size_s)
+    if len(snap.seen.gpu_types) > 1:
+        for kind, gpus in enumerate(gpus_by_type(snap).tolist()):
+            tied = np.where(jobs.gpu_type[rows] == kind, work_gpu_s, 0.0)
+            load = np.bincount(group, weights=tied, minlength=stages)
+            np.maximum(size_s, load / max(gpus, 1.0), out=size_s)
+    return size_s
+
+
+def expected_left_s(snap: Snapshot) -> F64:
+    """``(n,)`` seconds left; where nothing is known, as long as the job has run already."""
+    left_s: F64 = np.where(np.isfinite(snap.left_s), snap.left_s, snap.memory.ran_s)
+    return left_s
+
+
+@functools.lru_cache(maxsize=16384)
+def _stem(name: str) -> str:
+    """*name* without the number at its end; empty if it is only a number."""
+    return _NUMBER.sub("", name)

@@ -1,0 +1,198 @@
+"""Karuna: jobs with a deadline get the least that meets it, and all the rest is for the others.
+
+A deadline job that runs early makes others wait and gains nothing. So it is last until its latest
+start, and first from then on. Its latest start is
+
+    due - left / rate - margin,
+
+or earlier, if it and other deadline jobs together need all GPUs (`latest_start`). Other jobs are in
+the queues between: by attained service, sinking with age, or, where it is known how much they have
+left, by that, the least first.
+
+Source: Chen, Chen, Bai and Alizadeh, "Scheduling Mix-flows in Commodity Datacenters with Karuna",
+SIGCOMM 2016: deadline flows at the least rate that meets the deadline, above all others; flows of
+known size in queues by size, of unknown size ageing through them. There it is network flows.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.model.estimates import Origin
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import F64, Bool
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import About, Order, Preempts
+from slurm_dl.policies.demand import contenders
+from slurm_dl.policies.discrete_las import check_thresholds, edges_of, first_to_sink
+from slurm_dl.policies.latest_start import latest_start
+from slurm_dl.policies.supply import gpus_by_type, rates_of
+
+_INSTANT_S: Final = 1e-6
+"""Times this close are one instant: sums of run times are a little off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Karuna:
+    """Deadlines just in time, the others by size or by age.
+
+    Attributes:
+        due_after_s: By QOS, how long after its first submission a job is to be done, seconds,
+            above 0. A deadline of the job itself goes before.
+        margin_s: How much earlier than its latest start a job is put first, seconds, 0 or more:
+            for restarts, and for decisions that are not taken at once.
+        thresholds_gpu_s: Service that parts the queues of the other jobs, GPU-seconds, strictly
+            increasing, above 0: what a job has had, or, where that is known, what it has left.
+        knows_left: Whether what the other jobs are expected to have left is to be believed; they
+            are then served by that, the least first, where it is finite.
+    """
+
+    name: ClassVar[str] = "karuna"
+    source: ClassVar[str] = "Karuna, SIGCOMM 2016 (deadline, known and unknown sizes in one system)"
+    about: ClassVar[About] = About(
+        row="A22",
+        level="W2",
+        formula="tier 0 from the latest start on, last before it; between: queues by GPU-seconds",
+        needs=("due_s", "left_s", "rates"),
+        fallback="jobs without a deadline, or with one but with nothing known of what they have "
+        "left, are served by attained service; without rates each type is as fast as any other",
+        starves="jobs of the last queues, while new ones come; jobs whose deadline is past "
+        "are served as if they had none",
+    )
+    interpretation: ClassVar[str] = (
+        "a gang runs at its rate or not at all, so the least rate becomes the latest start; "
+        "deadline jobs that would need all GPUs together start when the sum of them must, first "
+        "due first; a job that can no longer meet its deadline is served as if it had none, but "
+        "where only its time limit says so not before the deadline is past; before their latest "
+        "start deadline jobs take GPUs that nobody else wants; queues by GPU-seconds "
+        "instead of bytes, their thresholds given, not optimised"
+    )
+    preempts: ClassVar[Preempts] = "tier"
+    skips: ClassVar[bool] = True
+
+    due_after_s: tuple[tuple[str, float], ...] = ()
+    margin_s: float = 300.0
+    thresholds_gpu_s: tuple[float, ...] = (3250.0, 7200.0, 18000.0)
+    knows_left: bool = False
+
+    def __post_init__(self) -> None:
+        check_thresholds(self.thresholds_gpu_s)
+        if not (math.isfinite(self.margin_s) and self.margin_s >= 0):
+            msg = f"margin_s must be a finite number, 0 or more (got {self.margin_s})"
+            raise ValueError(msg)
+        names = [name for name, _ in self.due_after_s]
+        if len(set(names)) < len(names):
+            msg = f"due_after_s must name each QOS once (got {names})"
+            raise ValueError(msg)
+        for name, after_s in self.due_after_s:
+            if not (math.isfinite(after_s) and after_s > 0):
+                msg = f"due_after_s must be finite numbers above 0 (got {after_s} for {name})"
+                raise ValueError(msg)
+
+    @property
+    def tiers(self) -> int:
+        """One for pressing deadlines, K queues, and one for deadlines that do not press yet."""
+        return len(self.thresholds_gpu_s) + 3
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Place every job of *snap*; see `Policy`."""
+        jobs, memory = snap.jobs, snap.memory
+        edges = edges_of(self.thresholds_gpu_s)
+        size, key = memory.attained_gpu_s, memory.first_submit_s.copy()
+        if self.knows_left:
+            service = snap.left_s * jobs.gpus
+            known = np.isfinite(service)
+            size = np.where(known, service, size)
+            # In one queue those of unknown size come behind, by first submission.
+            key = np.where(known, service, np.inf)
+        tier = (1 + edges.searchsorted(size, side="right")).astype(np.int16)
+        due = self._deadlines(snap)
+        tier[due.rows] = self.tiers - 1
+        tier[due.rows[due.press_s <= snap.now_s + _INSTANT_S]] = 0
+        key[due.rows] = due.due_s
+        return Order(
+            tier=tier, key=key, promote=np.zeros(len(jobs), dtype=np.bool_), tiers=self.tiers
+        )
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:
+        """The next latest start, missed deadline or demotion; see `Policy`."""
+        now_s, jobs = snap.now_s, snap.jobs
+        due = self._deadlines(snap, running)
+        waits = ~running[due.rows]
+        presses = order.tier[due.rows] == 0
+        # A job that runs gets on as fast as time does: its latest start stays as far away.
+        lost_s = due.lost_s + 2 * _INSTANT_S
+        changes = [due.press_s[waits & ~presses], lost_s[waits], due.due_s[~waits]]
+        ahead = np.concatenate(changes)
+        change_s = float(ahead[ahead > now_s + _INSTANT_S].min(initial=np.inf))
+        # What a job has left only falls, and those that run are ahead already.
+        ages = running & (jobs.gpus > 0)
+        ages[due.rows] = False
+        if self.knows_left:
+            ages &= ~np.isfinite(snap.left_s)
+        rows = ages.nonzero()[0]
+        queue = order.tier[rows] - 1
+        left = edges_of(self.thresholds_gpu_s)[queue] - snap.memory.attained_gpu_s[rows]
+        sinks_s = first_to_sink(snap, left=left, rate=jobs.gpus[rows])
+        # What is a rounding away must not be asked for at this very instant again and again.
+        return max(min(change_s, sinks_s), now_s + _INSTANT_S)
+
+    def due_s(self, snap: Snapshot) -> F64:
+        """``(n,)`` when each job is to be done, epoch seconds; inf if it has no deadline."""
+        due_s = np.full(len(snap.jobs), np.inf)
+        if self.due_after_s and snap.seen.texts:
+            after = dict(self.due_after_s)
+            texts = snap.seen.texts
+            for row, job_id in enumerate(snap.jobs.job_id.tolist()):
+                text = texts.get(JobId(job_id))
+                if text is not None and text.qos in after:
+                    due_s[row] = snap.memory.first_submit_s[row] + after[text.qos]
+        if snap.due_s is not None:
+            due_s = np.where(np.isfinite(snap.due_s), snap.due_s, due_s)
+        return due_s
+
+    def _deadlines(self, snap: Snapshot, running: Bool | None = None) -> _Deadlines:
+        jobs, now_s = snap.jobs, snap.now_s
+        due_s, supply = self.due_s(snap), gpus_by_type(snap)
+        there = np.where(supply > 0, rates_of(snap), 0.0).max(axis=1, initial=0.0)
+        needs_s = np.divide(snap.left_s, there, out=np.full(len(jobs), np.inf), where=there > 0)
+        lost_s = due_s.copy()
+        # A time limit is no more than an upper bound: who has only that may still be in time.
+        if snap.left_from is not None:
+            sure = (snap.left_from != Origin.DECLARED) & np.isfinite(needs_s)
+            lost_s[sure] = due_s[sure] - needs_s[sure]
+        may = contenders(snap) & np.isfinite(due_s) & np.isfinite(needs_s)
+        may &= (lost_s > now_s - _INSTANT_S) & (due_s > now_s)
+        rows = may.nonzero()[0]
+        rows = rows[np.lexsort([jobs.job_id[rows], due_s[rows]])]
+        press_s = latest_start(
+            due_s[rows] - self.margin_s,
+            needs_s[rows],
+            jobs.gpus[rows],
+            room=float(supply.sum()),
+            now_s=now_s,
+            running=None if running is None else running[rows],
+        )
+        return _Deadlines(rows, due_s[rows], press_s, lost_s[rows])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Deadlines:
+    """The jobs whose deadline can still be met, first due first.
+
+    Attributes:
+        rows: ``(k,)`` the jobs.
+        due_s: ``(k,)`` when they are to be done, epoch seconds.
+        press_s: ``(k,)`` their latest start, epoch seconds.
+        lost_s: ``(k,)`` when they can no longer be in time if they have not started, epoch seconds.
+    """
+
+    rows: npt.NDArray[np.int64]
+    due_s: F64
+    press_s: F64
+    lost_s: F64

@@ -1,0 +1,161 @@
+"""The rows of the linear programs over shares, and the solver they are given to.
+
+The solver is HiGHS, by SciPy: the dual simplex method where there are few rows, the interior point
+method where there are many. Both answer with a corner and with the prices of the rows.
+
+Source: Huangfu and Hall, "Parallelizing the dual revised simplex method", Mathematical Programming
+Computation 10, 2018 (HiGHS).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from slurm_dl.model.jobs import F64, I64, Bool
+
+SOLVED, INFEASIBLE = 0, 2
+"""What SciPy calls them."""
+
+_NOTHING = 1e-9
+"""A share that is smaller is the solver's rounding."""
+
+_INTERIOR_ABOVE = 1000
+"""Rows above which the interior point method is the faster one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pool:
+    """Jobs that compete, and the GPUs they compete for.
+
+    Attributes:
+        job_id: ``(k,)`` their ids.
+        gpus: ``(k,)`` GPUs each holds while it runs, above 0 (Gavel's scale factor).
+        may: ``(k, t)`` bool, the types each may run on; False for types that have no GPUs.
+        capacity: ``(t,)`` GPUs of each type (Gavel's workers).
+        count: ``(k,)`` how many such jobs there are; what a row gets is the share of each.
+    """
+
+    job_id: I64
+    gpus: F64
+    may: Bool
+    capacity: F64
+    count: F64
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solution:
+    """What the solver says.
+
+    Attributes:
+        status: `SOLVED` or `INFEASIBLE`.
+        variables: Their values; none if there are no such values.
+        price: By row, what a unit more of its bound would add to what is minimised, 0 or less.
+    """
+
+    status: int
+    variables: F64
+    price: F64
+
+
+class Program:
+    """The rows that every program has, and those it asks for.
+
+    Attributes:
+        at: Row and column in X of each variable; there is none where a job may not run.
+        width: How many variables there are, the extra ones too.
+        asks: Whether rows beyond the common ones were added.
+    """
+
+    def __init__(self, pool: Pool, extra: int = 0) -> None:
+        k, kinds = pool.may.shape
+        self.at = pool.may.nonzero()
+        self.width = len(self.at[0]) + extra
+        self.asks = False
+        self._shape = (k, kinds)
+        row, kind = self.at
+        column = np.arange(len(row))
+        used = (pool.count * pool.gpus)[row] / pool.capacity[kind]
+        self._row, self._column = [row, kind + k], [column, column]
+        self._value: list[F64] = [np.ones(len(row)), used]
+        self._bound: list[F64] = [np.ones(k + kinds)]
+        self._height = k + kinds
+
+    def at_least(self, jobs: I64, gain: F64, bound: F64, rise: float = 0.0) -> slice:
+        """Add ``gain[i] . X[jobs[i]] - rise x last variable >= bound[i]``; where those rows are.
+
+        Args:
+            jobs: ``(r,)``, increasing.
+            gain: ``(r, t)``.
+            bound: ``(r,)``.
+        """
+        place = np.full(self._shape[0], -1)
+        place[jobs] = np.arange(len(jobs))
+        row, kind = self.at
+        mine = (place[row] >= 0).nonzero()[0]
+        new = place[row[mine]]
+        self._row.append(self._height + new)
+        self._column.append(mine)
+        self._value.append(-gain[new, kind[mine]])
+        if rise:
+            self._row.append(self._height + np.arange(len(jobs)))
+            self._column.append(np.full(len(jobs), self.width - 1))
+            self._value.append(np.full(len(jobs), rise))
+        self._bound.append(-bound)
+        rows = slice(self._height, self._height + len(jobs))
+        self._height += len(jobs)
+        self.asks = self.asks or len(jobs) > 0
+        return rows
+
+    def solve(self, cost: F64, limit_s: float) -> Solution | None:
+        """Minimise ``cost . variables``; None if there was no answer in time."""
+        return minimise(
+            cost,
+            row=np.concatenate(self._row),
+            column=np.concatenate(self._column),
+            value=np.concatenate(self._value),
+            bound=np.concatenate(self._bound),
+            limit_s=limit_s,
+        )
+
+    def share(self, variables: F64) -> F64:
+        """``(k, t)`` X, what rounding has brought outside its bounds cut off."""
+        share: F64 = np.zeros(self._shape)
+        found = variables[: len(self.at[0])].clip(0.0, 1.0)
+        share[self.at] = np.where(found < _NOTHING, 0.0, found)
+        whole: F64 = np.maximum(1.0, share.sum(axis=1))[:, None]
+        return share / whole
+
+
+def minimise(
+    cost: F64, *, row: I64, column: I64, value: F64, bound: F64, limit_s: float
+) -> Solution | None:
+    """Minimise ``cost . x`` over ``x >= 0`` with ``A x <= bound``; None: no answer in time.
+
+    Args:
+        row: ``(z,)`` rows of the entries of A.
+        column: ``(z,)`` columns of the entries of A.
+        value: ``(z,)`` the entries of A; those of one place add up.
+        limit_s: Seconds the solver may take.
+    """
+    from scipy import optimize, sparse  # noqa: PLC0415 - slow to import
+
+    matrix = sparse.coo_array((value, (row, column)), shape=(len(bound), len(cost))).tocsr()
+    found: Any = optimize.linprog(
+        cost,
+        A_ub=matrix,
+        b_ub=bound,
+        bounds=(0, None),
+        method="highs-ipm" if len(bound) > _INTERIOR_ABOVE else "highs-ds",
+        options={"time_limit": limit_s},
+    )
+    if found.status == INFEASIBLE:
+        return Solution(INFEASIBLE, np.zeros(0), np.zeros(0))
+    if found.status != SOLVED:
+        return None
+    return Solution(SOLVED, found.x, found.ineqlin.marginals)

@@ -1,0 +1,203 @@
+"""MLFS' heuristic: early iterations of urgent jobs first, and jobs that are due, short or waiting.
+
+A job's priority mixes what training gains by it with how pressed it is:
+
+    P   = alpha * P_ML + (1 - alpha) * P_C
+    P_ML = urgency * 1 / iteration * (loss reduction of the last iteration / of all so far)
+    P_C = gd / (deadline - now) + gr / remaining time + gw * waiting time
+
+The largest goes first. The parts have different units, so each of the four (P_ML and the three
+terms of P_C) is divided by the largest among the jobs that take part: it is then from 0 to 1, and a
+term that a job does not have, say without a deadline, stays 0.
+
+Source: Wang, Liu and Shen, "Job Scheduling for Large-Scale Machine Learning Clusters", CoNEXT 2020
+(MLF-H, priority of tasks).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import F64, PENDING, Bool
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import About, Order, Preempts, one_tier
+from slurm_dl.policies.demand import contenders
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mlfs:
+    """The largest mix of urgency, early iterations, deadline, time left and waiting first.
+
+    Attributes:
+        urgency: Urgency of the jobs of each QOS, 0 or more.
+        other_urgency: Urgency of the jobs of any other QOS, 0 or more.
+        alpha: Weight of the training part, 0 to 1; the rest is that of the computing part.
+        deadline_weight: Weight of the deadline in the computing part, 0 or more.
+        remaining_weight: Weight of the time left in the computing part, 0 or more.
+        waiting_weight: Weight of the time waited in the computing part, 0 or more.
+        iterations: A job's work is counted as so many iterations where the share that is done is
+            known, 1 or more.
+        iteration_s: Length of an iteration where it is not, seconds, above 0.
+        shortest_s: Times to a deadline and times left below this count as this, seconds, above 0.
+    """
+
+    name: ClassVar[str] = "mlfs"
+    source: ClassVar[str] = "MLFS, CoNEXT 2020 (MLF-H, priority)"
+    about: ClassVar[About] = About(
+        row="A16",
+        level="W2",
+        formula=(
+            "alpha * urgency / iteration + (1 - alpha) * (gd / (deadline - now) + gr / seconds left"
+            " + gw * waited), each part as a share of the largest; largest first"
+        ),
+        needs=("due_s", "left_s", "progress"),
+        fallback=(
+            "without loss the factor of its reductions is 1; no deadline or no known time left: "
+            "that term is 0; without progress the iteration is from the seconds run and left, "
+            "without those from the seconds run"
+        ),
+        starves="a job without a deadline and of little urgency, while more urgent ones come",
+        trusts=("progress: who says that little is done is in an early iteration",),
+    )
+    interpretation: ClassVar[str] = (
+        "per job, not per task: Slurm sees no tasks, so model partitions and the tasks that depend "
+        "on one do not count; parts are divided by the largest among the jobs that take part; "
+        "losses are not seen; urgency is that of the QOS; a job past its deadline is as one "
+        "without, where the formula would turn negative; running jobs keep their GPUs, as the "
+        "paper moves only tasks of overloaded servers and Slurm overloads none; jobs are not "
+        "stopped early (MLF-C) and nothing is learned (MLF-RL)"
+    )
+    preempts: ClassVar[Preempts] = "never"
+    skips: ClassVar[bool] = True
+
+    urgency: tuple[tuple[str, float], ...] = ()
+    other_urgency: float = 1.0
+    alpha: float = 0.3
+    deadline_weight: float = 0.3
+    remaining_weight: float = 0.3
+    waiting_weight: float = 0.35
+    iterations: int = 100
+    iteration_s: float = 600.0
+    shortest_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            msg = f"alpha must be from 0 to 1 (got {self.alpha})"
+            raise ValueError(msg)
+        for field in ("other_urgency", "deadline_weight", "remaining_weight", "waiting_weight"):
+            value = getattr(self, field)
+            if not (math.isfinite(value) and value >= 0):
+                msg = f"{field} must be a finite number, 0 or more (got {value})"
+                raise ValueError(msg)
+        for field in ("iteration_s", "shortest_s"):
+            value = getattr(self, field)
+            if not (math.isfinite(value) and value > 0):
+                msg = f"{field} must be a finite number above 0 (got {value})"
+                raise ValueError(msg)
+        if self.iterations < 1:
+            msg = f"iterations must be 1 or more (got {self.iterations})"
+            raise ValueError(msg)
+        for qos, value in self.urgency:
+            if not (math.isfinite(value) and value >= 0):
+                msg = f"urgency must be finite numbers, 0 or more (got {value} for {qos!r})"
+                raise ValueError(msg)
+        if len({qos for qos, _ in self.urgency}) < len(self.urgency):
+            msg = "urgency must name every QOS once"
+            raise ValueError(msg)
+
+    @property
+    def tiers(self) -> int:
+        """One: the priority says it all."""
+        return 1
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Place every job of *snap*; see `Policy`."""
+        key: F64 = np.full(len(snap.jobs), np.inf)
+        rows = contenders(snap).nonzero()[0]
+        key[rows] = -self.priority(snap, rows)
+        return one_tier(key)
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
+        """Never: it changes all the time, but only counts when GPUs come free; see `Policy`."""
+        return math.inf
+
+    def priority(self, snap: Snapshot, rows: Rows) -> F64:
+        """``(len(rows),)`` P of the jobs at *rows*, among one another; 0 or more."""
+        iteration = self.iteration(snap, rows)
+        ml = ml_priority(self._urgency(snap, rows), iteration, np.ones(len(rows)))
+        due_s = np.full(len(rows), np.inf) if snap.due_s is None else snap.due_s[rows]
+        waits = snap.jobs.state[rows] == PENDING
+        waited_s = np.where(waits, snap.now_s - snap.memory.waiting_since_s[rows], 0.0)
+        to_go_s = due_s - snap.now_s
+        # A deadline that is missed cannot be saved, at the cost of the next one least of all.
+        deadline = np.where(to_go_s >= 0, 1 / np.maximum(to_go_s, self.shortest_s), 0.0)
+        computing = (
+            self.deadline_weight * as_share(deadline)
+            + self.remaining_weight * as_share(1 / np.maximum(snap.left_s[rows], self.shortest_s))
+            + self.waiting_weight * as_share(np.maximum(waited_s, 0.0))
+        )
+        mixed: F64 = self.alpha * as_share(ml) + (1 - self.alpha) * computing
+        return mixed
+
+    def iteration(self, snap: Snapshot, rows: Rows) -> F64:
+        """``(len(rows),)`` the iteration that each job is in, from 1."""
+        ran_s, left_s = snap.memory.ran_s[rows], snap.left_s[rows]
+        done: F64 = np.full(len(rows), np.nan)
+        np.divide(ran_s, ran_s + left_s, out=done, where=np.isfinite(left_s) & (ran_s + left_s > 0))
+        if snap.progress is not None:
+            told = snap.progress[rows]
+            done = np.where(np.isnan(told), done, told)
+        by_time = np.floor(ran_s / self.iteration_s)
+        # The last iteration goes on until the job is over.
+        by_work = np.minimum(np.floor(done * self.iterations), self.iterations - 1)
+        return 1 + np.maximum(np.where(np.isnan(done), by_time, by_work), 0.0)
+
+    def _urgency(self, snap: Snapshot, rows: Rows) -> F64:
+        table, texts = dict(self.urgency), snap.seen.texts
+        if not (table and texts):
+            return np.full(len(rows), self.other_urgency)
+        found = (texts.get(JobId(j)) for j in snap.jobs.job_id[rows].tolist())
+        return np.array(
+            [
+                self.other_urgency if text is None else table.get(text.qos, self.other_urgency)
+                for text in found
+            ],
+            dtype=np.float64,
+        )
+
+
+def loss_factor(reductions: Sequence[float]) -> float:
+    """How much of all loss reductions so far the last iteration made; 1 where nothing is known.
+
+    Args:
+        reductions: What each iteration took off the loss, the last one at the end.
+    """
+    total = math.fsum(reductions)
+    return reductions[-1] / total if total > 0 else 1.0
+
+
+def ml_priority(urgency: F64, iteration: F64, factor: F64) -> F64:
+    """``(n,)`` P_ML of whole jobs.
+
+    Args:
+        urgency: ``(n,)`` 0 or more.
+        iteration: ``(n,)`` from 1.
+        factor: ``(n,)`` `loss_factor` of each.
+    """
+    found: F64 = urgency / iteration * factor
+    return found
+
+
+def as_share(term: F64) -> F64:
+    """``(n,)`` *term* divided by its largest value; all 0 where none is above 0."""
+    top = float(term.max(initial=0.0))
+    return term / top if top > 0 else np.zeros(len(term))

@@ -1,0 +1,108 @@
+"""Quasi-shortest service first: the job that is expected to need the fewest GPU-seconds first.
+
+How long a job will run is predicted from the site's own accounting alone: nobody is asked, nothing
+is measured. Two predictions are mixed,
+
+    rank = GPUs x (0.1 x rolling + 0.9 x learned),
+
+the mean of like jobs of the same user (`slurm_dl.estimates.runtimes`) and what boosted trees
+learned from all jobs (`slurm_dl.estimates.learned`). Smallest rank first; who runs is left running.
+
+Source: Hu et al., "Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU
+Datacenters", SC 2021, section 4.2; the weights are those of its code, S-Lab HeliosArtifact.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from slurm_dl.estimates.asked import asked
+from slurm_dl.estimates.learned import learned_s
+from slurm_dl.estimates.runtimes import rolling_s
+from slurm_dl.model.jobs import F64, I64, Bool
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import About, Order, Preempts, one_tier
+from slurm_dl.policies.demand import contenders
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qssf:
+    """Fewest predicted GPU-seconds first.
+
+    Attributes:
+        rolling_weight: Weight of the rolling mean, 0 to 1; the rest is that of the trees.
+        least_jobs: With fewer finished jobs than this nothing is learned, and the rolling mean
+            stands alone; at least 1.
+        retrain_s: The trees learn anew at most so often, seconds, above 0.
+    """
+
+    name: ClassVar[str] = "qssf"
+    source: ClassVar[str] = "Helios, SC 2021, section 4.2 (QSSF)"
+    about: ClassVar[About] = About(
+        row="A23",
+        level="W1",
+        formula="rank = GPUs x (0.1 x rolling mean of like jobs + 0.9 x learned), smallest first",
+        needs=("history",),
+        fallback=(
+            "without scikit-learn, or with few finished jobs: the rolling mean alone; without any "
+            "finished job: GPUs x time limit"
+        ),
+        starves="a job expected to be large, while smaller ones come",
+        trusts=("the job's name",),
+    )
+    interpretation: ClassVar[str] = (
+        "names are compared with those of the same user only, of which the 1000 used last; jobs "
+        "behind one that does not fit are served; scikit-learn's boosted trees stand for LightGBM, "
+        "and learn the logarithm of the duration"
+    )
+    preempts: ClassVar[Preempts] = "never"
+    skips: ClassVar[bool] = True
+
+    rolling_weight: float = 0.1
+    least_jobs: int = 200
+    retrain_s: float = 86_400.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rolling_weight <= 1:
+            msg = f"rolling_weight must be 0 to 1 (got {self.rolling_weight})"
+            raise ValueError(msg)
+        if self.least_jobs < 1:
+            msg = f"least_jobs must be at least 1 (got {self.least_jobs})"
+            raise ValueError(msg)
+        if not (math.isfinite(self.retrain_s) and self.retrain_s > 0):
+            msg = f"retrain_s must be a finite number above 0 (got {self.retrain_s})"
+            raise ValueError(msg)
+
+    @property
+    def tiers(self) -> int:
+        """One: the rank says it all."""
+        return 1
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Place every job of *snap*; see `Policy`."""
+        rows = contenders(snap).nonzero()[0]
+        key = np.full(len(snap.jobs), np.inf)
+        key[rows] = snap.jobs.gpus[rows] * self._run_s(snap, rows)
+        return one_tier(key)
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
+        """Never: predictions change when jobs end; see `Policy`."""
+        return math.inf
+
+    def _run_s(self, snap: Snapshot, rows: I64) -> F64:
+        """Seconds that the jobs at *rows* are expected to run, from beginning to end."""
+        if not len(snap.past):
+            return snap.jobs.limit_s[rows]
+        jobs = asked(snap, rows)
+        rolling = rolling_s(snap.past, jobs)
+        if self.rolling_weight == 1:
+            return rolling
+        learned = learned_s(snap.past, jobs, least_jobs=self.least_jobs, retrain_s=self.retrain_s)
+        if learned is None:
+            return rolling
+        mixed: F64 = self.rolling_weight * rolling + (1 - self.rolling_weight) * learned
+        return mixed

@@ -1,0 +1,52 @@
+"""How people are told what a policy is: the same words on every page and in every command.
+
+Plain data, without NumPy, so that commands can have it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+LEVELS: Final[Mapping[str, str]] = {
+    "W1": "its formula equals an independent computation",
+    "W2": "it also runs traces in the simulator, with the effect its paper claims",
+    "W3": "it also drives a Slurm cluster",
+    "W4": "it also drives one with real training jobs",
+}
+"""What tests show, by `About.level`."""
+
+NEEDS: Final[Mapping[str, str]] = {
+    "left_s": "how long each job will still run",
+    "progress": "the share of its work that each job has done",
+    "due_s": "when jobs are to be done, from the site",
+    "rates": "how fast each job is on each GPU type",
+    "credit_s": "what jobs are owed of the shares they were given",
+    "past": "jobs that are over",
+    "history": "jobs that are over",
+    "profile": "profiles of models",
+    "accounts": "Slurm's accounts",
+    "texts": "names, users and accounts of jobs",
+    "claims": "what jobs declare of themselves",
+}
+"""What a policy may use beyond what Slurm says of every job, by its name in `About.needs`."""
+
+PREEMPTS: Final[Mapping[str, str]] = {
+    "never": "nobody",
+    "tier": "jobs of a worse tier",
+    "rank": "any job ranking below",
+}
+"""Whom a waiting job may take GPUs from, by `Policy.preempts`."""
+
+_UNITS: Final = (("_gpu_s", "GPU-seconds"), ("_s", "seconds"), ("_frac", "share"))
+"""Endings of parameters' names and what they are counted in; the first that fits."""
+
+
+def unit_of(parameter: str) -> str | None:
+    """What a parameter is counted in, from its name; None for a plain number or a choice."""
+    return next((unit for ending, unit in _UNITS if parameter.endswith(ending)), None)
+
+
+def need_in_words(need: str) -> str:
+    """A need by its name and what that is."""
+    return f"{need} ({NEEDS[need]})" if need in NEEDS else need

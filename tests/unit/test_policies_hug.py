@@ -1,0 +1,293 @@
+"""HUG: the guarantee and the second stage against linear programs, and the shares of jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+
+import build
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Held, JobRow
+from slurm_dl.model.nodes import Nodes
+from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.policies import registry
+from slurm_dl.policies.hug import Hug, guarantee, hug, progress
+
+F64 = npt.NDArray[np.float64]
+
+
+def cluster(
+    rows: Sequence[JobRow],
+    accounts: Mapping[int, str],
+    *,
+    supply: Sequence[float] = (16.0,),
+    credit_s: Sequence[Sequence[float]] | None = None,
+) -> Snapshot:
+    """One node of 64 CPUs and 1000 MB for each type."""
+    texts = {JobId(j): JobText(label=str(j), account=a) for j, a in accounts.items()}
+    seen = build.observed(rows, nodes=supply, texts=texts)
+    m = len(supply)
+    nodes = Nodes(
+        name=tuple(f"n{i}" for i in range(m)),
+        up=np.ones(m, dtype=np.bool_),
+        gpus=np.array(supply),
+        gpu_type=np.arange(m, dtype=np.int16),
+        cpus=np.full(m, 64, dtype=np.int32),
+        mem_mb=np.full(m, 1000, dtype=np.int64),
+        leaf=np.zeros(m, dtype=np.int16),
+    )
+    seen = dataclasses.replace(seen, nodes=nodes, gpu_types=tuple("abc"[:m]))
+    return build.snapshot(seen, credit_s=None if credit_s is None else np.array(credit_s))
+
+
+def shares(snap: Snapshot, policy: Hug) -> F64:
+    """``(n, t)`` shares, that are some."""
+    share = policy.order(snap).share
+    assert share is not None
+    assert (share >= 0).all()
+    assert (share.sum(axis=1) <= 1 + 1e-12).all()
+    return share
+
+
+ELASTIC = 1000.0
+"""Times its demand vector a tenant wants more than there is."""
+
+EXAMPLE = np.array([[1.0, 0.5], [1 / 6, 1.0]]) * ELASTIC
+
+
+def test_the_example_of_the_paper() -> None:
+    """P* is 2/3; of the first resource 2/9 are left, which the second tenant may have."""
+    assert guarantee(EXAMPLE) == pytest.approx(2 / 3)
+
+    apart = hug(EXAMPLE, cooperative=False)
+    np.testing.assert_allclose(apart, [[2 / 3, 1 / 3], [1 / 3, 2 / 3]], rtol=1e-9)
+    # Water-filling gives what is left to whom has least, so without the cap it is the same here.
+    np.testing.assert_allclose(hug(EXAMPLE, cooperative=True), apart, rtol=1e-9)
+
+
+def test_the_cap_leaves_idle_what_a_lie_would_win() -> None:
+    """Two tenants that need the first only, one of them a little of the second: nobody over P*."""
+    want = np.array([[1.0, 0.0], [1.0, 0.1]]) * ELASTIC
+    assert guarantee(want) == pytest.approx(0.5)
+
+    np.testing.assert_allclose(hug(want, cooperative=False), [[0.5, 0.0], [0.5, 0.5]])
+    np.testing.assert_allclose(hug(want, cooperative=True), [[0.5, 0.0], [0.5, 1.0]])
+
+
+def program(want: F64, *, elastic: bool, cooperative: bool) -> tuple[float, float]:
+    """P* and the most that can be used in stage 2, by linear programs."""
+    import pulp  # noqa: PLC0415 - slow to import
+
+    k, kinds = want.shape
+    demand = want / want.max(axis=1, keepdims=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # PuLP 4 is announced.
+        first = pulp.LpProblem("isolation", pulp.LpMaximize)
+        level = pulp.LpVariable("p", 0)
+        first += level
+        for r in range(kinds):
+            first += level * float(demand[:, r].sum()) <= 1
+        first.solve(pulp.PULP_CBC_CMD(msg=False))
+        sure = float(pulp.value(level))
+
+        second = pulp.LpProblem("use", pulp.LpMaximize)
+        c = [[pulp.LpVariable(f"c{u}_{r}", 0) for r in range(kinds)] for u in range(k)]
+        second += pulp.lpSum(c[u][r] for u in range(k) for r in range(kinds))
+        for r in range(kinds):
+            second += pulp.lpSum(c[u][r] for u in range(k)) <= 1
+            for u in range(k):
+                least = sure if elastic else min(sure, float(want[u].max()))
+                second += c[u][r] >= least * float(demand[u, r]) - 1e-9
+                second += c[u][r] <= float(want[u, r])
+                if not cooperative:
+                    second += c[u][r] <= sure
+        second.solve(pulp.PULP_CBC_CMD(msg=False))
+        assert pulp.LpStatus[second.status] == "Optimal"
+        return sure, float(pulp.value(second.objective))
+
+
+VECTORS = st.lists(
+    st.tuples(*(st.integers(1, 12).map(lambda x: x / 8) for _ in range(3))), min_size=1, max_size=4
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(vectors=VECTORS, elastic=st.booleans(), cooperative=st.booleans())
+def test_both_stages_equal_linear_programs(
+    vectors: list[tuple[float, float, float]], *, elastic: bool, cooperative: bool
+) -> None:
+    """P* is the highest progress all can have; stage 2 uses all that may be used."""
+    want = np.array(vectors) * (ELASTIC if elastic else 1.0)
+    sure, most = program(want, elastic=elastic, cooperative=cooperative)
+    has = hug(want, cooperative=cooperative)
+
+    assert guarantee(want) == pytest.approx(min(1.0, sure))
+    assert has.sum() == pytest.approx(most, rel=1e-5)
+
+
+@settings(max_examples=100)
+@given(vectors=VECTORS, cooperative=st.booleans())
+def test_the_guarantee_holds_and_nothing_is_given_twice(
+    vectors: list[tuple[float, float, float]], *, cooperative: bool
+) -> None:
+    """Everybody's progress is P* or all it wants; capped if tenants do not cooperate."""
+    want = np.array(vectors)
+    has, sure = hug(want, cooperative=cooperative), guarantee(want)
+
+    assert (has.sum(axis=0) <= 1 + 1e-9).all()
+    assert (has <= want + 1e-12).all()
+    # Progress in units of what each needs most.
+    gets = progress(has, want) * want.max(axis=1)
+    assert (gets >= np.minimum(sure, want.max(axis=1)) - 1e-9).all()
+    if not cooperative:
+        assert (has <= sure + 1e-9).all()
+    else:
+        # Work-conserving: where anybody wants more, that resource is used up.
+        wanted = (has < want - 1e-9).any(axis=0)
+        assert (has.sum(axis=0)[wanted] >= 1 - 1e-9).all()
+
+
+@settings(max_examples=100)
+@given(
+    vectors=st.lists(
+        st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12)),
+        min_size=2,
+        max_size=4,
+    ),
+    lie=st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12)),
+)
+def test_without_cooperation_no_lie_about_the_demand_pays(
+    vectors: list[tuple[int, int, int]], lie: tuple[int, int, int]
+) -> None:
+    """True progress under a false demand is never above that under the true one."""
+    truth = np.array(vectors, dtype=np.float64) * ELASTIC
+    false = truth.copy()
+    false[0] = np.array(lie, dtype=np.float64) * ELASTIC
+
+    honest = progress(hug(truth, cooperative=False), truth)[0]
+    assert progress(hug(false, cooperative=False), truth)[0] <= honest * (1 + 1e-9)
+
+
+# ---- shares of jobs ---------------------------------------------------------------------------
+
+
+@settings(max_examples=60)
+@given(
+    jobs=st.lists(
+        st.tuples(
+            st.sampled_from("abc"),
+            st.sampled_from([1, 2, 4, 8]),
+            st.sampled_from([1, 8, 32]),
+            st.sampled_from([0, 100, 500]),
+        ),
+        min_size=1,
+        max_size=10,
+    ),
+    cooperative=st.booleans(),
+)
+def test_jobs_can_have_their_shares_and_tenants_their_guarantee(
+    jobs: list[tuple[str, int, int, int]], *, cooperative: bool
+) -> None:
+    """No resource is promised twice; each tenant's dominant share is P* or all it wants."""
+    rows = [build.pending(i + 1, g, cpus=c, mem_mb=m) for i, (_, g, c, m) in enumerate(jobs)]
+    snap = cluster(rows, {i + 1: a for i, (a, *_) in enumerate(jobs)})
+    part = np.array([[g / 16, c / 64, m / 1000] for _, g, c, m in jobs])
+    given_ = part * shares(snap, Hug(cooperative=cooperative)).sum(axis=1, keepdims=True)
+
+    assert (given_.sum(axis=0) <= 1 + 1e-9).all()
+    names = sorted({a for a, *_ in jobs})
+    own = [[a == name for a, *_ in jobs] for name in names]
+    want = np.array([part[mask].sum(axis=0) for mask in own])
+    sure = 1 / (want / want.max(axis=1, keepdims=True)).sum(axis=0).max()
+    for u, mask in enumerate(own):
+        assert given_[mask].sum(axis=0).max() >= min(sure, want[u].max()) - 1e-9
+        if not cooperative:
+            assert given_[mask].sum(axis=0).max() <= sure + 1e-9
+
+
+def test_what_one_tenant_does_not_want_goes_to_the_other_if_they_cooperate() -> None:
+    """A tenant wants 2 of 16 GPUs, the other all of them; P* is a half."""
+    rows = [build.pending(1, 2), build.pending(2, 16)]
+    snap = cluster(rows, {1: "a", 2: "b"})
+
+    np.testing.assert_allclose(shares(snap, Hug()).ravel(), [1.0, 14 / 16])
+    np.testing.assert_allclose(shares(snap, Hug(cooperative=False)).ravel(), [1.0, 0.5])
+
+
+def test_a_share_is_spread_over_the_types_a_job_can_run_on() -> None:
+    """By what those leave that can run on fewer; nothing where it asks for another."""
+    rows = [build.pending(1, 4, gpu_type=1), build.pending(2, 4)]
+    share = shares(cluster(rows, {1: "a", 2: "b"}, supply=(12.0, 8.0)), Hug())
+
+    np.testing.assert_allclose(share, [[0, 1], [0.75, 0.25]])
+
+
+def test_without_cooperation_who_has_had_its_share_starts_no_more() -> None:
+    """Of those that wait: who is owed something after the coming lease may start."""
+    rows = [build.pending(1, 8), build.pending(2, 8), build.running(3, 8), build.pending(4, 8)]
+    accounts = dict.fromkeys((1, 2, 3, 4), "a")
+    credit_s = [[-700.0], [-500.0], [-700.0], [-600.0]]
+    snap = cluster(rows, accounts, credit_s=credit_s)
+
+    # One tenant, 32 GPUs of 16: half of the time, 600 s of a lease.
+    order = Hug(cooperative=False).order(snap)
+    assert order.barred is not None
+    assert order.barred.tolist() == [True, False, False, True]
+    assert Hug().order(snap).barred is None
+    fresh = Hug(cooperative=False).order(dataclasses.replace(snap, credit_s=None))
+    assert fresh.barred is not None
+    assert not fresh.barred.any()
+
+
+def test_shares_do_not_depend_on_the_order_of_the_list() -> None:
+    """The same job gets exactly the same share."""
+    rows = [build.pending(i, 1 + i % 3, cpus=3 * i, mem_mb=7 * i) for i in range(1, 9)]
+    accounts = {i: "abc"[i % 3] for i in range(1, 9)}
+
+    def by_id(listed: list[JobRow]) -> dict[int, list[float]]:
+        snap = cluster(listed, accounts)
+        share = shares(snap, Hug()).tolist()
+        return dict(zip(snap.jobs.job_id.tolist(), share, strict=True))
+
+    assert by_id(rows) == by_id(rows[::-1])
+
+
+@pytest.mark.parametrize("cooperative", [True, False])
+def test_without_jobs_or_gpus_nobody_has_a_share(*, cooperative: bool) -> None:
+    """No jobs; no GPUs; held; without GPUs; elsewhere; too large."""
+    odd = [
+        build.pending(1, 1, held=Held.USER_OR_ADMIN),
+        build.pending(2, 0),
+        build.pending(3, 1, partition=1),
+        build.pending(4, 99),
+    ]
+    accounts = dict.fromkeys(range(1, 5), "a")
+    policy = Hug(cooperative=cooperative)
+    for snap in (
+        cluster([], {}),
+        cluster(odd, accounts),
+        cluster([build.pending(1)], {1: "a"}, supply=(0.0,)),
+    ):
+        assert not shares(snap, policy).any()
+
+
+@pytest.mark.parametrize("lease_s", [0.0, -1.0, math.inf, math.nan])
+def test_a_wrong_lease_is_named(lease_s: float) -> None:
+    """A bad parameter fails when the policy is made."""
+    with pytest.raises(ValueError, match="lease_s"):
+        Hug(lease_s=lease_s)
+
+
+def test_the_registry_has_it() -> None:
+    """By its name; nothing changes by itself between leases."""
+    policy = registry.find("hug")()
+    snap = cluster([build.pending(1)], {1: "a"})
+    assert policy.next_change_s(snap, policy.order(snap), np.zeros(1, np.bool_)) == math.inf

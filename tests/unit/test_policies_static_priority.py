@@ -1,0 +1,119 @@
+"""Static priority: the site's number for a QOS, then the order of submission."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import build
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_dl.engine.intent import intend
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobRow
+from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.policies.fifo import FifoSkip, StaticPriority
+
+PRIORITIES = (("batch", -5.0), ("best", 20.0), ("gold", 20.0), ("normal", 10.0))
+
+
+def with_qos(rows: list[JobRow], qos: dict[int, str]) -> Snapshot:
+    """Jobs of these QOS, by id; the others tell nothing at all."""
+    texts = {JobId(j): JobText(label=str(j), qos=q) for j, q in qos.items()}
+    return build.snapshot(build.observed(rows, texts=texts))
+
+
+@given(
+    jobs=st.lists(
+        st.tuples(
+            st.sampled_from(["batch", "best", "gold", "normal", "other", "", None]),
+            st.booleans(),
+            st.integers(0, 3),
+        ),
+        min_size=1,
+        max_size=10,
+    ),
+    default=st.sampled_from([0.0, 10.0, 99.0]),
+)
+def test_the_order_is_by_priority_then_submission(
+    jobs: list[tuple[str | None, bool, int]], default: float
+) -> None:
+    """Larger first; equal numbers are one; unlisted and unknown QOS have the default.
+
+    Running jobs come before all that wait.
+    """
+    rows = [
+        (build.running if runs else build.pending)(i, submit_s=build.NOW_S - 100 + submit)
+        for i, (_, runs, submit) in enumerate(jobs, start=1)
+    ]
+    qos = {i: name for i, (name, _, _) in enumerate(jobs, start=1) if name is not None}
+    snap = with_qos(rows, qos)
+    policy = StaticPriority(priority_by_qos=PRIORITIES, default_priority=default)
+
+    number = dict(PRIORITIES)
+    expected = sorted(
+        range(1, len(jobs) + 1),
+        key=lambda i: (
+            not jobs[i - 1][1],
+            -number.get(jobs[i - 1][0] or "", default),
+            jobs[i - 1][2],
+            i,
+        ),
+    )
+    assert snap.jobs.job_id[intend(snap, policy).ranked].tolist() == expected
+    assert policy.order(snap).tiers == policy.tiers
+    assert policy.next_change_s(snap, policy.order(snap), np.zeros(len(jobs), bool)) == math.inf
+
+
+def test_nobody_is_stopped_for_a_higher_priority() -> None:
+    """The job of the lowest priority keeps its GPUs; among those that wait the highest is next."""
+    rows = [build.running(1, 12), build.pending(2, 4), build.pending(3, 4)]
+    snap = with_qos(rows, {1: "batch", 2: "normal", 3: "gold"})
+
+    target = intend(snap, StaticPriority(priority_by_qos=PRIORITIES)).target
+    assert snap.jobs.job_id[target].tolist() == [1, 3]
+
+
+def test_a_job_that_does_not_fit_is_left_aside() -> None:
+    """The one of the highest priority wants more GPUs than are free."""
+    snap = with_qos([build.pending(1, 17), build.pending(2, 4)], {1: "gold", 2: "batch"})
+
+    target = intend(snap, StaticPriority(priority_by_qos=PRIORITIES)).target
+    assert snap.jobs.job_id[target].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    "policy", [StaticPriority(), StaticPriority(priority_by_qos=PRIORITIES)], ids=["none", "some"]
+)
+def test_where_no_qos_is_known_it_is_fifo(policy: StaticPriority) -> None:
+    """All have the default priority then; also where there is no job."""
+    for rows in ([], [build.pending(3), build.pending(1), build.running(2)]):
+        snap = build.snapshot(build.observed(rows))
+
+        assert intend(snap, policy).ranked.tolist() == intend(snap, FifoSkip()).ranked.tolist()
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"priority_by_qos": (("a", math.nan),)}, "priority_by_qos must give finite"),
+        ({"priority_by_qos": (("a", math.inf),)}, "priority_by_qos"),
+        ({"priority_by_qos": (("a", 1.0), ("b", 1.0), ("a", 2.0))}, "each QOS once"),
+        ({"default_priority": math.inf}, "default_priority must be a finite number"),
+    ],
+)
+def test_wrong_parameters_are_named(values: dict[str, object], named: str) -> None:
+    """A bad parameter fails when the policy is made."""
+    with pytest.raises(ValueError, match=named):
+        StaticPriority(**values)  # type: ignore[arg-type]
+
+
+def test_it_can_be_changed_like_any_frozen_value() -> None:
+    """Two with the same numbers are equal, so they share what is remembered of either."""
+    policy = StaticPriority(priority_by_qos=PRIORITIES)
+
+    assert dataclasses.replace(policy) == policy
+    assert hash(dataclasses.replace(policy)) == hash(policy)
