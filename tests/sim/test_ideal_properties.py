@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -34,8 +35,48 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
 }
 """So small that small traces sink, take turns and are promoted."""
 
+LEASE_S: Final = 4.0
+
 EVERY_POLICY = pytest.mark.parametrize("name", POLICIES)
 DRAWN = settings(max_examples=25, deadline=None)
+
+Property = Callable[..., None]
+
+
+def has_leases(name: str) -> bool:
+    """Whether its jobs keep GPUs for leases; most of these solve a program at each decision."""
+    return "lease_s" in {field.name for field in dataclasses.fields(POLICIES[name])}
+
+
+def whose_matters(name: str) -> bool:
+    """Whether users, accounts or names of jobs decide anything."""
+    return bool({"accounts", "history", "texts"} & set(POLICIES[name].about.needs))
+
+
+def for_policies(names: Iterable[str], **drawn: st.SearchStrategy[Any]) -> Callable[..., Property]:
+    """Test something of each policy, on fewer traces where a decision takes long."""
+
+    def decorate(test: Property) -> Property:
+        @pytest.mark.parametrize("name", sorted(names))
+        def each(name: str) -> None:
+            @settings(max_examples=3 if has_leases(name) else 15, deadline=None)
+            @given(**drawn)
+            def one(**values: Any) -> None:
+                test(name, **values)
+
+            one()
+
+        each.__doc__ = test.__doc__
+        return each
+
+    return decorate
+
+
+def knows_only_times_of(name: str) -> bool:
+    """Whether all its times and sizes are among those that a test can set."""
+    fields = {f.name for f in dataclasses.fields(POLICIES[name])}
+    times = {f for f in fields if f.endswith(("_s", "_h"))}
+    return times <= {*PARAMETERS.get(name, {}), "lease_s"}
 
 
 def policy_called(name: str, *, scale: float = 1.0) -> Policy:
@@ -46,7 +87,10 @@ def policy_called(name: str, *, scale: float = 1.0) -> Policy:
         else tuple(v * scale for v in value)
         if isinstance(value, tuple)
         else value * scale
-        for key, value in PARAMETERS.get(name, {}).items()
+        for key, value in {
+            **({"lease_s": LEASE_S} if has_leases(name) else {}),
+            **PARAMETERS.get(name, {}),
+        }.items()
     }
     return POLICIES[name](**values)
 
@@ -119,9 +163,7 @@ def idle_while_somebody_fits(outcome: Outcome, trace: Trace, gpus: int) -> list[
     return wrong
 
 
-@EVERY_POLICY
-@DRAWN
-@given(trace=traces(gpus=(1, 2, 3, 4, 9)), nodes=st.integers(1, 2))
+@for_policies(POLICIES, trace=traces(gpus=(1, 2, 3, 4, 9)), nodes=st.integers(1, 2))
 def test_every_outcome_is_sound(name: str, trace: Trace, nodes: int) -> None:
     """Capacity, gangs, nobody lost or run twice, service, order of time; nobody idles who fits."""
     policy = policy_called(name)
@@ -131,13 +173,13 @@ def test_every_outcome_is_sound(name: str, trace: Trace, nodes: int) -> None:
     if policy.skips:
         fits = trace.gpus <= nodes * 4
         assert outcome.records.finished.tolist() == fits.tolist()
+    if policy.skips and not policy.about.idles:
         assert idle_while_somebody_fits(outcome, trace, nodes * 4) == []
     np.testing.assert_allclose(outcome.records.all_lost_gpu_s, 0, atol=1e-6)
 
 
-@EVERY_POLICY
-@DRAWN
-@given(
+@for_policies(
+    POLICIES,
     trace=traces(gpus=(1, 2, 4)),
     seed=st.integers(0, 9),
     round_s=st.sampled_from([0.0, 2.0, 7.0]),
@@ -163,9 +205,7 @@ def test_costs_rounds_and_ticks_leave_it_sound(
         np.testing.assert_array_equal(values, again[column], err_msg=column)
 
 
-@EVERY_POLICY
-@DRAWN
-@given(trace=traces(gpus=(1, 2, 4)))
+@for_policies({n for n in POLICIES if not whose_matters(n)}, trace=traces(gpus=(1, 2, 4)))
 def test_names_of_jobs_and_users_change_nothing(name: str, trace: Trace) -> None:
     """Ids are words, and who submitted does not matter."""
     n = len(trace)
@@ -182,9 +222,7 @@ def test_names_of_jobs_and_users_change_nothing(name: str, trace: Trace) -> None
         np.testing.assert_array_equal(values, before[column], err_msg=column)
 
 
-@EVERY_POLICY
-@DRAWN
-@given(trace=traces(gpus=(1, 2, 4)), zero_s=st.integers(-1000, 2_000_000_000))
+@for_policies(POLICIES, trace=traces(gpus=(1, 2, 4)), zero_s=st.integers(-1000, 2_000_000_000))
 def test_the_zero_of_time_does_not_matter(name: str, trace: Trace, zero_s: int) -> None:
     """The same trace some whole seconds later ends those seconds later."""
     early = dataclasses.replace(trace, submit_s=trace.submit_s - trace.submit_s[:1].sum())
@@ -197,9 +235,10 @@ def test_the_zero_of_time_does_not_matter(name: str, trace: Trace, zero_s: int) 
     np.testing.assert_array_equal(after.preemptions, before.preemptions)
 
 
-@pytest.mark.parametrize("name", sorted(set(POLICIES) - {"list_las", "list_gittins"}))
-@DRAWN
-@given(trace=traces(gpus=(1, 2, 4)))
+@for_policies(
+    {n for n in POLICIES if knows_only_times_of(n)} - {"list_las", "list_gittins"},
+    trace=traces(gpus=(1, 2, 4)),
+)
 def test_the_unit_of_time_does_not_matter(name: str, trace: Trace) -> None:
     """All times four times as long, the policy's too: so are the ends. Lists know whole seconds."""
     slow = dataclasses.replace(trace, submit_s=trace.submit_s * 4, duration_s=trace.duration_s * 4)
@@ -210,9 +249,7 @@ def test_the_unit_of_time_does_not_matter(name: str, trace: Trace) -> None:
     np.testing.assert_array_equal(after.preemptions, before.preemptions)
 
 
-@EVERY_POLICY
-@DRAWN
-@given(data=st.data(), n=st.integers(2, 8))
+@for_policies(POLICIES, data=st.data(), n=st.integers(2, 8))
 def test_equal_jobs_of_one_instant_can_be_exchanged(name: str, data: st.DataObject, n: int) -> None:
     """Which of several equal jobs is listed first changes which of them ends when, nothing else."""
     duration_s = data.draw(st.integers(1, 30))
@@ -255,9 +292,7 @@ def test_one_job_runs_at_once_and_undisturbed(name: str) -> None:
     assert outcome.records.runs.job.tolist() == [0]
 
 
-@EVERY_POLICY
-@DRAWN
-@given(trace=traces(gpus=(1, 2, 4)))
+@for_policies(POLICIES, trace=traces(gpus=(1, 2, 4)))
 def test_without_contention_nobody_waits_under_any_policy(name: str, trace: Trace) -> None:
     """With room for all, every job ends its duration after its submission."""
     records = outcome_of(trace, "12x4", policy_called(name)).records
@@ -266,9 +301,7 @@ def test_without_contention_nobody_waits_under_any_policy(name: str, trace: Trac
     assert not records.preemptions.any()
 
 
-@EVERY_POLICY
-@DRAWN
-@given(trace=traces(gpus=(1,)))
+@for_policies(POLICIES, trace=traces(gpus=(1,)))
 def test_on_one_gpu_the_busy_time_is_the_same_for_all(name: str, trace: Trace) -> None:
     """Free preemption and no idling: the instants at which the queue runs empty are FIFO's."""
     end_s, at_s = [], -math.inf
