@@ -10,7 +10,7 @@ import numpy as np
 import pulp
 
 from slurm_dl.model.jobs import F64, Bool
-from slurm_dl.policies import lp
+from slurm_dl.policies.arithmetic import lp
 
 
 def variable(name: str, low: float | None = None) -> Any:  # noqa: ANN401 - PuLP is not typed

@@ -1,7 +1,7 @@
-"""The sample file, the reference page and the JSON schema, all from the tree itself.
+"""The sample file, the reference pages and the JSON schema, all from the tree itself.
 
-``python -m slurm_dl.config.reference`` writes the first two into the checkout; a test fails when
-they are not what this module would write.
+``python -m slurm_dl.config.reference`` writes the files into the checkout; a test fails when they
+are not what this module would write.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING
 from pathlib import Path
@@ -20,14 +19,22 @@ from pydantic import ConfigDict, TypeAdapter
 
 from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT
 from slurm_dl.config.parameters import Parameter, parameters_of
+from slurm_dl.config.parts import (
+    TABLE_HEAD,
+    default_cell,
+    first_line,
+    kind_of,
+    parameter_table,
+    table_row,
+)
 from slurm_dl.config.placement import PlacementSection
+from slurm_dl.config.policies_page import PAGE_PATH, page
 from slurm_dl.config.tree import SECTIONS, Config, PolicySection
 from slurm_dl.config.values import Unit
 from slurm_dl.config.wording import number, written
 from slurm_dl.placement.base import Scheme
 from slurm_dl.placement.registry import RULES, SCHEMES
 from slurm_dl.placement.rule import Rule
-from slurm_dl.policies.base import Policy
 from slurm_dl.policies.registry import POLICIES, runs_on_slurm
 
 if TYPE_CHECKING:
@@ -82,7 +89,7 @@ def sample() -> str:
     """The text of ``etc/slurm_dl.yaml``."""
     lines = [_SAMPLE_HEAD]
     for name, section in SECTIONS.items():
-        lines += [*_comment(_first_line(section), ""), f"{name}:"]
+        lines += [*_comment(first_line(section), ""), f"{name}:"]
         for key, field in section.model_fields.items():
             lines += [*_comment(str(field.description), "  "), f"  # [{_allowed(field)}]"]
             lines += [*_sample_lines(f"{name}.{key}", key, field), ""]
@@ -93,16 +100,16 @@ def reference() -> str:
     """The text of ``docs/configuration.md``."""
     lines = [_REFERENCE_HEAD]
     for name, section in SECTIONS.items():
-        lines += [f"## `{name}`", "", _first_line(section), "", *_TABLE_HEAD]
+        lines += [f"## `{name}`", "", first_line(section), "", *TABLE_HEAD]
         for key, field in section.model_fields.items():
-            cells = (_default_cell(_default(field)), _allowed(field), str(field.description))
-            lines.append(_table_row(f"`{key}`", *cells))
+            cells = (default_cell(_default(field)), _allowed(field), str(field.description))
+            lines.append(table_row(f"`{key}`", *cells))
         lines.append("")
-    lines += ["## Policies", "", "What can stand in `policy.order`, each with its parameters.", ""]
-    for name, policy in POLICIES.items():
-        where = "" if runs_on_slurm(policy) else "In the simulator only."
-        lines += _chosen(name, policy, where)
     lines += [
+        "## Policies",
+        "",
+        "What can stand in `policy.order`, each with its parameters: [policies](policies.md).",
+        "",
         "## Schemes of placement",
         "",
         "What can stand in `placement.scheme`, each with its parameters.",
@@ -151,9 +158,10 @@ def _case(key: str, name: str, kind: type[object], default: object = None) -> di
 
 
 def write(root: Path) -> list[Path]:
-    """Write the sample and the reference page into a checkout; the files that changed."""
+    """Write the sample and the pages into a checkout; the files that changed."""
     changed = []
-    for path, text in ((root / SAMPLE_PATH, sample()), (root / REFERENCE_PATH, reference())):
+    texts = {SAMPLE_PATH: sample(), REFERENCE_PATH: reference(), PAGE_PATH: page()}
+    for path, text in ((root / name, text) for name, text in texts.items()):
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
@@ -174,27 +182,14 @@ _RULES_HEAD = (
     "What can stand in `placement.rules`, each with its parameters. Any rule goes with any scheme.",
 )
 
-_TABLE_HEAD = ("| key | default | allowed | meaning |", "|---|---|---|---|")
 
-
-def _chosen(name: str, kind: type[Policy | Scheme | Rule], remark: str) -> Iterator[str]:
+def _chosen(name: str, kind: type[Scheme | Rule], remark: str) -> Iterator[str]:
     """The part of the page about what can be chosen by its name."""
-    yield from (f"### `{name}`", "", _first_line(kind), "", f"Source: {kind.source}.", "")
+    yield from (f"### `{name}`", "", first_line(kind), "", f"Source: {kind.source}.", "")
     if remark:
         yield from (remark, "")
-    parameters = parameters_of(kind)
-    if parameters:
-        yield from _TABLE_HEAD
-        for p in parameters:
-            yield _table_row(f"`{p.name}`", _default_cell(p.default), _kind(p.hint), p.meaning)
-    else:
-        yield "No parameters."
+    yield from parameter_table(kind)
     yield ""
-
-
-def _table_row(*cells: str) -> str:
-    escaped = (cell.replace("|", r"\|") for cell in cells)
-    return f"| {' | '.join(escaped)} |"
 
 
 def _comment(text: str, indent: str) -> Iterator[str]:
@@ -222,20 +217,12 @@ def _sample_lines(dotted_key: str, key: str, field: FieldInfo) -> Iterator[str]:
         yield f"  #  {parameter.name}: {written(parameter.default)}"
 
 
-def _first_line(documented: type[object]) -> str:
-    return (documented.__doc__ or "").partition("\n")[0]
-
-
 def _default(field: FieldInfo) -> object:
     return MISSING if field.is_required() else field.get_default(call_default_factory=True)
 
 
 def _for_slurm() -> list[str]:
     return [name for name, policy in POLICIES.items() if runs_on_slurm(policy)]
-
-
-def _default_cell(default: object) -> str:
-    return "required" if default is MISSING else f"`{written(default)}`"
 
 
 def _allowed(field: FieldInfo) -> str:
@@ -245,30 +232,13 @@ def _allowed(field: FieldInfo) -> str:
     if field is PlacementSection.model_fields["scheme"]:
         return f"empty, or one of {', '.join(SCHEMES)}"
     unit = next((item.name for item in field.metadata if isinstance(item, Unit)), "")
-    words = [unit or _kind(field.annotation)]
+    words = [unit or kind_of(field.annotation)]
     for item in field.metadata:
         for name, words_for_it in _BOUNDS.items():
             bound = getattr(item, name, None)
             if bound is not None:
                 words.append(words_for_it.format(number(bound)))
     return ", ".join(words)
-
-
-def _kind(hint: object) -> str:
-    """What a value of this type is called by somebody who writes YAML."""
-    origin = typing.get_origin(hint)
-    if origin is typing.Literal:
-        return f"one of {', '.join(written(value) for value in typing.get_args(hint))}"
-    if origin is tuple:
-        return "list of numbers" if typing.get_args(hint)[0] in {int, float} else "list"
-    names: Mapping[object, str] = {
-        bool: "true or false",
-        int: "whole number",
-        float: "number",
-        Path: "absolute path",
-        Mapping: "mapping",
-    }
-    return names.get(origin or hint, "text")
 
 
 def _parameters_schema(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
@@ -287,7 +257,7 @@ def _parameters_schema(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
 @click.option("--schema", "show", flag_value="schema", help="Print a JSON schema of the file.")
 @click.option("--sample", "show", flag_value="sample", help="Print the sample file.")
 def main(show: str | None) -> None:
-    """Write etc/slurm_dl.yaml and docs/configuration.md anew, or print one thing.
+    """Write etc/slurm_dl.yaml, docs/configuration.md and docs/policies.md anew, or print one thing.
 
     \b
     Example:

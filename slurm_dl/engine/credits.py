@@ -24,7 +24,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I64, PENDING, Bool
 from slurm_dl.model.snapshot import Observed, Snapshot
-from slurm_dl.policies.holding import type_held
+from slurm_dl.policies.arithmetic.holding import type_held
 
 LEAST_LEASES: Final = -2.0
 MOST_LEASES: Final = 20.0

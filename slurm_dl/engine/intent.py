@@ -23,8 +23,8 @@ from slurm_dl.engine.types import TypedRoom
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, NOT_HELD, PENDING, Bool
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.holding import type_held
 from slurm_dl.policies.base import Order, Policy
-from slurm_dl.policies.holding import type_held
 
 Rows = npt.NDArray[np.int64]
 

@@ -7,8 +7,8 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, I16
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.holding import type_held
-from slurm_dl.policies.supply import gpus_by_type, rates_of
+from slurm_dl.policies.arithmetic.holding import type_held
+from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 
 Rows = npt.NDArray[np.int64]
 

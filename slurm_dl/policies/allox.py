@@ -24,13 +24,13 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, I16, I64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.demand import contenders, tenants
+from slurm_dl.policies.arithmetic.gavel_pool import LEAST_LEFT_S, at_least_one
+from slurm_dl.policies.arithmetic.holding import type_held
+from slurm_dl.policies.arithmetic.matching import coarse, match
+from slurm_dl.policies.arithmetic.served import bucket_edges, served
+from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
-from slurm_dl.policies.demand import contenders, tenants
-from slurm_dl.policies.gavel_pool import LEAST_LEFT_S, at_least_one
-from slurm_dl.policies.holding import type_held
-from slurm_dl.policies.matching import coarse, match
-from slurm_dl.policies.served import bucket_edges, served
-from slurm_dl.policies.supply import gpus_by_type, rates_of
 
 _DAY_S = 86_400.0
 _BUCKETS = 24
@@ -52,7 +52,7 @@ class Allox:
     source: ClassVar[str] = "AlloX, EuroSys 2020 (min-cost bipartite matching, fairness alpha)"
     about: ClassVar[About] = About(
         row="A7",
-        level="W1",
+        level="W3",
         formula=(
             "matching of jobs to (machine i, k-th from last) with least sum of D[i] + k P[i, j]; "
             "only the ceil(alpha x users) least served users; largest k of a free machine starts"

@@ -31,11 +31,11 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, I16, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.demand import Tenants, contenders, tenants
+from slurm_dl.policies.arithmetic.lifetimes import lifetimes
+from slurm_dl.policies.arithmetic.served import bucket_edges, served, tenant_of_past
+from slurm_dl.policies.arithmetic.supply import gpus_by_type
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
-from slurm_dl.policies.demand import Tenants, contenders, tenants
-from slurm_dl.policies.lifetimes import lifetimes
-from slurm_dl.policies.served import bucket_edges, served, tenant_of_past
-from slurm_dl.policies.supply import gpus_by_type
 
 Rows = npt.NDArray[np.int64]
 
@@ -65,7 +65,7 @@ class AstraeaLtgf:
     source: ClassVar[str] = "ASTRAEA, IEEE TPDS 33(11) 2022 (LTGF, two phases), public simulator"
     about: ClassVar[About] = About(
         row="A13",
-        level="W2",
+        level="W3",
         formula=(
             "account of least GPU time / (quota x time) first; in it starving jobs, then "
             "utilised / deserved in steps, then P(ends within a lease) / GPUs, then submission"

@@ -28,7 +28,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, I16, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.availability import (
+from slurm_dl.policies.arithmetic.availability import (
     ROUNDING_S,
     SLACK_GPUS,
     Held,
@@ -93,7 +93,7 @@ class Easy(_Backfill):
     source: ClassVar[str] = "EASY: Lifka, JSSPP 1995; Mu'alem and Feitelson, TPDS 12(6), 2001"
     about: ClassVar[About] = About(
         row="G1",
-        level="W1",
+        level="W3",
         formula=(
             "first submission first; behind the first that does not fit a job starts if it ends by "
             "the time at which that one can start, or uses only GPUs left over then"
@@ -135,7 +135,7 @@ class Conservative(_Backfill):
     source: ClassVar[str] = "Mu'alem and Feitelson, IEEE TPDS 12(6), 2001, section 2"
     about: ClassVar[About] = About(
         row="G1",
-        level="W1",
+        level="W3",
         formula=(
             "in the order of submission each job is promised the earliest time at which its GPUs "
             "are free for as long as it runs; who is promised this moment starts"

@@ -27,12 +27,12 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.demand import contenders, tenants
+from slurm_dl.policies.arithmetic.dominant import Weights, check_weights, parts, sum_by, weights_of
+from slurm_dl.policies.arithmetic.fair_finish import FairWorld, fair_world
+from slurm_dl.policies.arithmetic.latest_start import latest_start
+from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 from slurm_dl.policies.base import About, Order, Preempts
-from slurm_dl.policies.demand import contenders, tenants
-from slurm_dl.policies.dominant import Weights, check_weights, parts, sum_by, weights_of
-from slurm_dl.policies.fair_finish import FairWorld, fair_world
-from slurm_dl.policies.latest_start import latest_start
-from slurm_dl.policies.supply import gpus_by_type, rates_of
 
 _INSTANT_S: Final = 1e-6
 """Times this close are one instant: sums of run times are a little off."""
@@ -61,7 +61,7 @@ class Carbyne:
     source: ClassVar[str] = "Carbyne, OSDI 2016; packing score of Tetris, SIGCOMM 2014"
     about: ClassVar[About] = About(
         row="A21",
-        level="W2",
+        level="W3",
         formula="first whose latest start for the DRF finish is past, by slack, then first due; "
         "then least left first, then largest demand . free",
         needs=("accounts", "left_s", "past", "rates"),

@@ -50,7 +50,7 @@ class DiscreteGittins(DiscreteLas):
     source: ClassVar[str] = "Tiresias, NSDI 2019, section 3.2 (2D-Gittins, discretised)"
     about: ClassVar[About] = About(
         row="A1",
-        level="W1",
+        level="W3",
         formula=(
             "queue k: q_k <= attained GPU-seconds < q_(k+1); inside it the largest "
             "G = P(S-a <= D | S > a) / E[min(S-a, D) | S > a] first, D = q_(k+1) - a"

@@ -24,9 +24,9 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.demand import contenders, tenants
+from slurm_dl.policies.arithmetic.dominant import Weights, check_weights, parts, sum_by, weights_of
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
-from slurm_dl.policies.demand import contenders, tenants
-from slurm_dl.policies.dominant import Weights, check_weights, parts, sum_by, weights_of
 
 I64 = npt.NDArray[np.int64]
 
@@ -46,7 +46,7 @@ class Drf:
     source: ClassVar[str] = "DRF, NSDI 2011, section 4, Algorithm 1"
     about: ClassVar[About] = About(
         row="A19",
-        level="W2",
+        level="W3",
         formula="s_u = max_r used[u,r] / (w_u capacity[r]); next job of the tenant of least s_u",
         needs=("accounts",),
         fallback="without accounts each user is a tenant; memory counts where Slurm tracks it",

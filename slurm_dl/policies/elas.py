@@ -54,7 +54,7 @@ class Elas(DiscreteLas):
     source: ClassVar[str] = "E-LAS, ICPP 2020, abstract"
     about: ClassVar[About] = About(
         row="A2",
-        level="W1",
+        level="W3",
         formula=(
             "v = s (1 - p) / p for attained service s and progress p, v = s without progress; "
             "queue k: q_k <= v < q_(k+1); first submission first inside it"

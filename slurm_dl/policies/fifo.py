@@ -88,7 +88,7 @@ class StaticPriority:
     source: ClassVar[str] = "baseline; Borg, EuroSys 2015, section 3.2 (scan by priority)"
     about: ClassVar[About] = About(
         row="G1",
-        level="W1",
+        level="W3",
         formula="larger priority of the QOS first; first submission first inside it",
         needs=("texts",),
         fallback="jobs whose QOS is not known or not listed have default_priority",

@@ -25,11 +25,11 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.demand import contenders, tenants
+from slurm_dl.policies.arithmetic.dominant import Weights, check_weights, weights_of
+from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
+from slurm_dl.policies.arithmetic.trading import trade
 from slurm_dl.policies.base import About, Order, Preempts, by_share
-from slurm_dl.policies.demand import contenders, tenants
-from slurm_dl.policies.dominant import Weights, check_weights, weights_of
-from slurm_dl.policies.supply import gpus_by_type, rates_of
-from slurm_dl.policies.trading import trade
 
 _FULL: Final = 1e-12
 """A share of what there is, or is wanted, below which nothing is left."""
@@ -48,7 +48,7 @@ class GandivaFair:
     source: ClassVar[str] = "Gandiva_fair, EuroSys 2020 (gang-aware stride, trading)"
     about: ClassVar[About] = About(
         row="A4",
-        level="W2",
+        level="W3",
         formula="x[u,j] by tickets, filled up; then trade at the second-highest speed-up; "
         "X[m,j] = x[u,j] / GPUs of the tenant's jobs",
         needs=("accounts", "rates"),

@@ -24,9 +24,15 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies import lp
+from slurm_dl.policies.arithmetic import lp
+from slurm_dl.policies.arithmetic.gavel_pool import (
+    Entrants,
+    Solving,
+    check_table,
+    left_of,
+    weight_of,
+)
 from slurm_dl.policies.base import About
-from slurm_dl.policies.gavel_pool import Entrants, Solving, check_table, left_of, weight_of
 
 SOURCE = "Gavel, OSDI 2020"
 READING = (
@@ -60,7 +66,7 @@ class GavelMaxMin(Solving):
     )
     about: ClassVar[About] = About(
         row="A6",
-        level="W1",
+        level="W3",
         formula="max min over jobs of GPUs x thr(X) / (weight x thr(X proportional))",
         needs=("rates",),
         fallback=FALLBACK,
@@ -102,7 +108,7 @@ class GavelMaxMinAgnostic(GavelMaxMin):
     source: ClassVar[str] = f"{SOURCE}, section 7 (the baseline without throughputs)"
     about: ClassVar[About] = About(
         row="A6",
-        level="W1",
+        level="W3",
         formula="max min over jobs of GPUs x (time on any type) / weight",
         fallback="where a program takes longer than limit_s, the proportional share",
     )
@@ -132,7 +138,7 @@ class GavelMakespan(Solving):
     )
     about: ClassVar[About] = About(
         row="A6",
-        level="W1",
+        level="W3",
         formula="the least T with thr(X) >= left / T for every job",
         needs=("left_s", "rates"),
         fallback=f"a job of unknown length is as long as the longest known one; {FALLBACK}",
@@ -170,7 +176,7 @@ class GavelFinishTime(Solving):
     )
     about: ClassVar[About] = About(
         row="A6",
-        level="W1",
+        level="W3",
         formula="min max of (age + left / thr(X)) / ((done + left) / thr(X isolated))",
         needs=("left_s", "progress", "rates"),
         fallback=(
@@ -211,7 +217,7 @@ class GavelSum(Solving):
     )
     about: ClassVar[About] = About(
         row="A6",
-        level="W1",
+        level="W3",
         formula="max sum over jobs of thr(X)",
         needs=("rates",),
         fallback=FALLBACK,
@@ -251,7 +257,7 @@ class GavelCost(GavelSum):
     )
     about: ClassVar[About] = About(
         row="A6",
-        level="W1",
+        level="W3",
         formula="max sum over jobs and types of rate / cost x X",
         needs=("rates",),
         fallback=FALLBACK,
@@ -295,7 +301,7 @@ class GavelCostSlo(GavelCost):
     )
     about: ClassVar[About] = About(
         row="A6",
-        level="W1",
+        level="W3",
         formula="max sum of rate / cost x X, thr(X) >= left / (due - now) for jobs that are due",
         needs=("rates", "left_s", "due_s"),
         fallback=f"a job of unknown length, not due or overdue has no such row; {FALLBACK}",

@@ -22,11 +22,11 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies import lp
+from slurm_dl.policies.arithmetic import lp
+from slurm_dl.policies.arithmetic.demand import tenants
+from slurm_dl.policies.arithmetic.gavel_pool import Entrants, Solving, check_table, weight_of
 from slurm_dl.policies.base import About
-from slurm_dl.policies.demand import tenants
 from slurm_dl.policies.gavel import FALLBACK, READING, SOURCE, normalised
-from slurm_dl.policies.gavel_pool import Entrants, Solving, check_table, weight_of
 
 Inside = Literal["fairness", "fifo"]
 
@@ -56,7 +56,7 @@ class GavelHierarchical(Solving):
     )
     about: ClassVar[About] = About(
         row="A6",
-        level="W1",
+        level="W3",
         formula="water filling of normalised throughputs, each as fast as its part of the weight",
         needs=("rates", "accounts"),
         fallback=(

@@ -17,10 +17,10 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, I64
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies import lp
+from slurm_dl.policies.arithmetic import lp
+from slurm_dl.policies.arithmetic.gavel_pool import Entrants, Sharing, left_of
 from slurm_dl.policies.base import About
 from slurm_dl.policies.gavel import READING, SOURCE, isolated
-from slurm_dl.policies.gavel_pool import Entrants, Sharing, left_of
 
 _NO_RATES = "every type is as fast as any other; the first of them with room is taken"
 _SLACK_GPUS = 1e-9
@@ -43,7 +43,7 @@ class GavelFifo(Sharing):
     )
     about: ClassVar[About] = About(
         row="A6",
-        level="W1",
+        level="W3",
         formula="by first submission: the type with room for all GPUs where the rate is highest",
         needs=("rates",),
         fallback=_NO_RATES,
@@ -69,7 +69,7 @@ class GavelSjf(Sharing):
     interpretation: ClassVar[str] = f"{READING}; jobs behind one that has no room are served"
     about: ClassVar[About] = About(
         row="A6",
-        level="W1",
+        level="W3",
         formula="by left / best rate: the type with room for all GPUs where the rate is highest",
         needs=("left_s", "rates"),
         fallback=f"jobs of unknown length last, by first submission; {_NO_RATES}",
@@ -99,7 +99,7 @@ class GavelIsolated(Sharing):
     )
     about: ClassVar[About] = About(
         row="A6",
-        level="W1",
+        level="W3",
         formula="X = GPUs of the type / (jobs x GPUs of the job), at most 1 over all types",
         idles="a job with few GPUs has no more than its whole time; the rest is nobody's share",
     )
@@ -125,7 +125,7 @@ class GavelProportional(Sharing):
     )
     about: ClassVar[About] = About(
         row="A6",
-        level="W1",
+        level="W3",
         formula="X = GPUs of the type / all GPUs x min(1, all GPUs / GPUs asked for)",
         idles="what a job cannot use of a type is nobody's share",
     )

@@ -26,10 +26,16 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies import lp
+from slurm_dl.policies.arithmetic import lp
+from slurm_dl.policies.arithmetic.gavel_pool import (
+    Entrants,
+    Sharing,
+    at_least_one,
+    check_table,
+    weight_of,
+)
 from slurm_dl.policies.base import About
 from slurm_dl.policies.gavel import READING, SOURCE
-from slurm_dl.policies.gavel_pool import Entrants, Sharing, at_least_one, check_table, weight_of
 
 _BARRIER_END = 0.9e-9
 """Weight of the barrier at which the answer is near enough; the loss is that times its terms."""
@@ -65,7 +71,7 @@ class GavelStrategyProof(Sharing):
     )
     about: ClassVar[About] = About(
         row="A6",
-        level="W1",
+        level="W3",
         formula="X = argmax sum w log thr(X), times prod over others of thr(X) / thr(X without me)",
         needs=("rates",),
         fallback=(

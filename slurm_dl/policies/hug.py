@@ -25,10 +25,10 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.demand import contenders, tenants
+from slurm_dl.policies.arithmetic.dominant import fluid_progress, parts, sum_by
+from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 from slurm_dl.policies.base import About, Order, Preempts, by_share
-from slurm_dl.policies.demand import contenders, tenants
-from slurm_dl.policies.dominant import fluid_progress, parts, sum_by
-from slurm_dl.policies.supply import gpus_by_type, rates_of
 
 _NOTHING: Final = 1e-12
 """Part of a cluster that is nothing."""
@@ -48,7 +48,7 @@ class Hug:
     source: ClassVar[str] = "HUG, NSDI 2016 (both stages)"
     about: ClassVar[About] = About(
         row="A20",
-        level="W2",
+        level="W3",
         formula="P* = 1 / max_r sum_u d[u,r]; tenant u gets P* d[u,r], then what is left",
         needs=("accounts",),
         fallback="without accounts each user is a tenant; memory counts where Slurm tracks it",

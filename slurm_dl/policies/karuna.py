@@ -27,11 +27,11 @@ from slurm_dl.model.estimates import Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.demand import contenders
+from slurm_dl.policies.arithmetic.latest_start import latest_start
+from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 from slurm_dl.policies.base import About, Order, Preempts
-from slurm_dl.policies.demand import contenders
 from slurm_dl.policies.discrete_las import check_thresholds, edges_of, first_to_sink
-from slurm_dl.policies.latest_start import latest_start
-from slurm_dl.policies.supply import gpus_by_type, rates_of
 
 _INSTANT_S: Final = 1e-6
 """Times this close are one instant: sums of run times are a little off."""
@@ -56,7 +56,7 @@ class Karuna:
     source: ClassVar[str] = "Karuna, SIGCOMM 2016 (deadline, known and unknown sizes in one system)"
     about: ClassVar[About] = About(
         row="A22",
-        level="W2",
+        level="W3",
         formula="tier 0 from the latest start on, last before it; between: queues by GPU-seconds",
         needs=("due_s", "left_s", "rates"),
         fallback="jobs without a deadline, or with one but with nothing known of what they have "

@@ -25,8 +25,8 @@ from slurm_dl.estimates.learned import learned_s
 from slurm_dl.estimates.runtimes import rolling_s
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
-from slurm_dl.policies.demand import contenders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Qssf:
     source: ClassVar[str] = "Helios, SC 2021, section 4.2 (QSSF)"
     about: ClassVar[About] = About(
         row="A23",
-        level="W1",
+        level="W3",
         formula="rank = GPUs x (0.1 x rolling mean of like jobs + 0.9 x learned), smallest first",
         needs=("history",),
         fallback=(

@@ -69,7 +69,7 @@ class Sjf(_ByKey):
     source: ClassVar[str] = "baseline; Smith, Naval Research Logistics Quarterly 3, 1956 (SPT)"
     about: ClassVar[About] = About(
         row="G2",
-        level="W1",
+        level="W3",
         formula="of the waiting jobs, seconds left, smallest first; nobody is preempted",
         needs=("left_s",),
         fallback="the time limit less the time run so far; last without a limit",
@@ -162,7 +162,7 @@ class LongestPending(_ByKey):
     source: ClassVar[str] = "baseline; 'lpjf' of the Tiresias simulator (NSDI 2019)"
     about: ClassVar[About] = About(
         row="G2",
-        level="W1",
+        level="W3",
         formula="key = end of the last run, or first submission; smallest first; no preemption",
         idles="GPUs that the first job in the queue cannot use wait with it",
     )

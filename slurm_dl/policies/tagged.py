@@ -21,8 +21,8 @@ from slurm_dl.estimates.asked import asked
 from slurm_dl.estimates.runtimes import Average, tagged_s
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
-from slurm_dl.policies.demand import contenders
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class Tagged:
     source: ClassVar[str] = "Alibaba PAI (MLaaS in the Wild), NSDI 2022, section 5"
     about: ClassVar[About] = About(
         row="A24",
-        level="W1",
+        level="W3",
         formula="rank = median duration of jobs with the same tag, smallest first",
         needs=("history",),
         fallback=(

@@ -26,13 +26,13 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, I16, I64, PENDING
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies import lp
+from slurm_dl.policies.arithmetic import lp
+from slurm_dl.policies.arithmetic.finish_fairness import Apps, apps
+from slurm_dl.policies.arithmetic.gavel_pool import Entrants, Sharing, Solving, left_of
+from slurm_dl.policies.arithmetic.holding import type_held
+from slurm_dl.policies.arithmetic.themis_auction import Bid, Won, auction
 from slurm_dl.policies.base import About
-from slurm_dl.policies.finish_fairness import Apps, apps
 from slurm_dl.policies.gavel import done_of
-from slurm_dl.policies.gavel_pool import Entrants, Sharing, Solving, left_of
-from slurm_dl.policies.holding import type_held
-from slurm_dl.policies.themis_auction import Bid, Won, auction
 
 SOURCE = "Themis, NSDI 2020"
 
@@ -82,7 +82,7 @@ class Themis(Sharing):
     source: ClassVar[str] = f"{SOURCE} (finish-time fairness, partial allocation auction)"
     about: ClassVar[About] = About(
         row="A5",
-        level="W1",
+        level="W3",
         formula=(
             "rho = (elapsed + left / speed) / (time alone on 1/N); of the 1-f largest rho, GPUs by "
             "argmax prod 1/rho; a winner keeps prod others' V / prod others' V without it"
@@ -151,7 +151,7 @@ class ThemisConvex(Solving):
     source: ClassVar[str] = f"{SOURCE}, in the form of Gavel, OSDI 2020, section 4.2"
     about: ClassVar[About] = About(
         row="A5",
-        level="W1",
+        level="W3",
         formula="min over X of max (elapsed + left / thr(X)) / (time alone on 1/N)",
         needs=("left_s", "progress", "rates", "history"),
         fallback=f"{_FALLBACK}; where a program takes longer than limit_s, the proportional share",

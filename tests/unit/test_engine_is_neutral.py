@@ -33,7 +33,7 @@ def test_no_line_of_the_engine_names_a_policy(path: Path) -> None:
 
     assert named_in(text) == set()
     imported = set(re.findall(r"from slurm_dl\.policies(?:\.(\w+))? import", text))
-    assert imported <= {"base", "holding", "supply"}
+    assert imported <= {"base", "arithmetic"}
 
 
 def test_a_name_would_be_found() -> None:

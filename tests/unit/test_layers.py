@@ -32,8 +32,9 @@ PURE_MAY_IMPORT = {
 
 ALSO = {
     "slurm_dl.model.plugins": {"importlib"},
-    "slurm_dl.policies.lp_program": {"scipy"},
-    "slurm_dl.policies.matching": {"scipy"},
+    "slurm_dl.policies.arithmetic.lp_program": {"scipy"},
+    "slurm_dl.policies.arithmetic.matching": {"scipy"},
+    "slurm_dl.policies.grouper": {"re"},
     "slurm_dl.estimates.runtimes": {"difflib"},
     "slurm_dl.estimates.learned": {"sklearn", "threadpoolctl", "warnings"},
 }

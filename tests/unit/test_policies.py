@@ -170,7 +170,7 @@ def test_every_policy_names_itself_and_its_source() -> None:
 
 def test_an_unknown_policy_is_refused_with_the_names_there_are() -> None:
     """The error lists what could have been meant."""
-    with pytest.raises(ConfigError, match="discrete_las, .*fifo, fifo_skip"):
+    with pytest.raises(ConfigError, match=r"discrete_las, .*fifo, fifo_skip"):
         registry.find("tiresias")
 
 

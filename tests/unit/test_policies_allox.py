@@ -22,7 +22,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.allox import Allox
-from slurm_dl.policies.matching import coarse, match
+from slurm_dl.policies.arithmetic.matching import coarse, match
 
 F64 = npt.NDArray[np.float64]
 EVERYBODY = Allox(alpha=1.0)

@@ -18,6 +18,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, Jobs
 from slurm_dl.model.past import NO_PAST, Past
 from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.policies.arithmetic.demand import tenants
 from slurm_dl.policies.astraea_ltgf import (
     AstraeaLtgf,
     Turns,
@@ -26,7 +27,6 @@ from slurm_dl.policies.astraea_ltgf import (
     fairness_level,
 )
 from slurm_dl.policies.base import Leasing
-from slurm_dl.policies.demand import tenants
 
 HOUR_S = 3600.0
 START_S = 1800.0 * 1110

@@ -21,7 +21,7 @@ from slurm_dl.model.estimates import Origin
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
-from slurm_dl.policies.availability import held, waiting
+from slurm_dl.policies.arithmetic.availability import held, waiting
 from slurm_dl.policies.backfill import Conservative, Easy, reservations
 from slurm_dl.policies.base import Order, Policy
 from slurm_dl.policies.fifo import Fifo

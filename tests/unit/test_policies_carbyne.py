@@ -17,8 +17,8 @@ from policy_runs import Work, run
 from slurm_dl.model.past import Past
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
+from slurm_dl.policies.arithmetic.fair_finish import FairWorld, fair_world
 from slurm_dl.policies.carbyne import Carbyne
-from slurm_dl.policies.fair_finish import FairWorld, fair_world
 
 NOW_S = build.NOW_S
 

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Held, JobRow, JobState
 from slurm_dl.model.snapshot import JobText, Snapshot
-from slurm_dl.policies import lp
+from slurm_dl.policies.arithmetic import lp
+from slurm_dl.policies.arithmetic.gavel_pool import LEAST_LEFT_S, Sharing
 from slurm_dl.policies.base import Leasing
 from slurm_dl.policies.gavel import (
     GavelCost,
@@ -30,7 +31,6 @@ from slurm_dl.policies.gavel import (
     GavelSum,
 )
 from slurm_dl.policies.gavel_hierarchy import GavelHierarchical
-from slurm_dl.policies.gavel_pool import LEAST_LEFT_S, Sharing
 from slurm_dl.policies.gavel_queues import GavelFifo, GavelIsolated, GavelProportional, GavelSjf
 from slurm_dl.policies.gavel_strategy_proof import GavelStrategyProof
 from slurm_dl.policies.registry import POLICIES

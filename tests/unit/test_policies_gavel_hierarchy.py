@@ -12,7 +12,7 @@ import shares_oracle as oracle
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.snapshot import JobText, Snapshot
-from slurm_dl.policies import lp
+from slurm_dl.policies.arithmetic import lp
 from slurm_dl.policies.gavel_hierarchy import GavelHierarchical, Inside, filled
 
 WEIGHTS = (("x", 2.0), ("y", 1.0), ("z", 0.5))

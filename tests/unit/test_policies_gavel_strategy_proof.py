@@ -12,7 +12,7 @@ import shares_oracle as oracle
 
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies import lp
+from slurm_dl.policies.arithmetic import lp
 from slurm_dl.policies.gavel_strategy_proof import (
     GavelStrategyProof,
     discounts,

@@ -19,9 +19,9 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies import registry
+from slurm_dl.policies.arithmetic.latest_start import latest_start
 from slurm_dl.policies.base import Order
 from slurm_dl.policies.karuna import Karuna
-from slurm_dl.policies.latest_start import latest_start
 
 NOW_S = build.NOW_S
 LAST = 5

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.model.jobs import F64
-from slurm_dl.policies import lp, lp_program
-from slurm_dl.policies.gavel_pairs import max_min_pairs
+from slurm_dl.policies.arithmetic import lp, lp_program
+from slurm_dl.policies.arithmetic.gavel_pairs import max_min_pairs
 
 VECTOR = np.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0]])
 """Three jobs on one GPU of each of two types: each can have 1.0909 of its equal split."""

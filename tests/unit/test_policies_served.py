@@ -14,9 +14,9 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, JobRow, JobState
 from slurm_dl.model.past import Past
 from slurm_dl.model.snapshot import JobText, Snapshot
-from slurm_dl.policies.demand import tenants
-from slurm_dl.policies.lifetimes import lifetimes
-from slurm_dl.policies.served import bucket_edges, served
+from slurm_dl.policies.arithmetic.demand import tenants
+from slurm_dl.policies.arithmetic.lifetimes import lifetimes
+from slurm_dl.policies.arithmetic.served import bucket_edges, served
 
 HOUR_S = 3600.0
 NOW_S = 1000 * HOUR_S + 600

@@ -22,11 +22,11 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.past import Past
 from slurm_dl.model.snapshot import JobText, Snapshot
-from slurm_dl.policies import lp
-from slurm_dl.policies.finish_fairness import apps, mean_contention
-from slurm_dl.policies.gavel_pool import entrants
+from slurm_dl.policies.arithmetic import lp
+from slurm_dl.policies.arithmetic.finish_fairness import apps, mean_contention
+from slurm_dl.policies.arithmetic.gavel_pool import entrants
+from slurm_dl.policies.arithmetic.themis_auction import Bid, Won, auction, nash_bid
 from slurm_dl.policies.themis import Themis, ThemisConvex, least_worst, standing
-from slurm_dl.policies.themis_auction import Bid, Won, auction, nash_bid
 
 F64 = npt.NDArray[np.float64]
 

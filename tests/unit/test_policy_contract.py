@@ -17,9 +17,9 @@ from slurm_dl.model import plugins
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
+from slurm_dl.policies.arithmetic.demand import contenders
+from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 from slurm_dl.policies.base import About, Order, Policy, by_share, one_tier
-from slurm_dl.policies.demand import contenders
-from slurm_dl.policies.supply import gpus_by_type, rates_of
 from slurm_dl.testing import CHECKS, Broken, Check, checks, documented, situations
 from slurm_dl.testing.variants import deprived, reordered
 

@@ -19,10 +19,10 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, I64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies import lp
+from slurm_dl.policies.arithmetic import lp
+from slurm_dl.policies.arithmetic.demand import contenders, tenants
+from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 from slurm_dl.policies.base import Order, Preempts, by_share
-from slurm_dl.policies.demand import contenders, tenants
-from slurm_dl.policies.supply import gpus_by_type, rates_of
 
 LEAST_LEFT_S = 60.0
 """A job that should be over by now is still expected to run for a minute."""

@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, I64, Bool
-from slurm_dl.policies.lp_program import INFEASIBLE, SOLVED, Pool, Program
+from slurm_dl.policies.arithmetic.lp_program import INFEASIBLE, SOLVED, Pool, Program
 
 __all__ = [
     "How",

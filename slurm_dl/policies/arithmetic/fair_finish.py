@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, Bool
-from slurm_dl.policies.dominant import fluid_progress, sum_by
+from slurm_dl.policies.arithmetic.dominant import fluid_progress, sum_by
 
 PAST_STEPS: Final = 200
 """No step of the past is shorter than this part of it."""

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_dl.model.jobs import F64, I64
-from slurm_dl.policies import lp
-from slurm_dl.policies.lp_program import SOLVED, minimise
+from slurm_dl.policies.arithmetic import lp
+from slurm_dl.policies.arithmetic.lp_program import SOLVED, minimise
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,1 @@
+"""What several policies reckon with: supply and demand, linear programs, matchings, auctions."""
