@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from slurm_dl.apps import logs
+from slurm_dl.apps.history import History
+from slurm_dl.apps.knowledge import Knowledge, learn_on_one_core
 from slurm_dl.backends.profiles import load_profiles, shipped_profiles, site_over
 from slurm_dl.backends.profiles.document import Reader
 from slurm_dl.backends.slurm.cluster import SlurmCluster
 from slurm_dl.backends.slurm.command import Slurm
+from slurm_dl.backends.slurm.past import PastReader
 from slurm_dl.backends.slurm.preflight import check_external, check_native
 from slurm_dl.backends.slurm.queue import Choice
 from slurm_dl.backends.slurm.readers import make_queue
@@ -26,7 +29,9 @@ from slurm_dl.engine.settings import (
     Preemption,
     Settings,
 )
+from slurm_dl.estimates.speed import SitePriors
 from slurm_dl.model.profile import Profile
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 
 LEDGER_FILE = "ledger.sqlite"
@@ -44,6 +49,10 @@ LEAST_DEFER_S = 20.0
 NO_PROFILES: Mapping[str, Profile] = MappingProxyType({})
 
 
+def _as_it_is(snap: Snapshot) -> Snapshot:
+    return snap
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Parts:
     """What one configuration stands for."""
@@ -52,6 +61,7 @@ class Parts:
     ledger: Ledger
     policy: Policy
     settings: Settings
+    know: Callable[[Snapshot], Snapshot] = _as_it_is
 
 
 def slurm_of(config: Config) -> Slurm:
@@ -122,6 +132,22 @@ def _placement_of(config: Config, profiles: Mapping[str, Profile]) -> Placement:
     )
 
 
+def knowledge_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) -> Knowledge:
+    """What adds to each snapshot what is known of its jobs; nothing is read yet.
+
+    Raises:
+        ConfigError: A command is missing.
+    """
+    section = config.estimates
+    history = None
+    if section.history_days:
+        learn_on_one_core()
+        reader = PastReader(slurm_of(config), days=section.history_days)
+        history = History(reader, logs.logger(), every_s=section.refresh_s)
+    site = SitePriors(gpu_speed=dict(section.gpu_speed), serial_share=section.serial_share)
+    return Knowledge(history=history, policy=config.policy.make(), profiles=profiles, site=site)
+
+
 def check_mode(config: Config) -> None:
     """Refuse a Slurm that cannot take GPUs back in the configured way.
 
@@ -180,4 +206,5 @@ def assemble(config: Config) -> Parts:
         ledger=Ledger(SqliteStore(config.paths.state_dir / LEDGER_FILE)),
         policy=config.policy.make(),
         settings=settings_of(config, profiles),
+        know=knowledge_of(config, profiles),
     )

@@ -28,9 +28,17 @@ _LAZY = {
         "slurm_dl.apps.placements:placements",
         "List the schemes and rules of placement, and the paper each comes from.",
     ),
+    "policies": (
+        "slurm_dl.apps.policies:policies",
+        "List the policies: the published system each is, what is shown of it, what it needs.",
+    ),
     "profile": (
         "slurm_dl.apps.profile:profile",
         "Look at models' profiles, install them, and learn them from real runs.",
+    ),
+    "runtimes": (
+        "slurm_dl.apps.runtimes:runtimes",
+        "Say whether the site's history tells how long jobs will run.",
     ),
     "sandbox": (
         "slurm_dl.apps.sandbox:sandbox",
@@ -330,41 +338,6 @@ def _refuse_if_acting(path: Path) -> None:
     if answer.get("live") and not answer.get("paused"):
         msg = f"dlschedd (pid {answer.get('pid')}) acts: stop it, or 'dlctl pause', first"
         raise click.ClickException(msg)
-
-
-@dlctl.command()
-@AS_JSON
-def policies(*, as_json: bool) -> None:
-    """List the policies, where each can run, and the paper it comes from.
-
-    Those for Slurm can stand in policy.order; the others give every job a place of its own, which
-    Slurm cannot be told, and run in dlsim.
-
-    \b
-    Example:
-      dlctl policies
-    """  # noqa: D301 - \b is click's mark
-    from slurm_dl.policies import registry  # noqa: PLC0415 - numpy
-
-    found = [
-        {
-            "name": name,
-            "source": registry.find(name).source,
-            "interpretation": registry.find(name).interpretation,
-            "module": registry.find(name).__module__,
-            "on_slurm": registry.runs_on_slurm(registry.find(name)),
-        }
-        for name in registry.names()
-    ]
-    if as_json:
-        print_json({"policies": found})
-        return
-    columns = (Column(title="NAME"), Column(title="RUNS"), Column(title="SOURCE", least=20))
-    rows = [
-        [str(p["name"]), "Slurm, dlsim" if p["on_slurm"] else "dlsim", str(p["source"])]
-        for p in found
-    ]
-    show(columns, rows)
 
 
 def _done(answer: JsonObject, what: str, *, as_json: bool) -> None:

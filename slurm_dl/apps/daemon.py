@@ -258,6 +258,7 @@ class Daemon:
             write_for_s=max(LEAST_GAP_S, self._loaded.config.daemon.fast_poll_s),
             refusals=self._refusals,
             complete=lambda seen: self._rebuilding.complete(parts.ledger, seen),
+            know=parts.know,
         )
         took_s = time.monotonic() - began_s
         now = self.board.current

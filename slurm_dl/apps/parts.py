@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +11,7 @@ from slurm_dl.config import Config, Row
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cluster
 from slurm_dl.engine.settings import Settings
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 
 
@@ -55,6 +57,10 @@ class Parts(Protocol):
     @property
     def settings(self) -> Settings:
         """The site's limits."""
+
+    @property
+    def know(self) -> Callable[[Snapshot], Snapshot]:
+        """Adds to a snapshot what is known of its jobs beforehand."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     kept = under_lease(snap, lease_s, settings.lease_window * lease_s)
     candidates = given.shielded(engine.candidates(snap)).sparing(kept, LEASED)
     intent = staying(snap, intend(snap, policy, candidates.protected, restart_s=restart_s))
+    said = intent.order
     intent = in_levels(snap, policy, intent, candidates.protected)
     order, rank = intent.order, intent.rank()
     within = on_types(snap, intent, given.within)
@@ -103,7 +104,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
         wake_at_s=min(
             next_end_s(snap.now_s, lease_s),
             policy.next_change_s(
-                snap, order, (jobs.state == JobState.RUNNING) & (jobs.gpus > 0) & snap.is_managed()
+                snap, said, (jobs.state == JobState.RUNNING) & (jobs.gpus > 0) & snap.is_managed()
             ),
         ),
         share=None if order.share is None else order.share * (rank >= 0)[:, None],

@@ -57,6 +57,7 @@ class Claim:
         least_cpus: CPUs on each of its nodes that it can be cut to while it waits; None if to none.
         least_mem_mb: Memory likewise, MB.
         rate: Steps a second it last reported; None if it reported none.
+        progress: Share of its work it last reported as done, 0 to 1; None if it reported none.
         model: Name of a model profile the admin owns; None if not given or unknown.
         acked_run: Restart count of the run that reported "checkpoint saved, ready to be
             requeued"; None if none did. Only an ack for the present run counts.
@@ -70,6 +71,7 @@ class Claim:
     least_cpus: int | None = None
     least_mem_mb: int | None = None
     rate: float | None = None
+    progress: float | None = None
     acked_run: int | None = None
 
 

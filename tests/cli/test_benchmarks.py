@@ -54,6 +54,20 @@ def test_the_placement_benchmark_finds_places_under_every_scheme(tmp_path: Path)
         assert case["examined"] > 0, name  # type: ignore[index]
 
 
+def test_the_policy_benchmark_measures_those_it_is_asked_for(tmp_path: Path) -> None:
+    """Four times each, and nothing failed, on a cluster where jobs run and jobs wait."""
+    options = ("--policy", "las", "--policy", "fifo", "--jobs", 40, "--past", 30, "--rounds", 1)
+    found = results(tmp_path, "bench_policies", *options)
+
+    rows: list[dict[str, object]] = found["policies"]  # type: ignore[assignment]
+    assert [(row["policy"], row["jobs"]) for row in rows] == [("las", 40), ("fifo", 40)]
+    for row in rows:
+        times = [value for name, value in row.items() if name.endswith("_s")]
+        assert len(times) == 4
+        assert all(value > 0 for value in times)  # type: ignore[operator]
+    assert found["failed"] == []
+
+
 @pytest.mark.slurm
 def test_the_poll_benchmark_keeps_to_the_budget_of_rpcs(tmp_path: Path) -> None:
     """At most 3 RPCs a poll, and no write when nothing moves."""

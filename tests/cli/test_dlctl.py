@@ -227,19 +227,6 @@ def test_snapshot_is_a_file_that_can_be_replayed(schedd: Schedd) -> None:
     assert "/nowhere/saved.json: No such file" in refused.stderr
 
 
-def test_policies_name_their_sources(command: Command) -> None:
-    """What policy.order can be, and the paper each comes from."""
-    names = {p["name"] for p in json.loads(command("ctl", "policies", "--json").stdout)["policies"]}
-
-    assert {"discrete_las", "fifo"} <= names
-    assert "Tiresias" in command("ctl", "policies").stdout
-    runs = {
-        p["name"]: p["on_slurm"]
-        for p in json.loads(command("ctl", "policies", "--json").stdout)["policies"]
-    }
-    assert (runs["discrete_las"], runs["fifo"], runs["srtf"]) == (True, True, False)
-
-
 def test_placements_name_kind_source_and_parameters(command: Command) -> None:
     """What placement.scheme and placement.rules can be."""
     found = json.loads(command("ctl", "placements", "--json").stdout)

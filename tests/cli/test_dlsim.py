@@ -21,11 +21,22 @@ import pytest
 from click.testing import CliRunner, Result
 
 from slurm_dl.apps.sim import main
-from slurm_dl.apps.sim.sweep import CellError, CellResult, Sweep, parse_policies, run_here
+from slurm_dl.apps.sim.sweep import (
+    CellError,
+    CellResult,
+    Failure,
+    Sweep,
+    parse_policies,
+    run_here,
+)
 from slurm_dl.apps.sim.workers import run_in_processes
 from slurm_dl.backends.sim.presets import PRESETS
 from slurm_dl.backends.traces import FORMATS, read_trace
+from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
+from slurm_dl.policies.base import Order
+from slurm_dl.policies.las import Las
+from slurm_dl.policies.registry import POLICIES
 
 Eventually = Callable[..., object]
 
@@ -357,6 +368,80 @@ def test_compare_has_a_row_for_each_policy(tmp_path: Path) -> None:
     assert plot.read_text("utf-8").startswith("<?xml")
 
 
+TINY = """\
+job_id,submit_s,duration_s,gpus,user,model,ending
+a,0,900,4,ada,,COMPLETED
+b,10,60,1,ben,,COMPLETED
+c,20,300,8,ada,,COMPLETED
+d,30,45,2,ben,,COMPLETED
+e,700,20,1,ada,,COMPLETED
+"""
+
+
+TWO_COSTS = ("--costs", "none", "--costs", "slurm")
+
+
+class Faulty(Las):
+    """A policy with a fault."""
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """Divide by zero."""
+        raise ZeroDivisionError(str(len(snap.jobs)))
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_compare_of_all_has_both_costs_and_survives_a_fault(
+    processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table for each; the policy that fails is told, the others are there; status 1."""
+    few = {name: POLICIES[name] for name in ("fifo", "las", "srtf", "discrete_las")}
+    # Processes do not see what is patched here: there the fault is one of the name.
+    monkeypatch.setattr(registry, "POLICIES", {**few, "faulty": Faulty})
+    trace, out, lines = tmp_path / "t.csv", tmp_path / "c.json", tmp_path / "c.csv"
+    trace.write_text(TINY, "utf-8")
+
+    result = dlsim(
+        *("compare", trace, "--cluster", "1x8", "--policies", "fifo,all", "-j", processes),
+        *(*TWO_COSTS, "--json", out, "--csv", lines),
+        *("--plot", tmp_path / "c.png"),
+    )
+
+    assert result.exit_code == 1
+    assert max(map(len, result.stdout.splitlines())) <= 120
+    for costs in ("none", "slurm"):
+        assert f"\non 1x8, costs {costs}\n" in result.stdout
+        assert f"dlsim compare: costs {costs}, faulty, load 1, seed 0: " in result.stderr
+        assert f"failed with costs {costs}: faulty, load 1" in result.stdout
+    wanted = ["fifo", "discrete_las:none", "las", "srtf"]
+    figures = told(out)
+    ran = [(cell["policy"], cell["costs"]) for cell in figures["cells"]]
+    assert ran == [(label, costs) for costs in ("none", "slurm") for label in wanted]
+    assert [(f["policy"], f["costs"]) for f in figures["failed"]] == [
+        ("faulty", "none"), ("faulty", "slurm"),
+    ]  # fmt: skip
+    with lines.open(encoding="utf-8") as file:
+        table = list(csv.DictReader(file))
+    assert [(line["policy"], line["costs"]) for line in table] == ran
+    for line, cell in zip(table, figures["cells"], strict=True):
+        for name in ("avg_jct_s", "p95_jct_s", "max_rho", "jain", "makespan_s", "preemptions"):
+            assert float(line[name]) == cell[name], name
+        assert cell["finished"] == 5
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_compare_of_every_policy_there_is_runs_each_of_them(tmp_path: Path) -> None:
+    """Nothing that is registered is left out, fails, or leaves a job behind."""
+    trace, out = tmp_path / "t.csv", tmp_path / "c.json"
+    trace.write_text(TINY, "utf-8")
+
+    result = dlsim("compare", trace, "--cluster", "1x8", "--policies", "all", "--json", out, "-q")
+
+    assert result.exit_code == 0, result.stderr
+    rows = told(out)["rows"]
+    assert sorted(row["policy"].partition(":")[0] for row in rows) == list(registry.names())
+    assert told(out)["refused"] == told(out)["failed"] == []
+
+
 def test_compare_over_loads_and_seeds_is_the_same_in_processes(tmp_path: Path) -> None:
     """-j changes nothing but the time; the interval is printed; a picture over the loads."""
     words = ["compare", SIXTY, "--cluster", "2x4", "--policies", "fifo,las", "--loads", "1,2"]
@@ -406,6 +491,15 @@ def test_compare_ends_with_1_and_says_where_jobs_did_not_finish() -> None:
         (["--policies", "fifo", "--seeds", "0"], "--seeds"),
         (["--policies", "fifo", "-j", "0"], "-j"),
         (["--policies", "fifo", "--plot", "x.gif"], "--plot x.gif"),
+        (["--policies", "fifo", "--costs", "none", "--costs", "none"], "none is given twice"),
+        (
+            ["--policies", "fifo", *TWO_COSTS, "--loads", "1,2", "--plot", "x.png"],
+            "too much for one picture",
+        ),
+        (
+            ["--policies", "fifo", *TWO_COSTS, "--on", "slurm", "--dir", "x"],
+            "one cost model for each array",
+        ),
         (["--policies", "fifo", "--dir", "x"], "--dir is for --on slurm"),
         (["--policies", "fifo", "--resume"], "--resume is for --on slurm"),
         (["--policies", "fifo", "--on", "slurm"], "needs --dir"),
@@ -532,6 +626,30 @@ def test_a_failure_in_a_process_is_told_as_it_is_here(tmp_path: Path) -> None:
 
     with pytest.raises(CellError, match=r"^fifo, load 1, seed 0: --costs .*gone\.json"):
         run_in_processes(sweep, read_trace(SIXTY), processes=1, progress=lambda _: None)
+
+
+def test_a_process_that_dies_costs_its_own_simulation_alone() -> None:
+    """Another takes its place and runs the rest, with the same figures."""
+    killed: list[int] = []
+    failed: list[Failure] = []
+
+    def kill(done: int) -> None:
+        if done == 2:
+            for child in multiprocessing.active_children():
+                killed.append(child.pid or 0)
+                child.kill()
+                child.join()
+
+    trace = read_trace(SIXTY)
+    got = run_in_processes(SWEEP, trace, processes=2, progress=kill, failed=failed.append)
+
+    assert len(killed) == 2
+    lost = {failure.cell.index for failure in failed}
+    assert 1 <= len(lost) <= 2
+    assert all("its process died (signal 9" in failure.why for failure in failed)
+    whole = run_here(SWEEP, trace, lambda _: None)
+    assert same(got) == same([r for i, r in enumerate(whole) if i not in lost])
+    assert not multiprocessing.active_children()
 
 
 def test_a_process_that_dies_is_told_with_its_cell() -> None:

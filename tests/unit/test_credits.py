@@ -14,7 +14,7 @@ from slurm_dl.engine.credits import Owed, accrue, needs
 from slurm_dl.engine.types import TypedRoom
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.nodes import Nodes
-from slurm_dl.policies.holding import type_held
+from slurm_dl.policies.arithmetic.holding import type_held
 
 GAVEL = np.array([[0.455, 0.0], [0.455, 0.091], [0.091, 0.909]])
 """What max-min fairness gives three jobs on one GPU of each of two types (Gavel, OSDI 2020)."""

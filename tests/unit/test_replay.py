@@ -282,7 +282,20 @@ def test_every_kind_of_action_has_its_name_in_the_bytes(kind: type[Action]) -> N
         codec.read([{"is": kind.__name__.lower(), **dict.fromkeys(fields)}])
 
 
-@pytest.mark.parametrize("kind", [object, complex, tuple[int, str], dict[float, int], int | str])
+def test_a_table_by_name_comes_back() -> None:
+    """Pairs of different types, each item by its own; and a wrong one is named by its place."""
+    table = (("vision", 2.0), ("nlp", float("inf")))
+    kind = tuple[tuple[str, float], ...]
+
+    codec = codec_of(kind)
+    assert codec.read(codec.write(table)) == table
+    with pytest.raises(FormError, match=r"^1\.0: "):
+        codec.read([["a", 1.0], [2, 1.0]])
+    with pytest.raises(FormError, match="a list of 2"):
+        codec.read([["a"]])
+
+
+@pytest.mark.parametrize("kind", [object, complex, tuple[int, object], dict[float, int], int | str])
 def test_a_type_that_cannot_be_kept_is_refused(kind: object) -> None:
     """When it is first met, not when a value of it is lost."""
     with pytest.raises(TypeError, match="cannot be"):

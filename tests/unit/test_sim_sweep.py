@@ -399,6 +399,8 @@ def test_json_and_csv_tell_every_cell(results: list[CellResult]) -> None:
     for cell, line, result in zip(told["cells"], lines, results, strict=True):
         assert (cell["policy"], cell["seed"]) == (line["policy"], int(line["seed"]))
         assert cell["avg_jct_s"] == float(line["avg_jct_s"]) == result.summary.jct_s.mean
+        assert cell["max_rho"] == float(line["max_rho"]) == result.summary.rho.max
+        assert cell["jain"] == float(line["jain"]) == result.summary.jain
         assert cell["jobs"] == int(line["jobs"]) == 40
     assert [p["label"] for p in told["policies"]] == list(SWEEP.labels)
     assert told["policies"][1]["parameters"]["quantum_s"] == 100

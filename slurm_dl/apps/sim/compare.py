@@ -22,9 +22,9 @@ from slurm_dl.apps.sim.options import (
 )
 
 if TYPE_CHECKING:
-    from slurm_dl.apps.sim.comparison import Comparison
-    from slurm_dl.apps.sim.sweep import CellResult, Sweep
+    from slurm_dl.apps.sim.sweep import Cell, CellResult, Failure, Sweep
     from slurm_dl.apps.sim.sweep_slurm import Request
+    from slurm_dl.apps.sim.under_costs import Ran
     from slurm_dl.model.trace import Trace
 
 _A_DAY_S = 86_400.0
@@ -58,12 +58,12 @@ def _silent(_text: str) -> None:
     help="Format of the trace, if it cannot be told from the content.",
 )
 @cluster_option(required=False)
-@costs_option
+@costs_option(several=True)
 @click.option(
     "--policies",
     metavar="NAME[:PRESET],...",
-    help="What is compared; the first is what the others are held against. "
-    "'dlsim policies' lists names and presets.",
+    help="What is compared; the first is what the others are held against. all: every one that "
+    "is not named. 'dlsim policies' lists names and presets.",
 )
 @click.option(
     "-p",
@@ -107,7 +107,8 @@ def _silent(_text: str) -> None:
     "--plot",
     "plot_path",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Draw here (.png, .svg, .pdf): bars, or with several loads the mean JCT over the load.",
+    help="Draw here (.png, .svg, .pdf): bars, the best policy on top if there are many; with "
+    "several loads the mean JCT over the load.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @click.option(
@@ -145,7 +146,7 @@ def compare_command(
     trace: Path | None,
     format_name: str | None,
     cluster: str | None,
-    costs: str | None,
+    costs: tuple[str, ...],
     policies: str | None,
     parameters: tuple[str, ...],
     places: tuple[str, ...],
@@ -172,7 +173,8 @@ def compare_command(
 
     With several seeds a time is the mean over them with its 95 % bootstrap interval, and the
     policies ran the same workloads, so the ratio to the first policy is taken for each workload
-    by itself. Ends with status 1 if a job did not finish.
+    by itself. Ends with status 1 if a job did not finish or a simulation failed; what the others
+    gave is told all the same.
 
     With --on slurm the simulations go out as one array of CPU jobs, and the command waits for
     them. Stopped or late, it is called again with --dir and --resume and no TRACE.
@@ -180,6 +182,8 @@ def compare_command(
     \b
     Examples:
       dlsim compare traces/tiresias-derived/itp10.csv --cluster 2x8 --policies fifo,srtf,las
+      dlsim compare traces/tiresias/60_job.csv --cluster 4x4 --policies fifo,all \\
+        --costs none --costs slurm --json all.json --plot all.png
       dlsim compare traces/muri/trace3.csv --cluster 8x8 -j 2 --seeds 5 --loads 0.5,1,2 \\
         --policies discrete_las:tiresias-artifact,discrete_las:voda,srsf --plot loads.png
       dlsim compare traces/tiresias/60_job.csv --cluster 4x4 --policies discrete_las --seeds 5 \\
@@ -188,7 +192,11 @@ def compare_command(
         --on slurm --dir /shared/sweep --partition cpu
       dlsim compare --on slurm --dir /shared/sweep --resume --json sweep.json
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.apps.sim import comparison_text, experiment  # noqa: PLC0415 - numpy is slow
+    from slurm_dl.apps.sim import (  # noqa: PLC0415 - numpy is slow
+        comparison_picture,
+        experiment,
+        under_costs,
+    )
     from slurm_dl.apps.sim import places as placing  # noqa: PLC0415
     from slurm_dl.apps.sim import sweep as sweeps  # noqa: PLC0415
     from slurm_dl.apps.sim.sweep_slurm import Request  # noqa: PLC0415
@@ -208,12 +216,14 @@ def compare_command(
     check_outputs(json_path, csv_path, plot_path)
     outputs = _Outputs(json_path=json_path, csv_path=csv_path, plot_path=plot_path, quiet=quiet)
     if plot_path:
-        comparison_text.check_picture(plot_path)
+        comparison_picture.check_picture(plot_path)
     on_slurm = Request(partition=partition, time=time_limit, most_at_once=array_limit)
     say = _silent if quiet else _say
+    _check_several(costs, where=where, loads=loads, plot_path=plot_path)
     if directory is not None and resume:
         _refuse_with_resume(click.get_current_context())
-        _show(*_gather(directory, None, on_slurm, within_s=within_s, say=say), outputs)
+        ran, jobs, found = _gather(directory, None, on_slurm, within_s=within_s, say=say)
+        _show(jobs, under_costs.run([under_costs.Plan(sweep=ran)], lambda *_: found), outputs)
         return
     if trace is None or cluster is None or policies is None:
         missing = {"TRACE": trace, "--cluster": cluster, "--policies": policies}
@@ -225,22 +235,44 @@ def compare_command(
     given = experiment.parse_parameters(parameters, read_value)
     schemes = [placing.parse_scheme(word, read_value) for word in places]
     check_place(given=any(schemes))
-    sweep = sweeps.Sweep(
-        wishes=sweeps.with_places(sweeps.parse_policies(policies, given), schemes),
-        loads=sweeps.parse_loads(loads),
+    wishes = sweeps.with_places(sweeps.parse_policies(policies, given), schemes)
+    parsed_loads = sweeps.parse_loads(loads)
+    ground = placing.parse_ground(rules, profiles, widths, contention, read_value)
+    sweeps.check_counts(wishes, parsed_loads, seeds)
+    jobs = read_trace(trace, format_name)
+    plans = under_costs.plans(
+        wishes,
+        jobs,
+        costs or (None,),
+        lenient=sweeps.names_all(policies),
+        loads=parsed_loads,
         seeds=seeds,
         cluster=cluster,
-        costs=costs,
-        ground=placing.parse_ground(rules, profiles, widths, contention, read_value),
+        ground=ground,
     )
-    jobs = read_trace(trace, format_name)
-    sweeps.check(sweep, jobs)
-    if directory is not None:
-        new = (sweep, jobs)
-        _show(*_gather(directory, new, on_slurm, within_s=within_s, say=say), outputs)
-        return
-    results = _run(sweep, jobs, processes or 1)
-    _show(sweep, jobs, results, outputs)
+
+    def simulate(sweep: Sweep, failed: Callable[[Failure], None]) -> list[CellResult]:
+        if directory is None:
+            return _run(sweep, jobs, processes or 1, failed)
+        return _gather(directory, (sweep, jobs), on_slurm, within_s=within_s, say=say)[2]
+
+    _show(jobs, under_costs.run(plans, simulate), outputs)
+
+
+def _check_several(
+    costs: tuple[str, ...], *, where: str, loads: str, plot_path: Path | None
+) -> None:
+    """Refuse several cost models where there is room for one.
+
+    Raises:
+        UsageError: They are wanted there.
+    """
+    if len(costs) > 1 and where == "slurm":
+        msg = "--costs: one cost model for each array; call it for each, with a --dir of its own"
+        raise click.UsageError(msg)
+    if len(costs) > 1 and "," in loads and plot_path:
+        msg = "--plot: several --costs and several --loads are too much for one picture"
+        raise click.UsageError(msg)
 
 
 def _check_where(
@@ -287,18 +319,27 @@ def _refuse_with_resume(context: click.Context) -> None:
             raise click.UsageError(msg)
 
 
-def _run(sweep: Sweep, jobs: Trace, processes: int) -> list[CellResult]:
+def _run(
+    sweep: Sweep, jobs: Trace, processes: int, failed: Callable[[Failure], None]
+) -> list[CellResult]:
     from slurm_dl.apps.sim.sweep import run_here  # noqa: PLC0415
     from slurm_dl.apps.sim.workers import run_in_processes  # noqa: PLC0415
 
     with progress(_what(sweep, jobs), len(sweep.cells)) as report:
+
+        def begin(cell: Cell) -> None:
+            report.tell(safe(str(cell) if len(sweep.cells) > len(sweep.wishes) else cell.label, 60))
+
         if processes == 1:
-            return run_here(sweep, jobs, report)
-        return run_in_processes(sweep, jobs, processes=processes, progress=report)
+            return run_here(sweep, jobs, report, begin=begin, failed=failed)
+        return run_in_processes(
+            sweep, jobs, processes=processes, progress=report, begin=begin, failed=failed
+        )
 
 
 def _what(sweep: Sweep, jobs: Trace) -> str:
-    return f"{safe(jobs.name, 40)}: {len(sweep.cells)} simulations"
+    costs = "" if sweep.costs is None else f", costs {safe(sweep.costs, 40)}"
+    return f"{safe(jobs.name, 40)}: {len(sweep.cells)} simulations{costs}"
 
 
 def _gather(
@@ -328,22 +369,30 @@ def _gather(
     return folder.sweep if new is None else new[0], jobs, results
 
 
-def _show(sweep: Sweep, jobs: Trace, results: list[CellResult], outputs: _Outputs) -> None:
-    """Write and print everything; status 1 if jobs did not finish."""
+def _show(jobs: Trace, ran: Ran, outputs: _Outputs) -> None:
+    """Write and print everything; status 1 if simulations failed or jobs did not finish."""
     from slurm_dl.apps.sim import comparison as compared  # noqa: PLC0415
-    from slurm_dl.apps.sim import comparison_text  # noqa: PLC0415
+    from slurm_dl.apps.sim import comparison_text, under_costs  # noqa: PLC0415
+    from slurm_dl.apps.sim.comparison_picture import draw  # noqa: PLC0415
     from slurm_dl.backends.sim.shape import parse_shape  # noqa: PLC0415
+    from slurm_dl.report import export  # noqa: PLC0415
 
-    comparison = compared.merge(sweep, results)
+    comparisons = ran.comparisons
     if not outputs.quiet:
-        _print(jobs, comparison)
+        _print(jobs, ran)
     if outputs.json_path:
-        compared.write_json(outputs.json_path, jobs, comparison)
+        export.write_json(outputs.json_path, under_costs.as_json(jobs, ran))
     if outputs.csv_path:
-        compared.write_csv(outputs.csv_path, comparison)
+        compared.write_csv(outputs.csv_path, *comparisons)
     if outputs.plot_path:
-        comparison_text.draw(comparison, outputs.plot_path)
-    lines = comparison_text.failures(comparison, parse_shape(sweep.cluster).gpus)
+        draw(comparisons, outputs.plot_path)
+    gpus = parse_shape(comparisons[0].sweep.cluster).gpus
+    lines = [
+        f"costs {costs}, {failure.why}"
+        for costs, failures in ran.failures.items()
+        for failure in failures
+    ]
+    lines += [line for c in comparisons for line in comparison_text.failures(c, gpus)]
     for line in lines[:_MOST_TOLD]:
         _say(line)
     if len(lines) > _MOST_TOLD:
@@ -352,29 +401,28 @@ def _show(sweep: Sweep, jobs: Trace, results: list[CellResult], outputs: _Output
         raise SystemExit(EXIT_FAILED)
 
 
-def _print(jobs: Trace, comparison: Comparison) -> None:
-    from slurm_dl.apps.sim import comparison_text, results  # noqa: PLC0415
+def _print(jobs: Trace, ran: Ran) -> None:
+    from slurm_dl.apps.sim import comparison_text, results, under_costs  # noqa: PLC0415
 
-    out = console()
+    comparisons = ran.comparisons
+    ranked = any(map(comparison_text.are_many, comparisons))
+    is_wide = ranked or len(comparisons) > 1
+    out = console(comparison_text.WIDE if is_wide else comparison_text.NARROW)
     write: Callable[[str], None] = lambda line: out.print(line, markup=False, highlight=False)  # noqa: E731
     for line in results.read_lines(jobs):
         write(line)
-    costs = dict.fromkeys(result.costs for result in comparison.results)
-    write(f"on {comparison.sweep.cluster}, costs {'; '.join(costs)}")
-    if comparison.sweep.ground.rules:
-        write(f"rules {', '.join(map(str, comparison.sweep.ground.rules))}")
-    for label, wish in zip(comparison.sweep.labels, comparison.sweep.wishes, strict=True):
-        if wish.parameters:
-            write(f"{label}: {', '.join(f'{key} {v}' for key, v in wish.parameters.items())}")
-    for label, note in dict.fromkeys(
-        (cell.label, note)
-        for cell, result in zip(comparison.sweep.cells, comparison.results, strict=True)
-        for note in result.notes
-    ):
-        write(f"{label}: {note}")
-    out.print()
-    for table in comparison_text.tables(comparison):
-        out.print(table)
+    marks = [comparison_text.marks(c, width=out.width, ranked=ranked) for c in comparisons]
+    for i, comparison in enumerate(comparisons):
+        write(f"on {comparison.sweep.cluster}, costs {under_costs.costs_of(comparison)}")
+        for line in comparison_text.notes(comparison):
+            write(line)
+        out.print()
+        for table in comparison_text.tables(comparison, width=out.width, ranked=ranked):
+            out.print(table)
+        if marks[i] not in marks[i + 1 :]:
+            out.print(marks[i], style="dim", markup=False, highlight=False)
+    for i, line in enumerate(under_costs.left_out(ran)):
+        write(f"\n{line}" if i == 0 else line)
 
 
 @click.command(name="sweep-cell", hidden=True)

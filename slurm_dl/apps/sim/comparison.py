@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -39,7 +40,9 @@ FIGURES: Final[Mapping[str, Callable[[Summary], float]]] = MappingProxyType(
         "avg_queue_s": lambda s: s.queue_s.mean,
         "avg_slowdown": lambda s: s.slowdown.mean,
         "avg_rho": lambda s: s.rho.mean,
+        "max_rho": lambda s: s.rho.max,
         "unfair_frac": lambda s: s.unfair_frac,
+        "jain": lambda s: s.jain,
         "makespan_s": lambda s: s.makespan_s,
         "utilisation_frac": lambda s: s.utilisation_frac,
         "service_gpu_s": lambda s: s.service_gpu_s,
@@ -103,7 +106,7 @@ class Row:
 
     @property
     def summary(self) -> Summary:
-        """The figures of seed 0, its completion times and makespan those of the mean."""
+        """The figures of seed 0, its completion times, makespan and worst rho those of the mean."""
         first = self.results[0].summary
         jct_s = dataclasses.replace(
             first.jct_s,
@@ -113,7 +116,8 @@ class Row:
             p99=self.figures["p99_jct_s"].mean.value,
         )
         makespan_s = self.figures["makespan_s"].mean.value
-        return dataclasses.replace(first, jct_s=jct_s, makespan_s=makespan_s)
+        rho = dataclasses.replace(first.rho, max=self.figures["max_rho"].mean.value)
+        return dataclasses.replace(first, jct_s=jct_s, makespan_s=makespan_s, rho=rho)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,9 +190,13 @@ def _column(results: Sequence[CellResult], of: Callable[[Summary], float]) -> F6
     return np.array([of(result.summary) for result in results], dtype=np.float64)
 
 
-def as_json(trace: Trace, comparison: Comparison) -> dict[str, object]:
-    """The comparison as plain values; the keys are those of `docs/simulator.md`."""
-    sweep = comparison.sweep
+def as_json(trace: Trace, *comparisons: Comparison) -> dict[str, object]:
+    """Comparisons of one trace as plain values; the keys are those of `docs/simulator.md`.
+
+    Args:
+        comparisons: Under different cost models, and alike in all else; one or more.
+    """
+    sweep = comparisons[0].sweep
     return {
         "trace": trace.name,
         "format": trace.format,
@@ -209,21 +217,25 @@ def as_json(trace: Trace, comparison: Comparison) -> dict[str, object]:
                 "costs": row.results[0].costs,
                 "notes": list(row.results[0].notes),
             }
-            for wish, row in zip(sweep.wishes, comparison.at(sweep.loads[0]), strict=True)
+            for c in comparisons
+            for wish, row in zip(c.sweep.wishes, c.at(sweep.loads[0]), strict=True)
         ],
         "rows": [
             {
                 "policy": row.label,
+                "costs": row.results[0].costs,
                 "load": row.load,
                 "unfinished": row.unfinished,
                 **places.as_json(row.lay),
                 "figures": {name: _compared(figure) for name, figure in row.figures.items()},
             }
-            for row in comparison.rows
+            for c in comparisons
+            for row in c.rows
         ],
         "cells": [
             {
                 "policy": cell.label,
+                "costs": result.costs,
                 "load": cell.load,
                 "seed": cell.seed,
                 **export.summary_json(result.summary),
@@ -232,7 +244,8 @@ def as_json(trace: Trace, comparison: Comparison) -> dict[str, object]:
                 "events": result.events,
                 "wall_s": result.wall_s,
             }
-            for cell, result in zip(sweep.cells, comparison.results, strict=True)
+            for c in comparisons
+            for cell, result in zip(c.sweep.cells, c.results, strict=True)
         ],
     }
 
@@ -253,24 +266,16 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def write_json(path: Path, trace: Trace, comparison: Comparison) -> None:
-    """Write `as_json` to *path*.
-
-    Raises:
-        ConfigError: It cannot be written.
-    """
-    export.write_json(path, as_json(trace, comparison))
-
-
-def as_csv(comparison: Comparison) -> str:
+def as_csv(*comparisons: Comparison) -> str:
     """One line for each simulation, under a line of names; a figure that is not known is empty."""
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")
     counts = ("jobs", "finished", "completed")
     lays = ("mean_nodes", "skewed_spread_frac", "mean_speed")
-    placed = lays if any(wish.place for wish in comparison.sweep.wishes) else ()
+    placed = lays if any(wish.place for c in comparisons for wish in c.sweep.wishes) else ()
     writer.writerow(["policy", "preset", "costs", "load", "seed", *counts, *FIGURES, *placed])
-    for cell, result in zip(comparison.sweep.cells, comparison.results, strict=True):
+    simulations = (zip(c.sweep.cells, c.results, strict=True) for c in comparisons)
+    for cell, result in itertools.chain.from_iterable(simulations):
         summary = result.summary
         writer.writerow(
             [
@@ -289,10 +294,10 @@ def as_csv(comparison: Comparison) -> str:
     return out.getvalue()
 
 
-def write_csv(path: Path, comparison: Comparison) -> None:
+def write_csv(path: Path, *comparisons: Comparison) -> None:
     """Write `as_csv`, in UTF-8.
 
     Raises:
         ConfigError: It cannot be written.
     """
-    write_whole(path, as_csv(comparison).encode("utf-8"))
+    write_whole(path, as_csv(*comparisons).encode("utf-8"))

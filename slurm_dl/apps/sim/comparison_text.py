@@ -1,15 +1,16 @@
-"""A comparison for people: a table for each load, 80 columns wide, and one picture.
+"""A comparison for people: a table for each load.
 
 Names of presets do not fit one short column, so they wrap; with seeds each time has its interval
-beside it, and the policy is held against the first one in a column of its own.
+beside it, and the policy is held against the first one in a column of its own. On 80 columns there
+is room for the times alone; on 110 restarts, fairness and what was lost stand beside them, and many
+policies stand in the order of their mean JCT.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -17,14 +18,18 @@ from rich.text import Text
 
 from slurm_dl.apps.sim.comparison import Comparison, Row
 from slurm_dl.apps.sim.interval import Mean
-from slurm_dl.model.errors import ConfigError
 from slurm_dl.report.wording import NONE, Unit, number, percent, printable, unit_of
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+NARROW: Final = 80
+WIDE: Final = 120
+"""Columns of a table with all figures, where nobody says how many there are."""
 
+MANY: Final = 7
+"""More policies than these are sorted by how well they did; so many have colours of their own."""
+
+_ALL_FIT: Final = 110
 _NAME: Final = 40
-_DRAWN: Final = 28
+_HOUR_S: Final = 3600.0
 _BEST: Final = "*"
 _TIMES: Final = (
     ("mean\nJCT", "avg_jct_s"),
@@ -34,20 +39,65 @@ _TIMES: Final = (
 )
 
 
-def tables(comparison: Comparison) -> Iterator[RenderableType]:
-    """A table for each load, and what its marks mean."""
+def are_many(comparison: Comparison) -> bool:
+    """Whether the policies are so many that they are best looked at in the order of a figure."""
+    return len(comparison.sweep.wishes) > MANY
+
+
+def notes(comparison: Comparison) -> Iterator[str]:
+    """What should be known before the figures: rules, parameters, what was filled in."""
+    sweep = comparison.sweep
+    if sweep.ground.rules:
+        yield f"rules {', '.join(map(str, sweep.ground.rules))}"
+    for label, wish in zip(sweep.labels, sweep.wishes, strict=True):
+        if wish.parameters:
+            yield f"{label}: {', '.join(f'{key} {v}' for key, v in wish.parameters.items())}"
+    told = dict.fromkeys(
+        (cell.label, note)
+        for cell, result in zip(sweep.cells, comparison.results, strict=True)
+        for note in result.notes
+    )
+    yield from (f"{label}: {note}" for label, note in told)
+
+
+def best_first(rows: Sequence[Row]) -> list[Row]:
+    """*rows* by their mean JCT, those with unfinished jobs last."""
+
+    def place(row: Row) -> tuple[bool, float]:
+        mean_s = row.figures["avg_jct_s"].mean.value
+        return row.unfinished > 0, mean_s if math.isfinite(mean_s) else math.inf
+
+    return sorted(rows, key=place)
+
+
+def tables(
+    comparison: Comparison, *, width: int = NARROW, ranked: bool = False
+) -> Iterator[RenderableType]:
+    """A table for each load; `marks` says what the marks in them mean.
+
+    Args:
+        width: Columns there are.
+        ranked: The policies stand in the order of their mean JCT.
+    """
     sweep = comparison.sweep
     for load in sweep.loads:
-        rows = comparison.at(load)
+        rows: Sequence[Row] = comparison.at(load)
         whole = not any(row.unfinished for row in rows)
+        if ranked:
+            rows = best_first(rows)
         if len(sweep.loads) > 1:
             yield Text(f"load {load:g}: {_arrivals(load)}", style="bold")
-        yield _seeds_table(rows, whole=whole) if sweep.seeds > 1 else _table(rows, whole=whole)
+        if width >= _ALL_FIT:
+            yield _wide_table(rows)
+        else:
+            yield _seeds_table(rows, whole=whole) if sweep.seeds > 1 else _table(rows, whole=whole)
+        if width < _ALL_FIT and ranked:
+            yield ""
+            yield _shares_table(rows)
         yield ""
         if any(row.lay for row in rows):
             yield _lay_table(rows)
             yield ""
-    yield Text(_marks(comparison), style="dim")
 
 
 def _arrivals(load: float) -> str:
@@ -56,7 +106,8 @@ def _arrivals(load: float) -> str:
     return f"jobs arrive {load:g} times as fast as in the trace"
 
 
-def _marks(comparison: Comparison) -> str:
+def marks(comparison: Comparison, *, width: int = NARROW, ranked: bool = False) -> str:
+    """What the marks and words in such `tables` mean."""
     first = printable(comparison.sweep.labels[0], _NAME)
     lines = [f"x: times the figure of {first}"]
     if comparison.sweep.seeds > 1:
@@ -64,6 +115,11 @@ def _marks(comparison: Comparison) -> str:
         lines.append(
             f"±: 95 % interval by {comparison.sweep.seeds} seeds: the trace and bootstraps of it"
         )
+    if width >= _ALL_FIT or ranked:
+        lines += _WORDS
+    if width >= _ALL_FIT:
+        lines.append(f"{_BEST}: the best of its column, of those that finished all jobs")
+        return "\n".join(lines)
     lines.append(f"{_BEST}: the least of its column")
     if comparison.unfinished():
         lines.append(f"where jobs did not finish no figure is the least: {_BEST} is left out")
@@ -116,10 +172,104 @@ def _seeds_table(rows: Sequence[Row], *, whole: bool) -> Table:
     others = [] if whole else ["finished"]
     table = _empty("policy", *titles, *others)
     for i, row in enumerate(rows):
-        jobs = sum(result.summary.jobs for result in row.results)
-        told = [] if whole else [f"{jobs - row.unfinished}/{jobs}"]
+        told = [] if whole else [_finished(row)]
         table.add_row(_name(row.label), *(column[i] for column in columns), *told)
     return table
+
+
+_SHARES: Final[
+    tuple[tuple[str, str, Callable[[float], str], Callable[[list[float]], float]], ...]
+] = (
+    ("GPUs\nused", "utilisation_frac", percent, max),
+    ("re-\nstarts", "preemptions", lambda v: f"{v:,.0f}", min),
+    ("lost\nGPU-h", "gpu_s_lost", lambda v: number(v / _HOUR_S), min),
+    ("Jain", "jain", lambda v: f"{v:.3f}" if math.isfinite(v) else NONE, max),
+    ("worst\nrho", "max_rho", number, min),
+)
+"""What is told beside the times: its title, its name, how it is written, and what is best."""
+
+_WORDS: Final = (
+    "restarts: how often a job was stopped before it was done; lost: GPU-hours without progress",
+    "Jain: of users, service received / asked for while they were there; 1: all fared alike",
+    "worst rho: the largest JCT / time on an equal share of the GPUs (finish-time fairness)",
+)
+
+
+def _wide_table(rows: Sequence[Row]) -> Table:
+    """All figures; a time's interval stands beside the mean JCT alone."""
+    judged = [row for row in rows if not row.unfinished]
+    seeds = len(rows[0].results)
+    titles, columns = [], []
+    for title, name in (*_TIMES[:2], ("p95\nJCT", "p95_jct_s"), *_TIMES[2:]):
+        unit = unit_of(row.figures[name].mean.value for row in rows)
+        titles.append(f"{title} {unit.sign}")
+        tells_interval = name == "avg_jct_s" and seeds > 1
+
+        def written(mean: Mean, *, in_s: float = unit.in_s, half: bool = tells_interval) -> str:
+            return _with_half(mean, in_s) if half else number(mean.value / in_s)
+
+        columns.append(_column(rows, judged, name, written, min))
+        if name == "avg_jct_s":
+            against = [row.figures[name].ratio for row in rows]
+            titles.append("of the\nfirst's")
+            columns.append([Text("" if r is None else f"x{_ratio(r)}") for r in against])
+    shares = _share_columns(rows, judged)
+    titles += shares
+    columns += shares.values()
+    if len(judged) < len(rows):
+        titles.append("finished")
+        columns.append([Text(_finished(row)) for row in rows])
+    table = _empty("policy", *titles)
+    for i, row in enumerate(rows):
+        table.add_row(_name(row.label), *(column[i] for column in columns))
+    return table
+
+
+def _shares_table(rows: Sequence[Row]) -> Table:
+    """The figures for which the table of times has no room."""
+    judged = [row for row in rows if not row.unfinished]
+    columns = _share_columns(rows, judged)
+    table = _empty("policy", *columns)
+    for i, row in enumerate(rows):
+        table.add_row(_name(row.label), *(column[i] for column in columns.values()))
+    return table
+
+
+def _share_columns(rows: Sequence[Row], judged: Sequence[Row]) -> dict[str, list[Text]]:
+    """The columns of `_SHARES` by their titles."""
+    columns = {}
+    for title, name, write, best_of in _SHARES:
+
+        def written(mean: Mean, *, write: Callable[[float], str] = write) -> str:
+            return write(mean.value)
+
+        columns[title] = _column(rows, judged, name, written, best_of)
+    return columns
+
+
+def _column(
+    rows: Sequence[Row],
+    judged: Sequence[Row],
+    name: str,
+    write: Callable[[Mean], str],
+    best_of: Callable[[list[float]], float],
+) -> list[Text]:
+    """One figure of all *rows*; the best of those that are *judged* is marked, ties all of them."""
+    known = [row.figures[name].mean.value for row in judged]
+    known = [value for value in known if math.isfinite(value)]
+    best = best_of(known) if len(known) > 1 and min(known) < max(known) else None
+    return [
+        _marked(
+            write(row.figures[name].mean),
+            is_best=not row.unfinished and row.figures[name].mean.value == best,
+        )
+        for row in rows
+    ]
+
+
+def _finished(row: Row) -> str:
+    jobs = sum(result.summary.jobs for result in row.results)
+    return f"{jobs - row.unfinished}/{jobs}"
 
 
 def _lay_table(rows: Sequence[Row]) -> Table:
@@ -197,92 +347,3 @@ def failures(comparison: Comparison, gpus: int) -> list[str]:
         )
         for cell, result in comparison.unfinished()
     ]
-
-
-def draw(comparison: Comparison, path: Path) -> None:
-    """Write one picture to *path*: bars, or with several loads a line for each policy.
-
-    Raises:
-        ConfigError: The ending is no picture's, or the file cannot be written.
-    """
-    from slurm_dl.report import plots, style  # noqa: PLC0415 - matplotlib takes half a second
-
-    if len(comparison.sweep.loads) == 1:
-        names = _drawn_names(comparison.sweep.labels)
-        figure = plots.comparison({names[row.label]: row.summary for row in comparison.rows})
-    else:
-        figure = _over_loads(comparison)
-    style.save(figure, path)
-
-
-def _drawn_names(labels: Sequence[str]) -> dict[str, str]:
-    """What a picture calls the policies: of a name that is cut there the preset alone."""
-    presets = [label.partition(":")[2] for label in labels]
-    return {
-        label: preset if len(label) > _DRAWN and presets.count(preset) == 1 else label
-        for label, preset in zip(labels, presets, strict=True)
-    }
-
-
-def check_picture(path: Path) -> None:
-    """Raise what is wrong with the name of a picture, before the work is done.
-
-    Raises:
-        ConfigError: The ending is no picture's.
-    """
-    endings = (".png", ".svg", ".pdf")
-    if path.suffix.lower() not in endings:
-        msg = f"--plot {path}: name a file that ends with one of {', '.join(endings)}"
-        raise ConfigError(msg)
-
-
-def _over_loads(comparison: Comparison) -> Figure:
-    """Mean JCT against the load, with the intervals as bands where there are seeds."""
-    import numpy as np  # noqa: PLC0415 - with matplotlib, for pictures alone
-    from matplotlib.ticker import (  # noqa: PLC0415
-        FixedLocator,
-        FuncFormatter,
-        LogLocator,
-        NullFormatter,
-        NullLocator,
-    )
-
-    from slurm_dl.report import style  # noqa: PLC0415
-
-    loads = np.array(sorted(comparison.sweep.loads))
-    means_s = [row.figures["avg_jct_s"].mean.value for row in comparison.rows]
-    unit = unit_of(means_s)
-    with style.styled():
-        figure = style.canvas(height=4.2)
-        axes = figure.add_subplot()
-        axes.set_title("Mean job completion time")
-        axes.set_xlabel("load, times the trace's arrival rate (log scale)")
-        axes.set_ylabel(f"mean JCT ({unit.sign}, log scale)")
-        if not any(math.isfinite(m) for m in means_s):
-            style.nothing(axes, "no job finished")
-            return figure
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        lines = []
-        names = _drawn_names(comparison.sweep.labels)
-        for i, label in enumerate(comparison.sweep.labels):
-            rows = sorted((r for r in comparison.rows if r.label == label), key=lambda r: r.load)
-            means = [row.figures["avg_jct_s"].mean for row in rows]
-            at = np.array([mean.value for mean in means]) / unit.in_s
-            line = style.line(axes, loads, at, i)
-            line.set(marker="o", markersize=4)
-            half = np.array([mean.half for mean in means]) / unit.in_s
-            if comparison.sweep.seeds > 1:
-                # On a logarithmic axis nothing can be drawn down to 0 or below.
-                low = np.maximum(at - half, at / 100)
-                axes.fill_between(loads, low, at + half, color=style.colour(i), alpha=0.15, lw=0)
-            lines.append((style.label_of(names[label]), line))
-        axes.xaxis.set_major_locator(FixedLocator(loads.tolist()))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.grid(visible=True, axis="y")
-        style.key_below(figure, lines)
-        return figure

@@ -54,6 +54,13 @@ class Cluster(Protocol):
     def place(self) -> str:
         """Who puts jobs on nodes, as reports name it; empty if that is not simulated."""
 
+    def check(self, chosen: Chosen, /) -> None:
+        """Raise if the policy that was chosen cannot run here.
+
+        Raises:
+            ConfigError: It cannot; says why.
+        """
+
     def run(
         self, trace: Trace, shape: ClusterShape, chosen: Chosen, seed: int, progress: Progress, /
     ) -> Outcome:
@@ -83,20 +90,29 @@ class Ideal:
         """See `Cluster`."""
         return "" if self.placing is None else self.placing.label
 
+    def check(self, chosen: Chosen, /) -> None:
+        """See `Cluster`."""
+        self._policy(chosen)
+
+    @staticmethod
+    def _policy(chosen: Chosen) -> Policy:
+        if chosen.made is None:
+            msg = f"policy {SLURM_ALONE!r} is Slurm without dlschedd: it needs --costs slurm"
+            raise ConfigError(msg)
+        return chosen.made
+
     def run(
         self, trace: Trace, shape: ClusterShape, chosen: Chosen, seed: int, progress: Progress, /
     ) -> Outcome:
         """See `Cluster`."""
-        if chosen.made is None:
-            msg = f"policy {SLURM_ALONE!r} is Slurm without dlschedd: it needs --costs slurm"
-            raise ConfigError(msg)
+        policy = self._policy(chosen)
         where = None
         if self.placing is not None:
-            where = self.placing.begin(trace, shape, skips=chosen.made.skips)
+            where = self.placing.begin(trace, shape, skips=policy.skips)
         return simulate(
             trace,
             shape,
-            chosen.made,
+            policy,
             costs=self.costs,
             clockwork=self.clockwork,
             whereabouts=where,
@@ -114,6 +130,9 @@ class UnderSlurm:
     failures: NodeFailures | None = None
     place: ClassVar[str] = ""
 
+    def check(self, _: Chosen, /) -> None:
+        """See `Cluster`; every policy can, whether or not it was shown to on a real Slurm."""
+
     def run(  # its progress is not told
         self, trace: Trace, shape: ClusterShape, chosen: Chosen, seed: int, _: Progress, /
     ) -> Outcome:
@@ -128,12 +147,6 @@ class UnderSlurm:
         )
         if chosen.made is None:
             return simulate_plain(scenario)
-        if chosen.made.preempts == "rank":
-            msg = (
-                f"policy {chosen.policy} with preset {chosen.preset} gives every job a place of "
-                "its own, and Slurm is told tiers: it runs with other costs only"
-            )
-            raise ConfigError(msg)
         settings = Settings(partitions=frozenset({"gpu"}))
         return simulate_slurm(scenario, policy=chosen.made, settings=settings)
 

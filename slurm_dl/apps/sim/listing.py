@@ -12,28 +12,20 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from slurm_dl.apps.commandline import print_json, safe
+from slurm_dl.apps.policies import all_policies, parameter_lines, plain, told
+from slurm_dl.policies.wording import PREEMPTS
 
 if TYPE_CHECKING:
+    from slurm_dl.apps.wire import JsonObject
     from slurm_dl.backends.sim.presets import Preset
     from slurm_dl.backends.traces.summary import TraceSummary
-    from slurm_dl.policies.base import Policy
 
 _WIDTH: Final = 80
 _MOST_SIZES: Final = 12
-_MOST_VALUES: Final = 8
 _S_PER_DAY: Final = 86_400.0
-
-_UNITS: Final = (("_gpu_s", "GPU-seconds"), ("_s", "seconds"), ("_frac", "share"))
-"""Endings of parameters' names and what they are counted in; the first that fits."""
 
 _TOGETHER: Final = "\N{NO-BREAK SPACE}"
 """A space at which no line is broken; a plain one once it is printed."""
-
-_DISPLACES: Final = {
-    "never": "nobody",
-    "tier": "jobs of a worse tier",
-    "rank": "any job ranking below",
-}
 
 
 @click.command(name="traces")
@@ -153,9 +145,8 @@ def policies_command(*, as_json: bool) -> None:
       dlsim policies
     """  # noqa: D301 - \b is click's mark
     from slurm_dl.backends.sim.presets import DEFAULTS, PRESETS  # noqa: PLC0415 - numpy is slow
-    from slurm_dl.policies import registry  # noqa: PLC0415
 
-    policies = [policy_json(name, registry.find(name)) for name in registry.names()]
+    policies = all_policies()
     presets = [preset_json(name, preset) for name, preset in PRESETS.items()]
     if as_json:
         print_json({"policies": policies, "presets": presets, "default_presets": dict(DEFAULTS)})
@@ -173,55 +164,6 @@ def policies_command(*, as_json: bool) -> None:
         click.echo(f"{name} has {usual} if no preset is named; others have none.")
 
 
-def policy_json(name: str, policy: type[Policy]) -> dict[str, object]:
-    """What there is to know of a policy, as plain values."""
-    from slurm_dl.config.parameters import parameters_of  # noqa: PLC0415
-    from slurm_dl.policies.registry import runs_on_slurm  # noqa: PLC0415
-
-    try:
-        parameters = parameters_of(policy)
-    except (TypeError, NameError) as err:
-        return {"name": name, "error": f"cannot be configured: {err}"}
-    return {
-        "name": name,
-        "source": policy.source,
-        "interpretation": policy.interpretation,
-        "preempts": policy.preempts,
-        "skips": policy.skips,
-        "tiers": _tiers(policy),
-        "on_slurm": runs_on_slurm(policy),
-        "parameters": [
-            {
-                "name": parameter.name,
-                "meaning": parameter.meaning,
-                "default": None
-                if parameter.default is dataclasses.MISSING
-                else _plain(parameter.default),
-                "required": parameter.default is dataclasses.MISSING,
-                "unit": unit_of(parameter.name),
-            }
-            for parameter in parameters
-        ],
-    }
-
-
-def unit_of(parameter: str) -> str | None:
-    """What a parameter is counted in, from its name; None for a plain number or a choice."""
-    return next((unit for ending, unit in _UNITS if parameter.endswith(ending)), None)
-
-
-def _tiers(policy: type[Policy]) -> int | None:
-    """How many tiers it has as it comes; None if it must be given parameters first."""
-    try:
-        return policy().tiers
-    except TypeError:
-        return None
-
-
-def _plain(value: object) -> object:
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
-
-
 def preset_json(name: str, preset: Preset) -> dict[str, object]:
     """What a preset sets, as plain values; seconds."""
     large = preset.large_gpus if math.isfinite(preset.large_gpus) else None
@@ -231,7 +173,7 @@ def preset_json(name: str, preset: Preset) -> dict[str, object]:
         "readings": {
             policy: {
                 "policy": reading.policy,
-                "parameters": {k: _plain(v) for k, v in reading.parameters.items()},
+                "parameters": {k: plain(v) for k, v in reading.parameters.items()},
             }
             for policy, reading in preset.readings.items()
         },
@@ -245,32 +187,28 @@ def preset_json(name: str, preset: Preset) -> dict[str, object]:
     }
 
 
-def _policy_lines(policy: Mapping[str, object]) -> Iterator[str]:
-    if "error" in policy:
+def _policy_lines(policy: JsonObject) -> Iterator[str]:
+    if policy["error"] is not None:
         yield from _wrapped(str(policy["error"]), first=f"{policy['name']}: ", rest="  ")
         return
     where = "Slurm and simulator" if policy["on_slurm"] else "simulator only"
-    displaced = _DISPLACES[str(policy["preempts"])]
+    displaced = PREEMPTS[str(policy["preempts"])]
     tiers = "?" if policy["tiers"] is None else policy["tiers"]
-    yield f"{policy['name']}  ({where}; tiers: {tiers}; displaces: {displaced})"
+    head = f"{policy['name']}  ({where}; tiers: {tiers}; displaces: {displaced})"
+    yield from _wrapped(head, first="", rest="  ")
     yield from _wrapped(f"Source: {policy['source']}")
     if policy["interpretation"]:
         yield from _wrapped(f"Read as: {policy['interpretation']}")
     if not policy["skips"]:
         yield from _wrapped("Waits for a job that does not fit; nobody passes it.")
-    parameters = policy["parameters"]
-    for parameter in parameters if isinstance(parameters, list) else []:
-        unit = f", {parameter['unit']}" if parameter["unit"] else ""
-        default = "required" if parameter["required"] else f"default {_told(parameter['default'])}"
-        text = f"{parameter['name']} ({default}{unit}): {parameter['meaning']}"
-        yield from _wrapped(text, first="  -p ", rest="     ")
+    yield from parameter_lines(policy, _WIDTH, "  -p ")
 
 
 def _preset_lines(preset: Mapping[str, object]) -> Iterator[str]:
     yield from _wrapped(f"{preset['name']}: {preset['about']}", first="", rest="  ")
     readings = preset["readings"]
     for policy, reading in readings.items() if isinstance(readings, dict) else []:
-        values = ", ".join(f"{k} {_told(v)}" for k, v in reading["parameters"].items())
+        values = ", ".join(f"{k} {told(v)}" for k, v in reading["parameters"].items())
         yield from _wrapped(
             f"{policy}: runs {reading['policy']}" + (f" with {values}" if values else "")
         )
@@ -294,15 +232,6 @@ def _clock_and_costs(preset: Mapping[str, object]) -> str:
     if preset["large_restart_s"] and preset["large_gpus"] is not None:
         told.append(f"{preset['large_restart_s']:g} s for more than {preset['large_gpus']:g} GPUs")
     return "; ".join(told)
-
-
-def _told(value: object) -> str:
-    """A value as it would be typed after ``-p KEY=``."""
-    from slurm_dl.config.wording import written  # noqa: PLC0415
-
-    if isinstance(value, list) and len(value) > _MOST_VALUES:
-        return f"a table of {len(value)} values"
-    return written(value)
 
 
 def _wrapped(text: str, *, first: str = "  ", rest: str = "    ") -> list[str]:

@@ -38,16 +38,25 @@ def cluster_option(*, required: bool = True) -> Callable[[F], F]:
     )
 
 
-def costs_option(command: F) -> F:
-    """``--costs``."""
-    option = click.option(
+_COSTS = (
+    "What starting and stopping cost. none: nothing, as in most papers. slurm: what "
+    "a real Slurm under dlschedd costs. muri: Muri's start overhead at every event. FILE: "
+    "a table. Not given: what the preset has."
+)
+
+
+def costs_option(*, several: bool = False) -> Callable[[F], F]:
+    """``--costs``.
+
+    Args:
+        several: Cost models can be compared: the value is a tuple of those given.
+    """
+    return click.option(
         "--costs",
         metavar="none|slurm|muri|FILE",
-        help="What starting and stopping cost. none: nothing, as in most papers. slurm: what "
-        "a real Slurm under dlschedd costs. muri: Muri's start overhead at every event. FILE: "
-        "a table. Not given: what the preset has.",
+        multiple=several,
+        help=f"{_COSTS} Given several times, a table for each." if several else _COSTS,
     )
-    return option(command)
 
 
 def cluster_options(command: F) -> F:
@@ -55,7 +64,7 @@ def cluster_options(command: F) -> F:
     seed = click.option(
         "--seed", type=click.IntRange(min=0), default=0, help="Seed of all that is drawn."
     )
-    return cluster_option()(costs_option(seed(command)))
+    return cluster_option()(costs_option()(seed(command)))
 
 
 _PLACE = (

@@ -9,8 +9,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -34,6 +36,9 @@ MAX_LOAD: Final = 1000.0
 
 TRACE_ITSELF: Final = 0
 """The seed that draws nothing."""
+
+ALL: Final = "all"
+"""The word for every registered policy."""
 
 
 class CellError(SlurmDlError):
@@ -84,21 +89,7 @@ class Sweep:
     ground: Ground = PLAIN
 
     def __post_init__(self) -> None:
-        labels = self.labels
-        for label in labels:
-            if labels.count(label) > 1:
-                msg = f"--policies: {label} is given twice"
-                raise ConfigError(msg)
-        for load in self.loads:
-            if not MIN_LOAD <= load <= MAX_LOAD or self.loads.count(load) > 1:
-                msg = (
-                    f"--loads: {load:g} is given twice or is not from {MIN_LOAD:g} to {MAX_LOAD:g}"
-                )
-                raise ConfigError(msg)
-        count = len(self.wishes) * len(self.loads) * self.seeds
-        if not 1 <= count <= MAX_CELLS:
-            msg = f"policies x loads x seeds must be 1 to {MAX_CELLS:,} simulations (got {count:,})"
-            raise ConfigError(msg)
+        check_counts(self.wishes, self.loads, self.seeds)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -113,6 +104,27 @@ class Sweep:
             Cell(index=index, wish=wish, label=label, load=load, seed=seed)
             for index, (load, seed, (wish, label)) in enumerate(whole)
         )
+
+
+def check_counts(wishes: Sequence[Wish], loads: Sequence[float], seeds: int) -> None:
+    """Raise if no sweep can be made of these.
+
+    Raises:
+        ConfigError: Something is there twice or out of range, or it would be too many simulations.
+    """
+    labels = [label_of(wish) for wish in wishes]
+    for label in labels:
+        if labels.count(label) > 1:
+            msg = f"--policies: {label} is given twice"
+            raise ConfigError(msg)
+    for load in loads:
+        if not MIN_LOAD <= load <= MAX_LOAD or loads.count(load) > 1:
+            msg = f"--loads: {load:g} is given twice or is not from {MIN_LOAD:g} to {MAX_LOAD:g}"
+            raise ConfigError(msg)
+    count = len(wishes) * len(loads) * seeds
+    if not 1 <= count <= MAX_CELLS:
+        msg = f"policies x loads x seeds must be 1 to {MAX_CELLS:,} simulations (got {count:,})"
+        raise ConfigError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +161,18 @@ class CellResult:
         return self.summary.jobs - self.summary.finished
 
 
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A simulation that could not be run.
+
+    Attributes:
+        why: In words, on one line.
+    """
+
+    cell: Cell
+    why: str
+
+
 def label_of(wish: Wish) -> str:
     """``NAME`` or ``NAME:PRESET``, as it was asked for, and ``on SCHEME`` if jobs are placed."""
     return wish.short_label
@@ -162,7 +186,9 @@ def with_places(wishes: Sequence[Wish], schemes: Sequence[Named | None]) -> tupl
 
 
 def parse_policies(text: str, given: Mapping[str, object]) -> tuple[Wish, ...]:
-    """Policies from ``NAME,NAME:PRESET,...``.
+    """Policies from ``NAME,NAME:PRESET,...``; ``all`` is every one not named beside it.
+
+    Those that ``all`` stands for run as their own parameters say, whichever preset is usual.
 
     Args:
         given: Parameters, each for all of these policies that have one of this name.
@@ -172,12 +198,17 @@ def parse_policies(text: str, given: Mapping[str, object]) -> tuple[Wish, ...]:
     """
     wishes = []
     known: set[str] = set()
-    for word in text.split(","):
+    for word, is_named in _words(text):
         name, colon, preset = word.strip().partition(":")
         if not name or (colon and not preset):
             msg = f"--policies: {shown(word)} is not NAME or NAME:PRESET; see 'dlsim policies'"
             raise ConfigError(msg)
-        has = _settable(name, preset or None)
+        try:
+            has = _settable(name, preset or None)
+        except ConfigError:
+            if is_named:
+                raise
+            has = set()
         known |= has
         wishes.append(
             Wish(
@@ -194,6 +225,23 @@ def parse_policies(text: str, given: Mapping[str, object]) -> tuple[Wish, ...]:
             )
             raise ConfigError(msg)
     return tuple(wishes)
+
+
+def names_all(text: str) -> bool:
+    """Whether *text*, as `parse_policies` takes it, asks for every policy."""
+    return ALL in (word.strip() for word in text.split(","))
+
+
+def _words(text: str) -> list[tuple[str, bool]]:
+    """The words of *text*, the other policies in place of `ALL`; and whether each was named."""
+    words = text.split(",")
+    named = {word.strip().partition(":")[0] for word in words}
+    others = [
+        (f"{name}:none" if name in presets.DEFAULTS else name, False)
+        for name in registry.names()
+        if name not in named
+    ]
+    return [w for word in words for w in (others if word.strip() == ALL else [(word, True)])]
 
 
 def _settable(policy: str, preset: str | None) -> set[str]:
@@ -303,21 +351,74 @@ def check(sweep: Sweep, trace: Trace) -> None:
     """
     parse_shape(sweep.cluster)
     for wish in sweep.wishes:
-        chosen = experiment.choose(wish, trace, on_slurm=clusters.is_slurm(sweep.costs))
-        _cluster(sweep, wish, chosen.preset, trace)
+        check_wish(sweep, wish, trace)
 
 
-def run_here(sweep: Sweep, trace: Trace, progress: Callable[[int], None]) -> list[CellResult]:
-    """Run all cells, one after the other.
+def check_wish(sweep: Sweep, wish: Wish, trace: Trace) -> None:
+    """Raise if *wish* cannot run in *sweep*.
+
+    Raises:
+        ConfigError: It cannot; says why.
+    """
+    chosen = experiment.choose(wish, trace, on_slurm=clusters.is_slurm(sweep.costs))
+    _cluster(sweep, wish, chosen.preset, trace).check(chosen)
+
+
+def run_here(
+    sweep: Sweep,
+    trace: Trace,
+    progress: Callable[[int], None],
+    *,
+    begin: Callable[[Cell], None] = lambda _: None,
+    failed: Callable[[Failure], None] | None = None,
+) -> list[CellResult]:
+    """Run all cells, one after the other; the results of those that could be run, in their order.
 
     Args:
         progress: Told how many are done.
+        begin: Told each cell when it begins.
+        failed: Told which could not be run, and then the others are run all the same; None: the
+            first that cannot be run is the end.
 
     Raises:
         CellError: One of them could not be run.
     """
     results = []
-    for cell in sweep.cells:
-        results.append(run_cell(sweep, trace, cell))
-        progress(len(results))
+    for done, cell in enumerate(sweep.cells, 1):
+        begin(cell)
+        try:
+            results.append(run_cell(sweep, trace, cell))
+        except Exception as err:
+            if failed is None:
+                raise
+            failed(Failure(cell, fault(cell, err)))
+        progress(done)
     return results
+
+
+def fault(cell: Cell, err: Exception) -> str:
+    """What went wrong in *cell*, on one line; of a fault of the program with its place."""
+    if isinstance(err, CellError):
+        return str(err)
+    frames = traceback.extract_tb(err.__traceback__)
+    ours = [frame for frame in frames if "site-packages" not in frame.filename] or list(frames)
+    where = f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
+    return f"{cell}: {' '.join(f'{type(err).__name__}: {err}'.split())}{where}"
+
+
+def without(
+    sweep: Sweep, results: Sequence[CellResult], failures: Collection[Failure]
+) -> tuple[Sweep | None, list[CellResult]]:
+    """*sweep* and its results without the policies of which a simulation failed; None if all did.
+
+    Args:
+        results: Of the cells that did not fail, in their order.
+    """
+    out = {failure.cell.wish for failure in failures}
+    wishes = tuple(wish for i, wish in enumerate(sweep.wishes) if i not in out)
+    if not wishes:
+        return None, []
+    failed = {failure.cell.index for failure in failures}
+    ran = [cell for cell in sweep.cells if cell.index not in failed]
+    kept = [r for cell, r in zip(ran, results, strict=True) if cell.wish not in out]
+    return dataclasses.replace(sweep, wishes=wishes), kept

@@ -17,7 +17,15 @@ from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 
-from slurm_dl.apps.sim.sweep import Cell, CellError, CellResult, Sweep, run_cell
+from slurm_dl.apps.sim.sweep import (
+    Cell,
+    CellError,
+    CellResult,
+    Failure,
+    Sweep,
+    fault,
+    run_cell,
+)
 from slurm_dl.model.trace import Trace
 
 _ENDS_WITHIN_S = 5.0
@@ -25,9 +33,15 @@ _ENDS_WITHIN_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """What a process says in place of a result."""
+    """What a process says in place of a result.
 
-    text: str
+    Attributes:
+        why: On one line.
+        details: Where the fault is; empty if the line says it all.
+    """
+
+    why: str
+    details: str = ""
 
 
 @dataclass(slots=True)
@@ -37,55 +51,80 @@ class _Worker:
 
 
 def run_in_processes(
-    sweep: Sweep, trace: Trace, *, processes: int, progress: Callable[[int], None]
+    sweep: Sweep,
+    trace: Trace,
+    *,
+    processes: int,
+    progress: Callable[[int], None],
+    begin: Callable[[Cell], None] = lambda _: None,
+    failed: Callable[[Failure], None] | None = None,
 ) -> list[CellResult]:
     """Run all cells, *processes* at a time; the results are in the order of the cells.
 
     Args:
         progress: Told how many are done.
+        begin: Told each cell when it begins.
+        failed: Told which could not be run, and then the others are run all the same; None: the
+            first that cannot be run is the end.
 
     Raises:
         CellError: One of them could not be run, or its process died. The others are ended.
     """
     cells = sweep.cells
     results: dict[int, CellResult] = {}
+    done = 0
     waiting = iter(cells)
-    with _crew(sweep, trace, min(processes, len(cells))) as crew:
+    with _crew(sweep, trace, min(processes, len(cells))) as (crew, hire):
         for pipe, worker in crew.items():
-            _give(pipe, worker, next(waiting, None))
-        while len(results) < len(cells):
+            _give(pipe, worker, next(waiting, None), begin)
+        while done < len(cells):
             busy = [pipe for pipe, worker in crew.items() if worker.cell is not None]
             for ready in connection.wait(busy):
                 pipe = next(p for p in busy if p is ready)
-                cell, result = _answer(pipe, crew[pipe])
-                results[cell.index] = result
-                progress(len(results))
-                _give(pipe, crew[pipe], next(waiting, None))
-    return [results[cell.index] for cell in cells]
+                cell, said = _answer(pipe, crew[pipe])
+                if isinstance(said, CellResult):
+                    results[cell.index] = said
+                elif failed is None:
+                    raise CellError(f"{said.why}\n{said.details}".strip())
+                else:
+                    failed(Failure(cell, said.why))
+                done += 1
+                progress(done)
+                following = next(waiting, None)
+                if not crew[pipe].process.is_alive():
+                    pipe.close()
+                    del crew[pipe]
+                    if following is None:
+                        continue
+                    pipe = hire()
+                _give(pipe, crew[pipe], following, begin)
+    return [results[cell.index] for cell in cells if cell.index in results]
 
 
-def _give(pipe: Connection, worker: _Worker, cell: Cell | None) -> None:
+def _give(
+    pipe: Connection, worker: _Worker, cell: Cell | None, begin: Callable[[Cell], None]
+) -> None:
     worker.cell = cell
     if cell is not None:
+        begin(cell)
         # One that has just died is found out by the missing answer.
         with contextlib.suppress(OSError):
             pipe.send(cell.index)
 
 
-def _answer(pipe: Connection, worker: _Worker) -> tuple[Cell, CellResult]:
+def _answer(pipe: Connection, worker: _Worker) -> tuple[Cell, CellResult | _Failure]:
     cell = worker.cell
     if cell is None:
         msg = "a process answered that was not asked"
         raise RuntimeError(msg)
     try:
         said = pipe.recv()
-    except (EOFError, OSError) as err:
+    except (EOFError, OSError):
         worker.process.join(_ENDS_WITHIN_S)
-        msg = f"{cell}: its process died ({_why(worker.process.exitcode)}); try fewer with -j"
-        raise CellError(msg) from err
-    if isinstance(said, _Failure):
-        raise CellError(said.text)
-    if not isinstance(said, CellResult):
+        said = _Failure(
+            f"{cell}: its process died ({_why(worker.process.exitcode)}); try fewer with -j"
+        )
+    if not isinstance(said, (CellResult, _Failure)):
         msg = f"{cell}: a process answered {type(said).__name__}"
         raise TypeError(msg)
     return cell, said
@@ -101,19 +140,29 @@ def _why(status: int | None) -> str:
 
 
 @contextlib.contextmanager
-def _crew(sweep: Sweep, trace: Trace, processes: int) -> Iterator[dict[Connection, _Worker]]:
-    """So many processes, by the pipe to each; none is left afterwards, however it ends."""
+def _crew(
+    sweep: Sweep, trace: Trace, processes: int
+) -> Iterator[tuple[dict[Connection, _Worker], Callable[[], Connection]]]:
+    """So many processes, by the pipe to each, and what starts one more.
+
+    None is left afterwards, however it ends.
+    """
     context = multiprocessing.get_context("spawn")
     crew: dict[Connection, _Worker] = {}
+
+    def hire() -> Connection:
+        ours, theirs = context.Pipe()
+        process = context.Process(target=_work, args=(theirs, sweep, trace), daemon=True)
+        crew[ours] = _Worker(process)
+        with _interrupts_are_ours():
+            process.start()
+        theirs.close()
+        return ours
+
     try:
         for _ in range(processes):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=_work, args=(theirs, sweep, trace), daemon=True)
-            crew[ours] = _Worker(process)
-            with _interrupts_are_ours():
-                process.start()
-            theirs.close()
-        yield crew
+            hire()
+        yield crew, hire
     finally:
         for pipe, worker in crew.items():
             pipe.close()
@@ -147,5 +196,5 @@ def _work(pipe: Connection, sweep: Sweep, trace: Trace) -> None:
             except CellError as err:
                 said = _Failure(str(err))
             except Exception as err:  # noqa: BLE001 - told where somebody reads it
-                said = _Failure(f"{cell}: {err!r}\n{traceback.format_exc()}")
+                said = _Failure(fault(cell, err), traceback.format_exc())
             pipe.send(said)

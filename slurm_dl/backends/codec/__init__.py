@@ -189,17 +189,26 @@ def _tagged(kinds: list[type]) -> Codec:
 def _tuple(arguments: tuple[object, ...]) -> Codec:
     if arguments[1:] == (Ellipsis,):
         return tuple_codec(codec_of(arguments[0]))
-    if len(set(arguments)) != 1:
-        msg = f"tuples of {arguments} cannot be saved, only those of one type"
-        raise TypeError(msg)
-    inner, length = tuple_codec(codec_of(arguments[0])), len(arguments)
+    items, length = [codec_of(kind) for kind in arguments], len(arguments)
+
+    def write(value: object) -> Json:
+        if not isinstance(value, tuple | list) or len(value) != length:
+            what = f"a tuple of {length}"
+            raise wrong(what, value)
+        return [item.write(v) for item, v in zip(items, value, strict=True)]
 
     def read(content: Json) -> object:
         if not isinstance(content, list) or len(content) != length:
             refuse(f"a list of {length}", content)
-        return inner.read(content)
+        values: list[object] = []
+        for number, (item, value) in enumerate(zip(items, content, strict=True)):
+            try:
+                values.append(item.read(value))
+            except FormError as err:
+                raise err.within(str(number)) from None
+        return tuple(values)
 
-    return Codec(inner.write, read)
+    return Codec(write, read)
 
 
 def tuple_codec(item: Codec) -> Codec:

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from slurm_dl.backends.codec import Json
 from slurm_dl.backends.replay.recording import Setup
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.jobs import Jobs
@@ -42,10 +43,16 @@ class Anonymous:
         seen = dataclasses.replace(seen, jobs=self._jobs(seen.jobs), nodes=nodes, texts=texts)
         handovers = tuple(self._handover(h) for h in snap.handovers)
         steers = {job_id: self._steer(steer) for job_id, steer in snap.steers.items()}
-        return dataclasses.replace(snap, seen=seen, handovers=handovers, steers=steers)
+        past = dataclasses.replace(
+            snap.past,
+            accounts=tuple(self._stand_in("account", name) for name in snap.past.accounts),
+            users=tuple(self._stand_in("user", name) for name in snap.past.users),
+            names=tuple(self._stand_in("name", name) for name in snap.past.names),
+        )
+        return dataclasses.replace(snap, seen=seen, handovers=handovers, steers=steers, past=past)
 
     def setup(self, setup: Setup, snap: Snapshot) -> Setup:
-        """*setup* with stand-ins for the accounts in the parameters of placement.
+        """*setup* with stand-ins for the accounts and QOS in parameters.
 
         Args:
             snap: What it is for, as it was seen.
@@ -56,7 +63,24 @@ class Anonymous:
         rules = tuple(self._chosen(rule, kept) for rule in placement.rules)
         placement = dataclasses.replace(placement, scheme=scheme, rules=rules)
         settings = dataclasses.replace(setup.settings, placement=placement)
-        return dataclasses.replace(setup, settings=settings)
+        parameters = {
+            name: self._table("qos" if "qos" in name else "account", value, kept)
+            for name, value in setup.parameters.items()
+        }
+        return dataclasses.replace(setup, settings=settings, parameters=parameters)
+
+    def _table(self, kind: str, value: Json, kept: frozenset[str]) -> Json:
+        """A parameter, the names in it replaced if it is a table by name."""
+        if not isinstance(value, list):
+            return value
+        return [self._entry(kind, entry, kept) for entry in value]
+
+    def _entry(self, kind: str, entry: Json, kept: frozenset[str]) -> Json:
+        match entry:
+            case [str(name), number] if name not in kept:
+                return [self._stand_in(kind, name), number]
+            case _:
+                return entry
 
     def _chosen(self, chosen: _T, kept: frozenset[str]) -> _T:
         named = {

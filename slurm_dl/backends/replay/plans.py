@@ -64,7 +64,7 @@ def differences(recorded: Plan, now: Plan, snap: Snapshot) -> Iterator[Differenc
             yield from _actions(a, b)
         elif isinstance(getattr(recorded, name), frozenset):
             yield from _members(name, a, b)
-        elif isinstance(getattr(recorded, name), np.ndarray):
+        elif isinstance(getattr(recorded, name), np.ndarray) and b is not None:
             yield from _rows(name, a, b, snap)
         elif isinstance(a, dict) and isinstance(b, dict):
             yield from _keys(name, a, b)

@@ -5,7 +5,7 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
 
     {"slurm_dl": {"v": 1, "sig": "USR1", "to": "batch", "grace_s": 120, "by": "daemon",
                   "model": "resnet50", "ack": 3, "nodes": 4, "rate": 7.5,
-                  "cpus": 8, "mem_mb": 32000}}
+                  "progress": 0.25, "cpus": 8, "mem_mb": 32000}}
 
 Naming ``sig`` is the opt-in to preemption.
 """
@@ -84,6 +84,7 @@ class ClaimReader:
             least_cpus=_count(ours, "cpus"),
             least_mem_mb=_count(ours, "mem_mb"),
             rate=_rate(ours),
+            progress=_progress(ours),
             acked_run=_restart(ours),
         )
 
@@ -158,6 +159,11 @@ def _count(ours: dict[object, object], key: str) -> int | None:
 def _rate(ours: dict[object, object]) -> float | None:
     rate = ours.get("rate")
     return float(rate) if _is_number(rate) and 0 < rate < _MOST_RATE else None
+
+
+def _progress(ours: dict[object, object]) -> float | None:
+    share = ours.get("progress")
+    return min(max(float(share), 0.0), 1.0) if _is_number(share) else None
 
 
 def _restart(ours: dict[object, object]) -> int | None:
