@@ -14,7 +14,7 @@ from slurm_dl.engine.intent import intend, staying
 from slurm_dl.engine.leases import LEASED, lease_of, next_end_s, under_lease
 from slurm_dl.engine.levels import in_levels, preempts_by_levels
 from slurm_dl.engine.native import NativeEngine
-from slurm_dl.engine.placing import place_notes, place_waiting
+from slurm_dl.engine.placing import place_notes, place_waiting, with_settling
 from slurm_dl.engine.settings import External, Native, Settings
 from slurm_dl.engine.sharing import with_shares
 from slurm_dl.engine.site_factors import wanted_site_factor
@@ -52,7 +52,8 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     restart_s = settings.preemption.checkpoint_cost_s
     kept = under_lease(snap, lease_s, settings.lease_window * lease_s)
     candidates = given.shielded(engine.candidates(snap)).sparing(kept, LEASED)
-    intent = staying(snap, intend(snap, policy, candidates.protected, restart_s=restart_s))
+    soon = with_settling(snap, placement)
+    intent = staying(snap, intend(soon, policy, candidates.protected, restart_s=restart_s))
     said = intent.order
     intent = in_levels(snap, policy, intent, candidates.protected)
     order, rank = intent.order, intent.rank()

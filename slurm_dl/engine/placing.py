@@ -95,6 +95,35 @@ def place_notes(snap: Snapshot, placed: Placed) -> dict[JobId, str]:
     return notes
 
 
+def settling(snap: Snapshot, how: Placement) -> Bool:
+    """``(n,)`` bool: jobs that dlsubmit put off for a moment, so that they can be placed.
+
+    A job that was requeued keeps its interval; nobody knows better than Slurm what it is for.
+    """
+    jobs, begins, now_s = snap.jobs, snap.seen.begins, snap.now_s
+    put_off = snap.is_managed() & (jobs.state == JobState.PENDING) & (jobs.held == Held.BEGIN_TIME)
+    # Slurm says BeginTime for a while longer, until its scheduler has looked: a job that is placed
+    # stays placed.
+    placed = np.isin(jobs.job_id, [j for j, s in snap.steers.items() if s.kind != "started"])
+    # Who may not start for long is not to take the place of those who may.
+    far = np.isin(jobs.job_id, [j for j, at_s in begins.items() if at_s > now_s + how.settle_s])
+    mask: Bool = put_off & (jobs.restarts == 0) & ~far
+    mask &= placed | (now_s - jobs.submit_s < how.settle_s)
+    return mask
+
+
+def with_settling(snap: Snapshot, how: Placement) -> Snapshot:
+    """*snap*, in which jobs that are about to be placed wait for room, so that they get a type."""
+    if how.scheme is None or len(snap.seen.gpu_types) < 2:  # noqa: PLR2004 - nothing to choose from
+        return snap
+    mask = settling(snap, how)
+    if not mask.any():
+        return snap
+    held = np.where(mask, np.int8(Held.NO), snap.jobs.held).astype(np.int8)
+    jobs = dataclasses.replace(snap.jobs, held=held)
+    return dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, jobs=jobs))
+
+
 def to_place(snap: Snapshot, ranked: Rows, those: Bool, how: Placement) -> Rows:
     """Rows of the jobs that wait for room, or would but for what we or dlsubmit put before them.
 
@@ -103,21 +132,12 @@ def to_place(snap: Snapshot, ranked: Rows, those: Bool, how: Placement) -> Rows:
         those: ``(n,)`` bool, the jobs that are asked about.
     """
     jobs = snap.jobs
-    ready = waiting(snap)
+    ready = waiting(snap) | settling(snap, how)
     put_off = snap.is_managed() & (jobs.state == JobState.PENDING) & (jobs.held == Held.BEGIN_TIME)
-    # A job that was requeued keeps its interval; nobody knows better than Slurm what it is for.
-    # Slurm says BeginTime for a while longer, until its scheduler has looked: a job that is placed
-    # stays placed.
-    placed = np.isin(jobs.job_id, [j for j, s in snap.steers.items() if s.kind != "started"])
     begins, now_s = snap.seen.begins, snap.now_s
-    # Who may not start for long is not to take the place of those who may.
-    far = np.isin(jobs.job_id, [j for j, at_s in begins.items() if at_s > now_s + how.settle_s])
-    settling = put_off & (jobs.restarts == 0) & ~far
-    settling &= placed | (now_s - jobs.submit_s < how.settle_s)
     ours = {j: s.since_s for j, s in snap.steers.items() if s.puts_off(now_s, begins.get(j))}
     for row in np.flatnonzero(put_off & np.isin(jobs.job_id, list(ours))).tolist():
-        ready[row] = jobs.submit_s[row] <= ours[JobId(int(jobs.job_id[row]))]
-    ready |= settling
+        ready[row] |= jobs.submit_s[row] <= ours[JobId(int(jobs.job_id[row]))]
     mine = (ready & those)[ranked]
     rows: Rows = ranked[mine & in_window(snap, ranked, mine, how.window)]
     return rows

@@ -9,7 +9,8 @@ from typing import Any, Final
 import yaml
 
 from slurm_dl.apps.sim.experiment import Cluster, Ideal, UnderSlurm
-from slurm_dl.apps.sim.places import Placing
+from slurm_dl.apps.sim.foresight import Foresight
+from slurm_dl.apps.sim.places import Ground, Named, Placing, place, profiles_of
 from slurm_dl.backends.sim import presets
 from slurm_dl.backends.sim.clockwork import Clockwork
 from slurm_dl.backends.sim.costs import FlatCosts, NoCosts, muri_costs, quantile_costs
@@ -90,6 +91,23 @@ def with_placing(cluster: Cluster, placing: Placing | None) -> Cluster:
         msg = "--place: with --costs slurm it is Slurm that places jobs; leave one of them out"
         raise ConfigError(msg)
     return dataclasses.replace(cluster, placing=placing)
+
+
+def with_ground(cluster: Cluster, scheme: Named | None, ground: Ground) -> Cluster:
+    """*cluster* with its jobs on nodes if there is a *scheme*, and with what is known of them.
+
+    Raises:
+        ConfigError: A scheme, a rule, a profile or what is known does not go with the cluster.
+    """
+    placed = with_placing(cluster, place(scheme, ground))
+    if ground.foresight == Foresight():
+        return placed
+    profiles = profiles_of(ground) if ground.foresight.gpu_speed else {}
+    match placed:
+        case Ideal() | UnderSlurm():
+            return dataclasses.replace(placed, foresight=ground.foresight, profiles=profiles)
+        case _:
+            return placed
 
 
 def is_slurm(word: str | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from slurm_dl.apps.sim.options import (
     check_place,
     cluster_option,
     costs_option,
+    foresight_options,
     place_options,
     read_value,
 )
@@ -73,6 +75,7 @@ def _silent(_text: str) -> None:
     help="Set a parameter of those policies that have one of this name.",
 )
 @place_options(several=True)
+@foresight_options
 @click.option(
     "--loads",
     metavar="LOAD,...",
@@ -154,6 +157,9 @@ def compare_command(
     profiles: Path | None,
     widths: Literal["any", "fewest"],
     contention: str | None,
+    gpu_speed: str | None,
+    estimate_error: float,
+    due: str | None,
     loads: str,
     seeds: int,
     processes: int | None,
@@ -230,6 +236,7 @@ def compare_command(
         names = ", ".join(name for name, value in missing.items() if value is None)
         msg = f"what is compared? give {names}"
         raise click.UsageError(msg)
+    from slurm_dl.apps.sim.foresight import parse_foresight  # noqa: PLC0415
     from slurm_dl.backends.traces.registry import read_trace  # noqa: PLC0415
 
     given = experiment.parse_parameters(parameters, read_value)
@@ -238,6 +245,7 @@ def compare_command(
     wishes = sweeps.with_places(sweeps.parse_policies(policies, given), schemes)
     parsed_loads = sweeps.parse_loads(loads)
     ground = placing.parse_ground(rules, profiles, widths, contention, read_value)
+    ground = dataclasses.replace(ground, foresight=parse_foresight(gpu_speed, estimate_error, due))
     sweeps.check_counts(wishes, parsed_loads, seeds)
     jobs = read_trace(trace, format_name)
     plans = under_costs.plans(

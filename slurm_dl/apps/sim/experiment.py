@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
+from slurm_dl.apps.sim.foresight import Foresight
 from slurm_dl.apps.sim.places import Named, Placing
 from slurm_dl.backends.sim import presets
 from slurm_dl.backends.sim.clockwork import Clockwork
@@ -28,6 +29,7 @@ from slurm_dl.config.wording import shown
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
+from slurm_dl.model.profile import Profile
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.base import Policy
 
@@ -36,6 +38,9 @@ SIZES_FROM_TRACE = "sizes: the trace's own, what no real cluster knows beforehan
 
 SLURM_ALONE = "slurm"
 """The name of no policy at all: Slurm's own first in, first out with backfill."""
+
+NOTHING_MORE = Foresight()
+"""How long jobs run is known exactly, GPUs are all alike, and nothing is due."""
 
 CHECKPOINT_EVERY_S = 3600.0
 """On the simulated Slurm jobs save when they are asked to, and every hour by themselves."""
@@ -79,6 +84,8 @@ class Ideal:
     costs: Costs
     clockwork: Clockwork
     placing: Placing | None = None
+    foresight: Foresight = NOTHING_MORE
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -107,7 +114,11 @@ class Ideal:
         """See `Cluster`."""
         policy = self._policy(chosen)
         where = None
+        known = self.foresight.of(trace, shape, self.profiles, seed)
         if self.placing is not None:
+            if known.rates is not None:
+                msg = "--gpu-speed: GPUs of types are counted, not placed; leave out --place"
+                raise ConfigError(msg)
             where = self.placing.begin(trace, shape, skips=policy.skips)
         return simulate(
             trace,
@@ -116,6 +127,7 @@ class Ideal:
             costs=self.costs,
             clockwork=self.clockwork,
             whereabouts=where,
+            known=known,
             seed=seed,
             progress=progress,
         )
@@ -128,6 +140,8 @@ class UnderSlurm:
     costs: SlurmCosts
     name: str
     failures: NodeFailures | None = None
+    foresight: Foresight = NOTHING_MORE
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
     place: ClassVar[str] = ""
 
     def check(self, _: Chosen, /) -> None:
@@ -137,6 +151,10 @@ class UnderSlurm:
         self, trace: Trace, shape: ClusterShape, chosen: Chosen, seed: int, _: Progress, /
     ) -> Outcome:
         """See `Cluster`."""
+        known = self.foresight.of(trace, shape, self.profiles, seed)
+        if known.rates is not None:
+            msg = "--gpu-speed: on the simulated Slurm all GPUs are as fast; use other costs"
+            raise ConfigError(msg)
         scenario = Scenario(
             trace=trace,
             shape=shape,
@@ -144,6 +162,7 @@ class UnderSlurm:
             habits=Habits(checkpoint_every_s=CHECKPOINT_EVERY_S),
             seed=seed,
             failures=self.failures,
+            known=known,
         )
         if chosen.made is None:
             return simulate_plain(scenario)

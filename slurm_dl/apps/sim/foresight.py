@@ -65,6 +65,8 @@ class Foresight:
                 f"(there are {', '.join(kinds)})"
             )
             raise ConfigError(msg)
+        if len(kinds) == 1 or not self.gpu_speed:
+            return None
         site = SitePriors(gpu_speed=dict(self.gpu_speed))
         found: dict[tuple[int, float], F64] = {}
         rows = np.ones((len(trace), len(kinds)))
@@ -79,7 +81,22 @@ class Foresight:
                 )
                 found[model, gpus] = speeds / speeds.max()
             rows[row] = found[model, gpus]
-        return None if len(kinds) == 1 or bool((rows == 1.0).all()) else rows
+        return None if bool((rows == 1.0).all()) else rows
+
+
+def parse_foresight(gpu_speed: str | None, error: float, due: str | None) -> Foresight:
+    """What is known beforehand, from the words of its options.
+
+    Raises:
+        ConfigError: One of them is no such thing.
+    """
+    share, after = parse_due(due)
+    return Foresight(
+        gpu_speed=parse_gpu_speed(gpu_speed),
+        error=parse_error(error),
+        due_share=share,
+        due_after=after,
+    )
 
 
 def parse_gpu_speed(words: str | None) -> dict[str, float]:

@@ -122,6 +122,37 @@ def place_options(*, several: bool) -> Callable[[F], F]:
     return add
 
 
+def foresight_options(command: F) -> F:
+    """``--gpu-speed``, ``--estimate-error`` and ``--due``: what policies know beforehand."""
+    options = [
+        click.option(
+            "--gpu-speed",
+            metavar="TYPE=SPEED,...",
+            help="Relative speed of the cluster's GPU types, where profiles do not tell: "
+            "v100=4,k80=1. A job runs on GPUs of one type; its time in the trace is that on the "
+            "fastest.",
+        ),
+        click.option(
+            "--estimate-error",
+            type=float,
+            default=0.0,
+            show_default=True,
+            metavar="SIGMA",
+            help="Policies that go by run times are told wrong ones: the logarithm of foreseen / "
+            "true has this standard deviation.",
+        ),
+        click.option(
+            "--due",
+            metavar="SHARE:MULTIPLE",
+            help="This share of the jobs is to be done so many times their run time after their "
+            "submission: 0.3:1.5.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 def check_place(*, given: bool) -> None:
     """Refuse what goes with ``--place`` where there is none.
 

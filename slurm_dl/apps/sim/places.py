@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from slurm_dl.apps.sim.foresight import Foresight
 from slurm_dl.backends.profiles import load_profiles, shipped_profiles, site_over
 from slurm_dl.backends.sim.nodes import OnNodes, Widths
 from slurm_dl.backends.sim.outcome import Lay
@@ -68,6 +69,7 @@ class Ground:
         widths: On how many nodes users let their jobs lie.
         network_mb_s: Capacity of a node's network link, MB a second; None: it slows nobody down.
         pcie_mb_s: The same of its PCIe.
+        foresight: What is known of the jobs beforehand.
     """
 
     rules: tuple[Named, ...] = ()
@@ -75,6 +77,7 @@ class Ground:
     widths: Widths = "any"
     network_mb_s: float | None = None
     pcie_mb_s: float | None = None
+    foresight: Foresight = field(default_factory=Foresight)
 
 
 PLAIN: Final = Ground()
@@ -121,7 +124,7 @@ def place(scheme: Named | None, ground: Ground) -> Placing | None:
     how = Placement(
         scheme=_make(SCHEME, "--place", scheme),
         rules=tuple(_make(RULE, "--rule", rule) for rule in ground.rules),
-        profiles=_profiles(ground.profiles),
+        profiles=profiles_of(ground),
     )
     rules = "".join(f", rule {rule}" for rule in ground.rules)
     return Placing(
@@ -130,6 +133,15 @@ def place(scheme: Named | None, ground: Ground) -> Placing | None:
         widths=ground.widths,
         contention=Contention(**_known(ground.network_mb_s, ground.pcie_mb_s)),
     )
+
+
+def profiles_of(ground: Ground) -> Mapping[str, Profile]:
+    """The profiles that an experiment goes by.
+
+    Raises:
+        ConfigError: One is wrong.
+    """
+    return _profiles(ground.profiles)
 
 
 @functools.lru_cache(maxsize=4)

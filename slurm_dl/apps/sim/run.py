@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +14,7 @@ from slurm_dl.apps.sim.options import (
     check_outputs,
     check_place,
     cluster_options,
+    foresight_options,
     place_options,
     read_value,
     trace_argument,
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     "-p", "parameters", metavar="KEY=VALUE", multiple=True, help="Set a parameter of the policy."
 )
 @place_options(several=False)
+@foresight_options
 @click.option(
     "--node-failures",
     metavar="DAYS:HOURS",
@@ -78,6 +81,9 @@ def run_command(
     profiles: Path | None,
     widths: Literal["any", "fewest"],
     contention: str | None,
+    gpu_speed: str | None,
+    estimate_error: float,
+    due: str | None,
     node_failures: str | None,
     json_path: Path | None,
     csv_path: Path | None,
@@ -102,6 +108,7 @@ def run_command(
         --preset tiresias-artifact -p promote_knob=8 --json out.json --jobs-csv jobs.csv
     """  # noqa: D301 - \b is click\'s mark
     from slurm_dl.apps.sim import clusters, experiment, places, results  # noqa: PLC0415 - numpy is slow
+    from slurm_dl.apps.sim.foresight import parse_foresight  # noqa: PLC0415
     from slurm_dl.backends.sim.shape import parse_shape  # noqa: PLC0415
     from slurm_dl.backends.traces.registry import read_trace  # noqa: PLC0415
 
@@ -112,11 +119,12 @@ def run_command(
     scheme = None if place is None else places.parse_scheme(place, read_value)
     check_place(given=scheme is not None)
     ground = places.parse_ground(rules, profiles, widths, contention, read_value)
+    ground = dataclasses.replace(ground, foresight=parse_foresight(gpu_speed, estimate_error, due))
     wish = experiment.Wish(policy=policy, preset=preset, parameters=given, place=scheme)
     chosen = experiment.choose(wish, jobs, on_slurm=clusters.is_slurm(costs))
     simulated = clusters.find(costs, chosen.preset, jobs)
     simulated = clusters.with_failures(simulated, node_failures)
-    simulated = clusters.with_placing(simulated, places.place(scheme, ground))
+    simulated = clusters.with_ground(simulated, scheme, ground)
     with progress(f"{safe(jobs.name)}: {policy}", len(jobs)) as report:
         result = experiment.run(chosen, jobs, simulated, shape, seed=seed, progress=report)
     if not quiet:

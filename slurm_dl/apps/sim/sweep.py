@@ -340,7 +340,7 @@ def run_cell(sweep: Sweep, trace: Trace, cell: Cell) -> CellResult:
 
 def _cluster(sweep: Sweep, wish: Wish, preset: str, jobs: Trace) -> experiment.Cluster:
     found = clusters.find(sweep.costs, preset, jobs)
-    return clusters.with_placing(found, places.place(wish.place, sweep.ground))
+    return clusters.with_ground(found, wish.place, sweep.ground)
 
 
 def check(sweep: Sweep, trace: Trace) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from pydantic import BaseModel, ConfigDict
 
 from slurm_dl.apps.sim.experiment import Wish
+from slurm_dl.apps.sim.foresight import Foresight
 from slurm_dl.apps.sim.places import Ground, Named
 from slurm_dl.backends.sim.nodes import Widths
 from slurm_dl.model.errors import ConfigError
@@ -75,6 +76,10 @@ class GroundFile(Part):
     widths: Widths = "any"
     network_mb_s: float | None = None
     pcie_mb_s: float | None = None
+    gpu_speed: dict[str, float] = {}
+    estimate_error: float = 0.0
+    due_share: float = 0.0
+    due_after: float = 2.0
 
     @classmethod
     def of(cls, ground: Ground) -> Self:
@@ -85,6 +90,10 @@ class GroundFile(Part):
             widths=ground.widths,
             network_mb_s=ground.network_mb_s,
             pcie_mb_s=ground.pcie_mb_s,
+            gpu_speed=dict(ground.foresight.gpu_speed),
+            estimate_error=ground.foresight.error,
+            due_share=ground.foresight.due_share,
+            due_after=ground.foresight.due_after,
         )
 
     def made(self, folder: Path) -> Ground:
@@ -95,6 +104,12 @@ class GroundFile(Part):
             widths=self.widths,
             network_mb_s=self.network_mb_s,
             pcie_mb_s=self.pcie_mb_s,
+            foresight=Foresight(
+                gpu_speed=self.gpu_speed,
+                error=self.estimate_error,
+                due_share=self.due_share,
+                due_after=self.due_after,
+            ),
         )
 
 
