@@ -11,18 +11,22 @@ from slurm_dl.model.snapshot import Observed
 def type_held(seen: Observed, held: I16 | None = None) -> I16:
     """``(n,)`` type of the GPUs that each running job holds; -1 for the others.
 
-    That of the first of its nodes, if they are of several. Where no type has a name all are of
-    type 0.
+    The one of which it holds most, if they are of several; of equals the first type. Where no type
+    has a name all are of type 0.
 
     Args:
         held: ``(n,)`` as a cluster without nodes tells it, see `Snapshot.on_type`.
     """
     jobs = seen.jobs
     if held is None:
-        held = np.full(len(jobs), -1, dtype=np.int16)
-        rows = seen.held.job[::-1]
-        kind = seen.nodes.gpu_type[seen.held.node[::-1]]
-        held[rows] = kind if seen.gpu_types else np.maximum(kind, 0)
+        kinds = max(1, len(seen.gpu_types))
+        kind = seen.nodes.gpu_type[seen.held.node].astype(np.int64)
+        kind = kind if seen.gpu_types else np.maximum(kind, 0)
+        # The last column is for GPUs without a type.
+        holds = np.zeros((len(jobs), kinds + 1))
+        np.add.at(holds, (seen.held.job, kind % (kinds + 1)), seen.held.gpus)
+        most = holds.argmax(axis=1)
+        held = np.where(holds.any(axis=1) & (most < kinds), most, -1).astype(np.int16)
     runs: Bool = (jobs.state > PENDING) & (jobs.state < COMPLETING)
     found: I16 = np.where(runs, held, np.int16(-1)).astype(np.int16)
     return found
