@@ -7,8 +7,10 @@ what takes the gain out of a lie. What is held back stays free.
 
     X = argmax sum_m w_m log thr(m, X),    f_m = prod_(i != m) thr(i, X) / thr(i, X without m)
 
-The product of throughputs is smooth, so it is found by Newton steps along a barrier that keeps
-shares inside their bounds; jobs meet only in the GPUs of each type, which makes a step cheap.
+With one GPU type every job's share is in proportion to its weight over its GPUs, up to all of the
+time. With several the product of throughputs is smooth, so it is found by Newton steps along a
+barrier that keeps shares inside their bounds; jobs meet only in the GPUs of each type, which makes
+a step cheap.
 
 Source: Cole, Gkatzelis and Goel, "Mechanism Design for Fair Division: Allocating Divisible Items
 without Payments", EC 2013, section 3 (partial allocation), as used by Narayanan et al.,
@@ -136,12 +138,29 @@ def proportionally_fair(pool: lp.Pool, rates: F64, weight: F64) -> F64:
         rates: ``(k, t)``, above 0 somewhere for each job where it may run.
         weight: ``(k,)``, above 0.
     """
+    if rates.shape[1] == 1:
+        return _of_one_type(pool, weight)
     problem = _Problem.of(pool, rates, weight)
     share, barrier = lp.proportional(pool) * 0.5, 1.0
     while barrier >= _BARRIER_END:
         share = problem.centred(share, barrier)
         barrier *= 0.1
     return share
+
+
+def _of_one_type(pool: lp.Pool, weight: F64) -> F64:
+    """``(k, 1)`` shares ``min(1, level x weight / gpus)`` with the highest level that fits."""
+    per_gpu = weight / pool.gpus
+    by = np.argsort(-per_gpu, kind="stable")
+    room = float(pool.capacity[0])
+    # GPUs of those that have all of the time, and weight of those that do not, as they are counted.
+    full = np.concatenate([[0.0], np.cumsum((pool.count * pool.gpus)[by])])
+    rest = np.concatenate([np.cumsum((pool.count * weight)[by][::-1])[::-1], [0.0]])
+    for n in range(len(by)):
+        level = (room - full[n]) / rest[n]
+        if level * per_gpu[by[n]] <= 1:
+            return np.minimum(level * per_gpu, 1.0)[:, None]
+    return np.ones((len(by), 1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,12 +234,19 @@ class _Problem:
         slope += barrier * (own - (1.0 / time)[:, None] - self.used / room)
         slope = np.where(may, slope, 0.0)
         # Second derivatives: a block for each job, and one column for each type that joins them.
-        both = may[:, :, None] & may[:, None, :]
-        block = (self.heavy / speed**2)[:, None, None] * rates[:, :, None] * rates[:, None, :]
-        block += np.where(both, (barrier / time**2)[:, None, None], 0.0)
-        kinds = range(may.shape[1])
-        block[:, kinds, kinds] += np.where(may, barrier * own**2, 1.0)
-        inverse = np.linalg.inv(block)
+        # A block is the product of these rows with themselves. Where types are alike for a job
+        # rows differ so much in size that the product would be singular by rounding; a triangle
+        # is found from the rows, the largest first, without it.
+        parts = np.concatenate(
+            [
+                np.where(may, (math.sqrt(barrier) / time)[:, None], 0.0)[:, None, :],
+                ((np.sqrt(self.heavy) / speed)[:, None] * rates)[:, None, :],
+                np.where(may, math.sqrt(barrier) * own, 1.0)[:, :, None] * np.eye(may.shape[1]),
+            ],
+            axis=1,
+        )
+        upper = np.linalg.inv(np.linalg.qr(parts, mode="r"))
+        inverse = upper @ upper.transpose(0, 2, 1)
         joins = self.used * math.sqrt(barrier) / room
         step = (inverse @ slope[:, :, None])[:, :, 0]
         moved = inverse * joins[:, None, :]

@@ -20,13 +20,22 @@ from slurm_dl.model.trace import Trace
 from slurm_dl.policies.base import Leasing, Policy
 from slurm_dl.testing.broken import Broken, Check, fail
 
-_GPUS: Final = 4
-_CLUSTER: Final = parse_shape("2x2")
+_GPUS: Final = 2
+_CLUSTER: Final = parse_shape("1x2")
+"""So small that a fair share of it is more than a lease every other hour."""
 
-_LOAD: Final = 1.3
-"""Demand of the newcomers over what the cluster can do: the queue never empties."""
+_LOAD: Final = 1.05
+"""Demand of the newcomers over what the cluster can do: the queue never empties.
+
+Not far above 1, or it grows so fast that a fair share of the time, one of so many, becomes too
+small to be seen.
+"""
 
 _NEWCOMER_S: Final = 4000.0
+_GANG_S: Final = 8000.0
+_LONG_S: Final = 20_000.0
+"""Longer than any newcomer, but not so long that its fair end is beyond the horizon."""
+
 _HORIZON_S: Final = 72_000.0
 _LEASES: Final = 60
 """A job of a policy with leases may have to wait for many of them."""
@@ -56,23 +65,29 @@ class Stream:
         return self.name
 
 
-def streams(horizon_s: float = _HORIZON_S) -> tuple[Stream, ...]:
+def streams(horizon_s: float = _HORIZON_S, *, load: float = _LOAD) -> tuple[Stream, ...]:
     """A gang as large as the cluster, or a job that runs long, against small and short ones.
 
     All of one user, or each newcomer of a user who has had nothing yet.
+
+    Args:
+        horizon_s: How long newcomers come, seconds.
+        load: Their demand over what the cluster can do, 1 or more.
     """
     return tuple(
-        _stream(f"{what}, {whose}", gpus, duration_s, horizon_s, users=users)
+        _stream(f"{what}, {whose}", gpus, duration_s, horizon_s, load, users=users)
         for what, gpus, duration_s in (
-            ("a gang of all GPUs", float(_GPUS), 20_000.0),
-            ("a long job", 1.0, 2 * horizon_s),
+            ("a gang of all GPUs", float(_GPUS), _GANG_S),
+            ("a long job", 1.0, _LONG_S),
         )
         for whose, users in (("all of one user", False), ("each newcomer of a new user", True))
     )
 
 
-def _stream(name: str, gpus: float, duration_s: float, horizon_s: float, *, users: bool) -> Stream:
-    every_s = _NEWCOMER_S / (_GPUS * _LOAD)
+def _stream(
+    name: str, gpus: float, duration_s: float, horizon_s: float, load: float, *, users: bool
+) -> Stream:
+    every_s = _NEWCOMER_S / (_GPUS * load)
     # The cluster is full, and a few wait, when the victim comes.
     first = np.zeros(2 * _GPUS)
     later = np.arange(100.0, horizon_s, every_s)
@@ -116,11 +131,11 @@ def is_starved(policy: Policy, stream: Stream) -> bool:
     return not done and float(got_s.clip(min=0).sum()) <= 0
 
 
-def starved_in(policy: Policy) -> tuple[str, ...]:
-    """Names of the streams that starve an old job under *policy*."""
+def starved_in(policy: Policy, *, load: float = _LOAD) -> tuple[str, ...]:
+    """Names of the streams of that *load* that starve an old job under *policy*."""
     lease_s = policy.lease_s if isinstance(policy, Leasing) else 0.0
     horizon_s = max(_HORIZON_S, _LEASES * lease_s)
-    return tuple(s.name for s in streams(horizon_s) if is_starved(policy, s))
+    return tuple(s.name for s in streams(horizon_s, load=load) if is_starved(policy, s))
 
 
 def no_job_is_lost(policy: Policy) -> None:
