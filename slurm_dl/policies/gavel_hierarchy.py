@@ -64,7 +64,6 @@ class GavelHierarchical(Solving):
             "tenant's slice of every type by weight and demand, filled in order of arrival; "
             f"{FALLBACK}"
         ),
-        starves="with fifo inside: jobs behind earlier ones of their account, until those end",
     )
 
     weights: tuple[tuple[str, float], ...] = ()

@@ -39,7 +39,7 @@ from slurm_dl.policies.arithmetic.gavel_pool import (
 from slurm_dl.policies.base import About
 from slurm_dl.policies.gavel import READING, SOURCE
 
-_BARRIER_END = 0.9e-9
+_BARRIER_END = 0.9e-10
 """Weight of the barrier at which the answer is near enough; the loss is that times its terms."""
 
 _STEPS = 200
@@ -144,7 +144,7 @@ def proportionally_fair(pool: lp.Pool, rates: F64, weight: F64) -> F64:
     share, barrier = lp.proportional(pool) * 0.5, 1.0
     while barrier >= _BARRIER_END:
         share = problem.centred(share, barrier)
-        barrier *= 0.1
+        barrier *= 0.01
     return share
 
 

@@ -32,8 +32,8 @@ small to be seen.
 """
 
 _NEWCOMER_S: Final = 4000.0
-_GANG_S: Final = 8000.0
-_LONG_S: Final = 20_000.0
+_GANG_S: Final = 6000.0
+_LONG_S: Final = 8000.0
 """Longer than any newcomer, but not so long that its fair end is beyond the horizon."""
 
 _HORIZON_S: Final = 72_000.0

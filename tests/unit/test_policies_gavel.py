@@ -535,7 +535,7 @@ def test_it_is_registered_says_what_it_is_and_gives_leases(policy: Sharing) -> N
     assert policy.lease_s == 1200.0
     assert (policy.tiers, policy.preempts, policy.skips) == (1, "rank", True)
     assert policy.about.row == "A6"
-    assert policy.about.level == "W1"
+    assert policy.about.level == "W3"
     assert "Gavel" in policy.source
 
 
