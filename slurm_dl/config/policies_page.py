@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from slurm_dl.config.parts import first_line, parameter_table, table_row
-from slurm_dl.policies.wording import LEVELS, PREEMPTS, need_in_words
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.registry import POLICIES, runs_on_slurm
+from slurm_dl.policies.wording import LEVELS, PREEMPTS, need_in_words
 
 PAGE_PATH = Path("docs/policies.md")
 

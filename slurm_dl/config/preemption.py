@@ -60,8 +60,9 @@ class PreemptionSection(Section):
         ge=0,
         le=1_000_000,
         description=(
-            "Most preemptions of one job in its life. 0: no job is ever preempted. In native mode "
-            "every requeue counts, the job's own too: Slurm does not tell them apart."
+            "Most preemptions of one job in its life. 0: no job is ever preempted. Under a policy "
+            "with leases any other number is no bound: its leases are. In native mode every "
+            "requeue counts, the job's own too: Slurm does not tell them apart."
         ),
     )
     max_grace_s: Seconds = Field(

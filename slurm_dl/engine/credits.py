@@ -22,7 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from slurm_dl.model.jobs import COMPLETING, F64, I16, I64, PENDING, Bool
+from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, I64, PENDING, Bool
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.policies.arithmetic.holding import type_held
 
@@ -73,6 +73,7 @@ class Owed:
         share: ``(k, t)`` see `Order`.
         credit_s: ``(k, t)`` credits at *at_s*.
         on: ``(k,)`` type that each ran on then; -1 if it did not run.
+        tasks: ``(k,)`` jobs in the record: the pending tasks of an array.
         gpu_types: Names of the t types.
         at_s: When, epoch seconds.
         lease_s: Length of a lease.
@@ -82,6 +83,7 @@ class Owed:
     share: F64
     credit_s: F64
     on: I16
+    tasks: I32
     gpu_types: tuple[str, ...]
     at_s: float
     lease_s: float
@@ -90,13 +92,15 @@ class Owed:
     def after(cls, snap: Snapshot, share: F64, lease_s: float) -> Owed:
         """What a decision about *snap* leaves."""
         order = np.argsort(snap.jobs.job_id, kind="stable")
-        order = order[snap.jobs.state[order] < COMPLETING]
+        # A job that was displaced is completing for a while before it waits.
+        order = order[snap.jobs.state[order] <= COMPLETING]
         credit_s = np.zeros_like(share) if snap.credit_s is None else snap.credit_s
         return cls(
             job_id=snap.jobs.job_id[order],
             share=share[order],
             credit_s=credit_s[order],
             on=type_held(snap.seen, snap.on_type)[order],
+            tasks=snap.jobs.tasks[order],
             gpu_types=snap.seen.gpu_types,
             at_s=snap.now_s,
             lease_s=lease_s,
@@ -118,10 +122,16 @@ class Owed:
         began_s = np.clip(seen.now_s - jobs.start_s[known], 0.0, passed_s)
         ended_s = np.clip(jobs.submit_s[known] - self.at_s, 0.0, passed_s)
         runs: Bool = on[known] >= 0
-        ran: Bool = (self.on[at] >= 0) & ~runs & (jobs.state[known] == PENDING)
+        over = jobs.state[known] == COMPLETING
+        ran: Bool = (self.on[at] >= 0) & ~runs & ((jobs.state[known] == PENDING) | over)
+        ended_s[over] = passed_s
         spent_s = np.zeros((len(at), kinds))
         rows = np.arange(len(at))
         spent_s[rows[runs], on[known][runs]] = began_s[runs]
         spent_s[rows[ran], self.on[at][ran]] = ended_s[ran]
+        # Tasks that have left an array's record have a lease each, and ids of their own.
+        started = np.maximum(self.tasks[at] - jobs.tasks[known], 0)
+        best = self.share[at].argmax(axis=1)
+        spent_s[rows, best] += started * self.lease_s
         now[known] = accrue(self.credit_s[at], self.share[at], spent_s, passed_s, self.lease_s)
         return now

@@ -11,8 +11,8 @@ from slurm_dl.engine.external import ExternalEngine
 from slurm_dl.engine.guaranteed import guarantee
 from slurm_dl.engine.guard import WAITS_FOR
 from slurm_dl.engine.intent import intend, staying
-from slurm_dl.engine.leases import LEASED, lease_of, next_end_s, under_lease
-from slurm_dl.engine.levels import in_levels, preempts_by_levels
+from slurm_dl.engine.leases import LEASED, bounded_by_leases, lease_of, next_end_s, under_lease
+from slurm_dl.engine.levels import at_rest, in_levels, preempts_by_levels
 from slurm_dl.engine.native import NativeEngine
 from slurm_dl.engine.placing import place_notes, place_waiting, with_settling
 from slurm_dl.engine.settings import External, Native, Settings
@@ -21,7 +21,7 @@ from slurm_dl.engine.site_factors import wanted_site_factor
 from slurm_dl.engine.steering import cleared_for, steering
 from slurm_dl.engine.tuning import trims
 from slurm_dl.engine.turn import Engine, Ground, Turn
-from slurm_dl.engine.within import anywhere, on_types
+from slurm_dl.engine.within import on_types
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I16, Held, JobState
@@ -45,27 +45,37 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     Equal snapshots give equal plans, whatever order the jobs are listed in.
     """
     jobs = snap.jobs
+    lease_s = lease_of(policy)
+    settings = bounded_by_leases(settings) if lease_s else settings
     engine = engine_of(settings)
     given = guarantee(snap, policy, settings)
-    lease_s = lease_of(policy)
     policy, placement = given.policy, given.placement
     restart_s = settings.preemption.checkpoint_cost_s
     kept = under_lease(snap, lease_s, settings.lease_window * lease_s)
-    candidates = given.shielded(engine.candidates(snap)).sparing(kept, LEASED)
+    candidates = given.shielded(engine.candidates(snap))
+    if given.promise is None:
+        # Who is guaranteed nodes need not wait for the end of a lease.
+        candidates = candidates.sparing(kept, LEASED)
     soon = with_settling(snap, placement)
-    intent = staying(snap, intend(soon, policy, candidates.protected, restart_s=restart_s))
+    intent = staying(
+        snap, intend(soon, policy, candidates.staying, lease_s=lease_s, restart_s=restart_s)
+    )
     said = intent.order
-    intent = in_levels(snap, policy, intent, candidates.protected)
+    intent = in_levels(snap, policy, intent, candidates.staying)
     order, rank = intent.order, intent.rank()
-    within = on_types(snap, intent, given.within)
+    types = on_types(snap, intent)
+    bands = wanted_site_factor(order, settings)
+    if order is not said and isinstance(settings.mode, External):
+        bands = at_rest(snap, bands, order, settings.band_width)
     turn = engine.turn(
         Ground(
             snap=snap,
             preempts=preempts_by_levels(policy),
             intent=intent,
-            bands=wanted_site_factor(order, settings),
+            bands=bands,
             candidates=candidates,
-            within=within,
+            within=given.within,
+            types=types,
         )
     )
     rows = jobs.row_of()
@@ -74,7 +84,6 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     spoken_for = gaining | frozenset(job for handover in open_ones for job in handover.moved)
     # Who moves to sealed nodes may have been kept from them for its last run.
     sealed_for = gaining | frozenset(j for h in open_ones if h.beneficiaries for j in h.moved)
-    types = on_types(snap, intent, anywhere)
     placed = place_waiting(snap, intent.ranked, spoken_for, placement, types)
     how = settings.placement
     placed = with_shares(snap, intent.ranked, spoken_for, how, placed)

@@ -65,7 +65,13 @@ class ExternalEngine:
             snap,
             first,
             ground.candidates,
-            Standing(tier=tier, rank=intent.rank(), target=target, within=ground.within),
+            Standing(
+                tier=tier,
+                rank=intent.rank(),
+                target=target,
+                within=ground.within,
+                types=ground.types,
+            ),
             settings.preemption,
         )
         # Who is confined to certain nodes has nobody moved for it elsewhere.

@@ -69,6 +69,13 @@ class Victims:
         return Victims(rows=self.rows, rule=rule, reasons=reasons)
 
     @property
+    def staying(self) -> npt.NDArray[np.int64]:
+        """Rows in `Jobs` of those that may not, but for those that a hand-over is about."""
+        last = len(self.reasons) - 1
+        staying: npt.NDArray[np.int64] = self.rows[(self.rule != 0) & (self.rule != last)]
+        return staying
+
+    @property
     def protected(self) -> npt.NDArray[np.int64]:
         """Rows in `Jobs` of those that may not."""
         protected: npt.NDArray[np.int64] = self.rows[self.rule != 0]

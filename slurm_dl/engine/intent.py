@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.engine.credits import needs
-from slurm_dl.engine.leases import lease_of
 from slurm_dl.engine.types import TypedRoom
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, NOT_HELD, PENDING, Bool
 from slurm_dl.model.nodes import Nodes
@@ -63,16 +62,22 @@ class Intent:
 
 
 def intend(
-    snap: Snapshot, policy: Policy, pinned: Rows = NOBODY, *, restart_s: float = 0.0
+    snap: Snapshot,
+    policy: Policy,
+    pinned: Rows = NOBODY,
+    *,
+    lease_s: float = 0.0,
+    restart_s: float = 0.0,
 ) -> Intent:
     """Ask *policy* for its order, and serve the jobs by it.
 
     Args:
         pinned: Running jobs that cannot be moved; they are in the target whatever their rank.
+        lease_s: Length of a lease, see `needs`.
         restart_s: What stopping a job costs it, see `needs`.
     """
     order = checked(policy.order(snap), policy, len(snap.jobs))
-    need = None if order.share is None else needs(snap, order.share, lease_of(policy), restart_s)
+    need = None if order.share is None else needs(snap, order.share, lease_s, restart_s)
     if need is not None:
         order = dataclasses.replace(order, key=_key_of(need))
     ranked = rank_jobs(snap, order, policy)

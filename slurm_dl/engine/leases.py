@@ -10,17 +10,21 @@ in a window after it. In the papers' ideal cluster the window has no length.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Final
 
 import numpy as np
 
+from slurm_dl.engine.settings import Settings
 from slurm_dl.model.jobs import COMPLETING, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Leasing, Policy
 
 INSTANT_S: Final = 1e-6
 """Times this close are one instant: sums of run times are a little off."""
+
+_NO_LIMIT: Final = 2**31 - 1
 
 LEASED: Final = "its lease is not over"
 """Why a running job is left alone."""
@@ -31,11 +35,23 @@ def lease_of(policy: Policy) -> float:
     return policy.lease_s if isinstance(policy, Leasing) else 0.0
 
 
+def bounded_by_leases(settings: Settings) -> Settings:
+    """*settings* for a policy with leases: however often a job gives way, leases bound its loss.
+
+    A site that allows no preemption at all (``max_preemptions`` 0) has none.
+    """
+    if not settings.preemption.max_preemptions:
+        return settings
+    limits = dataclasses.replace(settings.preemption, max_preemptions=_NO_LIMIT)
+    return dataclasses.replace(settings, preemption=limits)
+
+
 def under_lease(snap: Snapshot, lease_s: float, window_s: float = 0.0) -> Bool:
     """``(n,)`` bool: the job runs and may not be displaced now.
 
-    A run that began in the course of a lease is not cut short at its end: it keeps its GPUs for
-    one whole lease at least, less the window.
+    A run that began in the course of a lease may be cut short at its end: were it kept for one
+    whole lease, jobs that come and go all the time would keep a gang from its GPUs for ever. Each
+    GPU changes hands once at most at each end, so the loss is bounded all the same.
 
     Args:
         lease_s: Length of a lease; 0: there are none.
@@ -48,8 +64,8 @@ def under_lease(snap: Snapshot, lease_s: float, window_s: float = 0.0) -> Bool:
     since_s = now_s - _last_end_s(now_s, lease_s)
     if since_s > window_s + INSTANT_S:
         return runs
-    young: Bool = runs & (now_s - jobs.start_s < lease_s - window_s - INSTANT_S)
-    return young
+    began: Bool = runs & (jobs.start_s >= now_s - since_s - INSTANT_S)
+    return began
 
 
 def next_end_s(now_s: float, lease_s: float) -> float:

@@ -22,9 +22,9 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.engine.intent import NOBODY, Intent, Rows
-from slurm_dl.model.jobs import I16, PENDING
+from slurm_dl.model.jobs import COMPLETING, I16, I64, NOT_HELD, PENDING
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Policy, Preempts
+from slurm_dl.policies.base import Order, Policy, Preempts
 
 LEVELS: Final = 24
 """How many there are, whatever the number of jobs."""
@@ -58,7 +58,9 @@ def in_levels(snap: Snapshot, policy: Policy, intent: Intent, protected: Rows = 
         return intent
     ranked = intent.ranked
     waits = snap.jobs.state[ranked] == PENDING
-    queued = waits & ~np.isin(ranked, intent.target)
+    # Who cannot start whatever is free does not take the places of those who could.
+    could = (snap.jobs.held[ranked] == NOT_HELD) & (snap.jobs.gpus[ranked] > 0)
+    queued = waits & could & ~np.isin(ranked, intent.target)
     if order.barred is not None:
         queued &= ~order.barred[ranked]
     if queued.any():
@@ -73,6 +75,20 @@ def in_levels(snap: Snapshot, policy: Policy, intent: Intent, protected: Rows = 
     return dataclasses.replace(
         intent, order=dataclasses.replace(order, tier=level, tiers=levels_of(policy))
     )
+
+
+def at_rest(snap: Snapshot, bands: I64, order: Order, band_width: int) -> I64:
+    """``(n,)`` the SiteFactor of each job, where we take GPUs back: running jobs keep one band.
+
+    It matters only when they are requeued, and then it is found anew; to write it whenever they
+    pass from one level to another would be thousands of calls at the end of each lease.
+
+    Args:
+        bands: ``(n,)`` SiteFactor of each job's level.
+    """
+    runs = (snap.jobs.state > PENDING) & (snap.jobs.state < COMPLETING)
+    settled: I64 = np.where(runs, np.int64((order.tiers - 1) * band_width), bands)
+    return settled
 
 
 def _groups(n: int) -> I16:

@@ -52,13 +52,15 @@ class Standing:
         tier: ``(n,)`` tier of each job.
         rank: ``(n,)`` rank of each job.
         target: Jobs that should hold GPUs by the policy; they are stopped last.
-        within: Nodes on which room may be made for a job.
+        within: Nodes on which room may be made for a job, or is looked for at all.
+        types: Nodes of the type of GPUs that the policy chose for a job.
     """
 
     tier: I16
     rank: I32
     target: frozenset[JobId]
     within: Within = anywhere
+    types: Within = anywhere
 
 
 def new_handovers(
@@ -93,6 +95,7 @@ class _Search:
         self._snap = snap
         self._candidates = candidates
         self._tier, self._within = standing.tier, standing.within
+        self._types = standing.types
         self._limits = limits
         self._room = Room.free_in(snap)
         self._needs = Needs(snap)
@@ -119,6 +122,7 @@ class _Search:
         need = narrowed(self._needs.of(row), self._within(row))
         if self._fit(row, need, OPEN) == self._snap.jobs.tasks[row]:
             return "there is room for it: Slurm is to start it in its next pass"
+        need = narrowed(need, self._types(row))
         reason = not_beneficiary(self._snap, row)
         if reason or self._joins(row, need):
             return reason

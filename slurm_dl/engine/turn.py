@@ -28,7 +28,8 @@ class Ground:
         intent: What the policy wants.
         bands: ``(n,)`` SiteFactor of each job's tier.
         candidates: The running jobs, and which of them may be preempted.
-        within: Nodes on which room may be made for a job.
+        within: Nodes on which room may be made for a job, or is looked for at all.
+        types: Nodes of the type of GPUs that the policy chose for a job.
     """
 
     snap: Snapshot
@@ -37,6 +38,7 @@ class Ground:
     bands: I64
     candidates: Victims
     within: Within = anywhere
+    types: Within = anywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

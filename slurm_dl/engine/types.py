@@ -32,6 +32,7 @@ class TypedRoom:
         np.subtract.at(free, on[known], self._gpus[pinned[known]])
         self.kind[pinned] = on
         self._free: list[float] = free.tolist()
+        self._all: list[float] = gpus_by_type(snap).tolist()
         self._rates = rates_of(snap)
 
     def by_need(self, rows: Rows, need: F64) -> Rows:
@@ -65,12 +66,12 @@ class TypedRoom:
         """
         served: list[int] = []
         fastest = np.argsort(-self._rates[rows], axis=1, kind="stable").tolist()
-        left = max(self._free)
+        left, whole = max(self._free), max(self._all)
         for row, kinds in zip(rows.tolist(), fastest, strict=True):
             if self.kind[row] >= 0:
                 continue
-            if self._gpus[row] > left + _SLACK_GPUS and skips:
-                continue
+            if self._gpus[row] > (left if skips else whole) + _SLACK_GPUS:
+                continue  # What no type can ever hold keeps nobody waiting.
             first = -1 if wanted is None else int(wanted[row])
             first = int(self._held[row]) if first < 0 else first
             if first >= 0:

@@ -19,20 +19,24 @@ def anywhere(_row: int) -> Bool | None:
     return None
 
 
-def on_types(snap: Snapshot, intent: Intent, within: Within) -> Within:
-    """*within*, and a job for which a type of GPUs was chosen on nodes of that type only."""
-    kinds, of = intent.kind, snap.seen.nodes.gpu_type
+def on_types(snap: Snapshot, intent: Intent) -> Within:
+    """A job for which the policy chose a type of GPUs is confined to nodes of that type.
+
+    Where it chose none types only helped to count.
+    """
+    kinds, of, order = intent.kind, snap.seen.nodes.gpu_type, intent.order
     if kinds is None or len(snap.seen.gpu_types) < 2:  # noqa: PLR2004 - nothing to choose from
-        return within
+        return anywhere
+    if order.share is None and order.gpu_type is None:
+        return anywhere
 
-    def narrower(row: int) -> Bool | None:
-        nodes = within(row)
-        if kinds[row] < 0:
-            return nodes
+    def of_type(row: int) -> Bool | None:
+        if kinds[row] < 0 or (order.gpu_type is not None and order.gpu_type[row] < 0):
+            return None
         right: Bool = of == kinds[row]
-        return right if nodes is None else nodes & right
+        return right
 
-    return narrower
+    return of_type
 
 
 def narrowed(need: Need, within: Bool | None) -> Need:

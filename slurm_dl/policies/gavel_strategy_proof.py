@@ -159,7 +159,8 @@ def _of_one_type(pool: lp.Pool, weight: F64) -> F64:
     for n in range(len(by)):
         level = (room - full[n]) / rest[n]
         if level * per_gpu[by[n]] <= 1:
-            return np.minimum(level * per_gpu, 1.0)[:, None]
+            found: F64 = np.minimum(level * per_gpu, 1.0)
+            return found[:, None]
     return np.ones((len(by), 1))
 
 

@@ -38,7 +38,7 @@ PARAMETERS: Final[dict[str, dict[str, Any]]] = {
 LEASE_S: Final = 4.0
 
 EVERY_POLICY = pytest.mark.parametrize("name", POLICIES)
-DRAWN = settings(max_examples=25, deadline=None)
+DRAWN = settings(max_examples=15, deadline=None)
 
 Property = Callable[..., None]
 
@@ -59,9 +59,9 @@ def for_policies(names: Iterable[str], **drawn: st.SearchStrategy[Any]) -> Calla
     def decorate(test: Property) -> Property:
         @pytest.mark.parametrize("name", sorted(names))
         def each(name: str) -> None:
-            @settings(max_examples=3 if has_leases(name) else 15, deadline=None)
+            @settings(max_examples=2 if has_leases(name) else 6, deadline=None)
             @given(**drawn)
-            def one(**values: Any) -> None:
+            def one(**values: Any) -> None:  # noqa: ANN401 - what was drawn
                 test(name, **values)
 
             one()

@@ -83,8 +83,8 @@ def test_two_jobs_share_a_gpu_in_turns_of_a_lease() -> None:
         assert abs(ran[1] - 25 * leases) <= 100.001
 
 
-def test_no_run_is_shorter_than_a_lease_but_the_last_of_its_job() -> None:
-    """Restarts are what shares cost."""
+def test_runs_end_with_leases_or_with_their_jobs() -> None:
+    """Restarts are what shares cost; between the ends of leases nobody is stopped."""
     policy = Fixed(shares=((0.5,), (0.5,), (0.5,), (0.5,)))
     outcome = simulate(
         trace_of([1000, 1300, 700, 900], [1, 1, 1, 1], [0, 30, 60, 250]),
@@ -94,7 +94,8 @@ def test_no_run_is_shorter_than_a_lease_but_the_last_of_its_job() -> None:
 
     runs = outcome.records.runs
     last = runs.end_s == outcome.records.end_s[runs.job]
-    assert (runs.end_s - runs.start_s)[~last].min() >= 100 - 1e-6
+    assert not last.all()
+    np.testing.assert_allclose(runs.end_s[~last] % 100, 0, atol=1e-6)
     assert outcome.records.finished.all()
 
 
@@ -120,6 +121,18 @@ def test_a_gang_gets_its_turn_although_small_jobs_run_beside_each_other() -> Non
 
     ran = ran_until(outcome, 2000.0)
     assert np.abs(ran - 1000).max() <= 200
+
+
+def test_short_jobs_that_come_and_go_do_not_keep_a_gang_waiting() -> None:
+    """Each is done before its lease ends, and the next one takes its GPU."""
+    n = 60
+    submit_s = [0.0, *(50.0 * i for i in range(n))]
+    policy = Fixed(shares=((0.5,), *((0.25,),) * n), lease_s=100.0)
+    trace = trace_of([50.0, *[90.0] * n], [4, *[1] * n], submit_s)
+
+    outcome = simulate(trace, parse_shape("1x4"), policy)
+
+    assert outcome.records.start_s[0] <= 400.0
 
 
 def test_on_two_types_each_share_is_had_on_its_type_and_at_its_speed() -> None:

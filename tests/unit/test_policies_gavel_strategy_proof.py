@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import build
@@ -52,6 +53,39 @@ def test_no_other_shares_have_a_larger_product(seed: int) -> None:
     shares = oracle.of_pool(pool)
     best = shares.largest(sum(shares.dot(m, slope[m]) for m in range(len(pool))))
     assert best == pytest.approx(weight.sum(), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_one_type_the_plain_rule_equals_newton_steps(seed: int) -> None:
+    """Two ways to the same shares: those of one type by weight, and one more type that is useless.
+
+    The second type has a speed of nearly nothing, so that it decides nothing.
+    """
+    draw = np.random.default_rng(seed)
+    k = 2 + seed
+    gpus, weight = draw.choice([1.0, 2.0, 4.0], k), draw.uniform(0.5, 2.0, k)
+    one = lp.pool(np.arange(k), gpus, np.ones((k, 1)), np.array([6.0]))
+    two = lp.pool(np.arange(k), gpus, np.ones((k, 2)), np.array([6.0, 6.0]))
+    rates = np.tile([1.0, 1e-9], (k, 1))
+
+    plain = proportionally_fair(one, np.ones((k, 1)), weight)[:, 0]
+    steps = proportionally_fair(two, rates, weight)[:, 0]
+
+    assert plain == pytest.approx(steps, abs=1e-4)
+    assert plain.max() <= 1
+    assert plain @ gpus == pytest.approx(min(6.0, gpus.sum()))
+
+
+def test_types_that_are_alike_are_no_trouble() -> None:
+    """How a job's time is split among them decides nothing, and rounding must not stop it."""
+    for k, types in itertools.product((1, 2, 5), (2, 3)):
+        rates = np.ones((k, types))
+        pool = lp.pool(np.arange(k), np.full(k, 2.0), rates, np.full(types, 8.0))
+
+        share = proportionally_fair(pool, rates, np.ones(k))
+
+        time = min(1.0, 8.0 * types / 2 / k)
+        assert share.sum(axis=1) == pytest.approx(np.full(k, time), rel=1e-6)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])

@@ -262,7 +262,9 @@ class IdealCluster:
         self._account()
         snap = jobs.snapshot(now_s)
         kept = under_lease(snap, self._lease_s).nonzero()[0] if self._lease_s else NOBODY
-        intent = intend(snap, self._policy, kept, restart_s=self._costs.restart_s)
+        intent = intend(
+            snap, self._policy, kept, lease_s=self._lease_s, restart_s=self._costs.restart_s
+        )
         order = intent.order
         promoted = order.promote.nonzero()[0]
         if len(promoted):

@@ -31,13 +31,12 @@ class OnTypes(Anywhere):
 
     def settle(self, jobs: Active, _snap: Snapshot, intent: Intent, /) -> Change:
         """See `Whereabouts`."""
-        if intent.kind is None:
-            msg = "types were not told apart although speeds differ"
-            raise AssertionError(msg)
-        self._kind = intent.kind
+        # Of a single type there is nothing to tell.
+        alike = np.zeros(len(jobs), dtype=np.int16)
+        self._kind = alike if intent.kind is None else intent.kind
         wanted = np.zeros(len(jobs), dtype=np.bool_)
         wanted[intent.target] = True
-        moves = jobs.running & wanted & (intent.kind != jobs.on_type)
+        moves = jobs.running & wanted & (self._kind != jobs.on_type)
         stops = (jobs.running & (~wanted | moves)).nonzero()[0]
         starts = (wanted & (~jobs.running | moves)).nonzero()[0]
         return Change(stops, starts, math.inf)

@@ -22,11 +22,10 @@ def type_held(seen: Observed, held: I16 | None = None) -> I16:
         kinds = max(1, len(seen.gpu_types))
         kind = seen.nodes.gpu_type[seen.held.node].astype(np.int64)
         kind = kind if seen.gpu_types else np.maximum(kind, 0)
-        # The last column is for GPUs without a type.
-        holds = np.zeros((len(jobs), kinds + 1))
-        np.add.at(holds, (seen.held.job, kind % (kinds + 1)), seen.held.gpus)
-        most = holds.argmax(axis=1)
-        held = np.where(holds.any(axis=1) & (most < kinds), most, -1).astype(np.int16)
+        typed = kind >= 0
+        holds = np.zeros((len(jobs), kinds))
+        np.add.at(holds, (seen.held.job[typed], kind[typed]), seen.held.gpus[typed])
+        held = np.where(holds.any(axis=1), holds.argmax(axis=1), -1).astype(np.int16)
     runs: Bool = (jobs.state > PENDING) & (jobs.state < COMPLETING)
     found: I16 = np.where(runs, held, np.int16(-1)).astype(np.int16)
     return found

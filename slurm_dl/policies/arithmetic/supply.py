@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64
+from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
 
 
@@ -26,11 +26,14 @@ def rates_of(snap: Snapshot) -> F64:
     """``(n, t)`` speed of each job on each GPU type; 0 where it may not or cannot run.
 
     Where nothing is known every type is as fast as any other. A job that asks for a type, or
-    whose nodes are restricted to some (``--constraint``, ``--nodelist``), runs on no other.
+    whose nodes are restricted to some (``--constraint``, ``--nodelist``, its partition), runs on no
+    other.
     """
     jobs, seen = snap.jobs, snap.seen
     kinds = max(1, len(seen.gpu_types))
     rates = np.ones((len(jobs), kinds)) if snap.rates is None else snap.rates.copy()
+    if kinds > 1 and len(seen.partitions):
+        rates *= _types_in_reach(snap)
     asks = (jobs.gpu_type >= 0).nonzero()[0]
     others = np.arange(kinds) != jobs.gpu_type[asks, None]
     rates[asks] = np.where(others, 0.0, rates[asks])
@@ -41,3 +44,19 @@ def rates_of(snap: Snapshot) -> F64:
             if row is not None:
                 rates[row, ~np.isin(np.arange(kinds), seen.nodes.gpu_type[nodes])] = 0.0
     return rates
+
+
+def _types_in_reach(snap: Snapshot) -> Bool:
+    """``(n, t)`` bool: a partition of the job has nodes with GPUs of the type."""
+    jobs, seen = snap.jobs, snap.seen
+    kinds = np.arange(len(seen.gpu_types))
+    has = (seen.nodes.gpu_type[:, None] == kinds) & (seen.nodes.gpus > 0)[:, None]
+    there = seen.node_in.astype(np.int64) @ has.astype(np.int64) > 0
+    reach: Bool = there[jobs.partition]
+    reach[jobs.partition < 0] = True
+    if seen.also_in:
+        row_of = jobs.row_of()
+        for job_id, others in seen.also_in.items():
+            if job_id in row_of:
+                reach[row_of[job_id]] |= there[list(others)].any(axis=0)
+    return reach
