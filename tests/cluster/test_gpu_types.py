@@ -1,4 +1,4 @@
-"""A cluster of two GPU types: who goes where is the policy's choice, unless the owner has chosen."""
+"""A cluster of two GPU types: who goes where is the policy's choice, unless its owner chose."""
 
 from __future__ import annotations
 
