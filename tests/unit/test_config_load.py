@@ -7,10 +7,12 @@ import pytest
 
 from slurm_dl.config import DEFAULT_PATH, Config, load, load_with_origins, show
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.policies import registry
 
+ON_SLURM = sum(map(registry.runs_on_slurm, registry.POLICIES.values()))
 SECTIONS = (
-    "cluster, manage, daemon, policy, ranking, preemption, placement, defragment, writes, "
-    "control, paths"
+    "cluster, manage, daemon, policy, ranking, preemption, placement, defragment, estimates, "
+    "writes, control, paths"
 )
 MINIMAL = "manage:\n  partitions: [gpu]\n"
 
@@ -197,7 +199,10 @@ writes: {burst: [1], rate_per_s: .inf}
         ),
         (
             "policy:\n  order: lass\n",
-            "f.yaml:4: policy.order: must be one of discrete_las, fifo, fifo_skip (got 'lass')",
+            (
+                f"f.yaml:4: policy.order: must be one of {ON_SLURM} policy names, perhaps las or "
+                "elas (got 'lass')"
+            ),
         ),
         (
             "policy:\n  order: fifo\n  parameters: {a: 1}\n",

@@ -33,7 +33,7 @@ def rates_of(snap: Snapshot) -> F64:
     kinds = max(1, len(seen.gpu_types))
     rates = np.ones((len(jobs), kinds)) if snap.rates is None else snap.rates.copy()
     if kinds > 1 and len(seen.partitions):
-        rates *= _types_in_reach(snap)
+        rates[~_types_in_reach(snap)] = 0.0
     asks = (jobs.gpu_type >= 0).nonzero()[0]
     others = np.arange(kinds) != jobs.gpu_type[asks, None]
     rates[asks] = np.where(others, 0.0, rates[asks])
