@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from slurm_dl.engine.credits import Owed, accrue, needs
 from slurm_dl.engine.types import TypedRoom
-from slurm_dl.model.jobs import F64
+from slurm_dl.model.jobs import F64, JobState
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.policies.arithmetic.holding import type_held
 
@@ -150,6 +150,51 @@ def test_between_two_looks_credits_are_booked_by_what_ran() -> None:
 
     assert credit[:, 0].tolist() == [-75.0, -15.0, -15.0, 0.0]
     assert credit[:, 1].tolist() == [25.0, 25.0, 25.0, 0.0]
+
+
+def test_tasks_that_leave_an_arrays_record_are_charged_to_it() -> None:
+    """They run under ids of their own; the record must not lead for ever."""
+    share = np.array([[0.5, 0.0]])
+    before = observed([pending(1, tasks=5)])
+    owed = Owed.after(snapshot(before), share, lease_s=100.0)
+    later = observed([pending(1, tasks=3)], now_s=NOW_S + 100)
+
+    assert owed.at(later).tolist() == [[50.0 - 200.0, 0.0]]
+
+
+def test_a_job_that_is_being_requeued_keeps_its_debt() -> None:
+    """Between running and waiting Slurm shows it completing for a while."""
+    share = np.array([[0.25, 0.0]])
+    runs = observed([running(1)], held={1: {0: 1}})
+    owed = Owed.after(snapshot(runs), share, lease_s=1000.0)
+    ending = observed([running(1)], now_s=NOW_S + 100)
+    state = np.array([JobState.COMPLETING], dtype=np.int8)
+    ending = dataclasses.replace(ending, jobs=dataclasses.replace(ending.jobs, state=state))
+
+    credit = owed.at(ending)
+    again = Owed.after(snapshot(ending, credit_s=credit), share, lease_s=1000.0)
+    waits = observed([pending(1, submit_s=NOW_S + 120)], now_s=NOW_S + 200)
+
+    assert credit.tolist() == [[-75.0, 0.0]]
+    assert again.at(waits).tolist() == [[-50.0, 0.0]]
+
+
+def test_jobs_may_be_listed_in_any_order() -> None:
+    """What each is owed is found by its id."""
+    share, credit = np.array([[0.5, 0.0], [0.25, 0.0]]), np.array([[7.0, 0.0], [3.0, 0.0]])
+    snap = snapshot(observed([pending(2), pending(1)]), credit_s=credit)
+    owed = Owed.after(snap, share, lease_s=1000.0)
+
+    later = owed.at(observed([pending(1), pending(2)], now_s=NOW_S + 100))
+
+    assert later[:, 0].tolist() == [3.0 + 25.0, 7.0 + 50.0]
+
+
+def test_a_clock_that_goes_back_books_nothing() -> None:
+    """Nobody is owed for time that has not passed."""
+    owed = Owed.after(snapshot(observed([pending(1)])), np.full((1, 2), 0.5), lease_s=100.0)
+
+    assert owed.at(observed([pending(1)], now_s=NOW_S - 50)).tolist() == [[0.0, 0.0]]
 
 
 def test_when_types_change_nobody_is_owed_anything() -> None:

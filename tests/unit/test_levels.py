@@ -7,13 +7,15 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
-from build import observed, pending, running, snapshot
+from build import NOW_S, observed, pending, running, snapshot
 
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.intent import intend
 from slurm_dl.engine.levels import LEVELS, in_levels, levels_of, preempts_by_levels
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.model.plan import OpenHandover, SetSiteFactor
+from slurm_dl.model.ids import HandoverId
+from slurm_dl.model.jobs import Held
+from slurm_dl.model.plan import CloseHandover, OpenHandover, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Policy, one_tier
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -22,6 +24,7 @@ from slurm_dl.policies.shortest import FewestGpus, Srtf
 
 B = 1000
 LIMITS = Preemption(min_quantum_s=0, cooldown_s=0, limit_reserve_s=0)
+OFF = dataclasses.replace(LIMITS, enabled=False)
 SETTINGS = Settings(partitions=frozenset({"gpu"}), band_width=B, preemption=LIMITS)
 
 
@@ -52,11 +55,12 @@ def level(snap: Snapshot, policy: Policy) -> dict[int, int]:
     return dict(zip(snap.jobs.job_id.tolist(), order.tier.tolist(), strict=True))
 
 
-def short_and_long() -> Snapshot:
+def short_and_long(**memory: dict[int, float]) -> Snapshot:
     """A long job on all four GPUs, and shorter ones that wait."""
     rows = [running(1, 4, limit_s=90_000)]
     rows += [pending(i, 4, limit_s=1000 + i) for i in range(2, 12)]
-    return snapshot(observed(rows, nodes=[4], held={1: {0: 4}}, opted_in=range(1, 12)))
+    seen = observed(rows, nodes=[4], held={1: {0: 4}}, opted_in=range(1, 12))
+    return snapshot(seen, memory=memory)
 
 
 def test_who_should_run_comes_first_then_who_runs_then_the_queue() -> None:
@@ -116,6 +120,55 @@ def test_who_may_not_be_stopped_stands_where_it_would_wait() -> None:
         **{i: i for i in range(2, 10)},
         **dict.fromkeys((10, 11, 1), 10),
     }
+
+
+def test_held_jobs_do_not_take_the_places_of_those_who_wait() -> None:
+    """They could not start whatever is free."""
+    rows = [pending(i, limit_s=float(i), held=Held.USER_OR_ADMIN) for i in range(1, 101)]
+    rows += [pending(i, limit_s=float(i)) for i in range(101, 111)]
+    found = level(snapshot(observed(rows, nodes=[1])), Srtf())
+
+    assert [found[i] for i in range(101, 111)] == [0, *range(2, 10), 10]
+    assert {found[i] for i in range(1, 101)} == {LEVELS - 1}
+
+
+def test_running_jobs_keep_one_site_factor() -> None:
+    """It matters only once they are requeued: no writes when they pass from level to level."""
+    snap = short_and_long()
+    alone = snapshot(observed([running(1, 4)], nodes=[4], held={1: {0: 4}}, opted_in=[1]))
+
+    for each in (snap, alone):
+        plan = decide(each, Srtf(), dataclasses.replace(SETTINGS, preemption=OFF))
+        written = {a.job_id: a.value for a in plan.actions if isinstance(a, SetSiteFactor)}
+        assert written[1] == (LEVELS - 1) * B
+
+
+def test_a_hand_over_under_way_is_not_turned_round() -> None:
+    """Its victim does not deserve its GPUs for being its victim."""
+    snap = short_and_long()
+    (opened,) = [
+        a.handover for a in decide(snap, Srtf(), SETTINGS).actions if isinstance(a, OpenHandover)
+    ]
+    again = dataclasses.replace(snap, handovers=(opened,), next_handover_id=HandoverId(99))
+
+    plan = decide(again, Srtf(), SETTINGS)
+
+    assert plan.target == {2}
+    assert not [a for a in plan.actions if isinstance(a, CloseHandover | OpenHandover)]
+
+
+@pytest.mark.parametrize(("most", "opens"), [(5, True), (0, False)])
+def test_leases_bound_what_a_job_loses_not_how_often_it_gave_way(most: int, *, opens: bool) -> None:
+    """Else sharing would end after five turns; a site that allows no preemption has none."""
+    limits = dataclasses.replace(LIMITS, max_preemptions=most)
+    settings = dataclasses.replace(SETTINGS, preemption=limits)
+    often = short_and_long(preemptions={1: 7})
+
+    plan = decide(often, Leased(lease_s=NOW_S / 4), settings)
+    without = decide(often, Srtf(), settings)
+
+    assert bool([a for a in plan.actions if isinstance(a, OpenHandover)]) == opens
+    assert not [a for a in without.actions if isinstance(a, OpenHandover)]
 
 
 def test_a_barred_job_is_last() -> None:
