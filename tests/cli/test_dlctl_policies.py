@@ -36,7 +36,7 @@ def on_a_terminal(width: int, *args: str) -> list[str]:
     try:
         done = subprocess.Popen(
             [sys.executable, "-c", "from slurm_dl.apps.ctl import main; main()", "policies", *args],
-            env={**os.environ, "COLUMNS": str(width), "TERM": "dumb"},
+            env={**os.environ, "COLUMNS": str(width), "TERM": "xterm"},
             stdin=subprocess.DEVNULL,
             stdout=slave,
             stderr=subprocess.STDOUT,
@@ -89,7 +89,8 @@ def test_a_terminal_gets_lines_that_fit_it(args: tuple[str, ...]) -> None:
 
     assert max(map(len, narrow)) <= 80
     assert len(narrow) > len(wide)
-    words = {word for line in wide for word in line.split()}
+    # One title is shorter where there is little room.
+    words = {word for line in wide for word in line.split()} - {"LEVEL"}
     assert words <= {word for line in narrow for word in line.split()}
 
 
