@@ -20,7 +20,7 @@ PACKAGES := slurmctld slurmd slurm-client munge python3-venv ca-certificates
 # Cheap ones first, then whatever else there is. (pytest sorts directories that it finds itself.)
 FIRST := tests/unit tests/contract tests/cli
 # What runs beside the rest.
-BESIDE := tests/docker tests/sim
+BESIDE := tests/docker tests/sim tests/cli
 TESTS := $(FIRST) $(filter-out $(FIRST) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -85,8 +85,8 @@ test: system venv lint torch ## Everything: linters, types, layers and all tests
 		# On CI the test of a real training must run: without torch it fails.
 		export SLURM_DL_TORCH_PYTHON=$(CURDIR)/$(TORCH_PYTHON)
 	fi
-	# Both wait for Slurm most of the time, so they run side by side; simulations go with the
-	# containers, which take less long. What the others print comes last, whatever ends them.
+	# Both wait for Slurm most of the time, so they run side by side; simulations and commands go
+	# with the containers, which take less long. What the others print comes last.
 	others=$$(mktemp)
 	# The shell lets what runs beside it ignore Ctrl-C; some tests are about that very signal.
 	env --default-signal=INT,QUIT $(BIN)/python -m pytest --durations=15 \
