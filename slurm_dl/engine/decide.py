@@ -51,10 +51,10 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     given = guarantee(snap, policy, settings)
     policy, placement = given.policy, given.placement
     restart_s = settings.preemption.checkpoint_cost_s
-    kept = under_lease(snap, lease_s, settings.lease_window * lease_s)
     candidates = given.shielded(engine.candidates(snap))
-    if given.promise is None:
+    if lease_s and given.promise is None:
         # Who is guaranteed nodes need not wait for the end of a lease.
+        kept = under_lease(snap, lease_s, settings.lease_window * lease_s)
         candidates = candidates.sparing(kept, LEASED)
     soon = with_settling(snap, placement)
     intent = staying(

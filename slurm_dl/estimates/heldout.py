@@ -7,7 +7,6 @@ ended inside a block is used from the next on, as in a daemon that looks now and
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -113,7 +112,7 @@ def held_out(
     hit = np.zeros(len(rows), dtype=np.bool_)
     for number in np.unique(block).tolist():
         here = block == number
-        known = before(past, from_s + number * block_s)
+        known = past.until(from_s + number * block_s)
         jobs = asked_of(past, rows[here])
         hit[here] = tagged_s(known, jobs).hit
         for name, predict in predictors.items():
@@ -121,25 +120,9 @@ def held_out(
     true = past.ran_s[rows]
     return HeldOut(
         jobs=len(rows),
-        known=len(before(past, from_s)),
+        known=len(past.until(from_s)),
         tag_hits=float(hit.mean()) if len(rows) else 0.0,
         scores=tuple(_score(name, column, true) for name, column in said.items()),
-    )
-
-
-def before(past: Past, when_s: float) -> Past:
-    """Those that had ended by *when_s*; the name tables stay as they are."""
-    rows = slice(0, int(past.end_s.searchsorted(when_s, side="right")))
-    return dataclasses.replace(
-        past,
-        account=past.account[rows],
-        user=past.user[rows],
-        name=past.name[rows],
-        gpus=past.gpus[rows],
-        submit_s=past.submit_s[rows],
-        start_s=past.start_s[rows],
-        end_s=past.end_s[rows],
-        ran_s=past.ran_s[rows],
     )
 
 

@@ -67,7 +67,14 @@ class Past:
 
     def since(self, when_s: float) -> Past:
         """Those that ended at *when_s* or later; the name tables stay as they are."""
-        rows = slice(int(self.end_s.searchsorted(when_s)), None)
+        return self.part(slice(int(self.end_s.searchsorted(when_s)), None))
+
+    def until(self, when_s: float) -> Past:
+        """Those that had ended by *when_s*; the name tables stay as they are."""
+        return self.part(slice(0, int(self.end_s.searchsorted(when_s, side="right"))))
+
+    def part(self, rows: slice) -> Past:
+        """Those at *rows*; the name tables stay as they are."""
         return dataclasses.replace(
             self,
             account=self.account[rows],

@@ -24,8 +24,9 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, I16, I64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.bounds import at_least_one
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
-from slurm_dl.policies.arithmetic.gavel_pool import LEAST_LEFT_S, at_least_one
+from slurm_dl.policies.arithmetic.gavel_pool import LEAST_LEFT_S
 from slurm_dl.policies.arithmetic.holding import type_held
 from slurm_dl.policies.arithmetic.matching import coarse, match
 from slurm_dl.policies.arithmetic.served import bucket_edges, served

@@ -31,6 +31,7 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, I16, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.bounds import positive
 from slurm_dl.policies.arithmetic.demand import Tenants, contenders, tenants
 from slurm_dl.policies.arithmetic.lifetimes import lifetimes
 from slurm_dl.policies.arithmetic.served import bucket_edges, served, tenant_of_past
@@ -103,9 +104,7 @@ class AstraeaLtgf:
     def __post_init__(self) -> None:
         for field in ("lease_s", "bucket_s", "starves_after_s"):
             value = getattr(self, field)
-            if not (math.isfinite(value) and value > 0):
-                msg = f"{field} must be a finite number above 0 (got {value})"
-                raise ValueError(msg)
+            positive(field, value)
         for field in ("buckets", "levels", "least_samples"):
             value = getattr(self, field)
             if value < 1:

@@ -27,6 +27,7 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.bounds import positive
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant import Weights, check_weights, parts, sum_by, weights_of
 from slurm_dl.policies.arithmetic.fair_finish import FairWorld, fair_world
@@ -93,9 +94,7 @@ class Carbyne:
                 f"(got {list(self.left_tiers_s)})"
             )
             raise ValueError(msg)
-        if not (math.isfinite(self.lease_s) and self.lease_s > 0):
-            msg = f"lease_s must be a finite number above 0 (got {self.lease_s})"
-            raise ValueError(msg)
+        positive("lease_s", self.lease_s)
 
     @property
     def tiers(self) -> int:

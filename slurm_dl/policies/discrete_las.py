@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.bounds import not_negative
 from slurm_dl.policies.base import About, Order, Preempts
 
 Rows = npt.NDArray[np.int64]
@@ -62,9 +63,7 @@ class DiscreteLas:
 
     def __post_init__(self) -> None:
         check_thresholds(self.thresholds_gpu_s)
-        if not (math.isfinite(self.promote_knob) and self.promote_knob >= 0):
-            msg = f"promote_knob must be a finite number, 0 or more (got {self.promote_knob})"
-            raise ValueError(msg)
+        not_negative("promote_knob", self.promote_knob)
 
     @property
     def tiers(self) -> int:

@@ -16,7 +16,6 @@ not how, so the formula is a reading.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,6 +23,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.bounds import positive
 from slurm_dl.policies.base import About, Order
 from slurm_dl.policies.discrete_las import DiscreteLas, Rows, edges_of, first_to_sink
 
@@ -75,9 +75,7 @@ class Elas(DiscreteLas):
 
     def __post_init__(self) -> None:
         DiscreteLas.__post_init__(self)
-        if not (math.isfinite(self.quantum_s) and self.quantum_s > 0):
-            msg = f"quantum_s must be a finite number above 0 (got {self.quantum_s})"
-            raise ValueError(msg)
+        positive("quantum_s", self.quantum_s)
 
     def service(self, snap: Snapshot) -> F64:
         """``(n,)`` v: GPU-seconds, or seconds in one dimension."""

@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.bounds import positive
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant import Weights, check_weights, weights_of
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
@@ -72,9 +73,7 @@ class GandivaFair:
 
     def __post_init__(self) -> None:
         check_weights("tickets", self.tickets)
-        if not (math.isfinite(self.lease_s) and self.lease_s > 0):
-            msg = f"lease_s must be a finite number above 0 (got {self.lease_s})"
-            raise ValueError(msg)
+        positive("lease_s", self.lease_s)
 
     @property
     def tiers(self) -> int:

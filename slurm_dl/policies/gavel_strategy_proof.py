@@ -29,13 +29,8 @@ import numpy as np
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import lp
-from slurm_dl.policies.arithmetic.gavel_pool import (
-    Entrants,
-    Sharing,
-    at_least_one,
-    check_table,
-    weight_of,
-)
+from slurm_dl.policies.arithmetic.bounds import at_least_one
+from slurm_dl.policies.arithmetic.gavel_pool import Entrants, Sharing, check_table, weight_of
 from slurm_dl.policies.base import About
 from slurm_dl.policies.gavel import READING, SOURCE
 

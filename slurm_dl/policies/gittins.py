@@ -26,6 +26,7 @@ import numpy as np
 from slurm_dl.model.jobs import COMPLETING, F64, Bool
 from slurm_dl.model.past import Past
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.bounds import positive
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
 from slurm_dl.policies.las import attained
 
@@ -80,9 +81,7 @@ class Gittins:
         if not all(math.isfinite(s) and s > 0 for s in self.sizes_gpu_s):
             msg = "sizes_gpu_s must be finite numbers above 0"
             raise ValueError(msg)
-        if not (math.isfinite(self.quantum_s) and self.quantum_s > 0):
-            msg = f"quantum_s must be a finite number above 0 (got {self.quantum_s})"
-            raise ValueError(msg)
+        positive("quantum_s", self.quantum_s)
 
     @property
     def tiers(self) -> int:

@@ -26,6 +26,7 @@ import numpy.typing as npt
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, F64, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.bounds import positive
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.supply import gpus_by_type
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
@@ -77,9 +78,7 @@ class Grouper:
     quantum_s: float = 360.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.quantum_s) and self.quantum_s > 0):
-            msg = f"quantum_s must be a finite number above 0 (got {self.quantum_s})"
-            raise ValueError(msg)
+        positive("quantum_s", self.quantum_s)
 
     @property
     def tiers(self) -> int:

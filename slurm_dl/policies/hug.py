@@ -25,6 +25,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.bounds import positive
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
 from slurm_dl.policies.arithmetic.dominant import fluid_progress, parts, sum_by
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
@@ -70,9 +71,7 @@ class Hug:
     lease_s: float = 1200.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.lease_s) and self.lease_s > 0):
-            msg = f"lease_s must be a finite number above 0 (got {self.lease_s})"
-            raise ValueError(msg)
+        positive("lease_s", self.lease_s)
 
     @property
     def tiers(self) -> int:

@@ -27,6 +27,7 @@ from slurm_dl.model.estimates import Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.bounds import not_negative
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.latest_start import latest_start
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
@@ -82,9 +83,7 @@ class Karuna:
 
     def __post_init__(self) -> None:
         check_thresholds(self.thresholds_gpu_s)
-        if not (math.isfinite(self.margin_s) and self.margin_s >= 0):
-            msg = f"margin_s must be a finite number, 0 or more (got {self.margin_s})"
-            raise ValueError(msg)
+        not_negative("margin_s", self.margin_s)
         names = [name for name, _ in self.due_after_s]
         if len(set(names)) < len(names):
             msg = f"due_after_s must name each QOS once (got {names})"

@@ -9,7 +9,6 @@ Wierman, "The Foreground-Background queue: a survey", Performance Evaluation 65,
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import COMPLETING, F64, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.bounds import positive
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
 
 
@@ -46,9 +46,7 @@ class Las:
     quantum_s: float = 360.0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.quantum_s) and self.quantum_s > 0):
-            msg = f"quantum_s must be a finite number above 0 (got {self.quantum_s})"
-            raise ValueError(msg)
+        positive("quantum_s", self.quantum_s)
 
     @property
     def tiers(self) -> int:

@@ -10,7 +10,6 @@ Source: Gu et al., "Tiresias", NSDI 2019, and what runs of its public simulator 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,6 +17,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import COMPLETING, F64, I16, PENDING, RUNNING, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.bounds import not_negative
 from slurm_dl.policies.base import About, Order, Preempts
 from slurm_dl.policies.discrete_las import DiscreteLas, Rows, edges_of, first_to_sink
 
@@ -60,9 +60,7 @@ class ListLas(DiscreteLas):
 
     def __post_init__(self) -> None:
         DiscreteLas.__post_init__(self)
-        if not (math.isfinite(self.demotion_step_s) and self.demotion_step_s >= 0):
-            msg = f"demotion_step_s must be a finite number, 0 or more (got {self.demotion_step_s})"
-            raise ValueError(msg)
+        not_negative("demotion_step_s", self.demotion_step_s)
         if self.late_demotion and self.demotion_step_s:
             msg = "demotion_step_s and late_demotion are two answers to one question: choose one"
             raise ValueError(msg)

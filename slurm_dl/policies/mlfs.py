@@ -27,6 +27,7 @@ import numpy.typing as npt
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.bounds import not_negative, positive
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
 
@@ -95,14 +96,10 @@ class Mlfs:
             raise ValueError(msg)
         for field in ("other_urgency", "deadline_weight", "remaining_weight", "waiting_weight"):
             value = getattr(self, field)
-            if not (math.isfinite(value) and value >= 0):
-                msg = f"{field} must be a finite number, 0 or more (got {value})"
-                raise ValueError(msg)
+            not_negative(field, value)
         for field in ("iteration_s", "shortest_s"):
             value = getattr(self, field)
-            if not (math.isfinite(value) and value > 0):
-                msg = f"{field} must be a finite number above 0 (got {value})"
-                raise ValueError(msg)
+            positive(field, value)
         if self.iterations < 1:
             msg = f"iterations must be 1 or more (got {self.iterations})"
             raise ValueError(msg)

@@ -25,6 +25,7 @@ from slurm_dl.estimates.learned import learned_s
 from slurm_dl.estimates.runtimes import rolling_s
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.bounds import positive
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
 
@@ -73,9 +74,7 @@ class Qssf:
         if self.least_jobs < 1:
             msg = f"least_jobs must be at least 1 (got {self.least_jobs})"
             raise ValueError(msg)
-        if not (math.isfinite(self.retrain_s) and self.retrain_s > 0):
-            msg = f"retrain_s must be a finite number above 0 (got {self.retrain_s})"
-            raise ValueError(msg)
+        positive("retrain_s", self.retrain_s)
 
     @property
     def tiers(self) -> int:

@@ -12,7 +12,7 @@ from pasts import Over, past_of
 from scipy.stats import spearmanr
 
 from slurm_dl.estimates.asked import Asked
-from slurm_dl.estimates.heldout import PREDICTORS, before, held_out, rank_correlation
+from slurm_dl.estimates.heldout import PREDICTORS, held_out, rank_correlation
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.past import NO_PAST, Past
 
@@ -142,8 +142,8 @@ def test_of_nothing_nothing_is_found() -> None:
     assert all(score.jobs == 0 and math.isnan(score.median_error) for score in found.scores)
 
 
-def test_before_takes_those_that_had_ended_by_then() -> None:
+def test_until_takes_those_that_had_ended_by_then() -> None:
     """To the second."""
     past = past_of([Over("a", "x", 1, 5.0, end_s) for end_s in (10.0, 20.0, 30.0)])
 
-    assert [len(before(past, when_s)) for when_s in (9.9, 10.0, 29.0, 30.0)] == [0, 1, 2, 3]
+    assert [len(past.until(when_s)) for when_s in (9.9, 10.0, 29.0, 30.0)] == [0, 1, 2, 3]

@@ -312,8 +312,9 @@ class IdealCluster:
         np.multiply(jobs.ran_s, jobs.gpus, out=jobs.attained_gpu_s)
         # What is left of a start is no work: a stop would not save it.
         np.minimum(jobs.work_s, (jobs.done_s - now_s) * jobs.speed, out=jobs.left_s)
-        done_s = self._work_s[jobs.job_id] - jobs.left_s
-        np.divide(done_s, self._work_s[jobs.job_id], out=jobs.progress)
+        whole_s = self._work_s[jobs.job_id]
+        done_s = whole_s - jobs.left_s
+        np.divide(done_s, whole_s, out=jobs.progress)
         if self._known.foreseen_s is not None:
             jobs.left_s[:] = self._known.left_s(jobs.job_id, done_s, jobs.left_s)
         self._accrue()

@@ -103,7 +103,6 @@ class Chronicle:
         self._end_s: list[float] = []
         self._ran_s: list[float] = []
         self._told = NO_PAST
-        self._names = (*trace.models, "")
 
     def add(self, rows: list[int], start_s: list[float], ran_s: list[float], now_s: float) -> None:
         """Jobs at *rows* of the trace have come to their end at *now_s*."""
@@ -120,19 +119,34 @@ class Chronicle:
         return self._told
 
     def _all(self) -> Past:
-        trace, rows = self._trace, np.array(self._rows)
-        user = trace.user[rows].astype(np.int32)
-        model = trace.model[rows].astype(np.int32)
-        return Past(
-            account=user,
-            user=user.copy(),
-            name=np.where(model >= 0, model, len(trace.models)).astype(np.int32),
-            gpus=trace.gpus[rows],
+        rows = np.array(self._rows)
+        return past_of(
+            self._trace,
+            rows,
+            gpus=self._trace.gpus[rows],
             submit_s=self._submit_s[rows],
             start_s=np.array(self._start_s),
             end_s=np.array(self._end_s),
             ran_s=np.maximum(np.array(self._ran_s), np.finfo(np.float64).tiny),
-            accounts=trace.users,
-            users=trace.users,
-            names=self._names,
         )
+
+
+def past_of(
+    trace: Trace, rows: I64, *, gpus: F64, submit_s: F64, start_s: F64, end_s: F64, ran_s: F64
+) -> Past:
+    """The jobs at *rows* of a trace as they went in a simulation; see `Past` for the columns."""
+    user = trace.user[rows].astype(np.int32)
+    model = trace.model[rows]
+    return Past(
+        account=user,
+        user=user.copy(),
+        name=np.where(model >= 0, model, len(trace.models)).astype(np.int32),
+        gpus=gpus,
+        submit_s=submit_s,
+        start_s=start_s,
+        end_s=end_s,
+        ran_s=ran_s,
+        accounts=trace.users,
+        users=trace.users,
+        names=(*trace.models, ""),
+    )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.tres import parse_gres
-from slurm_dl.backends.slurm.words import epoch_s, limit_s
+from slurm_dl.backends.slurm.words import bounded_epoch_s, limit_s
 from slurm_dl.engine.rebuild import ToldRun
 from slurm_dl.model.errors import ClusterError
 
@@ -42,7 +42,6 @@ _REQUEUED = frozenset({"REQUEUED", "PREEMPTED", "REQUEUE_HOLD"})
 _DISABLED = "accounting storage is disabled"
 _ID = re.compile(r"[0-9]{1,18}")
 _MOST_GPUS = 1e6
-_LATEST_S = 1e11
 
 
 class NoAccountingError(ClusterError):
@@ -162,7 +161,7 @@ def _run(fields: list[str]) -> ToldRun:
     """One record; ValueError if it is none."""
     job_id, uid, submit, eligible, start, end, state, elapsed, suspended, alloc = fields
     word = state.partition(" ")[0]
-    submit_s, start_s, end_s = _time_s(submit), _time_s(start), _time_s(end)
+    submit_s, start_s, end_s = bounded_epoch_s(submit), bounded_epoch_s(start), bounded_epoch_s(end)
     gpus = parse_gres(alloc).gpus or None
     if not word or not submit_s or (end_s and end_s < start_s) or (gpus or 0) > _MOST_GPUS:
         msg = "no run of a job"
@@ -171,7 +170,7 @@ def _run(fields: list[str]) -> ToldRun:
         job_id=_whole(job_id),
         uid=_whole(uid),
         submit_s=submit_s,
-        eligible_s=_time_s(eligible),
+        eligible_s=bounded_epoch_s(eligible),
         # 22.05 gives the end as the start of a job that was cancelled while it waited.
         start_s=start_s if alloc else 0.0,
         end_s=end_s,
@@ -189,15 +188,6 @@ def _whole(text: str) -> int:
         msg = f"{text[:40]!r} is no whole number"
         raise ValueError(msg)
     return int(text)
-
-
-def _time_s(text: str) -> float:
-    """A time, 0 if there is none; ValueError if it is none that can be."""
-    found = epoch_s(text)
-    if found > _LATEST_S:
-        msg = f"{text[:40]!r} is no time"
-        raise ValueError(msg)
-    return found
 
 
 def _span_s(text: str) -> float:

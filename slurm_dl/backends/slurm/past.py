@@ -20,31 +20,20 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from slurm_dl.backends.slurm import history
 from slurm_dl.backends.slurm.accounting import NoAccountingError
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.records import new_nonce
 from slurm_dl.backends.slurm.tres import parse_gres
-from slurm_dl.backends.slurm.words import epoch_s
+from slurm_dl.backends.slurm.words import bounded_epoch_s
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.jobs import I32
 from slurm_dl.model.past import NO_PAST, Past
 
-FIELDS: Final = (
-    "JobName",
-    "JobID",
-    "User",
-    "Account",
-    "Submit",
-    "Start",
-    "End",
-    "State",
-    "ElapsedRaw",
-    "ReqTRES",
-    "AllocTRES",
-)
+FIELDS: Final = ("JobName", *history.FIELDS)
 
-WINDOW_S: Final = 86_400.0
-SHORTEST_S: Final = 900.0
+WINDOW_S: Final = history.WINDOW.total_seconds()
+SHORTEST_S: Final = history.SHORTEST.total_seconds()
 """A window that slurmdbd does not answer in time is halved, down to this."""
 
 LATE_S: Final = 3600.0
@@ -67,7 +56,6 @@ _OVER: Final = frozenset(
 )
 _ID: Final = re.compile(r"([0-9]{1,18}(?:_[0-9]{1,10})?)(?:\+([0-9]{1,5}))?")
 _WHOLE: Final = re.compile(r"[0-9]{1,12}")
-_LATEST_S: Final = 1e11
 _LONGEST_TRES: Final = 1000
 _LONGEST_NAME: Final = 1024
 _MOST_GPUS: Final = 1e6
@@ -117,7 +105,7 @@ def run_of(record: Mapping[str, str]) -> Run | None:
     if found is None or not words:
         msg = "no run of a job"
         raise ValueError(msg)
-    start_s, end_s = _time_s(record["Start"]), _time_s(record["End"])
+    start_s, end_s = bounded_epoch_s(record["Start"]), bounded_epoch_s(record["End"])
     ran_s = float(_whole(record["ElapsedRaw"]))
     tres = (record.get("AllocTRES", ""), record.get("ReqTRES", ""))
     gpus = next((g for text in tres if (g := parse_gres(text[:_LONGEST_TRES]).gpus)), 0.0)
@@ -130,7 +118,7 @@ def run_of(record: Mapping[str, str]) -> Run | None:
         account=record["Account"][:_LONGEST_NAME],
         name=record["JobName"][:_LONGEST_NAME],
         gpus=gpus,
-        submit_s=_time_s(record["Submit"]),
+        submit_s=bounded_epoch_s(record["Submit"]),
         start_s=start_s,
         end_s=end_s,
         ran_s=ran_s,
@@ -298,11 +286,3 @@ def _whole(text: str) -> int:
         msg = f"{text[:40]!r} is no whole number"
         raise ValueError(msg)
     return int(text)
-
-
-def _time_s(text: str) -> float:
-    found = epoch_s(text)
-    if found > _LATEST_S:
-        msg = f"{text[:40]!r} is no time"
-        raise ValueError(msg)
-    return found

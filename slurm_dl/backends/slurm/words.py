@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 
 from slurm_dl.model.jobs import Held, JobState
 
+_LATEST_S = 1e11
+
 _STATES: dict[str, JobState] = {
     "PENDING": JobState.PENDING,
     "REQUEUED": JobState.PENDING,
@@ -121,6 +123,15 @@ def epoch_s(text: str) -> float:
     if text in _UNSET:
         return 0.0
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S").replace(tzinfo=UTC).timestamp()
+
+
+def bounded_epoch_s(text: str) -> float:
+    """`epoch_s` of what accounting says; ValueError also if it is too far off to be a time."""
+    found = epoch_s(text)
+    if found > _LATEST_S:
+        msg = f"{text[:40]!r} is no time"
+        raise ValueError(msg)
+    return found
 
 
 def limit_s(text: str) -> float:

@@ -20,7 +20,9 @@ import numpy as np
 from slurm_dl.model.jobs import F64, I64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic import lp
+from slurm_dl.policies.arithmetic.bounds import at_least_one, positive
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
+from slurm_dl.policies.arithmetic.dominant import weights_of
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 from slurm_dl.policies.base import Order, Preempts, by_share
 
@@ -81,9 +83,8 @@ def weight_of(snap: Snapshot, rows: I64, weights: tuple[tuple[str, float], ...])
     """``(len(rows),)`` weight of each job's account; 1 for accounts that stand in no table."""
     if not weights:
         return np.ones(len(rows))
-    known, whose = dict(weights), tenants(snap)
-    of_each = np.array([known.get(name, 1.0) for name in whose.names])
-    found: F64 = of_each[whose.of[rows]]
+    whose = tenants(snap)
+    found: F64 = weights_of(weights, whose.names)[whose.of[rows]]
     return found
 
 
@@ -154,28 +155,6 @@ class Solving(Sharing):
         Sharing.__post_init__(self)
         at_least_one("split_above", self.split_above)
         positive("limit_s", self.limit_s)
-
-
-def positive(name: str, value: float) -> None:
-    """Raise if *value* is not a finite number above 0.
-
-    Raises:
-        ValueError: It names the field and the value.
-    """
-    if not (math.isfinite(value) and value > 0):
-        msg = f"{name} must be a finite number above 0 (got {value})"
-        raise ValueError(msg)
-
-
-def at_least_one(name: str, value: int) -> None:
-    """Raise if *value* is below 1.
-
-    Raises:
-        ValueError: It names the field and the value.
-    """
-    if value < 1:
-        msg = f"{name} must be 1 or more (got {value})"
-        raise ValueError(msg)
 
 
 def check_table(name: str, table: tuple[tuple[str, float], ...]) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from slurm_dl.backends.sim.known import NOTHING, Known, TraceTexts
+from slurm_dl.backends.sim.known import NOTHING, Known, TraceTexts, past_of
 from slurm_dl.backends.sim.slurm.cluster import FIRST_JOB_ID
 from slurm_dl.backends.sim.slurm.jobs import JobColumns
 from slurm_dl.model.estimates import Origin
@@ -76,20 +76,13 @@ class Knowledge:
         rows = rows[np.argsort(jobs.end_s[rows], kind="stable")]
         if len(rows) == len(self._past):
             return self._past
-        trace = self._trace
-        user = trace.user[rows].astype(np.int32)
-        model = trace.model[rows]
-        self._past = Past(
-            account=user,
-            user=user.copy(),
-            name=np.where(model >= 0, model, len(trace.models)).astype(np.int32),
+        self._past = past_of(
+            self._trace,
+            rows,
             gpus=jobs.gpus[rows],
             submit_s=jobs.first_submit_s[rows] + self._epoch_s,
             start_s=jobs.first_start_s[rows] + self._epoch_s,
             end_s=jobs.end_s[rows] + self._epoch_s,
             ran_s=np.maximum(jobs.service_gpu_s[rows] / jobs.gpus[rows], 1e-3),
-            accounts=trace.users,
-            users=trace.users,
-            names=(*trace.models, ""),
         )
         return self._past
