@@ -241,6 +241,8 @@ def doing(levers: Levers) -> str:
         return f"shadow mode: {idle}"
     if levers.pause.pause is not None:
         return f"paused: {idle}"
+    if now.idle:
+        return f"only looking: {now.idle}"
     if now.looks_left:
         return f"only looking for {now.looks_left} more cycles"
     return "acting"

@@ -174,6 +174,10 @@ class AuditLog:
         """Everything so far is in the file."""
         return not self.error
 
+    def why_not(self) -> str:
+        """See `Permit`."""
+        return f"the audit log cannot be written: {self.error}" if self.error else ""
+
     def write(self, line: AuditLine) -> bool:
         """Add *line*; False if it, or one before it, could not be written yet."""
         content = line.as_json()

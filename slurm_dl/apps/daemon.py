@@ -6,18 +6,14 @@ tests drive this loop with a cluster of their own.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-import os
-import select
-import signal
 import time
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable, Sequence
 
 from structlog.typing import FilteringBoundLogger
 
+from slurm_dl.apps.alarm import Alarm
 from slurm_dl.apps.audit import DAEMON, AuditLine, AuditLog, line_of
 from slurm_dl.apps.cycle_log import CycleLog, one_line
 from slurm_dl.apps.notify import notify, watchdog_s
@@ -31,6 +27,7 @@ from slurm_dl.apps.pace import (
 )
 from slurm_dl.apps.parts import Loaded, Parts
 from slurm_dl.apps.pause import PauseSwitch
+from slurm_dl.apps.permits import Permit, first_refusal
 from slurm_dl.apps.published import Board, Durations, Published, Reloaded, Trouble
 from slurm_dl.apps.rebuilding import Rebuilding, RunsTeller
 from slurm_dl.apps.tickets import Ticket, Tickets
@@ -38,6 +35,7 @@ from slurm_dl.config import Config
 from slurm_dl.engine.loop import Cycle, Done, run_cycle
 from slurm_dl.engine.writes import Refusals
 from slurm_dl.model.errors import ConfigError, SlurmDlError
+from slurm_dl.model.plan import Action
 
 LOOKS_AFTER_START = 1
 LOOKS_AFTER_SILENCE = 2
@@ -47,7 +45,7 @@ _LONGEST_SLEEP_S = 5.0
 
 
 class _CutShortError(Exception):
-    """The cycle ends after the action just done: a stop, a pause, or an audit log that failed."""
+    """The cycle ends before its next action: a stop, or a permit that was withdrawn."""
 
 
 class Daemon:
@@ -63,6 +61,7 @@ class Daemon:
         pause: The pause switch.
         log: For people.
         accounting: Who knows the runs that nobody saw; None: nobody.
+        permits: What else must allow it to act, beside the audit log and the pause switch.
 
     Attributes:
         board: Where the state is published.
@@ -83,6 +82,7 @@ class Daemon:
         pause: PauseSwitch,
         log: FilteringBoundLogger,
         accounting: RunsTeller | None = None,
+        permits: Sequence[Permit] = (),
     ) -> None:
         self._loaded = loaded
         self._parts = parts
@@ -102,16 +102,13 @@ class Daemon:
         self.on_first_look: Callable[[], None] = lambda: None
         self._audit = audit
         self._pause = pause
+        self._permits = (audit, pause, *permits)
         self._log = log
         self._bucket = TokenBucket.of(loaded.config)
         self._refusals = Refusals()
-        self._stop_signal = ""
-        self._hangup = False
+        self._alarm = Alarm()
         self._soon = False
         self._tickets = Tickets()
-        self._wake_r, self._wake_w = os.pipe()
-        os.set_blocking(self._wake_r, False)
-        os.set_blocking(self._wake_w, False)
         self._cycle_log = CycleLog(log)
         # Twice as often as systemd asks: one datagram may come late.
         self._feed_s = (watchdog_s() or math.inf) / 2
@@ -125,31 +122,26 @@ class Daemon:
     def wake(self) -> None:
         """Begin the next cycle as soon as the least gap allows."""
         self._soon = True
-        self._poke()
+        self._alarm.ring()
 
     def reload(self, actor: str) -> Reloaded:
         """Read the configuration again on behalf of *actor*, and wait for what becomes of it."""
-        return self._tickets.wait(actor, self._poke)
-
-    def _poke(self) -> None:
-        # A full pipe wakes just as well; a closed one has nobody to wake.
-        with contextlib.suppress(OSError):
-            os.write(self._wake_w, b"x")
+        return self._tickets.wait(actor, self._alarm.ring)
 
     # The loop.
 
     def run(self) -> None:
         """Run cycles until SIGTERM or SIGINT. Must be called from the main thread."""
-        with self._signals():
+        with self._alarm.signals():
             mode = "live" if self.board.current.live else "shadow"
             self._audit.write(AuditLine(actor=DAEMON, action="start", reason=f"{mode} mode"))
             notify("READY=1", "STATUS=starting")
-            while not self._stop_signal:
+            while not self._alarm.stop:
                 self._round()
                 self._sleep()
             notify("STOPPING=1", "STATUS=stopping")
-            self._log.info("stopping", signal=self._stop_signal)
-            self._audit.write(AuditLine(actor=DAEMON, action="stop", reason=self._stop_signal))
+            self._log.info("stopping", signal=self._alarm.stop)
+            self._audit.write(AuditLine(actor=DAEMON, action="stop", reason=self._alarm.stop))
 
     def cycle_once(self, *, acting: bool) -> Cycle:
         """One cycle now, for ``--once``; errors are the caller's.
@@ -163,30 +155,7 @@ class Daemon:
         """Let go of the parts and the pipe."""
         self._parts.ledger.close()
         self._parts.cluster.close()
-        os.close(self._wake_r)
-        os.close(self._wake_w)
-
-    @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        handlers = {
-            number: signal.signal(number, self._on_signal)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        }
-        # The byte it writes ends the sleep; without it a signal between the test and the
-        # select would be noticed one sleep late.
-        old = signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
-        try:
-            yield
-        finally:
-            signal.set_wakeup_fd(old)
-            for number, handler in handlers.items():
-                signal.signal(number, handler)
-
-    def _on_signal(self, number: int, _: FrameType | None) -> None:
-        if number == signal.SIGHUP:
-            self._hangup = True
-        else:
-            self._stop_signal = signal.Signals(number).name
+        self._alarm.close()
 
     def _round(self) -> None:
         notify("WATCHDOG=1")
@@ -203,19 +172,15 @@ class Daemon:
             self._next_poll_s = min(self._next_poll_s, time.monotonic() + LEAST_GAP_S)
         due_s = min(self._next_poll_s, self._next_nodes_s)
         left_s = min(max(0.0, due_s - time.monotonic()), _LONGEST_SLEEP_S, self._feed_s)
-        if self._stop_signal or self._hangup:
-            return
-        select.select([self._wake_r], [], [], left_s)
-        with contextlib.suppress(BlockingIOError):
-            while os.read(self._wake_r, 512):
-                pass
+        self._alarm.sleep(left_s)
 
     def _poll(self) -> None:
         began_s = time.monotonic()
         now = self.board.current
         if not self._audit.healthy:
             self._audit.flush()
-        acting = self._may_act() and now.looks_left == 0
+        idle = self._why_idle()
+        acting = not idle and now.looks_left == 0
         try:
             cycle = self._cycle(acting=acting)
         except _CutShortError as err:
@@ -235,7 +200,7 @@ class Daemon:
             delay_s = delay_after(cycle, self._loaded.config.daemon)
         ended_s = time.monotonic()
         self._next_poll_s = max(began_s + delay_s, ended_s + LEAST_GAP_S)
-        self._publish(next_poll_s=time.time() + self._next_poll_s - ended_s)
+        self._publish(next_poll_s=time.time() + self._next_poll_s - ended_s, idle=idle)
         notify(f"STATUS={one_line(self.board.current, paused=self._pause.pause is not None)}")
 
     def _cycle(self, *, acting: bool) -> Cycle:
@@ -251,7 +216,8 @@ class Daemon:
             parts.settings,
             clock=time.time,
             acting=acting,
-            may_write=lambda: self._may_act() and self._bucket.take(),
+            may_write=self._bucket.take,
+            before=self._before,
             on_done=self._on_done,
             timer=time.monotonic,
             # The next look must come in time; two cycles are further apart in any case.
@@ -285,16 +251,19 @@ class Daemon:
         )
         return cycle
 
-    def _may_act(self) -> bool:
-        return (
-            self.board.current.live
-            and not self._stop_signal
-            and self._pause.pause is None
-            and self._audit.healthy
-        )
+    def _why_idle(self) -> str:
+        """Why nothing may be done now; empty if it may."""
+        if not self.board.current.live:
+            return "shadow mode"
+        return self._alarm.stop or first_refusal(self._permits)
+
+    def _before(self, _: Action) -> None:
+        """End the cycle if nothing more may be done."""
+        if why := self._why_idle():
+            raise _CutShortError(why)
 
     def _on_done(self, done: Done) -> None:
-        """Write one action down; end the cycle after it if nothing more may be done."""
+        """Write one action down."""
         notify("WATCHDOG=1")
         line = line_of(done, time.time())
         self._audit.write(line)
@@ -305,9 +274,6 @@ class Daemon:
         else:
             self._publish(done=now.done + 1, steers_ended=now.steers_ended_after(done.action))
             self._log.debug("action", action=line.action, job=line.job, why=line.reason)
-        if not self._may_act():
-            because = self._stop_signal or self._audit.error or "paused"
-            raise _CutShortError(because)
 
     def _lost(self, err: SlurmDlError) -> float:
         """Note that a poll failed; how long to wait for the next one, seconds."""
@@ -338,8 +304,8 @@ class Daemon:
 
     def _reload_if_asked(self) -> None:
         tickets = self._tickets.take()
-        if self._hangup:
-            self._hangup = False
+        if self._alarm.hangup:
+            self._alarm.hangup = False
             tickets.append(Ticket(f"{DAEMON} (SIGHUP)"))
         if not tickets:
             return

@@ -52,6 +52,10 @@ class PauseSwitch:
         """The pause that is on; None if the daemon may act."""
         return self._pause
 
+    def why_not(self) -> str:
+        """See `Permit`."""
+        return f"paused by {pause.by}" if (pause := self._pause) else ""
+
     def on(self, *, by: str, reason: str, now_s: float) -> str:
         """Pause; a pause that is already on is replaced.
 

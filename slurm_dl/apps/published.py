@@ -86,6 +86,7 @@ class Published:
         cycles: How many there were.
         seen_s: When the last cycle ended by this machine's clock, epoch seconds; 0 before.
         durations: Of the last cycle.
+        idle: Why it might not act when its last poll began; empty if it might.
         looks_left: Cycles that will only look: after the start, after the cluster was lost.
         failures: Polls in a row that the cluster did not answer.
         next_poll_s: When the next poll is due, epoch seconds.
@@ -106,6 +107,7 @@ class Published:
     cycles: int = 0
     seen_s: float = 0.0
     durations: Durations = field(default_factory=Durations)
+    idle: str = ""
     looks_left: int = 0
     failures: int = 0
     next_poll_s: float = 0.0

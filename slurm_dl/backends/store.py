@@ -25,11 +25,15 @@ from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.steer import Steer
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 
 class StoreError(SlurmDlError):
     """The ledger cannot be read or written; nothing may be done until it can."""
+
+
+class SupersededError(StoreError):
+    """Another daemon has taken the ledger over; this one may do nothing more."""
 
 
 def _sql_type(dtype: type[np.generic]) -> str:
@@ -37,6 +41,7 @@ def _sql_type(dtype: type[np.generic]) -> str:
 
 
 _SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS job (
     {", ".join(f"{name} {_sql_type(dt)} NOT NULL" for name, dt in DTYPES.items())},
     PRIMARY KEY (job_id)
@@ -75,13 +80,18 @@ class SqliteStore:
 
     Args:
         path: The file; it is created with mode 0600 if it is not there.
+        cluster: Name of the cluster whose jobs it remembers; empty does not ask. A new ledger, and
+            one of before there were names, takes it.
+        generation: Of the daemon that writes, as `supersede` gave it; None does not ask. Once a
+            later one has been given out, nothing more is written.
 
     Raises:
-        StoreError: It cannot be opened, is no ledger, or is of a newer version.
+        StoreError: It cannot be opened, is no ledger, of a newer version or of another cluster.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, cluster: str = "", generation: int | None = None) -> None:
         self._path = path
+        self._generation = generation
         try:
             path.touch(mode=0o600)
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -93,6 +103,7 @@ class SqliteStore:
                 raise StoreError(msg)
             self._db.executescript(_SCHEMA)
             self._add_columns()
+            self._check_cluster(cluster)
             self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         except (OSError, sqlite3.Error) as err:
             msg = f"{path}: cannot open the ledger: {err}"
@@ -106,6 +117,18 @@ class SqliteStore:
                 self._db.execute(
                     f"ALTER TABLE job ADD COLUMN {name} {_sql_type(dtype)} NOT NULL DEFAULT 0"
                 )
+
+    def _check_cluster(self, cluster: str) -> None:
+        if not cluster:
+            return
+        self._db.execute("INSERT OR IGNORE INTO meta VALUES ('cluster', ?)", (cluster,))
+        of = self._db.execute("SELECT value FROM meta WHERE key = 'cluster'").fetchone()[0]
+        if of != cluster:
+            msg = (
+                f"{self._path}: the ledger of cluster {of!r}, and this is {cluster!r}; "
+                "set paths.state_dir to a directory of this cluster's own"
+            )
+            raise StoreError(msg)
 
     def load(self) -> Memory:
         """All that is stored."""
@@ -202,6 +225,7 @@ class SqliteStore:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             try:
+                self._check_generation()
                 yield self._db
             except BaseException:
                 self._db.execute("ROLLBACK")
@@ -210,8 +234,41 @@ class SqliteStore:
         except sqlite3.Error as err:
             raise self._error(err) from err
 
+    def _check_generation(self) -> None:
+        """Compare in the same transaction that writes: nobody can come between."""
+        if self._generation is None:
+            return
+        latest = _generation_in(self._db)
+        if latest != self._generation:
+            msg = (
+                f"{self._path}: taken over by another dlschedd (generation {latest}, ours is "
+                f"{self._generation})"
+            )
+            raise SupersededError(msg)
+
     def _error(self, err: sqlite3.Error) -> StoreError:
         return StoreError(f"{self._path}: {err}; nothing is done until the ledger can be written")
+
+
+def supersede(path: Path) -> int:
+    """Take the ledger *path* over: the generation to write it with, above all given out before.
+
+    Raises:
+        StoreError: It cannot be opened or written.
+    """
+    store = SqliteStore(path)
+    try:
+        with store._transaction() as db:  # noqa: SLF001 - of this module
+            generation = _generation_in(db) + 1
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('generation', ?)", (str(generation),))
+    finally:
+        store.close()
+    return generation
+
+
+def _generation_in(db: sqlite3.Connection) -> int:
+    row = db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
+    return int(row[0]) if row else 0
 
 
 def stored_steers(path: Path) -> tuple[Steer, ...]:

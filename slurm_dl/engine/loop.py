@@ -75,6 +75,7 @@ def run_cycle(
     clock: Callable[[], float],
     acting: bool,
     may_write: Callable[[], bool] = lambda: True,
+    before: Callable[[Action], None] = lambda _: None,
     on_done: Callable[[Done], None] = lambda _: None,
     timer: Callable[[], float] = lambda: 0.0,
     write_for_s: float = math.inf,
@@ -89,6 +90,8 @@ def run_cycle(
         may_write: Asked before each standalone write to the cluster; False leaves it for the next
             cycle. Steps of a hand-over are not asked about: they are few, and half of one would
             be worse than all of it.
+        before: Told of each action before it is written down or tried; may raise to end the cycle
+            with this action undone.
         on_done: Told of each action as soon as its result is known.
         timer: Seconds that only go forward.
         write_for_s: No standalone write is begun later than this after the first action was, by
@@ -123,6 +126,7 @@ def run_cycle(
         if not effort.allows(action) or (is_standalone_write(action) and not may_write()):
             left.append(action)
             continue
+        before(action)
         ledger.begin(action)
         error = _apply(cluster, action)
         if not error:

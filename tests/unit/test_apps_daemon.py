@@ -15,7 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from slurm_dl.apps import cycle_log, logs, pace
+from slurm_dl.apps import alarm, cycle_log, logs, pace
 from slurm_dl.apps import daemon as daemon_module
 from slurm_dl.apps.audit import AuditLog
 from slurm_dl.apps.daemon import Daemon
@@ -429,7 +429,7 @@ def test_a_handover_is_cut_between_two_steps(house: House, how: str) -> None:
         if isinstance(action, Reserve) and how == "pause":
             house.pause.on(by="a", reason="", now_s=1.0)
         elif isinstance(action, Reserve):
-            house.daemon._stop_signal = "SIGTERM"
+            house.daemon._alarm.stop = "SIGTERM"
 
     house.cluster.before_apply = interrupt
     # Not for long: a hand-over that has not come to its signals within a minute is given up.
@@ -437,7 +437,7 @@ def test_a_handover_is_cut_between_two_steps(house: House, how: str) -> None:
 
     assert isinstance(house.cluster.applied[-1], Reserve)
     house.cluster.before_apply = lambda _: None
-    house.daemon._stop_signal = ""
+    house.daemon._alarm.stop = ""
     house.pause.off()
     house.polls(3)
     assert any(isinstance(a, Signal) for a in house.cluster.applied)
@@ -481,7 +481,7 @@ def test_a_reload_takes_effect(house: House) -> None:
     """A good configuration is in force from the next cycle on; the change is named."""
     house.polls(2)
     house.configure(poll_s="10")
-    house.daemon._hangup = True
+    house.daemon._alarm.hangup = True
     house.polls(3)
 
     assert house.gaps()[-1] == 10.0
@@ -512,7 +512,7 @@ def test_a_bad_reload_keeps_the_old_configuration(house: House) -> None:
     """It is said what is wrong, with file and line, and nothing changes."""
     house.polls(2)
     house.configure(poll_s="-1")
-    house.daemon._hangup = True
+    house.daemon._alarm.hangup = True
     house.polls(2)
 
     assert house.gaps() == [30.0] * 3
@@ -528,7 +528,7 @@ def test_a_bad_reload_keeps_the_old_configuration(house: House) -> None:
 def test_what_cannot_change_at_run_time_is_refused(house: House) -> None:
     """The ledger and the socket stay where they are; the whole reload is refused."""
     house.configure(poll_s="10", state="/elsewhere")
-    house.daemon._hangup = True
+    house.daemon._alarm.hangup = True
     house.polls(3)
 
     assert house.gaps() == [30.0] * 2
@@ -546,7 +546,7 @@ def test_a_reload_that_cannot_be_assembled_is_refused(house: House) -> None:
 
     house.daemon._assemble = choke
     house.configure(poll_s="10")
-    house.daemon._hangup = True
+    house.daemon._alarm.hangup = True
     house.polls(3)
 
     assert house.gaps() == [30.0] * 2
@@ -565,7 +565,7 @@ def test_a_reload_that_the_rest_refuses_is_undone(house: House) -> None:
 
     house.daemon.on_reloaded = refuse
     house.configure(poll_s="10")
-    house.daemon._hangup = True
+    house.daemon._alarm.hangup = True
     house.polls(3)
 
     assert house.gaps() == [30.0] * 2
@@ -576,7 +576,7 @@ def test_service_survives_a_reload(house: House) -> None:
     """The new parts read the ledger the old ones wrote."""
     house.polls(5)
     before = house.daemon.board.current.cycle
-    house.daemon._hangup = True
+    house.daemon._alarm.hangup = True
     house.polls(1)
     after = house.daemon.board.current.cycle
 
@@ -720,7 +720,7 @@ def test_a_job_that_slurm_refuses_rests(house: House) -> None:
     house.cluster.before_apply = refuse_one
     house.polls(2)
     assert house.daemon.board.current.failed == 1
-    house.daemon._hangup = True
+    house.daemon._alarm.hangup = True
     house.polls(2)
     assert house.daemon.board.current.failed == 1
 
@@ -747,7 +747,7 @@ def test_the_watchdog_is_fed_twice_as_often_as_systemd_asks(
     for name, value in asked.items():
         monkeypatch.setenv(name, value)
     made = House(house.directory, house.time, house.cluster, io.StringIO())
-    monkeypatch.setattr(daemon_module, "select", SimpleNamespace(select=select))
+    monkeypatch.setattr(alarm, "select", SimpleNamespace(select=select))
     made.polls(1)
 
     made.daemon._sleep()

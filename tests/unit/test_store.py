@@ -9,7 +9,7 @@ import build
 import numpy as np
 import pytest
 
-from slurm_dl.backends.store import SqliteStore, StoreError
+from slurm_dl.backends.store import SqliteStore, StoreError, SupersededError, supersede
 from slurm_dl.engine.ledger import Change, Ledger, Memory, Taken
 from slurm_dl.engine.service import EndedRun, Service, fold
 from slurm_dl.model.contract import Contract
@@ -197,3 +197,27 @@ def _load(path: Path) -> Memory:
     memory = store.load()
     store.close()
     return memory
+
+
+def test_a_ledger_remembers_its_cluster(path: Path) -> None:
+    """It takes the first name it is told, and no other after that; without a name nobody asks."""
+    SqliteStore(path).close()
+    SqliteStore(path, cluster="alpha").close()
+    SqliteStore(path, cluster="alpha").close()
+    SqliteStore(path).close()
+
+    with pytest.raises(StoreError, match=r"ledger of cluster 'alpha', and this is 'beta'"):
+        SqliteStore(path, cluster="beta")
+
+
+def test_who_was_superseded_writes_nothing_more(path: Path) -> None:
+    """Not even what it had begun: the newer one's ledger stays as it is."""
+    first = SqliteStore(path, generation=supersede(path))
+    first.save(Change(handovers=[(_handover(3), "")]))
+
+    second = SqliteStore(path, generation=supersede(path))
+    with pytest.raises(SupersededError, match=r"taken over by another dlschedd \(generation 2"):
+        first.save(Change(handovers=[(_handover(3), "done")]))
+    second.save(Change(handovers=[(_handover(4), "")]))
+
+    assert [h.handover_id for h in second.load().handovers] == [3, 4]

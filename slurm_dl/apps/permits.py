@@ -1,0 +1,18 @@
+"""The conditions under which the daemon may act, each of which can forbid it at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+
+class Permit(Protocol):
+    """One condition. It is asked before each cycle and again before each action."""
+
+    def why_not(self) -> str:
+        """Why nothing may be done now, as the end of "only looking: ..."; empty if it may."""
+
+
+def first_refusal(permits: Iterable[Permit]) -> str:
+    """What the first of *permits* that forbids it says; empty if none does."""
+    return next((why for permit in permits if (why := permit.why_not())), "")
