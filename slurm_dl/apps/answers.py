@@ -243,9 +243,7 @@ def doing(levers: Levers) -> str:
         return f"paused: {idle}"
     if now.idle:
         return f"only looking: {now.idle}"
-    if now.looks_left:
-        return f"only looking for {now.looks_left} more cycles"
-    return "acting"
+    return f"only looking for {now.looks_left} more cycles" if now.looks_left else "acting"
 
 
 def _standing(levers: Levers) -> JsonObject:

@@ -102,7 +102,7 @@ class Daemon:
         self.on_first_look: Callable[[], None] = lambda: None
         self._audit = audit
         self._pause = pause
-        self._permits = (audit, pause, *permits)
+        self._permits = permits
         self._log = log
         self._bucket = TokenBucket.of(loaded.config)
         self._refusals = Refusals()
@@ -179,8 +179,8 @@ class Daemon:
         now = self.board.current
         if not self._audit.healthy:
             self._audit.flush()
-        idle = self._why_idle()
-        acting = not idle and now.looks_left == 0
+        self._publish(idle=first_refusal(self._permits))
+        acting = not self._why_idle() and now.looks_left == 0
         try:
             cycle = self._cycle(acting=acting)
         except _CutShortError as err:
@@ -200,7 +200,7 @@ class Daemon:
             delay_s = delay_after(cycle, self._loaded.config.daemon)
         ended_s = time.monotonic()
         self._next_poll_s = max(began_s + delay_s, ended_s + LEAST_GAP_S)
-        self._publish(next_poll_s=time.time() + self._next_poll_s - ended_s, idle=idle)
+        self._publish(next_poll_s=time.time() + self._next_poll_s - ended_s)
         notify(f"STATUS={one_line(self.board.current, paused=self._pause.pause is not None)}")
 
     def _cycle(self, *, acting: bool) -> Cycle:
@@ -255,7 +255,7 @@ class Daemon:
         """Why nothing may be done now; empty if it may."""
         if not self.board.current.live:
             return "shadow mode"
-        return self._alarm.stop or first_refusal(self._permits)
+        return self._alarm.stop or first_refusal((self._audit, self._pause, *self._permits))
 
     def _before(self, _: Action) -> None:
         """End the cycle if nothing more may be done."""

@@ -86,7 +86,7 @@ class Published:
         cycles: How many there were.
         seen_s: When the last cycle ended by this machine's clock, epoch seconds; 0 before.
         durations: Of the last cycle.
-        idle: Why it might not act when its last poll began; empty if it might.
+        idle: What forbade it to act when its last poll began, beside the audit log and a pause.
         looks_left: Cycles that will only look: after the start, after the cluster was lost.
         failures: Polls in a row that the cluster did not answer.
         next_poll_s: When the next poll is due, epoch seconds.

@@ -793,3 +793,34 @@ def test_a_signal_ends_the_sleep(house: House, monkeypatch: pytest.MonkeyPatch) 
 
     assert rescued == []
     assert len(house.cluster.looks) == 1
+
+
+class Forbidding:
+    """A permit that forbids what a test says, from the moment the test says."""
+
+    def __init__(self) -> None:
+        self.because = ""
+
+    def why_not(self) -> str:
+        """See `Permit`."""
+        return self.because
+
+
+def test_a_permit_that_is_withdrawn_ends_the_cycle_before_its_next_action(house: House) -> None:
+    """What was begun is settled, what comes after it is neither written down nor done."""
+    permit = Forbidding()
+    house.daemon._permits = (permit,)
+
+    def withdraw(_: ClusterAction) -> None:
+        permit.because = "somebody else acts"
+
+    house.cluster.before_apply = withdraw
+    house.polls(3)
+
+    assert len(house.cluster.applied) == 1
+    assert house.daemon.board.current.idle == "somebody else acts"
+    permit.because = ""
+    house.cluster.before_apply = lambda _: None
+    house.polls(2)
+    assert len(house.cluster.applied) > 1
+    assert not house.daemon.board.current.idle
