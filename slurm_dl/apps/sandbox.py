@@ -111,6 +111,11 @@ def sandbox() -> None:
 @click.option(
     "--no-slurmd", is_flag=True, help="The controller alone: nodes are known, no job starts."
 )
+@click.option(
+    "--accounting",
+    is_flag=True,
+    help="A MariaDB and a slurmdbd of its own too, for sacct and sacctmgr.",
+)
 @click.option("--port", type=int, help="First port of its block. [default: a free one]")
 @_one_line_errors
 def up(
@@ -129,6 +134,7 @@ def up(
     kill_wait_s: int | None,
     conf: tuple[str, ...],
     no_slurmd: bool,
+    accounting: bool,
     port: int | None,
 ) -> None:
     """Start the cluster in DIR, or what is missing of it.
@@ -175,6 +181,7 @@ def up(
         start_slurmd=base.start_slurmd and not no_slurmd,
         scheduler_parameters=schedulers[scheduler],
         slurm_conf_extra=conf or base.slurm_conf_extra,
+        accounting=base.accounting or accounting,
     )
     try:
         box = Sandbox.up(directory, spec, port=port)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.sandbox import command, processes, record, slurm_conf
+from slurm_dl.sandbox import accounting, command, processes, record, slurm_conf
 from slurm_dl.sandbox import layout as layouts
-from slurm_dl.sandbox.daemons import MUNGED, SLURMCTLD, SLURMD, TERM_S, Daemons
+from slurm_dl.sandbox.daemons import MUNGED, MYSQLD, SLURMCTLD, SLURMD, SLURMDBD, TERM_S, Daemons
 from slurm_dl.sandbox.layout import Layout
 from slurm_dl.sandbox.processes import Process
 from slurm_dl.sandbox.record import Record
@@ -67,6 +67,9 @@ class Sandbox:
         """
         layout = layouts.resolve(directory)
         layouts.check_host()
+        wanted = record.load(layout).spec if layout.record.exists() else spec or SandboxSpec()
+        if wanted.accounting:
+            accounting.check_host()
         if not layout.record.exists():
             layouts.check_directory(layout, spec or SandboxSpec())
             layouts.make_directory(layout.directory, 0o755)
@@ -244,8 +247,21 @@ class Sandbox:
         ):
             if not path.exists():
                 layouts.write_file(path, text)
-        for names in ((MUNGED,), (SLURMCTLD,), self.daemon_names[2:]):
-            self._start(names)
+        self._start((MUNGED,))
+        if self.spec.accounting:
+            self._start_accounting()
+        self._start((SLURMCTLD,))
+        self._start(self._daemons.slurmds)
+
+    def _start_accounting(self) -> None:
+        accounting.prepare(self._layout)
+        path = self._layout.slurmdbd_conf
+        if not path.exists():
+            text = accounting.slurmdbd_conf(self._layout, port=self._daemons.port(SLURMDBD))
+            layouts.write_file(path, text, 0o600)
+        self._start((MYSQLD,))
+        self._start((SLURMDBD,))
+        accounting.register(self._record.cluster, self.run)
 
     def _start(self, names: Sequence[str]) -> None:
         """Start *names*, all of one kind, and wait until they serve."""
@@ -277,8 +293,10 @@ class Sandbox:
     def _out_of_service(self, names: Sequence[str]) -> tuple[str, ...]:
         """Those of *names*, all of one kind, that do not serve yet."""
         silent = tuple(name for name in names if not self._daemons.listens(name))
-        if silent or names[:1] in {(), (MUNGED,)}:
+        if silent or names[:1] in {(), (MUNGED,), (MYSQLD,)}:
             return silent
+        if names[0] == SLURMDBD:
+            return () if accounting.slurmdbd_answers(self.run) else tuple(names)
         try:
             states = self._node_states()
         except ClusterError:
@@ -331,7 +349,7 @@ class Sandbox:
         mungeds = tuple(process for process in alive if process.name == MUNGED)
         ended: list[Process] = []
         # The controller first: it must not see its nodes go. munged last: they all need it.
-        for name in (SLURMCTLD, SLURMD):
+        for name in (SLURMCTLD, SLURMD, SLURMDBD, MYSQLD):
             chosen = (process for process in alive if process.name.startswith(name))
             ended += processes.end(chosen, term_s=TERM_S)
         ended += self._end_rest(except_for=mungeds)

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Final
 
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.sandbox import accounting, ports, processes
 from slurm_dl.sandbox import layout as layouts
-from slurm_dl.sandbox import ports, processes
 from slurm_dl.sandbox.layout import Layout
 from slurm_dl.sandbox.processes import Process
 from slurm_dl.sandbox.record import Record
+from slurm_dl.sandbox.slurm_conf import slurmdbd_port
 
 MUNGED: Final = "munged"
+MYSQLD: Final = "mysqld"
+SLURMDBD: Final = "slurmdbd"
 SLURMCTLD: Final = "slurmctld"
 SLURMD: Final = "slurmd-"
 """What a slurmd's name begins with; the node's name follows."""
@@ -41,7 +44,14 @@ class Daemons:
     def of(cls, layout: Layout, fixed: Record) -> Daemons:
         """Those that the sandbox's spec asks for."""
         nodes = fixed.spec.node_names if fixed.spec.start_slurmd else ()
-        return cls(layout, fixed, (MUNGED, SLURMCTLD, *(f"{SLURMD}{node}" for node in nodes)))
+        storage = (MYSQLD, SLURMDBD) if fixed.spec.accounting else ()
+        slurmds = (f"{SLURMD}{node}" for node in nodes)
+        return cls(layout, fixed, (MUNGED, *storage, SLURMCTLD, *slurmds))
+
+    @property
+    def slurmds(self) -> tuple[str, ...]:
+        """Those of the nodes, in Slurm's order."""
+        return tuple(name for name in self.names if name.startswith(SLURMD))
 
     def check_name(self, name: str) -> None:
         """Raise ConfigError when there is no such daemon."""
@@ -64,12 +74,18 @@ class Daemons:
 
     def port(self, name: str) -> int:
         """The TCP port a Slurm daemon listens on."""
-        return self.fixed.first_port + self.names.index(name) - 1
+        if name == SLURMDBD:
+            return slurmdbd_port(self.fixed.spec, self.fixed.first_port)
+        if name == SLURMCTLD:
+            return self.fixed.first_port
+        return self.fixed.first_port + 1 + self.slurmds.index(name)
 
     def listens(self, name: str) -> bool:
         """Whether somebody listens where this daemon should."""
         if name == MUNGED:
             return self.layout.munge_socket.is_socket()
+        if name == MYSQLD:
+            return accounting.server_answers(self.layout)
         return not ports.is_free(self.port(name))
 
     def output(self, name: str) -> Path:
@@ -83,7 +99,7 @@ class Daemons:
         except FileNotFoundError:
             text = ""
         lines = text.splitlines()[-200:] or ["it printed nothing"]
-        for word in ("fatal", "Error:", "error:"):
+        for word in ("fatal", "[ERROR]", "Error:", "error:"):
             for line in reversed(lines):
                 if word in line:
                     return line.strip()
@@ -103,13 +119,15 @@ class Daemons:
             if name == MUNGED:
                 # A killed munged leaves it behind.
                 self.layout.munge_socket.unlink(missing_ok=True)
+            elif name == MYSQLD:
+                self.layout.database_socket.unlink(missing_ok=True)
             else:
                 ports.check_free(range(self.port(name), self.port(name) + 1))
         for name in missing:
             processes.spawn(
                 name,
                 self._argv(name),
-                env=env,
+                env={**env, **accounting.slurmdbd_env(self.layout)} if name == SLURMDBD else env,
                 output=self.output(name),
                 record=self._record(name),
             )
@@ -136,8 +154,10 @@ class Daemons:
                 f"--pid-file={munge}/munged.pid",
                 f"--seed-file={munge}/munged.seed",
             ]
-        if name == SLURMCTLD:
-            return [layouts.program("slurmctld"), "-D"]
+        if name == MYSQLD:
+            return accounting.server_argv(self.layout)
+        if name in {SLURMCTLD, SLURMDBD}:
+            return [layouts.program(name), "-D"]
         return [layouts.program("slurmd"), "-D", "-N", name.removeprefix(SLURMD)]
 
     def _record(self, name: str) -> Path:

@@ -51,6 +51,21 @@ class Layout:
         return self.directory / "slurm.conf"
 
     @property
+    def slurmdbd_conf(self) -> Path:
+        """What slurmdbd reads, root's alone."""
+        return self.directory / "slurmdbd.conf"
+
+    @property
+    def database(self) -> Path:
+        """The database server's data and socket, root's alone."""
+        return self.directory / "database"
+
+    @property
+    def database_socket(self) -> Path:
+        """Where the database server listens, and nowhere else."""
+        return self.database / "mysqld.sock"
+
+    @property
     def state(self) -> Path:
         """State of slurmctld, root's alone."""
         return self.directory / "state"
@@ -102,7 +117,7 @@ def resolve(directory: str | os.PathLike[str]) -> Layout:
 
 
 def program(name: str) -> str:
-    """Absolute path of a Slurm or munge program."""
+    """Absolute path of a Slurm, munge or MariaDB program."""
     path = os.pathsep.join((os.environ.get("PATH", ""), *_ADMIN_DIRECTORIES))
     found = shutil.which(name, path=path)
     if found is None:
@@ -111,12 +126,21 @@ def program(name: str) -> str:
     return str(Path(found).absolute())
 
 
+def is_installed(name: str) -> bool:
+    """Whether this host has a program of this name."""
+    try:
+        program(name)
+    except ConfigError:
+        return False
+    return True
+
+
 def check_host() -> None:
     """Raise ConfigError unless this host and user can run Slurm's daemons."""
     if os.geteuid() != 0:
         message = "the sandbox starts Slurm's daemons and needs root: run the same with sudo"
         raise ConfigError(message)
-    missing = [name for name in _PROGRAMS if not _is_installed(name)]
+    missing = [name for name in _PROGRAMS if not is_installed(name)]
     if missing:
         message = f"not installed: {', '.join(missing)}; {_PACKAGES}"
         raise ConfigError(message)
@@ -199,14 +223,6 @@ def write_file(path: Path, text: str, mode: int = 0o644) -> None:
     new.write_text(text, encoding="utf-8")
     new.chmod(mode)
     new.replace(path)
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        program(name)
-    except ConfigError:
-        return False
-    return True
 
 
 def _check_socket_paths(layout: Layout, spec: SandboxSpec) -> None:

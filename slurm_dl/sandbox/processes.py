@@ -23,7 +23,7 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.sandbox.layout import write_file
 
 _PROC: Final = Path("/proc")
-_DAEMON_PROGRAMS: Final = ("munged", "slurmctld", "slurmd", "slurmstepd")
+_DAEMON_PROGRAMS: Final = ("munged", "mariadbd", "slurmctld", "slurmd", "slurmdbd", "slurmstepd")
 # The starting shell (nohup, background jobs) and Python itself leave signals ignored.
 _DEFAULT_SIGNALS: Final = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
@@ -156,7 +156,7 @@ def read_record(record: Path) -> Process | None:
 
 
 def daemons_holding(paths: Sequence[Path]) -> tuple[Process, ...]:
-    """Slurm's and munge's processes that have one of *paths*, or a file below one, open.
+    """Slurm's, munge's and MariaDB's processes that have one of *paths*, or a file below one, open.
 
     That finds what no record names: slurmstepd, slurmctld's helper, and a daemon whose starter died
     before it could write the record. slurmctld's helper and slurmstepd overwrite their own

@@ -1,14 +1,15 @@
 """The files Slurm reads, as text from a spec.
 
 Pure: no file is touched here. Every setting is known to work without privileges beyond root's and
-without slurmdbd on Slurm 22.05.8. AccountingStorageTRES is left out on purpose: with it slurmctld
-refuses to start without slurmdbd (measured on 22.05.8).
+without slurmdbd on Slurm 22.05.8. AccountingStorageTRES is there with accounting alone: with it
+slurmctld refuses to start without slurmdbd (measured on 22.05.8).
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from slurm_dl.sandbox import accounting
 from slurm_dl.sandbox.layout import Layout
 from slurm_dl.sandbox.spec import SandboxSpec, split_setting
 
@@ -19,11 +20,16 @@ def host_range(prefix: str, first: int, last: int) -> str:
 
 
 def ports_needed(spec: SandboxSpec) -> int:
-    """Size of the block: slurmctld's port and one for each slurmd.
+    """Size of the block: slurmctld's port, one for each slurmd, the last one for slurmdbd.
 
     Without slurmd all nodes share the port behind slurmctld's, where nobody listens.
     """
-    return 1 + (spec.node_count if spec.start_slurmd else 1)
+    return 1 + (spec.node_count if spec.start_slurmd else 1) + spec.accounting
+
+
+def slurmdbd_port(spec: SandboxSpec, first_port: int) -> int:
+    """Where slurmdbd listens, in a sandbox with accounting."""
+    return first_port + ports_needed(spec) - 1
 
 
 def slurm_conf(spec: SandboxSpec, layout: Layout, *, cluster: str, first_port: int) -> str:
@@ -59,6 +65,9 @@ def slurm_conf(spec: SandboxSpec, layout: Layout, *, cluster: str, first_port: i
         "KillWait": str(spec.kill_wait_s),
         "MailProg": "/bin/true",
     }
+    if spec.accounting:
+        port = slurmdbd_port(spec, first_port)
+        settings |= accounting.slurm_conf_settings(layout, port=port)
     if not spec.start_slurmd:
         # No node is ever declared DOWN for its silence.
         settings["SlurmdTimeout"] = "0"

@@ -35,6 +35,9 @@ _GROUP: Final = re.compile(r"([0-9]{1,5})x([0-9]{1,3})(?::(.+))?")
 # The sandbox's own life hangs on these: two sandboxes would clash or `down` would miss a process.
 _RESERVED: Final = frozenset(
     {
+        "accountingstoragehost",
+        "accountingstoragepass",
+        "accountingstorageport",
         "authinfo",
         "authtype",
         "clustername",
@@ -155,6 +158,7 @@ class SandboxSpec:
         start_slurmd: False for a controller alone: nodes stay in state UNKNOWN, no job ever starts.
         scheduler_parameters: Value of SchedulerParameters; empty for Slurm's defaults.
         slurm_conf_extra: Further ``Key=Value`` lines; they replace the sandbox's own settings.
+        accounting: A MariaDB and a slurmdbd of the sandbox's own, so that sacct and sacctmgr work.
     """
 
     groups: tuple[NodeGroup, ...] = (NodeGroup(),)
@@ -166,6 +170,7 @@ class SandboxSpec:
     start_slurmd: bool = True
     scheduler_parameters: str = LIVELY_SCHEDULER
     slurm_conf_extra: tuple[str, ...] = ()
+    accounting: bool = False
 
     def __post_init__(self) -> None:
         if not self.groups or not self.partitions:

@@ -445,3 +445,41 @@ def test_the_queue_is_emptied_between_tests(
         assert "ReservationName=slurm_dl_1" not in left
     finally:
         sandbox.run(["scontrol", "delete", "ReservationName=foreign"])
+
+
+def test_accounting_of_its_own(make_sandbox: MakeSandbox) -> None:
+    """Runs are on record with their GPUs, over an outage of either daemon and a down and up."""
+    box = make_sandbox(replace(SMALL, accounting=True))
+    assert box.daemon_names[:4] == ("munged", "mysqld", "slurmdbd", "slurmctld")
+    for path in (box.directory / "slurmdbd.conf", box.directory / "database"):
+        assert path.stat().st_mode & 0o077 == 0
+    first = submit(box, "true", "--gres=gpu:2", user="nobody")
+    eventually(lambda: records(box).get(first) == "COMPLETED|gres/gpu=2", 60.0, what="the record")
+
+    box.stop_daemon("slurmdbd")
+    second = submit(box, "true", "--gres=gpu:1", user="nobody")
+    wait_state(box, second, "COMPLETED")
+    box.kill_daemon("mysqld")
+    with pytest.raises(ClusterError, match="does not run"):
+        box.stop_daemon("mysqld")
+    assert not box.status().is_up
+    Sandbox.up(box.directory)
+    # slurmctld keeps what it could not tell and tells it later.
+    eventually(lambda: records(box).get(second) == "COMPLETED|gres/gpu=1", 60.0, what="the record")
+
+    before = records(box)
+    box.down()
+    assert processes_of(box.directory) == set()
+    resumed = Sandbox.up(box.directory)
+    assert resumed.spec.accounting
+    assert records(resumed) == before
+
+
+def records(box: Sandbox) -> dict[int, str]:
+    """State and GPUs of each job in sacct."""
+    argv = ["sacct", "-aXnP", "-o", "JobIDRaw,State,AllocTRES"]
+    rows = (line.split("|") for line in box.run(argv).stdout.splitlines())
+    return {
+        int(job): f"{state}|{next((t for t in tres.split(',') if 'gpu' in t), '')}"
+        for job, state, tres in rows
+    }

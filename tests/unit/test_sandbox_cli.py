@@ -7,7 +7,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from slurm_dl.apps.sandbox import sandbox as group
-from slurm_dl.sandbox import NodeGroup, PartitionSpec, Sandbox, SandboxSpec, layout, record
+from slurm_dl.sandbox import (
+    NodeGroup,
+    PartitionSpec,
+    Sandbox,
+    SandboxSpec,
+    accounting,
+    layout,
+    record,
+)
 from slurm_dl.sandbox.layout import Layout
 from slurm_dl.sandbox.record import Record
 
@@ -32,6 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SandboxSpec | None, int
 
     monkeypatch.setattr(Sandbox, "up", up)
     monkeypatch.setattr(layout, "check_host", lambda: None)
+    monkeypatch.setattr(accounting, "check_host", lambda: None)
     return found
 
 
@@ -61,7 +70,7 @@ def test_options_become_a_spec(
     options = (
         "--nodes 3 --gpus 2 --type h100 --cpus 8 --mem-mb 900 --nodes-per-leaf 3 --partition a"
         " --partition b=n[1-2] --scheduler production --cred-expire-s 70 --kill-wait-s 30"
-        " --conf MaxJobCount=9 --no-slurmd --port 18900"
+        " --conf MaxJobCount=9 --no-slurmd --accounting --port 18900"
     )
 
     result = invoke("up", str(short_directory / "new"), *options.split())
@@ -78,6 +87,7 @@ def test_options_become_a_spec(
                 start_slurmd=False,
                 scheduler_parameters="",
                 slurm_conf_extra=("MaxJobCount=9",),
+                accounting=True,
             ),
             18_900,
         )

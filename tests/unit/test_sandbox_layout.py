@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.sandbox import NodeGroup, SandboxSpec, layout, record
+from slurm_dl.sandbox import NodeGroup, SandboxSpec, accounting, layout, record
 from slurm_dl.sandbox.layout import Layout
 from slurm_dl.sandbox.record import Record
 from slurm_dl.sandbox.wait import DeadlinePassedError, eventually
@@ -115,6 +115,9 @@ def test_a_host_that_cannot_run_slurm_is_refused(
     monkeypatch.setattr(layout, "_ADMIN_DIRECTORIES", ())
     with pytest.raises(ConfigError, match=r"not installed: munged, slurmctld, .*apt-get install"):
         layout.check_host()
+
+    with pytest.raises(ConfigError, match=r"not installed: slurmdbd, .*apt-get install"):
+        accounting.check_host()
 
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ConfigError, match="needs root"):

@@ -7,7 +7,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.sandbox import NodeGroup, PartitionSpec, SandboxSpec
+from slurm_dl.sandbox import NodeGroup, PartitionSpec, SandboxSpec, accounting
 from slurm_dl.sandbox.layout import Layout
 from slurm_dl.sandbox.slurm_conf import files, gres_conf, ports_needed, slurm_conf, topology_conf
 from slurm_dl.sandbox.spec import differences, parse_group, parse_partition
@@ -67,6 +67,7 @@ def test_a_partition_cannot_smuggle_settings(text: str) -> None:
         "NodeName=x",
         "StateSaveLocation=/",
         "include=/etc/passwd",
+        "AccountingStoragePort=1",
     ],
 )
 def test_an_extra_setting_cannot_break_the_sandbox(line: str) -> None:
@@ -224,3 +225,28 @@ def test_blocks_stand_in_for_leaf_switches() -> None:
         "BlockSizes=2",
     ]
     assert "TopologyPlugin=topology/block" in conf(spec)
+
+
+def test_accounting_has_its_own_port_and_socket() -> None:
+    """Its port is behind the nodes' ports, the server has no port, and none of it is the host's."""
+    spec = replace(MIXED, accounting=True)
+    lines = conf(spec)
+
+    assert ports_needed(spec) == ports_needed(MIXED) + 1
+    assert "AccountingStorageType=accounting_storage/slurmdbd" in lines
+    assert "AccountingStoragePort=18007" in lines
+    assert "AccountingStorageTRES=gres/gpu" in lines
+    assert not any("AccountingStorageTRES" in line for line in conf(MIXED))
+    assert "StorageHost=localhost" in accounting.slurmdbd_conf(LAYOUT, port=18_007).splitlines()
+    assert accounting.slurmdbd_env(LAYOUT) == {"MYSQL_UNIX_PORT": "/srv/box/database/mysqld.sock"}
+
+
+def test_the_database_server_is_private(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads no file of the host, opens no port, and lies in the sandbox's directory."""
+    monkeypatch.setattr(accounting.layouts, "program", lambda name: f"/usr/sbin/{name}")
+    program, first, *rest = accounting.server_argv(LAYOUT)
+
+    assert (program, first) == ("/usr/sbin/mariadbd", "--no-defaults")
+    assert "--skip-networking" in rest
+    assert "--datadir=/srv/box/database/data" in rest
+    assert "--socket=/srv/box/database/mysqld.sock" in rest
