@@ -8,7 +8,8 @@ told to, in steps of one second. Tests and model checks use it where a real Slur
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -58,13 +59,34 @@ class FakeCluster:
         self.down = False
         self.reader = None
         """What reads its queue: nothing has to."""
+        self.now: Callable[[], float] = self.clock
+        """The loop's clock; the fake goes by its own."""
+        self.asked_s = 0.0
+        """How long it took to answer: no time."""
+        self.config = None
+        """What of slurm.conf is known: there is none."""
         self.reservations: dict[str, FakeReservation] = {}
+        self.down_nodes: set[str] = set()
         self._gpus = gpus
         self._names = tuple(f"n{i + 1}" for i in range(nodes))
         self._hold_s = hold_s
+        self._cut_short: set[JobId] = set()
 
     def close(self) -> None:
         """End nothing: nothing runs for it."""
+
+    def why_not(self) -> str:
+        """Nothing forbids to change it."""
+        return ""
+
+    def health(self) -> NoReturn:
+        """Nothing tells how it is.
+
+        Raises:
+            ClusterError: Always.
+        """
+        msg = "the fake has no slurmctld"
+        raise ClusterError(msg)
 
     def clock(self) -> float:
         """The fake's time, epoch seconds."""
@@ -72,7 +94,7 @@ class FakeCluster:
 
     def submit(
         self,
-        gpus: int,
+        gpus: float,
         *,
         work_s: float,
         n_nodes: int = 1,
@@ -135,7 +157,34 @@ class FakeCluster:
         """End a job as its user would."""
         job = self.jobs[job_id]
         if job.state in (JobState.PENDING, JobState.RUNNING):
+            self._cut_short.add(job_id)
             self._end(job, JobState.FAILED)
+
+    def crash(self, job_id: JobId) -> None:
+        """End a running job by a failure of its own."""
+        self._end(self.jobs[job_id], JobState.FAILED)
+
+    def requeue(self, job_id: JobId) -> None:
+        """Put a job back into the queue as its user would, with ``scontrol requeue``."""
+        job = self.jobs[job_id]
+        _refuse_if(job.state is not JobState.RUNNING, f"job {job_id} is not running")
+        _refuse_if(not job.requeueable, f"job {job_id} may not be requeued")
+        self._requeue(job)
+
+    def lose_node(self, name: str) -> None:
+        """A node dies: Slurm puts its jobs back into the queue, or ends those it may not."""
+        (row,) = self._rows([name])
+        self.down_nodes.add(name)
+        for job in self.jobs.values():
+            if job.state is JobState.RUNNING and row in job.nodes:
+                if job.requeueable:
+                    self._requeue(job)
+                else:
+                    self._end(job, JobState.FAILED)
+
+    def return_node(self, name: str) -> None:
+        """A node that died is back, empty."""
+        self.down_nodes.discard(name)
 
     def advance(self, seconds: int) -> None:
         """Let *seconds* pass."""
@@ -156,7 +205,7 @@ class FakeCluster:
             jobs=Jobs.of([self._row(j) for j in listed]),
             nodes=Nodes(
                 name=self._names,
-                up=np.ones(m, dtype=np.bool_),
+                up=~np.isin(self._names, list(self.down_nodes)),
                 gpus=np.full(m, float(self._gpus)),
                 gpu_type=np.zeros(m, dtype=np.int16),
                 cpus=np.full(m, 1000, dtype=np.int32),
@@ -195,6 +244,7 @@ class FakeCluster:
             },
             texts={j.job_id: JobText(label=str(j.job_id), qos=j.qos) for j in listed},
             reserved={j.job_id: j.reservation for j in listed if j.reservation},
+            cut_short=frozenset(self._cut_short),
             reservations=tuple(
                 Reservation(name=name, end_s=r.end_s) for name, r in self.reservations.items()
             ),
@@ -358,13 +408,14 @@ class FakeCluster:
         elif job.done_s >= job.work_s:
             self._end(job, JobState.COMPLETED)
         elif self.now_s - job.start_s >= job.limit_s:
+            self._cut_short.add(job.job_id)
             self._end(job, JobState.FAILED)
 
-    def _free(self) -> list[int]:
-        free = [self._gpus] * len(self._names)
+    def _free(self) -> list[float]:
+        free: list[float] = [self._gpus] * len(self._names)
         for job in self.jobs.values():
             for node in job.nodes:
-                free[node] -= job.gpus // len(job.nodes)
+                free[node] -= job.gpus / len(job.nodes)
         return free
 
     def _try_start(self, job: FakeJob) -> None:
@@ -372,15 +423,16 @@ class FakeCluster:
             n for name, r in self.reservations.items() if name != job.reservation for n in r.nodes
         }
         free = self._free()
+        down = set(self._rows(sorted(self.down_nodes)))
         alone = {n for j in self.jobs.values() if j.exclusive for n in j.nodes}
         taken = {n for j in self.jobs.values() for n in j.nodes} if job.exclusive else alone
         may = [
             n
             for n in range(len(free))
-            if n not in kept | taken | job.excluded and (not job.wanted or n in job.wanted)
+            if n not in kept | taken | down | job.excluded and (not job.wanted or n in job.wanted)
         ]
         for n_nodes in job.ways():
-            fits = [n for n in may if free[n] >= job.gpus // n_nodes]
+            fits = [n for n in may if free[n] >= job.gpus / n_nodes]
             if len(fits) >= n_nodes:
                 job.nodes = tuple(sorted(fits, key=lambda n: free[n])[:n_nodes])
                 job.state, job.start_s, job.end_s = JobState.RUNNING, self.now_s, 0.0

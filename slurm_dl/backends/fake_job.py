@@ -32,7 +32,7 @@ class FakeJob:
     """
 
     job_id: JobId
-    gpus: int
+    gpus: float
     n_nodes: int
     work_s: float
     contract: Contract | None

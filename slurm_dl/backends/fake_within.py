@@ -87,7 +87,7 @@ class WithinCluster(FakeCluster):
         # Who is on the way out makes room already.
         running = {j.job_id: j for j in self.jobs.values() if j.state is JobState.RUNNING}
         self._going = {j: at for j, at in self._going.items() if j in running}
-        share = job.gpus // job.n_nodes
+        share = job.gpus / job.n_nodes
         free = self._free()
         for going in self._going:
             _give_back(free, running[going])
@@ -124,11 +124,11 @@ class WithinCluster(FakeCluster):
         super()._requeue(job)
 
 
-def _give_back(free: list[int], job: FakeJob) -> None:
+def _give_back(free: list[float], job: FakeJob) -> None:
     for node in job.nodes:
-        free[node] += job.gpus // len(job.nodes)
+        free[node] += job.gpus / len(job.nodes)
 
 
-def _holding(free: list[int], share: int, job: FakeJob) -> int:
+def _holding(free: list[float], share: float, job: FakeJob) -> int:
     """How many of the nodes that *job* does not exclude hold *share*."""
     return sum(f >= share for node, f in enumerate(free) if node not in job.excluded)

@@ -166,7 +166,7 @@ class _Search:
         """Draft a hand-over for the job; the reason if that can't be done."""
         limits = self._limits
         if not limits.enabled:
-            return "preemption is switched off"
+            return limits.because
         if len(self._snap.handovers) + len(self.drafts) >= limits.max_handovers:
             return f"{limits.max_handovers} hand-overs are under way, the most allowed"
         reason = tried_in_vain(self._snap, row, limits.handover_timeout_s)
@@ -201,6 +201,11 @@ class _Search:
         if isinstance(victims, str):
             return victims
         gpus = float(self._snap.jobs.gpus[list(victims)].sum())
+        if gpus > limits.most_gpus:
+            return (
+                f"{gpus:.0f} GPUs would have to be taken back for it, and a breaker allows "
+                f"{limits.most_gpus:.0f} within an hour"
+            )
         if limits.max_gpus_per_hour and self._gpus_last_hour + gpus > limits.max_gpus_per_hour:
             return (
                 f"{self._gpus_last_hour:.0f} GPUs were preempted in the last hour, {gpus:.0f} more "

@@ -12,14 +12,16 @@ anywhere goes on from there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
-from slurm_dl.engine.guard import Victims
+import numpy as np
+
+from slurm_dl.engine.room import Room
+from slurm_dl.engine.scene import Scene, agrees, gone, is_out, is_running, is_waiting
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.engine.splitting import why_not_split
 from slurm_dl.model.handover import Handover, Purpose, Seal, Victim, VictimState, reservation_name
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import I16, I64, Held, JobState
+from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import (
     Action,
     Attach,
@@ -35,6 +37,7 @@ from slurm_dl.model.plan import (
 )
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
+from slurm_dl.placement.need import Needs
 
 BEGIN_WITHIN_S = 60.0
 """A hand-over that has not come to its signals by then is given up: it keeps others from theirs."""
@@ -44,29 +47,9 @@ NOT_STARTED = "Slurm did not start all beneficiaries in time"
 SPLIT = "the job has left the GPU it shared"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Scene:
-    """What a hand-over is judged by.
-
-    Attributes:
-        rows: Row in `Jobs` of each job id.
-        wanted: ``(n,)`` SiteFactor each job should have.
-        tier: ``(n,)`` tier of each job.
-        candidates: Who may be a victim.
-        limits: The site's limits.
-    """
-
-    snap: Snapshot
-    rows: Mapping[JobId, int]
-    wanted: I64
-    tier: I16
-    candidates: Victims
-    limits: Preemption
-
-
 def next_steps(handover: Handover, scene: Scene) -> list[Action]:
     """The actions that bring *handover* on; each is right only if those before it succeed."""
-    seen_gone = {v.run.job_id: how for v in handover.victims if (how := _gone(v, scene))}
+    seen_gone = {v.run.job_id: how for v in handover.victims if (how := gone(v, scene))}
     marks = [
         MarkGone(
             handover_id=handover.handover_id,
@@ -85,7 +68,8 @@ def next_steps(handover: Handover, scene: Scene) -> list[Action]:
     if not handover.signalled:
         reason = _no_longer_right(handover, scene)
         if reason:
-            return [*marks, *_wind_up(handover, scene, reason)]
+            # No marks: a victim that is gone would make the rest of it look as if it was signalled.
+            return [*_wind_up(handover, scene, reason)]
         return [
             *_put_in_place(handover, scene),
             *_seal(handover, scene),
@@ -96,6 +80,7 @@ def next_steps(handover: Handover, scene: Scene) -> list[Action]:
             return [*marks, *_give_up(handover, left)]
         return [
             *marks,
+            *_spare(handover, left, scene),
             *_take_along(handover, scene),
             *_signals(handover, left, scene),
             *_requeues(handover, left, scene),
@@ -106,33 +91,13 @@ def next_steps(handover: Handover, scene: Scene) -> list[Action]:
     return [*marks, *_take_along(handover, scene)]
 
 
-def _gone(victim: Victim, scene: Scene) -> str:
-    """How the victim's run ended, in a word; empty while it has not, or its GPUs are not free."""
-    jobs = scene.snap.jobs
-    row = scene.rows.get(victim.run.job_id)
-    if row is None:
-        # A record that could not be read is not a job that has left.
-        return "" if scene.snap.seen.unreadable else "left"
-    state = jobs.state[row]
-    if state in (JobState.COMPLETED, JobState.FAILED):
-        return "finished"
-    if state == JobState.COMPLETING:
-        return ""
-    same_run = (
-        state != JobState.PENDING
-        and int(jobs.restarts[row]) == victim.run.restarts
-        and float(jobs.start_s[row]) == victim.run.start_s
-    )
-    return "" if same_run else "requeued"
-
-
 def _no_longer_right(handover: Handover, scene: Scene) -> str:
     """Why a hand-over that has signalled nobody is to be undone; empty if it is still right."""
     if not scene.limits.enabled:
-        return "preemption was switched off"
+        return scene.limits.because
     if handover.seal is Seal.RELEASED:
         return "it was being undone"
-    waiting = [scene.rows[b] for b in handover.beneficiaries if _is_waiting(b, scene)]
+    waiting = [scene.rows[b] for b in handover.beneficiaries if is_waiting(b, scene)]
     if handover.beneficiaries and not waiting:
         return "no beneficiary is waiting any more"
     for victim in handover.victims:
@@ -143,7 +108,26 @@ def _no_longer_right(handover: Handover, scene: Scene) -> str:
             return reason
     if scene.snap.now_s - handover.opened_s > BEGIN_WITHIN_S:
         return IN_VAIN
-    return _seal_is_short(handover, scene)
+    return _makes_no_room(handover, scene) or _seal_is_short(handover, scene)
+
+
+def _makes_no_room(handover: Handover, scene: Scene) -> str:
+    """Why the victims are not the right ones any more; empty if they are.
+
+    They were chosen for the first beneficiary; the others only share what it leaves.
+    """
+    if handover.purpose != "preempt":
+        return ""
+    first, snap = handover.beneficiaries[0], scene.snap
+    if not is_waiting(first, scene):
+        return f"job {first}, for which the victims were chosen, does not wait any more"
+    room = Room.free_in(snap)
+    for victim in handover.victims:
+        room.release(snap, scene.rows[victim.run.job_id])
+    within = np.isin(snap.seen.nodes.name, handover.nodes)
+    if room.place(Needs(snap).of(scene.rows[first]), within=within) is None:
+        return f"job {first} could not start even then: nodes are down, or taken"
+    return ""
 
 
 def _seal_is_short(handover: Handover, scene: Scene) -> str:
@@ -160,7 +144,7 @@ def _no_victim(victim: Victim, beneficiaries: list[int], scene: Scene, purpose: 
     """Why the victim may not be stopped for these beneficiaries any more; empty if it may."""
     job_id = victim.run.job_id
     row = scene.rows.get(job_id)
-    if row is None or _gone(victim, scene):
+    if row is None or gone(victim, scene):
         return "a victim ended by itself"
     if purpose == "split":
         protected = why_not_split(scene.snap, row, scene.limits)
@@ -168,26 +152,11 @@ def _no_victim(victim: Victim, beneficiaries: list[int], scene: Scene, purpose: 
         protected = scene.candidates.why_not(row)
     if protected:
         return f"victim {job_id} may not be stopped any more: {protected}"
-    if scene.snap.seen.claim(job_id).contract != victim.contract:
+    if not agrees(victim, scene):
         return f"victim {job_id} changed its contract"
     if any(scene.tier[row] <= scene.tier[b] for b in beneficiaries):
         return f"victim {job_id} is not of a lower tier any more"
     return ""
-
-
-def _is_waiting(job_id: JobId, scene: Scene) -> bool:
-    row = scene.rows.get(job_id)
-    if row is None:
-        return False
-    jobs = scene.snap.jobs
-    return bool(
-        jobs.state[row] == JobState.PENDING and jobs.held[row] == Held.NO and jobs.priority[row] > 0
-    )
-
-
-def _is_running(victim: Victim, scene: Scene) -> bool:
-    row = scene.rows.get(victim.run.job_id)
-    return row is not None and scene.snap.jobs.state[row] == JobState.RUNNING
 
 
 def _put_in_place(handover: Handover, scene: Scene) -> Iterator[Action]:
@@ -204,7 +173,7 @@ def _put_in_place(handover: Handover, scene: Scene) -> Iterator[Action]:
 
 
 def _seal(handover: Handover, scene: Scene) -> Iterator[Action]:
-    waiting = [b for b in handover.beneficiaries if _is_waiting(b, scene)]
+    waiting = [b for b in handover.beneficiaries if is_waiting(b, scene)]
     if handover.seal is Seal.WANTED and handover.nodes:
         users = list(waiting)
         if handover.purpose == "defragment":
@@ -218,8 +187,10 @@ def _seal(handover: Handover, scene: Scene) -> Iterator[Action]:
             duration_s=scene.limits.handover_timeout_s + longest_s + scene.limits.start_margin_s,
             why=f"keeps the freed GPUs for {name_jobs(waiting)}",
         )
+    name, reserved = reservation_name(handover.handover_id), scene.snap.seen.reserved
     for job_id in waiting:
-        if job_id not in handover.attached:
+        # What was attached may have been detached: undoing was begun, or its owner or Slurm did it.
+        if job_id not in handover.attached or reserved.get(job_id) != name:
             yield Attach(
                 handover_id=handover.handover_id,
                 job_id=job_id,
@@ -229,16 +200,32 @@ def _seal(handover: Handover, scene: Scene) -> Iterator[Action]:
 
 def _signals(handover: Handover, left: list[Victim], scene: Scene) -> Iterator[Action]:
     for victim in left:
-        if not _is_running(victim, scene):
+        if not is_running(victim, scene):
             continue
         # SIGNALLING: a daemon died between writing it down and sending. Asking twice does no harm.
-        if victim.state in (VictimState.CHOSEN, VictimState.SIGNALLING):
+        if victim.state in (VictimState.CHOSEN, VictimState.SIGNALLING) and agrees(victim, scene):
             yield Signal(
                 handover_id=handover.handover_id,
                 run=victim.run,
                 signal=victim.contract.signal,
                 target=victim.contract.target,
                 why=_why_signal(handover),
+            )
+
+
+def _spare(handover: Handover, left: list[Victim], scene: Scene) -> Iterator[Action]:
+    """Let those go who have changed their contract before they were told anything.
+
+    Of one that was perhaps told (`VictimState.SIGNALLING`) only time or an acknowledgement tells.
+    """
+    for victim in left:
+        chosen = victim.state is VictimState.CHOSEN and is_running(victim, scene)
+        if chosen and not agrees(victim, scene):
+            yield MarkGone(
+                handover_id=handover.handover_id,
+                job_id=victim.run.job_id,
+                outcome="refused",
+                why="it changed its contract before it was signalled; it is left alone",
             )
 
 
@@ -260,7 +247,7 @@ def _take_along(handover: Handover, scene: Scene) -> Iterator[Action]:
         return
     for victim in handover.victims:
         job_id = victim.run.job_id
-        if victim.state is not VictimState.GONE or not _is_out(victim, scene):
+        if victim.state is not VictimState.GONE or not is_out(victim, scene):
             continue
         if not handover.beneficiaries:
             yield from _steer_away(handover, job_id, scene)
@@ -295,24 +282,21 @@ def _steer_away(handover: Handover, job_id: JobId, scene: Scene) -> Iterator[Act
     yield SetSteer(steer=steer, why=why, handover_id=handover.handover_id)
 
 
-def _is_out(victim: Victim, scene: Scene) -> bool:
-    """Whether a job that was requeued has not come back yet."""
-    row = scene.rows.get(victim.run.job_id)
-    if row is None or victim.outcome != "requeued":
-        return False
-    jobs = scene.snap.jobs
-    return bool(jobs.state[row] == JobState.PENDING and jobs.held[row] != Held.USER_OR_ADMIN)
-
-
 def _requeues(handover: Handover, left: list[Victim], scene: Scene) -> Iterator[Action]:
     for victim in left:
-        if victim.state not in (VictimState.SIGNALLED, VictimState.REQUEUING):
+        if victim.state is VictimState.CHOSEN:
             continue
-        if not _is_running(victim, scene):
+        if not is_running(victim, scene):
             continue  # It is ending already, by our requeue or by itself.
+        # Who is asked once more now has its grace from now on.
+        told = victim.state is not VictimState.SIGNALLING
         acked = scene.snap.seen.claim(victim.run.job_id).acked_run == victim.run.restarts
         waited_s = scene.snap.now_s - victim.signalled_s
-        if acked and victim.contract.requeued_by == "daemon":
+        if acked and not told and not agrees(victim, scene):
+            why = "it has saved its work on our word, and waits"
+        elif not told:
+            continue
+        elif acked and victim.contract.requeued_by == "daemon":
             why = f"it acknowledged its checkpoint within {waited_s:.0f} s"
         elif waited_s >= victim.contract.grace_s:
             why = f"its grace of {victim.contract.grace_s:.0f} s is over"
@@ -324,12 +308,12 @@ def _requeues(handover: Handover, left: list[Victim], scene: Scene) -> Iterator[
 def _served(handover: Handover, scene: Scene) -> str:
     """Why a hand-over whose victims are all gone is over; empty while beneficiaries may start."""
     moves = handover.purpose == "defragment"
-    waits = any(_is_waiting(b, scene) for b in handover.beneficiaries)
+    waits = any(is_waiting(b, scene) for b in handover.beneficiaries)
     if not waits and not moves:
         return "no beneficiary is waiting any more" if handover.beneficiaries else SPLIT
     if any(v.state is not VictimState.GONE for v in handover.victims):
         return ""  # The last one was only now seen to be gone.
-    if not waits and not any(_is_out(v, scene) for v in handover.victims):
+    if not waits and not any(is_out(v, scene) for v in handover.victims):
         return "the jobs that were moved are back"
     free_since_s = max(v.gone_s for v in handover.victims)
     passed_s = scene.snap.now_s - free_since_s
@@ -375,7 +359,7 @@ def _wind_up(handover: Handover, scene: Scene, reason: str) -> Iterator[Action]:
         handover_id=handover.handover_id,
         outcome=reason,
         why=reason,
-        fruitless=tuple(b for b in handover.beneficiaries if in_vain and _is_waiting(b, scene)),
+        fruitless=tuple(b for b in handover.beneficiaries if in_vain and is_waiting(b, scene)),
     )
 
 

@@ -11,14 +11,17 @@ Hot path: everything is a column over the jobs known so far, sorted by job id; n
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I32, I64, Bool, Held, Jobs, JobState
 from slurm_dl.model.snapshot import Observed, Remembered
+from slurm_dl.model.steer import Steer
 
 Column = npt.NDArray[Any]
 
@@ -154,9 +157,12 @@ def fold(before: Service, seen: Observed) -> Folded:
     for name, value in _fresh(jobs.take(reborn), now_s).columns().items():
         col[name][at[reborn]] = value
 
+    _note_undone(col, at, jobs)
     _note_missed(col, at, jobs)
-    _open_missed(col, at, jobs)
     ended = _close_runs(col, at, jobs, now_s)
+    # After a requeue the last run may have begun and ended unseen, too.
+    _open_missed(col, at, jobs)
+    ended += _close_runs(col, at, jobs, now_s)
     _count_running(col, at, jobs, now_s)
     # Only waiting for room is waiting: nobody is promoted for having been held.
     kept = (jobs.state == JobState.PENDING) & (jobs.held != Held.NO) & (col["ran_s"][at] > 0)
@@ -180,6 +186,30 @@ def fold(before: Service, seen: Observed) -> Folded:
         ended=ended,
         forgotten=tuple(after.job_id[~keep].tolist()),
     )
+
+
+def without_ours(seen: Observed, steers: Mapping[JobId, Steer]) -> Observed:
+    """*seen*, in which jobs that only we put off wait for room, as they do.
+
+    They may be preempted for, and their waiting counts. So do those whose begin time is over and
+    of which Slurm does not know it yet.
+    """
+    if not seen.begins:
+        return seen
+    jobs, now_s = seen.jobs, seen.now_s
+    over = {job_id for job_id, begin_s in seen.begins.items() if begin_s <= now_s}
+    ours = {
+        job_id: steer.since_s
+        for job_id, steer in steers.items()
+        if steer.puts_off(now_s, seen.begins.get(job_id))
+    }
+    held = jobs.held.copy()
+    named = np.isin(jobs.job_id, [*over, *ours])
+    for row in np.flatnonzero(named & (held == Held.BEGIN_TIME)).tolist():
+        job_id = JobId(int(jobs.job_id[row]))
+        if job_id in over or jobs.submit_s[row] <= ours[job_id]:
+            held[row] = Held.NO
+    return dataclasses.replace(seen, jobs=dataclasses.replace(jobs, held=held))
 
 
 def remembered(service: Service, jobs: Jobs) -> Remembered:
@@ -227,16 +257,39 @@ def _with_rows(before: Service, jobs: Jobs, new: Bool, now_s: float) -> Service:
 
 
 def _reborn(service: Service, at: npt.NDArray[np.int64], jobs: Jobs) -> Bool:
-    """Jobs whose id Slurm has given to another job since (ids wrap at MaxJobId)."""
-    alive = ~np.isin(jobs.state, OVER)
-    fewer: Bool = (jobs.restarts < service.restarts[at]) & alive
-    again: Bool = (
-        service.over[at]
-        & alive
-        & (jobs.restarts == service.restarts[at])
-        & (jobs.submit_s > service.last_seen_s[at])
+    """Jobs whose id Slurm has given to another job since (ids wrap at MaxJobId).
+
+    Fewer restarts alone do not say so: a slurmctld that died may have forgotten the last seconds.
+    """
+    before = service.restarts[at]
+    later = ~np.isin(jobs.state, OVER) & (jobs.submit_s > service.last_seen_s[at])
+    reborn: Bool = later & (
+        (jobs.restarts < before) | (service.over[at] & (jobs.restarts == before))
     )
-    return fewer | again
+    return reborn
+
+
+def _note_undone(col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs) -> None:
+    """Go on with runs that were booked as over, and that Slurm takes for running again.
+
+    A slurmctld that died does, if it had not saved their end. They are counted from where they
+    were booked to.
+    """
+    before = col["restarts"][at]
+    fewer = jobs.restarts < before
+    undone = np.flatnonzero(
+        np.isin(jobs.state, HOLDS)
+        & (col["run_start_s"][at] == 0)
+        & (fewer | (col["over"][at] & (jobs.restarts == before)))
+        & (jobs.start_s < col["waiting_since_s"][at])
+    )
+    k = at[undone]
+    col["run_start_s"][k] = jobs.start_s[undone]
+    col["counted_to_s"][k] = col["waiting_since_s"][k]
+    col["run_gpus"][k] = jobs.gpus[undone]
+    col["incomplete"][k] = True
+    # Else the next requeue would not be taken for one.
+    col["restarts"][k] = jobs.restarts[undone]
 
 
 def _note_missed(col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs) -> None:
@@ -284,17 +337,21 @@ def _close_runs(
     # Slurm tells the exact end of a finished run, and the instant of a requeue as submit time.
     # Where runs were missed altogether nothing is known beyond what has been counted.
     counted = col["counted_to_s"][k]
+    last = over & ((requeues == 0) | (jobs.start_s == start))
     told = np.select(
-        [requeues[closing] == 1, (requeues[closing] == 0) & over[closing]],
-        [jobs.submit_s[closing], jobs.end_s[closing]],
+        [last[closing], requeues[closing] == 1],
+        [jobs.end_s[closing], jobs.submit_s[closing]],
         default=0.0,
     )
-    end = np.clip(told, counted, np.maximum(counted, now_s))
+    # A finished run's end may be later than the look began: a controller that comes back answers
+    # one that has waited for it.
+    latest = np.where(over[closing], np.inf, np.maximum(counted, now_s))
+    end = np.clip(told, counted, latest)
     more_s = end - counted
     col["ran_s"][k] += more_s
     col["run_gpu_s"][k] += more_s * col["run_gpus"][k]
     col["attained_gpu_s"][k] += more_s * col["run_gpus"][k]
-    col["waiting_since_s"][k] = end
+    col["waiting_since_s"][k] = np.minimum(end, np.maximum(counted, now_s))
     ended = tuple(
         EndedRun(job_id=int(j), start_s=float(s), end_s=float(e), gpu_s=float(g))
         for j, s, e, g in zip(

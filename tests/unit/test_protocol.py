@@ -1,18 +1,20 @@
-"""The preemption protocol as a state machine, with the daemon killed between any two steps."""
+"""The preemption protocol step by step, with the daemon killed between any two of them.
+
+What the state machine in `test_protocol_machine` found is kept here, each in its shortest form.
+"""
 
 from __future__ import annotations
 
-import shutil
+import dataclasses
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from protocol_world import World
 
 from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.backends.store import SqliteStore
@@ -30,7 +32,6 @@ from slurm_dl.model.plan import (
     ClusterAction,
     Requeue,
     Reserve,
-    SetSiteFactor,
     Signal,
     Unseal,
 )
@@ -130,147 +131,6 @@ class Daemon:
             )
         except ClusterError:
             return None
-
-
-class Preemption_(RuleBasedStateMachine):  # noqa: N801 - shown in hypothesis' reports
-    """Users submit and cancel, time passes, Slurm refuses or is away, the daemon dies."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.dir = Path(tempfile.mkdtemp(prefix="slurm_dl-protocol-", dir=MEMORY))
-        self.cluster = CheckedCluster(nodes=NODES, gpus=GPUS)
-        self.daemon = Daemon(self.cluster, self.dir / "ledger")
-        self.cancelled: set[JobId] = set()
-
-    @rule(
-        n_nodes=st.integers(1, NODES),
-        share=st.integers(1, GPUS),
-        work_s=st.integers(5, 150),
-        opted_in=st.booleans(),
-        on_signal=st.sampled_from(["save", "save", "ignore", "finish", "requeue_itself"]),
-        save_s=st.integers(1, 20),
-    )
-    def submit(
-        self,
-        *,
-        n_nodes: int,
-        share: int,
-        work_s: int,
-        opted_in: bool,
-        on_signal: str,
-        save_s: int,
-    ) -> None:
-        """A user queues a job."""
-        by = "job" if on_signal == "requeue_itself" else "daemon"
-        self.cluster.submit(
-            n_nodes * share,
-            n_nodes=n_nodes,
-            work_s=work_s,
-            contract=Contract(grace_s=GRACE_S, requeued_by=by) if opted_in else None,
-            on_signal=on_signal,  # type: ignore[arg-type]
-            save_s=save_s,
-        )
-
-    @precondition(lambda self: self.cluster.jobs)
-    @rule(data=st.data())
-    def cancel(self, data: st.DataObject) -> None:
-        """A user ends a job."""
-        job_id = data.draw(st.sampled_from(sorted(self.cluster.jobs)))
-        if self.cluster.jobs[job_id].state in (JobState.PENDING, JobState.RUNNING):
-            self.cancelled.add(job_id)
-            self.cluster.cancel(job_id)
-
-    @rule(seconds=st.integers(1, 15))
-    def pass_time(self, seconds: int) -> None:
-        """Time passes without the daemon."""
-        self.cluster.advance(seconds)
-
-    @rule(times=st.integers(1, 8))
-    def run_daemon(self, times: int) -> None:
-        """The daemon runs for a while."""
-        for _ in range(times):
-            self.daemon.cycle()
-            self.cluster.advance(2)
-
-    @rule(points=st.integers(0, 25))
-    def kill_daemon(self, points: int) -> None:
-        """The daemon dies after that many steps, if it gets that far."""
-        try:
-            for _ in range(4):
-                self.daemon.cycle(points)
-                self.cluster.advance(1)
-        except Killed:
-            pass
-        self.daemon.store.close()
-        self.daemon = Daemon(self.cluster, self.dir / "ledger")
-
-    @rule(kind=st.sampled_from([Reserve, Attach, Signal, Requeue, Unseal, SetSiteFactor]))
-    def slurm_will_refuse(self, kind: type[ClusterAction]) -> None:
-        """The next action of this kind fails."""
-        self.cluster.fail.append(kind)
-
-    @rule()
-    def slurm_goes_or_comes(self) -> None:
-        """Slurmctld stops or starts to answer."""
-        self.cluster.down = not self.cluster.down
-
-    @invariant()
-    def nothing_is_over_allocated(self) -> None:
-        """No node gives more GPUs than it has."""
-        assert min(self.cluster._free()) >= 0
-
-    @invariant()
-    def who_did_not_opt_in_was_left_alone(self) -> None:
-        """No signal and no requeue without a contract, and never too many."""
-        for job in self.cluster.jobs.values():
-            if job.contract is None:
-                assert not job.signals
-                assert job.restarts == 0
-            assert job.restarts <= LIMITS.max_preemptions + 1
-
-    def teardown(self) -> None:
-        """Check that all ends well, and clean up."""
-        try:
-            self._settle()
-        finally:
-            self.daemon.store.close()
-            shutil.rmtree(self.dir)
-
-    def _settle(self) -> None:
-        """Left in peace, everything ends: jobs, hand-overs, reservations."""
-        self.cluster.down = False
-        self.cluster.fail.clear()
-        for _ in range(600):
-            cycle = self.daemon.cycle()
-            self.cluster.advance(5)
-            alive = {j.state for j in self.cluster.jobs.values()} & {
-                JobState.PENDING,
-                JobState.RUNNING,
-            }
-            if (
-                not alive
-                and cycle
-                and not cycle.snapshot.handovers
-                and not self.cluster.reservations
-            ):
-                break
-        for job in self.cluster.jobs.values():
-            ended = JobState.FAILED if job.job_id in self.cancelled else JobState.COMPLETED
-            assert job.state is ended, f"job {job.job_id} was lost: {job}"
-        assert not self.daemon.ledger.handovers
-        assert not self.cluster.reservations
-        # A job cancelled while it waited keeps the name, and nothing comes of it.
-        never_ran = [j for j in self.cluster.jobs.values() if not j.runs]
-        assert not [j for j in never_ran if j.reservation and j.job_id not in self.cancelled]
-
-
-Preemption_.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
-TestProtocol = Preemption_.TestCase
 
 
 def _sixteen_against_small(path: Path) -> tuple[CheckedCluster, Daemon, JobId]:
@@ -491,3 +351,205 @@ def test_every_action_says_why(tmp_path: Path) -> None:
 
     assert {type(a) for a in cluster.applied} >= {Reserve, Attach, Signal, Requeue, Unseal}
     assert all(a.why for a in cluster.applied)
+
+
+def _two_against_one(cluster: FakeCluster, path: Path) -> tuple[Daemon, JobId, JobId, JobId]:
+    """Two jobs that hold the whole cluster and have sunk, and one that needs all of it."""
+    two = cluster.submit(2 * GPUS, n_nodes=2, work_s=400, contract=Contract(grace_s=GRACE_S))
+    one = cluster.submit(GPUS, work_s=400, contract=Contract(grace_s=GRACE_S))
+    daemon = Daemon(cluster, path)
+    for _ in range(20):
+        cluster.advance(2)
+        daemon.cycle()
+    waiting = cluster.submit(NODES * GPUS, n_nodes=NODES, work_s=10)
+    return daemon, two, one, waiting
+
+
+def test_undoing_that_is_interrupted_does_not_become_a_preemption(tmp_path: Path) -> None:
+    """One of two victims ends before anybody was told, and not all of the undoing succeeds.
+
+    The other must not be signalled for it: the hand-over is not right any more.
+    """
+    cluster = FakeCluster(nodes=NODES, gpus=GPUS)
+    daemon, two, one, _ = _two_against_one(cluster, tmp_path / "ledger")
+    cluster.fail = [Attach]
+    daemon.cycle()
+    cluster.cancel(one)
+    cluster.fail = [Unseal]
+    daemon.cycle()
+    assert daemon.ledger.handovers
+    daemon.cycle()
+
+    assert not cluster.jobs[two].signals
+
+
+def test_who_recants_before_being_told_is_let_go(tmp_path: Path) -> None:
+    """The daemon dies between two signals, and the second victim takes its contract back."""
+    cluster = FakeCluster(nodes=NODES, gpus=GPUS)
+    daemon, two, one, _ = _two_against_one(cluster, tmp_path / "ledger")
+    original = cluster.apply
+
+    def die_after_signal(action: ClusterAction) -> None:
+        original(action)
+        if isinstance(action, Signal):
+            raise Killed
+
+    cluster.apply = die_after_signal  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        daemon.cycle()
+    cluster.apply = original  # type: ignore[method-assign]
+    daemon.store.close()
+    [told] = [j for j in (two, one) if cluster.jobs[j].signals]
+    other = two if told == one else one
+    cluster.jobs[other].contract = None
+    daemon = Daemon(cluster, tmp_path / "ledger")
+    for _ in range(20):
+        daemon.cycle()
+        cluster.advance(2)
+
+    assert not cluster.jobs[other].signals
+    assert cluster.jobs[told].restarts == 1
+
+
+def test_a_signal_that_slurm_refused_is_not_sent_to_who_recanted(tmp_path: Path) -> None:
+    """It may have been sent, or not; without a contract it is not sent once more."""
+    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
+    cluster.fail = [Signal]
+    while not any(h.signalled for h in daemon.ledger.handovers):
+        daemon.cycle()
+        cluster.advance(1)
+    cluster.jobs[big].contract = None
+    for _ in range(100):
+        daemon.cycle()
+        cluster.advance(2)
+
+    assert not cluster.jobs[big].signals
+    assert cluster.jobs[big].restarts == 0
+    assert not daemon.ledger.handovers
+
+
+def test_nobody_is_signalled_for_nodes_that_have_died(tmp_path: Path) -> None:
+    """A node of the hand-over goes before the signals: the beneficiary could not start."""
+    cluster = FakeCluster(nodes=NODES, gpus=GPUS)
+    daemon, two, one, _ = _two_against_one(cluster, tmp_path / "ledger")
+    cluster.fail = [Attach]
+    daemon.cycle()
+    assert daemon.ledger.handovers
+    cluster.down_nodes.add("n3")
+    daemon.cycle()
+
+    assert not cluster.jobs[two].signals
+    assert not cluster.jobs[one].signals
+
+
+def test_victims_are_not_signalled_for_those_who_only_share_what_is_left(tmp_path: Path) -> None:
+    """The job that needs them all is cancelled in time; a small one beside it needs less."""
+    cluster = FakeCluster(nodes=NODES, gpus=GPUS)
+    daemon, two, one, waiting = _two_against_one(cluster, tmp_path / "ledger")
+    cluster.fail = [Attach]
+    daemon.cycle()
+    [handover] = daemon.ledger.handovers
+    small = cluster.submit(1, work_s=10)
+    daemon.ledger._keep(dataclasses.replace(handover, beneficiaries=(waiting, small)))
+    cluster.cancel(waiting)
+    daemon.cycle()
+    daemon.cycle()
+
+    assert len([j for j in (two, one) if cluster.jobs[j].signals]) <= 1
+
+
+def test_who_was_detached_meanwhile_is_attached_again_before_any_signal(tmp_path: Path) -> None:
+    """Undoing was begun and then was not needed: the seal must not keep out those it is for."""
+    cluster = CheckedCluster(nodes=NODES, gpus=GPUS)
+    daemon, two, one, waiting = _two_against_one(cluster, tmp_path / "ledger")
+    cluster.fail = [Signal, Signal]
+    original = daemon.ledger.begin
+
+    def die_before_signal(action: Action) -> None:
+        if isinstance(action, Signal):
+            raise Killed
+        original(action)
+
+    daemon.ledger.begin = die_before_signal  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        daemon.cycle()
+    daemon.ledger.begin = original  # type: ignore[method-assign]
+    assert cluster.jobs[waiting].reservation
+    cluster.jobs[waiting].reservation = ""
+    cluster.fail = []
+    daemon.cycle()
+
+    assert cluster.jobs[waiting].reservation
+    assert cluster.jobs[two].signals
+    assert cluster.jobs[one].signals
+
+
+def test_a_preemption_that_was_not_written_down_counts_for_the_cooldown(tmp_path: Path) -> None:
+    """Signalled by a daemon that died; the job requeued itself before the next one looked."""
+    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
+    original = cluster.apply
+
+    def die_after_signal(action: ClusterAction) -> None:
+        original(action)
+        if isinstance(action, Signal):
+            raise Killed
+
+    cluster.apply = die_after_signal  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        _run_to_end(cluster, daemon)
+    cluster.apply = original  # type: ignore[method-assign]
+    daemon.store.close()
+    cluster.requeue(big)
+    daemon = Daemon(cluster, tmp_path / "ledger")
+    daemon.cycle()
+    daemon.cycle()
+
+    row = int(daemon.ledger.service.rows_of(np.array([big]))[0])
+    assert daemon.ledger.service.preemptions[row] == 1
+    assert daemon.ledger.service.last_preempted_s[row] == cluster.now_s
+
+
+@pytest.mark.parametrize("becomes", ["requeued", "completed"])
+def test_service_is_kept_when_slurmctld_forgets_the_end_of_a_run(
+    becomes: str, tmp_path: Path
+) -> None:
+    """It dies, and for the next one the run that was booked as over is still under way."""
+    world = World(nodes=1, gpus=GPUS, hold_s=6.0, ending_s=0)
+    job_id = world.submit(GPUS, work_s=20.0 if becomes == "completed" else 400.0)
+    daemon = Daemon(world, tmp_path / "ledger")
+    world.advance(10)
+    daemon.cycle()
+    if becomes == "requeued":
+        world.requeue(job_id)
+        world.advance(2)
+    else:
+        world.advance(12)
+    daemon.cycle()
+    before_gpu_s = float(daemon.ledger.service.attained_gpu_s[0])
+    world.crash(4)
+    assert world.jobs[job_id].state is JobState.RUNNING
+    daemon.cycle()
+    after = daemon.ledger.service
+
+    assert before_gpu_s == world.jobs[job_id].gpu_s
+    assert before_gpu_s <= after.attained_gpu_s[0] <= before_gpu_s + 4 * GPUS
+    assert after.incomplete[0], "accounting is to be asked"
+    daemon.store.close()
+
+
+def test_a_run_between_a_requeue_and_the_end_is_counted_unseen(tmp_path: Path) -> None:
+    """The daemon is away while a job is requeued, runs again and completes."""
+    world = World(nodes=1, gpus=GPUS, hold_s=2.0, ending_s=0)
+    job_id = world.submit(GPUS, work_s=20.0)
+    daemon = Daemon(world, tmp_path / "ledger")
+    world.advance(10)
+    daemon.cycle()
+    world.advance(5)
+    world.requeue(job_id)
+    world.advance(40)
+    assert world.jobs[job_id].state is JobState.COMPLETED
+    daemon.cycle()
+
+    assert daemon.ledger.service.attained_gpu_s[0] == world.jobs[job_id].gpu_s
+    assert len(daemon.store.runs_of(job_id)) == 2
+    daemon.store.close()

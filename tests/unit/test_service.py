@@ -42,6 +42,15 @@ def test_a_finished_run_counts_to_its_exact_end() -> None:
     assert service.over.tolist() == [True]
 
 
+def test_a_run_that_ended_while_the_controller_was_away_counts_to_its_end() -> None:
+    """The look began before the outage and was answered after it, with an end in between."""
+    done = JobRow(job_id=1, state=JobState.COMPLETED, gpus=4, start_s=T0 - 5, end_s=T0 + 4)
+    service = _fold_all((T0 - 2, [build.running(1, 4, ran_s=5)]), (T0, [done]))
+
+    assert service.attained_gpu_s.tolist() == [4 * 9.0]
+    assert service.waiting_since_s.tolist() == [T0]
+
+
 def test_a_requeue_counts_to_its_instant_and_keeps_the_service() -> None:
     """Slurm forgets start and end at a requeue; its new submit time is the end of the run."""
     again = build.pending(1, 2, restarts=1, submit_s=T0 + 12)
@@ -148,7 +157,7 @@ def test_memory_lies_beside_the_jobs_in_their_order() -> None:
     assert memory.first_submit_s[0] == jobs.submit_s[0]
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_service_equals_the_runs_whatever_polls_are_missed(data: st.DataObject) -> None:
     """The ledger equals the sum over the true runs, for any requeues at any instant.

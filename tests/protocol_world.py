@@ -1,0 +1,257 @@
+"""A cluster in memory with what makes a real one hard: slow ends, lost nodes, lost memories.
+
+`World` adds to `FakeCluster` jobs that hold their GPUs for a while after their end, and a slurmctld
+that dies and comes back as it was some seconds ago, as a real one does that saves its state
+every few seconds. It keeps the truth about service beside what it tells, and asks a witness
+before each action and after each second.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import operator
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.fake_job import FakeJob, FakeReservation
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
+from slurm_dl.model.plan import ClusterAction, Requeue, Signal
+from slurm_dl.model.snapshot import Observed
+
+SAVED_EVERY_S = 5
+"""Slurmctld forgets at most so much when it dies."""
+
+MISSED_AFTER_S = 4
+"""So long after its start slurmctld learns which jobs are on no node any more."""
+
+OVER = (JobState.COMPLETED, JobState.FAILED)
+
+
+class Witness(Protocol):
+    """Who looks on."""
+
+    def before(self, action: ClusterAction) -> None:
+        """*action* is about to be done."""
+
+    def started(self, job: FakeJob) -> None:
+        """*job* has just started."""
+
+    def ticked(self) -> None:
+        """A second has passed."""
+
+
+_FIELDS = (
+    *("state", "site_factor", "start_s", "end_s", "eligible_s", "restarts", "submit_s"),
+    *("acked_run", "reservation", "hold", "requeueable", "contract", "nodes"),
+)
+_fields_of = operator.attrgetter(*_FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What slurmctld has on its disk."""
+
+    jobs: dict[JobId, tuple[Any, ...]]
+    reservations: dict[str, FakeReservation]
+    ending: dict[JobId, tuple[float, JobState]]
+
+
+class World(FakeCluster):
+    """A `FakeCluster` of which everything is checked.
+
+    Args:
+        ending_s: How long a job holds its GPUs after its end, seconds.
+
+    Attributes:
+        witness: Asked about everything, once it is set.
+        doubtful: Jobs whose runs slurmctld has forgotten something about.
+        requeued_by_us: Runs, as job and start, that an action of ours put back.
+        failed: Jobs that ended without success: by their users, by an error, by a node.
+        acting: The daemon whose action is under way.
+        forgot_s: When slurmctld last forgot something.
+    """
+
+    def __init__(self, *, nodes: int, gpus: int, hold_s: float, ending_s: int) -> None:
+        super().__init__(nodes=nodes, gpus=gpus, hold_s=hold_s)
+        self.witness: Witness | None = None
+        self.doubtful: set[JobId] = set()
+        self.requeued_by_us: set[tuple[JobId, float]] = set()
+        self.failed: set[JobId] = set()
+        self.acting: object = None
+        self.het: set[JobId] = set()
+        self.forgot_s = 0.0
+        self.ending_s = ending_s
+        self._ending: dict[JobId, tuple[float, JobState]] = {}
+        self._ghosts: dict[JobId, float] = {}
+        self._saved: deque[_Saved] = deque(maxlen=SAVED_EVERY_S)
+
+    # What users and machines do.
+
+    def fails(self, job_id: JobId) -> None:
+        """A running job ends by an error of its own."""
+        if self.jobs[job_id].state is JobState.RUNNING:
+            self._end(self.jobs[job_id], JobState.FAILED)
+
+    def user_requeues(self, job_id: JobId) -> None:
+        """Put a running job back, if Slurm lets its user."""
+        job = self.jobs[job_id]
+        if job.state is JobState.RUNNING and job.requeueable:
+            self.requeue(job_id)
+
+    def crash(self, forgets_s: int) -> None:
+        """Slurmctld dies, and another starts from what was saved that long ago."""
+        if len(self._saved) < forgets_s or forgets_s < 1:
+            return
+        saved = self._saved[-forgets_s]
+        self.forgot_s = self.now_s
+        for job_id, job in self.jobs.items():
+            if job_id in saved.jobs:
+                fields = dict(zip(_FIELDS, saved.jobs[job_id], strict=True))
+                self._remember(job, fields, saved.ending.get(job_id))
+        self.reservations = {n: copy.copy(r) for n, r in saved.reservations.items()}
+        self._saved.clear()
+
+    def _remember(
+        self, job: FakeJob, saved: dict[str, Any], ending: tuple[float, JobState] | None
+    ) -> None:
+        """Take over what slurmctld says of *job*; what ran and was signalled stays as it was."""
+        same_run = job.state is saved["state"] and job.start_s == saved["start_s"]
+        if not same_run or job.restarts != saved["restarts"]:
+            self.doubtful.add(job.job_id)
+            if job.state is JobState.RUNNING:  # Nobody knows it: its processes are ended.
+                job.runs.append((job.start_s, self.now_s))
+            job.done_s = job.saved_s
+            job.asked_s = None
+            self._ghosts.pop(job.job_id, None)
+            self._ending.pop(job.job_id, None)
+            if saved["state"] is JobState.RUNNING:
+                self._ghosts[job.job_id] = self.now_s + MISSED_AFTER_S
+            if saved["state"] is JobState.COMPLETING and ending is not None:
+                self._ending[job.job_id] = ending
+        for name, value in saved.items():
+            setattr(job, name, value)
+
+    # What is true, whatever is told.
+
+    def service_gpu_s(self, job: FakeJob) -> float:
+        """GPU-seconds that a job has had up to now."""
+        running = job.state is JobState.RUNNING and job.job_id not in self._ghosts
+        return job.gpu_s + (job.gpus * (self.now_s - job.start_s) if running else 0.0)
+
+    def is_doubtful(self, job_id: JobId) -> bool:
+        """Whether what Slurm tells of its runs is not what happened."""
+        return job_id in self.doubtful
+
+    def free_gpus(self) -> list[float]:
+        """GPUs free on each node."""
+        return self._free()
+
+    def node_rows(self, *names: str) -> frozenset[int]:
+        """Rows of these nodes."""
+        return frozenset(self._rows(names))
+
+    # The cluster.
+
+    def observe(self) -> Observed:
+        """The cluster now; parts of het jobs are told as the reader tells them."""
+        seen = super().observe()
+        if not self.het:
+            return seen
+        nowhere = np.zeros(len(seen.nodes), dtype=np.bool_)
+        alive = {j for j in self.het if self.jobs[j].state not in OVER}
+        return dataclasses.replace(seen, choices={**seen.choices, **dict.fromkeys(alive, nowhere)})
+
+    def _do(self, action: ClusterAction) -> None:
+        if self.witness is not None:
+            self.witness.before(action)
+        if not isinstance(action, Signal | Requeue):
+            super()._do(action)
+            return
+        job, run = self.jobs[action.run.job_id], action.run
+        running, start_s = job.state is JobState.RUNNING, job.start_s
+        other = running and (job.start_s, job.restarts) != (run.start_s, run.restarts)
+        super()._do(action)
+        assert not other, f"{action}, and {job.job_id} was in another run"
+        if isinstance(action, Requeue) and running:
+            self.requeued_by_us.add((run.job_id, start_s))
+
+    def _tick(self) -> None:
+        self._saved.append(
+            _Saved(
+                jobs={j: _fields_of(job) for j, job in self.jobs.items()},
+                reservations={n: copy.copy(r) for n, r in self.reservations.items()},
+                ending=dict(self._ending),
+            )
+        )
+        for job_id in [j for j, at_s in self._ghosts.items() if at_s <= self.now_s]:
+            self._missed(self.jobs[job_id])
+        for job_id in [j for j, (at_s, _) in self._ending.items() if at_s <= self.now_s]:
+            self._ended(self.jobs[job_id])
+        super()._tick()
+        if self.witness is not None:
+            self.witness.ticked()
+
+    def _work(self, job: FakeJob) -> None:
+        if job.job_id not in self._ghosts:
+            super()._work(job)
+
+    def _missed(self, job: FakeJob) -> None:
+        """No node has the job that slurmctld takes for running: it is put back, or has failed."""
+        del self._ghosts[job.job_id]
+        if job.state is not JobState.RUNNING:
+            return
+        if job.requeueable:
+            self._put_back(job)
+        else:
+            job.state, job.end_s, job.nodes = JobState.FAILED, self.now_s, ()
+            self.failed.add(job.job_id)
+
+    def _put_back(self, job: FakeJob) -> None:
+        super()._requeue(job)
+        job.runs.pop()
+
+    def _ended(self, job: FakeJob) -> None:
+        _, becomes = self._ending.pop(job.job_id)
+        job.state, job.nodes = becomes, ()
+        if becomes is JobState.PENDING:
+            job.submit_s, job.start_s = job.end_s, 0.0
+            job.eligible_s = job.end_s + self._hold_s
+
+    def _end(self, job: FakeJob, state: JobState) -> None:
+        if state is JobState.FAILED:
+            self.failed.add(job.job_id)
+        if job.job_id in self._ghosts:
+            # Cancelled before it was missed.
+            del self._ghosts[job.job_id]
+            job.runs.append((self.now_s, self.now_s))
+            job.state, job.end_s, job.nodes = state, self.now_s, ()
+            return
+        nodes, ran = job.nodes, job.state is JobState.RUNNING
+        super()._end(job, state)
+        if ran and self.ending_s:
+            job.state, job.nodes = JobState.COMPLETING, nodes
+            self._ending[job.job_id] = (self.now_s + self.ending_s, state)
+
+    def _requeue(self, job: FakeJob) -> None:
+        if job.job_id in self._ghosts:
+            del self._ghosts[job.job_id]
+            self._put_back(job)
+            return
+        nodes, submit_s, start_s = job.nodes, job.submit_s, job.start_s
+        super()._requeue(job)
+        if self.ending_s:
+            # Until its processes are gone Slurm shows the new restart count with the old times.
+            job.state, job.nodes, job.start_s = JobState.COMPLETING, nodes, start_s
+            job.submit_s, job.end_s = submit_s, self.now_s
+            self._ending[job.job_id] = (self.now_s + self.ending_s, JobState.PENDING)
+
+    def _try_start(self, job: FakeJob) -> None:
+        super()._try_start(job)
+        if job.state is JobState.RUNNING and self.witness is not None:
+            self.witness.started(job)
