@@ -260,8 +260,8 @@ class AuditLog:
         for raw in lines:
             try:
                 content = json.loads(raw)
-            except ValueError:
-                continue  # torn, or cut by where we began to read
+            except (ValueError, RecursionError):
+                continue  # torn, cut by where we began to read, or not written by us
             if isinstance(content, dict):
                 self._remember(raw, content)
 
@@ -276,16 +276,16 @@ class AuditLog:
 
 def _jobs_in(content: JsonObject) -> set[int]:
     """Every job a line is about: the one it names, and those a hand-over opens for."""
-    jobs = {content.get("job")}
+    jobs: list[Json] = [content.get("job")]
     details = content.get("details")
     handover = details.get("handover") if isinstance(details, dict) else None
     if isinstance(handover, dict):
         beneficiaries, victims = handover.get("beneficiaries"), handover.get("victims")
-        jobs.update(j for j in _items(beneficiaries) if isinstance(j, int))
+        jobs += _items(beneficiaries)
         for victim in _items(victims):
             run = victim.get("run") if isinstance(victim, dict) else None
             if isinstance(run, dict):
-                jobs.add(run.get("job_id"))
+                jobs.append(run.get("job_id"))
     return {j for j in jobs if isinstance(j, int)}
 
 

@@ -75,6 +75,17 @@ class Client:
         raise DaemonError(str(answer.get("error") or f"{self._path}: answer not understood"))
 
     def _exchange(self, request: JsonObject) -> JsonObject:
+        raw = self._line(request)
+        try:
+            answer = json.loads(raw)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            msg = f"dlschedd closed {self._path} without an answer; see its log"
+            raise DaemonError(msg)
+        return answer
+
+    def _line(self, request: JsonObject) -> bytes:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
                 sock.settimeout(self._timeout_s)
@@ -82,7 +93,7 @@ class Client:
                 sock.sendall(json.dumps(request).encode("ascii") + b"\n")
                 sock.shutdown(socket.SHUT_WR)
                 with sock.makefile("rb") as stream:
-                    raw = stream.readline()
+                    return stream.readline()
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
             msg = (
                 f"dlschedd does not listen on {self._path}: start it (systemctl start dlschedd), "
@@ -98,11 +109,3 @@ class Client:
         except OSError as err:
             msg = f"{self._path}: {err.strerror or err}"
             raise DaemonError(msg) from None
-        try:
-            answer = json.loads(raw)
-        except ValueError:
-            answer = None
-        if not isinstance(answer, dict):
-            msg = f"dlschedd closed {self._path} without an answer; see its log"
-            raise DaemonError(msg)
-        return answer

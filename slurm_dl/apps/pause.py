@@ -94,7 +94,7 @@ class PauseSwitch:
             )
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as err:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as err:
             reason = f"{self._path} cannot be read ({err}); 'dlctl resume' removes it"
             return Pause(by="unknown", since_s=0.0, reason=reason)
 

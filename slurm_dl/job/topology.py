@@ -14,6 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 MOST_NODES = 100_000
 """More in one list is no list of nodes."""
 
+_MOST_BRACKETS = 8
+"""In one name; Slurm itself writes two."""
+
 _LINE = re.compile(r"^\s*(SwitchName|BlockName)=(\S+)\s(.*)$", re.MULTILINE)
 _NODES = re.compile(r"(?:^|\s)Nodes=(\S+)")
 _ABOVE = re.compile(r"(?:^|\s)(?:Switches=[^\s(]|Level=[1-9])")
@@ -75,6 +78,8 @@ def _split(text: str) -> Iterator[str]:
 
 def _expand(word: str) -> Iterator[str]:
     """The names of ``pre[01-03,7]post``, with as many brackets as there are."""
+    if word.count("[") > _MOST_BRACKETS:
+        return
     before, bracket, rest = word.partition("[")
     if not bracket:
         if word and "]" not in word and word != "(null)":

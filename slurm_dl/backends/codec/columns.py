@@ -96,7 +96,10 @@ def _dtype(content: Json, wanted: _Dtype) -> _Dtype:
     # NumPy's own language of types is large; these are the ones that are written.
     if not _TYPE_NAME.fullmatch(name):
         refuse("the name of a type of numbers", content)
-    dtype: _Dtype = np.dtype(name)
+    try:
+        dtype: _Dtype = np.dtype(name)
+    except TypeError:
+        refuse("the name of a type of numbers", content)
     if dtype.kind != wanted.kind or dtype.itemsize > _WIDEST_BYTES:
         msg = f"a type like {wanted} was expected (got {dtype})"
         raise FormError(msg)

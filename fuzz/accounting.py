@@ -1,0 +1,90 @@
+"""What sacct says: job names and accounts of all users, of years ago too."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from fuzz.said import NONCE, SaidSlurm
+from fuzz.target import Target, a_file, text
+from slurm_dl.backends.slurm.accounting import read_runs
+from slurm_dl.backends.slurm.history import StandIns, Tally, history
+from slurm_dl.backends.slurm.past import FIELDS, past_of
+from slurm_dl.backends.slurm.past import read_runs as read_past
+from slurm_dl.backends.slurm.past_file import read_dump
+from slurm_dl.model.errors import ClusterError, ConfigError
+
+_PAST = {
+    "JobName": "train",
+    "JobID": "7_3",
+    "User": "ada",
+    "Account": "lab",
+    "Submit": "100",
+    "Start": "200",
+    "End": "300",
+    "State": "CANCELLED by 1000",
+    "ElapsedRaw": "100",
+    "ReqTRES": "cpu=1,gres/gpu=2",
+    "AllocTRES": "cpu=1,gres/gpu=2",
+}
+_DUMP = (
+    b"JobID|User|Account|Submit|Start|End|State|ElapsedRaw|ReqTRES|AllocTRES|JobName\n"
+    b"7|ada|lab|100|200|300|COMPLETED|100|gres/gpu=2|gres/gpu=2|a|b\n"
+    b"7.batch|ada|lab|100|200|300|COMPLETED|100|||batch\n"
+)
+
+
+def _past(data: bytes) -> object:
+    return past_of(read_past(text(data), NONCE)[0])
+
+
+def _history(data: bytes) -> object:
+    begin, end = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)
+    slurm = SaidSlurm({"sacct": text(data)})
+    return list(history(slurm, begin, end, tally=Tally(), stand_ins=StandIns()))
+
+
+def past_record(values: dict[str, str]) -> bytes:
+    """One record as it is asked for with job names."""
+    return (NONCE.join(values.get(name, "") for name in FIELDS) + f"{NONCE}\n").encode()
+
+
+TARGETS = (
+    Target(
+        name="sacct-runs",
+        parse=lambda data: read_runs(text(data), frozenset({7})),
+        own=(ClusterError,),
+        source="sacct, when the ledger is rebuilt",
+        parser="backends.slurm.accounting.read_runs",
+        seeds=(
+            b"7|1000|100|100|200|300|COMPLETED|100|00:00:00|cpu=1,gres/gpu=2\n",
+            b"8|1000|100|Unknown|200|Unknown|CANCELLED by 1000|100|1-00:00:09|\n",
+        ),
+    ),
+    Target(
+        name="sacct-past",
+        parse=_past,
+        own=(ClusterError,),
+        source="sacct with job names, for estimates",
+        parser="backends.slurm.past.read_runs",
+        seeds=(past_record(_PAST), past_record(_PAST | {"JobID": "7+1", "State": "TIMEOUT"})),
+    ),
+    Target(
+        name="sacct-dump",
+        parse=lambda data: read_dump(a_file(data)),
+        own=(ConfigError,),
+        source="a file of sacct's with job names",
+        parser="backends.slurm.past_file.read_dump",
+        seeds=(_DUMP,),
+    ),
+    Target(
+        name="sacct-history",
+        parse=_history,
+        own=(ClusterError,),
+        source="sacct, for dlsim history",
+        parser="backends.slurm.history.history",
+        seeds=(
+            b"7|ada|lab|1767225700|1767225800|1767225900|CANCELLED by 1|100|gres/gpu=2|gpu=2\n",
+            b"8|ada|lab|1767225700|Unknown|Unknown|PENDING|0|gres/gpu=2|\n",
+        ),
+    ),
+)

@@ -1,0 +1,466 @@
+"""What users say of their jobs can make them easier to preempt, never more important.
+
+Every field that a user controls is named here; a new one fails the test until it is decided what
+it may do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import build
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from slurm_dl.apps.knowledge import Knowledge
+from slurm_dl.backends.profiles import shipped_profiles
+from slurm_dl.backends.slurm.claims import ClaimReader
+from slurm_dl.engine.decide import decide
+from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.estimates.speed import SitePriors
+from slurm_dl.model.contract import NO_CLAIM, SIGNALS, Claim, Contract
+from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
+from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.jobs import Held, JobRow, Jobs, JobState
+from slurm_dl.model.plan import OpenHandover, Plan, Requeue, SetSiteFactor
+from slurm_dl.model.snapshot import JobText, Observed, Snapshot
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.policies.registry import POLICIES
+
+MAX_GRACE_S = 300.0
+PROFILES = shipped_profiles()
+MODELS = ("a3c", "alexnet", "resnet18", "resnet50", "no-such-model")
+KNOW = Knowledge(profiles=PROFILES, site=SitePriors(gpu_speed={"a100": 2.0}))
+DEFAULT = DiscreteLas(thresholds_gpu_s=(1000.0, 10_000.0, 100_000.0))
+SETTINGS = Settings(
+    partitions=frozenset({"gpu"}),
+    preemption=Preemption(max_grace_s=MAX_GRACE_S, min_quantum_s=60.0, limit_reserve_s=0.0),
+)
+
+# --- the fields -----------------------------------------------------------------------------
+
+SIZES = st.none() | st.integers(1, 10**6)
+CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
+    "contract": st.none() | st.builds(Contract),
+    "model": st.none() | st.sampled_from(MODELS),
+    "most_nodes": st.none() | st.integers(1, 10_000),
+    "cpus_per_gpu": SIZES,
+    "mem_mb_per_gpu": SIZES,
+    "least_cpus": SIZES,
+    "least_mem_mb": SIZES,
+    "rate": st.none() | st.floats(1e-9, 1e9),
+    "progress": st.none() | st.floats(0, 1),
+    "acked_run": st.none() | st.integers(0, 2**31 - 1),
+}
+"""Each field of a claim, with what it can be set to."""
+
+CONTRACT: Mapping[str, st.SearchStrategy[Any]] = {
+    "signal": st.sampled_from(SIGNALS),
+    "target": st.sampled_from(["batch", "steps", "full"]),
+    "grace_s": st.floats(1.0, 1e9),
+    "requeued_by": st.sampled_from(["daemon", "job"]),
+}
+
+SHAPES_ROOM = {
+    "contract": "its GPUs can be taken back, so a hand-over that needs them comes within reach",
+    "most_nodes": "it fits where it would not have fitted whole",
+    "cpus_per_gpu": "it needs more or fewer CPUs of a node",
+    "mem_mb_per_gpu": "it needs more or less memory of a node",
+    "least_cpus": "it can be cut to fewer CPUs",
+    "least_mem_mb": "it can be cut to less memory",
+}
+"""Claims that say what a job can do with: where it fits may change, its importance does not."""
+
+JOB: Mapping[str, str] = {
+    "job_id": "Slurm",
+    "state": "Slurm",
+    "held": "hold, begin time, dependency: they keep it from starting",
+    "partition": "of those that Slurm lets it use",
+    "uid": "Slurm",
+    "tasks": "size of an array; its pending tasks are one job here",
+    "n_nodes": "request",
+    "gpus": "request",
+    "gpu_type": "request",
+    "cpus": "request",
+    "mem_mb": "request",
+    "submit_s": "Slurm",
+    "start_s": "Slurm",
+    "end_s": "Slurm",
+    "limit_s": "time limit",
+    "restarts": "Slurm",
+    "priority": "Slurm; users can lower it (Nice)",
+    "requeueable": "--no-requeue: never preempted",
+    "exclusive": "request",
+}
+"""Who decides on each column of a job; see also `JOB_CHANGES`."""
+
+JOB_CHANGES: Mapping[str, st.SearchStrategy[Any]] = {
+    "held": st.sampled_from(Held),
+    "tasks": st.integers(1, 1000),
+    "n_nodes": st.integers(1, 4),
+    "gpus": st.sampled_from([0.0, 0.5, 1.0, 2.0, 8.0, 64.0]),
+    "gpu_type": st.sampled_from([-1, 0, 1]),
+    "cpus": st.integers(1, 1000),
+    "mem_mb": st.integers(0, 10**6),
+    "limit_s": st.floats(60, 1e6) | st.just(float("inf")),
+    "priority": st.integers(0, 2**32 - 1),
+    "requeueable": st.booleans(),
+    "exclusive": st.booleans(),
+}
+
+TEXT = {
+    "label": "Slurm",
+    "name": "user",
+    "user": "Slurm",
+    "account": "Slurm: of those the user is a member of",
+    "qos": "Slurm: of those the user is granted",
+    "reason": "Slurm",
+    "nodes": "Slurm",
+}
+
+SEEN = {
+    "claims": "user: CLAIM",
+    "jobs": "JOB",
+    "texts": "TEXT",
+    "also_in": "user, of the partitions Slurm lets it use",
+    "choices": "user: --nodelist, --constraint",
+    "excluded": "user: --exclude",
+    "begins": "user: --begin",
+}
+"""Fields of what was observed that a user has a hand in; the others are the cluster's."""
+CLUSTERS = {
+    *("now_s", "nodes", "held", "partitions", "gpu_types", "node_in", "reserved", "shared"),
+    *("reservations", "sharable", "spreads_shares", "cut_short", "unreadable"),
+}
+
+TRUSTING = {
+    "carbyne": {"progress"},
+    "elas": {"progress"},
+    "gavel_finish_time": {"progress"},
+    "mlfs": {"progress"},
+    "themis": {"progress"},
+    "themis_convex": {"progress"},
+    "qssf": {"name"},
+    "tagged": {"name"},
+    "grouper": {"name"},
+}
+"""Policies whose published rule goes by what jobs say of themselves, and by what of it.
+
+Each says so in `About.trusts`, which ``dlctl policies`` and docs/policies.md show.
+"""
+
+BY_SPEED = {
+    name
+    for name, policy in POLICIES.items()
+    if {"rates", "profile", "left_s", "credit_s"} & set(policy.about.needs)
+}
+"""Policies that go by how fast a model is on each type of GPU, or by how long jobs will run.
+
+A model's name chooses among profiles that the admin has written; there is no number of the user's
+in it.
+"""
+
+
+def test_every_field_of_a_claim_is_known_here() -> None:
+    """A new one must be given its range, and with it what it may do."""
+    assert {f.name for f in dataclasses.fields(Claim)} == set(CLAIM)
+    assert {f.name for f in dataclasses.fields(Contract)} == set(CONTRACT)
+    assert set(SHAPES_ROOM) < set(CLAIM)
+
+
+def test_every_field_of_a_job_is_known_here() -> None:
+    """Columns, words and what else is observed of a job: the user's, or Slurm's."""
+    assert {f.name for f in dataclasses.fields(Jobs)} == set(JOB)
+    assert {f.name for f in dataclasses.fields(JobRow)} == set(JOB)
+    assert {f.name for f in dataclasses.fields(JobText)} == set(TEXT)
+    assert {f.name for f in dataclasses.fields(Observed)} == set(SEEN) | CLUSTERS
+    decided = {name for name, who in JOB.items() if who != "Slurm"}
+    assert decided - {"partition"} == set(JOB_CHANGES)
+
+
+def test_policies_that_trust_jobs_say_so() -> None:
+    """The list above is that of the policies themselves."""
+    told = {name for name, policy in POLICIES.items() if policy.about.trusts}
+
+    assert told == set(TRUSTING)
+    for name, fields in TRUSTING.items():
+        said = " ".join(POLICIES[name].about.trusts)
+        assert all(field in said for field in fields), name
+
+
+# --- snapshots of several users -------------------------------------------------------------
+
+USERS = 3
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> tuple[Snapshot, JobId]:
+    """Jobs of three users on 16 GPUs of two types, and the id of one of them."""
+    n = draw(st.integers(2, 9))
+    rows, held, memory = [], {}, {}
+    free = [4.0] * 4
+    for job_id in range(1, n + 1):
+        gpus = draw(st.sampled_from([1.0, 2.0, 4.0]))
+        node = next((i for i, room in enumerate(free) if room >= gpus), None)
+        more: dict[str, Any] = {"uid": 1000 + job_id % USERS, "cpus": 4, "requeueable": True}
+        if node is not None and draw(st.integers(0, 3)):
+            free[node] -= gpus
+            held[job_id] = {node: gpus}
+            rows.append(build.running(job_id, gpus, **more))
+        else:
+            rows.append(build.pending(job_id, gpus, **more))
+        memory[job_id] = draw(st.sampled_from([0.0, 500.0, 5000.0, 50_000.0, 5e6]))
+    opted_in = draw(st.sets(st.integers(1, n)))
+    texts = {
+        JobId(j): JobText(label=str(j), name=f"job{j % 2}", user=f"user{j % USERS}", account="lab")
+        for j in range(1, n + 1)
+    }
+    seen = build.observed(rows, held=held, opted_in=sorted(opted_in), texts=texts)
+    snap = build.snapshot(seen, memory={"attained_gpu_s": memory, "ran_s": memory})
+    return snap, JobId(draw(st.integers(1, n)))
+
+
+def claiming(snap: Snapshot, job_id: JobId, **fields: Any) -> Snapshot:  # noqa: ANN401
+    """*snap* with these fields of one job's claim changed."""
+    claim = dataclasses.replace(snap.seen.claim(job_id), **fields)
+    claims = {**snap.seen.claims, job_id: claim}
+    return dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, claims=claims))
+
+
+def with_column(snap: Snapshot, job_id: JobId, column: str, value: object) -> Snapshot:
+    """*snap* with one value of one job changed."""
+    values = getattr(snap.jobs, column).copy()
+    values[snap.jobs.row_of()[job_id]] = value
+    jobs = dataclasses.replace(snap.jobs, **{column: values})
+    return dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, jobs=jobs))
+
+
+def victims(plan: Plan) -> set[int]:
+    """Whom new hand-overs of *plan* take GPUs from."""
+    opened = [a.handover for a in plan.actions if isinstance(a, OpenHandover)]
+    return {int(v.run.job_id) for h in opened for v in h.victims}
+
+
+def owner_of(snap: Snapshot) -> dict[int, int]:
+    return dict(zip(snap.jobs.job_id.tolist(), snap.jobs.uid.tolist(), strict=True))
+
+
+def factors(plan: Plan) -> dict[int, int]:
+    """The SiteFactors that *plan* writes: none has been written before, so those of all in view."""
+    return {int(a.job_id): a.value for a in plan.actions if isinstance(a, SetSiteFactor)}
+
+
+def same_order(one: Plan, other: Plan) -> bool:
+    """Every job has the same tier, key, place and SiteFactor in both."""
+    columns = all(
+        np.array_equal(getattr(one, name), getattr(other, name)) for name in ("tier", "key", "rank")
+    )
+    return columns and factors(one) == factors(other)
+
+
+# --- the default policy ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("field", CLAIM)
+@settings(max_examples=12, deadline=None)
+@given(case=snapshots(), data=st.data())
+def test_no_claim_changes_anybodys_place(
+    field: str, case: tuple[Snapshot, JobId], data: st.DataObject
+) -> None:
+    """Tier, rank and SiteFactor of all jobs are the same whatever one of them claims."""
+    snap, job_id = case
+    told = KNOW(claiming(snap, job_id, **{field: data.draw(CLAIM[field])}))
+    honest = KNOW(claiming(snap, job_id, **{field: getattr(NO_CLAIM, field)}))
+
+    one, other = decide(told, DEFAULT, SETTINGS), decide(honest, DEFAULT, SETTINGS)
+
+    assert same_order(one, other)
+    if field not in SHAPES_ROOM:
+        assert victims(one) == victims(other)
+
+
+@pytest.mark.parametrize("field", CONTRACT)
+@settings(max_examples=12, deadline=None)
+@given(case=snapshots(), data=st.data())
+def test_no_contract_changes_anybodys_place_or_others_victims(
+    field: str, case: tuple[Snapshot, JobId], data: st.DataObject
+) -> None:
+    """How a job is to be told may at most spare the job itself: grace above the site's limit."""
+    snap, job_id = case
+    plain = Contract()
+    given_ = dataclasses.replace(plain, **{field: data.draw(CONTRACT[field])})
+    told = claiming(snap, job_id, contract=given_)
+    honest = claiming(snap, job_id, contract=plain)
+
+    one, other = decide(told, DEFAULT, SETTINGS), decide(honest, DEFAULT, SETTINGS)
+
+    assert same_order(one, other)
+    if given_.grace_s <= MAX_GRACE_S:
+        assert victims(one) == victims(other)
+
+
+@settings(max_examples=40, deadline=None)
+@given(case=snapshots(), data=st.data())
+def test_whoever_is_preempted_has_opted_in_and_ranks_below(
+    case: tuple[Snapshot, JobId], data: st.DataObject
+) -> None:
+    """Whatever one job claims, victims of others are those that the rules allow."""
+    snap, job_id = case
+    fields = {name: data.draw(values) for name, values in CLAIM.items()}
+    told = KNOW(claiming(snap, job_id, **fields))
+
+    plan = decide(told, DEFAULT, SETTINGS)
+
+    tier = dict(zip(told.jobs.job_id.tolist(), plan.tier.tolist(), strict=True))
+    for action in plan.actions:
+        if isinstance(action, OpenHandover):
+            first = min(tier[int(b)] for b in action.handover.beneficiaries)
+            for victim in action.handover.victims:
+                assert told.seen.claim(victim.run.job_id).contract is not None
+                assert victim.contract.grace_s <= MAX_GRACE_S
+                assert tier[int(victim.run.job_id)] > first
+
+
+@pytest.mark.parametrize("column", JOB_CHANGES)
+@settings(max_examples=12, deadline=None)
+@given(case=snapshots(), data=st.data())
+def test_no_request_brings_a_job_forward(
+    column: str, case: tuple[Snapshot, JobId], data: st.DataObject
+) -> None:
+    """Sizes, limits, holds, Nice: neither tier nor SiteFactor of any job goes by them."""
+    snap, job_id = case
+    changed = with_column(snap, job_id, column, data.draw(JOB_CHANGES[column]))
+
+    one, other = decide(changed, DEFAULT, SETTINGS), decide(snap, DEFAULT, SETTINGS)
+
+    row = snap.jobs.row_of()[job_id]
+    others = np.arange(len(snap.jobs)) != row
+    assert np.array_equal(one.tier[others], other.tier[others])
+    assert one.tier[row] >= other.tier[row]
+    before, after = factors(other), factors(one)
+    assert all(after[j] == before[j] for j in after.keys() & before.keys() - {int(job_id)})
+    assert after.get(int(job_id), 0) <= before.get(int(job_id), 0) or int(job_id) not in before
+
+
+@settings(max_examples=25, deadline=None)
+@given(case=snapshots(), name=st.text(max_size=20), mask=st.lists(st.booleans(), min_size=4))
+def test_names_and_restrictions_change_nobodys_place(
+    case: tuple[Snapshot, JobId], name: str, mask: list[bool]
+) -> None:
+    """The name, the nodes it wants or excludes, and when it may begin."""
+    snap, job_id = case
+    nodes = np.array(mask[:4])
+    texts = {**snap.seen.texts, job_id: dataclasses.replace(snap.seen.texts[job_id], name=name)}
+    changes: Sequence[dict[str, Any]] = (
+        {"texts": texts},
+        {"choices": {job_id: nodes}},
+        {"excluded": {job_id: nodes}},
+        {"begins": {job_id: snap.now_s + 100}},
+    )
+    plain = decide(snap, DEFAULT, SETTINGS)
+    for change in changes:
+        other = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, **change))
+        assert same_order(decide(other, DEFAULT, SETTINGS), plain), change
+
+
+# --- all policies ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+@settings(max_examples=4, deadline=None)
+@given(case=snapshots(), data=st.data())
+def test_no_policy_goes_by_claims_that_it_does_not_name(
+    name: str, case: tuple[Snapshot, JobId], data: st.DataObject
+) -> None:
+    """The order of every policy is the same, but by what `TRUSTING` and `BY_SPEED` list."""
+    snap, job_id = case
+    policy = POLICIES[name]()
+    free = TRUSTING.get(name, set()) | ({"model", "progress"} if name in BY_SPEED else set())
+    fields = {f: data.draw(values) for f, values in CLAIM.items() if f not in free}
+    told = KNOW(claiming(snap, job_id, **fields))
+    honest = KNOW(claiming(snap, job_id, **{f: getattr(NO_CLAIM, f) for f in fields}))
+
+    one, other = policy.order(told), policy.order(honest)
+
+    for column in ("tier", "key", "tie", "promote", "barred", "gpu_type"):
+        a, b = getattr(one, column), getattr(other, column)
+        assert (a is None) == (b is None), column
+        assert a is None or np.array_equal(a, b), column
+
+
+@pytest.mark.parametrize("name", sorted(set(POLICIES) - set(TRUSTING)))
+@settings(max_examples=4, deadline=None)
+@given(case=snapshots(), word=st.text(max_size=10))
+def test_no_policy_goes_by_names_that_it_does_not_trust(
+    name: str, case: tuple[Snapshot, JobId], word: str
+) -> None:
+    """The name of a job is its owner's to choose."""
+    snap, job_id = case
+    policy = POLICIES[name]()
+    texts = {**snap.seen.texts, job_id: dataclasses.replace(snap.seen.texts[job_id], name=word)}
+    renamed = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, texts=texts))
+
+    one, other = policy.order(renamed), policy.order(snap)
+
+    assert np.array_equal(one.tier, other.tier)
+    assert np.array_equal(one.key, other.key)
+
+
+# --- grace and acknowledgement --------------------------------------------------------------
+
+
+@given(st.floats(allow_nan=True) | st.integers(-(10**30), 10**30))
+def test_grace_is_capped_by_the_site(seconds: float) -> None:
+    """A comment with any number in it gives the site's maximum at most, or no contract."""
+    text = f'{{"slurm_dl":{{"sig":"USR1","grace_s":{seconds}}}}}'
+    contract = ClaimReader(max_grace_s=MAX_GRACE_S).read(text).contract
+
+    assert contract is None or 1 <= contract.grace_s <= MAX_GRACE_S
+
+
+def _signalled(snap: Snapshot, victim: JobId) -> Snapshot:
+    row = snap.jobs.row_of()[victim]
+    run = Run(victim, float(snap.jobs.start_s[row]), int(snap.jobs.restarts[row]))
+    handover = Handover(
+        handover_id=HandoverId(1),
+        opened_s=snap.now_s - 10,
+        beneficiaries=(JobId(999),),
+        victims=(
+            Victim(
+                run=run,
+                gpus=float(snap.jobs.gpus[row]),
+                contract=Contract(),
+                state=VictimState.SIGNALLED,
+                signalled_s=snap.now_s - 5,
+            ),
+        ),
+        nodes=("n1",),
+        attached=(),
+        seal=Seal.STANDING,
+    )
+    return dataclasses.replace(snap, handovers=(handover,), next_handover_id=HandoverId(2))
+
+
+@settings(max_examples=40, deadline=None)
+@given(case=snapshots(), ack=st.integers(0, 3), data=st.data())
+def test_an_acknowledgement_stops_nobody_but_the_job_itself(
+    case: tuple[Snapshot, JobId], ack: int, data: st.DataObject
+) -> None:
+    """While a job saves, whatever another one acknowledges leaves it its grace."""
+    snap, liar = case
+    running = snap.jobs.job_id[snap.jobs.state == JobState.RUNNING].tolist()
+    assume(running)
+    victim = JobId(data.draw(st.sampled_from(running)))
+    told = _signalled(claiming(snap, liar, contract=Contract(), acked_run=ack), victim)
+    honest = _signalled(claiming(snap, liar, contract=Contract(), acked_run=None), victim)
+
+    def requeued(plan: Plan) -> set[int]:
+        return {int(a.run.job_id) for a in plan.actions if isinstance(a, Requeue)}
+
+    one, other = (decide(s, DEFAULT, SETTINGS) for s in (told, honest))
+
+    assert requeued(one) - requeued(other) <= {int(liar)} & {int(victim)}
