@@ -1,0 +1,403 @@
+"""With PrivateData=jobs nobody learns from us what Slurm would not have told them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slurm_dl.apps import privacy
+from slurm_dl.apps.answers import Answers, Levers, status
+from slurm_dl.apps.audit import AuditLine, AuditLog, line_of
+from slurm_dl.apps.control import Peer, RequestError
+from slurm_dl.apps.pause import PauseSwitch
+from slurm_dl.apps.published import Board, Published, Reloaded, Trouble
+from slurm_dl.apps.requests import FOR_ADMINS, Request
+from slurm_dl.apps.wire import Kind
+from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.fake_job import FakeJob
+from slurm_dl.backends.slurm.read_nodes import SiteConfig, read_config
+from slurm_dl.backends.slurm.versions import parse_release
+from slurm_dl.backends.store import SqliteStore
+from slurm_dl.config import load_with_origins, show
+from slurm_dl.engine.ledger import Ledger
+from slurm_dl.engine.loop import Done, run_cycle
+from slurm_dl.engine.protocol import name_jobs
+from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.model.contract import Contract
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.snapshot import JobText, Observed
+from slurm_dl.policies.discrete_las import DiscreteLas
+
+ANN, BOB, EVE, SLURM, ROOT = 1001, 1002, 1003, 64030, 0
+FIRST = 7_000_000
+"""Job ids that are no other number by chance."""
+
+NAMES = {ANN: "ann", BOB: "bob", EVE: "eve"}
+POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
+SETTINGS = Settings(
+    partitions=frozenset({"gpu"}),
+    preemption=Preemption(min_quantum_s=5, cooldown_s=5, limit_reserve_s=0),
+)
+HIDING = SiteConfig(
+    release=parse_release("22.05.8"),
+    tracks_memory=False,
+    private=frozenset({"jobs"}),
+    slurm_uid=SLURM,
+)
+REQUESTS: dict[str, dict[str, Any]] = {
+    "status": {},
+    "queue": {"state": ["all"]},
+    "why": {},
+    "config": {},
+}
+"""What an ordinary user may ask; each with the fields that ask for most."""
+
+
+class _Numbered(dict[JobId, FakeJob]):
+    def __len__(self) -> int:
+        return FIRST + super().__len__()
+
+
+class Described(FakeCluster):
+    """The fake with words that tell whose they are."""
+
+    def __init__(self, *, nodes: int = 2, gpus: int = 4) -> None:
+        super().__init__(nodes=nodes, gpus=gpus)
+        self.jobs = _Numbered()
+
+    def observe(self) -> Observed:
+        """Jobs with names, users and accounts."""
+        seen = super().observe()
+        texts = {
+            j.job_id: JobText(
+                label=str(j.job_id),
+                name=f"name-of-{NAMES[j.uid]}",
+                user=f"user-{NAMES[j.uid]}",
+                account=f"account-of-{NAMES[j.uid]}",
+                qos="normal",
+                reason="Resources",
+                nodes=",".join(f"n{n + 1}" for n in j.nodes),
+            )
+            for j in self.jobs.values()
+        }
+        return dataclasses.replace(seen, texts=texts)
+
+
+@contextmanager
+def site(cluster: FakeCluster, *steps_s: int, slurm: SiteConfig = HIDING) -> Iterator[Levers]:
+    """A daemon's insides after acting cycles, *steps_s* apart."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        path = directory / "dl.yaml"
+        path.write_text("manage: {partitions: [gpu]}\n", "utf-8")
+        config, origins = load_with_origins(path)
+        ledger = Ledger(SqliteStore(directory / "ledger.sqlite"))
+        audit = AuditLog(directory / "audit.jsonl")
+
+        def written(done: Done) -> None:
+            audit.write(line_of(done, cluster.now_s))
+
+        for step_s in (0, *steps_s):
+            cluster.advance(step_s)
+            cycle = run_cycle(
+                cluster,
+                ledger,
+                POLICY,
+                SETTINGS,
+                clock=cluster.clock,
+                acting=True,
+                on_done=written,
+            )
+        ledger.close()
+        yield Levers(
+            board=Board(
+                Published(
+                    config=config,
+                    config_rows=tuple(show(config, origins)),
+                    started_s=time.time(),
+                    live=True,
+                    cycle=cycle,
+                    policy=POLICY,
+                    cycles=1,
+                    seen_s=time.time(),
+                    slurm=slurm,
+                    trouble=Trouble(at_s=1.0, message=f"job {FIRST + 1} of user-bob is gone"),
+                    reloaded=Reloaded(at_s=1.0, ok=False, message="account-of-bob: unknown"),
+                )
+            ),
+            audit=audit,
+            pause=PauseSwitch(directory),
+            reload=lambda _: Reloaded(at_s=1.0, ok=True, message=""),
+            wake=lambda: None,
+        )
+        audit.close()
+
+
+def said_to(uid: int, levers: Levers, cluster: FakeCluster) -> str:
+    """Everything that a user can get out of the daemon, as one text."""
+    answers, peer, said = Answers(levers), Peer(uid, is_admin=uid == ROOT), []
+    for request, fields in REQUESTS.items():
+        several = [{"job": str(j)} for j in cluster.jobs] if request == "why" else [fields]
+        for one in several:
+            try:
+                answer = answers({"request": request, **one}, peer)
+            except RequestError as err:
+                # It repeats what was asked for, which is no news.
+                answer = {"refused": str(err).replace(str(one.get("job")), "")}
+            said.append(json.dumps(answer))
+    return "\n".join(said)
+
+
+def foreign(uid: int, cluster: FakeCluster) -> set[str]:
+    """What must not be said to a user: ids and words of all others' jobs."""
+    others = [j for j in cluster.jobs.values() if j.uid != uid]
+    words = {f"{kind}{NAMES[j.uid]}" for j in others for kind in ("name-of-", "user-")}
+    return words | {f"account-of-{NAMES[j.uid]}" for j in others} | {str(j.job_id) for j in others}
+
+
+def told_of(uid: int, levers: Levers, cluster: FakeCluster) -> set[str]:
+    text = said_to(uid, levers, cluster)
+    return {word for word in foreign(uid, cluster) if re.search(rf"\b{word}\b", text)}
+
+
+def handed_over() -> tuple[Described, tuple[int, ...]]:
+    """Bob's job is to give way to one of ann's: a hand-over is under way."""
+    cluster = Described()
+    for uid in (BOB, EVE):
+        cluster.submit(4, work_s=9e5, uid=uid, contract=Contract(grace_s=300), save_s=250)
+    cluster.advance(600)
+    cluster.submit(8, work_s=9e5, uid=ANN, contract=Contract(grace_s=30))
+    cluster.submit(8, work_s=9e5, uid=EVE)
+    return cluster, (1, 1, 1)
+
+
+def test_every_request_is_asked_here() -> None:
+    """A new request is either for admins alone or asked by these tests."""
+    kinds = {get_args(kind.model_fields["request"].annotation)[0] for kind in get_args(Request)}
+    commands = {get_args(k.model_fields["request"].annotation)[0] for k in FOR_ADMINS}
+
+    assert kinds - commands == REQUESTS.keys()
+
+
+def test_nothing_of_others_is_said_while_a_hand_over_is_under_way() -> None:
+    """Beneficiary, victim and bystander hear of their own jobs alone; root hears of all."""
+    cluster, steps = handed_over()
+    with site(cluster, *steps) as levers:
+        assert levers.board.current.cycle is not None
+        assert levers.board.current.cycle.snapshot.handovers
+        for uid in (ANN, BOB, EVE):
+            assert told_of(uid, levers, cluster) == set()
+        assert len(told_of(ROOT, levers, cluster)) == 4 + 3 * 3
+
+
+USERS = st.sampled_from((ANN, BOB, EVE))
+JOBS = st.lists(
+    st.tuples(USERS, st.integers(1, 8), st.booleans(), st.integers(0, 900)), min_size=1, max_size=8
+)
+
+
+@given(jobs=JOBS, steps=st.lists(st.integers(1, 300), min_size=1, max_size=5))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_nothing_of_others_is_said_whatever_happens(
+    jobs: list[tuple[int, int, bool, int]], steps: list[int]
+) -> None:
+    """Whoever submitted whatever, no answer names a job, user, name or account of others."""
+    cluster = Described()
+    for uid, gpus, opted, later_s in jobs:
+        cluster.submit(
+            gpus,
+            n_nodes=1 + (gpus > 4),
+            work_s=5e3,
+            uid=uid,
+            contract=Contract(grace_s=60) if opted else None,
+        )
+        cluster.advance(later_s)
+    with site(cluster, *steps) as levers:
+        for uid in (ANN, BOB, EVE):
+            assert told_of(uid, levers, cluster) == set()
+
+
+def test_own_jobs_are_shown_whole() -> None:
+    """A user loses nothing of what concerns their own jobs."""
+    cluster, steps = handed_over()
+    with site(cluster, *steps) as levers:
+        answers = Answers(levers)
+        mine: Any = answers({"request": "queue"}, Peer(ANN, is_admin=False))
+        every: Any = answers({"request": "queue"}, Peer(ROOT, is_admin=True))
+        story: Any = answers({"request": "why", "job": str(FIRST + 3)}, Peer(ANN, is_admin=False))
+
+    wanted = [row for row in every["jobs"] if row["uid"] == ANN]
+    assert wanted
+    assert mine["jobs"] == wanted
+    words = " ".join(story["sentences"])
+    assert "is freeing GPUs for it: 2 other users' jobs give way." in words
+    assert "keeps the freed GPUs for job 7000003" in words or "open_handover" in words
+    assert {line["details"] == {} for line in story["history"]} == {True}
+
+
+@pytest.mark.parametrize("uid", [ANN, EVE])
+def test_a_foreign_job_is_as_unknown_as_one_that_is_not_there(uid: int) -> None:
+    """The words of the refusal do not tell whether there is such a job."""
+    cluster, steps = handed_over()
+    with site(cluster, *steps) as levers:
+        refusals = []
+        for job in (FIRST + 1, FIRST + 99):
+            with pytest.raises(RequestError) as refused:
+                Answers(levers)({"request": "why", "job": str(job)}, Peer(uid, is_admin=False))
+            refusals.append((refused.value.kind, str(refused.value).replace(str(job), "JOB")))
+
+    assert refusals[0] == refusals[1]
+    assert refusals[0][0] is Kind.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("peer", "private", "sees_all"),
+    [
+        (Peer(ANN, is_admin=False), {"jobs"}, False),
+        (Peer(ANN, is_admin=False), {"jobs", "usage"}, False),
+        (Peer(ANN, is_admin=False), set(), True),
+        (Peer(ANN, is_admin=False), {"usage", "users", "accounts", "nodes"}, True),
+        (Peer(SLURM, is_admin=False), {"jobs"}, True),
+        (Peer(ROOT, is_admin=True), {"jobs"}, True),
+        (Peer(ANN, is_admin=True), {"jobs"}, True),
+    ],
+)
+def test_who_sees_all(peer: Peer, private: set[str], sees_all: bool) -> None:  # noqa: FBT001
+    """root, the daemon's account and control.admins (both are_admin), SlurmUser; else nobody."""
+    cluster, steps = handed_over()
+    slurm = dataclasses.replace(HIDING, private=frozenset(private))
+    with site(cluster, *steps, slurm=slurm) as levers:
+        answer: Any = Answers(levers)({"request": "queue"}, peer)
+
+    assert (len(answer["jobs"]) == 4) is sees_all
+
+
+@pytest.mark.parametrize("word", ["users", "accounts"])
+def test_the_configuration_names_users_and_accounts(word: str) -> None:
+    """Who may not know them may not read it; admins may."""
+    cluster, steps = handed_over()
+    slurm = dataclasses.replace(HIDING, private=frozenset({word}))
+    with site(cluster, *steps, slurm=slurm) as levers:
+        with pytest.raises(RequestError, match="PrivateData") as refused:
+            Answers(levers)({"request": "config"}, Peer(ANN, is_admin=False))
+        assert Answers(levers)({"request": "config"}, Peer(ROOT, is_admin=True))["values"]
+
+    assert refused.value.kind is Kind.DENIED
+
+
+def test_every_field_of_the_status_was_thought_of() -> None:
+    """Whoever adds a field says in `privacy` whether it may name somebody; until then it is hidden.
+
+    Those that are hidden on purpose stand here.
+    """
+    cluster, steps = handed_over()
+    with site(cluster, *steps) as levers:
+        fields = status(levers).keys()
+
+    hidden, filtered = {"misfit"}, {"breakers", "handovers"}
+    thought_of = privacy.STATUS_SHOWN | privacy.STATUS_WORDS | hidden | filtered
+    assert fields - thought_of == set()
+
+
+def test_a_hand_over_is_shown_to_those_it_concerns() -> None:
+    """With their own jobs in it and nobody else's, and without nodes; bystanders see none."""
+    cluster, steps = handed_over()
+    with site(cluster, *steps) as levers:
+        answers = Answers(levers)
+        to_ann: Any = answers({"request": "status"}, Peer(ANN, is_admin=False))
+        to_bob: Any = answers({"request": "status"}, Peer(BOB, is_admin=False))
+        to_none: Any = answers({"request": "status"}, Peer(4711, is_admin=False))
+
+    (for_ann,), (for_bob,) = to_ann["handovers"], to_bob["handovers"]
+    assert (for_ann["beneficiaries"], for_ann["victims"]) == ([FIRST + 3], [])
+    assert (for_bob["beneficiaries"], [v["job"] for v in for_bob["victims"]]) == ([], [FIRST + 1])
+    assert for_ann["nodes"] == for_bob["nodes"] == []
+    assert to_none["handovers"] == []
+    assert to_none["jobs"] == to_ann["jobs"]
+    assert to_ann["trouble"] == {"at_s": 1.0, "message": "see dlschedd's log"}
+
+
+OWN = privacy.Own(ANN, frozenset({5, 6}))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("it is to make room for job 5", "it is to make room for job 5"),
+        ("it is to make room for job 7", "it is to make room for another user's job"),
+        ("room for jobs 5, 7, ranking above job 8", None),
+        (f"keeps the freed GPUs for {name_jobs([JobId(j) for j in (7, 8, 9, 10, 11)])}", None),
+        ("it is to move, so that jobs 7, 8 will fit", None),
+        ("victim 7 changed its contract", None),
+        ("beside job 7 (resnet50)", "beside another user's job"),
+        ("jobs 7 and 8 on one GPU reach 0.85 of the speed of one alone", None),
+        ("resnet50 on one GPU are slower than taking turns: job 7 leaves", None),
+        ("job 7_3 was not in the queue when it was last read", None),
+        ("scontrol update failed (exit 1): JobId=7 is not pending", None),
+        ("hand-over 7 is over: nobody is left in it", "hand-over 7 is over: nobody is left in it"),
+        ("it needs 8 GPUs for 7 minutes", "it needs 8 GPUs for 7 minutes"),
+    ],
+)
+def test_free_text_names_no_foreign_job(words: str, told: str | None) -> None:
+    """Every way in which the engine and the backend name jobs in words."""
+    said = OWN.text(words)
+
+    if told is not None:
+        assert said == told
+    else:
+        assert not re.search(r"\b(7|8|9|10|11|2|3 more|7_3)\b", said)
+        assert "resnet50" not in said
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [
+        ([5, 6], "5, 6"),
+        ([5, 7], "5 and another user's job"),
+        ([7], "another user's job"),
+        ([7, 8], "2 other users' jobs"),
+    ],
+)
+def test_ids_in_a_row(ids: list[int], told: str) -> None:
+    """Own ones by number, others counted."""
+    assert OWN.jobs(ids) == told
+
+
+def test_an_admin_in_the_history_is_not_named() -> None:
+    """Who paused or reloaded is a user as well."""
+    line = AuditLine(actor="user bob (1002)", action="trim", job=5).as_json()
+
+    (shown,) = privacy.history_for([line], OWN)
+
+    assert shown["actor"] == "an admin"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("PrivateData             = none", set()),
+        ("PrivateData             = jobs", {"jobs"}),
+        ("PrivateData             = jobs,Usage,users", {"jobs", "usage", "users"}),
+        ("PrivateData             = (null)", set()),
+        ("", set()),
+    ],
+)
+def test_private_data_is_read_from_slurms_configuration(line: str, words: set[str]) -> None:
+    """As 'scontrol show config' prints it; SlurmUser's uid too."""
+    text = f"SLURM_VERSION = 22.05.8\nSlurmUser               = slurm(64030)\n{line}\n"
+
+    config = read_config(text)
+
+    assert config.private == words
+    assert config.slurm_uid == SLURM
