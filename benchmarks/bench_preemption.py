@@ -201,6 +201,7 @@ def _config(mode: str) -> str:
                 "limit_reserve_s": 30,
                 "start_margin_s": 20,
             },
+            "breakers": {"cluster_share": 0},
         }
     )
 

@@ -33,6 +33,8 @@ DAEMON: Mapping[str, Mapping[str, object]] = {
         "start_margin_s": 20,
         "checkpoint_cost_s": 2,
     },
+    # The simulator has none.
+    "breakers": {"cluster_share": 0, "failed_share": 0},
     "writes": {"rate_per_s": 20, "burst": 100},
 }
 """A daemon in a hurry, as the jobs are: seconds where a site has minutes."""

@@ -6,8 +6,9 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
+from slurm_dl.backends.slurm.health import Health
 from slurm_dl.config import Config
 from slurm_dl.config.tree import DaemonSection
 from slurm_dl.engine.loop import Cluster, Cycle
@@ -18,6 +19,28 @@ LEAST_GAP_S = 1.0
 """Two cycles are at least this far apart, whatever wants them."""
 
 LONGEST_BACKOFF_S = 300.0
+
+SLOW_DUMP_S: Final = 2.0
+"""A slurmctld that takes longer to list its jobs is slow."""
+
+MANY_THREADS: Final = 100
+"""Of the 256 threads that serve everybody's calls; more are busy on a slow slurmctld."""
+
+LONG_AGENT_QUEUE: Final = 200
+"""Messages to nodes that wait; more wait where slurmctld is slow."""
+
+LONG_DBD_QUEUE: Final = 200
+"""Messages to slurmdbd that wait; fewer are no sign of anything, even if they were fewer before."""
+
+STEP: Final = 2.0
+"""By so much the pace changes at a time."""
+
+CALM_POLLS: Final = 3
+"""So many polls in a row must have been quick before the pace is raised by one step."""
+
+LONGEST_HELD_S: Final = 600.0
+"""slurmdbd may be away for hours, and the order of the queue must not be: SiteFactors cost it
+nothing."""
 
 
 def back_off_s(failures: int, poll_s: float) -> float:
@@ -49,6 +72,88 @@ def _has_handovers(cycle: Cycle) -> bool:
     # The snapshot is older than its hand-overs: they may have begun in this very cycle.
     opened = any(isinstance(d.action, OpenHandover) for d in cycle.done)
     return opened or bool(cycle.snapshot.handovers)
+
+
+class Pace:
+    """How much slower than configured to go, because slurmctld is slow.
+
+    Each slow poll doubles the time to the next, `CALM_POLLS` quick ones in a row halve it.
+
+    Args:
+        clock: Seconds that only go forward.
+
+    Attributes:
+        factor: By what the configured interval is multiplied; at least 1.
+        slow: What was slow when it last went slower, as a clause; empty at the configured pace.
+        writes_held: Why the order should not be written now, as a clause; empty if it may be.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.factor = 1.0
+        self.slow = ""
+        self.writes_held = ""
+        self._clock = clock
+        self._calm = 0
+        self._told: Health | None = None
+        self._sick = ""
+        self._held_since_s: float | None = None
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether slurmctld should be asked how it is at each poll: it is slow, or holds writes."""
+        return self.factor > 1.0 or bool(self._sick or self.writes_held)
+
+    def told(self, health: Health) -> None:
+        """Take in what slurmctld says of itself; counts at the next `polled`."""
+        before, self._told = self._told, health
+        self._sick = _sickness(health, before)
+        self._hold(health, before)
+
+    def polled(self, asked_s: float) -> None:
+        """Take in a poll for which slurmctld needed *asked_s* seconds to answer."""
+        slow = self._sick
+        if asked_s > SLOW_DUMP_S:
+            slow = f"it took {asked_s:.1f} s to list its jobs"
+        if slow:
+            self._calm = 0
+            self.factor, self.slow = min(self.factor * STEP, STEP**16), slow
+            return
+        self._calm += 1
+        if self._calm >= CALM_POLLS:
+            self._calm = 0
+            self.factor = max(1.0, self.factor / STEP)
+            self.slow = self.slow if self.factor > 1.0 else ""
+
+    def slowed(self, delay_s: float, slowest_s: float) -> float:
+        """*delay_s* at the present pace; no longer than *slowest_s* but where it is already."""
+        wanted_s = max(delay_s, min(delay_s * self.factor, slowest_s))
+        # No further than it has an effect, or it would take as many quick polls to come back.
+        while self.factor > STEP and delay_s * self.factor / STEP >= slowest_s:
+            self.factor /= STEP
+        return wanted_s
+
+    def _hold(self, health: Health, before: Health | None) -> None:
+        now, then = health.dbd_queue, None if before is None else before.dbd_queue
+        grows = now is not None and then is not None and now > max(then, LONG_DBD_QUEUE)
+        if not grows:
+            self._held_since_s, self.writes_held = None, ""
+            return
+        if self._held_since_s is None:
+            self._held_since_s = self._clock()
+        over = self._clock() - self._held_since_s > LONGEST_HELD_S
+        self.writes_held = "" if over else f"{now} messages wait for slurmdbd, and they grow more"
+
+
+def _sickness(health: Health, before: Health | None) -> str:
+    """What of slurmctld's own figures says that it is slow, as a clause; empty if nothing does."""
+    dump_s = health.dump_s_since(before)
+    if dump_s is not None and dump_s > SLOW_DUMP_S:
+        return f"it takes {dump_s:.1f} s to list its jobs for anybody"
+    if health.threads is not None and health.threads > MANY_THREADS:
+        return f"{health.threads} of its threads are busy"
+    if health.agent_queue is not None and health.agent_queue > LONG_AGENT_QUEUE:
+        return f"{health.agent_queue} messages to nodes wait"
+    return ""
 
 
 class TokenBucket:
