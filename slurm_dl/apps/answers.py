@@ -14,11 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import slurm_dl
-from slurm_dl.apps import published, snapshot_file
+from slurm_dl.apps import privacy, published, snapshot_file
 from slurm_dl.apps.audit import AuditLine, AuditLog
-from slurm_dl.apps.commandline import safe
+from slurm_dl.apps.breakers import NotResetError, breakers_of, not_here
+from slurm_dl.apps.commandline import ago, safe
 from slurm_dl.apps.control import Peer, RequestError
 from slurm_dl.apps.pause import PauseSwitch
+from slurm_dl.apps.privacy import Own
 from slurm_dl.apps.published import LETTERS, LIVE, Board, Filter, Published, Reloaded
 from slurm_dl.apps.requests import (
     FOR_ADMINS,
@@ -26,6 +28,7 @@ from slurm_dl.apps.requests import (
     PauseRequest,
     QueueRequest,
     ReloadRequest,
+    ResetBreakerRequest,
     ResumeRequest,
     SnapshotRequest,
     StatusRequest,
@@ -35,8 +38,10 @@ from slurm_dl.apps.requests import (
 from slurm_dl.apps.room import misfit, stranded_gpus
 from slurm_dl.apps.wire import PROTOCOL, Json, JsonObject, Kind
 from slurm_dl.config.origins import FILE_KEY, Plain
-from slurm_dl.engine.explain import why
+from slurm_dl.engine.explain import Sight, why
 from slurm_dl.engine.loop import Cycle
+from slurm_dl.engine.settings import Breakers
+from slurm_dl.model.breaker import Breaker, BreakerName
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.jobs import JobState
 from slurm_dl.policies.base import Policy
@@ -55,6 +60,8 @@ class Levers:
     Attributes:
         reload: Read the configuration again on behalf of an actor; waits for the outcome.
         wake: Begin the next cycle now.
+        reset_breaker: Let a breaker go on behalf of an actor; gives the breaker as it was, or
+            raises `NotResetError`.
     """
 
     board: Board
@@ -62,6 +69,7 @@ class Levers:
     pause: PauseSwitch
     reload: Callable[[str], Reloaded]
     wake: Callable[[], None]
+    reset_breaker: Callable[[BreakerName, str], Breaker] = not_here
 
 
 class Answers:
@@ -72,7 +80,7 @@ class Answers:
         # Rows and snapshots are built by Python code; two at a time leave the loop its share.
         self._heavy = threading.Semaphore(2)
 
-    def __call__(  # noqa: PLR0911 - one return for each request
+    def __call__(  # noqa: C901, PLR0911 - one return for each request
         self, request: JsonObject, peer: Peer
     ) -> JsonObject:
         """The answer to *request*.
@@ -87,21 +95,26 @@ class Answers:
                 f"you are {peer.name} ({peer.uid})"
             )
             raise RequestError(Kind.DENIED, msg)
+        now = self._levers.board.current
+        sight = privacy.sight_of(peer, now)
         match parsed:
             case StatusRequest():
-                return status(self._levers)
+                return privacy.status_for(status(self._levers), sight)
             case QueueRequest():
-                return self._queue(parsed)
+                return self._queue(parsed, sight)
             case WhyRequest():
-                return self._why(parsed)
+                return self._why(parsed, sight)
             case ConfigRequest():
-                return config(self._levers.board.current)
+                privacy.check_config(peer, now)
+                return config(now)
             case PauseRequest():
                 return self._pause(parsed, peer)
             case ResumeRequest():
                 return self._resume(peer)
             case ReloadRequest():
                 return self._reload(peer)
+            case ResetBreakerRequest():
+                return self._reset_breaker(parsed, peer)
             case SnapshotRequest():
                 with self._heavy:
                     return {"snapshot": snapshot_file.encode(self._seen()[0].snapshot)}
@@ -114,7 +127,7 @@ class Answers:
             raise RequestError(Kind.NOT_READY, msg)
         return now.cycle, now.policy
 
-    def _queue(self, request: QueueRequest) -> JsonObject:
+    def _queue(self, request: QueueRequest, sight: Sight) -> JsonObject:
         cycle, _ = self._seen()
         states = [s for word in request.state for s in _states(word)] or list(LIVE)
         wanted = Filter(
@@ -122,16 +135,17 @@ class Answers:
             partitions=request.partition,
             states=states,
             nodes=request.node,
+            owner=_owner(sight),
         )
         with self._heavy:
-            jobs: list[Json] = list(published.rows(cycle, wanted))
+            jobs: list[Json] = [privacy.row_for(r, sight) for r in published.rows(cycle, wanted)]
         return {"now_s": cycle.snapshot.now_s, "jobs": jobs, **_standing(self._levers)}
 
-    def _why(self, request: WhyRequest) -> JsonObject:
+    def _why(self, request: WhyRequest, sight: Sight) -> JsonObject:
         cycle, policy = self._seen()
         seen = cycle.snapshot.seen
         try:
-            found = published.find_job(seen, request.job)
+            found = published.find_job(seen, request.job, _owner(sight))
         except ValueError as err:
             raise RequestError(Kind.BAD_REQUEST, str(err)) from None
         if isinstance(found, list):
@@ -144,9 +158,9 @@ class Answers:
         history = self._levers.audit.history(found)
         return {
             "now_s": cycle.snapshot.now_s,
-            "job": published.row(cycle, row),
-            "sentences": [safe(s, 1000) for s in why(cycle, policy, found, history)],
-            "history": list(history),
+            "job": privacy.row_for(published.row(cycle, row), sight),
+            "sentences": [safe(s, 1000) for s in why(cycle, policy, found, history, sight)],
+            "history": list(privacy.history_for(history, sight)),
             **_standing(self._levers),
         }
 
@@ -169,6 +183,14 @@ class Answers:
         if not outcome.ok:
             raise RequestError(Kind.FAILED, outcome.message)
         return {"message": outcome.message}
+
+    def _reset_breaker(self, request: ResetBreakerRequest, peer: Peer) -> JsonObject:
+        try:
+            was = self._levers.reset_breaker(request.breaker, str(peer))
+        except NotResetError as err:
+            raise RequestError(Kind.FAILED, str(err)) from None
+        self._levers.wake()
+        return {"breaker": was.name, "was_tripped": was.tripped_s > 0, "why": was.why or None}
 
 
 def status(levers: Levers) -> JsonObject:
@@ -206,10 +228,12 @@ def status(levers: Levers) -> JsonObject:
             "decide": round(now.durations.decide_ms, 1),
             "apply": round(now.durations.apply_ms, 1),
         },
+        "slurmctld": _slurmctld(now),
         **_standing(levers),
     }
     if now.cycle is not None:
         answer |= _numbers(now.cycle)
+        answer["breakers"] = breakers_of(now.cycle, Breakers(**now.config.breakers.model_dump()))
         answer["misfit"] = misfit(now.config.placement, now.cycle.snapshot) or None
     return answer
 
@@ -243,7 +267,30 @@ def doing(levers: Levers) -> str:
         return f"paused: {idle}"
     if now.idle:
         return f"only looking: {now.idle}"
-    return f"only looking for {now.looks_left} more cycles" if now.looks_left else "acting"
+    return f"only looking for {now.looks_left} more cycles" if now.looks_left else _acting(now)
+
+
+def _acting(now: Published) -> str:
+    left_s = now.vitals.distrust_until_s - time.time()
+    if now.vitals.distrust and left_s > 0:
+        return f"acting, but no GPUs are taken back for {ago(left_s)}: {now.vitals.distrust}"
+    return "acting"
+
+
+def _slurmctld(now: Published) -> JsonObject:
+    """Its clock, and why it is asked less often, or told less, than configured."""
+    vitals, daemon = now.vitals, now.config.daemon
+    slowed_s = min(daemon.poll_s * vitals.slowed, daemon.slow_poll_s)
+    return {
+        "clock": vitals.clock,
+        "ahead_s": round(vitals.ahead_s, 1),
+        "jumps": vitals.jumps,
+        "distrust": vitals.distrust or None,
+        "distrust_until_s": vitals.distrust_until_s or None,
+        "slow": vitals.slow or None,
+        "poll_s": max(daemon.poll_s, slowed_s),
+        "writes_held": vitals.writes_held or None,
+    }
 
 
 def _standing(levers: Levers) -> JsonObject:
@@ -332,6 +379,11 @@ def _trouble(now: Published) -> JsonObject | None:
 def _reloaded(now: Published) -> JsonObject | None:
     last = now.reloaded
     return {"at_s": last.at_s, "ok": last.ok, "message": last.message} if last else None
+
+
+def _owner(sight: Sight) -> int | None:
+    """Whose jobs alone may be shown; None: everybody's."""
+    return sight.uid if isinstance(sight, Own) else None
 
 
 def _states(word: str) -> tuple[JobState, ...]:

@@ -17,11 +17,14 @@ from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.past import PastReader
 from slurm_dl.backends.slurm.preflight import check_external, check_native
 from slurm_dl.backends.slurm.queue import Choice
+from slurm_dl.backends.slurm.read_nodes import config_values
 from slurm_dl.backends.slurm.readers import make_queue
+from slurm_dl.backends.slurm.slurm_conf import settings_in
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.config.tree import Config
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.settings import (
+    Breakers,
     Defragment,
     External,
     Native,
@@ -110,6 +113,7 @@ def settings_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) -
         mode=native or External(),
         placement=_placement_of(config, profiles),
         defragment=Defragment(**config.defragment.model_dump()),
+        breakers=Breakers(**config.breakers.model_dump()),
     )
 
 
@@ -170,6 +174,25 @@ def check_mode(config: Config) -> None:
         logs.logger().warning(remark)
 
 
+def name_of_cluster(config: Config) -> str:
+    """The name the ledger goes by: as configured, else what slurm.conf says, in small letters.
+
+    Slurm is asked only where no slurm.conf is named, or it cannot be read.
+
+    Raises:
+        ConfigError: A command is missing.
+        ClusterError: Slurm has to be asked, and is silent.
+    """
+    section = config.cluster
+    if section.name:
+        return section.name.lower()
+    told = settings_in(Path(section.slurm_conf)) if section.slurm_conf else {}
+    if name := told.get("clustername"):
+        return name.lower()
+    shown = slurm_of(config).run("scontrol", "show", "config")
+    return config_values(shown).get("ClusterName", "").lower()
+
+
 def cluster_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) -> SlurmCluster:
     """The cluster with the configured reader of its queue; nothing is read yet.
 
@@ -190,20 +213,24 @@ def cluster_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) ->
     )
 
 
-def assemble(config: Config) -> Parts:
+def assemble(config: Config, *, generation: int | None = None) -> Parts:
     """The cluster, the ledger, the policy and the limits.
+
+    Args:
+        generation: What the ledger is written with; see `SqliteStore`.
 
     Raises:
         ConfigError: Slurm's commands are not where the configuration says, Slurm is not set up for
             the configured way of preempting, or a profile of a model is bad.
-        ClusterError: Slurm has to be asked how it is set up, and is silent.
-        StoreError: The ledger cannot be opened.
+        ClusterError: Slurm has to be asked how it is set up or what it is called, and is silent.
+        StoreError: The ledger cannot be opened, or is another cluster's.
     """
     profiles = profiles_of(config)
     check_mode(config)
+    path, name = config.paths.state_dir / LEDGER_FILE, name_of_cluster(config)
     return Parts(
         cluster=cluster_of(config, profiles),
-        ledger=Ledger(SqliteStore(config.paths.state_dir / LEDGER_FILE)),
+        ledger=Ledger(SqliteStore(path, cluster=name, generation=generation)),
         policy=config.policy.make(),
         settings=settings_of(config, profiles),
         know=knowledge_of(config, profiles),

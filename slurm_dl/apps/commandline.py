@@ -18,6 +18,7 @@ from slurm_dl.model.errors import ConfigError, SlurmDlError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
+_LONGEST_LINE = 4000
 
 # Cc: control characters; Cf: bidirectional overrides and other invisible ones; Cs: lone
 # surrogates, which cannot be printed at all; Zl and Zp: line breaks by another name.
@@ -87,6 +88,7 @@ def run(command: click.Command, name: str, args: Sequence[str] | None = None) ->
 
 
 def _fail(name: str, message: str, status: int) -> NoReturn:
-    for line in message.splitlines() or [""]:
-        click.echo(f"{name}: {line}", err=True)
+    for line in message.rstrip("\n").split("\n"):
+        # Paths, arguments and answers may be in it as they were given.
+        click.echo(f"{name}: {escaped(line, _LONGEST_LINE)}", err=True)
     sys.exit(status)

@@ -218,7 +218,8 @@ def uids_of(admins: Collection[str]) -> frozenset[int]:
     uids = {0, os.geteuid()}
     for name in admins:
         try:
-            uids.add(int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid)
+            is_uid = name.isascii() and name.isdecimal()
+            uids.add(int(name) if is_uid else pwd.getpwnam(name).pw_uid)
         except KeyError:
             msg = f"control.admins: no user {name!r} on this machine"
             raise ConfigError(msg) from None

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from slurm_dl.model.steer import Steer
 
 _LAZY = {
+    "breakers": (
+        "slurm_dl.apps.breakers_command:breakers",
+        "List the circuit breakers that stop preemption, and reset one.",
+    ),
     "doctor": (
         "slurm_dl.apps.doctor.command:doctor",
         "Check the configuration, Slurm and the daemon, and say what to do.",
@@ -335,6 +339,9 @@ def _refuse_if_acting(path: Path) -> None:
         answer = Client(path, timeout_s=5.0).ask("status")
     except DaemonError:
         return  # It is down, or not ours to ask: this must work all the same.
+    if answer.get("standby"):
+        msg = f"this dlschedd would take over ({answer.get('doing')}): stop it, and the other one"
+        raise click.ClickException(msg)
     if answer.get("live") and not answer.get("paused"):
         msg = f"dlschedd (pid {answer.get('pid')}) acts: stop it, or 'dlctl pause', first"
         raise click.ClickException(msg)

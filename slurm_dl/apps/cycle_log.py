@@ -10,9 +10,10 @@ from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.apps.answers import tiers_of
 from slurm_dl.apps.published import Durations, Published
+from slurm_dl.engine.breakers import tripped
 from slurm_dl.engine.loop import Cycle
 from slurm_dl.model.jobs import JobState
-from slurm_dl.model.plan import Action, ClearSteer, ForgetSteer, SetSteer
+from slurm_dl.model.plan import Action, ClearSteer, ForgetSteer, SetSteer, TripBreaker
 
 QUIET_S = 600.0
 """A daemon to whom nothing happens says so this often."""
@@ -27,9 +28,11 @@ class CycleLog:
         self._log = log
         self._said_s = -math.inf
         self._standing: tuple[object, ...] = ()
+        self._tripped: frozenset[str] = frozenset()
 
     def say(self, cycle: Cycle, durations: Durations, *, paused: bool) -> None:
         """Say what the cycle saw and did."""
+        self._warn(cycle)
         numbers = _numbers(cycle)
         failed = sum(bool(d.error) for d in cycle.done)
         standing = (cycle.acting, paused, numbers["handovers"], numbers["steers"])
@@ -52,6 +55,18 @@ class CycleLog:
             decide_ms=round(durations.decide_ms, 1),
             apply_ms=round(durations.apply_ms, 1),
         )
+
+    def _warn(self, cycle: Cycle) -> None:
+        """Say once of each circuit breaker that it has tripped, and once that it was reset."""
+        now: dict[str, str] = {b.name: b.why for b in tripped(cycle.snapshot)}
+        now |= {a.breaker: a.why for a in cycle.plan.actions if isinstance(a, TripBreaker)}
+        for name in now.keys() - self._tripped:
+            self._log.warning(
+                "a breaker stops preemption", breaker=name, because=now[name], see="dlctl breakers"
+            )
+        for name in self._tripped - now.keys():
+            self._log.info("a breaker does not stop preemption any more", breaker=name)
+        self._tripped = frozenset(now)
 
 
 def one_line(now: Published, *, paused: bool) -> str:

@@ -15,6 +15,7 @@ from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.apps.alarm import Alarm
 from slurm_dl.apps.audit import DAEMON, AuditLine, AuditLog, line_of
+from slurm_dl.apps.breakers import Resets
 from slurm_dl.apps.cycle_log import CycleLog, one_line
 from slurm_dl.apps.notify import notify, watchdog_s
 from slurm_dl.apps.pace import (
@@ -27,13 +28,16 @@ from slurm_dl.apps.pace import (
 )
 from slurm_dl.apps.parts import Loaded, Parts
 from slurm_dl.apps.pause import PauseSwitch
-from slurm_dl.apps.permits import Permit, first_refusal
+from slurm_dl.apps.permits import Permit, WithdrawnError, first_refusal
 from slurm_dl.apps.published import Board, Durations, Published, Reloaded, Trouble
 from slurm_dl.apps.rebuilding import Rebuilding, RunsTeller
 from slurm_dl.apps.tickets import Ticket, Tickets
+from slurm_dl.apps.vitals import Vitals
+from slurm_dl.backends.store import SupersededError
 from slurm_dl.config import Config
 from slurm_dl.engine.loop import Cycle, Done, run_cycle
 from slurm_dl.engine.writes import Refusals
+from slurm_dl.model.breaker import Breaker, BreakerName
 from slurm_dl.model.errors import ConfigError, SlurmDlError
 from slurm_dl.model.plan import Action
 
@@ -44,7 +48,7 @@ _LONGEST_SLEEP_S = 5.0
 """Bounds what a clock step or a lost wake-up can do; shorter if systemd's watchdog asks for it."""
 
 
-class _CutShortError(Exception):
+class _CutShortError(SlurmDlError):
     """The cycle ends before its next action: a stop, or a permit that was withdrawn."""
 
 
@@ -106,9 +110,11 @@ class Daemon:
         self._log = log
         self._bucket = TokenBucket.of(loaded.config)
         self._refusals = Refusals()
+        self._vitals = Vitals(log, wall=time.time, monotonic=time.monotonic)
         self._alarm = Alarm()
         self._soon = False
         self._tickets = Tickets()
+        self._resets = Resets()
         self._cycle_log = CycleLog(log)
         # Twice as often as systemd asks: one datagram may come late.
         self._feed_s = (watchdog_s() or math.inf) / 2
@@ -128,10 +134,19 @@ class Daemon:
         """Read the configuration again on behalf of *actor*, and wait for what becomes of it."""
         return self._tickets.wait(actor, self._alarm.ring)
 
+    def reset_breaker(self, name: BreakerName, actor: str) -> Breaker:
+        """Let a circuit breaker go on behalf of *actor*; see `Resets.wait`."""
+        return self._resets.wait(name, actor, self._alarm.ring)
+
     # The loop.
 
     def run(self) -> None:
-        """Run cycles until SIGTERM or SIGINT. Must be called from the main thread."""
+        """Run cycles until SIGTERM or SIGINT. Must be called from the main thread.
+
+        Raises:
+            WithdrawnError: A permit is gone for good; nothing is done or written down any more.
+            SupersededError: The ledger belongs to another daemon now; likewise.
+        """
         with self._alarm.signals():
             mode = "live" if self.board.current.live else "shadow"
             self._audit.write(AuditLine(actor=DAEMON, action="start", reason=f"{mode} mode"))
@@ -147,8 +162,10 @@ class Daemon:
         """One cycle now, for ``--once``; errors are the caller's.
 
         Raises:
-            SlurmDlError: It could not be done.
+            SlurmDlError: It could not be done, or it is to act and may not.
         """
+        if acting and (why := self._why_idle()):
+            raise _CutShortError(why)
         return self._cycle(acting=acting)
 
     def close(self) -> None:
@@ -160,6 +177,7 @@ class Daemon:
     def _round(self) -> None:
         notify("WATCHDOG=1")
         self._reload_if_asked()
+        self._resets.settle(self._parts.ledger, self._audit, self._vitals.now())
         now_s = time.monotonic()
         if now_s >= self._next_poll_s:
             self._poll()
@@ -179,10 +197,15 @@ class Daemon:
         now = self.board.current
         if not self._audit.healthy:
             self._audit.flush()
-        self._publish(idle=first_refusal(self._permits))
+        idle = first_refusal(self._permits_now())
+        if idle != now.idle:
+            self._log.warning("only looking" if idle else "may act again", because=idle or None)
+        self._publish(idle=idle)
         acting = not self._why_idle() and now.looks_left == 0
         try:
             cycle = self._cycle(acting=acting)
+        except (WithdrawnError, SupersededError):
+            raise  # Another daemon acts now: see `run`.
         except _CutShortError as err:
             self._log.info("cycle cut short", because=str(err))
             delay_s = LEAST_GAP_S
@@ -197,10 +220,12 @@ class Daemon:
             )
             delay_s = self._loaded.config.daemon.poll_s
         else:
-            delay_s = delay_after(cycle, self._loaded.config.daemon)
+            daemon = self._loaded.config.daemon
+            delay_s = self._vitals.slowed(delay_after(cycle, daemon), daemon)
         ended_s = time.monotonic()
         self._next_poll_s = max(began_s + delay_s, ended_s + LEAST_GAP_S)
-        self._publish(next_poll_s=time.time() + self._next_poll_s - ended_s)
+        next_poll_s = time.time() + self._next_poll_s - ended_s
+        self._publish(next_poll_s=next_poll_s, vitals=self._vitals.shown())
         notify(f"STATUS={one_line(self.board.current, paused=self._pause.pause is not None)}")
 
     def _cycle(self, *, acting: bool) -> Cycle:
@@ -208,15 +233,17 @@ class Daemon:
         parts.cluster.watch_reservations = may_have_reservations(before.cycle)
         timed = Stopwatch(parts.cluster)
         self._bucket.refill()
+        self._vitals.begin(parts)
         began_s = time.monotonic()
         cycle = run_cycle(
             timed,
             parts.ledger,
             parts.policy,
             parts.settings,
-            clock=time.time,
+            clock=self._vitals.now,
             acting=acting,
-            may_write=self._bucket.take,
+            may_write=lambda: self._vitals.may_write() and self._bucket.take(),
+            allows=self._vitals.allows,
             before=self._before,
             on_done=self._on_done,
             timer=time.monotonic,
@@ -227,6 +254,7 @@ class Daemon:
             know=parts.know,
         )
         took_s = time.monotonic() - began_s
+        self._vitals.end(parts.cluster.asked_s)
         now = self.board.current
         self._publish(
             cycle=cycle,
@@ -234,6 +262,7 @@ class Daemon:
             cycles=now.cycles + 1,
             seen_s=time.time(),
             reader=parts.cluster.reader,
+            slurm=parts.cluster.config,
             durations=Durations(
                 observe_ms=timed.observe_s * 1e3,
                 decide_ms=(took_s - timed.observe_s - timed.apply_s) * 1e3,
@@ -255,11 +284,15 @@ class Daemon:
         """Why nothing may be done now; empty if it may."""
         if not self.board.current.live:
             return "shadow mode"
-        return self._alarm.stop or first_refusal((self._audit, self._pause, *self._permits))
+        return self._alarm.stop or first_refusal((self._audit, self._pause, *self._permits_now()))
 
-    def _before(self, _: Action) -> None:
+    def _permits_now(self) -> tuple[Permit, ...]:
+        """Those that were passed in, and the cluster: Slurm must be set up to be ordered."""
+        return (*self._permits, self._parts.cluster)
+
+    def _before(self, action: Action) -> None:
         """End the cycle if nothing more may be done."""
-        if why := self._why_idle():
+        if why := self._why_idle() or self._vitals.why_not(action, self._parts):
             raise _CutShortError(why)
 
     def _on_done(self, done: Done) -> None:
@@ -280,6 +313,7 @@ class Daemon:
         now = self.board.current
         failures = now.failures + 1
         delay_s = back_off_s(failures, self._loaded.config.daemon.poll_s)
+        self._vitals.lost()
         self._log.warning(
             "poll failed", error=str(err), failures=failures, next_in_s=round(delay_s, 1)
         )

@@ -1,4 +1,4 @@
-"""One daemon for each state directory: an advisory lock that dies with its holder."""
+"""One daemon for each directory: an advisory lock that dies with its holder."""
 
 from __future__ import annotations
 
@@ -18,31 +18,55 @@ class LockedError(SlurmDlError):
 
 
 @contextlib.contextmanager
-def held(state_dir: Path) -> Iterator[None]:
-    """Hold the lock; the directory is made if it is missing.
+def held(directory: Path, *, key: str = "paths.state_dir") -> Iterator[None]:
+    """Hold the lock of a directory alone; the directory is made if it is missing.
+
+    Args:
+        key: What sets the directory, for the message.
 
     Raises:
         LockedError: Another process holds it; the message names its pid.
         ConfigError: The directory cannot be used.
     """
-    path = state_dir / FILE_NAME
-    try:
-        state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as err:
-        msg = f"paths.state_dir: {path}: {err.strerror}"
-        raise ConfigError(msg) from err
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            pid = os.read(fd, 20).decode("ascii", "replace").strip() or "unknown"
-            msg = f"another dlschedd (pid {pid}) runs on {state_dir}: stop it first"
-            raise LockedError(msg) from None
+    with _locked(directory, key, fcntl.LOCK_EX) as fd:
         # A full disk must not keep the daemon from starting: the lock itself is what counts.
         with contextlib.suppress(OSError):
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode("ascii"), 0)
         yield
+
+
+@contextlib.contextmanager
+def shared(directory: Path) -> Iterator[None]:
+    """Hold the lock of the state directory together with others that do so.
+
+    Which of them acts is the lease's affair. This keeps out whoever knows nothing of it, on this
+    host, and on others where the file system passes locks on.
+
+    Raises:
+        LockedError: Another process holds it alone; the message names its pid.
+        ConfigError: The directory cannot be used.
+    """
+    with _locked(directory, "paths.state_dir", fcntl.LOCK_SH):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(directory: Path, key: str, kind: int) -> Iterator[int]:
+    path = directory / FILE_NAME
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as err:
+        msg = f"{key}: {path}: {err.strerror}"
+        raise ConfigError(msg) from err
+    try:
+        try:
+            fcntl.flock(fd, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.read(fd, 20).decode("ascii", "replace").strip() or "unknown"
+            msg = f"another dlschedd (pid {pid}) runs on {directory}: stop it first"
+            raise LockedError(msg) from None
+        yield fd
     finally:
         os.close(fd)

@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from slurm_dl.backends.slurm.health import Health
 from slurm_dl.backends.slurm.queue import Choice
+from slurm_dl.backends.slurm.read_nodes import SiteConfig
 from slurm_dl.config import Config, Row
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cluster
@@ -20,13 +22,33 @@ class WatchedCluster(Cluster, Protocol):
 
     Attributes:
         watch_reservations: Read the reservations with each `observe`.
+        now: What time it is where the cluster's times come from, epoch seconds.
     """
 
     watch_reservations: bool
+    now: Callable[[], float]
+
+    @property
+    def asked_s(self) -> float:
+        """How long Slurm took to answer in the last `observe`, seconds."""
+
+    def health(self) -> Health:
+        """How slurmctld is, and what time it is there; one RPC.
+
+        Raises:
+            ClusterError: It does not say.
+        """
 
     @property
     def reader(self) -> Choice | None:
         """What reads the queue, and why; None before that is decided."""
+
+    @property
+    def config(self) -> SiteConfig | None:
+        """What of slurm.conf was read last; None before the first time."""
+
+    def why_not(self) -> str:
+        """Why nothing should be done to it, as it is set up; see `Permit`."""
 
     def close(self) -> None:
         """End what runs for it."""
@@ -76,5 +98,6 @@ class Loaded:
         return {
             row.key: row.text
             for row in self.rows
-            if row.key.startswith(("paths.", "cluster.")) or row.key == "control.socket_mode"
+            if row.key.startswith(("paths.", "cluster.", "takeover."))
+            or row.key == "control.socket_mode"
         }

@@ -16,6 +16,7 @@ import numpy as np
 from slurm_dl.apps.commandline import escaped
 from slurm_dl.apps.wire import JsonObject
 from slurm_dl.backends.slurm.queue import Choice
+from slurm_dl.backends.slurm.read_nodes import SiteConfig
 from slurm_dl.config import Config, Row
 from slurm_dl.engine.loop import Cycle
 from slurm_dl.model.ids import JobId
@@ -72,6 +73,31 @@ class Durations:
     apply_ms: float = 0.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VitalsShown:
+    """slurmctld's clock and how slow it is.
+
+    Attributes:
+        clock: Whose time decisions are made in, as a clause.
+        ahead_s: How far that is ahead of this host's clock, seconds.
+        distrust: Why nothing is signalled or requeued now; empty if it may be.
+        distrust_until_s: Until when, epoch seconds by this host's clock; 0 if that is over.
+        jumps: How often slurmctld's clock has jumped since the start.
+        slow: Why it looks less often than configured; empty if it does not.
+        slowed: By what factor.
+        writes_held: Why the order is not written now; empty if it may be.
+    """
+
+    clock: str = "this host's clock"
+    ahead_s: float = 0.0
+    distrust: str = ""
+    distrust_until_s: float = 0.0
+    jumps: int = 0
+    slow: str = ""
+    slowed: float = 1.0
+    writes_held: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Published:
     """The daemon as others may see it.
@@ -94,6 +120,8 @@ class Published:
         bugs: Exceptions nobody expected since the start.
         reloaded: The last reload.
         reader: What reads the queue; None before the first cycle.
+        slurm: What of slurm.conf was read last; None before the first cycle.
+        vitals: slurmctld's clock and how slow it is, as of the last poll.
         done, failed: Actions applied and refused since the start.
         steers_ended: Steers that are over since the start, by how they ended; see `ForgetSteer`.
     """
@@ -115,6 +143,8 @@ class Published:
     bugs: int = 0
     reloaded: Reloaded | None = None
     reader: Choice | None = None
+    slurm: SiteConfig | None = None
+    vitals: VitalsShown = field(default_factory=VitalsShown)
     done: int = 0
     failed: int = 0
     steers_ended: Mapping[str, int] = field(default_factory=dict)
@@ -143,12 +173,14 @@ class Filter:
         partitions: Partition names.
         states: What they are doing.
         nodes: Node names; jobs that hold any of them.
+        owner: Uid of the only user whose jobs may be shown; None: everybody's.
     """
 
     users: Collection[str] = ()
     partitions: Collection[str] = ()
     states: Collection[JobState] = LIVE
     nodes: Collection[str] = ()
+    owner: int | None = None
 
 
 def rows(cycle: Cycle, wanted: Filter) -> list[JsonObject]:
@@ -210,6 +242,8 @@ def text_of(seen: Observed, job_id: JobId) -> JobText:
 def _mask(seen: Observed, wanted: Filter) -> Bool:
     jobs = seen.jobs
     mask: Bool = np.isin(jobs.state, [int(s) for s in wanted.states])
+    if wanted.owner is not None:
+        mask &= jobs.uid == wanted.owner
     if wanted.partitions:
         known = [i for i, name in enumerate(seen.partitions) if name in set(wanted.partitions)]
         mask &= np.isin(jobs.partition, known)
@@ -231,8 +265,11 @@ def _is_of(seen: Observed, i: int, users: frozenset[str]) -> bool:
 _JOB_NAME = re.compile(r"(?P<id>\d{1,10})(_(?P<task>\d{1,10}))?(\+\d{1,4})?", re.ASCII)
 
 
-def find_job(seen: Observed, name: str) -> JobId | list[str]:
+def find_job(seen: Observed, name: str, owner: int | None = None) -> JobId | list[str]:
     """The record that *name* means: ``123``, an array task ``123_7``, a het component ``123+1``.
+
+    Args:
+        owner: Uid of the only user whose jobs may be found; None: everybody's.
 
     Returns:
         Its job id; or what else it could have been, best first, none if nothing was like it.
@@ -240,7 +277,10 @@ def find_job(seen: Observed, name: str) -> JobId | list[str]:
     Raises:
         ValueError: *name* is no job id.
     """
-    labels = {text.label: job_id for job_id, text in seen.texts.items()}
+    jobs = seen.jobs
+    mine = np.ones(len(jobs), np.bool_) if owner is None else jobs.uid == owner
+    ids = frozenset(jobs.job_id[mine].tolist())
+    labels = {text.label: job_id for job_id, text in seen.texts.items() if job_id in ids}
     if name in labels:
         return labels[name]
     match = _JOB_NAME.fullmatch(name)
@@ -257,7 +297,7 @@ def find_job(seen: Observed, name: str) -> JobId | list[str]:
     ]
     if pending:
         return pending[0]
-    if name == array and not tasks and bool(np.any(seen.jobs.job_id == int(array))):
+    if name == array and not tasks and int(array) in ids:
         return JobId(int(array))
     return sorted(tasks, key=lambda label: (len(label), label))[:5]
 

@@ -190,7 +190,7 @@ def _node_names(nodelists: tuple[str, ...]) -> list[Json]:
 
     try:
         nodes = NodeSet(",".join(nodelists))
-    except NodeSetException as err:
+    except (NodeSetException, ArithmeticError, AssertionError, ValueError) as err:
         msg = f"-w: {err}"
         raise click.BadParameter(msg) from None
     if len(nodes) > _MOST_NODES:

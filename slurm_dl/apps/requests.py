@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from slurm_dl.apps.commandline import safe
 from slurm_dl.apps.control import RequestError
 from slurm_dl.apps.wire import JsonObject, Kind
+from slurm_dl.model.breaker import BreakerName
 
 _Name = Annotated[str, Field(max_length=256)]
 
@@ -68,6 +69,13 @@ class ReloadRequest(_Request):
     request: Literal["reload"]
 
 
+class ResetBreakerRequest(_Request):
+    """Let a circuit breaker go."""
+
+    request: Literal["reset_breaker"]
+    breaker: BreakerName
+
+
 class SnapshotRequest(_Request):
     """The last snapshot, whole, for a bug report."""
 
@@ -82,12 +90,13 @@ Request = (
     | PauseRequest
     | ResumeRequest
     | ReloadRequest
+    | ResetBreakerRequest
     | SnapshotRequest
 )
 
 _ADAPTER: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="request")])
 
-FOR_ADMINS = (PauseRequest, ResumeRequest, ReloadRequest, SnapshotRequest)
+FOR_ADMINS = (PauseRequest, ResumeRequest, ReloadRequest, ResetBreakerRequest, SnapshotRequest)
 
 
 def parse(request: JsonObject) -> Request:

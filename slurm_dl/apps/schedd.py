@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from slurm_dl.apps.daemon import Daemon
     from slurm_dl.apps.parts import Loaded
     from slurm_dl.apps.pause import PauseSwitch
+    from slurm_dl.apps.turns import Turn
     from slurm_dl.backends.slurm.versions import Release
     from slurm_dl.config import Config
     from slurm_dl.engine.loop import Cycle
@@ -117,54 +120,100 @@ def _path_overrides(state_dir: Path | None, run_dir: Path | None) -> Iterator[st
 
 def _serve(loaded: Loaded, reread: Callable[[], Loaded], is_live: Callable[[Config], bool]) -> None:
     from slurm_dl.apps import logs  # noqa: PLC0415 - see reread
-    from slurm_dl.apps.answers import Answers, Levers  # noqa: PLC0415
-    from slurm_dl.apps.assembly import assemble  # noqa: PLC0415
-    from slurm_dl.apps.control import ControlServer  # noqa: PLC0415
-    from slurm_dl.apps.starting import when_slurm_answers  # noqa: PLC0415
-    from slurm_dl.apps.wire import SOCKET_NAME  # noqa: PLC0415
+    from slurm_dl.apps.permits import WithdrawnError  # noqa: PLC0415
+    from slurm_dl.apps.turns import only_turn, shared_place  # noqa: PLC0415
+    from slurm_dl.backends.store import SupersededError  # noqa: PLC0415
 
     config = loaded.config
     _configure_logs(config)
     log = logs.logger()
+    if not config.takeover.enabled:
+        with only_turn(config, log) as turn:
+            _act(loaded, reread, is_live, turn)
+        return
+    with shared_place(loaded, log, live=is_live(config)) as place:
+        while (lease := place.wait()) is not None:
+            loaded = _reread(loaded, reread, log)
+            try:
+                with place.turn(lease) as turn:
+                    _act(loaded, reread, is_live, turn)
+            except (WithdrawnError, SupersededError) as err:
+                # Nothing of what was in memory is kept: the next turn is like a new daemon's.
+                log.warning("acts no more", because=str(err))
+            else:
+                return
 
-    def first(config: Config) -> Parts:
-        return when_slurm_answers(assemble, config, log)
 
-    with _daemon(loaded, reread, is_live, first) as (daemon, audit, pause):
+def _reread(loaded: Loaded, reread: Callable[[], Loaded], log: FilteringBoundLogger) -> Loaded:
+    """The configuration as it is now; the old one if that is no good."""
+    kept = "the old configuration stays in force"
+    try:
+        fresh = reread()
+    except ConfigError as err:
+        log.warning(kept, because=str(err))
+        return loaded
+    if fresh.fixed != loaded.fixed:
+        log.warning(kept, because="what cannot change at run time has changed: restart dlschedd")
+        return loaded
+    return fresh
+
+
+def _act(
+    loaded: Loaded,
+    reread: Callable[[], Loaded],
+    is_live: Callable[[Config], bool],
+    turn: Turn,
+) -> None:
+    """Run a daemon for one turn, until a signal.
+
+    Raises:
+        WithdrawnError: The turn is over.
+        SupersededError: Likewise.
+    """
+    from slurm_dl.apps import logs  # noqa: PLC0415 - see reread
+    from slurm_dl.apps.answers import Answers, Levers  # noqa: PLC0415
+    from slurm_dl.apps.permits import WithdrawnError  # noqa: PLC0415
+    from slurm_dl.apps.starting import when_slurm_answers  # noqa: PLC0415
+
+    config = loaded.config
+    log = logs.logger()
+
+    def first(assemble: Callable[[Config], Parts], config: Config) -> Parts:
+        return when_slurm_answers(assemble, config, log, sleep=turn.sleep)
+
+    with _daemon(loaded, reread, is_live, first, turn) as (daemon, audit, pause):
         answers = Answers(
             Levers(
                 board=daemon.board,
                 audit=audit,
                 pause=pause,
                 reload=daemon.reload,
+                reset_breaker=daemon.reset_breaker,
                 wake=daemon.wake,
             )
         )
-        control = ControlServer(
-            config.paths.run_dir / SOCKET_NAME,
-            mode=int(config.control.socket_mode, 8),
-            admins=[str(a) for a in config.control.admins],
-            answer=answers,
-            on_bug=lambda err: log.error("bug in an answer", exc_info=err),
-        )
+        with turn.answering(answers) as control:
 
-        def reloaded(fresh: Config) -> None:
-            control.allow([str(a) for a in fresh.control.admins])
-            _configure_logs(fresh)
+            def reloaded(fresh: Config) -> None:
+                control.allow([str(a) for a in fresh.control.admins])
+                _configure_logs(fresh)
 
-        daemon.on_reloaded = reloaded
-        log.info(
-            "started",
-            pid=os.getpid(),
-            mode="live" if is_live(config) else "shadow",
-            paused=pause.pause is not None,
-            partitions=",".join(config.manage.partitions),
-            policy=config.policy.order,
-        )
-        try:
-            daemon.run()
-        finally:
-            control.close()
+            daemon.on_reloaded = reloaded
+            turn.on_lost = daemon.wake
+            log.info(
+                "started",
+                pid=os.getpid(),
+                mode="live" if is_live(config) else "shadow",
+                paused=pause.pause is not None,
+                partitions=",".join(config.manage.partitions),
+                policy=config.policy.order,
+            )
+            turn.begins(audit)
+            try:
+                daemon.run()
+            except WithdrawnError as err:
+                turn.ends(audit, str(err))
+                raise
 
 
 def _configure_logs(config: Config) -> None:
@@ -178,14 +227,15 @@ def _daemon(
     loaded: Loaded,
     reread: Callable[[], Loaded],
     is_live: Callable[[Config], bool],
-    first: Callable[[Config], Parts],
+    first: Callable[[Callable[[Config], Parts], Config], Parts],
+    turn: Turn,
 ) -> Iterator[tuple[Daemon, AuditLog, PauseSwitch]]:
-    """A daemon with its lock, audit log and pause switch; not running yet.
+    """A daemon with its audit log and pause switch, for one turn; not running yet.
 
     Args:
-        first: Makes the parts that it begins with.
+        first: Makes the parts that it begins with, from what makes all of them.
     """
-    from slurm_dl.apps import lock, logs  # noqa: PLC0415 - see reread
+    from slurm_dl.apps import logs  # noqa: PLC0415 - see reread
     from slurm_dl.apps.assembly import assemble, slurm_of  # noqa: PLC0415
     from slurm_dl.apps.audit import AuditLog  # noqa: PLC0415
     from slurm_dl.apps.daemon import Daemon  # noqa: PLC0415
@@ -194,27 +244,28 @@ def _daemon(
 
     config = loaded.config
     log = logs.logger()
-    with lock.held(config.paths.state_dir):
-        pause = PauseSwitch(config.paths.state_dir)
-        audit = AuditLog(config.paths.audit_log, warn=log.error)
-        parts = first(config)
-        daemon = Daemon(
-            loaded=loaded,
-            parts=parts,
-            reread=reread,
-            assemble=assemble,
-            live=is_live,
-            audit=audit,
-            pause=pause,
-            log=log,
-            accounting=Accounting(slurm_of(config)),
-        )
-        daemon.on_first_look = lambda: _warn_of_release(parts.cluster.release, log)
-        try:
-            yield daemon, audit, pause
-        finally:
-            daemon.close()
-            audit.close()
+    pause = PauseSwitch(config.paths.state_dir)
+    audit = AuditLog(config.paths.audit_log, warn=log.error)
+    assemble_for = functools.partial(assemble, generation=turn.generation)
+    parts = first(assemble_for, config)
+    daemon = Daemon(
+        loaded=loaded,
+        parts=parts,
+        reread=reread,
+        assemble=assemble_for,
+        live=is_live,
+        audit=audit,
+        pause=pause,
+        log=log,
+        accounting=Accounting(slurm_of(config)),
+        permits=turn.permits,
+    )
+    daemon.on_first_look = lambda: _warn_of_release(parts.cluster.release, log)
+    try:
+        yield daemon, audit, pause
+    finally:
+        daemon.close()
+        audit.close()
 
 
 def _warn_of_release(release: Release, log: FilteringBoundLogger) -> None:
@@ -233,12 +284,18 @@ def _warn_of_release(release: Release, log: FilteringBoundLogger) -> None:
 def _once(loaded: Loaded, reread: Callable[[], Loaded], *, act: bool, as_json: bool) -> None:
     """Look once and, with *act*, act once; print what was planned and done."""
     from slurm_dl.apps import logs  # noqa: PLC0415 - see reread
-    from slurm_dl.apps.assembly import assemble  # noqa: PLC0415
     from slurm_dl.apps.plan_report import as_object, show_plan  # noqa: PLC0415
+    from slurm_dl.apps.turns import turn_for_once  # noqa: PLC0415
+
+    def first(assemble: Callable[[Config], Parts], config: Config) -> Parts:
+        return assemble(config)
 
     # What the loop would say is printed here as a whole.
     logs.configure(level="error", form="console")
-    with _daemon(loaded, reread, lambda _: act, assemble) as (daemon, _, pause):
+    with (
+        turn_for_once(loaded.config, logs.logger()) as turn,
+        _daemon(loaded, reread, lambda _: act, first, turn) as (daemon, _, pause),
+    ):
         cycle = daemon.cycle_once(acting=False)
         if act and pause.pause is None:
             cycle = daemon.cycle_once(acting=True)
@@ -297,4 +354,6 @@ def slurm_user_in(slurm_conf: str) -> str:
 
 def main() -> NoReturn:
     """Entry point of ``dlschedd``."""
+    # What asks for a reload before there is anything to reload must not end the start.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     run(dlschedd, "dlschedd")

@@ -7,6 +7,15 @@ from datetime import UTC, datetime
 from slurm_dl.apps.commandline import ago
 from slurm_dl.apps.wire import Json, JsonObject
 
+_CLOCKS_APART_S = 2.0
+"""By less than this clocks differ that are kept by NTP and told in whole seconds."""
+
+RESET = "dlctl breakers reset"
+"""The command that resets a breaker."""
+
+_MOST_JOBS = 8
+"""Jobs that are named in one line."""
+
 
 def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
     """Headings and their lines, most important first; the text is not made safe yet."""
@@ -17,10 +26,11 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
         ("process", f"pid {answer['pid']}, version {answer['version']}, up {up}"),
         ("config", f"{answer['config_file']}, policy {answer['policy']}"),
         ("preemption", f"{answer['preemption']}"),
+        *(("preemption", text) for text in tripped_texts(answer)),
         ("placement", f"{answer['placement']}"),
     ]
     if isinstance(paused := answer["paused"], dict):
-        since = f"{ago(now_s - _number(paused['since_s']))} ago ({_utc(paused['since_s'])})"
+        since = f"{ago(now_s - _number(paused['since_s']))} ago ({utc(paused['since_s'])})"
         because = f": {paused['reason']}" if paused["reason"] else ""
         lines.append(("paused", f"by {paused['by']} {since}{because}"))
     if answer["seen_s"] is None:
@@ -32,6 +42,7 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
         parts = ", ".join(f"{part} {ms} ms" for part, ms in took.items())
         lines.append(("last look", f"{when}; {parts}"))
         lines += _seen_lines(answer)
+    lines += _slurmctld_lines(answer, now_s)
     if isinstance(reader := answer["reader"], dict):
         lines.append(("reader", f"{reader['name']}: {reader['reason']}"))
     if isinstance(actions := answer["actions"], dict):
@@ -48,6 +59,24 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
     if isinstance(audit := answer["audit"], dict) and audit["error"]:
         lines.append(("audit log", f"CANNOT BE WRITTEN: {audit['error']}"))
     return lines
+
+
+def tripped_texts(answer: JsonObject) -> list[str]:
+    """Each breaker that has tripped: since when, why, and how it is reset."""
+    texts = []
+    for breaker in as_list(answer.get("breakers")):
+        if not isinstance(breaker, dict) or breaker["tripped_s"] is None:
+            continue
+        jobs = [str(job) for job in as_list(breaker["jobs"])]
+        more = " ..." if len(jobs) > _MOST_JOBS else ""
+        noun = "job" if len(jobs) == 1 else "jobs"
+        which = f" ({noun} {', '.join(jobs[:_MOST_JOBS])}{more})" if jobs else ""
+        name = breaker["breaker"]
+        texts.append(
+            f"STOPPED by the breaker {name} since {utc(breaker['tripped_s'])}: {breaker['why']}"
+            f"{which}; '{RESET} {name}' once the cause is mended"
+        )
+    return texts
 
 
 def _seen_lines(answer: JsonObject) -> list[tuple[str, str]]:
@@ -74,6 +103,27 @@ def _seen_lines(answer: JsonObject) -> list[tuple[str, str]]:
         for handover in as_list(answer.get("handovers"))
         if isinstance(handover, dict)
     ]
+    return lines
+
+
+def _slurmctld_lines(answer: JsonObject, now_s: float) -> list[tuple[str, str]]:
+    """What is amiss with slurmctld's clock or pace; nothing if all is well."""
+    lines: list[tuple[str, str]] = []
+    if not isinstance(now := answer.get("slurmctld"), dict):
+        return lines
+    ahead_s = _number(now["ahead_s"])
+    if abs(ahead_s) > _CLOCKS_APART_S or now["clock"] != "slurmctld's clock":
+        way = "ahead of" if ahead_s >= 0 else "behind"
+        text = f"decisions go by {now['clock']}, {ago(abs(ahead_s))} {way} this host's"
+        lines.append(("clock", text))
+    if now["distrust"]:
+        left = ago(_number(now["distrust_until_s"]) - now_s)
+        lines.append(("clock", f"NO GPUS ARE TAKEN BACK for {left}: {now['distrust']}"))
+    if now["slow"]:
+        text = f"slurmctld is slow: {now['slow']}; looking every {_number(now['poll_s']):g} s"
+        lines.append(("pace", text))
+    if now["writes_held"]:
+        lines.append(("pace", f"the order is not written: {now['writes_held']}"))
     return lines
 
 
@@ -109,7 +159,8 @@ def _handover_text(handover: JsonObject) -> str:
     return f"{handover['handover']}: {', '.join(victims)} {what}"
 
 
-def _utc(epoch_s: Json) -> str:
+def utc(epoch_s: Json) -> str:
+    """An instant, to the second."""
     return f"{datetime.fromtimestamp(_number(epoch_s), UTC):%Y-%m-%d %H:%M:%SZ}"
 
 

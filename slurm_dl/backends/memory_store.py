@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_dl.engine.ledger import Change, Memory
+from slurm_dl.engine.memory import Change, Memory
 from slurm_dl.engine.service import Service
 from slurm_dl.model.ids import HandoverId
 

@@ -1,7 +1,8 @@
-"""The ledger on disk: one SQLite file in write-ahead mode.
+"""The ledger on disk: one SQLite file with a rollback journal.
 
 Every call is one transaction and is on the disk when it returns: `synchronous=FULL`, because what
-is written here says what may already have been done to other people's jobs.
+is written here says what may already have been done to other people's jobs. No write-ahead log:
+several hosts may share the directory (see `lease_row`), and that needs memory in common.
 """
 
 from __future__ import annotations
@@ -13,19 +14,30 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from slurm_dl.engine.ledger import HOUR_S, Change, Memory, Taken
+from slurm_dl.backends.stored import (
+    breaker_from,
+    breaker_row,
+    handover_from,
+    restart_from,
+    steer_from,
+    steer_row,
+)
+from slurm_dl.engine.memory import HOUR_S, Change, Memory
+from slurm_dl.engine.restarts import FOLLOWED_S
 from slurm_dl.engine.service import DTYPES, EndedRun, Service
-from slurm_dl.model.contract import Contract
+from slurm_dl.model.breaker import Taken
 from slurm_dl.model.errors import SlurmDlError
-from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.steer import Steer
 
 SCHEMA_VERSION = 5
+
+
+_NOT_WRITTEN_BY_US = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What comes of rows that hold something else than was put into them."""
 
 
 class StoreError(SlurmDlError):
@@ -40,8 +52,12 @@ def _sql_type(dtype: type[np.generic]) -> str:
     return "REAL" if dtype is np.float64 else "INTEGER"
 
 
-_SCHEMA = f"""
+META = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+"""Facts about the ledger itself: whose it is, and who may write it."""
+
+_SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS job (
     {", ".join(f"{name} {_sql_type(dt)} NOT NULL" for name, dt in DTYPES.items())},
     PRIMARY KEY (job_id)
@@ -62,6 +78,16 @@ CREATE TABLE IF NOT EXISTS steer (
     "left" TEXT NOT NULL, since_s REAL NOT NULL, until_s REAL NOT NULL, not_before_s REAL NOT NULL,
     why TEXT NOT NULL, expected_start_s REAL
 );
+CREATE TABLE IF NOT EXISTS restart (
+    job_id INTEGER NOT NULL, restarts INTEGER NOT NULL, gpus REAL NOT NULL,
+    requeued_s REAL NOT NULL, handover_id INTEGER NOT NULL, restarted_s REAL NOT NULL,
+    fate TEXT NOT NULL, settled_s REAL NOT NULL,
+    PRIMARY KEY (job_id, restarts)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS breaker (
+    name TEXT PRIMARY KEY, tripped_s REAL NOT NULL, why TEXT NOT NULL, jobs TEXT NOT NULL,
+    reset_s REAL NOT NULL, reset_by TEXT NOT NULL, counts_from INTEGER NOT NULL
+) WITHOUT ROWID;
 """
 
 _JOB_UPSERT = (
@@ -72,6 +98,16 @@ _JOB_UPSERT = (
 _STEERS = (
     'SELECT job_id, kind, avoid, own, "left", since_s, until_s, not_before_s, why, '
     "expected_start_s FROM steer ORDER BY job_id"
+)
+
+_RESTARTS = (
+    "SELECT job_id, restarts, gpus, requeued_s, handover_id, restarted_s, fate, settled_s "
+    "FROM restart WHERE requeued_s > (SELECT max(requeued_s) FROM restart) - ? "
+    "ORDER BY requeued_s, job_id"
+)
+
+_BREAKERS = (
+    "SELECT name, tripped_s, why, jobs, reset_s, reset_by, counts_from FROM breaker ORDER BY name"
 )
 
 
@@ -93,15 +129,12 @@ class SqliteStore:
         self._path = path
         self._generation = generation
         try:
-            path.touch(mode=0o600)
-            self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
+            self._db = connect(path)
             version = self._db.execute("PRAGMA user_version").fetchone()[0]
             if version > SCHEMA_VERSION:
                 msg = f"{path}: written by a newer slurm_dl (schema {version}); upgrade slurm_dl"
                 raise StoreError(msg)
-            self._db.executescript(_SCHEMA)
+            self._db.executescript(META + _SCHEMA)
             self._add_columns()
             self._check_cluster(cluster)
             self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
@@ -131,7 +164,17 @@ class SqliteStore:
             raise StoreError(msg)
 
     def load(self) -> Memory:
-        """All that is stored."""
+        """All that is stored.
+
+        Raises:
+            StoreError: It cannot be read, or is not what was written.
+        """
+        try:
+            return self._load()
+        except (*_NOT_WRITTEN_BY_US, RecursionError) as err:
+            raise self._damaged(err) from err
+
+    def _load(self) -> Memory:
         try:
             jobs = self._db.execute(
                 f"SELECT {', '.join(DTYPES)} FROM job ORDER BY job_id"  # noqa: S608 - our own names
@@ -146,6 +189,8 @@ class SqliteStore:
                 (HOUR_S,),
             ).fetchall()
             steers = self._db.execute(_STEERS).fetchall()
+            restarts = self._db.execute(_RESTARTS, (FOLLOWED_S,)).fetchall()
+            breakers = self._db.execute(_BREAKERS).fetchall()
             splits = self._db.execute(
                 "SELECT body FROM handover WHERE json_extract(body, '$.purpose') = 'split' "
                 "ORDER BY handover_id"
@@ -160,7 +205,7 @@ class SqliteStore:
                     for (name, dt), column in zip(DTYPES.items(), columns, strict=True)
                 }
             ),
-            handovers=tuple(_handover_from(json.loads(body)) for (body,) in bodies),
+            handovers=tuple(handover_from(json.loads(body)) for (body,) in bodies),
             # Numbers name reservations. After the loss of a ledger none of the old ones, which
             # may still stand in Slurm, must come back, so a new ledger begins at the clock.
             next_handover_id=HandoverId((last or int(time.time())) + 1),
@@ -174,11 +219,13 @@ class SqliteStore:
                 )
                 for at_s, job_id, gpus, notice_s, handover_id in taken
             ),
-            steers=tuple(_steer_from(row) for row in steers),
+            steers=tuple(steer_from(row) for row in steers),
             lost_pairs={
                 split.apart: split.opened_s
-                for split in (_handover_from(json.loads(body)) for (body,) in splits)
+                for split in (handover_from(json.loads(body)) for (body,) in splits)
             },
+            restarts=tuple(restart_from(row) for row in restarts),
+            breakers=tuple(breaker_from(row) for row in breakers),
         )
 
     def save(self, change: Change, /) -> None:
@@ -204,9 +251,20 @@ class SqliteStore:
             )
             db.executemany(
                 "INSERT OR REPLACE INTO steer VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                [_steer_row(s) for s in change.steers],
+                [steer_row(s) for s in change.steers],
             )
             db.executemany("DELETE FROM steer WHERE job_id = ?", [(j,) for j in change.let_go])
+            db.executemany(
+                "INSERT OR REPLACE INTO restart VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                [dataclasses.astuple(r) for r in change.restarts],
+            )
+            if change.restarts:
+                oldest_s = max(r.requeued_s for r in change.restarts) - FOLLOWED_S
+                db.execute("DELETE FROM restart WHERE requeued_s <= ?", (oldest_s,))
+            db.executemany(
+                "INSERT OR REPLACE INTO breaker VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [breaker_row(b) for b in change.breakers],
+            )
 
     def runs_of(self, job_id: JobId) -> tuple[EndedRun, ...]:
         """The runs of one job that are over, oldest first."""
@@ -227,10 +285,13 @@ class SqliteStore:
             try:
                 self._check_generation()
                 yield self._db
+                # A reader can be in its way: it waits for 5 s and then fails.
+                self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                # SQLite has done so itself after some errors.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
         except sqlite3.Error as err:
             raise self._error(err) from err
 
@@ -238,13 +299,19 @@ class SqliteStore:
         """Compare in the same transaction that writes: nobody can come between."""
         if self._generation is None:
             return
-        latest = _generation_in(self._db)
+        latest = generation_in(self._db)
         if latest != self._generation:
             msg = (
                 f"{self._path}: taken over by another dlschedd (generation {latest}, ours is "
                 f"{self._generation})"
             )
             raise SupersededError(msg)
+
+    def _damaged(self, err: Exception) -> StoreError:
+        return StoreError(
+            f"{self._path}: the ledger is damaged ({type(err).__name__}): restore it, or move it "
+            "away, and what jobs have received is rebuilt from Slurm's accounting"
+        )
 
     def _error(self, err: sqlite3.Error) -> StoreError:
         return StoreError(f"{self._path}: {err}; nothing is done until the ledger can be written")
@@ -259,14 +326,34 @@ def supersede(path: Path) -> int:
     store = SqliteStore(path)
     try:
         with store._transaction() as db:  # noqa: SLF001 - of this module
-            generation = _generation_in(db) + 1
+            generation = generation_in(db) + 1
             db.execute("INSERT OR REPLACE INTO meta VALUES ('generation', ?)", (str(generation),))
     finally:
         store.close()
     return generation
 
 
-def _generation_in(db: sqlite3.Connection) -> int:
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the ledger *path*, which is created with mode 0600 if it is not there.
+
+    Raises:
+        OSError: The file cannot be made.
+        sqlite3.Error: It is no database, or somebody uses it.
+    """
+    path.touch(mode=0o600)
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        # One of before, with a write-ahead log, is converted; not while anybody has it open.
+        db.execute("PRAGMA journal_mode=TRUNCATE")
+        db.execute("PRAGMA synchronous=FULL")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def generation_in(db: sqlite3.Connection) -> int:
+    """The generation that was given out last; 0 if none was."""
     row = db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
     return int(row[0]) if row else 0
 
@@ -274,67 +361,18 @@ def _generation_in(db: sqlite3.Connection) -> int:
 def stored_steers(path: Path) -> tuple[Steer, ...]:
     """The steers in the ledger *path*, which is only read; none in one of before there were any.
 
+    What a daemon that was killed had half written is undone first, as it would be at a start.
+
     Raises:
         StoreError: It is not there, or cannot be read.
     """
     try:
-        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)
         with closing(db):
             if not db.execute("PRAGMA table_info(steer)").fetchall():
                 return ()
             rows = db.execute(_STEERS).fetchall()
-        return tuple(_steer_from(row) for row in rows)
+        return tuple(steer_from(row) for row in rows)
     except (OSError, ValueError, sqlite3.Error) as err:
         msg = f"{path}: {err}"
         raise StoreError(msg) from err
-
-
-def _steer_row(steer: Steer) -> tuple[object, ...]:
-    # Names of nodes have no commas.
-    nodes = (",".join(names) for names in (steer.avoid, steer.own, steer.left))
-    times = (steer.since_s, steer.until_s, steer.not_before_s)
-    return (steer.job_id, steer.kind, *nodes, *times, steer.why, steer.expected_start_s)
-
-
-def _steer_from(row: tuple[Any, ...]) -> Steer:
-    job_id, kind, avoid, own, left, since_s, until_s, not_before_s, why, expected_start_s = row
-    return Steer(
-        job_id=JobId(job_id),
-        kind=kind,
-        avoid=tuple(avoid.split(",")) if avoid else (),
-        own=tuple(own.split(",")) if own else (),
-        left=tuple(left.split(",")) if left else (),
-        since_s=since_s,
-        until_s=until_s,
-        not_before_s=not_before_s,
-        why=why,
-        expected_start_s=expected_start_s,
-    )
-
-
-def _handover_from(body: dict[str, Any]) -> Handover:
-    return Handover(
-        handover_id=HandoverId(body["handover_id"]),
-        opened_s=body["opened_s"],
-        beneficiaries=tuple(JobId(j) for j in body["beneficiaries"]),
-        victims=tuple(_victim_from(v) for v in body["victims"]),
-        nodes=tuple(body["nodes"]),
-        attached=tuple(JobId(j) for j in body["attached"]),
-        seal=Seal(body["seal"]),
-        purpose=body.get("purpose", "preempt"),
-        seats=tuple(body.get("seats", ())),
-        apart=tuple(body.get("apart", ())),
-    )
-
-
-def _victim_from(body: dict[str, Any]) -> Victim:
-    run = body["run"]
-    return Victim(
-        run=Run(JobId(run["job_id"]), run["start_s"], run["restarts"]),
-        gpus=body["gpus"],
-        contract=Contract(**body["contract"]),
-        state=VictimState(body["state"]),
-        signalled_s=body["signalled_s"],
-        gone_s=body["gone_s"],
-        outcome=body["outcome"],
-    )

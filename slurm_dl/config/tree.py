@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
+from slurm_dl.config.breakers import BreakersSection
 from slurm_dl.config.by_name import checked_name, checked_parameters
 from slurm_dl.config.defragment import DefragmentSection
 from slurm_dl.config.estimates import EstimatesSection
@@ -19,6 +20,7 @@ from slurm_dl.config.parameters import POLICY
 from slurm_dl.config.placement import PlacementSection
 from slurm_dl.config.preemption import PreemptionSection
 from slurm_dl.config.section import Section
+from slurm_dl.config.takeover import TakeoverSection
 from slurm_dl.config.values import (
     AbsolutePath,
     Admin,
@@ -106,6 +108,15 @@ class DaemonSection(Section):
             "look that comes early because a job changes its tier. A cycle also begins no write "
             "of the order later than this after its first action: what is left over is done in "
             "the next. At most daemon.poll_s."
+        ),
+    )
+    slow_poll_s: Seconds = Field(
+        default=120,
+        gt=0,
+        le=3600,
+        description=(
+            "While slurmctld is slow the time between two looks is doubled again and again, up to "
+            "this; see docs/admin-guide.md. Without effect where poll_s is longer."
         ),
     )
     nodes_every_s: Seconds = Field(
@@ -271,11 +282,13 @@ class Config(Section):
     policy: PolicySection = PolicySection()
     ranking: RankingSection = RankingSection()
     preemption: PreemptionSection = PreemptionSection()
+    breakers: BreakersSection = BreakersSection()
     placement: PlacementSection = PlacementSection()
     defragment: DefragmentSection = DefragmentSection()
     estimates: EstimatesSection = EstimatesSection()
     writes: WritesSection = WritesSection()
     control: ControlSection = ControlSection()
+    takeover: TakeoverSection = TakeoverSection()
     paths: PathsSection = PathsSection()
 
     @field_validator("ranking")
@@ -311,6 +324,22 @@ class Config(Section):
             others = (("ranking", "band_width"), ("policy", "parameters"))
             refuse_key("mode", preemption.mode, text, others)
         return preemption
+
+    @field_validator("breakers")
+    @classmethod
+    def _check_limit_comes_first(
+        cls, breakers: BreakersSection, info: ValidationInfo
+    ) -> BreakersSection:
+        preemption: PreemptionSection | None = info.data.get("preemption")
+        limit = preemption.max_gpus_per_hour if preemption is not None else 0
+        if limit and 0 < breakers.gpus_per_hour <= limit:
+            text = (
+                "must be greater than preemption.max_gpus_per_hour, which would never be reached "
+                f"(got {number(breakers.gpus_per_hour)}, the limit is {number(limit)})"
+            )
+            others = (("preemption", "max_gpus_per_hour"),)
+            refuse_key("gpus_per_hour", breakers.gpus_per_hour, text, others)
+        return breakers
 
     @field_validator("defragment")
     @classmethod

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from slurm_dl.engine.breakers import bounded, stopped, tripped, trips
 from slurm_dl.engine.external import ExternalEngine
 from slurm_dl.engine.guaranteed import guarantee
 from slurm_dl.engine.guard import WAITS_FOR
@@ -47,6 +48,8 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     jobs = snap.jobs
     lease_s = lease_of(policy)
     settings = bounded_by_leases(settings) if lease_s else settings
+    tripping = trips(snap, settings)
+    settings = stopped(bounded(snap, settings), [*tripped(snap), *tripping])
     engine = engine_of(settings)
     given = guarantee(snap, policy, settings)
     policy, placement = given.policy, given.placement
@@ -67,17 +70,21 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     bands = wanted_site_factor(order, settings)
     if order is not said and isinstance(settings.mode, External):
         bands = at_rest(snap, bands, order, settings.band_width)
-    turn = engine.turn(
-        Ground(
-            snap=snap,
-            preempts=preempts_by_levels(policy),
-            intent=intent,
-            bands=bands,
-            candidates=candidates,
-            within=given.within,
-            types=types,
-        )
+    ground = Ground(
+        snap=snap,
+        preempts=preempts_by_levels(policy),
+        intent=intent,
+        bands=bands,
+        candidates=candidates,
+        within=given.within,
+        types=types,
     )
+    turn = engine.turn(ground)
+    if begun := [s.handover for s in turn.steps if isinstance(s, OpenHandover)]:
+        tripping = trips(snap, settings, begun)
+        if tripping:
+            # Nothing is begun by the decision that would have passed a bound either.
+            turn = engine_of(stopped(settings, tripping)).turn(ground)
     rows = jobs.row_of()
     open_ones = _open_after(snap, turn)
     gaining = frozenset(job for handover in open_ones for job in handover.beneficiaries)
@@ -102,6 +109,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
         key=order.key,
         target=frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist()),
         actions=(
+            *tripping,
             *_promotions(snap, order),
             *cleared_for(snap, rows, sealed_for, how),
             *turn.steps,

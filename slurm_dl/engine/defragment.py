@@ -155,7 +155,7 @@ class _Defragmenting:
             bounds=Bounds(
                 onto=onto,
                 jobs=min(self._settings.defragment.max_moves, limits.max_victims),
-                gpus=per_hour - self._snap.preempted_gpus_last_hour,
+                gpus=min(per_hour - self._snap.preempted_gpus_last_hour, limits.most_gpus),
             ),
         )
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -24,14 +26,49 @@ MOST_NAMED = 4
 """Nodes that are named in a sentence."""
 
 
+class Sight(Protocol):
+    """What of others may be told to whoever asks."""
+
+    def knows(self, job_id: int) -> bool:
+        """Whether the job may be named."""
+
+    def jobs(self, job_ids: Sequence[int]) -> str:
+        """These jobs in words, without the names of those that may not be named."""
+
+    def text(self, words: str) -> str:
+        """What the engine, a scheme or the audit log says, in the same manner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """The sight of somebody from whom nothing is kept."""
+
+    def knows(self, job_id: int) -> bool:  # noqa: ARG002 - see `Sight`
+        """Any job."""
+        return True
+
+    def jobs(self, job_ids: Sequence[int]) -> str:
+        """Their ids."""
+        return ", ".join(str(j) for j in job_ids)
+
+    def text(self, words: str) -> str:
+        """As it is."""
+        return words
+
+
 def why(
-    cycle: Cycle, policy: Policy, job_id: JobId, history: Sequence[Mapping[str, object]] = ()
+    cycle: Cycle,
+    policy: Policy,
+    job_id: JobId,
+    history: Sequence[Mapping[str, object]] = (),
+    sight: Sight = Everything(),
 ) -> list[str]:
     """Why the job is where it is: rank, who is ahead, next tier, what was done, Slurm's word.
 
     Args:
         history: Audit entries of the job, oldest first; ``time``, ``action``, ``reason`` and
             ``result`` are read.
+        sight: What of other jobs may be told; the job itself always is.
 
     Returns:
         Sentences; one that says so if Slurm does not list the job.
@@ -39,23 +76,24 @@ def why(
     snap = cycle.snapshot
     row = snap.jobs.row_of().get(job_id)
     if row is None:
-        return [f"Slurm does not list job {job_id} any more.", *_told(history)]
+        return [f"Slurm does not list job {job_id} any more.", *_told(history, sight)]
     text = snap.seen.texts.get(job_id)
     label = text.label if text else str(job_id)
     sentences = [_state(cycle, row, label)]
     if cycle.plan.rank[row] >= 0:
-        sentences += [_standing(cycle, row), *_ahead(cycle, row), *_next_tier(cycle, policy, row)]
+        sentences += [_standing(cycle, row), *_ahead(cycle, row, sight)]
+        sentences += _next_tier(cycle, policy, row)
     elif snap.jobs.state[row] not in (JobState.COMPLETED, JobState.FAILED):
         sentences.append("It is not in a partition that slurm_dl manages: only Slurm orders it.")
-    sentences += _handover(cycle, job_id)
+    sentences += _handover(cycle, job_id, sight)
     note = cycle.plan.notes.get(job_id)
     if note:
-        sentences.append(f"At the last look: {note}.")
-    sentences += _steered(cycle, row, job_id)
+        sentences.append(f"At the last look: {sight.text(note)}.")
+    sentences += _steered(cycle, row, job_id, sight)
     sentences += _opted(cycle, row, job_id)
     if text and text.reason and text.reason != "None":
         sentences.append(f"Slurm's own reason: {text.reason}.")
-    return [*sentences, *_told(history)]
+    return [*sentences, *_told(history, sight)]
 
 
 def _state(cycle: Cycle, row: int, label: str) -> str:
@@ -82,7 +120,7 @@ def _standing(cycle: Cycle, row: int) -> str:
     )
 
 
-def _ahead(cycle: Cycle, row: int) -> list[str]:
+def _ahead(cycle: Cycle, row: int, sight: Sight) -> list[str]:
     plan, jobs, snap = cycle.plan, cycle.snapshot.jobs, cycle.snapshot
     if jobs.state[row] != JobState.PENDING:
         return []
@@ -92,6 +130,7 @@ def _ahead(cycle: Cycle, row: int) -> list[str]:
     running = before[jobs.state[before] == JobState.RUNNING]
     waiting = before[jobs.state[before] == JobState.PENDING]
     first = waiting[np.argsort(plan.rank[waiting])][:5]
+    first = first[[sight.knows(job_id) for job_id in jobs.job_id[first].tolist()]]
     names = ", ".join(_label(snap.seen.texts, int(jobs.job_id[r])) for r in first)
     sentence = f"Ahead of it are {len(running)} running and {len(waiting)} waiting jobs"
     return [sentence + (f", first {names}." if names else ".")]
@@ -120,15 +159,16 @@ def _next_tier(cycle: Cycle, policy: Policy, row: int) -> list[str]:
     return [f"It sinks into tier {tier + 1} after {more}."]
 
 
-def _handover(cycle: Cycle, job_id: JobId) -> list[str]:
+def _handover(cycle: Cycle, job_id: JobId, sight: Sight) -> list[str]:
     sentences = []
     for handover in cycle.snapshot.handovers:
-        victims = ", ".join(str(v.run.job_id) for v in handover.victims)
+        ids = [v.run.job_id for v in handover.victims]
         if job_id in handover.beneficiaries:
-            nodes = _some(handover.nodes)
+            # Where they run is theirs too.
+            on = f" on {_some(handover.nodes)}" if all(map(sight.knows, ids)) else ""
             sentences.append(
                 f"Hand-over {handover.handover_id} is freeing GPUs for it: "
-                f"{victims} give way on {nodes}."
+                f"{sight.jobs(ids)} give way{on}."
             )
         for victim in handover.victims:
             if victim.run.job_id != job_id:
@@ -144,19 +184,19 @@ def _handover(cycle: Cycle, job_id: JobId) -> list[str]:
                 VictimState.REQUEUING: "it is being requeued",
                 VictimState.GONE: f"it has given way ({victim.outcome})",
             }[victim.state]
-            best = ", ".join(str(b) for b in handover.beneficiaries[:3])
+            best = sight.jobs(handover.beneficiaries[:3])
             for_whom = f" for {best}" if best else ""
             sentences.append(f"Hand-over {handover.handover_id}{for_whom}: {done}.")
-    return [*sentences, *_would_be(cycle, job_id)]
+    return [*sentences, *_would_be(cycle, job_id, sight)]
 
 
-def _would_be(cycle: Cycle, job_id: JobId) -> list[str]:
+def _would_be(cycle: Cycle, job_id: JobId, sight: Sight) -> list[str]:
     """Hand-overs about it that are not begun because the daemon only looks."""
     if cycle.acting:
         return []
     planned = [a for a in cycle.plan.actions if isinstance(a, OpenHandover)]
     return [
-        f"If the daemon acted, it would begin a hand-over now: {action.why}."
+        f"If the daemon acted, it would begin a hand-over now: {sight.text(action.why)}."
         for action in planned
         if job_id in action.handover.beneficiaries
         or job_id in [victim.run.job_id for victim in action.handover.victims]
@@ -170,7 +210,7 @@ _GIVES_WAY: Mapping[Purpose, str] = {
 }
 
 
-def _steered(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
+def _steered(cycle: Cycle, row: int, job_id: JobId, sight: Sight) -> list[str]:
     """Where we keep a waiting job, and for how long."""
     snap, now_s = cycle.snapshot, cycle.snapshot.now_s
     steer = snap.steers.get(job_id)
@@ -178,7 +218,7 @@ def _steered(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
         return []
     if steer.kind == "over":
         return ["It was to go elsewhere than Slurm would have it, and may start anywhere now."]
-    sentences = []
+    sentences, because = [], sight.text(steer.why)
     if steer.avoid:
         nodes = snap.seen.nodes
         left = Needs(snap).of(row).allowed & ~named(nodes, steer.avoid)
@@ -186,11 +226,11 @@ def _steered(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
         where = f"left to it are {_some(names)}" if names else "no node that is up is left to it"
         until = f" for {span(steer.until_s - now_s)}" if math.isfinite(steer.until_s) else ""
         kept = f"{len(steer.avoid)} node" + ("" if len(steer.avoid) == 1 else "s")
-        sentences.append(f"It is kept from {kept}{until}: {where} ({steer.why}).")
+        sentences.append(f"It is kept from {kept}{until}: {where} ({because}).")
     if steer.not_before_s > now_s:
         sentences.append(
             f"It is put off for {span(steer.not_before_s - now_s)}, and at each look anew "
-            f"({steer.why})."
+            f"({because})."
         )
     return sentences
 
@@ -223,10 +263,10 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
     return [agreed, count] if count else [agreed]
 
 
-def _told(history: Sequence[Mapping[str, object]]) -> list[str]:
+def _told(history: Sequence[Mapping[str, object]], sight: Sight) -> list[str]:
     return [
-        f"{str(entry.get('time', '?'))[:19]}: {entry.get('action', '?')}: {entry.get('reason', '')}"
-        f" ({entry.get('result', '?')})"
+        f"{str(entry.get('time', '?'))[:19]}: {entry.get('action', '?')}: "
+        f"{sight.text(str(entry.get('reason', '')))} ({sight.text(str(entry.get('result', '?')))})"
         for entry in history
     ]
 

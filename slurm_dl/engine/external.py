@@ -12,7 +12,8 @@ import numpy as np
 from slurm_dl.engine.defragment import defragment
 from slurm_dl.engine.guard import Victims, victims, waiting
 from slurm_dl.engine.preempt import Standing, new_handovers
-from slurm_dl.engine.protocol import Scene, name_jobs, next_steps, strays
+from slurm_dl.engine.protocol import name_jobs, next_steps, strays
+from slurm_dl.engine.scene import Scene
 from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.site_factors import in_window, site_factor_writes, unhonoured
 from slurm_dl.engine.splitting import split

@@ -10,16 +10,24 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 
 from slurm_dl.engine.credits import Owed
-from slurm_dl.engine.service import EndedRun, Service, fold, remembered
+from slurm_dl.engine.memory import HOUR_S, Change, Store
+from slurm_dl.engine.restarts import Restarts
+from slurm_dl.engine.retiming import (
+    Retiming,
+    retimed_breaker,
+    retimed_handover,
+    retimed_restart,
+    retimed_service,
+    retimed_steer,
+)
+from slurm_dl.engine.service import EndedRun, Service, fold, remembered, without_ours
+from slurm_dl.model.breaker import Breaker, BreakerName, Restart, Taken
 from slurm_dl.model.handover import Handover, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import Held
 from slurm_dl.model.plan import (
     Action,
     Attach,
@@ -36,80 +44,14 @@ from slurm_dl.model.plan import (
     SetSteer,
     Signal,
     Trim,
+    TripBreaker,
     Unseal,
 )
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.model.steer import Steer
 
-HOUR_S = 3600.0
-
 APART_S = 7 * 24 * HOUR_S
 """Two models that lost on one GPU are kept apart for this long: one bad figure is not for ever."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """GPUs that were taken back from one run.
-
-    Attributes:
-        at_s: When the run was seen gone, epoch seconds.
-        gpus: GPUs it held.
-        notice_s: Time from the signal until it was gone, seconds.
-    """
-
-    at_s: float
-    job_id: JobId
-    gpus: float
-    notice_s: float
-    handover_id: HandoverId
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Memory:
-    """Everything a store holds."""
-
-    service: Service
-    handovers: tuple[Handover, ...]
-    next_handover_id: HandoverId
-    taken: tuple[Taken, ...]
-    steers: tuple[Steer, ...] = ()
-    lost_pairs: Mapping[tuple[str, ...], float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Change:
-    """What a store has to write, all of it or nothing.
-
-    Attributes:
-        jobs: Jobs to insert or replace.
-        ended: Runs that are over.
-        forgotten: Ids of jobs to drop.
-        handovers: Hand-overs to insert or replace, each with why it is closed; empty if it is not.
-        taken: GPUs that were taken back.
-        steers: Steers to insert or replace.
-        let_go: Ids of jobs whose steers are over.
-    """
-
-    jobs: Service | None = None
-    ended: Sequence[EndedRun] = ()
-    forgotten: Sequence[int] = ()
-    handovers: Sequence[tuple[Handover, str]] = ()
-    taken: Sequence[Taken] = ()
-    steers: Sequence[Steer] = ()
-    let_go: Sequence[int] = ()
-
-
-class Store(Protocol):
-    """Where the ledger survives the daemon. Every call is durable when it returns."""
-
-    def load(self) -> Memory:
-        """All that is stored."""
-
-    def save(self, change: Change, /) -> None:
-        """Write *change*."""
-
-    def close(self) -> None:
-        """Let go of the file."""
 
 
 class Ledger:
@@ -125,6 +67,8 @@ class Ledger:
         self._steers = {s.job_id: s for s in memory.steers}
         self._trimmed: set[JobId] = set()
         self._lost_pairs = dict(memory.lost_pairs)
+        self._restarts = Restarts(memory.restarts)
+        self._breakers = {b.name: b for b in memory.breakers}
         self._doubted: set[JobId] = set()
         self._owed: Owed | None = None
 
@@ -140,17 +84,20 @@ class Ledger:
 
     def book(self, seen: Observed) -> None:
         """Fold one observation in, and store what it changed."""
-        folded = fold(self._service, self._without_ours(seen))
+        folded = fold(self._service, without_ours(seen, self._steers))
+        news = self._restarts.news(self._service, folded.service, seen)
         self._service = folded.service
         self._trimmed.difference_update(JobId(j) for j in folded.forgotten)
-        if folded.changed.any() or folded.ended or folded.forgotten:
+        if folded.changed.any() or folded.ended or folded.forgotten or news:
             self._store.save(
                 Change(
                     jobs=folded.service.take(folded.changed),
                     ended=folded.ended,
                     forgotten=folded.forgotten,
+                    restarts=news,
                 )
             )
+        self._restarts.keep(news, seen.now_s)
 
     def restore(self, jobs: Service, ended: Sequence[EndedRun]) -> None:
         """Take rows that were rebuilt from elsewhere in place of the present ones, and store them.
@@ -179,7 +126,7 @@ class Ledger:
 
         How long a job is still to run is taken from its time limit, counted over all its runs.
         """
-        seen = self._without_ours(seen)
+        seen = without_ours(seen, self._steers)
         memory = remembered(self._service, seen.jobs)
         return Snapshot(
             seen=seen,
@@ -195,6 +142,9 @@ class Ledger:
             ),
             next_handover_id=self._next_id,
             preempted_gpus_last_hour=self._gpus_taken_since(seen.now_s - HOUR_S),
+            taken=tuple(self._taken),
+            restarts=self._restarts.all,
+            breakers=tuple(self._breakers[name] for name in sorted(self._breakers)),
         )
 
     def owe(self, snap: Snapshot, plan: Plan) -> None:
@@ -203,29 +153,6 @@ class Ledger:
         Credits are good for a few leases and no more, so they are not stored.
         """
         self._owed = None if plan.share is None else Owed.after(snap, plan.share, plan.lease_s)
-
-    def _without_ours(self, seen: Observed) -> Observed:
-        """*seen*, in which jobs that only we put off wait for room, as they do.
-
-        They may be preempted for, and their waiting counts. So do those whose begin time is over
-        and of which Slurm does not know it yet.
-        """
-        if not seen.begins:
-            return seen
-        jobs, now_s = seen.jobs, seen.now_s
-        over = {job_id for job_id, begin_s in seen.begins.items() if begin_s <= now_s}
-        ours = {
-            job_id: steer.since_s
-            for job_id, steer in self._steers.items()
-            if steer.puts_off(now_s, seen.begins.get(job_id))
-        }
-        held = jobs.held.copy()
-        named = np.isin(jobs.job_id, [*over, *ours])
-        for row in np.flatnonzero(named & (held == Held.BEGIN_TIME)).tolist():
-            job_id = JobId(int(jobs.job_id[row]))
-            if job_id in over or jobs.submit_s[row] <= ours[job_id]:
-                held[row] = Held.NO
-        return dataclasses.replace(seen, jobs=dataclasses.replace(jobs, held=held))
 
     def doubt(self, unhonoured: Collection[JobId]) -> bool:
         """Forget the SiteFactors that Slurm no longer counts, so that they are written once more.
@@ -259,6 +186,9 @@ class Ledger:
             case SetSteer(steer=steer):
                 # Before it is done: what may stand in Slurm must be known to be ours.
                 self._steer(steer)
+            case TripBreaker(breaker=name, at_s=at_s, why=why, jobs=jobs):
+                before = self._breakers.get(name, Breaker(name=name))
+                self._set(dataclasses.replace(before, tripped_s=at_s, why=why, jobs=jobs))
             case Trim(job_id=job_id):
                 # Tried once: what Slurm does not do then it does not do.
                 self._trimmed.add(job_id)
@@ -280,7 +210,7 @@ class Ledger:
                 self._keep(dataclasses.replace(self._handovers[hid], seal=Seal.STANDING))
             case Attach(handover_id=hid, job_id=job_id):
                 handover = self._handovers[hid]
-                attached = (*handover.attached, job_id)
+                attached = tuple(dict.fromkeys((*handover.attached, job_id)))
                 self._keep(dataclasses.replace(handover, attached=attached))
             case Signal(handover_id=hid, run=run):
                 self._turn(hid, run.job_id, state=VictimState.SIGNALLED, signalled_s=now_s)
@@ -295,6 +225,38 @@ class Ledger:
                 self._let_go(action)
             case _:  # Written down before it was tried, or nothing that is remembered.
                 pass
+
+    def reset(self, name: BreakerName, *, by: str, now_s: float) -> Breaker:
+        """Let the breaker *name* go; what was before *now_s* does not count for it any more.
+
+        Returns:
+            The breaker as it was.
+
+        Raises:
+            Exception: The store's own; nothing has changed then.
+        """
+        before = self._breakers.get(name, Breaker(name=name))
+        self._set(Breaker(name=name, reset_s=now_s, reset_by=by, counts_from=self._next_id))
+        return before
+
+    def retime(self, how: Retiming) -> None:
+        """Move the instants we wrote down: the clock they were told by has been set."""
+        service, rows = retimed_service(self._service, how)
+        handovers = [
+            (after, "") for h in self.handovers if (after := retimed_handover(h, how)) != h
+        ]
+        steers = [new for s in self._steers.values() if (new := retimed_steer(s, how)) != s]
+        if rows.any() or handovers or steers:
+            self._store.save(Change(jobs=service.take(rows), handovers=handovers, steers=steers))
+        self._service = service
+        self._handovers.update({h.handover_id: h for h, _ in handovers})
+        self._steers.update({s.job_id: s for s in steers})
+        self._restarts = Restarts(retimed_restart(r, how) for r in self._restarts.all)
+        self._breakers = {k: retimed_breaker(b, how) for k, b in self._breakers.items()}
+        taken_s = how.of(np.array([t.at_s for t in self._taken], dtype=np.float64)).tolist()
+        self._taken = [
+            dataclasses.replace(t, at_s=at_s) for t, at_s in zip(self._taken, taken_s, strict=True)
+        ]
 
     def close(self) -> None:
         """Let go of the store."""
@@ -319,7 +281,8 @@ class Ledger:
         if told and action.outcome == "requeued" and _has(self._service, action.job_id):
             times = int(self._service.preemptions[self._row(action.job_id)])
             columns["preemptions"] = [times + 1]
-        if action.outcome == "refused":
+        if action.outcome == "refused" or (told and not victim.signalled_s):
+            # Nobody wrote down when it was signalled, if it was.
             columns["last_preempted_s"] = [now_s]
         taken = []
         if told and action.outcome in ("requeued", "finished"):
@@ -332,9 +295,21 @@ class Ledger:
                     handover_id=action.handover_id,
                 )
             ]
-        self._change([action.job_id], columns, handovers=[(after, "")], taken=taken)
+        back = self._put_back(action, victim, now_s) if told else []
+        self._change([action.job_id], columns, handovers=[(after, "")], taken=taken, restarts=back)
         self._handovers[action.handover_id] = after
         self._taken = [t for t in self._taken if t.at_s > now_s - HOUR_S] + taken
+        self._restarts.keep(back, now_s)
+
+    def _put_back(self, action: MarkGone, victim: Victim, now_s: float) -> list[Restart]:
+        """What is to be followed of a victim that is back in the queue."""
+        if action.outcome != "requeued":
+            return []
+        run = victim.run
+        seen = self._restarts.of(run) or Restart(
+            job_id=run.job_id, restarts=run.restarts, gpus=victim.gpus, requeued_s=now_s
+        )
+        return [dataclasses.replace(seen, handover_id=action.handover_id)]
 
     def _close(self, action: CloseHandover, now_s: float) -> None:
         known = [j for j in action.fruitless if _has(self._service, j)]
@@ -365,6 +340,7 @@ class Ledger:
         *,
         handovers: Sequence[tuple[Handover, str]] = (),
         taken: Sequence[Taken] = (),
+        restarts: Sequence[Restart] = (),
     ) -> None:
         """Replace some values of some known jobs, and store those jobs and what goes with them."""
         known = [i for i, j in enumerate(job_ids) if _has(self._service, j)] if columns else []
@@ -378,7 +354,8 @@ class Ledger:
                 replaced[name] = column
             after = dataclasses.replace(self._service, **replaced)
         if known or handovers or taken:
-            self._store.save(Change(jobs=after.take(rows), handovers=handovers, taken=taken))
+            jobs = after.take(rows)
+            self._store.save(Change(jobs=jobs, handovers=handovers, taken=taken, restarts=restarts))
         self._service = after
 
     def _turn(self, handover_id: HandoverId, job_id: JobId, **changes: object) -> None:
@@ -398,6 +375,10 @@ class Ledger:
             return
         self._store.save(Change(let_go=[action.job_id]))
         self._steers.pop(action.job_id, None)
+
+    def _set(self, breaker: Breaker) -> None:
+        self._store.save(Change(breakers=[breaker]))
+        self._breakers[breaker.name] = breaker
 
     def _keep(self, handover: Handover) -> None:
         self._store.save(Change(handovers=[(handover, "")]))

@@ -75,6 +75,7 @@ def run_cycle(
     clock: Callable[[], float],
     acting: bool,
     may_write: Callable[[], bool] = lambda: True,
+    allows: Callable[[Action], bool] = lambda _: True,
     before: Callable[[Action], None] = lambda _: None,
     on_done: Callable[[Done], None] = lambda _: None,
     timer: Callable[[], float] = lambda: 0.0,
@@ -90,6 +91,8 @@ def run_cycle(
         may_write: Asked before each standalone write to the cluster; False leaves it for the next
             cycle. Steps of a hand-over are not asked about: they are few, and half of one would
             be worse than all of it.
+        allows: Asked about each action; False leaves it for a later cycle. A step of a
+            hand-over is right only if those before it were done.
         before: Told of each action before it is written down or tried; may raise to end the cycle
             with this action undone.
         on_done: Told of each action as soon as its result is known.
@@ -123,7 +126,11 @@ def run_cycle(
     effort = Effort(timer=timer, for_s=write_for_s)
     done: list[Done] = []
     for action in todo:
-        if not effort.allows(action) or (is_standalone_write(action) and not may_write()):
+        if (
+            not allows(action)
+            or not effort.allows(action)
+            or (is_standalone_write(action) and not may_write())
+        ):
             left.append(action)
             continue
         before(action)

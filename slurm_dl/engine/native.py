@@ -27,7 +27,8 @@ import numpy as np
 
 from slurm_dl.engine.guard import Victims, not_beneficiary, victims, waiting
 from slurm_dl.engine.intent import Rows
-from slurm_dl.engine.protocol import Scene, next_steps, strays
+from slurm_dl.engine.protocol import next_steps, strays
+from slurm_dl.engine.scene import Scene
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.engine.site_factors import highest_site_factor, in_window, unhonoured
 from slurm_dl.engine.turn import Ground, Turn
@@ -119,7 +120,7 @@ class NativeEngine:
         """Those of the rows *running* that nobody may exceed, each with the reason."""
         rows = running.tolist()
         if not self.settings.preemption.enabled:
-            return dict.fromkeys(rows, f"{_NOBODY}: preemption is switched off")
+            return dict.fromkeys(rows, f"{_NOBODY}: {self.settings.preemption.because}")
         if ground.preempts != "tier":
             return dict.fromkeys(rows, f"{_NOBODY}: the policy preempts nobody")
         candidates = ground.candidates
@@ -148,7 +149,7 @@ class NativeEngine:
             wanted=ground.bands,
             tier=ground.intent.order.tier,
             candidates=ground.candidates,
-            limits=dataclasses.replace(self.settings.preemption, enabled=False),
+            limits=_none_begun(self.settings.preemption),
         )
         steps: list[Action] = [*strays(snap, rows)]
         for handover in snap.handovers:
@@ -173,7 +174,7 @@ class NativeEngine:
             if reason := not_beneficiary(snap, row):
                 note = reason
             elif not self.settings.preemption.enabled:
-                note = "preemption is switched off"
+                note = self.settings.preemption.because
             elif not is_inside:
                 note = f"Slurm preempts for jobs of QOS {self.qos} only"
             elif not n_below:
@@ -182,6 +183,13 @@ class NativeEngine:
                 note = f"Slurm may preempt for it any of {n_below} running jobs of lower tiers"
             notes[JobId(int(snap.jobs.job_id[row]))] = note
         return notes
+
+
+def _none_begun(limits: Preemption) -> Preemption:
+    """*limits* under which hand-overs that have signalled nobody are undone."""
+    if not limits.enabled:
+        return limits
+    return dataclasses.replace(limits, enabled=False, because="Slurm itself preempts")
 
 
 def _ours(limits: Preemption) -> Preemption:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -29,6 +30,8 @@ class Preemption:
         max_victims: Most victims of one hand-over.
         max_beneficiaries: Most beneficiaries of one hand-over.
         max_gpus_per_hour: Most GPUs taken back in any hour; 0 is no limit.
+        most_gpus: Most GPUs that one hand-over may take back; `decide` sets it.
+        because: Why nothing new is begun while it is not *enabled*.
     """
 
     enabled: bool = True
@@ -44,6 +47,29 @@ class Preemption:
     max_victims: int = 64
     max_beneficiaries: int = 32
     max_gpus_per_hour: float = 0.0
+    most_gpus: float = math.inf
+    because: str = "preemption is switched off"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakers:
+    """When to stop taking GPUs back until an admin says otherwise; see `engine.breakers`.
+
+    Attributes:
+        gpus_per_hour: More GPUs than this taken back within an hour; 0 is no breaker.
+        cluster_share: More than this share of the managed GPUs taken back within an hour; 0 is no
+            breaker. Above 1: the same GPUs several times.
+        failed_share: More than this share of the preempted jobs did not come back, 0 to 1; 0 is no
+            breaker.
+        failed_least: Only once it is known of this many jobs whether they came back.
+        failed_window_s: What became known longer ago than this does not count, seconds.
+    """
+
+    gpus_per_hour: float = 0.0
+    cluster_share: float = 0.0
+    failed_share: float = 0.0
+    failed_least: int = 4
+    failed_window_s: float = 14_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +162,7 @@ class Settings:
         mode: Who takes them back.
         placement: Where waiting jobs should go.
         defragment: When running jobs are moved together.
+        breakers: When to stop taking GPUs back altogether.
         lease_window: Share of a lease, from its begin, in which what the lease before kept may
             still change hands; a daemon needs some looks for that.
     """
@@ -147,4 +174,5 @@ class Settings:
     mode: Mode = External()
     placement: Placement = Placement()
     defragment: Defragment = Defragment()
+    breakers: Breakers = Breakers()
     lease_window: float = 0.25

@@ -46,6 +46,8 @@ def split(
         gpus = float(snap.jobs.gpus[losing.row])
         if len(under_way) + len(drafts) >= limits.max_handovers or gpus > left_gpus:
             break
+        if gpus > limits.most_gpus:
+            continue
         victim = victim_of(snap, losing.row)
         if victim.run.job_id in busy:
             continue

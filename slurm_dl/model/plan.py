@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from slurm_dl.model.breaker import BreakerName
 from slurm_dl.model.contract import SignalTarget
 from slurm_dl.model.handover import Handover, Run
 from slurm_dl.model.ids import HandoverId, JobId
@@ -35,6 +36,20 @@ class Promote:
 
     job_id: JobId
     why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TripBreaker:
+    """Write down that nothing new is begun until an admin resets *breaker*. Only the ledger.
+
+    *why* goes to everybody who waits, so it names no job; *jobs* does. *at_s* is when, epoch
+    seconds.
+    """
+
+    breaker: BreakerName
+    at_s: float
+    why: str
+    jobs: tuple[JobId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +212,7 @@ ClusterAction = (
 )
 """Actions that reach the cluster."""
 
-LedgerAction = Promote | OpenHandover | MarkGone | CloseHandover | ForgetSteer
+LedgerAction = Promote | TripBreaker | OpenHandover | MarkGone | CloseHandover | ForgetSteer
 """Actions that only change what we remember."""
 
 Action = ClusterAction | LedgerAction
@@ -208,7 +223,7 @@ def handover_of(action: Action) -> HandoverId | None:
     match action:
         case OpenHandover(handover=handover):
             return handover.handover_id
-        case Promote() | ForgetSteer():
+        case Promote() | TripBreaker() | ForgetSteer():
             return None
         case _:
             return action.handover_id

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from slurm_dl.model.breaker import Breaker, Restart, Taken
 from slurm_dl.model.contract import NO_CLAIM, Claim
 from slurm_dl.model.estimates import I8
 from slurm_dl.model.handover import Handover
@@ -34,13 +35,13 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobText:
-    """What people want to read about a job; of it, only *qos* and *account* decide anything.
+    """What people want to read about a job; of it, *qos* and *account* decide something as well.
 
     Attributes:
         label: Slurm's way of naming it: ``123``, ``123_7`` or ``123_[8-20]``.
         account: Its account, to which nodes may be guaranteed.
         qos: Its QOS. Where Slurm itself preempts it does so inside one of them.
-        reason: Slurm's own reason word.
+        reason: Slurm's own reason word. The ledger reads of it that Slurm put a job aside.
         nodes: Node list as Slurm writes it.
     """
 
@@ -83,6 +84,8 @@ class Observed:
         sharable: ``(m,)`` bool, nodes that hand out shares of their GPUs; None if none does.
         spreads_shares: Of the devices with room Slurm takes the least loaded (LL_SHARED_GRES), not
             the first.
+        cut_short: Jobs that are over because somebody or a time limit ended them; their end says
+            nothing about the job.
         unreadable: Records that could not be read and were left out.
     """
 
@@ -104,6 +107,7 @@ class Observed:
     shared: tuple[SharedGpu, ...] = ()
     sharable: Bool | None = None
     spreads_shares: bool = False
+    cut_short: frozenset[JobId] = frozenset()
     unreadable: int = 0
 
     def claim(self, job_id: JobId) -> Claim:
@@ -190,6 +194,9 @@ class Snapshot:
             where both are the same; sorted.
         next_handover_id: Number for the next one.
         preempted_gpus_last_hour: GPUs taken back in the last hour, for the limit on it.
+        taken: GPUs that were taken back, at least those of the last hour.
+        restarts: What became of jobs that were put back into the queue, of a day.
+        breakers: The circuit breakers that have tripped or were reset; the others never did.
     """
 
     seen: Observed
@@ -210,6 +217,9 @@ class Snapshot:
     lost_pairs: tuple[tuple[str, ...], ...] = ()
     next_handover_id: HandoverId = HandoverId(1)  # noqa: RUF009 - a NewType call is an int
     preempted_gpus_last_hour: float = 0.0
+    taken: tuple[Taken, ...] = ()
+    restarts: tuple[Restart, ...] = ()
+    breakers: tuple[Breaker, ...] = ()
 
     @property
     def now_s(self) -> float:

@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 from slurm_dl.apps import published
 from slurm_dl.apps.answers import Answers, Levers
 from slurm_dl.apps.audit import AuditLine, AuditLog
+from slurm_dl.apps.breakers import not_here
 from slurm_dl.apps.control import Peer, RequestError
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.apps.published import Board, Published, Reloaded, Trouble, find_job
 from slurm_dl.apps.snapshot_file import decode
+from slurm_dl.apps.status_text import status_lines
 from slurm_dl.apps.wire import JsonObject, Kind
 from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.backends.store import SqliteStore
@@ -28,8 +30,10 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cycle, run_cycle
 from slurm_dl.engine.settings import Settings
+from slurm_dl.model.breaker import Breaker
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import JobId
+from slurm_dl.model.plan import TripBreaker
 from slurm_dl.model.snapshot import JobText, Observed
 from slurm_dl.policies.discrete_las import DiscreteLas
 
@@ -95,6 +99,7 @@ def levers(cluster: FakeCluster, tmp_path: Path) -> Levers:
         audit=AuditLog(tmp_path / "audit.jsonl"),
         pause=PauseSwitch(tmp_path),
         reload=lambda actor: Reloaded(at_s=1.0, ok=False, message=f"bad file, {actor}"),
+        reset_breaker=lambda name, _: Breaker(name=name, tripped_s=5.0, why="too many"),
         wake=lambda: None,
     )
 
@@ -258,11 +263,12 @@ def test_array_tasks_are_found_in_their_records(
     assert find_job(seen, name) == expected
 
 
-@pytest.mark.parametrize("request_", ["pause", "resume", "reload", "snapshot"])
+@pytest.mark.parametrize("request_", ["pause", "resume", "reload", "reset_breaker", "snapshot"])
 def test_commands_are_for_admins(ask: Ask, levers: Levers, request_: str) -> None:
     """An ordinary user is told who may, nothing changes and nothing is written down."""
+    fields = {"breaker": "cluster_share"} if request_ == "reset_breaker" else {}
     with pytest.raises(RequestError, match=r"control.admins; you are .* \(1001\)") as caught:
-        ask(request_)
+        ask(request_, **fields)
 
     assert caught.value.kind is Kind.DENIED
     assert levers.pause.pause is None
@@ -293,6 +299,63 @@ def test_a_refused_reload_is_an_error(ask: Ask) -> None:
         ask("reload", ADMIN)
 
     assert caught.value.kind is Kind.FAILED
+
+
+def test_a_breaker_is_reset_by_its_name(ask: Ask) -> None:
+    """The answer says what it was; there is no other name than those."""
+    assert ask("reset_breaker", ADMIN, breaker="cluster_share") == {
+        "breaker": "cluster_share",
+        "was_tripped": True,
+        "why": "too many",
+    }
+    with pytest.raises(RequestError, match="breaker") as caught:
+        ask("reset_breaker", ADMIN, breaker="everything")
+    assert caught.value.kind is Kind.BAD_REQUEST
+
+
+def test_a_breaker_that_cannot_be_reset_is_an_error(levers: Levers) -> None:
+    """Where no loop runs, as on a standby."""
+    answers = Answers(dataclasses.replace(levers, reset_breaker=not_here))
+    with pytest.raises(RequestError, match="does not act") as caught:
+        answers({"request": "reset_breaker", "breaker": "cluster_share"}, ADMIN)
+
+    assert caught.value.kind is Kind.FAILED
+
+
+def test_status_says_which_breakers_have_tripped(ask: Ask, levers: Levers) -> None:
+    """Written down, or about to be: in shadow mode nothing is."""
+    (cycle, board) = (levers.board.current.cycle, levers.board)
+    assert cycle is not None
+    stands = Breaker(name="failed_restarts", tripped_s=5.0, why="4 of 6", jobs=(JobId(7),))
+    trip = TripBreaker(breaker="cluster_share", at_s=9.0, why="9 of 16")
+    board.current = dataclasses.replace(
+        board.current,
+        cycle=dataclasses.replace(
+            cycle,
+            snapshot=dataclasses.replace(cycle.snapshot, breakers=(stands,)),
+            plan=dataclasses.replace(cycle.plan, actions=(trip,)),
+        ),
+    )
+
+    answer = ask("status")
+    breakers = answer["breakers"]
+    assert isinstance(breakers, list)
+    assert [(b["breaker"], b["bound"], b["tripped_s"], b["jobs"]) for b in breakers] == [  # type: ignore[index,call-overload]
+        ("gpus_per_hour", None, None, []),
+        ("cluster_share", 0.5, 9.0, []),
+        ("failed_restarts", 0.5, 5.0, [7]),
+    ]
+    lines = [text for title, text in status_lines(answer) if title == "preemption"][1:]
+    assert lines == [
+        (
+            "STOPPED by the breaker cluster_share since 1970-01-01 00:00:09Z: 9 of 16; "
+            "'dlctl breakers reset cluster_share' once the cause is mended"
+        ),
+        (
+            "STOPPED by the breaker failed_restarts since 1970-01-01 00:00:05Z: 4 of 6 (job 7); "
+            "'dlctl breakers reset failed_restarts' once the cause is mended"
+        ),
+    ]
 
 
 def test_a_daemon_that_has_seen_nothing_says_why(ask: Ask, levers: Levers) -> None:

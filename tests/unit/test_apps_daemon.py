@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import itertools
 import json
@@ -23,12 +24,13 @@ from slurm_dl.apps.pace import LONGEST_BACKOFF_S, TokenBucket
 from slurm_dl.apps.parts import Loaded
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.slurm.health import Health
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.config import Config, load_with_origins, show
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.contract import Contract
-from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import ClusterAction, Reserve, SetSteer, Signal
 from slurm_dl.model.snapshot import Observed, Snapshot
@@ -55,14 +57,16 @@ class FakeTime:
     """A clock that moves only when the loop sleeps or a test says so."""
 
     now_s: float = 1_000_000.0
+    wall_ahead_s: float = 0.0
+    server_ahead_s: float = 0.0
 
     def monotonic(self) -> float:
         """Seconds, from nowhere in particular."""
         return self.now_s
 
     def time(self) -> float:
-        """Epoch seconds."""
-        return self.now_s
+        """Epoch seconds, as this host's clock stands."""
+        return self.now_s + self.wall_ahead_s
 
     def monotonic_ns(self) -> int:
         """Nanoseconds."""
@@ -81,6 +85,10 @@ class Watched(FakeCluster):
         self.before_observe: Callable[[], None] = lambda: None
         self.before_apply: Callable[[ClusterAction], None] = lambda _: None
         self.time: FakeTime
+        self.asked: list[float] = []
+        self.steps: list[tuple[float, str]] = []
+        self.sick: dict[str, float] = {}
+        self.is_mute = False
 
     def observe(self) -> Observed:
         """The cluster, once it has caught up with the clock."""
@@ -88,16 +96,29 @@ class Watched(FakeCluster):
         self.watched.append(self.watch_reservations)
         self.before_observe()
         self.advance(max(0, int(self.time.now_s - self.now_s)))
-        return super().observe()
+        return self.as_slurmctld_tells(super().observe())
+
+    def as_slurmctld_tells(self, seen: Observed) -> Observed:
+        """*seen* at the daemon's idea of now, with the times of jobs by slurmctld's clock then."""
+        return dataclasses.replace(seen, now_s=float(int(self.now())))
 
     def apply(self, action: ClusterAction, /) -> None:
         """Do it, after the hook."""
         self.before_apply(action)
         super().apply(action)
+        self.steps.append((self.time.now_s, type(action).__name__))
 
     def refresh_nodes(self) -> None:
         """Only remembered."""
         self.refreshed.append(self.time.now_s)
+
+    def health(self) -> Health:  # type: ignore[override] # of the fake's that never answers
+        """What slurmctld says: its time, in whole seconds, and what a test adds."""
+        self.asked.append(self.time.now_s)
+        if self.is_mute:
+            msg = "sdiag: no answer"
+            raise ClusterError(msg)
+        return Health(now_s=float(int(self.time.now_s + self.time.server_ahead_s)), **self.sick)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -194,9 +215,7 @@ class House:
         return [line for line in lines if line["event"] == event]
 
 
-@pytest.fixture
-def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    """A live daemon over a fake cluster with two waiting jobs."""
+def _house(directory: Path, monkeypatch: pytest.MonkeyPatch) -> House:
     clock = FakeTime()
     for module in (daemon_module, cycle_log, pace):
         monkeypatch.setattr(module, "time", clock)
@@ -204,7 +223,13 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     cluster.time = clock
     cluster.submit(4, work_s=100_000)
     cluster.submit(4, work_s=100_000)
-    made = House(tmp_path, clock, cluster, io.StringIO())
+    return House(directory, clock, cluster, io.StringIO())
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    """A live daemon over a fake cluster with two waiting jobs."""
+    made = _house(tmp_path, monkeypatch)
     yield made
     made.daemon.close()
     made.audit.close()
@@ -824,3 +849,231 @@ def test_a_permit_that_is_withdrawn_ends_the_cycle_before_its_next_action(house:
     house.polls(2)
     assert len(house.cluster.applied) > 1
     assert not house.daemon.board.current.idle
+
+
+def test_a_slurm_that_would_not_be_ordered_is_left_alone(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster itself may forbid to act; when it is mended work goes on without a restart."""
+    monkeypatch.setattr(house.cluster, "why_not", lambda: "PriorityType=priority/basic")
+    house.polls(4)
+
+    assert house.cluster.applied == []
+    assert house.daemon.board.current.idle == "PriorityType=priority/basic"
+    with pytest.raises(SlurmDlError, match="priority/basic"):
+        house.daemon.cycle_once(acting=True)
+    monkeypatch.setattr(house.cluster, "why_not", lambda: "")
+    house.polls(2)
+    assert house.cluster.applied
+
+
+COOLDOWN_S = 150.0
+"""The longest thing that counts time in these tests."""
+
+
+def stubborn(house: House) -> None:
+    """One big job sinks; it opted in, never acknowledges, and does not go by itself."""
+    house.use(NEAR)
+    parts = house.daemon._parts
+    assert isinstance(parts, FakeParts)
+    limits = Preemption(min_quantum_s=8, cooldown_s=COOLDOWN_S, max_grace_s=90, limit_reserve_s=0)
+    parts.settings = dataclasses.replace(parts.settings, preemption=limits)
+    for job in house.cluster.jobs.values():
+        job.contract = Contract(grace_s=60)
+        job.save_s = 10_000
+
+
+def steps(house: House) -> list[tuple[float, str]]:
+    """What was done, each with when by a clock that never jumps."""
+    return house.cluster.steps
+
+
+def times_of(house: House, kind: str) -> list[float]:
+    """When actions of one kind were done."""
+    return [at_s for at_s, name in steps(house) if name == kind]
+
+
+def until(house: House, kind: str) -> None:
+    """Poll until an action of one kind was done; for 200 polls at most."""
+    for _ in range(200):
+        if times_of(house, kind):
+            return
+        house.polls(1)
+    pytest.fail(f"no {kind} within 200 polls: {steps(house)}")
+
+
+@pytest.mark.parametrize(
+    ("by_s", "when"), [(3600.0, "before"), (86_400.0 * 30, "signalled"), (-3600.0, "signalled")]
+)
+def test_a_jump_of_this_hosts_clock_changes_no_decision(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_s: float, when: str
+) -> None:
+    """Set forward or back, before a hand-over or in it: everything is done as without."""
+
+    def run(house: House, *, jump: bool) -> list[tuple[float, str]]:
+        stubborn(house)
+        house.polls(12)
+        house.time.wall_ahead_s = by_s if jump and when == "before" else 0.0
+        house.cluster.submit(4, work_s=30, uid=7)
+        until(house, "Signal")
+        house.time.wall_ahead_s = by_s if jump else 0.0
+        until(house, "Unseal")
+        return steps(house)
+
+    undisturbed = run(house, jump=False)
+    (tmp_path / "other").mkdir()
+    other = _house(tmp_path / "other", monkeypatch)
+    disturbed = run(other, jump=True)
+    other.daemon.close()
+    other.audit.close()
+
+    assert "Requeue" in [name for _, name in undisturbed]
+    assert disturbed == undisturbed
+
+
+@pytest.mark.parametrize("by_s", [3600.0, 10.0])
+def test_a_jump_of_slurmctlds_clock_stops_nobody_too_early(house: House, by_s: float) -> None:
+    """Signalled victims keep their grace; nobody is touched until all that counts has passed."""
+    stubborn(house)
+    house.polls(12)
+    house.cluster.submit(4, work_s=30, uid=7)
+    until(house, "Signal")
+    (signalled_s,) = times_of(house, "Signal")
+    jumped_s = house.time.now_s
+    house.time.server_ahead_s = by_s
+
+    until(house, "Requeue")
+
+    assert times_of(house, "Requeue")[0] >= signalled_s + 60
+    assert times_of(house, "Requeue")[0] >= jumped_s + COOLDOWN_S
+    assert house.daemon.board.current.vitals.jumps == 1
+
+
+def test_while_time_cannot_be_believed_the_order_is_still_kept(house: House) -> None:
+    """Nobody is signalled, new jobs are ranked, and it is said why and for how long."""
+    stubborn(house)
+    house.polls(12)
+    house.time.server_ahead_s = 7200.0
+    for _ in range(11):
+        if not house.daemon.board.current.vitals.jumps:
+            house.polls(1)
+    assert house.daemon.board.current.vitals.jumps == 1
+    house.cluster.submit(4, work_s=30, uid=7)
+    before = len(steps(house))
+    house.polls(3)
+
+    done = [name for _, name in steps(house)[before:]]
+    assert done
+    assert set(done) == {"SetSiteFactor"}
+    vitals = house.daemon.board.current.vitals
+    assert "jumped forward by 2 h" in vitals.distrust
+    assert vitals.distrust_until_s > house.time.time()
+    assert len(house.said("the clock jumped")) == 1
+    house.polls(7)
+    assert not house.daemon.board.current.vitals.distrust
+    assert "Signal" in [name for _, name in steps(house)]
+
+
+def test_a_jump_in_the_middle_of_a_cycle_is_seen_before_anybody_is_signalled(
+    house: House,
+) -> None:
+    """The clock is looked at once more between the observation and the first step that counts."""
+    stubborn(house)
+    house.polls(12)
+    house.cluster.submit(4, work_s=30, uid=7)
+
+    def jump() -> None:
+        house.time.server_ahead_s = 3600.0
+
+    house.cluster.before_observe = jump
+    house.polls(3)
+
+    assert not {"Reserve", "Signal"} & {name for _, name in steps(house)}
+    assert house.daemon.board.current.vitals.jumps == 1
+
+
+def test_a_clock_set_back_keeps_nobody_waiting(house: House) -> None:
+    """Grace counts from then on: no less than was promised, and no hour more."""
+    stubborn(house)
+    house.polls(12)
+    house.cluster.submit(4, work_s=30, uid=7)
+    until(house, "Signal")
+    (signalled_s,) = times_of(house, "Signal")
+    house.time.server_ahead_s = -3600.0
+    house.polls(30)
+
+    assert signalled_s + 60 <= times_of(house, "Requeue")[0] <= signalled_s + 60 + 120
+
+
+def test_slurmctld_is_asked_how_it_is_every_tenth_poll(house: House) -> None:
+    """And whenever somebody is to be stopped, and when this host's clock was set."""
+    house.polls(31)
+    assert len(house.cluster.asked) == 4
+    house.time.wall_ahead_s = 5.0
+    house.polls(2)
+
+    assert len(house.cluster.asked) == 5
+
+
+def test_a_slurmctld_that_does_not_tell_its_time_is_ordered_by_this_hosts(house: House) -> None:
+    """It is said, once; if this host's clock is set forward, that is not followed."""
+    house.cluster.is_mute = True
+    stubborn(house)
+    house.polls(12)
+    house.time.wall_ahead_s = 3600.0
+    house.cluster.submit(4, work_s=30, uid=7)
+    until(house, "Requeue")
+
+    assert times_of(house, "Requeue")[0] >= times_of(house, "Signal")[0] + 60
+    assert len(house.said("slurmctld does not tell its time")) == 1
+    assert "this host's clock" in house.daemon.board.current.vitals.clock
+
+
+def test_it_looks_less_often_at_a_slow_slurmctld(house: House) -> None:
+    """The interval doubles up to its bound, and comes back step by step."""
+    house.polls(2)
+    house.cluster.asked_s = 5.0
+    house.polls(4)
+    assert house.gaps()[-3:] == [60.0, 120.0, 120.0]
+    slow = house.daemon.board.current.vitals
+    assert slow.slow == "it took 5.0 s to list its jobs"
+    assert slow.slowed == 4.0
+
+    house.cluster.asked_s = 0.1
+    house.polls(9)
+
+    assert house.gaps()[-9:] == [120.0] * 3 + [60.0] * 3 + [30.0] * 3
+    assert not house.daemon.board.current.vitals.slow
+    assert len(house.said("slurmctld is slow: looking less often")) == 1
+    assert len(house.said("looking as before")) == 1
+
+
+def test_busy_threads_slow_it_down_as_well(house: House) -> None:
+    """What slurmctld says of itself is asked at each poll while it is slow."""
+    house.polls(9)
+    house.cluster.sick = {"threads": 200}
+    house.polls(3)
+    assert house.daemon.board.current.vitals.slow == "200 of its threads are busy"
+    house.cluster.sick = {"threads": 2}
+
+    house.polls(10)
+
+    assert house.daemon.board.current.vitals.slowed == 1.0
+
+
+def test_the_order_is_not_written_while_slurmdbd_is_behind(house: House) -> None:
+    """Standalone writes wait while the queue to slurmdbd grows, and are done after it."""
+    house.cluster.sick = {"dbd_queue": 5000}
+    house.polls(10)
+    house.cluster.sick = {"dbd_queue": 6000}
+    house.polls(1)
+    house.cluster.submit(4, work_s=30, uid=7)
+    before = len(house.cluster.applied)
+    house.cluster.sick = {"dbd_queue": 7000}
+    house.polls(1)
+    assert len(house.cluster.applied) == before
+    assert "7000 messages" in house.daemon.board.current.vitals.writes_held
+
+    house.polls(2)
+
+    assert len(house.cluster.applied) == before + 1

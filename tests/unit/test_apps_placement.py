@@ -25,8 +25,8 @@ from slurm_dl.backends.profiles import shipped_profiles
 from slurm_dl.backends.store import SqliteStore, StoreError, stored_steers
 from slurm_dl.config import Config, load, load_with_origins, show
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.ledger import Change
 from slurm_dl.engine.loop import Cycle, Done
+from slurm_dl.engine.memory import Change
 from slurm_dl.engine.settings import Placement, Settings
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.ids import JobId

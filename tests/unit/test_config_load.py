@@ -11,8 +11,8 @@ from slurm_dl.policies import registry
 
 ON_SLURM = sum(map(registry.runs_on_slurm, registry.POLICIES.values()))
 SECTIONS = (
-    "cluster, manage, daemon, policy, ranking, preemption, placement, defragment, estimates, "
-    "writes, control, paths"
+    "cluster, manage, daemon, policy, ranking, preemption, breakers, placement, defragment, "
+    "estimates, writes, control, paths"
 )
 MINIMAL = "manage:\n  partitions: [gpu]\n"
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from slurm_dl.backends.store import SqliteStore, stored_steers
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.ledger import Change
+from slurm_dl.engine.memory import Change
 from slurm_dl.engine.placing import place_waiting
 from slurm_dl.engine.settings import Placement, Settings
 from slurm_dl.model.contract import Claim, Contract

@@ -62,6 +62,11 @@ class Site(Slurm):
         self.queue: Sequence[str] = ()
         self.done: list[str] = []
 
+    @property
+    def slurm_conf(self) -> str:
+        """There is none that could be read."""
+        return "/nonexistent"
+
     def run(self, tool: str, *args: str, **_: float) -> str:
         """Slurm's answer."""
         if tool == "sacctmgr":

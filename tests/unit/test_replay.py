@@ -36,6 +36,7 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import run_cycle
 from slurm_dl.engine.settings import Placement, Settings
+from slurm_dl.model.breaker import Breaker
 from slurm_dl.model.contract import SIGNALS, Contract
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.handover import Handover
@@ -50,6 +51,7 @@ from slurm_dl.model.plan import (
     Plan,
     SetSteer,
     Trim,
+    TripBreaker,
 )
 from slurm_dl.model.profile import Profile, Shape, ShapeRate, Speed
 from slurm_dl.model.sharing import SharedGpu
@@ -66,8 +68,8 @@ WHOLE = st.integers(-(2**63), 2**63 - 1)
 WHOLE_ABOVE_0 = st.integers(1, 10**6)
 _SIZES = ("min_size", "max_size")
 STEERS = {SetSteer, ClearSteer, ForgetSteer}
-NOT_LIVED = {Trim}
-"""No job of the streams asks for more CPUs or memory than it can do with."""
+NOT_LIVED = {Trim, TripBreaker}
+"""No job of the streams asks for more CPUs or memory than it can do with; breakers are off."""
 ACTIONS = (*typing.get_args(ClusterAction), *typing.get_args(LedgerAction))
 
 
@@ -639,6 +641,13 @@ HOSTILE: Mapping[str, tuple[int, Callable[[bytes], bytes], str]] = {
         lambda b: edited(b, "snapshot", "steers", value={"1": {**STEER, "until_s": "nan"}}),
         "snapshot.steers: numbers were expected",
     ),
+    "a breaker without an instant": (
+        2,
+        lambda b: edited(
+            b, "snapshot", "breakers", value=[{"name": "cluster_share", "tripped_s": "nan"}]
+        ),
+        "snapshot.breakers: finite numbers were expected",
+    ),
     "a label that is none": (
         2,
         lambda b: edited(
@@ -825,7 +834,13 @@ def test_anonymous_recordings_hold_no_name(tmp_path: Path, stream: Stream) -> No
         until_s=busy.now_s + 60,
         why="the node secretn2",
     )
-    named = dataclasses.replace(busy, seen=seen, handovers=handovers, steers={steer.job_id: steer})
+    named = dataclasses.replace(
+        busy,
+        seen=seen,
+        handovers=handovers,
+        steers={steer.job_id: steer},
+        breakers=(Breaker(name="cluster_share", reset_s=1.0, reset_by="user secret (0)"),),
+    )
     anonymous = Anonymous()
     path = tmp_path / "r"
     with Writer(path, stream.setup) as writer:

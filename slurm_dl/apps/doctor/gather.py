@@ -7,6 +7,7 @@ is `Missing`, with the reason.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import grp
 import os
 import pwd
@@ -42,8 +43,10 @@ from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.preflight import check_native
 from slurm_dl.backends.slurm.queue import Choice
 from slurm_dl.backends.slurm.read_jobs import queue_arguments
+from slurm_dl.backends.slurm.read_nodes import config_values
 from slurm_dl.backends.slurm.readers import reader_choice
 from slurm_dl.backends.slurm.records import job_records, new_nonce
+from slurm_dl.backends.slurm.slurm_conf import PLUGIN, site_factor_plugin
 from slurm_dl.config import Config, load_with_origins
 from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
 
@@ -156,7 +159,13 @@ def _asked(slurm: Slurm | Missing) -> Asked | Missing:
         text = slurm.run("scontrol", "show", "config")
     except ClusterError as err:
         return Missing(str(err))
-    return Asked(controller=read_controller(text), before_s=before_s, after_s=time.time())
+    after_s, controller = time.time(), read_controller(text)
+    plugin = site_factor_plugin(config_values(text), slurm.slurm_conf)
+    if plugin:
+        # Slurm does not always show it.
+        values = {**controller.values, PLUGIN.lower(): plugin}
+        controller = dataclasses.replace(controller, values=values)
+    return Asked(controller=controller, before_s=before_s, after_s=after_s)
 
 
 def _partitions(slurm: Slurm | Missing) -> tuple[Partition, ...] | Missing:

@@ -14,7 +14,7 @@ from slurm_dl.apps.sim.places import Ground, Named, Placing, place, profiles_of
 from slurm_dl.backends.sim import presets
 from slurm_dl.backends.sim.clockwork import Clockwork
 from slurm_dl.backends.sim.costs import FlatCosts, NoCosts, muri_costs, quantile_costs
-from slurm_dl.backends.sim.slurm.costs import PRODUCTION, read_costs
+from slurm_dl.backends.sim.slurm.costs import PRODUCTION, read_costs, table_of
 from slurm_dl.backends.sim.slurm.habits import NodeFailures
 from slurm_dl.config.wording import shown, unknown_key
 from slurm_dl.model.errors import ConfigError
@@ -158,7 +158,7 @@ def _read(path: Path) -> dict[str, Any]:
         msg = f"{path}: larger than {_LARGEST_FILE} characters: this is no table of costs"
         raise ConfigError(msg)
     try:
-        content = yaml.safe_load(text)
+        content = table_of(text)
     except (yaml.YAMLError, ValueError, RecursionError) as err:
         msg = f"{path}: neither JSON nor YAML: {err}"
         raise ConfigError(msg) from err

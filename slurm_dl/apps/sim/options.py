@@ -179,8 +179,10 @@ def read_value(text: str) -> object:
     """
     import yaml  # noqa: PLC0415 - only where there is a parameter to read
 
+    from slurm_dl.backends.sim.slurm.costs import table_of  # noqa: PLC0415
+
     try:
-        return yaml.safe_load(text)
+        return table_of(text)
     except (yaml.YAMLError, ValueError, RecursionError) as err:
         msg = f"-p: {text!r} is no value, such as 8, true or [3250, 7200]"
         raise ConfigError(msg) from err

@@ -49,7 +49,10 @@ class Anonymous:
             users=tuple(self._stand_in("user", name) for name in snap.past.users),
             names=tuple(self._stand_in("name", name) for name in snap.past.names),
         )
-        return dataclasses.replace(snap, seen=seen, handovers=handovers, steers=steers, past=past)
+        breakers = tuple(dataclasses.replace(breaker, reset_by="") for breaker in snap.breakers)
+        return dataclasses.replace(
+            snap, seen=seen, handovers=handovers, steers=steers, past=past, breakers=breakers
+        )
 
     def setup(self, setup: Setup, snap: Snapshot) -> Setup:
         """*setup* with stand-ins for the accounts and QOS in parameters.

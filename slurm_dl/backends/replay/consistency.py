@@ -68,6 +68,7 @@ def _claims(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
     yield from _jobs(seen)
     yield from _nodes(seen)
     yield from _steers(snap)
+    yield from _breakers(snap)
 
 
 def _estimates(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
@@ -142,6 +143,16 @@ def _steers(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
         # Tasks are found by their labels, which begin with the number of the array.
         labels = (text.label for text in snap.seen.texts.values())
         yield "seen.texts", all(map(_LABEL.match, labels)), "a job's number was expected as label"
+
+
+def _breakers(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
+    for place, records in (
+        ("taken", snap.taken),
+        ("restarts", snap.restarts),
+        ("breakers", snap.breakers),
+    ):
+        numbers = [v for r in records for v in dataclasses.astuple(r) if isinstance(v, float)]
+        yield place, all(map(math.isfinite, numbers)), "finite numbers were expected"
 
 
 def _within(column: npt.NDArray[np.signedinteger], first: int, end: int) -> bool:

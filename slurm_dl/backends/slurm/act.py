@@ -20,7 +20,7 @@ from slurm_dl.backends.slurm.read_nodes import ReservationSeen, read_reservation
 from slurm_dl.backends.slurm.records import job_records, new_nonce
 from slurm_dl.backends.slurm.steered import exc_node_list
 from slurm_dl.backends.slurm.trims import trim
-from slurm_dl.backends.slurm.words import address, epoch_s, job_state
+from slurm_dl.backends.slurm.words import address, epoch_s, is_number, job_state
 from slurm_dl.model.contract import SIGNALS, SignalTarget
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX, Run, reservation_name
@@ -270,7 +270,7 @@ def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:
         slurm.run("scontrol", "ping")
         return None
     records, _ = job_records(text, nonce, len(_NOW_FIELDS))
-    labels = {JobId(int(raw_id)): label for raw_id, label, *_ in records if raw_id.isdecimal()}
+    labels = {JobId(int(raw_id)): label for raw_id, label, *_ in records if is_number(raw_id)}
     for raw_id, _, state, start, restarts, requeue, reservation in records:
         # An array's id is also the id of one of its records: only that one is meant.
         if raw_id == str(job_id):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.job_table import JobTable
 from slurm_dl.backends.slurm.records import new_nonce, output_format, split_records
-from slurm_dl.backends.slurm.words import tasks_as_one, tasks_in, tasks_of
+from slurm_dl.backends.slurm.words import is_number, tasks_as_one, tasks_in, tasks_of
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 
@@ -85,7 +85,8 @@ def whole_labels(
     nonce = new_nonce()
     which = ",".join(str(int(job)) for job in doubtful)
     text = slurm.run("squeue", f"--jobs={which}", *folded_arguments(nonce))
-    folded = {int(job_id): label for job_id, label in split_records(text, nonce, 2)[0]}
+    records_of = split_records(text, nonce, 2)[0]
+    folded = {int(job_id): label for job_id, label in records_of if is_number(job_id)}
     records = set(labels.values())
     found: dict[JobId, str] = {}
     for job in doubtful:

@@ -16,6 +16,7 @@ import numpy as np
 from slurm_dl.backends.slurm.command import Slurm, printable
 from slurm_dl.backends.slurm.job_table import JobTable
 from slurm_dl.backends.slurm.read_nodes import NO_WORDS, Site, expand
+from slurm_dl.backends.slurm.words import is_number
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState
@@ -100,7 +101,7 @@ class Excluded:
         # No text of users is in these two: Slurm takes only names of nodes.
         for line in text.splitlines():
             job_id, space, nodes = line.partition(" ")
-            if not (job_id.isdecimal() and space):
+            if not (is_number(job_id) and space):
                 msg = f"squeue says {printable(line)[:80]!r}, which is no job id and node list"
                 raise ClusterError(msg)
             self._known.add(JobId(int(job_id)))

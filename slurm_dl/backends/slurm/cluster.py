@@ -6,8 +6,9 @@ What it costs slurmctld in RPCs where squeue reads it (measured on 22.05.8 with 
 is one squeue, two RPCs; two more in a poll that finds new pending jobs, and in the one after a
 steer or a `refresh_nodes`; one more while reservations are watched; one more in a poll in which
 jobs have started that asked for GPUs in all on several nodes, and one in a poll in which jobs have
-started on nodes of which GPUs are shared. `refresh_nodes` is three, the first time five; it is not
-part of a poll.
+started on nodes of which GPUs are shared. `refresh_nodes` is four, the first time five; it is not
+part of a poll. An account that is neither root nor SlurmUser asks slurmdbd, once for each
+`refresh_nodes`, what it may do.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from slurm_dl.backends.slurm.act import Actor
 from slurm_dl.backends.slurm.choices import NodeChoices
 from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.backends.slurm.command import Slurm
+from slurm_dl.backends.slurm.health import Health, read_health
 from slurm_dl.backends.slurm.holdings import Holdings
 from slurm_dl.backends.slurm.queue import Choice, CliQueue, Queue
 from slurm_dl.backends.slurm.read_jobs import JobReader
@@ -36,6 +38,7 @@ from slurm_dl.backends.slurm.read_nodes import (
 from slurm_dl.backends.slurm.read_shares import Shares
 from slurm_dl.backends.slurm.records import new_nonce
 from slurm_dl.backends.slurm.release_all import site_factors
+from slurm_dl.backends.slurm.rights import check_sight, lacks_rights
 from slurm_dl.backends.slurm.versions import Release, no_preemption
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
@@ -49,6 +52,8 @@ class SlurmCluster:
     Attributes:
         watch_reservations: Read reservations at each `observe`; to be set while hand-overs are
             open. The first `observe` always reads them.
+        now: What time it is at slurmctld, epoch seconds.
+        asked_s: How long Slurm took to answer in the last `observe`, seconds.
     """
 
     def __init__(
@@ -65,18 +70,21 @@ class SlurmCluster:
         Args:
             max_grace_s: Longest grace a job may claim, seconds.
             models: Names of the model profiles there are; None takes any well-formed name.
-            clock: Epoch seconds, by the clock that Slurm's times are compared with.
+            clock: The first value of `now`.
             queue: What reads the queue; None is squeue.
         """
         self.watch_reservations = False
+        self.now = clock
+        self.asked_s = 0.0
         self._slurm = slurm
-        self._clock = clock
         self._reader = JobReader(ClaimReader(max_grace_s=max_grace_s, models=models))
         self._holdings = Holdings()
         self._shares = Shares(slurm)
         self._queue: Queue = CliQueue(slurm) if queue is None else queue
         self._actor = Actor(slurm, set_site_factor=self._queue.set_site_factor)
         self._config: SiteConfig | None = None
+        self._lacks_rights = ""
+        self._saw_jobs = False
         self._topology: tuple[frozenset[str], str] | None = None
         self._site: Site | None = None
         self._choices: NodeChoices | None = None
@@ -95,8 +103,20 @@ class SlurmCluster:
             raise ClusterError(msg)
         return self._config.release
 
+    @property
+    def config(self) -> SiteConfig | None:
+        """What of slurm.conf was read last; None before the first time."""
+        return self._config
+
+    def why_not(self) -> str:
+        """Why nothing should be done to this cluster: to no effect, or without the right to.
+
+        See `Permit`. As of the last `refresh_nodes`; empty before the first.
+        """
+        return (self._config.unfit if self._config else "") or self._lacks_rights
+
     def refresh_nodes(self) -> None:
-        """Read nodes, partitions and reservations anew; topology too if nodes came or went.
+        """Read settings, nodes, partitions, reservations anew; topology if nodes came or went.
 
         Raises:
             ClusterError: Something could not be read; what was known stays.
@@ -104,18 +124,37 @@ class SlurmCluster:
         self._read_site()
 
     def observe(self) -> Observed:
-        """The cluster now; the instant is the local clock's when the reading began.
+        """The cluster now; the instant is that of `now` when the reading began.
 
         Raises:
             ClusterError: It could not be read whole.
         """
+        before_s = self._slurm.spent_s
+        try:
+            return self._observe()
+        finally:
+            self.asked_s = self._slurm.spent_s - before_s
+
+    def health(self) -> Health:
+        """How slurmctld is, and what time it is there; one RPC, that takes no lock of its jobs.
+
+        Raises:
+            ClusterError: It is silent, or there is no sdiag.
+        """
+        return read_health(self._slurm.run("sdiag"))
+
+    def _observe(self) -> Observed:
         reservations: tuple[ReservationSeen, ...] | None = None
         site = self._site
         if site is None:
             site, reservations = self._read_site()
         # Slurm tells whole seconds. Counting in them too, no run is ever counted beyond its end.
-        now_s = float(math.floor(self._clock()))
+        now_s = float(math.floor(self.now()))
         table, exclusions = self._queue.read(self._reader, site, now_s=now_s)
+        if self._saw_jobs and not table.texts:
+            # All gone at once: have they ended, or are they hidden from us since?
+            site, reservations = self._read_site()
+        self._saw_jobs = bool(table.texts)
         if reservations is None:
             reservations = self._read_reservations() if self.watch_reservations else ()
         self._queue.learn_splits(self._holdings, table)
@@ -147,6 +186,7 @@ class SlurmCluster:
             shared=self._shares.gpus(table, site),
             sharable=site.sharable if site.sharable.any() else None,
             spreads_shares=site.config.spreads_shares,
+            cut_short=frozenset(table.cut_short),
             unreadable=table.unreadable + site.unreadable,
         )
 
@@ -179,8 +219,12 @@ class SlurmCluster:
         self._queue.close()
 
     def _read_site(self) -> tuple[Site, tuple[ReservationSeen, ...]]:
-        if self._config is None:
-            self._config = read_config(self._slurm.run("scontrol", "show", "config"))
+        shown = self._slurm.run("scontrol", "show", "config")
+        config = read_config(shown, self._slurm.slurm_conf)
+        lacks = lacks_rights(self._slurm, config)
+        if lacks is not None:
+            self._lacks_rights = lacks
+        check_sight(config, self._lacks_rights)
         nonce = new_nonce()
         sinfo = self._slurm.run("sinfo", *node_arguments(nonce))
         reservations = self._read_reservations()
@@ -192,10 +236,10 @@ class SlurmCluster:
             found,
             topology=self._topology[1],
             reservations=reservations,
-            config=self._config,
+            config=config,
             type_row=self._gpu_types,
         )
-        self._site = site
+        self._site, self._config = site, config
         self._choices = None
         self._queue.forget()
         return site, reservations

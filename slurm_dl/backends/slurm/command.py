@@ -11,14 +11,17 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections import Counter
 from pathlib import Path
 
 from slurm_dl.model.errors import ClusterError, ConfigError
 
 TOOLS = ("squeue", "sinfo", "scontrol", "scancel", "sprio")
-OPTIONAL_TOOLS = ("sacct", "sacctmgr")
+OPTIONAL_TOOLS = ("sacct", "sacctmgr", "sdiag")
 """Tools that only some sites have; what is asked of them can be done without."""
+
+_OF_SLURMDBD = ("sacct", "sacctmgr")
 
 _LONGEST_WORDS = 300
 
@@ -38,6 +41,7 @@ class Slurm:
 
     Attributes:
         calls: How often each tool was run.
+        spent_s: How long the tools took in all, seconds.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class Slurm:
             msg = f"timeout_s must be above 0 (got {timeout_s})"
             raise ValueError(msg)
         self.calls: Counter[str] = Counter()
+        self.spent_s = 0.0
         self._timeout_s = timeout_s
         path = os.environ.get("PATH", os.defpath) if bin_dir is None else str(bin_dir)
         self._tools = {tool: _resolve(tool, path) for tool in TOOLS}
@@ -108,6 +113,7 @@ class Slurm:
             raise ClusterError(msg)
         self.calls[tool] += 1
         timeout_s = min(self._timeout_s, within_s)
+        began_s = time.monotonic()
         try:
             done = subprocess.run(
                 [self._tools[tool], *args],
@@ -119,12 +125,14 @@ class Slurm:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            asked = "slurmdbd" if tool in OPTIONAL_TOOLS else "slurmctld"
+            asked = "slurmdbd" if tool in _OF_SLURMDBD else "slurmctld"
             msg = f"{words}: no answer in {round(timeout_s, 1):g} s; is {asked} overloaded or down?"
             raise ClusterError(msg) from None
         except (OSError, ValueError) as err:
             msg = f"{words}: cannot be run: {printable(str(err))}"
             raise ClusterError(msg) from None
+        finally:
+            self.spent_s += time.monotonic() - began_s
         if done.returncode != 0:
             said = last_line(done.stderr) or last_line(done.stdout) or "no message"
             msg = f"{words} failed (exit {done.returncode}): {said}"

@@ -8,20 +8,16 @@ they are believed only where they add up with what the queue said of the same jo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from slurm_dl.backends.slurm.details import gres_by_node
 from slurm_dl.backends.slurm.job_table import JobTable
 from slurm_dl.backends.slurm.read_nodes import Site, expand
 from slurm_dl.backends.slurm.tres import parse_gres
-from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.nodes import Allocations
-
-_JOB = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
-_ON_NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)")
 
 RunKey = tuple[int, float]
 """Job id and start: one allocation."""
@@ -113,19 +109,9 @@ def _key(table: JobTable, row: int) -> RunKey:
 
 def splits_in(detail: str) -> dict[int, Split | None]:
     """GPUs by node of each job in ``scontrol show job -d -o``; None for an id told twice."""
-    starts = [(int(m[1]), m.start()) for m in _JOB.finditer(detail)]
-    ends = [start for _, start in starts[1:]] + [len(detail)]
-    found: dict[int, Split | None] = {}
-    for (job_id, start), end in zip(starts, ends, strict=False):
-        if job_id in found:
-            found[job_id] = None
-            continue
-        split: dict[str, float] = {}
-        for nodes, gres in _ON_NODES.findall(detail, start, end):
-            try:
-                names = expand(nodes)
-            except ClusterError:
-                continue
-            split.update(dict.fromkeys(names, parse_gres(gres).gpus))
-        found[job_id] = split
-    return found
+    return {
+        job_id: None
+        if by_node is None
+        else {name: parse_gres(gres).gpus for name, gres in by_node.items()}
+        for job_id, by_node in gres_by_node(detail).items()
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
@@ -24,6 +24,7 @@ class JobTable:
         restricted: Required nodes, features and node count of the pending and running jobs that
             name any.
         gang_parts: Pending components of heterogeneous jobs.
+        cut_short: Jobs that somebody or a limit has ended.
         unreadable: Records left out.
     """
 
@@ -55,6 +56,7 @@ class JobTable:
     begins: dict[JobId, float]
     restricted: dict[JobId, tuple[str, str, int]]
     gang_parts: set[JobId]
+    cut_short: set[JobId] = field(default_factory=set)
     unreadable: int = 0
 
     def extend(self, more: JobTable) -> None:
@@ -78,7 +80,16 @@ class JobTable:
         return Jobs.of_columns({**{n: getattr(self, n) for n in names}, "gpu_type": types})
 
 
-_TABLE_BY_ID = ("claims", "texts", "reserved", "also_in", "begins", "restricted", "gang_parts")
+_TABLE_BY_ID = (
+    "claims",
+    "texts",
+    "reserved",
+    "also_in",
+    "begins",
+    "restricted",
+    "gang_parts",
+    "cut_short",
+)
 _TABLE_LISTS = tuple(
     f.name for f in dataclasses.fields(JobTable) if f.name not in {*_TABLE_BY_ID, "unreadable"}
 )

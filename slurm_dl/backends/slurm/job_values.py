@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from slurm_dl.backends.slurm.read_nodes import Site
 from slurm_dl.backends.slurm.tres import Request
+from slurm_dl.backends.slurm.words import is_number
 from slurm_dl.model.jobs import JobState
 
 NOTHING = frozenset({"", "(null)", "N/A", "0"})
@@ -15,16 +16,18 @@ FINISHED = frozenset({JobState.COMPLETED, JobState.FAILED})
 """States that a job leaves no more, but for a requeue."""
 
 _HOLDS_NODES = frozenset(JobState) - FINISHED - {JobState.PENDING}
-_INT32_MAX = 2**31 - 1
+INT32_MAX = 2**31 - 1
+"""The largest number in the columns of jobs that are 32 bits wide."""
+_UINT32_MAX = 2**32 - 1
 
 
 def whole_of(text: str) -> int:
-    """The whole number, not below 0, in *text*.
+    """The whole number of 32 bits, not below 0, in *text*.
 
     Raises:
         ValueError: It is none.
     """
-    if not text.isdecimal():
+    if not is_number(text) or int(text) > _UINT32_MAX:
         msg = f"{text[:40]!r} is no whole number"
         raise ValueError(msg)
     return int(text)
@@ -39,7 +42,7 @@ def count_of(text: str) -> int:
         ValueError: It is no number.
     """
     number = whole_of(text)
-    return number if 0 < number <= _INT32_MAX else 1
+    return number if 0 < number <= INT32_MAX else 1
 
 
 def start_s_of(state: JobState, start_s: float, end_s: float, nodes: str) -> float:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from slurm_dl.backends.slurm.command import Slurm, printable
 from slurm_dl.backends.slurm.read_nodes import config_values
+from slurm_dl.backends.slurm.slurm_conf import site_factor_plugin
 from slurm_dl.backends.slurm.versions import parse_release, series_of
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ClusterError, ConfigError
@@ -61,7 +62,7 @@ def check_native(slurm: Slurm, *, qos: str, settings: Settings, poll_s: float) -
     """
     values = config_values(slurm.run("scontrol", "show", "config"))
     found = [
-        *_missing_in_slurm_conf(values),
+        *_missing_in_slurm_conf(values, site_factor_plugin(values, slurm.slurm_conf)),
         *_missing_for_bands(values, settings.band_width),
         *_missing_for_requeue(values, poll_s),
     ]
@@ -127,7 +128,7 @@ def check_external(slurm: Slurm, qos: str) -> str:
     return ""
 
 
-def _missing_in_slurm_conf(values: Mapping[str, str]) -> Iterator[str]:
+def _missing_in_slurm_conf(values: Mapping[str, str], plugin: str) -> Iterator[str]:
     for key, wanted in (
         ("AccountingStorageType", "accounting_storage/slurmdbd"),
         ("PriorityType", "priority/multifactor"),
@@ -153,8 +154,7 @@ def _missing_in_slurm_conf(values: Mapping[str, str]) -> Iterator[str]:
         )
     if "incr_only" in _words(values.get("PriorityFlags", "")):
         yield "slurm.conf has PriorityFlags=INCR_ONLY; priorities must be able to fall"
-    plugin = values.get("PrioritySiteFactorPlugin", "")
-    if plugin and _shown(plugin) != "nothing":
+    if plugin:
         yield f"PrioritySiteFactorPlugin={_shown(plugin)} would overwrite our SiteFactors"
 
 

@@ -176,6 +176,9 @@ class PyslurmProcess:
             process.stdin.flush()
         payload = self._frame(process.stdout.fileno(), process.stderr.fileno())
         self.received = len(payload)
+        return self._object(payload)
+
+    def _object(self, payload: bytes) -> Answer:
         try:
             answer = json.loads(payload)
         except (ValueError, RecursionError):

@@ -17,6 +17,7 @@ from slurm_dl.backends.slurm.command import printable
 from slurm_dl.backends.slurm.job_table import JobTable
 from slurm_dl.backends.slurm.job_values import (
     FINISHED,
+    INT32_MAX,
     NOTHING,
     count_of,
     gpus_of,
@@ -35,7 +36,15 @@ from slurm_dl.backends.slurm.records import (
 )
 from slurm_dl.backends.slurm.tres import Request, job_request
 from slurm_dl.backends.slurm.versions import Release
-from slurm_dl.backends.slurm.words import epoch_s, held, job_state, limit_s, tasks_in
+from slurm_dl.backends.slurm.words import (
+    CUT_SHORT,
+    epoch_s,
+    held,
+    is_number,
+    job_state,
+    limit_s,
+    tasks_in,
+)
 from slurm_dl.model.contract import NO_CLAIM
 from slurm_dl.model.handover import RESERVATION_PREFIX
 from slurm_dl.model.ids import JobId
@@ -276,7 +285,7 @@ class JobReader:
                 for s, v in zip(state, times["EndTime"], strict=True)
             ],
             limit_s=[self._limits[v] for v in raw["TimeLimit"]],
-            restarts=whole["RestartCnt"],
+            restarts=[min(v, INT32_MAX) for v in whole["RestartCnt"]],
             priority=whole["PriorityLong"],
             requeueable=[
                 requeue == batch == "1" and het in NOTHING
@@ -320,6 +329,9 @@ class JobReader:
                 for job, s, het in zip(job_id, state, raw["HetJobID"], strict=True)
                 if s is JobState.PENDING and het not in NOTHING
             },
+            cut_short={
+                job for job, word in zip(job_id, raw["State"], strict=True) if word in CUT_SHORT
+            },
         )
 
     def _requests_of(
@@ -340,7 +352,7 @@ class JobReader:
                     per_socket=per_socket,
                     nodes=nodes,
                     tasks=tasks,
-                    sockets=int(sockets) if sockets.isdecimal() else 1,
+                    sockets=int(sockets) if is_number(sockets) else 1,
                 )
             requests.append(request)
         return requests

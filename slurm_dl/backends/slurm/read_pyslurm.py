@@ -22,7 +22,7 @@ from slurm_dl.backends.slurm.queue import Choice, CliQueue
 from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, JobReader, queue_arguments
 from slurm_dl.backends.slurm.read_nodes import NO_WORDS, Site
 from slurm_dl.backends.slurm.records import job_records, new_nonce, none_readable
-from slurm_dl.backends.slurm.words import one_spelling
+from slurm_dl.backends.slurm.words import is_number, one_spelling
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
@@ -182,6 +182,6 @@ def _wrong_columns(columns: Any) -> str:  # noqa: ANN401 - whatever was in the J
     if len(set(lengths.values())) > 1:
         return "its columns are not of one length"
     ids = columns["JobID"]
-    if len(set(ids)) != len(ids) or not all(job_id.isdecimal() for job_id in ids):
+    if len(set(ids)) != len(ids) or not all(map(is_number, ids)):
         return "its job ids are not different numbers"
     return ""

@@ -18,16 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.details import job_details
+from slurm_dl.backends.slurm.details import gres_by_node, job_details
 from slurm_dl.backends.slurm.job_table import JobTable
 from slurm_dl.backends.slurm.read_nodes import Site, expand
-from slurm_dl.model.errors import ClusterError
+from slurm_dl.backends.slurm.words import is_number
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.sharing import SLACK, SharedGpu
 
-_JOB = re.compile(r"^JobId=(\d+) ", re.MULTILINE)
-_ON_NODES = re.compile(r"\bNodes=(\S+) CPU_IDs=\S* Mem=\d+ GRES=(\S*)")
 _DEVICES = re.compile(
     r"(?:gpu|shard|mps)[^,()]*\((?:IDX:([0-9,-]+)|([0-9]+/[0-9]+(?:,[0-9]+/[0-9]+)*))\)"
 )
@@ -145,22 +143,12 @@ def _believed(told: Devices | None, table: JobTable, row: int) -> Devices | None
 
 def devices_in(detail: str) -> dict[int, Devices | None]:
     """Devices by node of each job in ``scontrol show job -d -o``; None for an id told twice."""
-    starts = [(int(m[1]), m.start()) for m in _JOB.finditer(detail)]
-    ends = [start for _, start in starts[1:]] + [len(detail)]
-    found: dict[int, Devices | None] = {}
-    for (job_id, start), end in zip(starts, ends, strict=True):
-        if job_id in found:
-            found[job_id] = None
-            continue
-        devices: dict[str, tuple[int, ...]] = {}
-        for nodes, gres in _ON_NODES.findall(detail, start, end):
-            try:
-                names = expand(nodes)
-            except ClusterError:
-                continue
-            devices.update(dict.fromkeys(names, _indices(gres)))
-        found[job_id] = devices
-    return found
+    return {
+        job_id: None
+        if by_node is None
+        else {name: _indices(gres) for name, gres in by_node.items()}
+        for job_id, by_node in gres_by_node(detail).items()
+    }
 
 
 def _indices(gres: str) -> tuple[int, ...]:
@@ -169,7 +157,7 @@ def _indices(gres: str) -> tuple[int, ...]:
     for listed, counts in _DEVICES.findall(gres):
         for part in listed.split(",") if listed else ():
             first, _, last = part.partition("-")
-            if first.isdecimal() and (last or first).isdecimal():
+            if is_number(first) and is_number(last or first):
                 indices.update(range(int(first), min(int(last or first), _MOST_DEVICES) + 1))
         used = [count.partition("/")[0] for count in counts.split(",")] if counts else []
         indices.update(index for index, count in enumerate(used) if int(count))

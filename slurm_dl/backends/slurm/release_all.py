@@ -20,7 +20,7 @@ from slurm_dl.backends.slurm.read_jobs import queue_arguments
 from slurm_dl.backends.slurm.read_nodes import read_reservations
 from slurm_dl.backends.slurm.records import job_records, new_nonce
 from slurm_dl.backends.slurm.release_steers import steer_steps
-from slurm_dl.backends.slurm.words import epoch_s, job_state
+from slurm_dl.backends.slurm.words import epoch_s, is_number, job_state
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX
 from slurm_dl.model.ids import JobId
@@ -162,6 +162,7 @@ def _unfinished(slurm: Slurm) -> Iterator[_Record]:
     nonce = new_nonce()
     text = slurm.run("squeue", *queue_arguments(_FIELDS, nonce))
     records, unreadable = job_records(text, nonce, len(_FIELDS))
+    unreadable += sum(not is_number(job_id) for job_id, *_ in records)
     if unreadable:
         msg = f"{unreadable} records of the queue cannot be read; nothing is released"
         raise ClusterError(msg)

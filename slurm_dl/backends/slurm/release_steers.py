@@ -12,6 +12,7 @@ from slurm_dl.backends.slurm.choices import EXCLUDED_ARGUMENTS
 from slurm_dl.backends.slurm.command import Slurm, printable
 from slurm_dl.backends.slurm.read_nodes import NO_WORDS, expand
 from slurm_dl.backends.slurm.steered import Parts, exc_node_list, parts_of
+from slurm_dl.backends.slurm.words import is_number
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.steer import Steer
@@ -41,7 +42,8 @@ def steer_steps(
     for job_id, (label, submit_s) in pending.items():
         settings = []
         array, task, _ = label.partition("_")
-        steer = known.get(job_id) or (known.get(JobId(int(array))) if task else None)
+        of_array = bool(task) and is_number(array)
+        steer = known.get(job_id) or (known.get(JobId(int(array))) if of_array else None)
         there = excluded.get(job_id, frozenset())
         own = _own(slurm, job_id, there, steer, is_of_array=bool(task))
         if own != there:
@@ -94,7 +96,7 @@ def _excluded(slurm: Slurm) -> dict[JobId, frozenset[str]]:
     excluded = {}
     for line in slurm.run("squeue", *EXCLUDED_ARGUMENTS).splitlines():
         job_id, space, nodes = line.partition(" ")
-        if not (job_id.isdecimal() and space):
+        if not (is_number(job_id) and space):
             msg = f"squeue says {printable(line)[:80]!r}, which is no job id and node list"
             raise ClusterError(msg)
         if nodes not in NO_WORDS:

@@ -54,6 +54,9 @@ def parts_of(nodes: str) -> Parts:
     if nodes in NO_WORDS:
         return Parts((), ())
     names = [name for part in _PART.findall(nodes) for name in expand(part)]
+    if not names:
+        msg = f"node list {printable(nodes[:80])} cannot be read: it names none"
+        raise ClusterError(msg)
     often = Counter(names)
     twice = {name for name, times in often.items() if times > 1}
     if names[0] not in twice:

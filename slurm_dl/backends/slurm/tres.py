@@ -14,10 +14,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from slurm_dl.backends.slurm.words import is_number
+
 _IN_PARENTHESES = re.compile(r"\([^)]*\)")
 _GRES = re.compile(r"(?:gres[:/])?(gpu|shard|mps)(?:[:=](.+))?")
-_COUNT = re.compile(r"(\d+)([kKmM]?)")
-_MEMORY = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)[nc]?")
+_COUNT = re.compile(r"([0-9]+)([kKmM]?)")
+_MEMORY = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([KMGTP]?)[nc]?")
+_MOST_MB = 2**53
+_MOST = 1e15
+"""Units of a GRES; callers refuse far fewer, and it is no infinity."""
 _MB = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
 _TIMES = {"": 1, "k": 1024, "m": 1024**2}
 
@@ -71,7 +76,7 @@ def _type_and_count(rest: str) -> tuple[str, float]:
     count = _COUNT.fullmatch(last)
     if count is None:
         return ":".join([*kind, last]), 1.0
-    return ":".join(kind), float(int(count[1]) * _TIMES[count[2].lower()])
+    return ":".join(kind), min(float(count[1]) * _TIMES[count[2].lower()], _MOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ def parse_tres(text: str) -> Tres:
     items = dict(item.partition("=")[::2] for item in text.split(","))
     nodes = items.get("node", "")
     return Tres(
-        nodes=int(nodes) if nodes.isdecimal() else 0,
+        nodes=int(nodes) if is_number(nodes) else 0,
         mem_mb=parse_memory_mb(items.get("mem", "")),
         gres=parse_gres(text),
     )
@@ -103,7 +108,7 @@ def parse_tres(text: str) -> Tres:
 def parse_memory_mb(text: str) -> int:
     """``62.50G``, ``1000M`` or ``4000`` in MB; 0 if it is nothing of the kind."""
     found = _MEMORY.fullmatch(text)
-    return round(float(found[1]) * _MB[found[2]]) if found else 0
+    return min(round(float(found[1]) * _MB[found[2]]), _MOST_MB) if found else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,9 +40,12 @@ def trim(slurm: Slurm, action: Trim) -> None:
         raise ClusterError(msg) from None
     if state is not JobState.PENDING:
         return
+    if min(nodes, tasks) < 1:
+        msg = f"job {action.job_id} cannot be read: it has {nodes} nodes and {tasks} tasks"
+        raise ClusterError(msg)
     settings = []
     if action.cpus and action.cpus * nodes < cpus:
-        per_task, left = divmod(action.cpus * nodes, tasks) if tasks else (0, 1)
+        per_task, left = divmod(action.cpus * nodes, tasks)
         if left or tasks % nodes:
             msg = f"job {action.job_id}: {action.cpus} CPUs a node do not go into {tasks} tasks"
             raise ClusterError(msg)

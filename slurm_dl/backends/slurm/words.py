@@ -45,6 +45,9 @@ _STATES: dict[str, JobState] = {
     "TIMEOUT": JobState.FAILED,
 }
 
+CUT_SHORT = frozenset({"CANCELLED", "DEADLINE", "PREEMPTED", "REVOKED", "TIMEOUT"})
+"""Ends that somebody or a limit brought about, and the job did not."""
+
 _HELD: dict[str, Held] = {
     "None": Held.NO,
     "Priority": Held.NO,
@@ -83,12 +86,21 @@ _WAITS_FOR_NODES = (
 _MAINTENANCE = "ReqNodeNotAvail, Reserved for maintenance"
 
 _UNSET = frozenset({"", "N/A", "NONE", "Unknown", "None", "(null)"})
-_LIMIT = re.compile(r"(?:([0-9]+)-)?(?:([0-9]+):)?([0-9]+):([0-9]+)")
+_LIMIT = re.compile(r"(?:([0-9]{1,9})-)?(?:([0-9]{1,9}):)?([0-9]{1,9}):([0-9]{1,9})")
 _UNLIMITED = _UNSET | {"UNLIMITED", "NOT_SET", "Partition_Limit", "INVALID"}
 _DAY_S = 86_400
 _LONGEST_LIMIT_S = 365.0 * _DAY_S
-_LABEL = re.compile(r"([0-9]+)(?:_([0-9]+)|_\[([0-9,:-]+)(?:%[0-9]+)?\]|\+([0-9]+))?")
+_LABEL = re.compile(
+    r"([0-9]{1,18})(?:_([0-9]{1,18})|_\[([0-9,:-]+)(?:%[0-9]{1,18})?\]|\+([0-9]{1,18}))?"
+)
+_SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
 _MOST_TASKS = 4_000_001
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+def is_number(text: str) -> bool:
+    """Whether *text* is a whole number as Slurm writes them: 18 ASCII digits at most."""
+    return _NUMBER.fullmatch(text) is not None
 
 
 def job_state(word: str) -> JobState:
@@ -118,7 +130,7 @@ def epoch_s(text: str) -> float:
 
     ``SLURM_TIME_FORMAT=%s`` gives seconds; ISO times are read as UTC, the zone we ask in.
     """
-    if text.isascii() and text.isdecimal():
+    if is_number(text):
         return float(text)
     if text in _UNSET:
         return 0.0
@@ -154,9 +166,12 @@ def _array_ranges(spec: str) -> list[range]:
     """The tasks of an array spec such as ``1-3,10-100:5``; ValueError if it is no such spec."""
     ranges = []
     for part in spec.split(","):
-        first, dash, rest = part.partition("-")
-        last, _, step = rest.partition(":")
-        ranges.append(range(int(first), int(last if dash else first) + 1, int(step or 1)))
+        span = _SPAN.fullmatch(part)
+        if span is None:
+            msg = f"{part[:40]!r} is no part of an array spec"
+            raise ValueError(msg)
+        first, last, step = span.groups()
+        ranges.append(range(int(first), int(last or first) + 1, int(step or 1)))
     return ranges
 
 
@@ -176,6 +191,8 @@ def tasks_as_one(labels: Sequence[str]) -> str | None:
     tasks = sorted({int(match[2]) for match in found if match and match[2]})
     if len(tasks) < len(labels) or len({match[1] for match in found if match}) != 1:
         return None
+    if len(labels) == 1:
+        return labels[0]
     return f"{labels[0].partition('_')[0]}_[{_spec(tasks)}]"
 
 

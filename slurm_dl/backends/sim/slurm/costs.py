@@ -20,6 +20,9 @@ import yaml
 
 from slurm_dl.model.errors import ConfigError
 
+_LARGEST_FILE: Final = 256 * 1024
+_MOST_BRACKETS: Final = 300
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmCosts:
@@ -169,11 +172,12 @@ def read_costs(path: Path) -> SlurmCosts:
         ConfigError: The file cannot be read, or a key or a value is wrong; names file and key.
     """
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            tree = table_of(file.read(_LARGEST_FILE))
     except (OSError, UnicodeDecodeError) as err:
         msg = f"{path}: cannot be read: {err}"
         raise ConfigError(msg) from None
-    except (yaml.YAMLError, RecursionError) as err:
+    except (yaml.YAMLError, ValueError, RecursionError) as err:
         msg = f"{path}: is no YAML: {' '.join(str(err).split())}"
         raise ConfigError(msg) from None
     if not isinstance(tree, dict):
@@ -184,6 +188,21 @@ def read_costs(path: Path) -> SlurmCosts:
         msg = f"{path}: preset: {name!r} is not one of {', '.join(PRESETS)}"
         raise ConfigError(msg)
     return _changed(PRESETS[name], tree, path)
+
+
+def table_of(text: str) -> object:
+    """What *text* says as YAML.
+
+    Raises:
+        yaml.YAMLError: It is none, or has far more brackets than a table: PyYAML takes its time to
+            find out that they do not close.
+        ValueError: A date or a number in it is out of range.
+        RecursionError: It is nested too deep.
+    """
+    if text.count("[") + text.count("{") > _MOST_BRACKETS:
+        msg = f"it has more than {_MOST_BRACKETS} opening brackets"
+        raise yaml.YAMLError(msg)
+    return yaml.safe_load(text)
 
 
 def _changed(preset: SlurmCosts, tree: Mapping[object, object], path: Path) -> SlurmCosts:

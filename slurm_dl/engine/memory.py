@@ -1,0 +1,70 @@
+"""What the ledger writes and reads: everything that survives the daemon, and where it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from slurm_dl.engine.service import EndedRun, Service
+from slurm_dl.model.breaker import Breaker, Restart, Taken
+from slurm_dl.model.handover import Handover
+from slurm_dl.model.ids import HandoverId
+from slurm_dl.model.steer import Steer
+
+HOUR_S = 3600.0
+"""GPUs that were taken back are remembered for this long."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """Everything a store holds."""
+
+    service: Service
+    handovers: tuple[Handover, ...]
+    next_handover_id: HandoverId
+    taken: tuple[Taken, ...]
+    steers: tuple[Steer, ...] = ()
+    lost_pairs: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+    restarts: tuple[Restart, ...] = ()
+    breakers: tuple[Breaker, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Change:
+    """What a store has to write, all of it or nothing.
+
+    Attributes:
+        jobs: Jobs to insert or replace.
+        ended: Runs that are over.
+        forgotten: Ids of jobs to drop.
+        handovers: Hand-overs to insert or replace, each with why it is closed; empty if it is not.
+        taken: GPUs that were taken back.
+        steers: Steers to insert or replace.
+        let_go: Ids of jobs whose steers are over.
+        restarts: What became of jobs that were put back, to insert or replace.
+        breakers: Breakers to insert or replace.
+    """
+
+    jobs: Service | None = None
+    ended: Sequence[EndedRun] = ()
+    forgotten: Sequence[int] = ()
+    handovers: Sequence[tuple[Handover, str]] = ()
+    taken: Sequence[Taken] = ()
+    steers: Sequence[Steer] = ()
+    let_go: Sequence[int] = ()
+    restarts: Sequence[Restart] = ()
+    breakers: Sequence[Breaker] = ()
+
+
+class Store(Protocol):
+    """Where the ledger survives the daemon. Every call is durable when it returns."""
+
+    def load(self) -> Memory:
+        """All that is stored."""
+
+    def save(self, change: Change, /) -> None:
+        """Write *change*."""
+
+    def close(self) -> None:
+        """Let go of the file."""

@@ -1,0 +1,92 @@
+"""What the circuit breakers go by: GPUs taken back, what became of who lost them, and the trips.
+
+A limit keeps the daemon within a bound and goes on; a breaker that trips stops it from beginning
+anything new until somebody who is responsible says otherwise. See `engine.breakers`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from slurm_dl.model.ids import HandoverId, JobId
+
+BreakerName = Literal["gpus_per_hour", "cluster_share", "failed_restarts"]
+"""The breakers: GPUs taken back in an hour; the share of the managed GPUs that was taken back in
+an hour; jobs that did not come back from a preemption."""
+
+BREAKERS: tuple[BreakerName, ...] = get_args(BreakerName)
+"""Their names, in the order in which they are shown."""
+
+NOT_OURS = HandoverId(0)
+"""In place of a hand-over's number where we did not put the job back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breaker:
+    """Where one breaker stands.
+
+    Attributes:
+        tripped_s: When it tripped, epoch seconds; 0 while it has not.
+        why: What it saw then, in numbers; it names no job. Empty while it has not tripped.
+        jobs: The jobs it tripped because of, if it is about jobs.
+        reset_s: When it was reset last, epoch seconds; 0 if never. What was before counts no more.
+        reset_by: Who did that; empty if nobody.
+        counts_from: First hand-over whose GPUs count: those begun before the reset do not.
+    """
+
+    name: BreakerName
+    tripped_s: float = 0.0
+    why: str = ""
+    jobs: tuple[JobId, ...] = ()
+    reset_s: float = 0.0
+    reset_by: str = ""
+    counts_from: HandoverId = NOT_OURS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """GPUs that were taken back from one run.
+
+    Attributes:
+        at_s: When the run was seen gone, epoch seconds.
+        gpus: GPUs it held.
+        notice_s: Time from the signal until it was gone, seconds.
+    """
+
+    at_s: float
+    job_id: JobId
+    gpus: float
+    notice_s: float
+    handover_id: HandoverId
+
+
+Fate = Literal["open", "well", "failed", "stuck", "unknown"]
+"""What became of a job that was put back into the queue. ``open``: nobody knows yet, it may wait
+for its turn as long as it takes. ``well``: it ran on for a while, or completed. ``failed``: it
+started and failed soon. ``stuck``: Slurm will not start it any more. ``unknown``: it was cancelled,
+put back once more, or is not listed any more, which says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """One run of a job that opted in and was put back into the queue, and what came after it.
+
+    Attributes:
+        restarts: Restart count of the run that was ended.
+        gpus: GPUs that run held.
+        requeued_s: When it was seen to be back in the queue, epoch seconds.
+        handover_id: The hand-over that put it back, or `NOT_OURS`: Slurm or the job itself did.
+        restarted_s: Start of the next run, epoch seconds; 0 while it has not started.
+        fate: What became of it.
+        settled_s: When that was seen, epoch seconds; 0 while it is open.
+    """
+
+    job_id: JobId
+    restarts: int
+    gpus: float
+    requeued_s: float
+    handover_id: HandoverId = NOT_OURS
+    restarted_s: float = 0.0
+    fate: Fate = "open"
+    settled_s: float = 0.0
