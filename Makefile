@@ -16,6 +16,8 @@ TORCH := torch==2.13.0+cpu
 # Slurm of the containers.
 RELEASE := 24.11
 PACKAGES := slurmctld slurmd slurm-client munge python3-venv ca-certificates
+# Accounting of sandboxes. The server's core alone: it brings no service that would start.
+DATABASE_PACKAGES := slurmdbd mariadb-server-core mariadb-client-core
 
 # Cheap ones first, then whatever else there is. (pytest sorts directories that it finds itself.)
 FIRST := tests/unit tests/contract tests/cli
@@ -39,6 +41,23 @@ retry() {
 		sleep $$pause
 	done
 	"$$@"
+}
+endef
+
+# install PACKAGE...: what the programs in the array missing come with.
+define INSTALL
+install() {
+	local list
+	list=$$(printf ', %s' "$${missing[@]}")
+	echo "make: not installed: $${list:2}"
+	if ((EUID)) || ! command -v apt-get >/dev/null; then
+		echo "make: as root on Debian 12 or later run: apt-get install $$*" >&2
+		exit 1
+	fi
+	export DEBIAN_FRONTEND=noninteractive
+	local quiet=(-qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0)
+	retry apt-get "$${quiet[@]}" update
+	retry apt-get "$${quiet[@]}" install -y --no-install-recommends "$$@" </dev/null
 }
 endef
 
@@ -79,7 +98,7 @@ docker-down: ## Remove that cluster
 	@exec docker/down $(RELEASE)
 
 .PHONY: test
-test: system venv lint torch ## Everything: linters, types, layers and all tests (root)
+test: system database venv lint torch ## Everything: linters, types, layers and all tests (root)
 	@if [[ -z "$${SLURM_DL_TORCH_PYTHON:-}" ]] &&
 		{ [[ -n "$${CI:-}" ]] || $(TORCH_PYTHON) -c 'import torch' 2>/dev/null; }; then
 		# On CI the test of a real training must run: without torch it fails.
@@ -102,6 +121,10 @@ test: system venv lint torch ## Everything: linters, types, layers and all tests
 	[[ $$rest == 5 && -n "$(PYTEST)" ]] && rest=0
 	exit $$((containers ? containers : rest))
 
+.PHONY: chaos
+chaos: system database venv ## A thousand jobs and a hundred faults on a sandbox; 40 minutes (root)
+	@exec $(BIN)/python -m chaos $(CHAOS)
+
 .PHONY: test-docker
 test-docker: venv ## The tests in containers alone, three Slurm releases; part of test
 	@exec $(BIN)/python -m pytest --durations=15 tests/docker $(PYTEST)
@@ -122,6 +145,12 @@ lint: venv ## ruff, mypy and import-linter
 format: venv ## Bring the code into its form
 	@$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+.PHONY: fuzz
+fuzz: venv ## Look for input that breaks a parser; FUZZ="squeue comment --seconds 600" for some
+	@$(RETRY)
+	retry $(BIN)/python -m pip install --quiet --group fuzz
+	exec $(BIN)/python -m fuzz $(FUZZ)
 
 .PHONY: bench
 bench: system venv ## Speed and memory: plans, placement, polls, simulations; 20 minutes (root)
@@ -145,6 +174,7 @@ clean: ## Remove all that was made, the virtual environments too
 .PHONY: system
 system: ## Slurm and what else is missing, from Debian's packages (root)
 	@$(RETRY)
+	$(INSTALL)
 	$(FIND_PYTHON)
 	missing=()
 	for program in slurmctld slurmd squeue munged; do
@@ -153,16 +183,18 @@ system: ## Slurm and what else is missing, from Debian's packages (root)
 	[[ -n "$$(find_python)" ]] || missing+=("python3 (3.11 or newer, with venv)")
 	[[ -e /etc/ssl/certs/ca-certificates.crt ]] || missing+=("CA certificates")
 	if ((! $${#missing[@]})); then exit 0; fi
-	list=$$(printf ', %s' "$${missing[@]}")
-	echo "make: not installed: $${list:2}"
-	if ((EUID)) || ! command -v apt-get >/dev/null; then
-		echo "make: as root on Debian 12 or later run: apt-get install $(PACKAGES)" >&2
-		exit 1
-	fi
-	export DEBIAN_FRONTEND=noninteractive
-	quiet=(-qq -o DPkg::Lock::Timeout=300 -o Dpkg::Use-Pty=0)
-	retry apt-get "$${quiet[@]}" update
-	retry apt-get "$${quiet[@]}" install -y --no-install-recommends $(PACKAGES) </dev/null
+	install $(PACKAGES)
+
+.PHONY: database
+database: system ## slurmdbd and MariaDB for sandboxes with accounting, as for system (root)
+	@$(RETRY)
+	$(INSTALL)
+	missing=()
+	for program in slurmdbd mariadbd mariadb-install-db my_print_defaults; do
+		command -v "$$program" >/dev/null || missing+=("$$program")
+	done
+	if ((! $${#missing[@]})); then exit 0; fi
+	install $(DATABASE_PACKAGES)
 
 .PHONY: venv
 venv: .venv/ready ## The package and the tools in .venv

@@ -263,6 +263,8 @@ def configuration(directory: Path, slurm_conf: str, workload: Workload) -> str:
             "start_margin_s": 20,
             "checkpoint_cost_s": 3,
         },
+        # Of a cluster as small as this most GPUs change hands within an hour.
+        "breakers": {"cluster_share": 0},
         "writes": {"rate_per_s": 20, "burst": 100},
         "paths": {
             "state_dir": str(directory),

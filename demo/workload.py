@@ -129,7 +129,7 @@ def quick(seed: int) -> Workload:
         job(f"e{n:02}", Kind.SHORT, 1, 5 + 0.3 * n + rng.uniform(0, 0.2), 10) for n in range(1, 7)
     )
     return Workload(
-        jobs=(job("llm16", Kind.LONG, 16, 0, 75), *sweep),
+        jobs=(job("llm16", Kind.LONG, 16, 0, 120), *sweep),
         threshold_gpu_s=40.0,
         quantum_s=4.0,
         patience_s=120.0,

@@ -34,6 +34,7 @@ FAST = {
         "start_margin_s": 20,
         "handover_timeout_s": 180,
     },
+    "breakers": {"cluster_share": 0, "failed_share": 0},
     "writes": {"rate_per_s": 100, "burst": 200},
 }
 """A daemon in a hurry: seconds where a site has minutes."""

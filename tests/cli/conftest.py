@@ -63,11 +63,11 @@ class Cluster(FakeCluster):
 CLUSTER = Cluster()
 
 
-def assemble(config):
+def assemble(config, *, generation=None):
     state = config.paths.state_dir
     return assembly.Parts(
         cluster=CLUSTER,
-        ledger=Ledger(SqliteStore(state / "ledger.sqlite")),
+        ledger=Ledger(SqliteStore(state / "ledger.sqlite", generation=generation)),
         policy=config.policy.make(),
         settings=assembly.settings_of(config),
     )

@@ -18,7 +18,7 @@ from slurm_dl.apps.ctl import dlctl
 from slurm_dl.apps.queue import dlqueue
 from slurm_dl.apps.schedd import dlschedd
 from slurm_dl.backends.store import SqliteStore
-from slurm_dl.engine.ledger import Change
+from slurm_dl.engine.memory import Change
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.steer import Steer
 
@@ -142,7 +142,9 @@ def test_status_is_for_people_and_programs(reading: Schedd) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [["status"], ["pause"], ["resume"], ["reload"], ["snapshot", "-"]], ids=lambda a: a[0]
+    "args",
+    [["status"], ["pause"], ["resume"], ["reload"], ["breakers"], ["snapshot", "-"]],
+    ids=lambda a: a[0],
 )
 def test_without_a_daemon_it_says_what_to_do(
     command: Command, tmp_path: Path, args: list[str]
@@ -166,6 +168,26 @@ def test_pause_and_resume(schedd: Schedd) -> None:
     assert schedd.ask("resume").stdout == "resumed\n"
     assert schedd.ask("resume").stdout == "was not paused\n"
     assert json.loads(schedd.ask("pause", "--json").stdout)["paused"]["reason"] == ""
+
+
+def test_breakers_are_listed_and_reset(schedd: Schedd) -> None:
+    """Name, bound, state; a reset is remembered, with who did it."""
+    schedd.start()
+
+    listed = schedd.ask("breakers").stdout.splitlines()
+    assert listed[0].split() == ["BREAKER", "BOUND", "STATE", "WHY"]
+    assert [line.split()[:3] for line in listed[1:]] == [
+        ["gpus_per_hour", "off", "-"],
+        ["cluster_share", "0.5", "ok"],
+        ["failed_restarts", "0.5", "ok"],
+    ]
+    done = schedd.ask("breakers", "reset", "cluster_share")
+    assert done.stdout.startswith("cluster_share had not tripped")
+    again = json.loads(schedd.ask("breakers", "reset", "cluster_share", "--json").stdout)
+    assert again == {"breaker": "cluster_share", "was_tripped": False, "why": None}
+    schedd.eventually(lambda: "by user" in schedd.ask("breakers").stdout, 10.0)
+    unknown = schedd.ask("breakers", "reset", "everything")
+    assert (unknown.returncode, len(unknown.stderr.splitlines())) == (2, 1)
 
 
 def test_check_config_names_every_mistake(command: Command, tmp_path: Path) -> None:

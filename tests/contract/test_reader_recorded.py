@@ -27,11 +27,17 @@ class Recorded(Slurm):
 
     def __init__(self, folder: Path) -> None:
         self.calls = Counter()
+        self.spent_s = 0.0
         self.expected = json.loads((folder / "expected.json").read_text(encoding="utf-8"))
         self.text = {
             path.stem: path.read_bytes().decode("utf-8", errors="replace")
             for path in folder.glob("*.txt")
         }
+
+    @property
+    def slurm_conf(self) -> str:
+        """There is none that could be read."""
+        return "/nonexistent"
 
     def run(self, tool: str, *args: str) -> str:
         """What Slurm said then."""
