@@ -268,6 +268,18 @@ class Job:
         until_s = min(later, default=float("inf")) - 1
         return tuple(x for x in self.lives if run.start_s - 1 <= x.first_s < until_s)
 
+    @property
+    def unrecorded(self) -> tuple[Life, ...]:
+        """Lives that fall into no run: accounting lost its record when slurmctld was killed."""
+        return tuple(
+            life
+            for life in self.lives
+            if not any(
+                run.start_s - 1 <= life.first_s <= (run.end_s + 1 if run.is_over else float("inf"))
+                for run in self.started
+            )
+        )
+
     def run_of(self, life: Life) -> Run | None:
         """The run in which *life* began, if accounting has it."""
         return next((run for run in reversed(self.started) if life in self.lives_in(run)), None)

@@ -163,6 +163,20 @@ def preempted_twice(t: Teller) -> None:
     done(t)
 
 
+def a_record_is_lost(t: Teller) -> None:
+    """slurmctld was killed before slurmdbd had the first run; the ledger and the diary have it."""
+    t.submit()
+    t.run(25, "REQUEUED", sig(15))
+    done(t)
+    del t.runs[-2]
+
+
+def a_lower_bound(t: Teller) -> None:
+    """A run came and went while no daemon looked, and the ledger says so."""
+    preempted(t)
+    t.ledger[t.job] = Booked(t.ledger[t.job].attained_gpu_s / 2, incomplete=True)
+
+
 def acknowledged(t: Teller) -> None:
     t.submit()
     t.run(14, "REQUEUED", sig(12), Mark("ack", 12.5))
@@ -298,6 +312,19 @@ def node_lost(t: Teller) -> None:
     done(t)
 
 
+def half_of_a_het_job_lost(t: Teller) -> None:
+    """The node of one component breaks, and Slurm ends the other one with it."""
+    job = t.submit(terms=None, requeueable=False)
+    t.submissions[-1] = replace(t.submissions[-1], het=(job, job + 1))
+    start_s = t.now_s
+    t.faults.append(Fault("slurmd_kill", start_s + 4, start_s + 6, frozenset({"n1"})))
+    t.run(5, "NODE_FAIL", label=f"{job}+0", job=job)
+    t.now_s = start_s
+    t.run(5, "NODE_FAIL", label=f"{job}+1", job=job + 1, speaks=False)
+    t.runs[-1] = replace(t.runs[-1], nodes=("n2",))
+    t.job += 1
+
+
 def no_requeue_node_lost(t: Teller) -> None:
     t.submit(requeueable=False)
     t.faults.append(Fault("slurmd_kill", t.now_s + 4, t.now_s + 6))
@@ -332,6 +359,9 @@ def forgotten(t: Teller) -> None:
 
 
 STORIES: Sequence[Callable[[Teller], None]] = (
+    a_record_is_lost,
+    a_lower_bound,
+    half_of_a_het_job_lost,
     completes,
     fails,
     preempted,
@@ -489,6 +519,18 @@ def booked(gpu_s: Callable[[float], float]) -> Twist:
     return twist
 
 
+def booked_bound(gpu_s: Callable[[float], float]) -> Twist:
+    """The same, called a lower bound."""
+
+    def twist(e: Evidence) -> Evidence:
+        ledger = {
+            j: Booked(gpu_s(b.attained_gpu_s), incomplete=True) for j, b in (e.ledger or {}).items()
+        }
+        return replace(e, ledger=ledger)
+
+    return twist
+
+
 def untimely(e: Evidence) -> Evidence:
     """Put back without a word three seconds after it began."""
     e = without("signal")(e)
@@ -589,6 +631,9 @@ CAUGHT: Sequence[tuple[str, Callable[[Teller], None], Twist, set[str]]] = (
     ("held", completes, still("PENDING", held=True), {"held"}),
     ("half of it", completes, booked(lambda s: s / 2), {"service"}),
     ("too much", preempted, booked(lambda s: s * 1.2), {"service"}),
+    ("a lost record counted twice", a_record_is_lost, booked(lambda s: s * 1.5), {"service"}),
+    ("a lost record not counted", a_record_is_lost, booked(lambda s: s * 0.4), {"service"}),
+    ("more than it was, called less", a_lower_bound, booked_bound(lambda s: s * 4), {"service"}),
     ("nothing", preempted_twice, booked(lambda s: s * 0), {"service"}),
     ("more than its last breath", deaf, booked(lambda s: s + 2 * 12.0), {"service"}),
     (
