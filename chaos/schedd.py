@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -118,9 +119,13 @@ class Schedd:
             self._process.send_signal(number)
 
     def reload(self) -> None:
-        """Let the daemon read its configuration again, once it answers, as systemd does."""
+        """Let the daemon read its configuration again, also while it starts."""
+        process = self._process
+        if process is None:
+            return
         with contextlib.suppress(DeadlinePassedError):
-            eventually(lambda: self.status() is not None, _ANSWERS_S, what="dlschedd to answer")
+            # Python itself takes a moment to come to our first line.
+            eventually(lambda: _minds_hangup(process.pid), _ANSWERS_S, what="dlschedd to begin")
             self.send(signal.SIGHUP)
 
     def kill(self) -> None:
@@ -190,3 +195,13 @@ def end(process: subprocess.Popen[bytes]) -> int:
     except subprocess.TimeoutExpired:
         process.kill()
         return process.wait(_END_S)
+
+
+def _minds_hangup(pid: int) -> bool:
+    """Whether a process ignores or handles SIGHUP; also true of one that is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text("ascii", "replace")
+    except OSError:
+        return True
+    masks = re.findall(r"^Sig(?:Ign|Cgt):\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return any(int(mask, 16) & 1 << signal.SIGHUP - 1 for mask in masks)

@@ -164,7 +164,7 @@ def preempted_twice(t: Teller) -> None:
 
 
 def a_record_is_lost(t: Teller) -> None:
-    """slurmctld was killed before slurmdbd had the first run; the ledger and the diary have it."""
+    """The record went with a slurmctld that was killed: slurmdbd never had it."""
     t.submit()
     t.run(25, "REQUEUED", sig(15))
     done(t)
