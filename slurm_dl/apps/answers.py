@@ -257,17 +257,16 @@ def doing(levers: Levers) -> str:
     idle = "plans and touches nothing"
     if now.config.preemption.mode == "native":
         idle += "; Slurm goes on preempting by the last SiteFactors"
-    if not levers.audit.healthy:
-        return "only looking: the audit log cannot be written"
-    if now.failures:
-        return f"waiting: {now.failures} polls in a row failed"
-    if not now.live:
-        return f"shadow mode: {idle}"
-    if levers.pause.pause is not None:
-        return f"paused: {idle}"
-    if now.idle:
-        return f"only looking: {now.idle}"
-    return f"only looking for {now.looks_left} more cycles" if now.looks_left else _acting(now)
+    first = (
+        (not levers.audit.healthy, "only looking: the audit log cannot be written"),
+        (now.bugs_in_a_row, "nothing: a bug ended the last cycle; see the log, and report it"),
+        (now.failures, f"waiting: {now.failures} polls in a row failed"),
+        (not now.live, f"shadow mode: {idle}"),
+        (levers.pause.pause is not None, f"paused: {idle}"),
+        (now.idle, f"only looking: {now.idle}"),
+        (now.looks_left, f"only looking for {now.looks_left} more cycles"),
+    )
+    return next((text for holds, text in first if holds), "") or _acting(now)
 
 
 def _acting(now: Published) -> str:

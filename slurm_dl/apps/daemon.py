@@ -214,10 +214,8 @@ class Daemon:
         except Exception as err:  # noqa: BLE001 - see below
             # The one place: a bug must not leave the queue to nobody, and must not go unseen.
             self._log.exception("bug in a cycle; nothing more is done in it")
-            self._publish(
-                bugs=self.board.current.bugs + 1,
-                trouble=Trouble(at_s=time.time(), message=f"bug: {type(err).__name__}: {err}"),
-            )
+            trouble = Trouble(at_s=time.time(), message=f"bug: {type(err).__name__}: {err}")
+            self._publish(bugs=now.bugs + 1, bugs_in_a_row=now.bugs_in_a_row + 1, trouble=trouble)
             delay_s = self._loaded.config.daemon.poll_s
         else:
             daemon = self._loaded.config.daemon
@@ -260,6 +258,7 @@ class Daemon:
             cycle=cycle,
             policy=parts.policy,
             cycles=now.cycles + 1,
+            bugs_in_a_row=0,
             seen_s=time.time(),
             reader=parts.cluster.reader,
             slurm=parts.cluster.config,

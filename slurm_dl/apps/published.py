@@ -117,7 +117,8 @@ class Published:
         failures: Polls in a row that the cluster did not answer.
         next_poll_s: When the next poll is due, epoch seconds.
         trouble: The last error of a poll or a cycle.
-        bugs: Exceptions nobody expected since the start.
+        bugs, bugs_in_a_row: Exceptions nobody expected, since the start and since the last cycle
+            that came to its end.
         reloaded: The last reload.
         reader: What reads the queue; None before the first cycle.
         slurm: What of slurm.conf was read last; None before the first cycle.
@@ -141,6 +142,7 @@ class Published:
     next_poll_s: float = 0.0
     trouble: Trouble | None = None
     bugs: int = 0
+    bugs_in_a_row: int = 0
     reloaded: Reloaded | None = None
     reader: Choice | None = None
     slurm: SiteConfig | None = None

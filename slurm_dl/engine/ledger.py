@@ -246,21 +246,23 @@ class Ledger:
             (after, "") for h in self.handovers if (after := retimed_handover(h, how)) != h
         ]
         steers = [new for s in self._steers.values() if (new := retimed_steer(s, how)) != s]
-        restarts = [new for r in self._restarts.all if (new := retimed_restart(r, how)) != r]
-        breakers = [new for b in self._breakers.values() if (new := retimed_breaker(b, how)) != b]
-        change = Change(
-            jobs=service.take(rows),
-            handovers=handovers,
-            steers=steers,
-            restarts=restarts,
-            breakers=breakers,
-        )
+        restarts = [retimed_restart(r, how) for r in self._restarts.all]
+        breakers = [retimed_breaker(b, how) for b in self._breakers.values()]
         if rows.any() or handovers or steers or restarts or breakers:
-            self._store.save(change)
+            jobs = service.take(rows)
+            self._store.save(
+                Change(
+                    jobs=jobs,
+                    handovers=handovers,
+                    steers=steers,
+                    restarts=restarts,
+                    breakers=breakers,
+                )
+            )
         self._service = service
         self._handovers.update({h.handover_id: h for h, _ in handovers})
         self._steers.update({s.job_id: s for s in steers})
-        self._restarts = Restarts(retimed_restart(r, how) for r in self._restarts.all)
+        self._restarts = Restarts(restarts)
         self._breakers.update({b.name: b for b in breakers})
         taken_s = how.of(np.array([t.at_s for t in self._taken], dtype=np.float64)).tolist()
         self._taken = [

@@ -329,10 +329,12 @@ def test_a_bug_is_logged_counted_and_survived(house: House) -> None:
 
     house.cluster.before_observe = fail
     house.polls(2)
+    assert house.daemon.board.current.bugs_in_a_row == 2
     house.cluster.before_observe = lambda: None
     house.polls(2)
 
     assert house.daemon.board.current.bugs == 2
+    assert house.daemon.board.current.bugs_in_a_row == 0
     assert house.daemon.board.current.trouble is not None
     assert "seven" in house.daemon.board.current.trouble.message
     assert "ZeroDivisionError" in json.dumps(

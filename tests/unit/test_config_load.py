@@ -115,8 +115,10 @@ writes: {burst: [1], rate_per_s: .inf}
         ),
         "f.yaml:2: manage.partitions.2: must be text (got 3); put it in quotes",
         "f.yaml:4: daemon.poll_s: must be greater than 0 (got -5)",
-        "f.yaml:5: daemon.fast_pol_s: unknown key; "
-        "did you mean fast_poll_s or slow_poll_s or poll_s?",
+        (
+            "f.yaml:5: daemon.fast_pol_s: unknown key; "
+            "did you mean fast_poll_s or slow_poll_s or poll_s?"
+        ),
         "f.yaml:6: daemon.shadow: must be true or false (got 'yes')",
         "f.yaml:7: daemon.log_level: must be 'debug', 'info', 'warning' or 'error' (got 'loud')",
         "f.yaml:8: daemon.log_level: is given twice (first in line 7)",
