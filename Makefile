@@ -19,11 +19,11 @@ PACKAGES := slurmctld slurmd slurm-client munge python3-venv ca-certificates
 # Accounting of sandboxes. The server's core alone: it brings no service that would start.
 DATABASE_PACKAGES := slurmdbd mariadb-server-core mariadb-client-core
 
-# Cheap ones first, then whatever else there is. (pytest sorts directories that it finds itself.)
-FIRST := tests/unit tests/contract tests/cli
-# What runs beside the rest.
-BESIDE := tests/docker tests/sim tests/cli
-TESTS := $(FIRST) $(filter-out $(FIRST) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
+# What runs side by side: containers, simulations and commands; the fast tests and then all that goes
+# wrong; real Slurms, and whatever else there is. (pytest sorts directories that it finds itself.)
+FIRST := tests/docker tests/sim tests/cli
+SECOND := tests/unit tests/contract tests/faults
+THIRD := $(filter-out $(FIRST) $(SECOND) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -104,22 +104,38 @@ test: system database venv lint torch ## Everything: linters, types, layers and 
 		# On CI the test of a real training must run: without torch it fails.
 		export SLURM_DL_TORCH_PYTHON=$(CURDIR)/$(TORCH_PYTHON)
 	fi
-	# Both wait for Slurm most of the time, so they run side by side; simulations and commands go
-	# with the containers, which take less long. What the others print comes last.
-	others=$$(mktemp)
+	# They wait for Slurm most of the time, so three lanes run side by side. What the first one
+	# prints is seen at once, the others' in the end.
 	# The shell lets what runs beside it ignore Ctrl-C; some tests are about that very signal.
-	env --default-signal=INT,QUIT $(BIN)/python -m pytest --durations=15 \
-		$(filter-out $(BESIDE),$(TESTS)) $(PYTEST) >"$$others" 2>&1 &
-	pid=$$!
-	trap 'kill $$pid 2>/dev/null || true; wait $$pid || true; cat "$$others"; rm -f "$$others"' EXIT
-	containers=0 rest=0
-	$(BIN)/python -m pytest --durations=15 -o cache_dir=.pytest_cache/containers $(BESIDE) \
-		$(PYTEST) || containers=$$?
-	wait $$pid || rest=$$?
-	# 5: nothing was asked of one of them.
-	[[ $$containers == 5 && -n "$(PYTEST)" ]] && containers=0
-	[[ $$rest == 5 && -n "$(PYTEST)" ]] && rest=0
-	exit $$((containers ? containers : rest))
+	pytest=(env --default-signal=INT,QUIT $(BIN)/python -m pytest --durations=15)
+	status=0 pids=() said=()
+	count() { # 5: nothing was asked of this lane.
+		[[ $$1 == 5 && -n "$(PYTEST)" ]] || status=$$((status ? status : $$1))
+	}
+	others() { # What became of them, and what they said; kills them first, if so told.
+		local i code
+		for i in "$${!pids[@]}"; do
+			kill "$$1" "$${pids[i]}" 2>/dev/null || true
+			code=0
+			wait "$${pids[i]}" || code=$$?
+			count "$$code"
+			cat "$${said[i]}"
+			rm -f "$${said[i]}"
+		done
+		pids=()
+	}
+	trap 'others -TERM' EXIT
+	for tests in "$(SECOND)" "$(THIRD)"; do
+		said+=("$$(mktemp)")
+		"$${pytest[@]}" -o cache_dir=.pytest_cache/lane$${#said[@]} $$tests $(PYTEST) \
+			>"$${said[-1]}" 2>&1 &
+		pids+=($$!)
+	done
+	code=0
+	"$${pytest[@]}" $(FIRST) $(PYTEST) || code=$$?
+	count "$$code"
+	others -0
+	exit "$$status"
 
 .PHONY: chaos
 chaos: system database venv ## A thousand jobs and a hundred faults on a sandbox; 40 minutes (root)
