@@ -6,10 +6,21 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from fuzz import accounting, documents, job, nodes, queue, simulator, submit, traces, wire
+from fuzz import (
+    accounting,
+    controller,
+    documents,
+    job,
+    nodes,
+    queue,
+    simulator,
+    submit,
+    traces,
+    wire,
+)
 from fuzz.target import Target
 
-_AREAS = (queue, nodes, accounting, documents, traces, wire, submit, job, simulator)
+_AREAS = (queue, nodes, controller, accounting, documents, traces, wire, submit, job, simulator)
 
 TARGETS: Final[Mapping[str, Target]] = MappingProxyType(
     {target.name: target for area in _AREAS for target in area.TARGETS}

@@ -158,7 +158,7 @@ class LeaseRow:
                     if self._db.in_transaction:
                         self._db.execute("ROLLBACK")
                     raise
-            except (sqlite3.Error, ValueError, TypeError) as err:
+            except (sqlite3.Error, ValueError, TypeError, RecursionError) as err:
                 raise self._error(err) from err
 
     def _error(self, err: Exception) -> StoreError:

@@ -30,7 +30,6 @@ NOT_IN_THE_TABLE = {
     "backends/traces/gavel.py": "a table of the package's own; its traces are a target",
     "backends/slurm/pyslurm_worker.py": "requests of the daemon that started it",
     "testing/documented.py": "what the tests wrote themselves",
-    "backends/lease_row.py": "a row of the ledger, beside those that are a target",
     "sandbox/ports.py": "a list of our own, read as the record of a sandbox is",
     "sandbox/processes.py": "files of our own, read as the record of a sandbox is",
     "apps/queue.py": "node names that the user's own command line has",

@@ -32,7 +32,8 @@ def settings_in(path: Path, *, depth: int = 2) -> dict[str, str]:
     try:
         with path.open("rb") as file:
             text = file.read(_LONGEST_BYTES).decode("utf-8", "replace")
-    except OSError:
+    except (OSError, ValueError):
+        # ValueError: a name with a NUL in it.
         return {}
     settings: dict[str, str] = {}
     for line in text.split("\n"):
