@@ -548,8 +548,8 @@ def test_a_recording_that_is_none(tmp_path: Path, dlsim: Dlsim) -> None:
 
 TESTS = (
     "cli/test_bad_input.py",
-    "cluster/test_bad_input.py",
-    "cluster/test_privilege.py",
+    "faults/test_bad_input.py",
+    "faults/test_privilege.py",
     "unit/test_slurm_rights.py",
 )
 
