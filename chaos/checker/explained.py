@@ -80,7 +80,8 @@ def who_put_back(job: Job, run: Run, evidence: Evidence) -> str | None:
         return "put back by Slurm for a failed node" if node_was_lost(run, evidence) else ""
     if by_user(job, run.end_s):
         return "put back by its user"
-    if any(life.first(BY_ITSELF) for life in job.lives_in(run)):
+    said = (m.at_s for life in job.lives_in(run) for m in life.marks if m.event == BY_ITSELF)
+    if any(abs(run.end_s - at_s) <= DEED_S for at_s in said):
         return "put back by itself"
     return ""
 
@@ -95,11 +96,16 @@ def node_was_lost(run: Run, evidence: Evidence) -> bool:
     return node_broke(run, evidence) or controller_broke(evidence, run.start_s, run.end_s + WHOLE_S)
 
 
-def node_broke(run: Run, evidence: Evidence) -> bool:
-    """Whether a fault on a node of this run fell into it, or what comes after such a fault."""
+def node_broke(run: Run, evidence: Evidence, *, since_s: float = 0.0) -> bool:
+    """Whether a fault on a node of this run fell into it, or what comes after such a fault.
+
+    Args:
+        since_s: Only what fell later than this, epoch seconds.
+    """
+    from_s = max(run.start_s, since_s)
     return any(
         _NODE.intersection(_words(fault))
-        and _touches(fault, run.start_s, run.end_s + WHOLE_S, NODE_AFTER_S)
+        and _touches(fault, from_s, run.end_s + WHOLE_S, NODE_AFTER_S)
         and (not run.nodes or not fault.nodes or not fault.nodes.isdisjoint(run.nodes))
         for fault in evidence.faults
     )

@@ -187,9 +187,21 @@ def signal(evidence: Evidence) -> Finding:
                 found.let_pass[who] += 1
             if job.submission.terms is None or not job.submission.requeueable:
                 _judge_unwilling(job, run, evidence, found)
-            elif who == "" and not explained.asked(job, run):
+                continue
+            _judge_words(job, run, found)
+            if who == "" and not explained.asked(job, run):
                 _judge_untold(job, run, evidence, found)
     return found
+
+
+def _judge_words(job: Job, run: Run, found: Finding) -> None:
+    """Nobody sends a job another signal than that of its contract."""
+    terms = job.submission.terms
+    others = _ASKS - {terms.signal if terms is not None else ""}
+    for life in job.lives_in(run):
+        for mark in life.signals(*others):
+            what = f"got {mark.signal}, and its contract names another signal"
+            found.say(job.label, what, mark.at_s, "the job's output")
 
 
 def _judge_untold(job: Job, run: Run, evidence: Evidence, found: Finding) -> None:
@@ -197,7 +209,7 @@ def _judge_untold(job: Job, run: Run, evidence: Evidence, found: Finding) -> Non
     if terms is None:
         return
     told_s = run.end_s - terms.grace_s - DECIDES_S
-    if explained.node_broke(run, evidence):
+    if explained.node_broke(run, evidence, since_s=told_s):
         found.let_pass["a node was away: Slurm could not signal, or put it back"] += 1
     elif explained.controller_broke(evidence, told_s, run.end_s):
         found.let_pass["slurmctld was away: a signal may have been lost"] += 1
@@ -210,7 +222,7 @@ def _judge_unwilling(job: Job, run: Run, evidence: Evidence, found: Finding) -> 
     no = "it declared no signal" if job.submission.terms is None else "it may not be requeued"
     marks = [m for life in job.lives_in(run) for m in life.signals(*_ASKS)]
     if explained.who_put_back(job, run, evidence) == "":
-        if explained.node_broke(run, evidence):
+        if not marks and explained.node_broke(run, evidence, since_s=run.end_s):
             found.let_pass["a node was away: Slurm could not signal, or put it back"] += 1
         else:
             found.say(job.label, f"{run.state}, and {no}", run.end_s, "sacct")
@@ -233,7 +245,7 @@ def quantum(evidence: Evidence) -> Finding:
             elif (
                 job.submission.terms is not None
                 and explained.who_put_back(job, run, evidence) == ""
-                and not explained.node_broke(run, evidence)
+                and not explained.node_broke(run, evidence, since_s=run.end_s)
             ):
                 at_s, by = run.end_s, "sacct"
                 what = f"{run.state} {at_s - run.start_s:.0f} s after its run began"
@@ -294,7 +306,7 @@ def service(evidence: Evidence) -> Finding:
     wrote.
     """
     found = Finding("service", "attained service within 1 % of the truth", "jobs in the ledger")
-    found.due = evidence.ledger is not None
+    found.due = any(run.gpus > 0 for job in jobs_of(evidence) for run in job.started)
     for job in jobs_of(evidence):
         if not any(run.gpus > 0 for run in job.started):
             continue
