@@ -303,12 +303,12 @@ def service(evidence: Evidence) -> Finding:
     A whole second for each run is allowed, if that is more. Where Slurm's records give two answers
     (a program that lived on after its run was ended, a record that was overwritten), anything
     between them is right. A run of which accounting has lost the record counts by what its program
-    wrote.
+    wrote, and one of which it has lost the GPUs by those that were asked for.
     """
     found = Finding("service", "attained service within 1 % of the truth", "jobs in the ledger")
-    found.due = any(run.gpus > 0 for job in jobs_of(evidence) for run in job.started)
+    found.due = any(s.gpus for s in evidence.submissions)
     for job in jobs_of(evidence):
-        if not any(run.gpus > 0 for run in job.started):
+        if not job.submission.gpus or not job.started:
             continue
         booked = (evidence.ledger or {}).get(job.runs[0].job)
         if booked is None:
@@ -320,9 +320,11 @@ def service(evidence: Evidence) -> Finding:
         low = high = slack = 0.0
         for run in job.started:
             least_s, most_s = _held_s(job, run)
-            low += run.gpus * least_s
-            high += run.gpus * most_s
-            slack += run.gpus * WHOLE_S
+            # A slurmctld that comes back may record a run without the GPUs that it has.
+            gpus = run.gpus or job.submission.gpus
+            low += gpus * least_s
+            high += gpus * most_s
+            slack += gpus * WHOLE_S
         for life in job.unrecorded:
             low += job.submission.gpus * (life.last_s - life.first_s)
             high += job.submission.gpus * (life.last_s - life.first_s + AROUND_S)

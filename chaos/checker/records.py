@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final
 
 NOT_OVER: Final = frozenset({"PENDING", "RUNNING", "SUSPENDED", "RESIZING", "COMPLETING"})
@@ -265,7 +266,7 @@ class Job:
         """The lives that began in *run*; there is one, or none if it was ended too early."""
         later = [r.start_s for r in self.started if r.start_s > run.start_s]
         # Slurm's seconds are cut off, and a node takes its time to begin.
-        until_s = min(later, default=float("inf")) - 1
+        until_s = min(later, default=inf) - 1
         return tuple(x for x in self.lives if run.start_s - 1 <= x.first_s < until_s)
 
     @property
@@ -275,7 +276,7 @@ class Job:
             life
             for life in self.lives
             if not any(
-                run.start_s - 1 <= life.first_s <= (run.end_s + 1 if run.is_over else float("inf"))
+                run.start_s - 1 <= life.first_s <= (run.end_s + 1 if run.is_over else inf)
                 for run in self.started
             )
         )
@@ -303,7 +304,7 @@ def jobs_of(evidence: Evidence) -> Iterator[Job]:
         deeds.setdefault(deed.job, []).append(deed)
     for submission in evidence.submissions:
         for offset, label in enumerate(submission.labels):
-            own = sorted(runs.get(label, ()), key=lambda r: (r.start_s or float("inf"), r.submit_s))
+            own = sorted(runs.get(label, ()), key=lambda r: (r.submit_s, r.start_s or inf))
             # A deed may name the job, its number, or the array or het job as a whole.
             names = {label, str(submission.job), *(str(run.job) for run in own)}
             yield Job(

@@ -28,6 +28,14 @@ Column = npt.NDArray[Any]
 FORGET_AFTER_S = 7 * 86400.0
 """A job Slurm has not listed for this long is dropped; far above MinJobAge and any outage."""
 
+LONGEST_LOOK_S = 120.0
+"""A look that was begun may be answered this much later, by a controller that comes back. What Slurm
+tells may be later than the look by that; by more, a clock was set."""
+
+LONGEST_LOOK_S = 120.0
+"""A run that ended after its look began ended at most this much later: a look waits no longer for
+a controller that comes back. An end that is later yet is by a clock that was set in between."""
+
 HOLDS = (JobState.RUNNING, JobState.SUSPENDED)
 OVER = (JobState.COMPLETED, JobState.FAILED)
 
@@ -159,9 +167,10 @@ def fold(before: Service, seen: Observed) -> Folded:
 
     _note_undone(col, at, jobs)
     _note_missed(col, at, jobs)
+    booked_s = col["run_start_s"][at]
     ended = _close_runs(col, at, jobs, now_s)
     # After a requeue the last run may have begun and ended unseen, too.
-    _open_missed(col, at, jobs)
+    _open_missed(col, at, jobs, booked_s)
     ended += _close_runs(col, at, jobs, now_s)
     _count_running(col, at, jobs, now_s)
     # Only waiting for room is waiting: nobody is promoted for having been held.
@@ -301,13 +310,21 @@ def _note_missed(col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs) 
     col["incomplete"][at[missed]] = True
 
 
-def _open_missed(col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs) -> None:
-    """Take up a last run that began and ended between two looks; Slurm tells both instants."""
+def _open_missed(
+    col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs, booked_s: F64
+) -> None:
+    """Take up a last run that began and ended between two looks; Slurm tells both instants.
+
+    Args:
+        booked_s: Start of the run of each job that was under way before this look: by a clock that
+            was set back it seems to begin after its own end was booked.
+    """
     missed = np.flatnonzero(
         np.isin(jobs.state, OVER)
         & ~col["over"][at]
         & (col["run_start_s"][at] == 0)
         & (jobs.start_s > 0)
+        & (jobs.start_s != booked_s)
         & (jobs.start_s >= col["waiting_since_s"][at])
         & (jobs.end_s > jobs.start_s)
     )
@@ -345,7 +362,7 @@ def _close_runs(
     )
     # A finished run's end may be later than the look began: a controller that comes back answers
     # one that has waited for it.
-    latest = np.where(over[closing], np.inf, np.maximum(counted, now_s))
+    latest = np.maximum(counted, now_s) + np.where(over[closing], LONGEST_LOOK_S, 0.0)
     end = np.clip(told, counted, latest)
     more_s = end - counted
     col["ran_s"][k] += more_s
@@ -379,7 +396,9 @@ def _count_running(
     col["fruitless"][k[begun]] = 0
     anew = begun & ((col["ran_s"][k] == col["forgiven_ran_s"][k]) | (col["first_run_s"][k] == 0))
     col["first_run_s"][k[anew]] = jobs.start_s[here][anew]
-    col["counted_to_s"][k[begun]] = np.minimum(jobs.start_s[here][begun], now_s)
+    # A run that began while slurmctld kept the look waiting has had nothing before its start.
+    start_s = jobs.start_s[here][begun]
+    col["counted_to_s"][k[begun]] = np.where(start_s <= now_s + LONGEST_LOOK_S, start_s, now_s)
     # A run that was resized is counted at its old size up to now, the size is known no better.
     col["run_gpus"][k[begun]] = jobs.gpus[here][begun]
     more_s = np.maximum(now_s - col["counted_to_s"][k], 0.0)

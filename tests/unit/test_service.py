@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.backends.fake import FakeCluster
-from slurm_dl.engine.service import FORGET_AFTER_S, Service, fold, remembered
+from slurm_dl.engine.retiming import Shift, retimed_service
+from slurm_dl.engine.service import FORGET_AFTER_S, LONGEST_LOOK_S, Service, fold, remembered
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow, JobState
@@ -49,6 +50,30 @@ def test_a_run_that_ended_while_the_controller_was_away_counts_to_its_end() -> N
 
     assert service.attained_gpu_s.tolist() == [4 * 9.0]
     assert service.waiting_since_s.tolist() == [T0]
+
+
+def test_a_run_that_began_while_the_look_was_kept_waiting_counts_from_its_start() -> None:
+    """The look began eight seconds before the run did, and was answered after that."""
+    run = JobRow(job_id=1, state=JobState.RUNNING, gpus=2, start_s=T0 + 8)
+    done = JobRow(job_id=1, state=JobState.COMPLETED, gpus=2, start_s=T0 + 8, end_s=T0 + 15)
+    service = _fold_all((T0, [run]), (T0 + 10, [run]), (T0 + 20, [done]))
+
+    assert service.attained_gpu_s.tolist() == [2 * 7.0]
+
+
+@pytest.mark.parametrize("back_s", [20.0, 3600.0])
+def test_a_run_is_booked_once_when_the_clock_is_set_back(back_s: float) -> None:
+    """Its start and end, as Slurm wrote them, then lie in the future of the look that ends it."""
+    done = JobRow(job_id=1, state=JobState.COMPLETED, gpus=4, start_s=T0 - 100, end_s=T0 + 5)
+    before = _fold_all((T0, [build.running(1, 4, ran_s=100)]))
+    service, _ = retimed_service(before, Shift(-back_s))
+
+    folded = fold(service, build.observed([done], now_s=T0 + 10 - back_s))
+
+    assert [(run.job_id, run.gpu_s) for run in folded.ended] == [
+        (1, folded.service.attained_gpu_s[0])
+    ]
+    assert 4 * 105.0 <= folded.service.attained_gpu_s[0] <= 4 * (105.0 + LONGEST_LOOK_S)
 
 
 def test_a_requeue_counts_to_its_instant_and_keeps_the_service() -> None:
