@@ -59,8 +59,9 @@ class Alarm:
 
     def close(self) -> None:
         """Let go of the pipe."""
-        os.close(self._read)
-        os.close(self._write)
+        read, write, self._read, self._write = self._read, self._write, -1, -1
+        os.close(read)
+        os.close(write)
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if number == signal.SIGHUP:

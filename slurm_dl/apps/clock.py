@@ -91,6 +91,6 @@ class SlurmClock:
             return 0.0
         # A host that agrees with slurmctld to the second has the fractions, too. Else: the earliest
         # that it may be, so that no run looks older than it is.
-        agrees = low_s <= self._wall_base_s <= high_s
+        agrees = low_s <= self._wall_base_s <= high_s and ended_s - began_s <= DRIFT_S
         self._base_s = self._wall_base_s if agrees else low_s
         return moved_s if abs(moved_s) > DRIFT_S else 0.0

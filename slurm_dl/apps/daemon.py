@@ -176,6 +176,8 @@ class Daemon:
 
     def _round(self) -> None:
         notify("WATCHDOG=1")
+        # A lease is renewed while the loop turns, however far apart its looks are.
+        first_refusal(self._permits)
         self._reload_if_asked()
         self._resets.settle(self._parts.ledger, self._audit, self._vitals.now())
         now_s = time.monotonic()

@@ -59,6 +59,7 @@ class Vitals:
         self._trusted_from_s = monotonic()
         self._jumps = 0
         self._unread = ""
+        self._unbooked_s = 0.0
 
     def now(self) -> float:
         """What time it is at slurmctld, epoch seconds."""
@@ -68,7 +69,10 @@ class Vitals:
         """Begin a cycle with *parts*: ask slurmctld, if it is time to."""
         parts.cluster.now = self.now
         self._checked = False
+        # What the ledger could not be told of when it was seen.
+        self._book(parts)
         due = self._polls_left <= 0 or self._clock.wall_moved or self._pace.is_slow
+        due = due or bool(self._unread)
         # A silent slurmctld is asked once a poll, and that is for the queue.
         if due and not self._silent:
             self._look(parts)
@@ -76,6 +80,10 @@ class Vitals:
         if not self._decided:
             # It may have been set back while no daemon looked.
             parts.ledger.retime(Cut(self.now()))
+            left_s = min(parts.ledger.distrust_until_s - self.now(), longest_count_s(parts))
+            if left_s > 0:
+                self._because = "slurmctld's clock had jumped before this daemon started"
+                self._trusted_from_s = self._monotonic() + left_s
         self._decided = True
 
     def end(self, asked_s: float) -> None:
@@ -98,7 +106,7 @@ class Vitals:
         done. What orders the queue goes on, the places of its victims and beneficiaries too.
         """
         orders = handover_of(action) is None or isinstance(action, SetSiteFactor)
-        return orders or not self._distrusted_for_s()
+        return orders or not (self._distrusted_for_s() or self._cannot_check)
 
     def why_not(self, action: Action, parts: Parts) -> str:
         """Why the cycle has to end before *action*; empty if it need not.
@@ -109,7 +117,7 @@ class Vitals:
         if self._checked or not isinstance(action, _STOPS_SOMEBODY):
             return ""
         self._checked = True
-        return self._look(parts)
+        return self._look(parts) or (self._unread if self._cannot_check else "")
 
     def may_write(self) -> bool:
         """Whether the order may be written now."""
@@ -123,8 +131,11 @@ class Vitals:
         """What is to be seen from outside."""
         left_s = self._distrusted_for_s()
         told = "slurmctld's clock" if self._clock.is_told else "this host's clock"
+        why = self._unread
+        if self._cannot_check:
+            why += "; no GPUs are taken back until it can be"
         return VitalsShown(
-            clock=f"{told} ({self._unread})" if self._unread else told,
+            clock=f"{told} ({why})" if why else told,
             ahead_s=self._clock.ahead_s,
             distrust=self._because if left_s else "",
             distrust_until_s=self._wall() + left_s if left_s else 0.0,
@@ -144,10 +155,17 @@ class Vitals:
             self._cannot(str(err), parts)
             return ""
         self._unread = ""
+        was_told = self._clock.is_told
         moved_s = self._clock.learn(health.now_s, began_s=began_s, ended_s=self._monotonic())
         self._feel(health)
         # Before the first decision there was no other time to jump from.
-        return self._jumped(moved_s, parts) if moved_s and self._decided else ""
+        if not moved_s or not self._decided:
+            return ""
+        if moved_s < 0 and not was_told:
+            # It was this host's clock that was ahead. What an earlier daemon wrote down is right.
+            parts.ledger.retime(Cut(self.now()))
+            return f"this host's clock was ahead of slurmctld's by {ago(-moved_s)}"
+        return self._jumped(moved_s, parts)
 
     def _cannot(self, error: str, parts: Parts) -> None:
         if not self._unread:
@@ -155,8 +173,23 @@ class Vitals:
         self._unread = f"sdiag cannot be read: {error}"
         before_s = self._clock.now()
         self._clock.look_at_wall()
-        if (moved_s := self._clock.now() - before_s) < -DRIFT_S:
-            parts.ledger.retime(Shift(moved_s))
+        if self._clock.now() - before_s < -DRIFT_S:
+            # By whose clock it was written down is not known: at least none is in the future.
+            parts.ledger.retime(Cut(self.now()))
+
+    @property
+    def _cannot_check(self) -> bool:
+        """Whether slurmctld has told its time once and does not now: it may have moved since."""
+        return bool(self._unread) and self._clock.is_told
+
+    def _book(self, parts: Parts) -> None:
+        """Move what is written down with the clock; what fails is made up for in `begin`."""
+        if self._unbooked_s:
+            left_s = self._distrusted_for_s()
+            parts.ledger.retime(
+                Shift(self._unbooked_s), distrust_until_s=self.now() + left_s if left_s else 0.0
+            )
+            self._unbooked_s = 0.0
 
     def _feel(self, health: Health) -> None:
         before, held = self._pace.slow, self._pace.writes_held
@@ -179,20 +212,22 @@ class Vitals:
         self._jumps += 1
         way = "forward" if moved_s > 0 else "back"
         what = f"slurmctld's clock jumped {way} by {ago(abs(moved_s))}"
-        parts.ledger.retime(Shift(moved_s))
+        self._unbooked_s += moved_s
         if moved_s < 0:
-            # No run looks older than it is now.
+            # No run looks older than it is.
             self._log.warning("the clock jumped", what=what)
-            return what
-        for_s = longest_count_s(parts)
-        self._because = what
-        self._trusted_from_s = max(self._trusted_from_s, self._monotonic() + for_s)
-        self._log.warning(
-            "the clock jumped",
-            what=what,
-            therefore="nobody is signalled or requeued until all that counts time has passed anew",
-            for_s=for_s,
-        )
+        else:
+            for_s = longest_count_s(parts)
+            self._because = what
+            self._trusted_from_s = max(self._trusted_from_s, self._monotonic() + for_s)
+            self._log.warning(
+                "the clock jumped",
+                what=what,
+                therefore="nobody is signalled or requeued until what counts time has passed anew",
+                for_s=for_s,
+            )
+        # Last: it may fail, and what must not be believed is known by then.
+        self._book(parts)
         return what
 
     def _distrusted_for_s(self) -> float:

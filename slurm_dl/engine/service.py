@@ -29,12 +29,8 @@ FORGET_AFTER_S = 7 * 86400.0
 """A job Slurm has not listed for this long is dropped; far above MinJobAge and any outage."""
 
 LONGEST_LOOK_S = 120.0
-"""A look that was begun may be answered this much later, by a controller that comes back. What Slurm
-tells may be later than the look by that; by more, a clock was set."""
-
-LONGEST_LOOK_S = 120.0
-"""A run that ended after its look began ended at most this much later: a look waits no longer for
-a controller that comes back. An end that is later yet is by a clock that was set in between."""
+"""A look may be answered this much after it was begun, by a controller that comes back. So what
+Slurm tells may be later than the look; by more than this, a clock was set."""
 
 HOLDS = (JobState.RUNNING, JobState.SUSPENDED)
 OVER = (JobState.COMPLETED, JobState.FAILED)
@@ -362,8 +358,9 @@ def _close_runs(
     )
     # A finished run's end may be later than the look began: a controller that comes back answers
     # one that has waited for it.
-    latest = np.maximum(counted, now_s) + np.where(over[closing], LONGEST_LOOK_S, 0.0)
-    end = np.clip(told, counted, latest)
+    latest = np.maximum(counted, now_s)
+    waited = over[closing] & (told <= latest + LONGEST_LOOK_S)
+    end = np.clip(told, counted, np.where(waited, np.maximum(told, latest), latest))
     more_s = end - counted
     col["ran_s"][k] += more_s
     col["run_gpu_s"][k] += more_s * col["run_gpus"][k]

@@ -25,7 +25,7 @@ from slurm_dl.apps.parts import Loaded
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.backends.slurm.health import Health
-from slurm_dl.backends.store import SqliteStore
+from slurm_dl.backends.store import SqliteStore, StoreError
 from slurm_dl.config import Config, load_with_origins, show
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.settings import Preemption, Settings
@@ -1079,3 +1079,134 @@ def test_the_order_is_not_written_while_slurmdbd_is_behind(house: House) -> None
     house.polls(2)
 
     assert len(house.cluster.applied) == before + 1
+
+
+def anew(house: House) -> None:
+    """Another daemon over the same ledger, as after a restart or a takeover."""
+    house.daemon.close()
+    loaded = house.reread()
+    house.daemon = Daemon(
+        loaded=loaded,
+        parts=house.assemble(loaded.config),
+        reread=house.reread,
+        assemble=house.assemble,
+        live=lambda _: True,
+        audit=house.audit,
+        pause=house.pause,
+        log=logs.logger(),
+    )
+
+
+def limited(house: House, *, min_quantum_s: float, cooldown_s: float = 10.0) -> None:
+    """Other limits than those of `stubborn`."""
+    house.use(NEAR)
+    parts = house.daemon._parts
+    assert isinstance(parts, FakeParts)
+    limits = Preemption(
+        min_quantum_s=min_quantum_s, cooldown_s=cooldown_s, max_grace_s=90, limit_reserve_s=0
+    )
+    parts.settings = dataclasses.replace(parts.settings, preemption=limits)
+
+
+def first_start_s(house: House) -> float:
+    """When the first run began."""
+    return min(job.start_s for job in house.cluster.jobs.values() if job.start_s)
+
+
+def test_a_jump_that_the_ledger_cannot_be_told_of_is_not_lost(house: House) -> None:
+    """The clock has moved, and the disk was full at that moment."""
+    stubborn(house)
+    limited(house, min_quantum_s=2000)
+    house.polls(12)
+    house.cluster.submit(4, work_s=30, uid=7)
+    house.time.server_ahead_s = 7200.0
+    house.daemon._vitals._polls_left = 0
+    ledger = house.daemon._parts.ledger
+    retime, refused = ledger.retime, []
+
+    def refuse_once(how: object, **more: float) -> None:
+        if not refused:
+            refused.append(how)
+            msg = "the disk is full"
+            raise StoreError(msg)
+        retime(how, **more)  # type: ignore[arg-type]
+
+    ledger.retime = refuse_once  # type: ignore[method-assign]
+    started_s = first_start_s(house)
+    until(house, "Signal")
+
+    assert refused
+    assert times_of(house, "Signal")[0] >= started_s + 2000
+
+
+@pytest.mark.parametrize("ahead_s", [40.0, 3600.0])
+def test_a_restart_on_a_host_that_is_ahead_while_sdiag_is_mute(
+    house: House, ahead_s: float
+) -> None:
+    """The first word of slurmctld after that is no jump: what the ledger says was its time."""
+    stubborn(house)
+    house.polls(12)
+    house.cluster.submit(4, work_s=30, uid=7)
+    until(house, "Signal")
+    (signalled_s,) = times_of(house, "Signal")
+    house.time.wall_ahead_s, house.cluster.is_mute = ahead_s, True
+    anew(house)
+    limited(house, min_quantum_s=8, cooldown_s=150)
+    house.polls(1)
+    house.cluster.is_mute = False
+    until(house, "Requeue")
+
+    assert signalled_s + 60 <= times_of(house, "Requeue")[0] <= signalled_s + 180
+
+
+def test_distrust_outlives_a_restart(house: House) -> None:
+    """A daemon that starts while time cannot be believed does not believe it either."""
+    stubborn(house)
+    limited(house, min_quantum_s=2000)
+    house.polls(12)
+    house.time.server_ahead_s = 7200.0
+    house.daemon._vitals._polls_left = 0
+    house.cluster.submit(4, work_s=30, uid=7)
+    house.polls(1)
+    started_s = first_start_s(house)
+    anew(house)
+    limited(house, min_quantum_s=2000)
+    until(house, "Signal")
+
+    assert times_of(house, "Signal")[0] >= started_s + 2000
+
+
+def test_no_step_while_a_clock_that_was_told_cannot_be_looked_at(house: House) -> None:
+    """Another slurmctld may answer, with another clock: an hour behind, and mute."""
+    stubborn(house)
+    limited(house, min_quantum_s=2000)
+    house.polls(3)
+    house.time.server_ahead_s = -3600.0
+    for job in house.cluster.jobs.values():
+        job.start_s = job.start_s and job.start_s - 3600
+    house.cluster.is_mute = True
+    house.cluster.submit(4, work_s=30, uid=7)
+    house.polls(40)
+
+    assert not times_of(house, "Signal")
+    assert house.daemon.board.current.vitals is not None
+    assert "no GPUs are taken back" in house.daemon.board.current.vitals.clock
+
+
+def test_what_was_taken_moves_on_disk_too(house: House) -> None:
+    """Else it would stand in the future for a month, and bound preemption as long."""
+    stubborn(house)
+    house.polls(12)
+    house.cluster.submit(4, work_s=30, uid=7)
+    until(house, "Unseal")
+    house.time.server_ahead_s = -86_400.0 * 30
+    house.daemon._vitals._polls_left = 0
+    house.polls(1)
+    house.daemon._alarm.hangup = True
+    house.round()
+    house.time.now_s += 7200
+    house.polls(2)
+
+    cycle = house.daemon.board.current.cycle
+    assert cycle is not None
+    assert cycle.snapshot.preempted_gpus_last_hour == 0
