@@ -93,7 +93,7 @@ def _queue(data: bytes) -> object:
 
 def _detail(data: bytes) -> object:
     said = text(data)
-    devices, splits = devices_in(said), splits_in(said)
+    devices, splits = devices_in(said, {7}), splits_in(said, {7})
     at = site()
     table = JobReader(ClaimReader(max_grace_s=600)).read(
         record(JOB_FIELDS, _JOB | {"tres-per-node": "gres:shard:1"}).decode(),

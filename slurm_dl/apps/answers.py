@@ -117,18 +117,18 @@ class Answers:
                 return self._reset_breaker(parsed, peer)
             case SnapshotRequest():
                 with self._heavy:
-                    return {"snapshot": snapshot_file.encode(self._seen()[0].snapshot)}
+                    return {"snapshot": snapshot_file.encode(self._seen(sight)[0].snapshot)}
 
-    def _seen(self) -> tuple[Cycle, Policy]:
+    def _seen(self, sight: Sight) -> tuple[Cycle, Policy]:
         now = self._levers.board.current
         if now.cycle is None or now.policy is None:
-            because = f": {now.trouble.message}" if now.trouble else "; it has just started"
-            msg = f"dlschedd has not seen the cluster yet{because}"
-            raise RequestError(Kind.NOT_READY, msg)
+            last = now.trouble and privacy.trouble_for(now.trouble.message, sight)
+            msg = f"dlschedd has not seen the cluster yet{f': {last}' if last else ''}"
+            raise RequestError(Kind.NOT_READY, msg if last else f"{msg}; it has just started")
         return now.cycle, now.policy
 
     def _queue(self, request: QueueRequest, sight: Sight) -> JsonObject:
-        cycle, _ = self._seen()
+        cycle, _ = self._seen(sight)
         states = [s for word in request.state for s in _states(word)] or list(LIVE)
         wanted = Filter(
             users=request.user,
@@ -139,10 +139,11 @@ class Answers:
         )
         with self._heavy:
             jobs: list[Json] = [privacy.row_for(r, sight) for r in published.rows(cycle, wanted)]
-        return {"now_s": cycle.snapshot.now_s, "jobs": jobs, **_standing(self._levers)}
+        standing = privacy.standing_for(_standing(self._levers), sight)
+        return {"now_s": cycle.snapshot.now_s, "jobs": jobs, **standing}
 
     def _why(self, request: WhyRequest, sight: Sight) -> JsonObject:
-        cycle, policy = self._seen()
+        cycle, policy = self._seen(sight)
         seen = cycle.snapshot.seen
         try:
             found = published.find_job(seen, request.job, _owner(sight))
@@ -161,7 +162,7 @@ class Answers:
             "job": privacy.row_for(published.row(cycle, row), sight),
             "sentences": [safe(s, 1000) for s in why(cycle, policy, found, history, sight)],
             "history": list(privacy.history_for(history, sight)),
-            **_standing(self._levers),
+            **privacy.standing_for(_standing(self._levers), sight),
         }
 
     def _pause(self, request: PauseRequest, peer: Peer) -> JsonObject:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from slurm_dl.apps.audit import OK, AuditLine, AuditLog
 from slurm_dl.apps.wire import Json, JsonObject
+from slurm_dl.backends.store import SupersededError
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cycle
 from slurm_dl.engine.settings import Breakers
@@ -82,8 +83,10 @@ class Resets:
             try:
                 asked.was = ledger.reset(asked.name, by=asked.actor, now_s=now_s)
             except SlurmDlError as err:
+                # Whoever asked is told. What is wrong with the ledger the next cycle finds out.
                 asked.error = str(err)
-                raise
+                if isinstance(err, SupersededError):
+                    raise
             finally:
                 audit.write(_line(asked))
                 asked.settled.set()

@@ -1,7 +1,8 @@
 """What an ordinary user may be told of other users' jobs, where Slurm's PrivateData hides them.
 
 Slurm hides jobs from squeue; dlschedd reads as an Operator and sees them all. So with ``jobs`` in
-PrivateData it shows a user no more than Slurm would: their own jobs and, of all others, numbers.
+PrivateData, and until it is known what PrivateData says, it shows a user no more than Slurm would:
+their own jobs and, of all others, numbers.
 What is passed on is listed here, not what is held back: a field that somebody adds to the status
 stays hidden until it is listed.
 """
@@ -42,7 +43,6 @@ STATUS_SHOWN = frozenset(
         "policy",
         "preemption",
         "protocol",
-        "reader",
         "seen_s",
         "slurmctld",
         "started_s",
@@ -58,17 +58,25 @@ STATUS_SHOWN = frozenset(
 STATUS_WORDS = frozenset({"trouble", "reloaded"})
 """Fields with a ``message`` of which nobody knows beforehand what it names: for admins alone."""
 
+_STANDING = frozenset({"doing", "paused"})
 _HISTORY_SHOWN = ("time", "epoch_s", "action", "handover")
 
 _MESSAGE = "see dlschedd's log"
+_ADMIN = "an admin"
 _OTHER = "another user's job"
 
-_NUMBER = r"[0-9]{1,10}(?:[_+][0-9]{1,10}|_\[[^\]]*\])?"
+# Possessive throughout: of "and 12 more" nothing may be given back, or a part is taken for a job.
+_NUMBER = r"[0-9]++(?:[_+.-][0-9]++|_\[[^\]\s]*+\]?+)?+"
 _NAMED = re.compile(
-    rf"\b(?:jobs?|victims?|jobid)[ =](?P<ids>{_NUMBER}(?:(?:, | and ){_NUMBER}(?! more))*)"
-    r"(?P<more> and [0-9]+ more)?(?P<model> \([^()]*\))?",
+    r"(?:\b(?:array_?|het_?)?(?:(?:jobs?|steps?)(?:[ _]?ids?)?|victims?)(?: ?[=:] ?| )"
+    r"|(?<=\brequeue ))"
+    rf"(?P<ids>{_NUMBER}(?:(?:, ?| and ){_NUMBER}(?! more\b))*+)"
+    r"(?P<more> and [0-9]++ more\b)?(?P<model> \([^()]*\))?",
     re.ASCII | re.IGNORECASE,
 )
+_DIGITS = 10
+"""No job has a longer number."""
+
 _SPLIT = re.compile(r".* on one GPU (?:are slower|reach) ", re.DOTALL)
 """Begins with the names of the models, or of the jobs, that share the GPU."""
 
@@ -104,7 +112,7 @@ class Own:
 
     def _renamed(self, found: re.Match[str]) -> str:
         ids = re.findall(_NUMBER, found["ids"])
-        own = [i for i in ids if i.isdecimal() and self.knows(int(i))]
+        own = [i for i in ids if i.isdecimal() and len(i) <= _DIGITS and self.knows(int(i))]
         if len(own) == len(ids) and not found["more"]:
             return found[0]
         if not own:
@@ -134,14 +142,23 @@ def check_config(peer: Peer, now: Published) -> None:
         RequestError: *peer* may not read it.
     """
     if _has(peer, now, {"accounts", "users"}):
-        msg = "Slurm's PrivateData hides users and accounts, which the configuration names"
+        hides = "hides" if now.slurm else "was not read yet, and may hide"
+        msg = f"Slurm's PrivateData {hides} users and accounts, which the configuration names"
         raise RequestError(Kind.DENIED, msg)
 
 
 def _has(peer: Peer, now: Published, words: Collection[str]) -> bool:
-    if now.slurm is None or peer.is_admin or peer.uid == now.slurm.slurm_uid:
+    """Whether one of *words* is in PrivateData for *peer*; all are while it is not known."""
+    if peer.is_admin:
         return False
-    return not now.slurm.private.isdisjoint(words)
+    if now.slurm is None:
+        return True
+    return peer.uid != now.slurm.slurm_uid and not now.slurm.private.isdisjoint(words)
+
+
+def trouble_for(message: str, sight: Sight) -> str:
+    """The words of an error, of which nobody knows beforehand what they name."""
+    return _MESSAGE if isinstance(sight, Own) else message
 
 
 def status_for(answer: JsonObject, sight: Sight) -> JsonObject:
@@ -152,8 +169,10 @@ def status_for(answer: JsonObject, sight: Sight) -> JsonObject:
     for key in STATUS_WORDS & answer.keys():
         last = answer[key]
         shown[key] = {**last, "message": _MESSAGE} if isinstance(last, dict) else None
-    if isinstance(doing := answer.get("doing"), str):
-        shown["doing"] = sight.text(doing)
+    shown |= standing_for({key: shown[key] for key in _STANDING & shown.keys()}, sight)
+    if "reader" in answer:
+        reader = answer["reader"]
+        shown["reader"] = _reader(reader, sight) if isinstance(reader, dict) else None
     breakers = answer.get("breakers")
     if isinstance(breakers, list):
         shown["breakers"] = [_breaker(b, sight) for b in breakers if isinstance(b, dict)]
@@ -164,9 +183,25 @@ def status_for(answer: JsonObject, sight: Sight) -> JsonObject:
     return shown
 
 
+def standing_for(standing: JsonObject, sight: Sight) -> JsonObject:
+    """Of ``doing``, ``paused`` and ``age_s`` what is theirs to know: not who paused, nor why."""
+    if not isinstance(sight, Own):
+        return standing
+    shown = dict(standing)
+    if isinstance(doing := standing.get("doing"), str):
+        shown["doing"] = sight.text(doing)
+    if isinstance(paused := standing.get("paused"), dict):
+        shown["paused"] = {"by": _ADMIN, "since_s": paused["since_s"], "reason": ""}
+    return shown
+
+
+def _reader(reader: JsonObject, sight: Own) -> JsonObject:
+    return {"name": reader["name"], "reason": sight.text(str(reader["reason"]))}
+
+
 def _breaker(breaker: JsonObject, sight: Own) -> JsonObject:
     jobs = [j for j in _list(breaker["jobs"]) if isinstance(j, int) and sight.knows(j)]
-    return {**breaker, "jobs": list(jobs), "reset_by": breaker["reset_by"] and "an admin"}
+    return {**breaker, "jobs": list(jobs), "reset_by": breaker["reset_by"] and _ADMIN}
 
 
 def _handover(handover: JsonObject, sight: Own) -> JsonObject:
@@ -199,7 +234,7 @@ def _line(line: Mapping[str, Json], sight: Sight) -> JsonObject:
     job = line.get("job")
     return {
         **{key: line.get(key) for key in _HISTORY_SHOWN},
-        "actor": line.get("actor") if line.get("actor") == "dlschedd" else "an admin",
+        "actor": line.get("actor") if line.get("actor") == "dlschedd" else _ADMIN,
         "job": job if isinstance(job, int) and sight.knows(job) else None,
         "reason": sight.text(str(line.get("reason") or "")),
         "result": sight.text(str(line.get("result") or "")),

@@ -27,8 +27,9 @@ from slurm_dl.backends.stored import (
 )
 from slurm_dl.engine.memory import HOUR_S, Change, Memory
 from slurm_dl.engine.restarts import FOLLOWED_S
+from slurm_dl.engine.retiming import SLACK_S, Cut, Shift
 from slurm_dl.engine.service import DTYPES, EndedRun, Service
-from slurm_dl.model.breaker import Taken
+from slurm_dl.model.breaker import OWNER_UNKNOWN, Taken
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.steer import Steer
@@ -81,7 +82,7 @@ CREATE TABLE IF NOT EXISTS steer (
 CREATE TABLE IF NOT EXISTS restart (
     job_id INTEGER NOT NULL, restarts INTEGER NOT NULL, gpus REAL NOT NULL,
     requeued_s REAL NOT NULL, handover_id INTEGER NOT NULL, restarted_s REAL NOT NULL,
-    fate TEXT NOT NULL, settled_s REAL NOT NULL,
+    fate TEXT NOT NULL, settled_s REAL NOT NULL, uid INTEGER NOT NULL DEFAULT {OWNER_UNKNOWN},
     PRIMARY KEY (job_id, restarts)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS breaker (
@@ -101,8 +102,8 @@ _STEERS = (
 )
 
 _RESTARTS = (
-    "SELECT job_id, restarts, gpus, requeued_s, handover_id, restarted_s, fate, settled_s "
-    "FROM restart WHERE requeued_s > (SELECT max(requeued_s) FROM restart) - ? "
+    "SELECT job_id, restarts, gpus, requeued_s, handover_id, restarted_s, fate, settled_s, "
+    "uid FROM restart WHERE requeued_s > (SELECT max(requeued_s) FROM restart) - ? "
     "ORDER BY requeued_s, job_id"
 )
 
@@ -150,6 +151,10 @@ class SqliteStore:
                 self._db.execute(
                     f"ALTER TABLE job ADD COLUMN {name} {_sql_type(dtype)} NOT NULL DEFAULT 0"
                 )
+        if not any(row[1] == "uid" for row in self._db.execute("PRAGMA table_info(restart)")):
+            self._db.execute(
+                f"ALTER TABLE restart ADD COLUMN uid INTEGER NOT NULL DEFAULT {OWNER_UNKNOWN}"
+            )
 
     def _check_cluster(self, cluster: str) -> None:
         if not cluster:
@@ -191,6 +196,9 @@ class SqliteStore:
             steers = self._db.execute(_STEERS).fetchall()
             restarts = self._db.execute(_RESTARTS, (FOLLOWED_S,)).fetchall()
             breakers = self._db.execute(_BREAKERS).fetchall()
+            distrust = self._db.execute(
+                "SELECT value FROM meta WHERE key = 'distrust_until_s'"
+            ).fetchone()
             splits = self._db.execute(
                 "SELECT body FROM handover WHERE json_extract(body, '$.purpose') = 'split' "
                 "ORDER BY handover_id"
@@ -226,6 +234,7 @@ class SqliteStore:
             },
             restarts=tuple(restart_from(row) for row in restarts),
             breakers=tuple(breaker_from(row) for row in breakers),
+            distrust_until_s=float(distrust[0]) if distrust else 0.0,
         )
 
     def save(self, change: Change, /) -> None:
@@ -245,6 +254,18 @@ class SqliteStore:
                     for h, closed in change.handovers
                 ],
             )
+            if change.distrust_until_s is not None:
+                db.execute(
+                    "INSERT OR REPLACE INTO meta VALUES ('distrust_until_s', ?)",
+                    (str(change.distrust_until_s),),
+                )
+            match change.taken_moved:
+                case Shift(by_s=by_s):
+                    db.execute("UPDATE taken SET at_s = at_s + ?", (by_s,))
+                case Cut(now_s=now_s):
+                    db.execute("UPDATE taken SET at_s = ? WHERE at_s > ?", (now_s, now_s + SLACK_S))
+                case None:
+                    pass
             db.executemany(
                 "INSERT INTO taken VALUES (?, ?, ?, ?, ?)",
                 [(t.at_s, t.job_id, t.gpus, t.notice_s, t.handover_id) for t in change.taken],
@@ -255,7 +276,7 @@ class SqliteStore:
             )
             db.executemany("DELETE FROM steer WHERE job_id = ?", [(j,) for j in change.let_go])
             db.executemany(
-                "INSERT OR REPLACE INTO restart VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO restart VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 [dataclasses.astuple(r) for r in change.restarts],
             )
             if change.restarts:

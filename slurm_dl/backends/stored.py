@@ -39,7 +39,7 @@ def steer_from(row: tuple[Any, ...]) -> Steer:
 
 def restart_from(row: tuple[Any, ...]) -> Restart:
     """The restart in a row of its table."""
-    job_id, restarts, gpus, requeued_s, handover_id, restarted_s, fate, settled_s = row
+    job_id, restarts, gpus, requeued_s, handover_id, restarted_s, fate, settled_s, uid = row
     return Restart(
         job_id=JobId(job_id),
         restarts=restarts,
@@ -49,6 +49,7 @@ def restart_from(row: tuple[Any, ...]) -> Restart:
         restarted_s=restarted_s,
         fate=fate,
         settled_s=settled_s,
+        uid=uid,
     )
 
 

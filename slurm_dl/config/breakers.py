@@ -26,13 +26,13 @@ class BreakersSection(Section):
         ),
     )
     cluster_share: Annotated[float, Unit("share of the managed GPUs")] = Field(
-        default=0.5,
+        default=1.0,
         ge=0,
         le=100,
         description=(
             "Trips before more than this share of the GPUs of the managed partitions would be "
-            "taken back within an hour; above 1 the same GPUs count several times. Small clusters "
-            "and policies with leases may need more. 0: no breaker."
+            "taken back within an hour; above 1 the same GPUs count several times. Many short "
+            "jobs and policies with leases may need more. 0: no breaker."
         ),
     )
     failed_share: Annotated[float, Unit("share of the preempted jobs")] = Field(
@@ -42,7 +42,8 @@ class BreakersSection(Section):
         description=(
             "Trips once more than this share of the preempted jobs failed within 300 s of their "
             "restart, or were put aside by Slurm because it could not start them. Who waits for "
-            "its turn or was cancelled does not count. 0: no breaker."
+            "its turn or was cancelled does not count, and of one user no more jobs than half of "
+            "failed_least. 0: no breaker."
         ),
     )
     failed_least: Annotated[Whole, Unit("jobs")] = Field(

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 from slurm_dl.engine.memory import HOUR_S
 from slurm_dl.engine.restarts import SOON_S
 from slurm_dl.engine.settings import External, Native, Settings
-from slurm_dl.model.breaker import Breaker, BreakerName, Restart
+from slurm_dl.model.breaker import OWNER_UNKNOWN, Breaker, BreakerName, Restart
 from slurm_dl.model.handover import Handover, VictimState
 from slurm_dl.model.plan import TripBreaker
 from slurm_dl.model.snapshot import Snapshot
@@ -84,22 +85,36 @@ def gpus_taken(snap: Snapshot, settings: Settings, name: BreakerName) -> float:
         case Native():
             # Slurm does not tell whom it put back itself; see `NativeEngine.recount`.
             since_s = max(hour_ago_s, breaker.reset_s)
-            return math.fsum(r.gpus for r in snap.restarts if r.requeued_s > since_s)
+            # Each job once: whoever requeues their own job time and again must not trip it.
+            gpus_of = {r.job_id: r.gpus for r in snap.restarts if r.requeued_s > since_s}
+            return math.fsum(gpus_of.values())
 
 
 def restarts_judged(snap: Snapshot, settings: Settings) -> tuple[Restart, ...]:
-    """The restarts of which it is known whether they went well, and that still count."""
+    """The restarts of which it is known whether they went well, and that still count.
+
+    Of each user the newest alone, half as many as are needed to trip, and one at least: jobs of one
+    user that fail by themselves must not stop preemption for everybody.
+    """
     breaker = _of(snap, "failed_restarts")
     since_s = max(snap.now_s - settings.breakers.failed_window_s, breaker.reset_s)
     # Where Slurm preempts, whoever put the job back had it restarted.
     ours = isinstance(settings.mode, External)
-    return tuple(
+    known = [
         r
         for r in snap.restarts
         if r.fate in ("well", "failed", "stuck")
         and r.settled_s > since_s
         and (r.handover_id or not ours)
-    )
+    ]
+    each = max(1, settings.breakers.failed_least // 2)
+    counted: Counter[int] = Counter()
+    judged = []
+    for restart in sorted(known, key=lambda r: (-r.settled_s, r.job_id, r.restarts)):
+        counted[restart.uid] += 1
+        if restart.uid == OWNER_UNKNOWN or counted[restart.uid] <= each:
+            judged.append(restart)
+    return tuple(judged)
 
 
 def _gpus_per_hour(

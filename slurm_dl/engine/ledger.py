@@ -71,6 +71,7 @@ class Ledger:
         self._breakers = {b.name: b for b in memory.breakers}
         self._doubted: set[JobId] = set()
         self._owed: Owed | None = None
+        self.distrust_until_s = memory.distrust_until_s
 
     @property
     def handovers(self) -> tuple[Handover, ...]:
@@ -86,8 +87,6 @@ class Ledger:
         """Fold one observation in, and store what it changed."""
         folded = fold(self._service, without_ours(seen, self._steers))
         news = self._restarts.news(self._service, folded.service, seen)
-        self._service = folded.service
-        self._trimmed.difference_update(JobId(j) for j in folded.forgotten)
         if folded.changed.any() or folded.ended or folded.forgotten or news:
             self._store.save(
                 Change(
@@ -97,6 +96,9 @@ class Ledger:
                     restarts=news,
                 )
             )
+        # Not before it is stored: what a store that failed lacks is then told anew by the next one.
+        self._service = folded.service
+        self._trimmed.difference_update(JobId(j) for j in folded.forgotten)
         self._restarts.keep(news, seen.now_s)
 
     def restore(self, jobs: Service, ended: Sequence[EndedRun]) -> None:
@@ -239,7 +241,7 @@ class Ledger:
         self._set(Breaker(name=name, reset_s=now_s, reset_by=by, counts_from=self._next_id))
         return before
 
-    def retime(self, how: Retiming) -> None:
+    def retime(self, how: Retiming, *, distrust_until_s: float | None = None) -> None:
         """Move the instants we wrote down: the clock they were told by has been set."""
         service, rows = retimed_service(self._service, how)
         handovers = [
@@ -248,7 +250,15 @@ class Ledger:
         steers = [new for s in self._steers.values() if (new := retimed_steer(s, how)) != s]
         restarts = [retimed_restart(r, how) for r in self._restarts.all]
         breakers = [retimed_breaker(b, how) for b in self._breakers.values()]
-        if rows.any() or handovers or steers or restarts or breakers:
+        if (
+            rows.any()
+            or handovers
+            or steers
+            or restarts
+            or breakers
+            or self._taken
+            or distrust_until_s
+        ):
             jobs = service.take(rows)
             self._store.save(
                 Change(
@@ -257,6 +267,8 @@ class Ledger:
                     steers=steers,
                     restarts=restarts,
                     breakers=breakers,
+                    taken_moved=how,
+                    distrust_until_s=distrust_until_s,
                 )
             )
         self._service = service
@@ -296,7 +308,8 @@ class Ledger:
             # Nobody wrote down when it was signalled, if it was.
             columns["last_preempted_s"] = [now_s]
         taken = []
-        if told and action.outcome in ("requeued", "finished"):
+        # Slurm may have forgotten by the next look how it ended; its GPUs were given up.
+        if told and action.outcome in ("requeued", "finished", "left"):
             taken = [
                 Taken(
                     at_s=now_s,

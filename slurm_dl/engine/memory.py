@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from slurm_dl.engine.retiming import Retiming
 from slurm_dl.engine.service import EndedRun, Service
 from slurm_dl.model.breaker import Breaker, Restart, Taken
 from slurm_dl.model.handover import Handover
@@ -28,6 +29,7 @@ class Memory:
     lost_pairs: Mapping[tuple[str, ...], float] = field(default_factory=dict)
     restarts: tuple[Restart, ...] = ()
     breakers: tuple[Breaker, ...] = ()
+    distrust_until_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -55,6 +57,8 @@ class Change:
     let_go: Sequence[int] = ()
     restarts: Sequence[Restart] = ()
     breakers: Sequence[Breaker] = ()
+    taken_moved: Retiming | None = None
+    distrust_until_s: float | None = None
 
 
 class Store(Protocol):

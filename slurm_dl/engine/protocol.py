@@ -216,7 +216,8 @@ def _signals(handover: Handover, left: list[Victim], scene: Scene) -> Iterator[A
 def _spare(handover: Handover, left: list[Victim], scene: Scene) -> Iterator[Action]:
     """Let those go who have changed their contract before they were told anything.
 
-    Of one that was perhaps told (`VictimState.SIGNALLING`) only time or an acknowledgement tells.
+    Of one that was perhaps told (`VictimState.SIGNALLING`) only time tells: an acknowledgement may
+    be older than the hand-over.
     """
     for victim in left:
         chosen = victim.state is VictimState.CHOSEN and is_running(victim, scene)
@@ -284,19 +285,15 @@ def _steer_away(handover: Handover, job_id: JobId, scene: Scene) -> Iterator[Act
 
 def _requeues(handover: Handover, left: list[Victim], scene: Scene) -> Iterator[Action]:
     for victim in left:
-        if victim.state is VictimState.CHOSEN:
+        # Who is asked once more now has its grace from now on. Who is not, because it changed its
+        # contract, may never have been told.
+        if victim.state in (VictimState.CHOSEN, VictimState.SIGNALLING):
             continue
         if not is_running(victim, scene):
             continue  # It is ending already, by our requeue or by itself.
-        # Who is asked once more now has its grace from now on.
-        told = victim.state is not VictimState.SIGNALLING
         acked = scene.snap.seen.claim(victim.run.job_id).acked_run == victim.run.restarts
         waited_s = scene.snap.now_s - victim.signalled_s
-        if acked and not told and not agrees(victim, scene):
-            why = "it has saved its work on our word, and waits"
-        elif not told:
-            continue
-        elif acked and victim.contract.requeued_by == "daemon":
+        if acked and victim.contract.requeued_by == "daemon":
             why = f"it acknowledged its checkpoint within {waited_s:.0f} s"
         elif waited_s >= victim.contract.grace_s:
             why = f"its grace of {victim.contract.grace_s:.0f} s is over"

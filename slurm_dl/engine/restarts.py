@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from slurm_dl.engine.service import Service
-from slurm_dl.model.breaker import Fate, Restart
+from slurm_dl.model.breaker import OWNER_UNKNOWN, Fate, Restart
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
@@ -142,6 +142,8 @@ def _after(restart: Restart, row: int, seen: Observed) -> Restart:
             fate = "unknown" if restart.job_id in seen.cut_short else "failed"
     elif state is JobState.FAILED:
         fate = "unknown"  # It never started: somebody cancelled it while it waited.
+    if restart.uid == OWNER_UNKNOWN:
+        restart = dataclasses.replace(restart, uid=int(jobs.uid[row]))
     return _with(restart, fate, now_s, start_s)
 
 

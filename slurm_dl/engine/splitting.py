@@ -1,8 +1,8 @@
 """Pairs of jobs on one GPU that are slower than they would be taking turns: who is to leave.
 
-Of those who are no faster than they would be taking turns the one that came later is stopped and
-put back into the queue as in any preemption, and under all of its limits, but for nobody: it only
-has to go. The two models are not paired again.
+By their own words one of the two is the slower, and slower than it would be taking turns. That one
+is stopped and put back into the queue as in any preemption, and under all of its limits, but for
+nobody: it only has to go. The two models are not paired again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Losing:
     """A job that had better not go on beside its neighbour.
 
     Attributes:
-        row: Its row in `Jobs`: of those who are no faster than in turns, the one that came later.
+        row: Its row in `Jobs`: by their own words the slower of the two.
         models: Names of the two models.
         why: In words, with both speeds.
     """
@@ -115,14 +115,16 @@ def _losing(
     known = [speed for speed in speeds if speed is not None]
     if len(known) < len(gpu.jobs) or sum(known) >= LEAST_SPEED:
         return None
-    # Nobody leaves by what the other one says alone. Of a losing pair one is slower than in turns.
-    slow = [row for row, speed in zip(pair, known, strict=True) if speed <= LEAST_SPEED / len(pair)]
-    later = max(slow, key=lambda row: (jobs.start_s[row], jobs.job_id[row]))
-    if why_not_split(snap, later, limits):
+    # Who says less of himself than is true goes himself. If that one may not be stopped nobody is:
+    # else a job that cannot be preempted could say what takes its neighbour off the GPU.
+    _, _, slower = min(
+        (speed, -float(jobs.start_s[row]), row) for speed, row in zip(known, pair, strict=True)
+    )
+    if why_not_split(snap, slower, limits):
         return None
     claims = [snap.seen.claim(job_id) for job_id in gpu.jobs]
     return Losing(
-        row=later,
+        row=slower,
         models=frozenset(claim.model for claim in claims if claim.model is not None),
         why=(
             f"jobs {gpu.jobs[0]} and {gpu.jobs[1]} on one GPU reach {sum(known):.2f} of the "

@@ -21,6 +21,9 @@ BREAKERS: tuple[BreakerName, ...] = get_args(BreakerName)
 NOT_OURS = HandoverId(0)
 """In place of a hand-over's number where we did not put the job back."""
 
+OWNER_UNKNOWN = -1
+"""In place of a uid where nobody wrote down whose job it was."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breaker:
@@ -80,6 +83,7 @@ class Restart:
         restarted_s: Start of the next run, epoch seconds; 0 while it has not started.
         fate: What became of it.
         settled_s: When that was seen, epoch seconds; 0 while it is open.
+        uid: Whose job it is, or `OWNER_UNKNOWN`.
     """
 
     job_id: JobId
@@ -90,3 +94,4 @@ class Restart:
     restarted_s: float = 0.0
     fate: Fate = "open"
     settled_s: float = 0.0
+    uid: int = OWNER_UNKNOWN

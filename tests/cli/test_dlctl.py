@@ -178,7 +178,7 @@ def test_breakers_are_listed_and_reset(schedd: Schedd) -> None:
     assert listed[0].split() == ["BREAKER", "BOUND", "STATE", "WHY"]
     assert [line.split()[:3] for line in listed[1:]] == [
         ["gpus_per_hour", "off", "-"],
-        ["cluster_share", "0.5", "ok"],
+        ["cluster_share", "1", "ok"],
         ["failed_restarts", "0.5", "ok"],
     ]
     done = schedd.ask("breakers", "reset", "cluster_share")

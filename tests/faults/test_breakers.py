@@ -52,9 +52,15 @@ def submit(daemon: Schedd, script: str, *options: str) -> str:
     return str(done.stdout).strip()
 
 
-def fill(daemon: Schedd, script: str, others: int = 2) -> list[str]:
-    """Two nodes' jobs that opted in and have sunk, and *others* that did not; the former."""
-    opted = [submit(daemon, script, f"--comment={CLAIM}") for _ in range(2)]
+def fill(daemon: Schedd, script: str, others: int = 2, another: str = "root") -> list[str]:
+    """Two nodes' jobs that opted in and have sunk, and *others* that did not; the former.
+
+    One is root's, one is of the user *another*.
+    """
+    opted = [
+        submit(daemon, script, f"--comment={CLAIM}", f"--uid={user}", "--chdir=/")
+        for user in ("root", another)
+    ]
     for job in [*opted, *(submit(daemon, HEEDLESS) for _ in range(others))]:
         daemon.until_state(job, "RUNNING")
     for job in opted:
@@ -106,9 +112,12 @@ def as_nobody(daemon: Schedd, *argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_jobs_that_do_not_come_back_stop_preemption(place: Schedd) -> None:
-    """Two of two fail at once; a new daemon changes nothing, a reset does."""
+    """Two of two fail at once; a new daemon changes nothing, a reset does.
+
+    They are two users' jobs: one user's alone do not trip it.
+    """
     start(place, failed_share=0.5, failed_least=2)
-    victims = fill(place, BROKEN)
+    victims = fill(place, BROKEN, another="nobody")
     short = [submit(place, "sleep 1") for _ in range(2)]
     for job in (*short, *victims):
         place.until_state(job, "COMPLETED", "FAILED", within_s=90)

@@ -108,7 +108,7 @@ def test_no_record_becomes_another_jobs(place: Schedd) -> None:
 
     # The split of the honest one is its own, or it counts as split evenly.
     detail = place.box.run(["scontrol", "-o", "-d", "show", "job", str(told["honest"])]).stdout
-    true = splits_in(detail)[told["honest"]]
+    true = splits_in(detail, {told["honest"]})[told["honest"]]
     assert true is not None
     held = seen.held
     for name in ("split", "bomb", "honest"):

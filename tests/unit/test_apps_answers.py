@@ -24,6 +24,8 @@ from slurm_dl.apps.snapshot_file import decode
 from slurm_dl.apps.status_text import status_lines
 from slurm_dl.apps.wire import JsonObject, Kind
 from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.slurm.read_nodes import SiteConfig
+from slurm_dl.backends.slurm.versions import parse_release
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.config import load_with_origins, show
 from slurm_dl.engine.decide import decide
@@ -42,6 +44,14 @@ USER = Peer(ANN, is_admin=False)
 ADMIN = Peer(0, is_admin=True)
 SETTINGS = Settings(partitions=frozenset({"gpu"}))
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
+OPEN = SiteConfig(
+    release=parse_release("22.05.8"),
+    tracks_memory=False,
+    private=frozenset(),
+    slurm_uid=64030,
+)
+"""Slurm hides nothing."""
+
 HOSTILE = "a\x1b[2Jb\nroot  [red]x[/]"
 
 
@@ -93,6 +103,7 @@ def levers(cluster: FakeCluster, tmp_path: Path) -> Levers:
         policy=POLICY,
         cycles=1,
         seen_s=time.time(),
+        slurm=OPEN,
     )
     return Levers(
         board=Board(state),
@@ -342,7 +353,7 @@ def test_status_says_which_breakers_have_tripped(ask: Ask, levers: Levers) -> No
     assert isinstance(breakers, list)
     assert [(b["breaker"], b["bound"], b["tripped_s"], b["jobs"]) for b in breakers] == [  # type: ignore[index,call-overload]
         ("gpus_per_hour", None, None, []),
-        ("cluster_share", 0.5, 9.0, []),
+        ("cluster_share", 1.0, 9.0, []),
         ("failed_restarts", 0.5, 5.0, [7]),
     ]
     lines = [text for title, text in status_lines(answer) if title == "preemption"][1:]

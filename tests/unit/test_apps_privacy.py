@@ -26,6 +26,7 @@ from slurm_dl.apps.requests import FOR_ADMINS, Request
 from slurm_dl.apps.wire import Kind
 from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.backends.fake_job import FakeJob
+from slurm_dl.backends.slurm.queue import Choice
 from slurm_dl.backends.slurm.read_nodes import SiteConfig, read_config
 from slurm_dl.backends.slurm.versions import parse_release
 from slurm_dl.backends.store import SqliteStore
@@ -43,6 +44,7 @@ ANN, BOB, EVE, SLURM, ROOT = 1001, 1002, 1003, 64030, 0
 FIRST = 7_000_000
 """Job ids that are no other number by chance."""
 
+NEUTRAL = "see dlschedd's log"
 NAMES = {ANN: "ann", BOB: "bob", EVE: "eve"}
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 SETTINGS = Settings(
@@ -305,7 +307,7 @@ def test_every_field_of_the_status_was_thought_of() -> None:
     with site(cluster, *steps) as levers:
         fields = status(levers).keys()
 
-    hidden, filtered = {"misfit"}, {"breakers", "handovers"}
+    hidden, filtered = {"misfit"}, {"breakers", "handovers", "reader"}
     thought_of = privacy.STATUS_SHOWN | privacy.STATUS_WORDS | hidden | filtered
     assert fields - thought_of == set()
 
@@ -325,7 +327,84 @@ def test_a_hand_over_is_shown_to_those_it_concerns() -> None:
     assert for_ann["nodes"] == for_bob["nodes"] == []
     assert to_none["handovers"] == []
     assert to_none["jobs"] == to_ann["jobs"]
-    assert to_ann["trouble"] == {"at_s": 1.0, "message": "see dlschedd's log"}
+    assert to_ann["trouble"] == {"at_s": 1.0, "message": NEUTRAL}
+
+
+def refusal(levers: Levers, peer: Peer, **request: Any) -> tuple[Kind, str]:  # noqa: ANN401
+    """How a request is refused."""
+    with pytest.raises(RequestError) as refused:
+        Answers(levers)(dict(request), peer)
+    return refused.value.kind, str(refused.value)
+
+
+def test_all_is_hidden_while_private_data_is_not_known() -> None:
+    """Before the first look, and on a stand-by, which reads nothing of Slurm."""
+    cluster, steps = handed_over()
+    ann, root = Peer(ANN, is_admin=False), Peer(ROOT, is_admin=True)
+    with site(cluster, *steps) as levers:
+        board = levers.board
+        board.current = dataclasses.replace(board.current, slurm=None)
+        assert {told_of(uid, levers, cluster) == set() for uid in (ANN, BOB, SLURM)} == {True}
+        assert len(told_of(ROOT, levers, cluster)) == 4 + 3 * 3
+        assert refusal(levers, ann, request="config") == (
+            Kind.DENIED,
+            (
+                "Slurm's PrivateData was not read yet, and may hide users and accounts, "
+                "which the configuration names"
+            ),
+        )
+
+        board.current = dataclasses.replace(board.current, cycle=None)
+        to_ann: Any = Answers(levers)({"request": "status"}, ann)
+        to_root: Any = Answers(levers)({"request": "status"}, root)
+        assert to_ann["trouble"]["message"] == to_ann["reloaded"]["message"] == NEUTRAL
+        assert to_root["trouble"]["message"] == f"job {FIRST + 1} of user-bob is gone"
+        for request in ({"request": "queue"}, {"request": "why", "job": str(FIRST + 1)}):
+            not_yet = "dlschedd has not seen the cluster yet: "
+            assert refusal(levers, ann, **request) == (Kind.NOT_READY, not_yet + NEUTRAL)
+            assert refusal(levers, root, **request) == (
+                Kind.NOT_READY,
+                f"{not_yet}job {FIRST + 1} of user-bob is gone",
+            )
+        board.current = dataclasses.replace(board.current, trouble=None)
+        assert refusal(levers, ann, request="queue")[1].endswith("yet; it has just started")
+
+
+def test_who_paused_and_why_is_for_those_who_see_all() -> None:
+    """In each answer that says so; of the same types as for admins."""
+    cluster, steps = handed_over()
+    reason = f"job {FIRST + 1} of user-bob breaks account-of-bob"
+    with site(cluster, *steps) as levers:
+        levers.pause.on(by="user bob (1002)", reason=reason, now_s=7.0)
+        for request in ("status", "queue", "why"):
+            asked: dict[str, Any] = {
+                "request": request,
+                **({"job": str(FIRST + 3)} if request == "why" else {}),
+            }
+            to_ann = Answers(levers)(asked, Peer(ANN, is_admin=False))
+            to_root = Answers(levers)(asked, Peer(ROOT, is_admin=True))
+            assert to_ann["paused"] == {"by": "an admin", "since_s": 7.0, "reason": ""}
+            assert to_root["paused"] == {"by": "user bob (1002)", "since_s": 7.0, "reason": reason}
+            assert to_ann["doing"] == "paused: plans and touches nothing"
+        assert told_of(ANN, levers, cluster) == set()
+
+
+def test_what_it_does_and_how_it_reads_names_nobody() -> None:
+    """A refusal of a permit, and what the readers do not agree upon."""
+    cluster, steps = handed_over()
+    words = f"job {FIRST + 1} has another comment"
+    with site(cluster, *steps) as levers:
+        levers.board.current = dataclasses.replace(
+            levers.board.current,
+            idle=words,
+            reader=Choice(reader="cli", reason=words),
+        )
+        assert told_of(ANN, levers, cluster) == set()
+        to_ann: Any = Answers(levers)({"request": "status"}, Peer(ANN, is_admin=False))
+        queue: Any = Answers(levers)({"request": "queue"}, Peer(ANN, is_admin=False))
+
+    assert to_ann["reader"] == {"name": "cli", "reason": "another user's job has another comment"}
+    assert to_ann["doing"] == queue["doing"] == f"only looking: {to_ann['reader']['reason']}"
 
 
 OWN = privacy.Own(ANN, frozenset({5, 6}))
@@ -345,6 +424,20 @@ OWN = privacy.Own(ANN, frozenset({5, 6}))
         ("resnet50 on one GPU are slower than taking turns: job 7 leaves", None),
         ("job 7_3 was not in the queue when it was last read", None),
         ("scontrol update failed (exit 1): JobId=7 is not pending", None),
+        ("room for jobs 7, 8, 9 and 12 more, above job 10", None),
+        ("jobs 7, 8 and 11 more", "other users' jobs"),
+        ("jobs 5, 6 and 11 more", "jobs 5, 6 and other users' jobs"),
+        ("scontrol: error: JobId=7,8,9 failed", "scontrol: error: other users' jobs failed"),
+        ("scontrol requeue 7 failed: x", "scontrol requeue another user's job failed: x"),
+        ("Invalid job id 7", "Invalid another user's job"),
+        ("slurm_update error for job_id 7", None),
+        ("job_id=7 and JobID: 8, jobid 9, job ids 10, 11", None),
+        ("ArrayJobId=7 ArrayTaskId=1", None),
+        ("HetJobId=7 StepId=8.batch StepId=9.0", None),
+        ("job 7_[8,9,10... is too long a list of nodes", None),
+        ("job 7-11", "another user's job"),
+        ("JobId=5,6 failed; job id 5, job_id=6", "JobId=5,6 failed; job id 5, job_id=6"),
+        (f"job {'7' * 5000} is gone", "another user's job is gone"),
         ("hand-over 7 is over: nobody is left in it", "hand-over 7 is over: nobody is left in it"),
         ("it needs 8 GPUs for 7 minutes", "it needs 8 GPUs for 7 minutes"),
     ],
@@ -356,7 +449,7 @@ def test_free_text_names_no_foreign_job(words: str, told: str | None) -> None:
     if told is not None:
         assert said == told
     else:
-        assert not re.search(r"\b(7|8|9|10|11|2|3 more|7_3)\b", said)
+        assert not re.search(r"\b(7|8|9|10|11|12|2|3 more|7_3)\b", said)
         assert "resnet50" not in said
 
 

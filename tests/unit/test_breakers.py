@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.backends.memory_store import MemoryStore
 from slurm_dl.backends.store import SqliteStore, supersede
-from slurm_dl.engine.breakers import gpus_taken, managed_gpus, tripped, trips
+from slurm_dl.config.breakers import BreakersSection
+from slurm_dl.engine.breakers import gpus_taken, managed_gpus, restarts_judged, tripped, trips
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cycle, run_cycle
@@ -242,6 +243,35 @@ def test_failed_restarts_trip_above_their_share_and_from_a_least_number_on() -> 
     assert "were put aside by Slurm" in trip.why
 
 
+def test_jobs_of_one_user_alone_do_not_trip_it() -> None:
+    """Half of the least number count of each, the newest: it takes two users."""
+    bound = settings(failed_share=0.5, failed_least=4)
+    alone = judged(4, 0, uid=1001)
+    good = tuple(restart(300 + i, "well", uid=1003 + i) for i in range(3))
+    other = tuple(restart(200 + i, "failed", uid=1002) for i in range(2))
+
+    assert trips(quiet(restarts=alone), bound) == ()
+    assert trips(quiet(restarts=(*alone, *good)), bound) == ()
+    (trip,) = trips(quiet(restarts=(*judged(2, 0, uid=1001), *other)), bound)
+    assert trip.why.startswith("4 of 4 preempted jobs failed")
+    assert trip.jobs == (100, 101, 200, 201)
+    # 2 bad and 3 good: what a user's jobs did last counts, whichever way.
+    came_back = tuple(restart(400 + i, "well", uid=1001, ago_s=30) for i in range(2))
+    assert [r.job_id for r in restarts_judged(quiet(restarts=(*alone, *came_back)), bound)] == [
+        400,
+        401,
+    ]
+    assert trips(quiet(restarts=(*came_back, *alone, *other)), bound) == ()
+
+
+def test_a_least_number_of_one_needs_one_user() -> None:
+    """Where all jobs are one account's an admin may want that."""
+    bound = settings(failed_share=0.5, failed_least=1)
+
+    (trip,) = trips(quiet(restarts=judged(3, 0, uid=1001)), bound)
+    assert trip.why.startswith("1 of 1 preempted jobs failed")
+
+
 @pytest.mark.parametrize("fate", ["open", "unknown"])
 def test_what_is_not_known_is_neither_good_nor_bad(fate: Fate) -> None:
     """Who waits for its turn or was cancelled moves the share in no direction."""
@@ -434,6 +464,40 @@ def test_in_native_mode_a_trip_shields_who_runs_and_every_requeue_counts() -> No
     assert named(free) == []
     writes = {a.job_id: a.value for a in free.actions if isinstance(a, SetSiteFactor)}
     assert writes[JobId(1)] < writes[JobId(9)], "it may be displaced otherwise"
+
+
+def test_in_native_mode_a_job_counts_once_however_often_it_is_put_back() -> None:
+    """Its owner may requeue it as often as they like."""
+    native = settings(mode=Native(QOS), cluster_share=0.5)
+    again = tuple(
+        dataclasses.replace(restart(300, handover=0, gpus=2.0, ago_s=60.0 + i), restarts=9 - i)
+        for i in range(5)
+    )
+    others = tuple(restart(i, handover=0, gpus=2.0) for i in range(4))
+
+    assert gpus_taken(quiet(restarts=again), native, "cluster_share") == 2
+    assert trips(quiet(restarts=again), native) == ()
+    assert trips(quiet(restarts=(*again, *others[:3])), native) == ()
+    (trip,) = trips(quiet(restarts=(*again, *others)), native)
+    assert trip.why.startswith("10 of 16 managed GPUs")
+
+
+def test_one_busy_user_does_not_trip_the_share_as_it_is_set_at_first() -> None:
+    """Their new jobs may take every GPU once; what is beyond that waits like any other."""
+    rows = [build.running(i, 1, uid=100 + i) for i in range(1, 9)]
+    rows += [build.running(100 + i, 1, ran_s=10, uid=666) for i in range(8)]
+    rows += [build.pending(200 + i, 1, uid=666) for i in range(4)]
+    held = {i: {(i - 1) // 4: 1.0} for i in range(1, 9)}
+    held |= {100 + i: {2 + i // 4: 1.0} for i in range(8)}
+    seen = build.observed(rows, held=held, opted_in=range(1, 9))
+    old = dict.fromkeys(range(1, 9), 5000.0)
+    snap = build.snapshot(seen, memory={"attained_gpu_s": old, "ran_s": old}, taken=taken(*[1] * 8))
+
+    plan = decide(snap, POLICY, settings(cluster_share=BreakersSection().cluster_share))
+
+    assert named(plan) == []
+    assert opened(plan)
+    assert named(decide(snap, POLICY, settings(cluster_share=0.5))) == ["cluster_share"]
 
 
 # On disk, over restarts and resets.

@@ -16,10 +16,13 @@ from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.backends.fake_job import FakeJob
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.decide import decide
+from slurm_dl.engine.guard import victims
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cycle, Done, run_cycle
+from slurm_dl.engine.protocol import next_steps
+from slurm_dl.engine.scene import Scene
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.model.contract import Contract
+from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
@@ -179,6 +182,50 @@ def test_a_victim_that_cannot_be_acted_on_does_not_strand_the_other(
         _cycle(cluster, ledger)
 
     assert cluster.jobs[other].restarts == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "claim", "does"),
+    [
+        (VictimState.SIGNALLING, Claim(contract=None, acked_run=0), None),
+        (VictimState.SIGNALLING, Claim(contract=None), None),
+        (VictimState.SIGNALLING, Claim(contract=Contract(), acked_run=0), Signal),
+        (VictimState.SIGNALLED, Claim(contract=None, acked_run=0), Requeue),
+        (VictimState.SIGNALLED, Claim(contract=None), None),
+    ],
+)
+def test_an_acknowledgement_counts_only_of_who_is_known_to_have_been_told(
+    state: VictimState, claim: Claim, does: type[ClusterAction] | None
+) -> None:
+    """It may be older than a signal that failed, and its owner has withdrawn the contract since."""
+    run = Run(job_id=JobId(1), restarts=0, start_s=build.NOW_S - 5000)
+    signalled_s = build.NOW_S - 5 if state is VictimState.SIGNALLED else 0.0
+    first = Victim(run=run, gpus=4, contract=Contract(), state=state, signalled_s=signalled_s)
+    handover = Handover(
+        handover_id=HandoverId(1),
+        opened_s=build.NOW_S - 20,
+        beneficiaries=(JobId(2),),
+        victims=(first,),
+        nodes=("n1",),
+        seal=Seal.STANDING,
+        attached=(JobId(2),),
+    )
+    seen = build.observed(
+        [build.running(1, 4), build.pending(2, 4)], held={1: {0: 4}}, claims={JobId(1): claim}
+    )
+    snap = build.snapshot(seen, handovers=[handover])
+    scene = Scene(
+        snap=snap,
+        rows=snap.jobs.row_of(),
+        wanted=snap.memory.site_factor,
+        tier=np.array([1, 0], dtype=np.int16),
+        candidates=victims(snap, LIMITS),
+        limits=LIMITS,
+    )
+
+    done = {type(a) for a in next_steps(handover, scene)} & {Signal, Requeue}
+
+    assert done == ({does} if does else set())
 
 
 def test_gpus_on_their_way_count_against_the_hourly_limit(ledger: Ledger) -> None:

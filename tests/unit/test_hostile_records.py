@@ -10,18 +10,29 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.backends.slurm import past
+from slurm_dl.backends.slurm import details, holdings, past, read_shares
 from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.backends.slurm.command import printable
 from slurm_dl.backends.slurm.holdings import Holdings, splits_in
 from slurm_dl.backends.slurm.job_table import JobTable
 from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, JobReader
-from slurm_dl.backends.slurm.read_nodes import NODE_FIELDS, Site, SiteConfig, read_nodes, site_of
+from slurm_dl.backends.slurm.read_nodes import (
+    MOST_NODES,
+    NODE_FIELDS,
+    Site,
+    SiteConfig,
+    expand,
+    names_in,
+    read_nodes,
+    site_of,
+)
 from slurm_dl.backends.slurm.read_shares import devices_in
 from slurm_dl.backends.slurm.records import new_nonce, output_format
+from slurm_dl.backends.slurm.tres import Gres, parse_gres
 from slurm_dl.backends.slurm.versions import Release
 from slurm_dl.model.contract import NO_CLAIM
 from slurm_dl.model.errors import ClusterError
@@ -219,17 +230,64 @@ def test_details_of_a_job_come_from_its_own_line_or_not_at_all(
     honest = (1, len(words))
 
     for job_id in honest:
-        assert splits_in(detail).get(job_id) in ({"n1": 4.0, "n2": 0.0}, None)
-        assert devices_in(detail).get(job_id) in ({"n1": (0, 1, 2, 3), "n2": ()}, None)
-    holdings = Holdings()
-    holdings.learn(splits_in(detail), table, rows)
-    held = holdings.allocations(table, SITE)
+        assert splits_in(detail, honest).get(job_id) in ({"n1": 4.0, "n2": 0.0}, None)
+        assert devices_in(detail, honest).get(job_id) in ({"n1": (0, 1, 2, 3), "n2": ()}, None)
+    learnt = Holdings()
+    learnt.learn(splits_in(detail, table.job_id), table, rows)
+    held = learnt.allocations(table, SITE)
     for row in rows:
         # Whoever lies about his own job lies about his own GPUs on his own nodes.
         assert held.gpus[held.job == row].sum() == 4
         assert sorted(held.node[held.job == row].tolist()) == [0, 1]
     for job_id in honest:
         assert held.gpus[held.job == job_id - 1].tolist() in ([4.0, 0.0], [2.0, 2.0])
+
+
+BOMB = "Nodes=n[0-99999] CPU_IDs= Mem=0 GRES= "
+"""In a name: one short line that stands for as many nodes as a list may have."""
+
+
+@pytest.mark.parametrize(
+    "bomb", [BOMB, f"Nodes=n[{','.join(['0-999'] * 100)}] CPU_IDs= Mem=0 GRES= "]
+)
+def test_lists_of_nodes_in_names_cost_no_more_than_one_that_is_true(
+    monkeypatch: pytest.MonkeyPatch, bomb: str
+) -> None:
+    """Neither many in one name, nor the same nodes again and again, nor those of other jobs."""
+    made = 0
+
+    def counted(nodes: str) -> tuple[str, ...]:
+        nonlocal made
+        made += names_in(nodes)
+        return expand(nodes)
+
+    monkeypatch.setattr(details, "expand", counted)
+    detail = _details([HONEST, *[(bomb * 10, bomb * 10)] * 50])
+
+    assert splits_in(detail, {1, 7})[1] == {"n1": 4.0, "n2": 0.0}
+    assert made <= MOST_NODES + 2
+    assert splits_in(detail, {7})[7] is None, "what remains of it must not be taken for the truth"
+
+
+def test_a_long_gres_is_read_once_for_all_of_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name may give one to a hundred thousand nodes."""
+    asked: list[str] = []
+
+    def counted(gres: str) -> Gres:
+        asked.append(gres)
+        return parse_gres(gres)
+
+    def counted_indices(gres: str) -> tuple[int, ...]:
+        asked.append(gres)
+        return ()
+
+    monkeypatch.setattr(holdings, "parse_gres", counted)
+    monkeypatch.setattr(read_shares, "_indices", counted_indices)
+    detail = _details([("Nodes=n[0-9999] CPU_IDs= Mem=0 GRES=gpu:1(IDX:0-3) ", "")])
+
+    assert len(splits_in(detail, {1})[1] or ()) == 10_000
+    assert len(devices_in(detail, {1})[1] or ()) == 10_000
+    assert len(asked) <= 2 * 3
 
 
 @settings(max_examples=60, deadline=None)

@@ -36,7 +36,7 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import run_cycle
 from slurm_dl.engine.settings import Placement, Settings
-from slurm_dl.model.breaker import Breaker
+from slurm_dl.model.breaker import OWNER_UNKNOWN, Breaker, Restart
 from slurm_dl.model.contract import SIGNALS, Contract
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.handover import Handover
@@ -834,12 +834,14 @@ def test_anonymous_recordings_hold_no_name(tmp_path: Path, stream: Stream) -> No
         until_s=busy.now_s + 60,
         why="the node secretn2",
     )
+    told = Restart(job_id=JobId(1), restarts=0, gpus=1.0, requeued_s=busy.now_s, uid=999777)
     named = dataclasses.replace(
         busy,
         seen=seen,
         handovers=handovers,
         steers={steer.job_id: steer},
         breakers=(Breaker(name="cluster_share", reset_s=1.0, reset_by="user secret (0)"),),
+        restarts=(told, dataclasses.replace(told, restarts=1, uid=OWNER_UNKNOWN)),
     )
     anonymous = Anonymous()
     path = tmp_path / "r"
@@ -855,6 +857,9 @@ def test_anonymous_recordings_hold_no_name(tmp_path: Path, stream: Stream) -> No
     users = [one.snapshot.seen.texts[j].user for j in texts]
     assert users == [f"user-{1 + i % 2}" for i in range(len(users))]
     assert one.snapshot.handovers[0].nodes[0] in one.snapshot.seen.nodes.name
+    known, unknown = one.snapshot.restarts
+    assert b"999777" not in path.read_bytes()
+    assert (known.uid in range(1000), unknown.uid) == (True, OWNER_UNKNOWN)
     [kept] = one.snapshot.steers.values()
     assert len({*kept.avoid, *kept.own, *kept.left} & {*one.snapshot.seen.nodes.name}) == 3
     decided = [decide(s, stream.policy, stream.settings) for s in (named, one.snapshot)]

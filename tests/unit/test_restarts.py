@@ -11,7 +11,8 @@ import pytest
 
 from slurm_dl.backends.memory_store import MemoryStore
 from slurm_dl.engine.ledger import Ledger
-from slurm_dl.engine.restarts import FOLLOWED_S, SOON_S
+from slurm_dl.engine.restarts import FOLLOWED_S, SOON_S, Restarts
+from slurm_dl.engine.service import Service
 from slurm_dl.model.breaker import NOT_OURS, Fate, Restart
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover, Run, Victim, VictimState
@@ -21,6 +22,7 @@ from slurm_dl.model.plan import MarkGone, OpenHandover, Signal
 from slurm_dl.model.snapshot import JobText, Observed
 
 JOB = JobId(7)
+UID = 1001
 START_S = build.NOW_S
 OPTED_IN: Mapping[JobId, Claim] = {JOB: Claim(contract=Contract())}
 
@@ -34,7 +36,7 @@ def seen(after_s: float, *rows: JobRow, reason: str = "", **more: Any) -> Observ
 
 def job(state: JobState, restarts: int = 1, **more: Any) -> JobRow:  # noqa: ANN401
     """Job 7 in one look."""
-    values = {"submit_s": START_S - 10, "gpus": 4.0, **more}
+    values = {"submit_s": START_S - 10, "gpus": 4.0, "uid": UID, **more}
     return JobRow(job_id=JOB, state=state, restarts=restarts, **values)
 
 
@@ -61,7 +63,7 @@ def test_a_job_that_opted_in_is_followed_from_its_requeue_on() -> None:
     (restart,) = lived()
 
     assert restart == Restart(
-        job_id=JOB, restarts=0, gpus=4.0, requeued_s=START_S + 10, handover_id=NOT_OURS
+        job_id=JOB, restarts=0, gpus=4.0, requeued_s=START_S + 10, handover_id=NOT_OURS, uid=UID
     )
     ledger = Ledger(MemoryStore())
     ledger.book(seen(0, RUNNING, claims={}))
@@ -225,4 +227,13 @@ def test_our_own_requeues_are_known_as_ours(
     )
 
     restarts = ledger.snapshot(seen(10, WAITING), frozenset()).restarts
-    assert [r.handover_id for r in restarts] == list(expected)
+    assert [(r.handover_id, r.uid) for r in restarts] == [(ours, UID) for ours in expected]
+
+
+def test_whose_job_it_was_is_known_once_its_fate_is() -> None:
+    """Written down by a hand-over, or a version, that did not know."""
+    known = Restart(job_id=JOB, restarts=0, gpus=4.0, requeued_s=START_S + 10)
+    nothing = Service.empty()
+
+    (restart,) = Restarts([known]).news(nothing, nothing, _over(JobState.FAILED, 20))
+    assert (restart.fate, restart.uid) == ("failed", UID)

@@ -12,7 +12,9 @@ import pytest
 from slurm_dl.backends.memory_store import MemoryStore
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.ledger import Ledger
+from slurm_dl.engine.memory import HOUR_S, Change
 from slurm_dl.engine.retiming import Cut, Retiming, Shift
+from slurm_dl.model.breaker import Taken
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover, Run, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
@@ -71,6 +73,39 @@ def test_instants_of_ours_move_and_slurms_do_not(
         assert victim.run == HANDOVER.victims[0].run
         steer = found.snapshot(build.observed([]), frozenset()).steers[JobId(3)]
         assert (steer.since_s, steer.until_s) == (STEER.since_s, until_s)
+    ledger.close()
+    stored.close()
+
+
+def gpus_taken(ledger: Ledger, now_s: float) -> float:
+    """How many GPUs the ledger knows to have been taken back within the hour before *now_s*."""
+    seen = build.observed([], now_s=now_s)
+    return ledger.snapshot(seen, frozenset()).preempted_gpus_last_hour
+
+
+@pytest.mark.parametrize("by_s", [7200.0, -7200.0])
+def test_gpus_taken_are_remembered_over_a_jump_and_a_restart(tmp_path: Path, by_s: float) -> None:
+    """Until an hour has passed, by the clock as it stands then."""
+    path = tmp_path / "ledger.sqlite"
+    store = SqliteStore(path)
+    store.save(
+        Change(
+            taken=[
+                Taken(
+                    at_s=NOW_S - 600, job_id=JobId(1), gpus=8, notice_s=1, handover_id=HandoverId(1)
+                )
+            ]
+        )
+    )
+    ledger = Ledger(store)
+
+    ledger.retime(Shift(by_s))
+
+    stored = Ledger(SqliteStore(path))
+    for found in (ledger, stored):
+        assert gpus_taken(found, NOW_S + by_s) == 8
+        assert gpus_taken(found, NOW_S + by_s + HOUR_S - 601) == 8
+        assert gpus_taken(found, NOW_S + by_s + HOUR_S - 599) == 0
     ledger.close()
     stored.close()
 

@@ -68,9 +68,13 @@ def pair(one: Claim, other: Claim, **more: Any) -> Snapshot:  # noqa: ANN401
     return snapshot(seen)
 
 
-def test_the_later_of_a_losing_pair_leaves() -> None:
-    """0.4 and 0.5 of their speeds alone are less than one."""
-    snap = pair(claim("a", 4.0), claim("b", 5.0))
+def test_the_slower_of_a_losing_pair_leaves() -> None:
+    """0.5 and 0.4 of their speeds alone are less than one.
+
+    Not the later one: a job could then say so little of itself that an earlier neighbour who is a
+    little below half had to go for it.
+    """
+    snap = pair(claim("a", 5.0), claim("b", 4.0))
 
     assert losing_pairs(snap, PROFILES, LIMITS) == (
         Losing(
@@ -79,16 +83,25 @@ def test_the_later_of_a_losing_pair_leaves() -> None:
             why="jobs 1 and 2 on one GPU reach 0.90 of the speed of one alone",
         ),
     )
-    earlier = pair(claim("a", 4.0), claim("b", 5.0), ran_s=9000.0)
-    assert [losing.row for losing in losing_pairs(earlier, PROFILES, LIMITS)] == [0]
+    other = pair(claim("a", 4.0), claim("b", 5.0))
+    assert [losing.row for losing in losing_pairs(other, PROFILES, LIMITS)] == [0]
 
 
-def test_nobody_leaves_by_what_only_his_neighbour_says() -> None:
-    """Who says that he is slow may go himself; the other, who is not, stays."""
-    snap = pair(claim("a", 0.01), claim("b", 9.0))
+@pytest.mark.parametrize(("ran_s", "leaves"), [(400.0, 1), (9000.0, 0)])
+def test_of_two_that_are_as_slow_the_later_leaves(ran_s: float, leaves: int) -> None:
+    """Whichever row it stands in."""
+    snap = pair(claim("a", 4.0), claim("b", 4.0), ran_s=ran_s)
+
+    assert [losing.row for losing in losing_pairs(snap, PROFILES, LIMITS)] == [leaves]
+
+
+@pytest.mark.parametrize("others", [9.0, 4.8])
+def test_nobody_leaves_by_what_only_his_neighbour_says(others: float) -> None:
+    """Who says that he is slow goes himself, or nobody: also where the other is below half."""
+    snap = pair(claim("a", 0.01), claim("b", others))
     assert [losing.row for losing in losing_pairs(snap, PROFILES, LIMITS)] == [0]
 
-    stays = pair(claim("a", 0.01, opted_in=False), claim("b", 9.0))
+    stays = pair(claim("a", 0.01, opted_in=False), claim("b", others))
     assert losing_pairs(stays, PROFILES, LIMITS) == ()
 
 
@@ -142,7 +155,7 @@ def handovers(snap: Snapshot, settings: Settings = SETTINGS) -> list[Handover]:
 
 def test_the_decision_begins_a_split() -> None:
     """A hand-over for nobody; it signals at once and seals nothing."""
-    snap = pair(claim("a", 4.0), claim("b", 5.0))
+    snap = pair(claim("a", 5.0), claim("b", 4.0))
     (handover,) = handovers(snap)
 
     assert handover.purpose == "split"

@@ -417,7 +417,7 @@ def test_uneven_split_is_learnt_once() -> None:
 
     assert holdings.unknown(table) == [1]
     assert split(holdings, table) == [2, 2, 2]
-    holdings.learn(splits_in(detail(2, 3, 1)), table, [1])
+    holdings.learn(splits_in(detail(2, 3, 1), {2}), table, [1])
     assert split(holdings, table) == [2, 3, 1]
     assert holdings.unknown(table) == []
     assert split(holdings, table) == [2, 3, 1]
@@ -441,7 +441,7 @@ def test_split_that_does_not_add_up_is_not_believed(text: str) -> None:
     table = read(job(2) | UNEVEN)
     holdings = Holdings()
 
-    holdings.learn(splits_in(text), table, [0])
+    holdings.learn(splits_in(text, {2}), table, [0])
 
     assert split(holdings, table) == [2, 2]
     assert holdings.unknown(table) == []

@@ -256,7 +256,7 @@ def test_a_job_on_two_nodes() -> None:
 )
 def test_how_devices_are_spelled(gres: str, indices: Sequence[int]) -> None:
     """``IDX`` up to 23.02, later what each device gives; nothing huge is built from either."""
-    assert devices_in(detail(7, "n1", gres)) == {7: {"n1": indices}}
+    assert devices_in(detail(7, "n1", gres), {7}) == {7: {"n1": indices}}
 
 
 @pytest.mark.parametrize("release", ["22.05", "26.05"])
@@ -264,7 +264,7 @@ def test_the_recorded_job(release: str) -> None:
     """The one that holds a shard of the second GPU of n6."""
     raw = (DATA / f"slurm-{release}" / "job.txt").read_bytes()
 
-    assert devices_in(raw.decode("utf-8", errors="replace"))[11] == {"n6": (1,)}
+    assert devices_in(raw.decode("utf-8", errors="replace"), {11})[11] == {"n6": (1,)}
 
 
 def test_nodes_that_hand_out_shares() -> None:

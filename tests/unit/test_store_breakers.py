@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +17,7 @@ from slurm_dl.engine.memory import Change
 from slurm_dl.engine.restarts import FOLLOWED_S
 from slurm_dl.engine.service import DTYPES
 from slurm_dl.engine.settings import Breakers, Settings
-from slurm_dl.model.breaker import Breaker, Restart
+from slurm_dl.model.breaker import OWNER_UNKNOWN, Breaker, Restart
 from slurm_dl.model.ids import HandoverId, JobId
 
 PARTITIONS = frozenset({"gpu"})
@@ -60,6 +61,7 @@ def _restart(job_id: int, requeued_s: float = 100.0) -> Restart:
         restarted_s=120.25,
         fate="failed",
         settled_s=140.5,
+        uid=1001,
     )
 
 
@@ -84,6 +86,25 @@ def test_breakers_and_restarts_come_back_as_they_were(path: Path) -> None:
         memory = again.load()
     assert memory.breakers == (plain, tripped)
     assert memory.restarts == (_restart(1), _restart(2))
+
+
+def test_a_ledger_that_does_not_know_whose_jobs_they_were_goes_on(path: Path) -> None:
+    """One of this schema from before uids were written down."""
+    with closing(sqlite3.connect(path)) as db, db:
+        db.executescript(
+            "CREATE TABLE restart (job_id INTEGER NOT NULL, restarts INTEGER NOT NULL, "
+            "gpus REAL NOT NULL, requeued_s REAL NOT NULL, handover_id INTEGER NOT NULL, "
+            "restarted_s REAL NOT NULL, fate TEXT NOT NULL, settled_s REAL NOT NULL, "
+            "PRIMARY KEY (job_id, restarts)) WITHOUT ROWID; PRAGMA user_version=5;"
+        )
+        db.execute("INSERT INTO restart VALUES (1, 2, 0.5, 100.0, 3, 120.25, 'failed', 140.5)")
+
+    for _ in range(2):
+        with closing(SqliteStore(path)) as store:
+            store.save(Change(restarts=[_restart(2)]))
+            old, new = store.load().restarts
+        assert old == dataclasses.replace(_restart(1), uid=OWNER_UNKNOWN)
+        assert new == _restart(2)
 
 
 def test_what_became_of_a_job_is_dropped_after_a_day(path: Path) -> None:

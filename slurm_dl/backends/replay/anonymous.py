@@ -50,8 +50,18 @@ class Anonymous:
             names=tuple(self._stand_in("name", name) for name in snap.past.names),
         )
         breakers = tuple(dataclasses.replace(breaker, reset_by="") for breaker in snap.breakers)
+        restarts = tuple(
+            dataclasses.replace(r, uid=r.uid if r.uid < 0 else self._number("uid", r.uid))
+            for r in snap.restarts
+        )
         return dataclasses.replace(
-            snap, seen=seen, handovers=handovers, steers=steers, past=past, breakers=breakers
+            snap,
+            seen=seen,
+            handovers=handovers,
+            steers=steers,
+            past=past,
+            breakers=breakers,
+            restarts=restarts,
         )
 
     def setup(self, setup: Setup, snap: Snapshot) -> Setup:

@@ -6,11 +6,11 @@ They are not safe from forgery: names, comments and work directories are printed
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.job_table import JobTable
-from slurm_dl.backends.slurm.read_nodes import expand
+from slurm_dl.backends.slurm.read_nodes import MOST_NODES, expand, names_in
 from slurm_dl.model.errors import ClusterError
 
 _MOST_ASKED_SINGLY = 2
@@ -41,10 +41,18 @@ def job_details(
         return None
 
 
-def gres_by_node(detail: str) -> dict[int, OnNodes | None]:
-    """What each job in ``scontrol show job -d -o`` holds where; None for an id told twice.
+def gres_by_node(detail: str, wanted: Collection[int]) -> dict[int, OnNodes | None]:
+    """What each job in ``scontrol show job -d -o`` holds where.
 
     Whoever writes a line of another job into a name makes that job one of which nothing is known.
+    So does who writes lists of more than `MOST_NODES` nodes into his own.
+
+    Args:
+        wanted: Ids of the jobs that were asked about. Of others in the same dump it is only
+            looked whether they are told twice: their lists are not spelled out.
+
+    Returns:
+        By job id; empty for one that is not wanted, None for one of which nothing is known.
     """
     starts = [(int(m[1]), m.start()) for m in _JOB.finditer(detail)]
     ends = [start for _, start in starts[1:]] + [len(detail)]
@@ -53,12 +61,19 @@ def gres_by_node(detail: str) -> dict[int, OnNodes | None]:
         if job_id in found:
             found[job_id] = None
             continue
-        by_node: dict[str, str] = {}
-        for nodes, gres in _ON_NODES.findall(detail, start, end):
-            try:
-                names = expand(nodes)
-            except ClusterError:
-                continue
-            by_node.update(dict.fromkeys(names, gres))
-        found[job_id] = by_node
+        found[job_id] = _on_nodes(detail, start, end) if job_id in wanted else {}
     return found
+
+
+def _on_nodes(detail: str, start: int, end: int) -> OnNodes | None:
+    by_node: dict[str, str] = {}
+    left = MOST_NODES
+    for nodes, gres in _ON_NODES.findall(detail, start, end):
+        count = names_in(nodes)
+        if not 0 < count <= MOST_NODES:
+            continue
+        left -= count
+        if left < 0:
+            return None
+        by_node.update(dict.fromkeys(expand(nodes), gres))
+    return by_node

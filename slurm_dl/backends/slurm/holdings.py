@@ -8,7 +8,7 @@ they are believed only where they add up with what the queue said of the same jo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -107,11 +107,11 @@ def _key(table: JobTable, row: int) -> RunKey:
     return table.job_id[row], table.start_s[row]
 
 
-def splits_in(detail: str) -> dict[int, Split | None]:
-    """GPUs by node of each job in ``scontrol show job -d -o``; None for an id told twice."""
-    return {
-        job_id: None
-        if by_node is None
-        else {name: parse_gres(gres).gpus for name, gres in by_node.items()}
-        for job_id, by_node in gres_by_node(detail).items()
-    }
+def splits_in(detail: str, wanted: Collection[int]) -> dict[int, Split | None]:
+    """GPUs by node of the *wanted* jobs in ``scontrol show job -d -o``; see `gres_by_node`."""
+    found: dict[int, Split | None] = {}
+    for job_id, by_node in gres_by_node(detail, wanted).items():
+        # One text may stand for all of many nodes; it is read once.
+        gpus = {gres: parse_gres(gres).gpus for gres in set((by_node or {}).values())}
+        found[job_id] = None if by_node is None else {name: gpus[by_node[name]] for name in by_node}
+    return found

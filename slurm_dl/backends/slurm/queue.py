@@ -103,7 +103,8 @@ class CliQueue:
         found = job_details(self._slurm, table, rows)
         if found is not None:  # Until it is known the job counts as spread evenly.
             detail, asked = found
-            holdings.learn(splits_in(detail), table, asked)
+            wanted = {table.job_id[row] for row in asked}
+            holdings.learn(splits_in(detail, wanted), table, asked)
 
     def set_site_factor(self, job_id: JobId, value: int) -> bool:  # noqa: ARG002 - of the protocol
         """See `Queue.set_site_factor`: never; `Actor` has scontrol."""

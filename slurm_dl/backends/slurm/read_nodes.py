@@ -173,11 +173,19 @@ def expand(nodes: str) -> tuple[str, ...]:
     """
     if nodes in NO_WORDS:
         return ()
-    words = _WORD.findall(nodes) if _NODE_LIST.fullmatch(nodes) else []
-    if not 0 < sum(map(_names_of, words)) <= MOST_NODES:
+    if not 0 < names_in(nodes) <= MOST_NODES:
         msg = f"node list {printable(nodes[:80])} cannot be read, or has too many nodes"
         raise ClusterError(msg)
+    words = _WORD.findall(nodes)
     return tuple(dict.fromkeys(name for word in words for name in _expanded(word)))
+
+
+def names_in(nodes: str) -> int:
+    """How many names a Slurm node list stands for, each as often as it is there; 0 if it is none.
+
+    Nothing is made for that: one list may name the same nodes a hundred times.
+    """
+    return sum(map(_names_of, _WORD.findall(nodes))) if _NODE_LIST.fullmatch(nodes) else 0
 
 
 def _names_of(word: str) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 from slurm_dl.backends.slurm.command import Slurm
@@ -102,7 +102,7 @@ class Shares:
         if found is None:
             return  # Until it is known it counts as alone on some device.
         detail, asked = found
-        told = devices_in(detail)
+        told = devices_in(detail, {table.job_id[row] for row in asked})
         for row in asked:
             self._known[_key(table, row)] = _believed(told.get(table.job_id[row]), table, row)
 
@@ -141,14 +141,16 @@ def _believed(told: Devices | None, table: JobTable, row: int) -> Devices | None
     return told if count == expected and one_each else None
 
 
-def devices_in(detail: str) -> dict[int, Devices | None]:
-    """Devices by node of each job in ``scontrol show job -d -o``; None for an id told twice."""
-    return {
-        job_id: None
-        if by_node is None
-        else {name: _indices(gres) for name, gres in by_node.items()}
-        for job_id, by_node in gres_by_node(detail).items()
-    }
+def devices_in(detail: str, wanted: Collection[int]) -> dict[int, Devices | None]:
+    """Devices by node of the *wanted* jobs in ``scontrol show job -d -o``; see `gres_by_node`."""
+    found: dict[int, Devices | None] = {}
+    for job_id, by_node in gres_by_node(detail, wanted).items():
+        # One text may stand for all of many nodes; it is read once.
+        indices = {gres: _indices(gres) for gres in set((by_node or {}).values())}
+        found[job_id] = (
+            None if by_node is None else {name: indices[by_node[name]] for name in by_node}
+        )
+    return found
 
 
 def _indices(gres: str) -> tuple[int, ...]:
