@@ -216,8 +216,7 @@ class Daemon:
         except Exception as err:  # noqa: BLE001 - see below
             # The one place: a bug must not leave the queue to nobody, and must not go unseen.
             self._log.exception("bug in a cycle; nothing more is done in it")
-            trouble = Trouble(at_s=time.time(), message=f"bug: {type(err).__name__}: {err}")
-            self._publish(bugs=now.bugs + 1, bugs_in_a_row=now.bugs_in_a_row + 1, trouble=trouble)
+            self._note_bug(err, in_a_row=now.bugs_in_a_row + 1)
             delay_s = self._loaded.config.daemon.poll_s
         else:
             daemon = self._loaded.config.daemon
@@ -334,6 +333,14 @@ class Daemon:
         except SlurmDlError as err:
             self._log.warning("nodes could not be read", error=str(err))
             self._publish(trouble=Trouble(at_s=time.time(), message=str(err)))
+        except Exception as err:  # noqa: BLE001 - as in `_poll`: what Slurm says must not end us
+            self._log.exception("bug in a look at the nodes; they are taken for what they were")
+            self._note_bug(err, in_a_row=self.board.current.bugs_in_a_row)
+
+    def _note_bug(self, err: Exception, *, in_a_row: int) -> None:
+        trouble = Trouble(at_s=time.time(), message=f"bug: {type(err).__name__}: {err}")
+        bugs = self.board.current.bugs + 1
+        self._publish(bugs=bugs, bugs_in_a_row=in_a_row, trouble=trouble)
 
     # Reload.
 
@@ -366,8 +373,8 @@ class Daemon:
                 msg = f"{', '.join(changed)}: cannot change at run time, restart dlschedd; {kept}"
                 return Reloaded(at_s=time.time(), ok=False, message=msg)
             parts = self._assemble(fresh.config)
-        except (SlurmDlError, ValueError) as err:
-            # ValueError: a value that passed the checks and that a part cannot work with.
+        except (SlurmDlError, ValueError, LookupError, TypeError) as err:
+            # ValueError and its like: a value that passed the checks and that a part cannot take.
             return Reloaded(at_s=time.time(), ok=False, message=f"{err}\n{kept}")
         try:
             self.on_reloaded(fresh.config)

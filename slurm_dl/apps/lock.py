@@ -55,7 +55,9 @@ def shared(directory: Path) -> Iterator[None]:
 def _locked(directory: Path, key: str, kind: int) -> Iterator[int]:
     path = directory / FILE_NAME
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if kind == fcntl.LOCK_EX:
+            # One that others share is theirs, too: where it is missing it is not mounted.
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as err:
         msg = f"{key}: {path}: {err.strerror}"

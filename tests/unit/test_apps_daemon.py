@@ -343,6 +343,23 @@ def test_a_bug_is_logged_counted_and_survived(house: House) -> None:
     assert house.cluster.applied != []
 
 
+def test_a_bug_in_a_look_at_the_nodes_ends_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record that nobody expected must not end the daemon again and again."""
+
+    def fail() -> None:
+        msg = "n7"
+        raise KeyError(msg)
+
+    monkeypatch.setattr(house.cluster, "refresh_nodes", fail)
+    house.polls(8)
+
+    assert house.daemon.board.current.bugs >= 1
+    assert house.said("bug in a look at the nodes; they are taken for what they were")
+    assert house.cluster.applied != []
+
+
 def test_a_pause_stops_acting_but_not_looking(house: House) -> None:
     """While paused the queue is still read and shown."""
     house.pause.on(by="user ann (1)", reason="", now_s=1.0)

@@ -24,7 +24,7 @@ from slurm_dl.apps.standby import Beside, Standby, StandbyAnswers
 from slurm_dl.backends.lease_row import LeaseRow, Standing
 from slurm_dl.backends.slurm.controllers import Controller, acting, read_ping, same_host
 from slurm_dl.config import load_with_origins, show
-from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.sandbox.wait import eventually
 
 # As recorded on a pair of 22.05.8; the banner comes with any that is down.
@@ -248,3 +248,12 @@ def test_those_that_share_keep_out_who_does_not(tmp_path: Path) -> None:
         pass
     with held(tmp_path), pytest.raises(LockedError, match=str(os.getpid())), shared(tmp_path):
         pass
+
+
+def test_a_shared_directory_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    """It is not mounted: a ledger of our own in its place would let two act."""
+    gone = tmp_path / "share" / "slurm_dl"
+
+    with pytest.raises(ConfigError, match="No such file"), shared(gone):
+        pytest.fail("it was held")
+    assert not gone.exists()
