@@ -17,12 +17,17 @@ from types import FrameType
 from typing import Final
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from slurm_dl.model.errors import ConfigError, SlurmDlError
 from slurm_dl.sandbox import Sandbox, SandboxSpec, wait
 from slurm_dl.sandbox.layout import check_host
 
 MakeSandbox = Callable[..., Sandbox]
+
+# How fast an example is says what else the machine does, and nothing of the code.
+settings.register_profile("slurm_dl", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("slurm_dl")
 
 _LOG_TAIL_LINES: Final = 60
 _RESERVATION_PREFIX: Final = "slurm_dl_"
