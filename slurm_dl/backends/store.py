@@ -123,7 +123,8 @@ class SqliteStore:
             later one has been given out, nothing more is written.
 
     Raises:
-        StoreError: It cannot be opened, is no ledger, of a newer version or of another cluster.
+        StoreError: It cannot be opened, is no ledger, of a newer version or of another cluster. A
+            ledger of today's version is opened without being written: also on a full disk.
     """
 
     def __init__(self, path: Path, *, cluster: str = "", generation: int | None = None) -> None:
@@ -138,7 +139,8 @@ class SqliteStore:
             self._db.executescript(META + _SCHEMA)
             self._add_columns()
             self._check_cluster(cluster)
-            self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            if version != SCHEMA_VERSION:
+                self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         except (OSError, sqlite3.Error) as err:
             msg = f"{path}: cannot open the ledger: {err}"
             raise StoreError(msg) from err
@@ -159,8 +161,10 @@ class SqliteStore:
     def _check_cluster(self, cluster: str) -> None:
         if not cluster:
             return
-        self._db.execute("INSERT OR IGNORE INTO meta VALUES ('cluster', ?)", (cluster,))
-        of = self._db.execute("SELECT value FROM meta WHERE key = 'cluster'").fetchone()[0]
+        known = self._db.execute("SELECT value FROM meta WHERE key = 'cluster'").fetchone()
+        if known is None:
+            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('cluster', ?)", (cluster,))
+        of = known[0] if known else cluster
         if of != cluster:
             msg = (
                 f"{self._path}: the ledger of cluster {of!r}, and this is {cluster!r}; "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import build
@@ -223,3 +224,14 @@ def test_who_was_superseded_writes_nothing_more(path: Path) -> None:
     second.save(Change(handovers=[(_handover(4), "")]))
 
     assert [h.handover_id for h in second.load().handovers] == [3, 4]
+
+
+def test_a_ledger_of_today_is_opened_without_being_written(path: Path) -> None:
+    """A daemon that starts on a full disk must come to say so, and not end again and again."""
+    SqliteStore(path, cluster="alpha").close()
+    before = path.read_bytes()
+    with closing(sqlite3.connect(path)) as other:
+        # Nobody else can write now.
+        other.execute("BEGIN IMMEDIATE")
+        SqliteStore(path, cluster="alpha").close()
+    assert path.read_bytes() == before
