@@ -92,7 +92,8 @@ def test_no_record_becomes_another_jobs(place: Schedd) -> None:
     assert seen.unreadable == 0
     live = snap.jobs.job_id[snap.jobs.state <= JobState.RUNNING].tolist()
     assert sorted(live) == sorted([first, *told.values()])
-    assert set(seen.claims) == {told["opted"]}
+    # Jobs of earlier tests are still listed.
+    assert set(seen.claims) & set(live) == {told["opted"]}
     assert seen.claims[told["opted"]].contract == Contract(grace_s=99)
     for name, job_id in told.items():
         runs = name in {"split", "bomb", "honest"}
