@@ -206,7 +206,7 @@ class Containers:
         """What the ledger says that the job has had."""
         script = (
             "import sqlite3, sys\n"
-            "db = sqlite3.connect('file:/var/lib/slurm_dl/ledger.sqlite?mode=ro', uri=True)\n"
+            "db = sqlite3.connect('file:/var/lib/slurm_dl/ledger.sqlite?mode=rw', uri=True)\n"
             "rows = db.execute('select attained_gpu_s from job where job_id = ?', (sys.argv[1],))\n"
             "print(*(v for v, in rows))\n"
         )

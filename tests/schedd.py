@@ -155,14 +155,14 @@ class Schedd:
 
     def attained_gpu_s(self, job: str) -> float:
         """What the ledger on disk says the job has had."""
-        with sqlite3.connect(f"file:{self.home}/state/ledger.sqlite?mode=ro", uri=True) as db:
+        with sqlite3.connect(f"file:{self.home}/state/ledger.sqlite?mode=rw", uri=True) as db:
             row = db.execute("SELECT attained_gpu_s FROM job WHERE job_id = ?", (job,)).fetchone()
         db.close()
         return float(row[0]) if row else 0.0
 
     def open_handovers(self) -> int:
         """Hand-overs the ledger on disk holds open."""
-        with sqlite3.connect(f"file:{self.home}/state/ledger.sqlite?mode=ro", uri=True) as db:
+        with sqlite3.connect(f"file:{self.home}/state/ledger.sqlite?mode=rw", uri=True) as db:
             row = db.execute("SELECT count(*) FROM handover WHERE closed = ''").fetchone()
         db.close()
         return int(row[0])
