@@ -393,7 +393,7 @@ def test_sacct_takes_no_count_of_gpus_that_is_none(tmp_path: Path) -> None:
     trace = read_trace(path)
 
     assert trace.job_id == ("1",)
-    assert reasons(trace) == {Reason.NUMBER: 2, Reason.OUT_OF_RANGE: 1}
+    assert reasons(trace) == {Reason.NUMBER: 1, Reason.OUT_OF_RANGE: 2}
 
 
 # Detection.
