@@ -104,38 +104,22 @@ test: system database venv lint torch ## Everything: linters, types, layers and 
 		# On CI the test of a real training must run: without torch it fails.
 		export SLURM_DL_TORCH_PYTHON=$(CURDIR)/$(TORCH_PYTHON)
 	fi
-	# They wait for Slurm most of the time, so two lanes run side by side; a third one makes two cores
-	# so busy that jobs end too early. What the first one prints is seen at once, the other's in the end.
+	# Both wait for Slurm most of the time, so they run side by side; a third one makes two cores so
+	# busy that jobs end too early. What the others print comes last.
+	others=$$(mktemp)
 	# The shell lets what runs beside it ignore Ctrl-C; some tests are about that very signal.
-	pytest=(env --default-signal=INT,QUIT $(BIN)/python -m pytest --durations=15)
-	status=0 pids=() said=()
-	count() { # 5: nothing was asked of this lane.
-		[[ $$1 == 5 && -n "$(PYTEST)" ]] || status=$$((status ? status : $$1))
-	}
-	others() { # What became of them, and what they said; kills them first, if so told.
-		local i code
-		for i in "$${!pids[@]}"; do
-			kill "$$1" "$${pids[i]}" 2>/dev/null || true
-			code=0
-			wait "$${pids[i]}" || code=$$?
-			count "$$code"
-			cat "$${said[i]}"
-			rm -f "$${said[i]}"
-		done
-		pids=()
-	}
-	trap 'others -TERM' EXIT
-	for tests in "$(SECOND)"; do
-		said+=("$$(mktemp)")
-		"$${pytest[@]}" -o cache_dir=.pytest_cache/lane$${#said[@]} $$tests $(PYTEST) \
-			>"$${said[-1]}" 2>&1 &
-		pids+=($$!)
-	done
-	code=0
-	"$${pytest[@]}" $(FIRST) $(PYTEST) || code=$$?
-	count "$$code"
-	others -0
-	exit "$$status"
+	env --default-signal=INT,QUIT $(BIN)/python -m pytest --durations=15 \
+		$(SECOND) $(PYTEST) >"$$others" 2>&1 &
+	pid=$$!
+	trap 'kill $$pid 2>/dev/null || true; wait $$pid || true; cat "$$others"; rm -f "$$others"' EXIT
+	containers=0 rest=0
+	$(BIN)/python -m pytest --durations=15 -o cache_dir=.pytest_cache/containers $(FIRST) \
+		$(PYTEST) || containers=$$?
+	wait $$pid || rest=$$?
+	# 5: nothing was asked of one of them.
+	[[ $$containers == 5 && -n "$(PYTEST)" ]] && containers=0
+	[[ $$rest == 5 && -n "$(PYTEST)" ]] && rest=0
+	exit $$((containers ? containers : rest))
 
 .PHONY: chaos
 chaos: system database venv ## A thousand jobs and a hundred faults on a sandbox; 40 minutes (root)

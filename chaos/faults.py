@@ -76,34 +76,23 @@ def slurmctld_kill(site: Site, _: random.Random) -> Iterator[None]:
     """The controller is killed just after it has saved its state."""
     with _noted(site, "slurmctld_kill"), site.quiet:
         _until_saved(site)
-        site.box.kill_daemon("slurmctld")
-        try:
+        with _away(site, "slurmctld", killed=True):
             yield
-        finally:
-            site.box.start_daemon("slurmctld")
 
 
 @contextlib.contextmanager
 def slurmctld_restart(site: Site, _: random.Random) -> Iterator[None]:
     """The controller is stopped as for an upgrade."""
-    with _noted(site, "slurmctld_restart"), site.quiet:
-        site.box.stop_daemon("slurmctld")
-        try:
-            yield
-        finally:
-            site.box.start_daemon("slurmctld")
+    with _noted(site, "slurmctld_restart"), site.quiet, _away(site, "slurmctld"):
+        yield
 
 
 @contextlib.contextmanager
 def slurmd_kill(site: Site, rng: random.Random) -> Iterator[None]:
     """A slurmd dies alone: its jobs go on, and the next one finds them."""
     node = rng.choice(site.box.spec.node_names)
-    with _noted(site, "slurmd_kill", node=node):
-        site.box.kill_daemon(f"slurmd-{node}")
-        try:
-            yield
-        finally:
-            site.box.start_daemon(f"slurmd-{node}")
+    with _noted(site, "slurmd_kill", node=node), _away(site, f"slurmd-{node}", killed=True):
+        yield
 
 
 @contextlib.contextmanager
@@ -123,27 +112,16 @@ def node_loss(site: Site, rng: random.Random) -> Iterator[None]:
 @contextlib.contextmanager
 def munge_stop(site: Site, _: random.Random) -> Iterator[None]:
     """Nobody can prove who he is: every call between Slurm's parts fails."""
-    with _noted(site, "munge_stop"):
-        site.box.stop_daemon("munged")
-        try:
-            yield
-        finally:
-            site.box.start_daemon("munged")
+    with _noted(site, "munge_stop"), _away(site, "munged"):
+        yield
 
 
 @contextlib.contextmanager
 def slurmdbd_stop(site: Site, rng: random.Random) -> Iterator[None]:
     """Accounting is away, in an orderly way or not; slurmctld remembers what it has to tell."""
     kills = rng.random() < 0.5  # noqa: PLR2004 - half of them
-    with _noted(site, "slurmdbd_stop", killed=kills):
-        if kills:
-            site.box.kill_daemon("slurmdbd")
-        else:
-            site.box.stop_daemon("slurmdbd")
-        try:
-            yield
-        finally:
-            site.box.start_daemon("slurmdbd")
+    with _noted(site, "slurmdbd_stop", killed=kills), _away(site, "slurmdbd", killed=kills):
+        yield
 
 
 @contextlib.contextmanager
@@ -248,6 +226,17 @@ KINDS: Final = {
     "two_daemons": Kind(two_daemons, 8.0, ours=True),
     "takeover": Kind(takeover, 5.0, ours=True),
 }
+
+
+@contextlib.contextmanager
+def _away(site: Site, daemon: str, *, killed: bool = False) -> Iterator[None]:
+    """One of Slurm's daemons is ended, and started again at the end."""
+    end = site.box.kill_daemon if killed else site.box.stop_daemon
+    end(daemon)
+    try:
+        yield
+    finally:
+        site.box.start_daemon(daemon)
 
 
 def _until_saved(site: Site) -> None:
