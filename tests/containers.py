@@ -184,6 +184,10 @@ class Containers:
                 runs.append((float(start), float(end) if end.isdecimal() else 0.0, int(gpus)))
         return runs
 
+    def is_accounted(self, job: str) -> bool:
+        """Whether slurmdbd knows the job; from then on it takes updates without it."""
+        return bool(self.run("slurmctld", "sacct", "-aXn", f"--jobs={job}").stdout.strip())
+
     def accounted_gpu_s(self, job: str) -> float:
         """GPU-seconds of a job that has ended, by Slurm's own accounting."""
         runs = self.runs(job)

@@ -51,8 +51,10 @@ def test_jobs_outlive_controller_accounting_and_node(cluster: Containers) -> Non
         assert cluster.job(job)["StartTime"] == before[job]["StartTime"]
     # The daemon, too, finds the controller again by itself.
     cluster.until("the large job to sink", lambda: cluster.tier(big) > 0, 120)
-    # A job that comes while slurmdbd is silent takes no update before that is back (22.05.8).
     small = cluster.toy("bob", 4, 20)
+    # Until slurmdbd has given a job its index it takes no update (22.05.8): the daemon could not
+    # put it in front, and would not stop another for it.
+    cluster.until("accounting to know the small job", lambda: cluster.is_accounted(small), 60)
     with paused(cluster, "slurmdbd") as since:
         with gone(cluster, node):
             cluster.until("the large job to give way", lambda: cluster.restarts(big) == 1, 90)
