@@ -10,7 +10,7 @@ import json
 import re
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -239,23 +239,31 @@ def _runs(box: Sandbox, job_ids: Sequence[int]) -> tuple[tuple[Run, ...], int]:
         some = ",".join(map(str, job_ids[first : first + _IDS_AT_ONCE]))
         argv = ["sacct", "--allusers", "--duplicates", "--allocations", "--noheader", "--parsable2"]
         argv += [f"--format={','.join(FIELDS)}", f"--jobs={some}"]
-        for line in box.run(argv, _TOLD_WITHIN_S, env=_CLOCK).stdout.splitlines():
+        records = [
+            x.split("|") for x in box.run(argv, _TOLD_WITHIN_S, env=_CLOCK).stdout.splitlines()
+        ]
+        named = {record[0] for record in records}
+        for record in records:
             try:
-                runs.update((run, None) for run in runs_of(line.split("|")))
+                runs.update((run, None) for run in runs_of(record, named))
             except (ValueError, OverflowError):
                 bad += 1
     return tuple(runs), bad
 
 
-def runs_of(fields: Sequence[str]) -> Iterator[Run]:
+def runs_of(fields: Sequence[str], named: Collection[str] = ()) -> Iterator[Run]:
     """The runs that one record of sacct stands for; several only for tasks that never started.
+
+    Args:
+        named: Labels of all records. Who has a record of its own is not meant by one for many: that
+            of the last task keeps all of them where slurmdbd was not told that it started.
 
     Raises:
         ValueError: It is no record.
     """
     label, job, submit, start, end, state, elapsed, alloc, nodes = fields
     word = state.partition(" ")[0]
-    for one in labels_in(label):
+    for one in (x for x in labels_in(label) if x == label or x not in named):
         yield Run(
             label=one,
             job=int(job),
