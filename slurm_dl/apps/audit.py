@@ -10,10 +10,11 @@ import dataclasses
 import json
 import math
 import os
+import re
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,9 +32,10 @@ DAEMON = "dlschedd"
 
 OK = "ok"
 
-_TAIL_BYTES = 4 << 20
-# Lines are remembered as bytes: at worst some 70 MB, in practice a tenth of it.
-_JOBS_REMEMBERED = 10_000
+_TAIL_BYTES = 16 << 20
+_CHUNK_BYTES = 1 << 20
+# More than these are looked for in the end of the file, when somebody asks.
+_JOBS_REMEMBERED = 500
 _LINES_PER_JOB = 20
 _BACKLOG = 10_000
 
@@ -167,7 +169,6 @@ class AuditLog:
         self._torn = False
         self._backlog: deque[bytes] = deque(maxlen=_BACKLOG)
         self._recent: OrderedDict[int, deque[bytes]] = OrderedDict()
-        self._remember_tail()
 
     @property
     def healthy(self) -> bool:
@@ -208,7 +209,10 @@ class AuditLog:
         """The last lines that concern a job, oldest first."""
         with self._lock:
             lines = tuple(self._recent.get(job_id, ()))
-        return tuple(json.loads(raw) for raw in lines)
+        if len(lines) < _LINES_PER_JOB:
+            # What is remembered may be the end of it: others came between, or a restart.
+            lines = (*(raw for raw in self._filed(job_id) if raw not in lines), *lines)
+        return tuple(json.loads(raw) for raw in lines[-_LINES_PER_JOB:])
 
     def close(self) -> None:
         """Write what is left, if it can be, and close the file."""
@@ -248,22 +252,16 @@ class AuditLog:
         self._torn = stat.st_size > 0 and os.pread(fd, 1, stat.st_size - 1) != b"\n"
         return fd
 
-    def _remember_tail(self) -> None:
-        """Read the end of an earlier daemon's file, so that ``why`` knows what it did."""
-        try:
-            with self.path.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - _TAIL_BYTES))
-                lines = file.read(_TAIL_BYTES).splitlines()
-        except OSError:
-            return
-        for raw in lines:
-            try:
-                content = json.loads(raw)
-            except (ValueError, RecursionError):
-                continue  # torn, cut by where we began to read, or not written by us
-            if isinstance(content, dict):
-                self._remember(raw, content)
+    def _filed(self, job_id: int) -> list[bytes]:
+        """The last lines of the file that concern a job, oldest first."""
+        named = re.compile(rb"\b%d\b" % job_id)
+        found: list[bytes] = []
+        for raw in _backwards(self.path):
+            if named.search(raw) and job_id in _jobs_in(_object(raw)):
+                found.append(raw)
+                if len(found) == _LINES_PER_JOB:
+                    break
+        return found[::-1]
 
     def _remember(self, raw: bytes, content: JsonObject) -> None:
         for job in _jobs_in(content):
@@ -272,6 +270,33 @@ class AuditLog:
             self._recent.move_to_end(job)
         while len(self._recent) > _JOBS_REMEMBERED:
             self._recent.popitem(last=False)
+
+
+def _backwards(path: Path) -> Iterator[bytes]:
+    """The lines at the end of a file, the last first; none of a file that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            at = file.seek(0, os.SEEK_END)
+            least, rest = max(0, at - _TAIL_BYTES), b""
+            while at > least:
+                size = min(_CHUNK_BYTES, at - least)
+                at -= size
+                file.seek(at)
+                rest, *lines = (file.read(size) + rest).split(b"\n")
+                yield from reversed(lines)
+            if not at:
+                yield rest
+    except OSError:
+        return
+
+
+def _object(raw: bytes) -> JsonObject:
+    """What stands in a line; nothing in one that is torn, or that we did not write."""
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _jobs_in(content: JsonObject) -> set[int]:

@@ -143,6 +143,18 @@ def test_history_survives_a_restart_and_keeps_jobs_apart(tmp_path: Path) -> None
     log.close()
 
 
+def test_history_of_a_job_that_many_others_came_after(tmp_path: Path) -> None:
+    """What is not remembered any more is read from the file, once, and behind it what is new."""
+    log = AuditLog(tmp_path / "audit.jsonl")
+    for job, reason in ((1, "a"), (1, "b"), *((n, "") for n in range(2, 10_000)), (1, "c")):
+        log.write(entry(job, reason))
+
+    assert [line["reason"] for line in log.history(1)] == ["a", "b", "c"]
+    assert [line["job"] for line in log.history(5_000)] == [5_000]
+    assert log.history(10_001) == ()
+    log.close()
+
+
 def test_memory_is_bounded_for_each_job(tmp_path: Path) -> None:
     """A job that is acted on for ever keeps its last lines only."""
     log = AuditLog(tmp_path / "audit.jsonl")

@@ -43,7 +43,7 @@ _HUGE = 1e12
 
 
 class ClaimReader:
-    """Reads comments under a site's bounds; remembers those of the last call to `read`."""
+    """Reads comments under a site's bounds; remembers them until `forget`."""
 
     def __init__(self, *, max_grace_s: float, models: Collection[str] | None = None) -> None:
         """Set the bounds.
@@ -59,9 +59,9 @@ class ClaimReader:
         self._models = None if models is None else frozenset(models)
         self._known: dict[str, Claim] = {}
 
-    def forget(self, limit: int = 50_000) -> None:
-        """Drop what is remembered once it is more than *limit* comments."""
-        if len(self._known) > limit:
+    def forget(self, most: int) -> None:
+        """Drop what is remembered once it is more than *most* comments."""
+        if len(self._known) > most:
             self._known.clear()
 
     def read(self, comment: str) -> Claim:

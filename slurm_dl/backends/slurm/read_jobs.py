@@ -117,12 +117,14 @@ _MAY_START = frozenset({JobState.PENDING, JobState.RUNNING})
 
 # Records split into fields at a time: 100,000 at once would be 3 million strings.
 _CHUNK = 4_000
-_MOST_REMEMBERED = 50_000
+# What repeats is remembered, and most of what does not goes with the jobs it was about.
+_REMEMBERED = 1_000
+_REMEMBERED_PER_JOB = 2
 _V = TypeVar("_V")
 
 
 class _Memo(dict[str, _V], Generic[_V]):
-    """Computes what it lacks; `forget` empties it once it is too large."""
+    """Computes what it lacks; `forget` empties it once it holds more than that."""
 
     def __init__(self, compute: Callable[[str], _V]) -> None:
         super().__init__()
@@ -132,8 +134,8 @@ class _Memo(dict[str, _V], Generic[_V]):
         value = self[key] = self._compute(key)
         return value
 
-    def forget(self) -> None:
-        if len(self) > _MOST_REMEMBERED:
+    def forget(self, most: int) -> None:
+        if len(self) > most:
             self.clear()
 
 
@@ -209,7 +211,7 @@ class JobReader:
     def _read(
         self, parts: Iterable[Sequence[Sequence[str]]], n_records: int, site: Site, now_s: float
     ) -> JobTable:
-        self._forget()
+        self._forget(_REMEMBERED + _REMEMBERED_PER_JOB * n_records)
         self._now_s = now_s
         table = self._table((), site)
         for records in parts:
@@ -402,12 +404,12 @@ class JobReader:
             for job, label, name, user, account, qos, reason, nodes in columns
         }
 
-    def _forget(self) -> None:
+    def _forget(self, most: int) -> None:
         for memo in (self._states, self._reasons, self._limits, self._tasks, self._printable):
-            memo.forget()
-        if len(self._requests) > _MOST_REMEMBERED:
+            memo.forget(most)
+        if len(self._requests) > most:
             self._requests.clear()
-        self._claims.forget()
+        self._claims.forget(most)
 
 
 def _in_older_words(records: list[list[str]]) -> list[list[str]]:
