@@ -10,6 +10,7 @@ from types import MappingProxyType
 from slurm_dl.apps import logs
 from slurm_dl.apps.history import History
 from slurm_dl.apps.knowledge import Knowledge, learn_on_one_core
+from slurm_dl.apps.watchers import Watcher
 from slurm_dl.backends.profiles import load_profiles, shipped_profiles, site_over
 from slurm_dl.backends.profiles.document import Reader
 from slurm_dl.backends.slurm.cluster import SlurmCluster
@@ -211,6 +212,11 @@ def cluster_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) ->
     return SlurmCluster(
         slurm, max_grace_s=LONGEST_GRACE_S, models=profiles.keys() or None, queue=queue
     )
+
+
+def watchers_of(_: Config) -> tuple[Watcher, ...]:
+    """Who is told of each cycle, beside the log."""
+    return ()
 
 
 def assemble(config: Config, *, generation: int | None = None) -> Parts:

@@ -33,6 +33,7 @@ from slurm_dl.apps.published import Board, Durations, Published, Reloaded, Troub
 from slurm_dl.apps.rebuilding import Rebuilding, RunsTeller
 from slurm_dl.apps.tickets import Ticket, Tickets
 from slurm_dl.apps.vitals import Vitals
+from slurm_dl.apps.watchers import Watcher, Watchers
 from slurm_dl.backends.store import SupersededError
 from slurm_dl.config import Config
 from slurm_dl.engine.loop import Cycle, Done, run_cycle
@@ -66,6 +67,7 @@ class Daemon:
         log: For people.
         accounting: Who knows the runs that nobody saw; None: nobody.
         permits: What else must allow it to act, beside the audit log and the pause switch.
+        watchers: Who is told of each cycle.
 
     Attributes:
         board: Where the state is published.
@@ -87,6 +89,7 @@ class Daemon:
         log: FilteringBoundLogger,
         accounting: RunsTeller | None = None,
         permits: Sequence[Permit] = (),
+        watchers: Sequence[Watcher] = (),
     ) -> None:
         self._loaded = loaded
         self._parts = parts
@@ -107,6 +110,7 @@ class Daemon:
         self._audit = audit
         self._pause = pause
         self._permits = permits
+        self._watchers = Watchers(watchers, log)
         self._log = log
         self._bucket = TokenBucket.of(loaded.config)
         self._refusals = Refusals()
@@ -278,6 +282,7 @@ class Daemon:
         self._cycle_log.say(
             cycle, self.board.current.durations, paused=self._pause.pause is not None
         )
+        self._watchers.tell(self.board.current)
         return cycle
 
     def _why_idle(self) -> str:

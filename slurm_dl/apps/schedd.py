@@ -236,7 +236,7 @@ def _daemon(
         first: Makes the parts that it begins with, from what makes all of them.
     """
     from slurm_dl.apps import logs  # noqa: PLC0415 - see reread
-    from slurm_dl.apps.assembly import assemble, slurm_of  # noqa: PLC0415
+    from slurm_dl.apps.assembly import assemble, slurm_of, watchers_of  # noqa: PLC0415
     from slurm_dl.apps.audit import AuditLog  # noqa: PLC0415
     from slurm_dl.apps.daemon import Daemon  # noqa: PLC0415
     from slurm_dl.apps.pause import PauseSwitch  # noqa: PLC0415
@@ -259,6 +259,7 @@ def _daemon(
         log=log,
         accounting=Accounting(slurm_of(config)),
         permits=turn.permits,
+        watchers=watchers_of(config),
     )
     daemon.on_first_look = lambda: _warn_of_release(parts.cluster.release, log)
     try:

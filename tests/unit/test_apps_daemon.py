@@ -23,6 +23,7 @@ from slurm_dl.apps.daemon import Daemon
 from slurm_dl.apps.pace import LONGEST_BACKOFF_S, TokenBucket
 from slurm_dl.apps.parts import Loaded
 from slurm_dl.apps.pause import PauseSwitch
+from slurm_dl.apps.published import Published
 from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.backends.slurm.health import Health
 from slurm_dl.backends.store import SqliteStore, StoreError
@@ -157,6 +158,7 @@ class House:
         self.pause = PauseSwitch(self.directory)
         self.audit = AuditLog(self.directory / "audit.jsonl")
         loaded = self.reread()
+        self.watchers = (Notebook(), Notebook())
         self.daemon = Daemon(
             loaded=loaded,
             parts=self.assemble(loaded.config),
@@ -166,6 +168,7 @@ class House:
             audit=self.audit,
             pause=self.pause,
             log=logs.logger(),
+            watchers=self.watchers,
         )
 
     def configure(self, poll_s: str = "30", state: str | None = None) -> None:
@@ -318,6 +321,37 @@ def test_after_a_silence_two_cycles_only_look(house: House) -> None:
 
     assert len(house.cluster.applied) == before + 1
     assert house.gaps()[-2:] == [30.0, 30.0]
+
+
+class Notebook:
+    """A watcher that writes down the number of each cycle, until it is told to fail."""
+
+    def __init__(self) -> None:
+        self.cycles: list[int] = []
+        self.fails = False
+
+    def saw(self, now: Published, /) -> None:
+        """The number of the cycle."""
+        if self.fails:
+            msg = "eight"
+            raise ZeroDivisionError(msg)
+        self.cycles.append(now.cycles)
+
+
+def test_watchers_are_told_of_each_cycle_and_cannot_end_one(house: House) -> None:
+    """A bug in one of them is logged; it is left out, and the others and the loop go on."""
+    good, bad = house.watchers
+    house.polls(2)
+    bad.fails = True
+    house.polls(2)
+    bad.fails = False
+    house.polls(1)
+
+    assert good.cycles == [1, 2, 3, 4, 5]
+    assert bad.cycles == [1, 2]
+    assert house.daemon.board.current.bugs == 0
+    (said,) = house.said("bug in a watcher; it is not told any more")
+    assert said["watcher"] == "Notebook"
 
 
 def test_a_bug_is_logged_counted_and_survived(house: House) -> None:

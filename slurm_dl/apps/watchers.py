@@ -1,0 +1,42 @@
+"""Who is told of each cycle once it is over: what keeps figures, predictions and reports.
+
+They stand apart from the loop because none of them may change what it does, or stop it: a bug in
+a figure must not leave the queue to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from slurm_dl.apps.published import Published
+
+
+class Watcher(Protocol):
+    """Keeps something that only the sequence of cycles tells. Told by the loop's own thread."""
+
+    def saw(self, now: Published, /) -> None:
+        """Take in the cycle that has just come to its end: *now* is what has been published of it.
+
+        The next look waits for it: anything longer than milliseconds belongs into a thread.
+        """
+
+
+class Watchers:
+    """All of them; one that fails is left out from then on, and the log says so."""
+
+    def __init__(self, watchers: Sequence[Watcher], log: FilteringBoundLogger) -> None:
+        self._watchers = list(watchers)
+        self._log = log
+
+    def tell(self, now: Published) -> None:
+        """Tell each of them."""
+        for watcher in tuple(self._watchers):
+            try:
+                watcher.saw(now)
+            except Exception:  # noqa: BLE001 - whatever it is, the loop goes on without it
+                self._watchers.remove(watcher)
+                name = type(watcher).__name__
+                self._log.exception("bug in a watcher; it is not told any more", watcher=name)
