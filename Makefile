@@ -18,6 +18,8 @@ RELEASE := 24.11
 PACKAGES := slurmctld slurmd slurm-client munge python3-venv ca-certificates
 # Accounting of sandboxes. The server's core alone: it brings no service that would start.
 DATABASE_PACKAGES := slurmdbd mariadb-server-core mariadb-client-core
+# Whom the pages and the figures that we write are shown to, in tests.
+READER_PACKAGES := chromium fonts-dejavu-core prometheus
 
 # What runs side by side: containers, simulations, commands and all that goes wrong; the fast tests,
 # real Slurms, and whatever else there is. (pytest sorts directories that it finds itself.)
@@ -98,7 +100,7 @@ docker-down: ## Remove that cluster
 	@exec docker/down $(RELEASE)
 
 .PHONY: test
-test: system database venv lint torch ## Everything: linters, types, layers and all tests (root)
+test: system database readers venv lint torch ## Everything: linters, types, layers and all tests (root)
 	@if [[ -z "$${SLURM_DL_TORCH_PYTHON:-}" ]] &&
 		{ [[ -n "$${CI:-}" ]] || $(TORCH_PYTHON) -c 'import torch' 2>/dev/null; }; then
 		# On CI the test of a real training must run: without torch it fails.
@@ -196,6 +198,17 @@ database: system ## slurmdbd and MariaDB for sandboxes with accounting, as for s
 	if ((! $${#missing[@]})); then exit 0; fi
 	install $(DATABASE_PACKAGES)
 
+.PHONY: readers
+readers: system ## Chromium and Prometheus, which tests show our pages and figures to (root)
+	@$(RETRY)
+	$(INSTALL)
+	missing=()
+	for program in chromium prometheus promtool; do
+		command -v "$$program" >/dev/null || missing+=("$$program")
+	done
+	if ((! $${#missing[@]})); then exit 0; fi
+	install $(READER_PACKAGES)
+
 .PHONY: venv
 venv: .venv/ready ## The package and the tools in .venv
 
@@ -212,7 +225,7 @@ venv: .venv/ready ## The package and the tools in .venv
 	fi
 	# Debian's pip does not know dependency groups yet.
 	retry $(BIN)/python -m pip install --quiet "pip>=25.1"
-	retry $(BIN)/python -m pip install --quiet --editable '.[learn]' --group dev
+	retry $(BIN)/python -m pip install --quiet --editable '.[learn,metrics]' --group dev
 	touch $@
 
 .PHONY: torch
