@@ -20,17 +20,18 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import measure
 from bench_poll import PARTITION, PARTS, Poll, Subject
+from queues import large_site, shell
 
 from slurm_dl.apps.client import Client
 from slurm_dl.apps.wire import JsonObject
 from slurm_dl.backends.slurm.health import rpcs_of
 from slurm_dl.model.errors import SlurmDlError
-from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
+from slurm_dl.sandbox import Sandbox
 from slurm_dl.sandbox.wait import eventually
 
 AIM_PLAN_S = 1.5
@@ -46,13 +47,7 @@ _OWN_CALL = "REQUEST_STATS_INFO"
 # one sbatch takes 20 ms. The last task keeps the record that they shared.
 _FILL = r"""
 for ((a = 0; a < $1; a++)); do
-  size=$(((a * 7919) % 20)) shape=(--nodes=1 --gpus-per-node=1) claim=()
-  ((size > 10)) && shape=(--nodes=1 --gpus-per-node=$((size % 4 + 1)))
-  ((size > 17)) && shape=(--nodes=$((size - 15)) --gpus-per-node=4)
-  ((a % 4)) && claim=("--comment={\"slurm_dl\":{\"v\":1,\"sig\":\"USR1\",\"grace_s\":120}}")
-  job=$(sbatch --parsable --array=0-$(($2 - 1)) "${shape[@]}" "${claim[@]}" --ntasks-per-node=1 \
-    --cpus-per-task=4 --requeue --time=$((60 + a % 1000)) --job-name="train-$a" \
-    --output=/dev/null <<<$'#!/bin/sh\nexec sleep 60') || exit 1
+  job=$(one "$a" --parsable --array=0-$(($2 - 1))) || exit 1
   scontrol update JobId="${job}_[0-$(($2 - 2))]" Nice=0 || exit 1
 done
 """
@@ -81,42 +76,16 @@ paths:
 """
 
 
-@contextmanager
-def _cluster(nodes: int, jobs: int) -> Iterator[Sandbox]:
-    spec = SandboxSpec(
-        groups=(NodeGroup(nodes=nodes, gpus=4, cpus=64, mem_mb=512_000),),
-        nodes_per_leaf=25,
-        start_slurmd=False,
-        # As large sites have it: no scheduling attempt at each submission.
-        scheduler_parameters="defer",
-        # slurmctld lists cancelled jobs for a while: until then its own list grows.
-        slurm_conf_extra=(f"MaxJobCount={2 * jobs + 10_000}", "MinJobAge=30"),
-    )
-    with tempfile.TemporaryDirectory(prefix="sdl-", dir="/tmp") as parent:
-        Path(parent).chmod(0o755)
-        directory = Path(parent) / "c"
-        try:
-            yield Sandbox.up(directory, spec)
-        finally:
-            if (directory / "sandbox.json").exists():
-                Sandbox.open(directory).down(remove=True)
-
-
-def _shell(box: Sandbox, script: str, *args: object) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        ["/bin/bash", "-c", script, "bench", *map(str, args)],
-        env={"PATH": os.environ["PATH"], **box.env},
-        cwd=box.jobs_directory,
-        stdin=subprocess.DEVNULL,
-        process_group=0,
-    )
+def _site(nodes: int, jobs: int) -> AbstractContextManager[Sandbox]:
+    # slurmctld lists cancelled jobs for a while: until then its own list grows.
+    return large_site(nodes, f"MaxJobCount={2 * jobs + 10_000}", "MinJobAge=30")
 
 
 def _fill(box: Sandbox, jobs: int) -> float:
     """Fill the queue with records of single jobs; how long that took, seconds."""
     tasks = min(TASKS, jobs)
     began = time.perf_counter()
-    if _shell(box, _FILL, jobs // tasks, tasks).wait() != 0:
+    if shell(box, _FILL, jobs // tasks, tasks).wait() != 0:
         msg = "the queue could not be filled; sbatch's message is above"
         raise RuntimeError(msg)
     return time.perf_counter() - began
@@ -283,7 +252,7 @@ def _sum(windows: list[dict[str, object]]) -> dict[str, object]:
 
 def _memory(box: Sandbox, directory: Path, polls: int) -> dict[str, object]:
     """Resident memory of a daemon after so many polls of a queue in which jobs come and go."""
-    churn = _shell(box, _CHURN)
+    churn = shell(box, _CHURN)
     daemon = Daemon(box, directory, poll_s=1.0)
     resident: dict[int, float] = {}
     marks = [m for m in MARKS if m < polls] + [polls]
@@ -332,11 +301,11 @@ def main() -> None:
     }
     rows = [("what", "measured", "aim")]
     if args.part != "memory":
-        with _own() as own, _cluster(args.nodes, args.jobs) as box:
+        with _own() as own, _site(args.nodes, args.jobs) as box:
             values |= _part_one(box, own, args)
         rows += _rows_of_sides(values)
     if args.part != "sides":
-        with _own() as own, _cluster(args.nodes, args.memory_jobs) as box:
+        with _own() as own, _site(args.nodes, args.memory_jobs) as box:
             measure.say(f"filling a queue with {args.memory_jobs} jobs")
             _fill(box, args.memory_jobs)
             found = _memory(box, own / "d", args.memory_polls)

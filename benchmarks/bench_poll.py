@@ -10,19 +10,17 @@ import argparse
 import itertools
 import json
 import math
-import os
 import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import measure
+from queues import large_site, shell
 
 from slurm_dl.backends.slurm.cluster import SlurmCluster
 from slurm_dl.backends.slurm.command import Slurm
@@ -32,7 +30,7 @@ from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.plan import ClusterAction
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
+from slurm_dl.sandbox import Sandbox
 from slurm_dl.sandbox.wait import eventually
 
 AIM_PARSE_S = 1.0
@@ -43,19 +41,7 @@ POLICY = DiscreteLas()
 SETTINGS = Settings(partitions=frozenset({PARTITION}))
 MAX_GRACE_S = 600.0
 
-# One shell for many jobs: starting Python for each sbatch would cost more than sbatch itself.
-# Sizes and limits differ from job to job as in a real queue; every fourth job did not opt in.
-_SUBMIT = r"""
-for ((i = $1; i < $2; i++)); do
-  size=$(((i * 7919) % 20)) shape=(--nodes=1 --gpus-per-node=1) claim=()
-  ((size > 10)) && shape=(--nodes=1 --gpus-per-node=$((size % 4 + 1)))
-  ((size > 17)) && shape=(--nodes=$((size - 15)) --gpus-per-node=4)
-  ((i % 4)) && claim=("--comment={\"slurm_dl\":{\"v\":1,\"sig\":\"USR1\",\"grace_s\":120}}")
-  sbatch --quiet "${shape[@]}" "${claim[@]}" --ntasks-per-node=1 --cpus-per-task=4 --requeue \
-    --time=$((60 + i % 1000)) --job-name="train-$i" --output=/dev/null \
-    <<<$'#!/bin/sh\nexec sleep 60' || exit 1
-done
-"""
+_SUBMIT = 'for ((i = $1; i < $2; i++)); do one "$i" --quiet || exit 1; done'
 
 _DAEMON = """\
 cluster: {{slurm_conf: {slurm_conf}}}
@@ -140,41 +126,13 @@ class Subject:
         return time.perf_counter() - began
 
 
-@contextmanager
-def _sandbox(nodes: int, jobs: int) -> Iterator[Sandbox]:
-    spec = SandboxSpec(
-        groups=(NodeGroup(nodes=nodes, gpus=4, cpus=64, mem_mb=512_000),),
-        nodes_per_leaf=25,
-        start_slurmd=False,
-        # As large sites have it: no scheduling attempt at each submission.
-        scheduler_parameters="defer",
-        slurm_conf_extra=(f"MaxJobCount={jobs + 10_000}",),
-    )
-    with tempfile.TemporaryDirectory(prefix="sdl-", dir="/tmp") as parent:
-        Path(parent).chmod(0o755)
-        directory = Path(parent) / "c"
-        try:
-            yield Sandbox.up(directory, spec)
-        finally:
-            if (directory / "sandbox.json").exists():
-                Sandbox.open(directory).down(remove=True)
-
-
 def _submit(box: Sandbox, jobs: int) -> float:
     """Fill the queue; jobs per second."""
     shells = 2
     began = time.perf_counter()
     edges = [jobs * i // shells for i in range(shells + 1)]
-    running = [
-        subprocess.Popen(
-            ["/bin/bash", "-c", _SUBMIT, "submit", str(first), str(end)],
-            env={"PATH": os.environ["PATH"], **box.env},
-            cwd=box.jobs_directory,
-            stdin=subprocess.DEVNULL,
-        )
-        for first, end in itertools.pairwise(edges)
-    ]
-    failed = [shell.args for shell in running if shell.wait() != 0]
+    running = [shell(box, _SUBMIT, first, end) for first, end in itertools.pairwise(edges)]
+    failed = [one for one in running if one.wait() != 0]
     if failed:
         msg = f"sbatch failed in {len(failed)} of {shells} shells; its message is above"
         raise RuntimeError(msg)
@@ -304,7 +262,7 @@ def main() -> None:
     args = parser.parse_args()
     with (
         tempfile.TemporaryDirectory(prefix="sdl-", dir="/tmp") as own,
-        _sandbox(args.nodes, args.jobs) as box,
+        large_site(args.nodes, f"MaxJobCount={args.jobs + 10_000}") as box,
     ):
         measure.say(f"submitting {args.jobs} jobs")
         rate = _submit(box, args.jobs)
