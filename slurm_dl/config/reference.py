@@ -28,7 +28,7 @@ from slurm_dl.config.parts import (
     table_row,
 )
 from slurm_dl.config.placement import PlacementSection
-from slurm_dl.config.policies_page import PAGE_PATH, page
+from slurm_dl.config.policies_page import pages
 from slurm_dl.config.tree import SECTIONS, Config, PolicySection
 from slurm_dl.config.values import Unit
 from slurm_dl.config.wording import number, written
@@ -160,7 +160,7 @@ def _case(key: str, name: str, kind: type[object], default: object = None) -> di
 def write(root: Path) -> list[Path]:
     """Write the sample and the pages into a checkout; the files that changed."""
     changed = []
-    texts = {SAMPLE_PATH: sample(), REFERENCE_PATH: reference(), PAGE_PATH: page()}
+    texts = {SAMPLE_PATH: sample(), REFERENCE_PATH: reference(), **pages()}
     for path, text in ((root / name, text) for name, text in texts.items()):
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -257,7 +257,7 @@ def _parameters_schema(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
 @click.option("--schema", "show", flag_value="schema", help="Print a JSON schema of the file.")
 @click.option("--sample", "show", flag_value="sample", help="Print the sample file.")
 def main(show: str | None) -> None:
-    """Write etc/slurm_dl.yaml, docs/configuration.md and docs/policies.md anew, or print one thing.
+    """Write the sample, docs/configuration.md and the policies' pages anew, or print one thing.
 
     \b
     Example:

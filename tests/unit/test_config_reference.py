@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 import runpy
@@ -33,7 +34,7 @@ FIELDS = [
 GENERATED = {
     reference.SAMPLE_PATH: reference.sample,
     reference.REFERENCE_PATH: reference.reference,
-    policies_page.PAGE_PATH: policies_page.page,
+    **{path: functools.partial(policies_page.pages().get, path) for path in policies_page.pages()},
 }
 
 
@@ -144,7 +145,7 @@ def test_command_prints_or_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert files[0].read_text() == reference.sample()
     files[2].write_text("old")
     assert runner.invoke(reference.main).output == f"written: {files[2]}\n"
-    assert files[2].read_text() == policies_page.page()
+    assert files[2].read_text() == policies_page.pages()[policies_page.PAGE_PATH]
     assert runner.invoke(reference.main).output == ""
 
 
@@ -167,9 +168,10 @@ def test_what_must_be_given_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parameters without a default are marked, the others shown as they would be written."""
     monkeypatch.setattr(policies_page, "POLICIES", {"site": Site})
 
-    page = policies_page.page()
+    page = policies_page.pages()[policies_page.DIRECTORY / "site.md"]
 
-    assert "\n## `site`\n\nA site's | own.\n\n- **Source**: here (row A7, level W1)\n" in page
+    assert page.startswith("# `site`\n")
+    assert "\nA site's | own.\n\n- **Source**: here (row A7)\n- **Level**: [W1](" in page
     assert "| `must_s` | required | number |  |" in page
     assert '| `words` | `["a b", "true"]` | list |  |' in page
     assert "| `maybe` | `null` | text |  |" in page
@@ -177,13 +179,13 @@ def test_what_must_be_given_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_page_says_of_each_policy_what_it_says_of_itself() -> None:
     """A row and a section each, in the order of the published systems; nothing is left out."""
-    page = policies_page.page()
-    table, sections = page.split("## ", 1)
-    rows = re.findall(r"(?m)^\| \[`(\w+)`\]\(#(\w+)\) \| ([A-Z])(\d+)", table)
-    told = dict(re.findall(r"(?ms)^(?:## )?`(\w+)`\n(.*?)(?=^## |\Z)", sections))
+    pages = policies_page.pages()
+    table = pages.pop(policies_page.PAGE_PATH)
+    rows = re.findall(r"(?m)^\| \[`(\w+)`\]\(policies/(\w+)\.md\) \| ([A-Z])(\d+)", table)
+    told = {path.stem: text for path, text in pages.items()}
 
     assert {name for name, *_ in rows} == set(POLICIES) == set(told)
-    assert all(name == anchor for name, anchor, *_ in rows)
+    assert all(name == page for name, page, *_ in rows)
     systems = [(letter, int(number)) for _, _, letter, number in rows]
     assert systems == sorted(systems)
     for name, kind in POLICIES.items():
@@ -194,6 +196,18 @@ def test_the_page_says_of_each_policy_what_it_says_of_itself() -> None:
         assert ("| Slurm, dlsim |" in _row_of(name, table)) == runs_on_slurm(kind)
         for field in dataclasses.fields(kind):  # type: ignore[arg-type]
             assert f"| `{field.name}` |" in told[name]
+
+
+@pytest.mark.parametrize("name", [n for n, kind in POLICIES.items() if runs_on_slurm(kind)])
+def test_what_a_policys_page_says_to_write_is_taken(name: str, tmp_path: Path) -> None:
+    """The section of the configuration that it shows is read, and makes that policy."""
+    page = policies_page.pages()[policies_page.DIRECTORY / f"{name}.md"]
+    (snippet,) = re.findall(r"(?ms)^```yaml\n(.*?)^```$", page)
+    path = tmp_path / "slurm_dl.yaml"
+    path.write_text(f"manage: {{partitions: [gpu]}}\n{snippet}")
+    path.chmod(0o640)
+
+    assert load(path).policy.make() == POLICIES[name]()
 
 
 def _row_of(name: str, table: str) -> str:
