@@ -162,10 +162,22 @@ bench: system venv ## Speed and memory: plans, placement, polls, simulations; 20
 	$(BIN)/python benchmarks/bench_sim.py
 	$(BIN)/python benchmarks/bench_poll.py
 
+.PHONY: docs
+docs: venv ## The site with all documents in build/site; a dead link is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+	echo "read it: build/site/index.html"
+
 .PHONY: wheel
 wheel: venv ## dist/*.whl and dist/*.tar.gz
 	@$(RETRY)
 	retry $(BIN)/python -m build --outdir dist
+
+.PHONY: deb man
+deb: venv ## dist/slurm-dl_*.deb for this host's Debian; DEB="--revision 1site1" for a site's own
+	@$(RETRY)
+	retry $(BIN)/python packaging/deb.py $(DEB)
+man: venv ## Manual pages of all commands in build/man
+	@$(BIN)/python packaging/man.py build/man
 
 .PHONY: clean
 clean: ## Remove all that was made, the virtual environments too
@@ -225,7 +237,7 @@ venv: .venv/ready ## The package and the tools in .venv
 	fi
 	# Debian's pip does not know dependency groups yet.
 	retry $(BIN)/python -m pip install --quiet "pip>=25.1"
-	retry $(BIN)/python -m pip install --quiet --editable '.[learn,metrics]' --group dev
+	retry $(BIN)/python -m pip install --quiet --editable '.[learn,metrics]' --group dev --group docs
 	touch $@
 
 .PHONY: torch

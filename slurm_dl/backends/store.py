@@ -371,6 +371,8 @@ def connect(path: Path) -> sqlite3.Connection:
         # One of before, with a write-ahead log, is converted; not while anybody has it open.
         db.execute("PRAGMA journal_mode=TRUNCATE")
         db.execute("PRAGMA synchronous=FULL")
+        # KiB, as it is below 0. What is read is read once, at the start; 2,000 would fill slowly.
+        db.execute("PRAGMA cache_size=-512")
     except BaseException:
         db.close()
         raise

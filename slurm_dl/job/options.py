@@ -53,7 +53,7 @@ class Options(NamedTuple):
 
 def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Options from *argv* (without the program's name) and *environ*; exits with 2 if wrong."""
-    parser = _parser()
+    parser = dlrun_parser()
     found = parser.parse_args(argv)
     command = found.command[1:] if found.command[:1] == ["--"] else found.command
     if not command:
@@ -82,7 +82,8 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def dlrun_parser() -> argparse.ArgumentParser:
+    """What reads the command line of dlrun, with its help."""
     parser = argparse.ArgumentParser(
         prog="dlrun",
         usage="dlrun [options] -- COMMAND [ARG ...]",

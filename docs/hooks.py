@@ -1,0 +1,93 @@
+"""What mkdocs does besides: the pages of the commands, lists of pages, links out of this directory.
+
+The pages of the commands are made of what ``--help`` prints, when the site is built.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+import click
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+_ROOT: Final = Path(__file__).parents[1]
+_LINK_OUT: Final = re.compile(r"\[([^\]]+)\]\((?:\.\./)+([^)#]+)(?:#[^)]*)?\)")
+_TITLE: Final = re.compile(r"^# (.+)$", re.MULTILINE)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Name the pages that are made here, and those of policies and decisions."""
+    docs = Path(config.docs_dir)
+    _section(config, "Researchers").append({"Each policy": _titled(docs, "policies")})
+    _section(config, "Development").append({"Each decision": _titled(docs, "adr", but="README")})
+    _section(config, "Reference").append(
+        {"Each command": [{name: f"reference/{name}.md"} for name in _commands()]}
+    )
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the page of each command."""
+    for name, text in _commands().items():
+        files.append(File.generated(config, f"reference/{name}.md", content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links to what is in the sources and not on the site become the names of files."""
+    inside = {file.src_uri for file in files}
+
+    def named(found: re.Match[str]) -> str:
+        target = (Path(config.docs_dir, page.file.src_uri).parent / _path_of(found)).resolve()
+        if target.is_relative_to(config.docs_dir):
+            uri = target.relative_to(config.docs_dir).as_posix()
+            if uri in inside:
+                return found[0]
+        where = target.relative_to(_ROOT).as_posix()
+        return found[1] if where in found[1] else f"{found[1]} (`{where}`)"
+
+    return _LINK_OUT.sub(named, markdown)
+
+
+def _path_of(found: re.Match[str]) -> str:
+    return found[0].rpartition("](")[2].rstrip(")").partition("#")[0]
+
+
+def _section(config: MkDocsConfig, name: str) -> list[object]:
+    assert config.nav is not None  # noqa: S101 - it is in mkdocs.yml
+    return next(entry[name] for entry in config.nav if name in entry)
+
+
+def _titled(docs: Path, directory: str, but: str = "") -> list[dict[str, str]]:
+    """Each page of a directory by its title."""
+    pages = sorted(path for path in (docs / directory).glob("*.md") if path.stem != but)
+    titles = (_TITLE.search(path.read_text(encoding="utf-8")) for path in pages)
+    return [
+        {title[1].strip("`") if title else path.stem: f"{directory}/{path.name}"}
+        for path, title in zip(pages, titles, strict=True)
+    ]
+
+
+def _commands() -> dict[str, str]:
+    """The page of each command, subcommands in it."""
+    sys.path.insert(0, str(_ROOT / "packaging"))
+    try:
+        from commands import described  # noqa: PLC0415 - it lies there
+    finally:
+        sys.path.pop(0)
+    from slurm_dl.job.options import dlrun_parser  # noqa: PLC0415
+
+    pages: dict[str, list[str]] = {}
+    for found in described():
+        name = found.words[0]
+        head = "#" if len(found.words) == 1 else "##"
+        text = click.unstyle(found.command.get_help(found.context))
+        part = [f"{head} `{' '.join(found.words)}`", "", "```text", text, "```", ""]
+        pages.setdefault(name, []).extend(part)
+    pages["dlrun"] = ["# `dlrun`", "", "```text", dlrun_parser().format_help(), "```", ""]
+    return {name: "\n".join(lines) for name, lines in sorted(pages.items())}

@@ -1,0 +1,145 @@
+"""The commands that the documents show, and whether each could be typed as it stands there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import click
+
+from slurm_dl.job.options import dlrun_parser
+
+ROOT: Final = Path(__file__).parents[1]
+PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+
+_FENCE: Final = re.compile(r"^```(sh|bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INDENTED: Final = re.compile(r"(?:^ {4}\S.*\n)+", re.MULTILINE)
+_INLINE: Final = re.compile(
+    r"(?<!`)`((?:dlctl|dlqueue|dlschedd|dlsim|dlsubmit|dlrun) [^`\n]+)`(?!`)"
+)
+_HERE: Final = re.compile(r"<<-?'?(\w+)'?.*?\n.*?^\1$\n?", re.MULTILINE | re.DOTALL)
+_SUBSTITUTED: Final = re.compile(r"\w+=\$\(([^()]*)\)")
+_BEFORE: Final = frozenset({"exec", "until", "while", "if", "do", "then", "!"})
+_BETWEEN: Final = re.compile(r";|&&|\|\|?|&")
+_PLACEHOLDER: Final = re.compile(r"\.\.\.|[\[\]<>{}|*]|\bNAME\b.*\bNAME\b")
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One command on one page, as words."""
+
+    page: Path
+    words: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """For the message of a test."""
+        return f"{self.page.relative_to(ROOT)}: {shlex.join(self.words)}"
+
+
+def blocks(page: Path) -> Iterator[str]:
+    """What is to be typed, block by block: fenced as sh or console, or indented in the README."""
+    text = page.read_text(encoding="utf-8")
+    for kind, inside in _FENCE.findall(text):
+        if kind != "console":
+            yield inside
+        else:
+            yield "".join(f"{x[2:]}\n" for x in inside.splitlines() if x.startswith("$ "))
+    if page.name == "README.md" and page.parent == ROOT:
+        rest = re.sub(r"(?ms)^```.*?^```$", "", text)
+        yield from (re.sub(r"(?m)^ {4}", "", block) for block in _INDENTED.findall(rest))
+
+
+def commands(block: str) -> Iterator[tuple[str, ...]]:
+    """Each command of a block, without comments, here documents and redirections."""
+    text = _HERE.sub("\n", block).replace("\\\n", " ")
+    for line in text.splitlines():
+        lexer = shlex.shlex(_SUBSTITUTED.sub(r"\1", line), posix=True, punctuation_chars=";&|<>")
+        lexer.whitespace_split = True
+        words: list[str] = []
+        for word in [*lexer, ";"]:
+            if not _BETWEEN.fullmatch(word):
+                words.append(word)
+                continue
+            if told := _told(words):
+                yield told
+            words = []
+
+
+def _told(words: list[str]) -> tuple[str, ...]:
+    """*words* without what may stand before a command, and redirections behind it."""
+    while words and (words[0] in _BEFORE or re.fullmatch(r"\w+=.*", words[0])):
+        words = words[1:]
+    for i, word in enumerate(words):
+        if word and set(word) <= set("<>"):
+            return tuple(words[: i - 1] if words[i - 1] == "2" else words[:i])
+    return tuple(words)
+
+
+def in_blocks() -> Iterator[Shown]:
+    """All commands of all blocks of all pages."""
+    for page in PAGES:
+        for block in blocks(page):
+            yield from (Shown(page, words) for words in commands(block))
+
+
+def inline() -> Iterator[Shown]:
+    """Our commands that stand in a sentence, but for those that leave something open."""
+    for page in PAGES:
+        for text in _INLINE.findall(page.read_text(encoding="utf-8")):
+            if not _PLACEHOLDER.search(text):
+                yield Shown(page, tuple(shlex.split(text)))
+
+
+def ours() -> dict[str, click.Command]:
+    """Our commands that click reads, by name."""
+    sys.path.insert(0, str(ROOT / "packaging"))
+    try:
+        from commands import CLICK  # noqa: PLC0415 - it lies there
+    finally:
+        sys.path.pop(0)
+    return dict(CLICK)
+
+
+def refusal(words: tuple[str, ...]) -> str:
+    """Why our command line cannot be: no such command or option, a word too many; else nothing.
+
+    What stands for a value (a file that is not there, a word in capitals) is not looked at.
+    """
+    name, *rest = words
+    if name == "dlrun":
+        return _refused_by_dlrun(rest)
+    try:
+        _resolve(name, ours()[name], rest)
+    except click.exceptions.NoArgsIsHelpError:
+        return ""
+    except click.UsageError as err:
+        return err.format_message()
+    return ""
+
+
+def _resolve(
+    name: str, command: click.Command, args: list[str], above: click.Context | None = None
+) -> None:
+    # An option that a sentence names without its value, a file that is not there: neither is wrong.
+    with suppress(click.exceptions.Exit, click.BadParameter, click.BadOptionUsage):
+        context = command.make_context(name, args, parent=above)
+        words = [*context._protected_args, *context.args]
+        if isinstance(command, click.Group) and words:
+            found, inner, rest = command.resolve_command(context, words)
+            assert inner is not None
+            _resolve(str(found), inner, rest, context)
+
+
+def _refused_by_dlrun(words: list[str]) -> str:
+    parser = dlrun_parser()
+    mine = words[: words.index("--")] if "--" in words else words
+    known = set(parser._option_string_actions)
+    bad = [w for w in mine if w.startswith("-") and w.partition("=")[0] not in known]
+    return f"no option {bad[0]}" if bad else ""
