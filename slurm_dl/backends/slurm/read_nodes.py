@@ -49,6 +49,8 @@ _SPANS = r"\[[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\]"
 _NODE_LIST = re.compile(rf"(?:[\w.-]|{_SPANS})+(?:,(?:[\w.-]|{_SPANS})+)*", re.ASCII)
 _WORD = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
 _LONGEST_NAME = 255
+# ClusterShell folds no number of more than 100.
+_MOST_DIGITS = 100
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 
 # Words of StateComplete, "base+flag+flag". A node that is powered down or planned for a job is
@@ -190,11 +192,21 @@ def names_in(nodes: str) -> int:
 
 def _names_of(word: str) -> int:
     """How many names a word of a node list stands for; none is made for that."""
-    if sum(map(len, _BRACKETS.split(word)[::2])) > _LONGEST_NAME:
+    if sum(map(len, _BRACKETS.split(word)[::2])) > _LONGEST_NAME or _digits_of(word) > _MOST_DIGITS:
         return 0
     return math.prod(
         sum(max(0, last - first + 1) for first, last, _ in _spans(inside))
         for inside in _BRACKETS.findall(word)
+    )
+
+
+def _digits_of(word: str) -> int:
+    """No name that a word stands for has more digits than this."""
+    return sum(
+        max(len(number) for number in re.split("[,-]", part))
+        if place % 2
+        else sum(map(str.isdigit, part))
+        for place, part in enumerate(_BRACKETS.split(word))
     )
 
 
