@@ -8,6 +8,7 @@ from fuzz.said import NONCE, SaidSlurm
 from fuzz.target import Target, a_file, text
 from slurm_dl.backends.slurm.accounting import read_runs
 from slurm_dl.backends.slurm.history import StandIns, Tally, history
+from slurm_dl.backends.slurm.history_dump import read_dump as read_history_dump
 from slurm_dl.backends.slurm.past import FIELDS, past_of
 from slurm_dl.backends.slurm.past import read_runs as read_past
 from slurm_dl.backends.slurm.past_file import read_dump
@@ -30,6 +31,13 @@ _DUMP = (
     b"JobID|User|Account|Submit|Start|End|State|ElapsedRaw|ReqTRES|AllocTRES|JobName\n"
     b"7|ada|lab|100|200|300|COMPLETED|100|gres/gpu=2|gres/gpu=2|a|b\n"
     b"7.batch|ada|lab|100|200|300|COMPLETED|100|||batch\n"
+)
+
+_HISTORY_DUMP = (
+    b"JobID|User|Account|Submit|Start|End|State|ElapsedRaw|ReqTRES|AllocTRES\n"
+    b"16_0|ada|lab|1767225700|1767225800|1767225900|COMPLETED|100|gres/gpu=2|gres/gpu=2\n"
+    b"16_[0-1]|ada|lab|1767225700|1767225800|1767225900|COMPLETED|100|gres/gpu=2|gres/gpu=2\n"
+    b"17_[0-1%4]|ada|lab|1767225700|None|1767225900|COMPLETED|0|gres/gpu=2|gres/gpu=2\n"
 )
 
 
@@ -86,5 +94,13 @@ TARGETS = (
             b"7|ada|lab|1767225700|1767225800|1767225900|CANCELLED by 1|100|gres/gpu=2|gpu=2\n",
             b"8|ada|lab|1767225700|Unknown|Unknown|PENDING|0|gres/gpu=2|\n",
         ),
+    ),
+    Target(
+        name="sacct-history-dump",
+        parse=lambda data: read_history_dump(a_file(data)),
+        own=(ConfigError,),
+        source="a dump of sacct's that a site made, for dlsim history, whatif and tune",
+        parser="backends.slurm.history_dump.read_dump",
+        seeds=(_HISTORY_DUMP,),
     ),
 )

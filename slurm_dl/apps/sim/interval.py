@@ -69,16 +69,17 @@ def paired_ratio(values: F64, base: F64) -> Mean:
 
 
 @functools.lru_cache(maxsize=1024)
-def t_quantile(freedom: int) -> float:
-    """The t that Student's variable stays within, on both sides of 0, in 95 % of all cases.
+def t_quantile(freedom: int, level: float = LEVEL) -> float:
+    """The t that Student's variable stays within, on both sides of 0, in *level* of all cases.
 
     Args:
         freedom: Degrees of freedom, at least 1.
+        level: A share of 1, such that t is below 64.
     """
     low, high = 0.0, _WIDEST
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        if _within(middle, freedom) < LEVEL:
+        if _within(middle, freedom) < level:
             low = middle
         else:
             high = middle

@@ -124,7 +124,7 @@ def history(
             is_last = end == until
             here = begin.timestamp() <= ended_s < end.timestamp()
             if here or (is_last and (not ended_s or ended_s >= end.timestamp())):
-                yield _line(record, tally, stand_ins)
+                yield written(record, tally, stand_ins)
         begin = end
         tally.done = (begin - since) / (until - since)
 
@@ -150,7 +150,7 @@ def _records(text: str, tally: Tally) -> Iterator[list[str]]:
     readable = 0
     for line in lines:
         record = line.split("|")
-        if len(record) == len(FIELDS) and _is_readable(record):
+        if len(record) == len(FIELDS) and is_readable(record):
             readable += 1
             yield record
         else:
@@ -160,14 +160,16 @@ def _records(text: str, tally: Tally) -> Iterator[list[str]]:
         raise ClusterError(msg)
 
 
-def _is_readable(record: list[str]) -> bool:
+def is_readable(record: list[str]) -> bool:
+    """Whether the times of *record*, in the order of `FIELDS`, are times or not set."""
     try:
         return all(epoch_s(record[i]) <= _LATEST_S for i in _TIMES)
     except (ValueError, OverflowError):
         return False
 
 
-def _line(record: list[str], tally: Tally, stand_ins: StandIns | None) -> str:
+def written(record: list[str], tally: Tally, stand_ins: StandIns | None) -> str:
+    """The line of the dump for *record*, in the order of `FIELDS`, counted in *tally*."""
     tally.runs += 1
     submit_s = epoch_s(record[_TIMES[0]])
     tally.first_s = min(tally.first_s, submit_s)

@@ -1,0 +1,159 @@
+"""``dlsim tune``: thresholds of discrete_las for a site's own history, and what they are worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slurm_dl.apps.commandline import print_json
+from slurm_dl.apps.sim.console import progress
+from slurm_dl.apps.sim.options import check_outputs, cluster_options
+from slurm_dl.apps.sim.whatif_options import (
+    history_options,
+    parse_numbers,
+    parse_thresholds,
+    read_history,
+)
+from slurm_dl.model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from slurm_dl.apps.sim.tuning import Current
+
+
+@click.command(name="tune")
+@history_options
+@cluster_options
+@click.option(
+    "--config",
+    "config_path",
+    metavar="FILE",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="The configuration in use, whose policy is to be tuned; the policy's defaults if neither "
+    "this nor --thresholds is given.",
+)
+@click.option(
+    "--thresholds", metavar="GPU_S,...", help="The thresholds in use, in place of --config."
+)
+@click.option(
+    "--promote",
+    metavar="KNOB,...",
+    help="Values of promote_knob to try with the best thresholds; if not given, half and twice "
+    "that of --config, unless it is 0 there.",
+)
+@click.option(
+    "--candidates",
+    "most",
+    type=click.IntRange(3, 2000),
+    default=60,
+    show_default=True,
+    help="Sets of thresholds to begin with.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the lines for slurm_dl.yaml here, if they are recommended.",
+)
+@click.option(
+    "--json",
+    "json_path",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="Write what was found here; -: print it in place of the text.",
+)
+def tune_command(
+    *,
+    trace: Path | None,
+    dump: Path | None,
+    format_name: str | None,
+    by: str,
+    warm_up: int | None,
+    cool_down: int | None,
+    block_days: int,
+    cluster: str,
+    costs: str | None,
+    seed: int,
+    config_path: Path | None,
+    thresholds: str | None,
+    promote: str | None,
+    most: int,
+    out: Path | None,
+    json_path: Path | None,
+) -> None:
+    """Search thresholds of discrete_las on the first half of a history, and judge on the second.
+
+    What was chosen on the first days is held against what is in use on the later ones, which the
+    search never saw. If the difference there could be chance, the advice is to leave all as it
+    is, and --out writes nothing.
+
+    \b
+    Examples:
+      dlsim tune history.txt --cluster 8x8
+      dlsim tune --from-sacct dump.txt --cluster 8x8 --config /etc/slurm_dl/slurm_dl.yaml
+      dlsim tune history.txt --cluster 8x8 --by p95-jct --promote 0,2,8 --out policy.yaml
+    """  # noqa: D301 - \b is click's mark
+    from slurm_dl.apps.sim import tune_text, tuning  # noqa: PLC0415 - numpy is slow
+    from slurm_dl.backends.sim.shape import parse_shape  # noqa: PLC0415
+    from slurm_dl.report import export, files  # noqa: PLC0415
+
+    is_printed = json_path is not None and str(json_path) == "-"
+    check_outputs(out, None if is_printed else json_path)
+    if config_path is not None and thresholds is not None:
+        msg = "--config or --thresholds says what is in use, not both"
+        raise click.UsageError(msg)
+    current = _current(config_path, thresholds)
+    knobs = None if promote is None else parse_numbers(promote, "--promote")
+    jobs = read_history(trace, dump, format_name)
+    ground = tuning.halves(
+        jobs,
+        parse_shape(cluster),
+        by=by,
+        costs=costs,
+        seed=seed,
+        edges=tuning.Edges(warm_up, cool_down, block_days),
+    )
+    with progress("tune", tuning.steps(ground, current, most, knobs)) as report:
+        found = tuning.tuned(ground, current, most=most, knobs=knobs, report=report)
+    told = tune_text.as_json(jobs, found)
+    if is_printed:
+        print_json(told)
+    else:
+        for line in tune_text.lines(jobs, found):
+            click.echo(line)
+        if json_path is not None:
+            export.write_json(json_path, told)
+    if out is not None and found.is_recommended:
+        files.write_whole(out, tune_text.yaml_lines(found.winner, current).encode())
+    elif out is not None:
+        click.echo(f"dlsim tune: {out} was not written: there is nothing to change", err=True)
+
+
+def _current(config_path: Path | None, thresholds: str | None) -> Current:
+    """What is in use.
+
+    Raises:
+        ConfigError: The configuration or the thresholds are wrong, or another policy is in use.
+    """
+    from slurm_dl.apps.sim.tuning import Current  # noqa: PLC0415
+    from slurm_dl.policies.discrete_las import DiscreteLas  # noqa: PLC0415
+
+    made = DiscreteLas()
+    if thresholds is not None:
+        made = DiscreteLas(thresholds_gpu_s=parse_thresholds(thresholds))
+    if config_path is not None:
+        from slurm_dl.config.loading import load  # noqa: PLC0415
+
+        policy = load(config_path).policy
+        used = policy.make()
+        if not isinstance(used, DiscreteLas):
+            msg = (
+                f"{config_path}: policy.order is {policy.order}; dlsim tune searches thresholds of "
+                "discrete_las: 'dlsim whatif' holds the two against each other"
+            )
+            raise ConfigError(msg)
+        made = used
+    return Current(
+        thresholds_gpu_s=made.thresholds_gpu_s,
+        promote_knob=made.promote_knob,
+        dimensions=made.dimensions,
+    )

@@ -1,0 +1,267 @@
+"""dlsim whatif, dlsim tune and dumps of accounting, as people run them, and the page about them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shlex
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from slurm_dl.apps.sim import main
+from slurm_dl.backends.slurm.history import FIELDS, HEADER
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+ROOT = Path(__file__).parents[2]
+DAY_S = 86_400
+FROM = ("--from-sacct", "dump.txt", "--cluster", "1x1")
+T0 = 1_767_225_600
+"""Midnight of 2026-01-01, UTC."""
+
+
+def dump(days: int = 20, short: int = 12) -> str:
+    """A site of one GPU: each day a job of six hours, and short ones behind it."""
+    lines = [HEADER]
+
+    def job(number: int, submit_s: int, took_s: int) -> None:
+        values = {
+            "JobID": str(number),
+            "User": "ann",
+            "Account": "vision",
+            "Submit": str(submit_s),
+            "Start": str(submit_s + 10),
+            "End": str(submit_s + 10 + took_s),
+            "State": "COMPLETED",
+            "ElapsedRaw": str(took_s),
+            "ReqTRES": "cpu=1,gres/gpu=1",
+            "AllocTRES": "cpu=1,gres/gpu=1",
+        }
+        lines.append("|".join(values[name] for name in FIELDS))
+
+    for day in range(days):
+        job(1000 * day + 1, T0 + day * DAY_S, 21_600)
+        for n in range(short):
+            job(1000 * day + 2 + n, T0 + day * DAY_S + 60 + 30 * n, 600 + 47 * ((7 * n) % short))
+    return "\n".join(lines) + "\n"
+
+
+def dlsim(*args: str) -> Result:
+    """What ``dlsim ARGS`` prints and how it ends, its output piped; in this process."""
+
+    @click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+    @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
+    def whole(rest: tuple[str, ...]) -> None:
+        main(rest)
+
+    return CliRunner().invoke(whole, args)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with ``dump.txt`` and the repository's traces."""
+    (tmp_path / "dump.txt").write_text(dump(), "utf-8")
+    (tmp_path / "traces").symlink_to(ROOT / "traces")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_from_a_dump_to_a_recommendation(site: Path, command: Command) -> None:
+    """Dump, what-if, tune, and a configuration that check-config takes."""
+    (site / "dl.yaml").write_text(
+        "manage: {partitions: [gpu]}\n"
+        "policy: {order: discrete_las, parameters: {thresholds_gpu_s: [1.0e8]}}\n",
+        "utf-8",
+    )
+    ranked = command(
+        "sim", "whatif", "--from-sacct", "dump.txt", "--cluster", "1x1",
+        "--policies", "fifo,srtf", "--thresholds", "2000", "--json", "whatif.json",
+    )  # fmt: skip
+    assert ranked.returncode == 0, ranked.stderr
+    assert ranked.stderr == ""
+    assert "\x1b" not in ranked.stdout
+    assert re.search(r"(?m)^srtf: better: mean JCT [\d.]+% less than fifo", ranked.stdout)
+    told = json.loads((site / "whatif.json").read_text("utf-8"))
+    assert told["policies"][-1]["policy"] == "fifo"
+    assert {row["verdict"] for row in told["policies"]} == {"first", "better"}
+    assert told["block_from"][0] == "2026-01-03"
+
+    tuned = command(
+        "sim", "tune", "--from-sacct", "dump.txt", "--cluster", "1x1", "--config", "dl.yaml",
+        "--candidates", "12", "--out", "policy.yaml", "--json", "-",
+    )  # fmt: skip
+    assert tuned.returncode == 0, tuned.stderr
+    found = json.loads(tuned.stdout)
+    assert found["recommended"] is True
+    assert found["in_use"]["thresholds_gpu_s"] == [1e8]
+    lines = (site / "policy.yaml").read_text("utf-8")
+    assert lines == found["yaml"]
+    (site / "new.yaml").write_text(f"manage: {{partitions: [gpu]}}\n{lines}", "utf-8")
+    checked = command("ctl", "check-config", "new.yaml")
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+    again = command(
+        "sim", "tune", "--from-sacct", "dump.txt", "--cluster", "1x1", "--config", "new.yaml",
+        "--candidates", "3", "--out", "other.yaml",
+    )  # fmt: skip
+    assert again.returncode == 0
+    assert "Leave it as it is" in again.stdout
+    assert "was not written" in again.stderr
+    assert not (site / "other.yaml").exists()
+
+
+def test_a_dump_is_made_into_a_history(site: Path, command: Command) -> None:
+    """What is left out is told with its line, and the file is the owner's alone."""
+    with (site / "dump.txt").open("a", encoding="utf-8") as file:
+        file.write("9|ann\n")
+        file.write("7_[0-4]|ann|vision|1767225600|None|1767225700|COMPLETED|0||gres/gpu=1\n")
+        file.write("1|ann|vision|1767229200|1767229300|1767229400|FAILED|100||gres/gpu=1\n")
+    done = command("sim", "history", "--from-sacct", "dump.txt", "--anonymous", "history.txt")
+
+    assert done.returncode == 0, done.stderr
+    assert "261 runs in history.txt, 261 of them with GPUs" in done.stdout
+    assert "1 jobs ran more than once" in done.stdout
+    assert "260 jobs" in done.stdout
+    assert "dump.txt:262: 2 fields, expected 10; left out" in done.stderr
+    assert "dump.txt:263: job '7_[0-4]' ended and has no Start; left out" in done.stderr
+    assert stat.S_IMODE((site / "history.txt").stat().st_mode) == 0o600
+    assert "ann" not in (site / "history.txt").read_text("utf-8")
+
+
+def test_the_sacct_command_is_one_for_a_shell(command: Command) -> None:
+    done = command("sim", "history", "--sacct-command", "--since", "2026-01-01", "--anonymous")
+
+    assert done.returncode == 0
+    assert done.stdout.count("\n") == 1
+    words = shlex.split(done.stdout)
+    assert words[2] == "sacct"
+    (fields,) = [word for word in words if word.startswith("--format=")]
+    assert not {"User", "Account", "JobName"} & set(fields.removeprefix("--format=").split(","))
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "said"),
+    [
+        (("whatif", "--cluster", "1x1"), 2, "give a TRACE or --from-sacct DUMP"),
+        (("whatif", "dump.txt", *FROM), 2, "give a TRACE"),
+        (("whatif", "dump.txt", "--cluster", "1x1", "--policies", "fifo"), 2, "nothing to compare"),
+        (("whatif", "dump.txt", "--cluster", "1x1", "--policies", "fifo,fufo"), 2, "fufo"),
+        (("whatif", "dump.txt", "--cluster", "1x1", "--thresholds", "9,3"), 2, "GPU-seconds"),
+        (("whatif", "dump.txt", "--cluster", "0x1"), 2, "0x1"),
+        (("whatif", *FROM, "--warm-up", "20"), 2, "none is left"),
+        (("whatif", "dump.txt", "--cluster", "1x1", "--json", "no/x"), 2, "there is no directory"),
+        (("whatif", "--from-sacct", "bad.txt", "--cluster", "1x1"), 2, "--sacct-command"),
+        (("tune", "dump.txt", "--cluster", "1x1", "--thresholds", "x"), 2, "--thresholds"),
+        (("tune", "dump.txt", "--cluster", "1x1", "--promote", "-1"), 2, "--promote"),
+        (("tune", *FROM, "--config", "las.yaml"), 2, "policy.order is las"),
+        (("history", "--from-sacct", "dump.txt"), 2, "OUT"),
+        (("history", "--from-sacct", "dump.txt", "--since", "2026-01-01", "x"), 2, "whole dump"),
+        (("history", "--from-sacct", "bad.txt", "x"), 2, "bad.txt:1: no column JobID"),
+        (("history", "--sacct-command", "--since", "2026-01-01", "x"), 2, "leave OUT away"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(site: Path, args: tuple[str, ...], status: int, said: str) -> None:
+    (site / "bad.txt").write_text("a|b\n1|2\n", "utf-8")
+    (site / "las.yaml").write_text("manage: {partitions: [g]}\npolicy: {order: las}\n", "utf-8")
+    done = dlsim(*args)
+
+    assert (done.exit_code, done.stdout) == (status, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (site / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["whatif", "tune", "history"])
+def test_help_has_an_example(name: str) -> None:
+    done = dlsim(name, "--help")
+
+    assert done.exit_code == 0
+    assert f"dlsim {name} " in done.stdout
+    assert "--from-sacct" in done.stdout
+
+
+def test_a_bar_on_a_terminal_and_none_in_the_results(site: Path) -> None:
+    """Standard error is a terminal here, standard output a file."""
+    ours, theirs = pty.openpty()
+    argv = ["whatif", "--from-sacct", "dump.txt", "--cluster", "1x1", "--json", "-"]
+    with (site / "out").open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-c", "from slurm_dl.apps.sim import main; main()", *argv],
+            stdout=out,
+            stderr=theirs,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "TERM": "xterm"},
+        )
+    os.close(theirs)
+    shown = b""
+    # Linux ends the reading of a terminal whose last writer is gone with an error.
+    while True:
+        try:
+            part = os.read(ours, 4096)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+
+    assert process.wait(60) == 0
+    assert b"what if" in shown
+    assert json.loads((site / "out").read_text("utf-8"))["days"] == 20
+
+
+EXAMPLES = re.findall(
+    r"^```console\n\$ dlsim (.*)\n((?:.*\n)*?)```$",
+    (ROOT / "docs" / "what-if.md").read_text("utf-8"),
+    re.MULTILINE,
+)
+"""Commands of the page, and what they print there."""
+
+
+@pytest.mark.usefixtures("site")
+def test_the_page_shows_what_is_printed() -> None:
+    """One command after the other, line by line; dots stand for lines that are left away."""
+    for typed, shown in EXAMPLES:
+        done = dlsim(*shlex.split(typed))
+        printed = [line.rstrip() for line in done.stdout.strip().splitlines()]
+
+        assert done.exit_code == 0, done.output
+        for part in re.split(r"^\.\.\.\n", shown, flags=re.MULTILINE):
+            lines = [line.rstrip() for line in part.strip().splitlines()]
+            at = printed.index(lines[0])
+            assert printed[at : at + len(lines)] == lines
+            printed = printed[at + len(lines) :]
+        assert not printed or "\n...\n" in shown
+
+
+def test_the_page_has_examples() -> None:
+    assert {typed.split()[0] for typed, _ in EXAMPLES} == {"generate", "history", "whatif", "tune"}
+
+
+@pytest.mark.usefixtures("site")
+@pytest.mark.parametrize("name", ["whatif", "tune"])
+def test_the_page_names_every_key_of_the_json(name: str) -> None:
+    text = (ROOT / "docs" / "what-if.md").read_text("utf-8")
+    more = ("--candidates", "3") if name == "tune" else ()
+    done = dlsim(name, "--from-sacct", "dump.txt", "--cluster", "1x1", "--json", "-", *more)
+
+    assert done.exit_code == 0, done.output
+    missing = {key for key in _keys(json.loads(done.stdout)) if f"`{key}`" not in text}
+    assert not missing
+
+
+def _keys(value: object) -> set[str]:
+    if isinstance(value, dict):
+        return set(value).union(*(_keys(one) for one in value.values()))
+    if isinstance(value, list):
+        return set().union(*(_keys(one) for one in value))
+    return set()
