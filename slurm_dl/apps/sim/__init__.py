@@ -14,7 +14,10 @@ from slurm_dl.apps.sim.history import history_command
 from slurm_dl.apps.sim.listing import policies_command, traces_command
 from slurm_dl.apps.sim.record import record_command
 from slurm_dl.apps.sim.replay import replay_command
+from slurm_dl.apps.sim.report import report_command
 from slurm_dl.apps.sim.run import run_command
+from slurm_dl.apps.sim.tune import tune_command
+from slurm_dl.apps.sim.whatif import whatif_command
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -37,9 +40,12 @@ dlsim.add_command(sweep_cell_command)
 dlsim.add_command(traces_command)
 dlsim.add_command(generate_command)
 dlsim.add_command(history_command)
+dlsim.add_command(whatif_command)
+dlsim.add_command(tune_command)
 dlsim.add_command(policies_command)
 dlsim.add_command(record_command)
 dlsim.add_command(replay_command)
+dlsim.add_command(report_command)
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:

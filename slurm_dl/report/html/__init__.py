@@ -1,0 +1,1 @@
+"""Schedules as one HTML page that needs nothing beside it."""
