@@ -11,8 +11,10 @@ from fuzz import (
     controller,
     documents,
     job,
+    metrics,
     nodes,
     queue,
+    shadow,
     simulator,
     submit,
     traces,
@@ -20,7 +22,20 @@ from fuzz import (
 )
 from fuzz.target import Target
 
-_AREAS = (queue, nodes, controller, accounting, documents, traces, wire, submit, job, simulator)
+_AREAS = (
+    queue,
+    nodes,
+    controller,
+    accounting,
+    documents,
+    traces,
+    wire,
+    submit,
+    job,
+    simulator,
+    shadow,
+    metrics,
+)
 
 TARGETS: Final[Mapping[str, Target]] = MappingProxyType(
     {target.name: target for area in _AREAS for target in area.TARGETS}

@@ -1,0 +1,13 @@
+"""How often this process has run each of Slurm's commands, whoever asked for it.
+
+One count for the process: the parts of a daemon are made anew at each reload, and what they have
+asked Slurm by then is still to be told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+RUN: Final[Counter[str]] = Counter()
+"""By the name of the tool. Counted by any thread; a call may rarely be missed."""

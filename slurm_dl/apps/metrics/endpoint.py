@@ -1,0 +1,114 @@
+"""The endpoint of one process: where it listens, over reloads, and whose figures it shows."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+from structlog.typing import FilteringBoundLogger
+
+from slurm_dl.apps.metrics import commands
+from slurm_dl.apps.metrics.exposition import Exposition
+from slurm_dl.apps.metrics.figures import Daemon, Figure, Waiting
+from slurm_dl.apps.metrics.server import Server
+from slurm_dl.apps.metrics.tally import Tally
+from slurm_dl.apps.permits import Permit
+from slurm_dl.apps.published import Board
+from slurm_dl.apps.when.service import forecasts_of
+from slurm_dl.config import Config
+from slurm_dl.config.metrics import split_address
+from slurm_dl.model.errors import ConfigError
+
+
+class Source(Protocol):
+    """Whoever has figures to show."""
+
+    def figures(self) -> Iterator[Figure]:
+        """Every metric that has a value now."""
+
+
+class Endpoint:
+    """Listens where the configuration says, or not at all.
+
+    Args:
+        config: The configuration to begin with.
+        log: For people.
+
+    Raises:
+        ConfigError: It cannot listen there, or the library is not installed.
+    """
+
+    def __init__(self, config: Config, log: FilteringBoundLogger) -> None:
+        self._log = log
+        self._waiting = Waiting.under(config)
+        self._source: Source = self._waiting
+        self._listen = ""
+        self._server: Server | None = None
+        self._move(config.metrics.listen)
+
+    @property
+    def port(self) -> int | None:
+        """The port it listens on; None if it does not."""
+        return None if self._server is None else self._server.port
+
+    def follow(self, config: Config) -> None:
+        """Listen where a new configuration says.
+
+        Where that cannot be done it goes on where it was, with a warning: figures are no reason
+        to refuse a configuration that a running daemon was given.
+        """
+        self._waiting = Waiting.under(config)
+        if config.metrics.listen == self._listen:
+            return
+        before = self._listen
+        try:
+            self._move(config.metrics.listen)
+        except ConfigError as err:
+            self._log.warning("metrics stay where they were", because=str(err), listen=before)
+            with contextlib.suppress(ConfigError):
+                self._move(before)
+
+    @contextlib.contextmanager
+    def showing(
+        self, board: Board, tally: Tally, *, audit: Permit, pause: Permit
+    ) -> Iterator[None]:
+        """Show the figures of a daemon for as long as its turn lasts."""
+        self._source = Daemon(
+            board=board,
+            tally=tally,
+            audit=audit,
+            pause=pause,
+            commands=commands.RUN,
+            score=lambda: forecasts_of(board.current.config.paths.state_dir).score,
+            now=time.time,
+        )
+        try:
+            yield
+        finally:
+            self._source = self._waiting
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def _move(self, listen: str) -> None:
+        # The new address may be the old port on more interfaces: only one can have it.
+        self.close()
+        self._listen = ""
+        if not listen:
+            return
+        exposition = Exposition(self._figures)
+        address, port = split_address(listen)
+        self._server = Server(address, port, text=exposition.text, on_bug=self._bug)
+        self._listen = listen
+        self._log.info("metrics", listen=listen)
+
+    def _figures(self) -> Iterator[Figure]:
+        return self._source.figures()
+
+    def _bug(self, err: Exception) -> None:
+        self._log.error("bug in the metrics", exc_info=err)

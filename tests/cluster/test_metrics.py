@@ -1,0 +1,353 @@
+"""A real Prometheus scrapes a real dlschedd on a real Slurm: figures, panels and alerts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from schedd import ROOT, Schedd, schedd_in
+
+from slurm_dl.apps.metrics.catalogue import METRICS
+from slurm_dl.sandbox import Sandbox
+
+PROMETHEUS = shutil.which("prometheus") or ""
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(not PROMETHEUS, reason="Debian's package prometheus is not installed"),
+]
+
+ETC = ROOT / "etc"
+CLAIM = json.dumps({"slurm_dl": {"v": 1, "sig": "USR1", "grace_s": 10, "by": "daemon"}})
+SAVES_AND_LEAVES = "trap 'exit 0' USR1; for i in $(seq 600); do sleep 0.2; done"
+DOES_NOT = "sleep 600"
+ABSENT = {"slurm_dl_prediction_error_seconds"}
+"""What a daemon of a minute cannot know."""
+
+
+def hurried(rule: dict[str, Any]) -> dict[str, Any]:
+    """A rule with seconds where it has minutes and hours; all else as it is."""
+    expression = re.sub(r"\[(\d+)[mh]\]", "[20s]", rule["expr"])
+    expression = re.sub(r"(timestamp_seconds) > 180", r"\1 > 4", expression)
+    return {**rule, "expr": expression, **({"for": "1s"} if "for" in rule else {})}
+
+
+@dataclass(kw_only=True)
+class Monitored:
+    """A place for daemons with an endpoint, and the Prometheus that scrapes it."""
+
+    place: Schedd
+    port: int
+    url: str
+
+    def api(self, path: str, **parameters: str) -> Any:  # noqa: ANN401
+        """What Prometheus' API says."""
+        query = urllib.parse.urlencode(parameters)
+        url = f"{self.url}/api/v1/{path}?{query}"
+        with urllib.request.urlopen(url, timeout=20) as answer:  # noqa: S310 - our own, loopback
+            content = json.load(answer)
+        assert content["status"] == "success", content
+        return content["data"]
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The result of an expression now."""
+        return list(self.api("query", query=expression)["result"])
+
+    def value(self, expression: str) -> float | None:
+        """The one value of an expression; None if there is none."""
+        found = self.query(expression)
+        return float(found[0]["value"][1]) if found else None
+
+    def firing(self) -> dict[str, dict[str, Any]]:
+        """The alerts that fire, by name."""
+        alerts = self.api("alerts")["alerts"]
+        return {a["labels"]["alertname"]: a for a in alerts if a["state"] == "firing"}
+
+    def until_fires(self, name: str) -> dict[str, Any]:
+        """Wait for an alert; its labels and its words."""
+        self.place.until(f"{name} to fire", lambda: name in self.firing(), 30)
+        return self.firing()[name]
+
+    def until_quiet(self, name: str) -> None:
+        """Wait for it to be over."""
+        self.place.until(f"{name} to end", lambda: name not in self.firing(), 45)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def prometheus(home: Path, target: str) -> Iterator[str]:
+    """A Prometheus on the loopback with the example configuration in a hurry; its address."""
+    home.mkdir()
+    config = yaml.safe_load((ETC / "prometheus" / "prometheus.yml").read_text("utf-8"))
+    rules = yaml.safe_load((ETC / "prometheus" / "alerts.yml").read_text("utf-8"))
+    (group,) = rules["groups"]
+    group["rules"] = [hurried(rule) for rule in group["rules"]]
+    (home / "alerts.yml").write_text(yaml.safe_dump(rules), "utf-8")
+    (job,) = config["scrape_configs"]
+    job |= {"scrape_interval": "1s", "scrape_timeout": "1s"}
+    job["static_configs"] = [{"targets": [target]}]
+    config["global"] = {"evaluation_interval": "1s"}
+    (home / "prometheus.yml").write_text(yaml.safe_dump(config), "utf-8")
+    port = free_port()
+    with (home / "log").open("ab") as log:
+        process = subprocess.Popen(
+            [
+                PROMETHEUS,
+                f"--config.file={home}/prometheus.yml",
+                f"--storage.tsdb.path={home}/data",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def site(sandbox: Sandbox, short_directory: Path) -> Iterator[Monitored]:
+    """A daemon that may take 5 GPUs an hour, with tools that can be held up, and Prometheus."""
+    port = free_port()
+    with schedd_in(sandbox, short_directory) as place:
+        place.configure(
+            cluster={"bin_dir": str(tools(short_directory))},
+            policy={"parameters": {"thresholds_gpu_s": [20, 100_000]}},
+            breakers={"gpus_per_hour": 5},
+            metrics={"listen": f"127.0.0.1:{port}"},
+        )
+        place.start()
+        with prometheus(short_directory / "prometheus", f"127.0.0.1:{port}") as url:
+            site = Monitored(place=place, port=port, url=url)
+            place.until("Prometheus to see it", lambda: _sees(site), 40)
+            yield site
+
+
+def _sees(site: Monitored) -> bool:
+    with contextlib.suppress(OSError):
+        return site.value('up{job="slurm_dl"}') == 1
+    return False
+
+
+def tools(home: Path) -> Path:
+    """Slurm's tools, of which squeue waits for as long as there is a file called ``hold``."""
+    directory = home / "bin"
+    directory.mkdir()
+    for name in ("sinfo", "scontrol", "scancel", "sprio", "sacct", "sacctmgr", "sdiag"):
+        if found := shutil.which(name):
+            (directory / name).symlink_to(found)
+    script = directory / "squeue"
+    wait = f"while [ -e {home}/hold ]; do sleep 0.1; done"
+    script.write_text(f'#!/bin/sh\n{wait}\nexec {shutil.which("squeue")} "$@"\n')
+    script.chmod(0o755)
+    return directory
+
+
+def submit(place: Schedd, script: str, *options: str) -> str:
+    """A job of one node's GPUs."""
+    argv = ["sbatch", "--parsable", "--output=/dev/null", "--nodes=1", "--gres=gpu:4", "--requeue"]
+    return str(place.box.run([*argv, *options, f"--wrap={script}"]).stdout).strip()
+
+
+def panels() -> list[tuple[str, str]]:
+    """Every expression of the dashboard as Grafana would send it."""
+    dashboard = json.loads((ETC / "grafana" / "slurm_dl.json").read_text("utf-8"))
+    found = [
+        (panel["title"], target["expr"])
+        for panel in dashboard["panels"]
+        for target in panel.get("targets", ())
+    ]
+    return [
+        (title, expression.replace("$__rate_interval", "20s").replace("$instance", ".*"))
+        for title, expression in found
+    ]
+
+
+def test_figures_panels_and_alerts(site: Monitored) -> None:
+    """One life of a daemon: a preemption, a breaker, a stuck loop, a locked ledger, a stop."""
+    place = site.place
+    opted = [submit(place, SAVES_AND_LEAVES, f"--comment={CLAIM}") for _ in range(2)]
+    others = [submit(place, DOES_NOT) for _ in range(2)]
+    for job in (*opted, *others):
+        place.until_state(job, "RUNNING")
+    assert site.firing() == {}
+    sunk = 'sum(slurm_dl_job_gpus{tier="1",state="holding"})'
+    place.until("them to sink", lambda: site.value(sunk) == 16)
+
+    # One may be taken back, the next would be above the bound.
+    first = submit(place, DOES_NOT)
+    place.until_state(first, "RUNNING")
+    second = submit(place, DOES_NOT)
+    fired = site.until_fires("SlurmDlBreakerTripped")
+    assert fired["labels"]["breaker"] == "gpus_per_hour"
+    assert "Breaker gpus_per_hour has tripped on 127.0.0.1" in fired["annotations"]["description"]
+
+    place.ask("dlctl", "reload")
+    _figures_are_right(site, waiting=second)
+    _panels_have_data(site)
+    _rules_have_data(site)
+    place.ask("dlctl", "breakers", "reset", "gpus_per_hour")
+    site.until_quiet("SlurmDlBreakerTripped")
+    assert site.firing() == {}
+
+    _a_stuck_loop_is_noticed(site)
+    _a_locked_ledger_is_noticed(site)
+    _a_stopped_daemon_is_noticed(site)
+
+
+def _figures_are_right(site: Monitored, *, waiting: str) -> None:
+    """Against Slurm, the audit log and `dlctl status`."""
+    place = site.place
+    assert place.state(waiting) == "PENDING"
+    place.until("the hand-over to be over", lambda: site.value("sum(slurm_dl_handovers)") == 0, 60)
+    ended = 'sum(slurm_dl_preemptions_total{purpose="preempt"})'
+    (gone,) = place.audit(action="mark_gone", result="ok")
+    place.until("it to be counted", lambda: site.value(ended) == 1, 10)
+    outcome = gone["details"]["outcome"]
+    assert site.value(f'slurm_dl_preemptions_total{{outcome="{outcome}",purpose="preempt"}}') == 1
+    assert site.value("sum(slurm_dl_preempted_gpus_total)") == 4
+    assert site.value("sum(slurm_dl_checkpoint_seconds_count)") == 1
+    assert site.value('slurm_dl_handover_seconds_count{ended="served"}') == 1
+    # Signalled, it was gone within its grace and a few looks: 4 GPUs for that long.
+    lost = site.value('slurm_dl_lost_gpu_seconds_total{part="notice"}')
+    assert lost is not None
+    assert 0 <= lost <= 4 * 15
+    assert site.value('sum(slurm_dl_jobs{state="holding"})') == 4
+    assert site.value('sum(slurm_dl_jobs{state="waiting"})') == 1
+    assert site.value("sum(slurm_dl_managed_gpus)") == 16
+    assert site.value("slurm_dl_overtaken_jobs") == 1
+    assert site.value('slurm_dl_state{state="acting"}') == 1
+    status = json.loads(place.ask("dlctl", "status", "--json").stdout)
+    done = site.value('slurm_dl_actions_total{result="done"}')
+    assert done is not None
+    assert abs(done - status["actions"]["done"]) <= 3
+    cycles = site.value("slurm_dl_cycles_total")
+    assert cycles is not None
+    assert abs(status["cycles"] - cycles) <= 10
+    # Each look is one squeue at least.
+    looks = site.value('slurm_dl_slurm_commands_total{command="squeue"}')
+    assert looks is not None
+    assert looks >= cycles
+    attained = sum(place.attained_gpu_s(str(job["job_id"])) for job in _queue(place))
+    served = site.value("slurm_dl_served_gpu_seconds_total")
+    assert served is not None
+    # 16 GPUs run on while one and the other are asked.
+    assert abs(served - attained) <= 16 * 10
+
+
+def _queue(place: Schedd) -> list[dict[str, Any]]:
+    argv = ("dlqueue", "--json", "--states", "all")
+    return list(json.loads(place.ask(*argv).stdout)["jobs"])
+
+
+def _panels_have_data(site: Monitored) -> None:
+    """Every expression of the dashboard gives something, before it leaves out what is 0."""
+    empty = [(title, e) for title, e in panels() if not site.query(e.removesuffix(" > 0"))]
+    assert [e for _, e in empty if not any(name in e for name in ABSENT)] == []
+
+
+def _rules_have_data(site: Monitored) -> None:
+    """Every rule is evaluated without an error, and what it asks about is there."""
+    (group,) = site.api("rules")["groups"]
+    assert [(r["name"], r.get("lastError")) for r in group["rules"] if r["health"] != "ok"] == []
+    for rule in group["rules"]:
+        for series in re.findall(r"slurm_dl_[a-z_]+(?:\{[^}]*\})?", rule["query"]):
+            assert site.query(series), (rule["name"], series)
+    names = {s["metric"]["__name__"] for s in site.query('{__name__=~"slurm_dl_.*"}')}
+    wanted = {m.name + ("_count" if m.buckets else "") for m in METRICS}
+    assert wanted - names == ABSENT
+    assert len(site.query('{__name__=~"slurm_dl_.*"}')) < 700
+
+
+def _a_stuck_loop_is_noticed(site: Monitored) -> None:
+    """Squeue hangs: the endpoint goes on, and says that a look is overdue."""
+    hold = site.place.home / "hold"
+    hold.touch()
+    try:
+        fired = site.until_fires("SlurmDlNotLooking")
+        assert site.value('up{job="slurm_dl"}') == 1
+        assert "SlurmDlDaemonDown" not in site.firing()
+        assert "has been due for" in fired["annotations"]["description"]
+    finally:
+        hold.unlink()
+    site.until_quiet("SlurmDlNotLooking")
+
+
+def _a_locked_ledger_is_noticed(site: Monitored) -> None:
+    """Another program holds it: nothing is done, and it says which of the two fails."""
+    ledger = sqlite3.connect(site.place.home / "state" / "ledger.sqlite", isolation_level=None)
+    with contextlib.closing(ledger):
+        ledger.execute("BEGIN EXCLUSIVE")
+        site.until_fires("SlurmDlLedgerUnwritable")
+        assert site.value('slurm_dl_polls_failed_in_a_row{because="slurm"}') == 0
+        assert "SlurmDlPollsFail" not in site.firing()
+        ledger.execute("ROLLBACK")
+    site.until_quiet("SlurmDlLedgerUnwritable")
+
+
+def _a_stopped_daemon_is_noticed(site: Monitored) -> None:
+    """As a whole, by SIGSTOP: no scrape is answered until it goes on."""
+    assert site.place.process is not None
+    pid = site.place.process.pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        fired = site.until_fires("SlurmDlDaemonDown")
+        assert fired["labels"]["instance"] == f"127.0.0.1:{site.port}"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    site.until_quiet("SlurmDlDaemonDown")
+
+
+def test_a_port_that_is_taken_ends_the_start_and_not_a_reload(
+    sandbox: Sandbox, short_directory: Path
+) -> None:
+    """Exit status 2 and a word why; a daemon that runs goes on where it was."""
+    with schedd_in(sandbox, short_directory) as place, socket.create_server(("127.0.0.1", 0)) as s:
+        taken, port = s.getsockname()[1], free_port()
+        place.configure(metrics={"listen": f"127.0.0.1:{taken}"})
+        done = place.ask("dlschedd", "--live", "--allow-root", check=False)
+        assert done.returncode == 2
+        assert f"metrics.listen: cannot listen on 127.0.0.1:{taken}" in done.stderr
+        assert "Traceback" not in done.stderr
+
+        place.configure(metrics={"listen": f"127.0.0.1:{port}"})
+        place.start(mode="--shadow")
+        assert 'slurm_dl_state{state="shadow"} 1.0' in _scraped(port)
+        place.configure(metrics={"listen": f"127.0.0.1:{taken}"})
+        place.ask("dlctl", "reload")
+        assert 'slurm_dl_state{state="shadow"} 1.0' in _scraped(port)
+        log = (place.home / "schedd.log").read_text("utf-8")
+        assert "metrics stay where they were" in log
+        place.configure()
+        place.ask("dlctl", "reload")
+        with pytest.raises(ConnectionRefusedError):
+            _scraped(port)
+        place.stop()
+
+
+def _scraped(port: int) -> str:
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+        sock.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        chunks = iter(lambda: sock.recv(65536), b"")
+        return b"".join(chunks).decode()
