@@ -251,6 +251,10 @@ class SqliteStore:
                 [(r.job_id, r.start_s, r.end_s, r.gpu_s) for r in change.ended],
             )
             db.executemany("DELETE FROM job WHERE job_id = ?", [(j,) for j in change.forgotten])
+            if change.over_before_s is not None:
+                db.execute(
+                    "DELETE FROM job WHERE over AND last_seen_s < ?", (change.over_before_s,)
+                )
             db.executemany(
                 "INSERT OR REPLACE INTO handover VALUES (?, ?, ?)",
                 [

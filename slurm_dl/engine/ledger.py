@@ -24,7 +24,15 @@ from slurm_dl.engine.retiming import (
     retimed_service,
     retimed_steer,
 )
-from slurm_dl.engine.service import EndedRun, Service, fold, remembered, without_ours
+from slurm_dl.engine.service import (
+    FORGET_AFTER_S,
+    LEAVE_AFTER_S,
+    EndedRun,
+    Service,
+    fold,
+    remembered,
+    without_ours,
+)
 from slurm_dl.model.breaker import Breaker, BreakerName, Restart, Taken
 from slurm_dl.model.handover import Handover, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
@@ -71,6 +79,7 @@ class Ledger:
         self._breakers = {b.name: b for b in memory.breakers}
         self._doubted: set[JobId] = set()
         self._owed: Owed | None = None
+        self._swept_s: float | None = None
         self.distrust_until_s = memory.distrust_until_s
 
     @property
@@ -87,15 +96,21 @@ class Ledger:
         """Fold one observation in, and store what it changed."""
         folded = fold(self._service, without_ours(seen, self._steers))
         news = self._restarts.news(self._service, folded.service, seen)
-        if folded.changed.any() or folded.ended or folded.forgotten or news:
+        if self._swept_s is None:
+            self._swept_s = seen.now_s
+        sweeps = abs(seen.now_s - self._swept_s) >= LEAVE_AFTER_S
+        if folded.changed.any() or folded.ended or folded.forgotten or news or sweeps:
             self._store.save(
                 Change(
                     jobs=folded.service.take(folded.changed),
                     ended=folded.ended,
                     forgotten=folded.forgotten,
+                    over_before_s=seen.now_s - FORGET_AFTER_S if sweeps else None,
                     restarts=news,
                 )
             )
+        if sweeps:
+            self._swept_s = seen.now_s
         # Not before it is stored: what a store that failed lacks is then told anew by the next one.
         self._service = folded.service
         self._trimmed.difference_update(JobId(j) for j in folded.forgotten)

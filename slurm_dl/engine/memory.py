@@ -40,6 +40,8 @@ class Change:
         jobs: Jobs to insert or replace.
         ended: Runs that are over.
         forgotten: Ids of jobs to drop.
+        over_before_s: Drop jobs that are over and were seen last before this, epoch seconds; None
+            drops none.
         handovers: Hand-overs to insert or replace, each with why it is closed; empty if it is not.
         taken: GPUs that were taken back.
         steers: Steers to insert or replace.
@@ -51,6 +53,7 @@ class Change:
     jobs: Service | None = None
     ended: Sequence[EndedRun] = ()
     forgotten: Sequence[int] = ()
+    over_before_s: float | None = None
     handovers: Sequence[tuple[Handover, str]] = ()
     taken: Sequence[Taken] = ()
     steers: Sequence[Steer] = ()

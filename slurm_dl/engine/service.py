@@ -28,6 +28,10 @@ Column = npt.NDArray[Any]
 FORGET_AFTER_S = 7 * 86400.0
 """A job Slurm has not listed for this long is dropped; far above MinJobAge and any outage."""
 
+LEAVE_AFTER_S = 600.0
+"""One that was over when Slurm listed it last leaves memory after this; the store keeps it. Only a
+slurmctld that lost its state could bring it back, and then it is like one that nobody has seen."""
+
 LONGEST_LOOK_S = 120.0
 """A look may be answered this much after it was begun, by a controller that comes back. So what
 Slurm tells may be later than the look; by more than this, a clock was set."""
@@ -133,7 +137,7 @@ class Folded:
         service: The new columns.
         changed: ``(k,)`` bool, rows that differ from before by more than being seen again.
         ended: Runs that are over.
-        forgotten: Ids of jobs that were dropped.
+        forgotten: Ids of jobs that were dropped, and that nothing has to know any more.
     """
 
     service: Service
@@ -183,13 +187,15 @@ def fold(before: Service, seen: Observed) -> Folded:
     for name, column in col.items():
         if name != "last_seen_s":
             changed |= column != merged.columns()[name]
-    keep = now_s - col["last_seen_s"] <= FORGET_AFTER_S
+    unseen_s = now_s - col["last_seen_s"]
+    forget = unseen_s > FORGET_AFTER_S
+    keep = ~forget & ~((col["over"] != 0) & (unseen_s > LEAVE_AFTER_S))
     after = Service(**col)
     return Folded(
         service=after.take(keep),
         changed=changed[keep],
         ended=ended,
-        forgotten=tuple(after.job_id[~keep].tolist()),
+        forgotten=tuple(after.job_id[forget].tolist()),
     )
 
 

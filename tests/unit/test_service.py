@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import build
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import build
 from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.engine.retiming import Shift, retimed_service
-from slurm_dl.engine.service import FORGET_AFTER_S, LONGEST_LOOK_S, Service, fold, remembered
+from slurm_dl.engine.service import (
+    FORGET_AFTER_S,
+    LEAVE_AFTER_S,
+    LONGEST_LOOK_S,
+    Service,
+    fold,
+    remembered,
+)
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow, JobState
@@ -154,6 +161,20 @@ def test_jobs_are_forgotten_only_long_after_slurm_forgot_them() -> None:
 
     assert (len(kept.service), kept.forgotten) == (1, ())
     assert (len(gone.service), gone.forgotten) == (0, (1,))
+
+
+def test_jobs_that_are_over_leave_memory_and_are_not_forgotten() -> None:
+    """Some time after Slurm purged them; what is stored of them stays. Those not over stay here."""
+    runs = [build.running(1, ran_s=10), build.running(2, ran_s=10)]
+    ended = JobRow(job_id=1, state=JobState.COMPLETED, gpus=1, start_s=T0 - 10, end_s=T0 + 7)
+    service = _fold_all((T0, runs), (T0 + 10, [ended, runs[1]]))
+
+    kept = fold(service, build.observed([], now_s=T0 + 10 + LEAVE_AFTER_S))
+    left = fold(service, build.observed([], now_s=T0 + 11 + LEAVE_AFTER_S))
+
+    assert kept.service.job_id.tolist() == [1, 2]
+    assert left.service.job_id.tolist() == [2]
+    assert left.forgotten == ()
 
 
 def test_finished_jobs_never_seen_alive_are_not_taken_in() -> None:

@@ -6,18 +6,19 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-import build
 import numpy as np
 import pytest
 
+import build
 from slurm_dl.backends.store import SqliteStore, StoreError, SupersededError, supersede
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.memory import Change, Memory
-from slurm_dl.engine.service import EndedRun, Service, fold
+from slurm_dl.engine.service import FORGET_AFTER_S, LEAVE_AFTER_S, EndedRun, Service, fold
 from slurm_dl.model.breaker import Taken
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.plan import (
     Attach,
     CloseHandover,
@@ -105,6 +106,31 @@ def test_forgotten_jobs_go(path: Path) -> None:
 
     assert store.load().service.job_id.tolist() == [3]
     store.close()
+
+
+def test_jobs_that_are_over_go_from_the_file_after_a_week(path: Path) -> None:
+    """They have left memory long before. Others stay."""
+    ends = build.NOW_S + 10
+    over = JobRow(job_id=2, state=JobState.COMPLETED, gpus=1, start_s=ends - 20, end_s=ends)
+    alive = [build.running(2, ran_s=10), build.pending(3)]
+    ledger = Ledger(SqliteStore(path))
+    for now_s, rows in ((build.NOW_S, alive), (ends, [over, alive[1]]), (ends + LEAVE_AFTER_S, [])):
+        ledger.book(build.observed(rows, now_s=now_s))
+    ledger.book(build.observed([alive[1]], now_s=ends + LEAVE_AFTER_S + 1))
+    assert ledger.service.job_id.tolist() == [3]
+
+    def stored() -> list[int]:
+        other = SqliteStore(path)
+        ids = other.load().service.job_id.tolist()
+        other.close()
+        return [int(job_id) for job_id in ids]
+
+    assert stored() == [2, 3]
+    ledger.book(build.observed([alive[1]], now_s=ends + FORGET_AFTER_S))
+    assert stored() == [2, 3]
+    ledger.book(build.observed([alive[1]], now_s=ends + FORGET_AFTER_S + LEAVE_AFTER_S))
+    assert stored() == [3]
+    ledger.close()
 
 
 def test_the_file_is_private(path: Path) -> None:
