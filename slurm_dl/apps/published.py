@@ -8,7 +8,7 @@ a cycle at 100,000 jobs must not pay for answers nobody wants.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,7 @@ from slurm_dl.backends.slurm.read_nodes import SiteConfig
 from slurm_dl.config import Config, Row
 from slurm_dl.engine.loop import Cycle
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Bool, JobState
+from slurm_dl.model.jobs import I64, Bool, JobState
 from slurm_dl.model.plan import Action, ForgetSteer
 from slurm_dl.model.snapshot import JobText, Observed
 from slurm_dl.policies.base import Policy
@@ -175,6 +175,10 @@ class Filter:
         partitions: Partition names.
         states: What they are doing.
         nodes: Node names; jobs that hold any of them.
+        accounts: Account names.
+        qos: QOS names.
+        names: Job names.
+        jobs: Job ids; ``123`` is all of an array or het job, ``123_7`` and ``123+1`` one part.
         owner: Uid of the only user whose jobs may be shown; None: everybody's.
     """
 
@@ -182,20 +186,34 @@ class Filter:
     partitions: Collection[str] = ()
     states: Collection[JobState] = LIVE
     nodes: Collection[str] = ()
+    accounts: Collection[str] = ()
+    qos: Collection[str] = ()
+    names: Collection[str] = ()
+    jobs: Collection[str] = ()
     owner: int | None = None
 
 
 def rows(cycle: Cycle, wanted: Filter) -> list[JsonObject]:
     """The jobs that pass the filter, best rank first, jobs without a rank last."""
     seen = cycle.snapshot.seen
-    mask = _mask(seen, wanted)
-    chosen = np.flatnonzero(mask)
-    if wanted.users:
-        users = frozenset(wanted.users)
-        chosen = chosen[[_is_of(seen, int(i), users) for i in chosen]] if len(chosen) else chosen
-    rank = cycle.plan.rank[chosen].astype(np.int64)
-    order = np.lexsort((seen.jobs.job_id[chosen], np.where(rank < 0, np.iinfo(np.int64).max, rank)))
-    return [row(cycle, int(i)) for i in chosen[order]]
+    found = chosen(seen, wanted)
+    rank = cycle.plan.rank[found].astype(np.int64)
+    order = np.lexsort((seen.jobs.job_id[found], np.where(rank < 0, np.iinfo(np.int64).max, rank)))
+    return [row(cycle, int(i)) for i in found[order]]
+
+
+def chosen(seen: Observed, wanted: Filter) -> I64:
+    """The rows of the jobs that pass the filter, in Slurm's order."""
+    found = np.flatnonzero(_mask(seen, wanted))
+    tests = _word_tests(wanted)
+    if not tests:
+        return found
+    ids, uids = seen.jobs.job_id, seen.jobs.uid
+    passes = [
+        all(test(text_of(seen, JobId(int(ids[i]))), str(int(uids[i]))) for test in tests)
+        for i in found
+    ]
+    return found[np.array(passes, dtype=np.bool_)]
 
 
 def row(cycle: Cycle, i: int) -> JsonObject:
@@ -259,11 +277,34 @@ def _mask(seen: Observed, wanted: Filter) -> Bool:
     return mask
 
 
-def _is_of(seen: Observed, i: int, users: frozenset[str]) -> bool:
-    text = seen.texts.get(JobId(int(seen.jobs.job_id[i])))
-    return (text is not None and text.user in users) or str(int(seen.jobs.uid[i])) in users
+def _word_tests(wanted: Filter) -> list[Callable[[JobText, str], bool]]:
+    """What a job's words, and its owner's uid, must be."""
+    tests: list[Callable[[JobText, str], bool]] = []
+    if users := frozenset(wanted.users):
+        tests.append(lambda text, uid: text.user in users or uid in users)
+    if accounts := frozenset(wanted.accounts):
+        tests.append(lambda text, _: text.account in accounts)
+    if qos := frozenset(wanted.qos):
+        tests.append(lambda text, _: text.qos in qos)
+    if names := frozenset(wanted.names):
+        tests.append(lambda text, _: text.name in names)
+    if jobs := frozenset(wanted.jobs):
+        tests.append(lambda text, _: _is_one_of(text.label, jobs))
+    return tests
 
 
+def _is_one_of(label: str, jobs: Collection[str]) -> bool:
+    """Whether *jobs* has the job, the array or the het job, or a task that waits in the record."""
+    whole = re.split(r"[_+]", label, maxsplit=1)[0]
+    if label in jobs or whole in jobs:
+        return True
+    if not _is_pending_part(label):
+        return False
+    tasks = [job.partition("_")[2] for job in jobs if job.startswith(f"{whole}_")]
+    return any(_TASK.fullmatch(task) and _holds(label, int(task)) for task in tasks)
+
+
+_TASK = re.compile(r"\d{1,10}", re.ASCII)
 _JOB_NAME = re.compile(r"(?P<id>\d{1,10})(_(?P<task>\d{1,10}))?(\+\d{1,4})?", re.ASCII)
 
 

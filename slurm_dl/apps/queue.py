@@ -12,10 +12,13 @@ from typing import NoReturn
 
 import click
 
+import slurm_dl
 from slurm_dl.apps.client import Client, socket_path
 from slurm_dl.apps.commandline import ago, duration, print_json, run, safe
 from slurm_dl.apps.options import SOCKET
+from slurm_dl.apps.sort_words import SORTS, unknown
 from slurm_dl.apps.tables import Column, show
+from slurm_dl.apps.when.command import when
 from slurm_dl.apps.wire import Json, JsonObject
 
 COLUMNS = (
@@ -30,13 +33,11 @@ COLUMNS = (
     Column(title="ATTAINED(GPU-h)", short="GPU-h", right=True),
     Column(title="RESTARTS", short="RST", right=True),
     Column(title="TIME", right=True),
-    Column(title="NODELIST(REASON)", short="NODES(WHY)", least=10),
+    Column(title="NODELIST(REASON)", short="NODES(WHY)", least=8),
 )
 
-_STYLES = {"R": "green", "CG": "dim", "CD": "dim", "F": "dim", "CF": "cyan", "S": "dim"}
+STYLES = {"R": "green", "CG": "dim", "CD": "dim", "F": "dim", "CF": "cyan", "S": "dim"}
 _STALE_S = 120.0
-# Running first, then what is about to run.
-_STATE_ORDER = ("R", "CF", "CG", "S", "PD", "CD", "F")
 
 
 @click.group(invoke_without_command=True)
@@ -63,16 +64,51 @@ _STATE_ORDER = ("R", "CF", "CG", "S", "PD", "CD", "F")
     multiple=True,
     help="Only jobs on these nodes, for instance gpu[01-04].",
 )
+@click.option(
+    "-A", "--account", "accounts", metavar="LIST", multiple=True, help="Only these accounts."
+)
+@click.option("-q", "--qos", "qos", metavar="LIST", multiple=True, help="Only jobs of these QOS.")
+@click.option(
+    "-n", "--name", "names", metavar="LIST", multiple=True, help="Only jobs of these names."
+)
+@click.option(
+    "-j",
+    "--jobs",
+    "job_ids",
+    metavar="LIST",
+    multiple=True,
+    help="Only these jobs; 4711 is every task of an array, 4711_3 one of them.",
+)
 @click.option("-h", "--noheader", is_flag=True, help="Without headings.")
 @click.option(
+    "-S",
     "--sort",
-    type=click.Choice(["rank", "running", "attained"]),
+    "sorts",
+    metavar="LIST",
     default="rank",
     show_default=True,
-    help="Best rank first, running jobs first, or least attained service first.",
+    help=f"By what, the first word before all others: {', '.join(SORTS)}. A word with a - before "
+    "it turns that order round; running: by state, running jobs first.",
+)
+@click.option(
+    "-i",
+    "--watch",
+    "watch_s",
+    metavar="[SECONDS]",
+    is_flag=False,
+    flag_value=2.0,
+    type=click.FloatRange(min=0.5, max=3600.0),
+    help="Stay, and show it anew every so many seconds, 2 if not said; ? shows the keys.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--json-schema",
+    "as_schema",
+    is_flag=True,
+    help="Print the JSON Schema of what --json prints, of the list and of why.",
+)
 @SOCKET
+@click.version_option(slurm_dl.__version__, prog_name="dlqueue")
 @click.pass_context
 def dlqueue(
     ctx: click.Context,
@@ -82,9 +118,15 @@ def dlqueue(
     partitions: tuple[str, ...],
     states: tuple[str, ...],
     nodelists: tuple[str, ...],
+    accounts: tuple[str, ...],
+    qos: tuple[str, ...],
+    names: tuple[str, ...],
+    job_ids: tuple[str, ...],
     noheader: bool,
-    sort: str,
+    sorts: str,
+    watch_s: float | None,
     as_json: bool,
+    as_schema: bool,
     socket: Path | None,
 ) -> None:
     """Show the queue as dlschedd sees it: tier, rank and attained service of each job.
@@ -95,31 +137,47 @@ def dlqueue(
     \b
     Examples:
       dlqueue --me
-      dlqueue -p gpu -t PD --sort running
+      dlqueue -p gpu -t PD --sort -gpus,user
+      dlqueue --watch
       dlqueue why 4711_3
     """  # noqa: D301 - \b is click's mark
     ctx.obj = socket
     if ctx.invoked_subcommand is not None:
         return
-    wanted = [str(os.getuid())] if me else []
-    answer = Client(socket_path(socket)).ask(
-        "queue",
-        user=[*wanted, *_items(users)],
-        partition=[*_items(partitions)],
-        state=[*_items(states)],
-        node=[*_node_names(nodelists)],
-    )
-    jobs = [job for job in _list(answer.get("jobs")) if isinstance(job, dict)]
-    if sort == "running":
-        jobs.sort(key=lambda job: _STATE_ORDER.index(str(job["state"])))
-    elif sort == "attained":
-        jobs.sort(key=lambda job: _number(job["attained_gpu_h"]))
-    if as_json:
-        print_json({**answer, "jobs": jobs})
+    if as_schema:
+        click.echo(schema_text(), nl=False)
         return
-    styles = {
-        i: _STYLES[str(job["state"])] for i, job in enumerate(jobs) if job["state"] in _STYLES
+    by = [word for word in sorts.split(",") if word]
+    if word := unknown(by):
+        msg = f"--sort: nothing is sorted by {word!r}: use {', '.join(SORTS)}, or -WORD"
+        raise click.UsageError(msg)
+    wanted = [str(os.getuid())] if me else []
+    filters: dict[str, list[Json]] = {
+        "user": [*wanted, *_items(users)],
+        "partition": _items(partitions),
+        "state": _items(states),
+        "node": _node_names(nodelists),
     }
+    # A daemon of before there were these is not asked for them.
+    more = {"account": accounts, "qos": qos, "name": names, "job": job_ids}
+    filters |= {field: _items(given) for field, given in more.items() if given}
+    client = Client(socket_path(socket))
+    if watch_s is not None:
+        if as_json:
+            msg = "--watch and --json exclude each other"
+            raise click.UsageError(msg)
+        from slurm_dl.apps.watch.loop import watch  # noqa: PLC0415 - rich costs 0.1 s
+
+        watch(client, filters, by, every_s=watch_s, me=me)
+        return
+    if by != ["rank"]:
+        filters["sort"] = [*by]
+    answer = client.ask("queue", **filters)
+    jobs = [job for job in _list(answer.get("jobs")) if isinstance(job, dict)]
+    if as_json:
+        print_json(answer)
+        return
+    styles = {i: STYLES[str(job["state"])] for i, job in enumerate(jobs) if job["state"] in STYLES}
     show(COLUMNS, [cells(job) for job in jobs], header=not noheader, styles=styles)
     _warn(answer)
 
@@ -146,6 +204,9 @@ def why(socket: Path | None, job: str, *, as_json: bool) -> None:
     _warn(answer)
 
 
+dlqueue.add_command(when)
+
+
 def cells(job: JsonObject) -> list[str]:
     """One job as the cells of `COLUMNS`."""
     waits = job["state"] == "PD"
@@ -164,6 +225,11 @@ def cells(job: JsonObject) -> list[str]:
         duration(_number(job["time_s"])),
         where,
     ]
+
+
+def schema_text() -> str:
+    """The JSON Schema of what ``--json`` prints."""
+    return (Path(__file__).parent / "dlqueue.schema.json").read_text("utf-8")
 
 
 def _warn(answer: JsonObject) -> None:

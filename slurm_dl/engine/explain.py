@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from slurm_dl.engine.explain_past import PastJob, how_it_gave_way, moment, span
 from slurm_dl.engine.loop import Cycle
 from slurm_dl.engine.placing import named
 from slurm_dl.engine.settings import External, Native
@@ -62,6 +63,8 @@ def why(
     job_id: JobId,
     history: Sequence[Mapping[str, object]] = (),
     sight: Sight = Everything(),
+    *,
+    past: PastJob | None = None,
 ) -> list[str]:
     """Why the job is where it is: rank, who is ahead, next tier, what was done, Slurm's word.
 
@@ -69,6 +72,7 @@ def why(
         history: Audit entries of the job, oldest first; ``time``, ``action``, ``reason`` and
             ``result`` are read.
         sight: What of other jobs may be told; the job itself always is.
+        past: What the ledger knows of it beside the snapshot.
 
     Returns:
         Sentences; one that says so if Slurm does not list the job.
@@ -76,7 +80,7 @@ def why(
     snap = cycle.snapshot
     row = snap.jobs.row_of().get(job_id)
     if row is None:
-        return [f"Slurm does not list job {job_id} any more.", *_told(history, sight)]
+        return [f"Slurm does not list job {job_id} any more.", *told(history, sight)]
     text = snap.seen.texts.get(job_id)
     label = text.label if text else str(job_id)
     sentences = [_state(cycle, row, label)]
@@ -91,9 +95,11 @@ def why(
         sentences.append(f"At the last look: {sight.text(note)}.")
     sentences += _steered(cycle, row, job_id, sight)
     sentences += _opted(cycle, row, job_id)
+    sentences += how_it_gave_way(past, sight) if past else []
+    sentences += _not_before(cycle, row, job_id)
     if text and text.reason and text.reason != "None":
         sentences.append(f"Slurm's own reason: {text.reason}.")
-    return [*sentences, *_told(history, sight)]
+    return [*sentences, *told(history, sight)]
 
 
 def _state(cycle: Cycle, row: int, label: str) -> str:
@@ -263,23 +269,19 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
     return [agreed, count] if count else [agreed]
 
 
-def _told(history: Sequence[Mapping[str, object]], sight: Sight) -> list[str]:
+def _not_before(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
+    """When Slurm may start a waiting job, if not yet: after a requeue it makes every job wait."""
+    snap = cycle.snapshot
+    at_s = snap.seen.begins.get(job_id, 0.0)
+    if snap.jobs.state[row] != JobState.PENDING or not snap.now_s < at_s < math.inf:
+        return []
+    return [f"Slurm does not start it before {moment(at_s)}, in {span(at_s - snap.now_s)}."]
+
+
+def told(history: Sequence[Mapping[str, object]], sight: Sight) -> list[str]:
+    """The lines of the audit log, as sentences."""
     return [
         f"{str(entry.get('time', '?'))[:19]}: {entry.get('action', '?')}: "
         f"{sight.text(str(entry.get('reason', '')))} ({sight.text(str(entry.get('result', '?')))})"
         for entry in history
     ]
-
-
-def span(seconds: float) -> str:
-    """A duration in the two largest units people think in."""
-    whole = max(0, round(float(seconds)))
-    for size, unit, small, lesser in (
-        (86400, "d", 3600, "h"),
-        (3600, "h", 60, "min"),
-        (60, "min", 1, "s"),
-    ):
-        if whole >= size:
-            rest = whole % size // small
-            return f"{whole // size} {unit}" + (f" {rest} {lesser}" if rest else "")
-    return f"{whole} s"

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator, ValidationError
 
 Schedd = Any
 """The class of that name in conftest.py, which cannot be imported."""
@@ -95,6 +96,81 @@ def test_a_terminal_gets_colours(reading: Schedd) -> None:
     assert "\x1b[32m" in on_terminal(100, "--socket", str(reading.socket))
 
 
+@pytest.mark.parametrize(
+    ("sort", "expected"),
+    [
+        ("rank", ["1", "2", "3", "4", "5", "6"]),
+        ("-rank", ["6", "5", "4", "3", "2", "1"]),
+        ("running", ["1", "2", "3", "4", "5", "6"]),
+        ("attained", ["3", "4", "5", "6", "1", "2"]),
+        ("user,-job", ["5", "3", "1", "6", "4", "2"]),
+        ("-user", ["2", "4", "6", "1", "3", "5"]),
+        ("-time,job", ["1", "2", "3", "4", "5", "6"]),
+    ],
+)
+def test_the_list_is_sorted_as_asked(reading: Schedd, sort: str, expected: list[str]) -> None:
+    """By several words, each either way, as squeue's --sort; equals by rank."""
+    lines = reading.ask("queue", "-h", "-S", sort).stdout.splitlines()
+
+    assert [line.split()[0] for line in lines] == expected
+
+
+def closed(schema: Any) -> Any:  # noqa: ANN401 - any JSON
+    """The schema, in which no object may have a field that it does not describe."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    parts = {key: closed(part) for key, part in schema.items()}
+    return parts | ({"additionalProperties": False} if "properties" in parts else {})
+
+
+def validator(of: str) -> Draft202012Validator:
+    """Of what dlqueue prints as its schema, with nothing left undescribed."""
+    schema = json.loads(run_command("--json-schema"))
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator({**closed(schema), "oneOf": [{"$ref": f"#/$defs/{of}"}]})
+
+
+def run_command(*args: str) -> str:
+    """What the command prints, without a daemon."""
+    argv = [sys.executable, "-c", "from slurm_dl.apps.queue import main; main()", *args]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_answers_are_what_their_schema_says(reading: Schedd) -> None:
+    """The list and why, with every field described and nothing missing."""
+    lists = [["--json"], ["--json", "-t", "all"], ["--json", "-p", "other"]]
+    listed = [json.loads(reading.ask("queue", *args).stdout) for args in lists]
+    whys = [json.loads(reading.ask("queue", "why", job, "--json").stdout) for job in ("1", "4")]
+
+    for answer in listed:
+        validator("list").validate(answer)
+    for answer in whys:
+        validator("why").validate(answer)
+    assert whys[0]["past"]["job_id"] == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"jobs": None},
+        {"total": "6"},
+        {"total": -1},
+        {"more": 1},
+        {"paused": {"by": "root"}},
+    ],
+)
+def test_the_schema_can_fail(reading: Schedd, change: dict[str, object]) -> None:
+    """What is no answer does not pass."""
+    answer = json.loads(reading.ask("queue", "--json").stdout)
+
+    with pytest.raises(ValidationError):
+        validator("list").validate({**answer, **change})
+    with pytest.raises(ValidationError):
+        validator("why").validate(answer)
+
+
 def test_json_has_everything(reading: Schedd) -> None:
     """Scripts get whole values, with units in the names."""
     answer = json.loads(reading.ask("queue", "--json").stdout)
@@ -120,10 +196,15 @@ def test_json_has_everything(reading: Schedd) -> None:
         (["-w", "n2"], ["2"]),
         (["-w", "n[1-2]"], ["1", "2"]),
         (["-w", "n[1-2]", "-u", "user1000"], ["1"]),
+        (["-j", "2,5"], ["2", "5"]),
+        (["--jobs=2", "-t", "PD"], []),
+        (["-A", "lab"], []),
+        (["-q", "normal"], []),
+        (["-n", "other"], []),
     ],
 )
 def test_flags_are_squeues(reading: Schedd, args: list[str], expected: list[str]) -> None:
-    """-u -p -t -w and --me choose as squeue's do; -h leaves the headings out."""
+    """-u -p -t -w -j -A -q -n and --me choose as squeue's do; -h leaves the headings out."""
     lines = reading.ask("queue", "-h", *args).stdout.splitlines()
 
     assert [line.split()[0] for line in lines] == expected
@@ -136,6 +217,8 @@ def test_flags_are_squeues(reading: Schedd, args: list[str], expected: list[str]
         (["-w", "n[1-"], 2, "-w: "),
         (["-w", "n[1-2000000]"], 2, "2000000 nodes"),
         (["--sort", "x"], 2, "--sort"),
+        (["--sort", "rank,--gpus"], 2, "'--gpus'"),
+        (["--sort", "\x1b[2J"], 2, "--sort"),
         (["why"], 2, "JOB"),
         (["why", "99"], 1, "no job 99"),
         (["why", "1;ls"], 1, "no job id"),

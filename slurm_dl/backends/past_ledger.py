@@ -1,0 +1,115 @@
+"""The ledger read by somebody else than its daemon's loop: what is known of one job.
+
+The loop writes the file while others ask, so each look is short, on a connection of its own, and
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any, get_args
+
+from slurm_dl.engine.explain_past import GaveWay, PastJob
+from slurm_dl.engine.service import EndedRun
+from slurm_dl.model.breaker import OWNER_UNKNOWN
+from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.model.handover import Purpose
+from slurm_dl.model.ids import HandoverId, JobId
+
+_WITHIN_S = 1.0
+"""So long a look waits for the loop to have written."""
+
+_JOB = (
+    "SELECT attained_gpu_s, ran_s, first_submit_s, last_seen_s, preemptions, incomplete "
+    "FROM job WHERE job_id = ?"
+)
+
+_RUNS = "SELECT start_s, end_s, gpu_s FROM run WHERE job_id = ? AND start_s >= ? ORDER BY start_s"
+
+_GAVE_WAY = """
+SELECT taken.at_s, taken.notice_s, taken.gpus, taken.handover_id,
+    json_extract(body, '$.purpose'),
+    (SELECT group_concat(value) FROM json_each(body, '$.beneficiaries')),
+    (SELECT max(json_extract(value, '$.contract.signal')) FROM json_each(body, '$.victims')
+        WHERE json_extract(value, '$.run.job_id') = taken.job_id)
+FROM taken LEFT JOIN handover ON handover.handover_id = taken.handover_id
+WHERE taken.job_id = ? AND taken.at_s >= ? ORDER BY taken.at_s
+"""
+
+_OWNERS = "SELECT DISTINCT uid FROM restart WHERE job_id = ? AND requeued_s >= ?"
+
+
+class PastError(SlurmDlError):
+    """The ledger could not be read; what it knows of a job is not known now."""
+
+
+def read_past(path: Path, job_id: JobId) -> PastJob | None:
+    """What the ledger *path* knows of a job; None if it does not know it.
+
+    Numbers come round: of several jobs that had this one it is the last.
+
+    Raises:
+        PastError: It is not there, is written for too long, or is no ledger of today's.
+    """
+    try:
+        with closing(
+            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_WITHIN_S)
+        ) as db:
+            return _past(db, job_id)
+    except (OSError, ArithmeticError, TypeError, ValueError, sqlite3.Error) as err:
+        msg = f"{path}: {err}"
+        raise PastError(msg) from err
+
+
+def _past(db: sqlite3.Connection, job_id: JobId) -> PastJob | None:
+    row = db.execute(_JOB, (job_id,)).fetchone()
+    since_s = float(row[2]) if row else 0.0
+    runs = tuple(
+        EndedRun(job_id=job_id, start_s=float(start), end_s=float(end), gpu_s=float(gpu_s))
+        for start, end, gpu_s in db.execute(_RUNS, (job_id, since_s))
+    )
+    if row is None and not runs:
+        return None
+    gave_way = tuple(_one(found) for found in db.execute(_GAVE_WAY, (job_id, since_s)))
+    owners = {int(uid) for (uid,) in db.execute(_OWNERS, (job_id, since_s))}
+    if row is None:
+        # The ledger drops a job after a week, and keeps its runs.
+        return PastJob(
+            job_id=job_id,
+            attained_gpu_s=math.fsum(run.gpu_s for run in runs),
+            ran_s=math.fsum(run.end_s - run.start_s for run in runs),
+            preemptions=len(gave_way),
+            runs=runs,
+            gave_way=gave_way,
+            uids=frozenset(owners - {OWNER_UNKNOWN}),
+        )
+    attained_gpu_s, ran_s, first_submit_s, last_seen_s, preemptions, incomplete = row
+    return PastJob(
+        job_id=job_id,
+        attained_gpu_s=float(attained_gpu_s),
+        ran_s=float(ran_s),
+        first_submit_s=float(first_submit_s),
+        last_seen_s=float(last_seen_s),
+        preemptions=int(preemptions),
+        incomplete=bool(incomplete),
+        runs=runs,
+        gave_way=gave_way,
+        uids=frozenset(owners - {OWNER_UNKNOWN}),
+    )
+
+
+def _one(row: tuple[Any, ...]) -> GaveWay:
+    at_s, notice_s, gpus, handover_id, purpose, beneficiaries, signal = row
+    jobs = str(beneficiaries).split(",") if beneficiaries else ()
+    return GaveWay(
+        at_s=float(at_s),
+        notice_s=float(notice_s),
+        gpus=float(gpus),
+        handover_id=HandoverId(int(handover_id)),
+        purpose=next((known for known in get_args(Purpose) if known == purpose), None),
+        beneficiaries=tuple(JobId(int(j)) for j in jobs),
+        signal=str(signal or ""),
+    )

@@ -1,0 +1,396 @@
+"""What became of a job: the ledger on disk, in sentences, and who may be told."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from watched import POLICY, SETTINGS, levers_of
+
+import build
+from slurm_dl.apps.answers import Answers, Levers
+from slurm_dl.apps.audit import AuditLine
+from slurm_dl.apps.control import Peer, RequestError
+from slurm_dl.apps.finished import MOST_JOBS, Finished
+from slurm_dl.apps.past import Pasts, past_object
+from slurm_dl.apps.privacy import Own
+from slurm_dl.apps.wire import JsonObject
+from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.past_ledger import PastError, read_past
+from slurm_dl.backends.store import SqliteStore
+from slurm_dl.engine.decide import decide
+from slurm_dl.engine.explain import Everything, why
+from slurm_dl.engine.explain_past import GaveWay, PastJob, how_it_gave_way, moment, why_gone
+from slurm_dl.engine.ledger import Ledger
+from slurm_dl.engine.loop import Cycle, run_cycle
+from slurm_dl.engine.memory import Change
+from slurm_dl.engine.service import EndedRun
+from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.model.breaker import Restart
+from slurm_dl.model.contract import Contract
+from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.jobs import JobRow, JobState
+from slurm_dl.model.snapshot import JobText
+
+OWN, OTHER = 1001, 1002
+USER, ADMIN = Peer(OWN, is_admin=False), Peer(0, is_admin=True)
+
+QUICK = Settings(
+    partitions=frozenset({"gpu"}),
+    preemption=Preemption(
+        min_quantum_s=8,
+        cooldown_s=15,
+        max_preemptions=4,
+        max_grace_s=60,
+        handover_timeout_s=80,
+        start_margin_s=12,
+        limit_reserve_s=0,
+    ),
+)
+
+
+@pytest.fixture
+def gave_way(tmp_path: Path) -> tuple[Path, JobId, JobId]:
+    """A ledger after a real preemption on a fake cluster: its path, who gave way, to whom.
+
+    Job 1 runs until it has sunk, job 2 comes, job 1 saves its work in 2 s and is put back; both run
+    to their ends.
+    """
+    path = tmp_path / "ledger.sqlite"
+    cluster = FakeCluster(nodes=1, gpus=4)
+    ledger = Ledger(SqliteStore(path))
+    big = cluster.submit(4, work_s=200, contract=Contract(grace_s=12.0), uid=OWN)
+    small = JobId(0)
+    for number in range(150):
+        if number == 40:
+            small = cluster.submit(4, work_s=30, uid=OTHER)
+        run_cycle(cluster, ledger, POLICY, QUICK, clock=cluster.clock, acting=True)
+        cluster.advance(3)
+    ledger.close()
+    return path, big, small
+
+
+def test_the_ledger_tells_how_a_job_gave_way(gave_way: tuple[Path, JobId, JobId]) -> None:
+    """To whom, when, what was sent, how long it took; and its runs, with what it received."""
+    path, big, small = gave_way
+
+    past = read_past(path, big)
+
+    assert past is not None
+    assert past.preemptions == 1
+    (once,) = past.gave_way
+    assert (once.purpose, once.beneficiaries, once.gpus) == ("preempt", (small,), 4.0)
+    assert once.signal == Contract().signal
+    assert 2.0 <= once.notice_s <= 12.0
+    assert len(past.runs) == 2
+    assert past.runs[0].end_s <= past.runs[1].start_s
+    total = math.fsum(run.gpu_s for run in past.runs)
+    assert past.attained_gpu_s == pytest.approx(total)
+    assert total == pytest.approx(4 * math.fsum(r.end_s - r.start_s for r in past.runs))
+    assert past.runs[0].start_s < once.at_s <= past.runs[1].start_s
+
+
+def test_the_ledger_of_a_job_that_never_gave_way(gave_way: tuple[Path, JobId, JobId]) -> None:
+    """It ran once; a number that nobody had is none."""
+    path, _, small = gave_way
+
+    past = read_past(path, small)
+
+    assert past is not None
+    assert (past.preemptions, past.gave_way, len(past.runs)) == (0, (), 1)
+    assert read_past(path, JobId(4711)) is None
+
+
+def test_a_job_that_the_ledger_has_dropped_keeps_its_runs(
+    gave_way: tuple[Path, JobId, JobId],
+) -> None:
+    """After a week its row is gone; what it received is the sum of its runs."""
+    path, big, _ = gave_way
+    before = read_past(path, big)
+    store = SqliteStore(path)
+    store.save(Change(forgotten=[big]))
+    store.close()
+
+    past = read_past(path, big)
+
+    assert past is not None
+    assert before is not None
+    assert past.attained_gpu_s == pytest.approx(before.attained_gpu_s)
+    assert (past.preemptions, past.runs) == (1, before.runs)
+    assert past.last_seen_s == 0.0
+
+
+def test_a_number_that_came_round_is_the_last_job_that_had_it(
+    gave_way: tuple[Path, JobId, JobId],
+) -> None:
+    """Runs, preemptions and owners of a job of before are not its own."""
+    path, big, _ = gave_way
+    db = sqlite3.connect(path)
+    with db:
+        db.execute("UPDATE job SET first_submit_s = 1e12 WHERE job_id = ?", (big,))
+    db.close()
+    store = SqliteStore(path)
+    restart = Restart(job_id=big, restarts=0, gpus=4, requeued_s=5.0, uid=OTHER)
+    store.save(Change(restarts=[restart]))
+    store.close()
+
+    past = read_past(path, big)
+
+    assert past is not None
+    assert (past.runs, past.gave_way, past.uids) == ((), (), frozenset())
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no database at all, but a text" * 50])
+def test_a_ledger_that_cannot_be_read_is_said(tmp_path: Path, content: bytes | None) -> None:
+    """It is not made, and nothing is guessed."""
+    path = tmp_path / "ledger.sqlite"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(PastError, match=r"ledger\.sqlite"):
+        read_past(path, JobId(1))
+
+    assert path.exists() == (content is not None)
+    assert Pasts(lambda job: read_past(path, job)).of(JobId(1)) is None
+
+
+def test_reading_does_not_write(gave_way: tuple[Path, JobId, JobId]) -> None:
+    """Not a byte, and not while the daemon writes."""
+    path, big, _ = gave_way
+    before = path.read_bytes()
+    writer = sqlite3.connect(path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+
+    assert read_past(path, big) is not None
+
+    writer.execute("ROLLBACK")
+    writer.close()
+    assert path.read_bytes() == before
+
+
+# Sentences.
+
+PAST = PastJob(
+    job_id=JobId(7),
+    attained_gpu_s=7200.0,
+    ran_s=1800.0,
+    first_submit_s=1_000_000.0,
+    last_seen_s=1_010_000.0,
+    preemptions=1,
+    runs=(
+        EndedRun(job_id=7, start_s=1_000_100.0, end_s=1_001_000.0, gpu_s=3600.0),
+        EndedRun(job_id=7, start_s=1_002_000.0, end_s=1_002_900.0, gpu_s=3600.0),
+    ),
+    gave_way=(
+        GaveWay(
+            at_s=1_001_000.0,
+            notice_s=6.0,
+            gpus=4.0,
+            handover_id=HandoverId(3),
+            purpose="preempt",
+            beneficiaries=(JobId(9), JobId(12)),
+            signal="SIGUSR1",
+        ),
+    ),
+)
+
+
+def test_a_finished_job_has_a_story() -> None:
+    """When it ran, what it received, how often and to whom it gave way."""
+    assert why_gone(PAST, "7_1", "completed", Everything()) == [
+        "Slurm no longer lists job 7_1; it was last seen at 1970-01-12 16:33:20Z, completed.",
+        "It ran 2 times, from 1970-01-12 13:48:20Z to 1970-01-12 14:35:00Z, 30 min in all.",
+        "It received 2.00 GPU-hours.",
+        "It was preempted 1 time.",
+        (
+            "At 1970-01-12 14:03:20Z it gave 4 GPUs to jobs 9, 12 (hand-over 3). It was sent "
+            "SIGUSR1 and was gone 6 s later."
+        ),
+    ]
+
+
+def test_what_is_not_known_is_not_said() -> None:
+    """No ending, no runs, no time, an amount that is a lower bound."""
+    bare = PastJob(job_id=JobId(7), attained_gpu_s=0.0, ran_s=0.0)
+    unseen = dataclasses.replace(bare, attained_gpu_s=3600.0, ran_s=60.0, incomplete=True)
+
+    assert why_gone(bare, "7", "", Everything()) == [
+        "Slurm no longer lists job 7.",
+        "It never ran.",
+        "It received 0.00 GPU-hours.",
+        "It was never preempted.",
+    ]
+    assert "It received at least 1.00 GPU-hours." in why_gone(unseen, "7", "", Everything())
+    assert "never ran" not in " ".join(why_gone(unseen, "7", "", Everything()))
+    for none in (0.0, -1.0, math.nan, math.inf, 1e18):
+        assert moment(none) == "a time that is not known"
+
+
+@pytest.mark.parametrize(
+    ("purpose", "best", "expected"),
+    [
+        ("preempt", (9,), "it gave 4 GPUs to job 9 (hand-over 3)"),
+        ("preempt", (), "it gave 4 GPUs back (hand-over 3)"),
+        (None, (), "it gave 4 GPUs back (hand-over 3)"),
+        ("defragment", (), "it moved elsewhere with its 4 GPUs (hand-over 3)"),
+        ("defragment", (9,), "it moved elsewhere with its 4 GPUs, for job 9 (hand-over 3)"),
+        ("split", (), "it left the 4 GPUs that it shared (hand-over 3)"),
+    ],
+)
+def test_each_purpose_has_its_words(purpose: str, best: tuple[int, ...], expected: str) -> None:
+    """Taken for others, moved, or parted from a neighbour."""
+    once = dataclasses.replace(
+        PAST.gave_way[0],
+        purpose=purpose,  # type: ignore[arg-type]
+        beneficiaries=tuple(map(JobId, best)),
+        notice_s=0.0,
+    )
+
+    (said,) = how_it_gave_way(dataclasses.replace(PAST, gave_way=(once,)), Everything())
+
+    assert said == f"At 1970-01-12 14:03:20Z {expected}."
+
+
+def test_many_times_are_counted() -> None:
+    """The last ones are told one by one."""
+    often = dataclasses.replace(PAST, gave_way=PAST.gave_way * 8)
+
+    said = how_it_gave_way(often, Everything())
+
+    assert len(said) == 6
+    assert said[0] == "Before that it gave way 3 times more."
+
+
+def test_a_preempted_job_that_waits_learns_all_of_it() -> None:
+    """Who got the GPUs, what was sent, and from when on Slurm starts it again."""
+    texts = {JobId(7): JobText(label="7", reason="BeginTime")}
+    begins = {JobId(7): build.NOW_S + 98}
+    snap = build.snapshot(
+        build.observed([build.pending(7, 4), build.running(9, 4)], texts=texts, begins=begins)
+    )
+    cycle = Cycle(snapshot=snap, plan=decide(snap, POLICY, SETTINGS), acting=False)
+
+    said = why(cycle, POLICY, JobId(7), past=PAST)
+    running = why(cycle, POLICY, JobId(9))
+
+    assert any("it gave 4 GPUs to jobs 9, 12" in s for s in said)
+    assert "Slurm does not start it before 1970-01-24 03:34:58Z, in 1 min 38 s." in said
+    assert not any("does not start it before" in s for s in running)
+
+
+# Answers.
+
+
+def _cycle(*rows: JobRow) -> Cycle:
+    snap = build.snapshot(build.observed(rows))
+    return Cycle(snapshot=snap, plan=decide(snap, POLICY, SETTINGS), acting=False)
+
+
+Ask = Callable[..., JsonObject]
+
+
+def _answers(levers: Levers, *, hides: bool, finished: Finished | None = None) -> Ask:
+    """A function that asks why of a job, of a daemon whose ledger knows job 7."""
+    if hides:
+        now = levers.board.current
+        levers.board.current = dataclasses.replace(now, slurm=None)
+    pasts = Pasts(lambda job: PAST if job == JobId(7) else None, finished)
+    answers = Answers(dataclasses.replace(levers, past=pasts))
+    return lambda job, peer=USER: answers({"request": "why", "job": job}, peer)
+
+
+def _ended(job_id: int, uid: int, label: str) -> Finished:
+    """What is remembered of a job that was listed as completed."""
+    row = JobRow(job_id=job_id, state=JobState.COMPLETED, uid=uid)
+    texts = {JobId(job_id): JobText(label=label)}
+    snap = build.snapshot(build.observed([row], texts=texts))
+    cycle = Cycle(snapshot=snap, plan=decide(snap, POLICY, SETTINGS), acting=False)
+    finished = Finished()
+    finished.saw(_Now(cycle))  # type: ignore[arg-type]
+    return finished
+
+
+@dataclasses.dataclass
+class _Now:
+    cycle: Cycle | None
+
+
+@pytest.fixture
+def levers(tmp_path: Path) -> Levers:
+    """A daemon that lists job 1 alone."""
+    made = levers_of(tmp_path, _cycle(build.pending(1)))
+    made.audit.write(AuditLine(actor="dlschedd", action="requeue", job=7, reason="a reason"))
+    return made
+
+
+def test_a_job_that_is_gone_is_answered_from_the_ledger(levers: Levers) -> None:
+    """Its story, its audit lines, and no row."""
+    answer = _answers(levers, hides=False)("7")
+
+    assert answer["job"] is None
+    assert answer["past"] == past_object(PAST, Everything())
+    text = "\n".join(answer["sentences"])  # type: ignore[arg-type]
+    assert "no longer lists job 7;" in text
+    assert "requeue: a reason" in text
+    assert len(answer["history"]) == 1  # type: ignore[arg-type]
+    levers.audit.close()
+
+
+def test_a_task_of_an_array_is_found_by_its_name(levers: Levers) -> None:
+    """As long as it is remembered what Slurm called it."""
+    ask = _answers(levers, hides=False, finished=_ended(7, OWN, "5_3"))
+
+    sentences = ask("5_3")["sentences"]
+
+    assert "job 5_3;" in sentences[0]  # type: ignore[index,operator]
+    assert "completed" in sentences[0]  # type: ignore[index,operator]
+    with pytest.raises(RequestError, match="no job 5_4"):
+        ask("5_4")
+    levers.audit.close()
+
+
+def test_others_jobs_that_are_gone_are_not_there(levers: Levers) -> None:
+    """Where Slurm hides jobs: not without knowing whose it was, and in the words for no job."""
+    for finished in (None, _ended(7, OTHER, "7")):
+        ask = _answers(levers, hides=True, finished=finished)
+        with pytest.raises(RequestError) as caught:
+            ask("7")
+        with pytest.raises(RequestError) as no_such:
+            ask("8")
+        assert str(caught.value) == str(no_such.value).replace("8", "7")
+        assert ask("7", ADMIN)["past"] is not None
+    levers.audit.close()
+
+
+def test_their_own_job_is_told_without_others(levers: Levers) -> None:
+    """Who got the GPUs is another user, and not a number, in sentences and in fields."""
+    ask = _answers(levers, hides=True, finished=_ended(7, OWN, "7"))
+
+    answer = ask("7")
+
+    text = "\n".join(answer["sentences"])  # type: ignore[arg-type]
+    assert "it gave 4 GPUs to 2 other users' jobs (hand-over 3)" in text
+    partly = Own(OWN, frozenset({9}))
+    assert "to job 9 and another user's job (hand" in " ".join(how_it_gave_way(PAST, partly))
+    assert answer["past"]["gave_way"][0]["beneficiaries"] == []  # type: ignore[index,call-overload]
+    assert answer["past"]["job_id"] == 7  # type: ignore[index,call-overload]
+    levers.audit.close()
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """The oldest go first, with their names; a job that changes its end is told anew."""
+    finished = Finished()
+    finished.saw(_Now(None))  # type: ignore[arg-type]
+    rows = [JobRow(job_id=j, state=JobState.FAILED, uid=j) for j in range(1, MOST_JOBS + 11)]
+    snap = build.snapshot(build.observed(rows))
+    cycle = Cycle(snapshot=snap, plan=_cycle(build.pending(1)).plan, acting=False)
+    finished.saw(_Now(cycle))  # type: ignore[arg-type]
+
+    assert finished.find("10") is None
+    assert finished.find("11") is not None
+    assert finished.find(str(MOST_JOBS + 10)) is not None
+    assert finished.find("\u0664") is None

@@ -1,0 +1,281 @@
+"""dlqueue on a terminal that a test can read, and a daemon's answers over a queue of any length."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyte
+
+from build import NOW_S, observed, pending, running, snapshot
+from slurm_dl.apps.answers import Answers, Levers
+from slurm_dl.apps.audit import AuditLog
+from slurm_dl.apps.control import ControlServer
+from slurm_dl.apps.pause import PauseSwitch
+from slurm_dl.apps.published import Board, Published, Reloaded
+from slurm_dl.backends.slurm.read_nodes import SiteConfig
+from slurm_dl.backends.slurm.versions import parse_release
+from slurm_dl.config import load_with_origins, show
+from slurm_dl.engine.decide import decide
+from slurm_dl.engine.loop import Cycle
+from slurm_dl.engine.settings import Settings
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.snapshot import JobText
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.sandbox.wait import eventually
+
+POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
+SETTINGS = Settings(partitions=frozenset({"gpu"}))
+OPEN = SiteConfig(
+    release=parse_release("22.05.8"),
+    tracks_memory=False,
+    private=frozenset(),
+    slurm_uid=64030,
+)
+"""Slurm hides nothing."""
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]x[/]\r\nroot \u202e終わり\U0001f600"
+
+MODULE = [sys.executable, "-c", "from slurm_dl.apps.queue import main; main()"]
+
+
+def queue_of(n: int, *, names: Callable[[int], str] = lambda j: f"job-{j}") -> Cycle:
+    """A cycle that saw *n* jobs: four run, one of ten is this account's own, all ask for GPUs."""
+    rows = [
+        running(j, 4, uid=1000 + j % 7, ran_s=900.0 * j)
+        if j <= 4
+        else pending(j, 1 + j % 8, uid=os.getuid() if j % 10 == 0 else 1000 + j % 7)
+        for j in range(1, n + 1)
+    ]
+    texts = {
+        JobId(j): JobText(
+            label=str(j),
+            name=names(j),
+            user=f"user{j % 7}",
+            account=f"lab{j % 3}",
+            qos="normal",
+            reason="Resources",
+            nodes=f"n{j}" if j <= 4 else "",
+        )
+        for j in range(1, n + 1)
+    }
+    held = {j: {j - 1: 4.0} for j in range(1, min(n, 4) + 1)}
+    seen = observed(rows, held=held, texts=texts)
+    attained = {j: 3600.0 * j for j in range(1, min(n, 4) + 1)}
+    snap = snapshot(seen, memory={"attained_gpu_s": attained, "ran_s": attained})
+    return Cycle(snapshot=snap, plan=decide(snap, POLICY, SETTINGS), acting=False)
+
+
+def without(cycle: Cycle, job_id: int) -> Cycle:
+    """The same queue a moment later, once a job of it is gone."""
+    seen = cycle.snapshot.seen
+    snap = cycle.snapshot
+    keep = seen.jobs.job_id != job_id
+    shift = np.cumsum(~keep)
+    memory = type(snap.memory)(
+        **{f.name: getattr(snap.memory, f.name)[keep] for f in dataclasses.fields(snap.memory)}
+    )
+    on = keep[seen.held.job]
+    held = type(seen.held)(
+        job=(seen.held.job - shift[seen.held.job])[on].astype(np.int32),
+        **{name: getattr(seen.held, name)[on] for name in ("node", "gpus", "cpus", "mem_mb")},
+    )
+    seen = dataclasses.replace(seen, jobs=seen.jobs.take(keep), held=held, now_s=NOW_S + 2)
+    snap = dataclasses.replace(snap, seen=seen, memory=memory, left_s=snap.left_s[keep])
+    return Cycle(snapshot=snap, plan=decide(snap, POLICY, SETTINGS), acting=False)
+
+
+def levers_of(directory: Path, cycle: Cycle) -> Levers:
+    """A daemon's insides after *cycle*."""
+    path = directory / "dl.yaml"
+    path.write_text("manage: {partitions: [gpu]}\n", "utf-8")
+    config, origins = load_with_origins(path)
+    return Levers(
+        board=Board(
+            Published(
+                config=config,
+                config_rows=tuple(show(config, origins)),
+                started_s=time.time(),
+                live=True,
+                cycle=cycle,
+                policy=POLICY,
+                cycles=1,
+                seen_s=time.time(),
+                slurm=OPEN,
+            )
+        ),
+        audit=AuditLog(directory / "audit.jsonl"),
+        pause=PauseSwitch(directory),
+        reload=lambda _: Reloaded(at_s=1.0, ok=False, message=""),
+        wake=lambda: None,
+    )
+
+
+@dataclass
+class Place:
+    """A daemon's socket, over answers that a test can change."""
+
+    directory: Path
+    levers: Levers
+    server: ControlServer | None = None
+    bugs: list[Exception] = field(default_factory=list)
+
+    @property
+    def socket(self) -> Path:
+        """Where it listens."""
+        return self.directory / "s"
+
+    def begin(self) -> None:
+        """Listen."""
+        self.server = ControlServer(
+            self.socket,
+            mode=0o666,
+            admins=(),
+            answer=Answers(self.levers),
+            on_bug=self.bugs.append,
+        )
+
+    def end(self) -> None:
+        """Listen no more."""
+        if self.server is not None:
+            self.server.close()
+            self.server = None
+
+    def show(self, cycle: Cycle) -> None:
+        """The daemon has looked again."""
+        board = self.levers.board
+        board.current = dataclasses.replace(board.current, cycle=cycle, seen_s=time.time())
+
+
+@contextlib.contextmanager
+def place_of(directory: Path, cycle: Cycle) -> Iterator[Place]:
+    """A daemon that answers; it ends with the block."""
+    place = Place(directory, levers_of(directory, cycle))
+    place.begin()
+    try:
+        yield place
+    finally:
+        place.end()
+        place.levers.audit.close()
+    assert place.bugs == []
+
+
+_WITH_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""Runs a program whose terminal can interrupt and stop it."""
+
+
+class Screen:
+    """A terminal with a program in it: what it shows is read by an emulator of one."""
+
+    def __init__(self, argv: Sequence[str], *, columns: int = 80, lines: int = 24) -> None:
+        self._lock = threading.Lock()
+        self._screen = pyte.Screen(columns, lines)
+        self._stream = pyte.ByteStream(self._screen)
+        self.raw = b""
+        self._main, side = pty.openpty()
+        self._resize(columns, lines)
+        self.modes = termios.tcgetattr(side)
+        clean = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES", "NO_COLOR"}}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _WITH_TERMINAL, *argv],
+            stdin=side,
+            stdout=side,
+            stderr=side,
+            env={**clean, "TERM": "xterm-256color"},
+            start_new_session=True,
+        )
+        self._side = side
+        self._done_r, self._done_w = os.pipe()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def press(self, keys: str) -> None:
+        """Send these characters, as from a keyboard."""
+        os.write(self._main, keys.encode())
+
+    def resize(self, columns: int, lines: int) -> None:
+        """Make the window another size."""
+        with self._lock:
+            self._screen.resize(lines, columns)
+        self._resize(columns, lines)
+
+    @property
+    def lines(self) -> list[str]:
+        """What stands on the screen."""
+        with self._lock:
+            return [line.rstrip() for line in self._screen.display]
+
+    @property
+    def cells(self) -> list[list[pyte.screens.Char]]:
+        """Every character on the screen with its colours."""
+        with self._lock:
+            rows = range(self._screen.lines)
+            return [[self._screen.buffer[y][x] for x in range(self._screen.columns)] for y in rows]
+
+    @property
+    def selected(self) -> str:
+        """The line of the list that is marked, without the state line."""
+        with self._lock:
+            for y in range(1, self._screen.lines):
+                row = self._screen.buffer[y]
+                if row[0].reverse or row[1].reverse:
+                    return str(self._screen.display[y]).rstrip()
+        return ""
+
+    @property
+    def terminal_modes(self) -> list[object]:
+        """What the terminal is set to now."""
+        return termios.tcgetattr(self._side)
+
+    def until(self, test: Callable[[Screen], object], what: str, within_s: float = 20.0) -> None:
+        """Wait until the screen is as wanted; show it if it never is."""
+        try:
+            eventually(lambda: test(self), within_s, 0.02, what=what)
+        except Exception as err:
+            err.add_note("\n".join(f"|{line}" for line in self.lines))
+            raise
+
+    def until_says(self, text: str) -> None:
+        """Wait until *text* stands somewhere on the screen."""
+        self.until(lambda screen: text in "\n".join(screen.lines), f"the screen to say {text!r}")
+
+    def close(self) -> None:
+        """End the program, if it has not, and let go of the terminal."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(20)
+        os.write(self._done_w, b"x")
+        self._reader.join()
+        for end in (self._main, self._side, self._done_r, self._done_w):
+            os.close(end)
+
+    def _resize(self, columns: int, lines: int) -> None:
+        fcntl.ioctl(self._main, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+
+    def _read(self) -> None:
+        while True:
+            ready, _, _ = select.select([self._main, self._done_r], [], [])
+            if self._main not in ready:
+                return
+            chunk = os.read(self._main, 65536)
+            with self._lock:
+                self.raw += chunk
+                self._stream.feed(chunk)
