@@ -1,0 +1,660 @@
+"""What is kept of shadow mode: wishes once, ends once, torn files, full disks, restarts."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import build
+from slurm_dl.apps import logs
+from slurm_dl.apps.published import Published
+from slurm_dl.apps.shadow import recorder as recording
+from slurm_dl.apps.shadow.lines import (
+    LONGEST_LINE,
+    MOST_VICTIMS,
+    EndedJob,
+    Lookout,
+    Wish,
+    WishedVictim,
+    parsed,
+    written,
+)
+from slurm_dl.apps.shadow.order import compare
+from slurm_dl.apps.shadow.recorder import Recorder, Watch
+from slurm_dl.apps.shadow.store import (
+    JOB,
+    STANDING,
+    Kept,
+    ShadowError,
+    Standing,
+    Store,
+    joined,
+    read_kept,
+    read_standing,
+)
+from slurm_dl.config import Config
+from slurm_dl.engine.loop import Cycle
+from slurm_dl.model.contract import Contract
+from slurm_dl.model.handover import Handover, Run, Victim
+from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.jobs import JobRow, JobState
+from slurm_dl.model.plan import Action, OpenHandover, Plan, SetSiteFactor, TripBreaker
+from slurm_dl.model.snapshot import JobText
+from slurm_dl.sandbox.wait import eventually
+
+CONFIG = Config.model_validate({"manage": {"partitions": ["gpu"]}})
+NOW_S = build.NOW_S
+CONTRACT = Contract(grace_s=90)
+
+
+def handover(lead: int, *victims: int, purpose: str = "preempt") -> OpenHandover:
+    """A hand-over of one GPU from each of *victims*."""
+    return OpenHandover(
+        handover=Handover(
+            handover_id=HandoverId(1),
+            opened_s=NOW_S,
+            beneficiaries=(JobId(lead),) if lead else (),
+            victims=tuple(
+                Victim(run=Run(JobId(v), NOW_S - 5000, 0), gpus=1, contract=CONTRACT)
+                for v in victims
+            ),
+            nodes=("n1",),
+            purpose=purpose,  # type: ignore[arg-type] # one of the words
+        ),
+        why="it is for a better tier",
+    )
+
+
+def look(
+    rows: Sequence[JobRow],
+    *actions: Action,
+    at_s: float = 0.0,
+    live: bool = False,
+    rank: Sequence[int] | None = None,
+    **more: Any,  # noqa: ANN401
+) -> Published:
+    """One cycle, *at_s* seconds after the first, that planned *actions* and did nothing."""
+    account = {JobId(r.job_id): JobText(label=str(r.job_id), account="vision") for r in rows}
+    seen = build.observed(rows, now_s=NOW_S + at_s, texts=account, **more)
+    snap = build.snapshot(seen)
+    n = len(rows)
+    plan = Plan(
+        tier=np.zeros(n, np.int16),
+        rank=np.array(range(n) if rank is None else rank, np.int32),
+        key=np.zeros(n),
+        target=frozenset(),
+        actions=actions,
+    )
+    return Published(
+        config=CONFIG,
+        config_rows=(),
+        started_s=0.0,
+        live=live,
+        cycle=Cycle(snap, plan, acting=False, left=actions),
+    )
+
+
+def kept_by(directory: Path, *looks: Published) -> Kept:
+    """What a recorder keeps of *looks*."""
+    recorder = Recorder(Store(directory))
+    for now in looks:
+        recorder.take(now)
+    return read_kept(directory, 0.0)
+
+
+def wishes(kept: Kept) -> list[Wish]:
+    """The wishes among the lines."""
+    return [line for line in kept.lines if isinstance(line, Wish)]
+
+
+def ended(kept: Kept) -> list[EndedJob]:
+    """The ends among the lines."""
+    return [line for line in kept.lines if isinstance(line, EndedJob)]
+
+
+# Wishes.
+
+
+def test_one_wish_at_a_hundred_looks_is_one(tmp_path: Path) -> None:
+    """The same hand-over stands in each plan until its job starts."""
+    rows = [build.running(1, uid=7), build.pending(2, 4, uid=8)]
+    looks = [look(rows, handover(2, 1), at_s=10.0 * i) for i in range(100)]
+
+    (wish,) = wishes(kept_by(tmp_path / "s", *looks))
+
+    assert (wish.lead, wish.lead_uid, wish.lead_gpus, wish.gpus) == (2, 8, 4.0, 1.0)
+    (victim,) = wish.victims
+    assert (victim.job_id, victim.uid, victim.grace_s, victim.ran_s) == (1, 7, 90.0, 5000.0)
+    assert (wish.begin_s, wish.end, wish.others) == (NOW_S, "", 0)
+    assert wish.lead_account == victim.account == "vision"
+    (segment,) = (tmp_path / "s").glob("*.jsonl")
+    assert segment.read_bytes().count(b'["wish"') == 1
+
+
+def test_a_wish_that_flickers_and_takes_other_victims_is_one(tmp_path: Path) -> None:
+    """One wait of one job is worth one preemption; how often it was another's turn is counted."""
+    rows = [build.running(1), build.running(3), build.pending(2)]
+    actions: list[tuple[Action, ...]] = [(handover(2, 1),), (), (handover(2, 3),), ()]
+    looks = [look(rows, *a, at_s=10.0 * i) for i, a in enumerate(actions)]
+    over = look([build.running(1), build.running(3)], at_s=50)
+
+    (wish,) = wishes(kept_by(tmp_path / "s", *looks, over))
+
+    assert [v.job_id for v in wish.victims] == [1]
+    assert (wish.last_s, wish.others, wish.end) == (NOW_S + 20, 1, "gone")
+
+
+def test_a_wish_ends_when_its_job_starts(tmp_path: Path) -> None:
+    """With the time of the start, from which the saving is reckoned."""
+    before = look([build.running(1), build.pending(2)], handover(2, 1))
+    rows = [build.running(1), build.running(2, ran_s=-40)]
+
+    (wish,) = wishes(kept_by(tmp_path / "s", before, look(rows, at_s=60)))
+
+    assert (wish.end, wish.started_s) == ("started", NOW_S + 40)
+
+
+def test_the_next_wait_of_the_job_is_another_wish(tmp_path: Path) -> None:
+    """A requeue raises the restart count."""
+    first = look([build.running(1), build.pending(2)], handover(2, 1))
+    again = [build.running(1), build.pending(2, restarts=1)]
+
+    found = wishes(kept_by(tmp_path / "s", first, look(again, handover(2, 1), at_s=60)))
+
+    assert [w.end for w in found] == ["gone", ""]
+
+
+def test_moves_are_known_by_their_victims(tmp_path: Path) -> None:
+    """Nobody waits for them; they are over when none of the runs is there any more."""
+    rows = [build.running(1), build.running(2)]
+    move = handover(0, 1, purpose="defragment")
+    looks = [look(rows, move, at_s=10.0 * i) for i in range(3)]
+
+    (wish,) = wishes(kept_by(tmp_path / "s", *looks, look(rows[1:], at_s=60)))
+
+    assert (wish.purpose, wish.lead, wish.end, wish.last_s) == ("defragment", 0, "over", NOW_S + 20)
+
+
+def test_a_restart_does_not_count_a_wish_twice(tmp_path: Path) -> None:
+    """The second daemon sees the same wait; what the first saw of it stands."""
+    rows = [build.running(1), build.pending(2)]
+    kept_by(tmp_path / "s", look(rows, handover(2, 1)))
+    later = look([build.running(1), build.running(2, ran_s=-100)], at_s=120)
+
+    kept = kept_by(tmp_path / "s", look(rows, handover(2, 1), at_s=60), later)
+
+    (wish,) = wishes(kept)
+    assert (wish.begin_s, wish.last_s, wish.started_s) == (NOW_S, NOW_S + 60, NOW_S + 100)
+
+
+def test_other_actions_are_no_wishes(tmp_path: Path) -> None:
+    """SiteFactors are the order's affair, a tripped breaker is counted."""
+    trip = TripBreaker(breaker="cluster_share", at_s=1.0, why="x")
+    now = look([build.pending(2)], SetSiteFactor(job_id=JobId(2), value=1, why=""), trip, at_s=0.0)
+
+    kept = kept_by(tmp_path / "s", now)
+
+    assert not wishes(kept)
+    (lookout,) = (line for line in kept.lines if isinstance(line, Lookout))
+    assert lookout.tripped == 1
+
+
+def test_wishes_in_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is beyond is counted as missed, at each look."""
+    monkeypatch.setattr(recording, "MOST_WISHES", 2)
+    rows = [build.running(1), *(build.pending(i) for i in range(2, 6))]
+    looks = [look(rows, *(handover(i, 1) for i in range(2, 6)), at_s=s) for s in (0.0, 61.0)]
+
+    kept = kept_by(tmp_path / "s", *looks)
+
+    assert len(wishes(kept)) == 2
+    assert max(o.missed for o in kept.lines if isinstance(o, Lookout)) == 4
+
+
+# Jobs.
+
+
+def test_an_end_is_kept_once_with_its_owner(tmp_path: Path) -> None:
+    """Slurm lists a finished job for minutes; a job that came and went between looks counts too."""
+    first = look([build.running(1, 2, uid=7)], opted_in=[1])
+    over = build.running(1, 2, uid=7)
+    over = dataclasses.replace(over, state=JobState.COMPLETED, end_s=NOW_S + 30)
+    quick = build.running(5, ran_s=-20, submit_s=NOW_S + 10)
+    quick = dataclasses.replace(quick, state=JobState.FAILED, end_s=NOW_S + 50)
+    old = dataclasses.replace(over, job_id=9, end_s=NOW_S - 40)
+
+    kept = kept_by(tmp_path / "s", first, *(look([over, quick, old], at_s=s) for s in (60, 70)))
+
+    one, two = ended(kept)
+    assert (one.job_id, one.uid, one.account, one.gpus) == (1, 7, "vision", 2.0)
+    assert (one.start_s, one.ran_s, one.how, one.opted_in) == (NOW_S - 5000, 5030.0, "C", True)
+    assert (two.job_id, two.start_s, two.end_s, two.how) == (5, NOW_S + 20, NOW_S + 50, "F")
+
+
+def test_a_running_job_that_vanishes_is_kept_as_such(tmp_path: Path) -> None:
+    """Nobody saw how it ended; one that waited has nothing to tell."""
+    rows = [build.running(1), build.pending(2)]
+
+    (job,) = ended(kept_by(tmp_path / "s", look(rows), look([], at_s=60)))
+
+    assert (job.job_id, job.how, job.end_s) == (1, "V", NOW_S)
+
+
+def test_what_ended_while_nobody_looked_is_found_after_a_restart(tmp_path: Path) -> None:
+    """The unfinished jobs lie in a file of their own."""
+    kept_by(tmp_path / "s", look([build.running(1), build.running(2)]))
+    over = dataclasses.replace(build.running(1), state=JobState.COMPLETED, end_s=NOW_S + 30)
+
+    kept = kept_by(tmp_path / "s", look([over], at_s=100))
+
+    assert {(j.job_id, j.how) for j in ended(kept)} == {(1, "C"), (2, "V")}
+
+
+def test_unmanaged_jobs_and_jobs_without_gpus_are_not_kept(tmp_path: Path) -> None:
+    """They are nobody's business here."""
+    rows = [build.running(1, partition=1), build.running(2, 0), build.running(3)]
+
+    kept = kept_by(tmp_path / "s", look(rows))
+
+    assert kept.standing is not None
+    assert kept.standing.jobs["job_id"].tolist() == [3]
+
+
+def test_accounts_that_nobody_uses_any_more_are_forgotten(tmp_path: Path) -> None:
+    """A user may write another one into each job; those of the jobs that are left stay right."""
+
+    def with_account(job_id: int, at_s: float) -> Published:
+        now = look([build.running(1), build.pending(job_id)], at_s=at_s)
+        assert now.cycle is not None
+        texts = now.cycle.snapshot.seen.texts
+        assert isinstance(texts, dict)
+        texts[JobId(job_id)] = JobText(label="x", account=f"account-{job_id}")
+        return now
+
+    looks = [with_account(i, 10.0 * i) for i in range(2, 302)]
+
+    kept = kept_by(tmp_path / "s", *looks, look([], at_s=4000))
+
+    assert [j.account for j in ended(kept)] == ["vision"]
+    recorder = Recorder(Store(tmp_path / "t"))
+    for now in looks:
+        recorder.take(now)
+    standing = recorder._before
+    assert standing is not None
+    assert len(standing.accounts) < 110
+    names = [standing.accounts[i] for i in standing.jobs["account"].tolist()]
+    assert names == ["vision", "account-301"]
+
+
+# The order.
+
+
+def test_the_order_is_compared_with_slurms(tmp_path: Path) -> None:
+    """Of four waiting jobs the first two count; both are others, and so is the first."""
+    del tmp_path
+    rows = [build.pending(i, priority=10 - i) for i in range(1, 5)]
+
+    same = look(rows, rank=[0, 1, 2, 3]).cycle
+    turned = look(rows, rank=[3, 2, 1, 0]).cycle
+    swapped = look(rows, rank=[1, 0, 2, 3]).cycle
+
+    assert same is not None
+    assert turned is not None
+    assert swapped is not None
+    told = [compare(c.snapshot, c.plan) for c in (same, turned, swapped)]
+    assert [(t.looks, t.first_other, t.others) for t in told] == [
+        (1, 0, 0.0),
+        (1, 1, 1.0),
+        (1, 1, 0.0),
+    ]
+
+
+# Files.
+
+
+def test_looks_are_added_up(tmp_path: Path) -> None:
+    """A minute is one line; the first look is told at once and again with the others."""
+    rows = [build.running(1), build.pending(2, tasks=3)]
+    looks = [look(rows, at_s=10.0 * i, held={1: {0: 1.0}}) for i in range(8)]
+
+    lookouts = [o for o in kept_by(tmp_path / "s", *looks).lines if isinstance(o, Lookout)]
+
+    assert [(o.looks, o.from_s - NOW_S, o.to_s - NOW_S) for o in lookouts] == [
+        (6, 0, 50),
+        (1, 60, 60),
+    ]
+    first = lookouts[0]
+    assert (first.gpus, first.held, first.waiting) == (16.0, 1.0, 3.0)
+    assert first.shape == ((4, 4, "a100"),)
+
+
+def test_a_torn_line_costs_itself(tmp_path: Path) -> None:
+    """Whatever was cut off, the next line stands on its own."""
+    directory = tmp_path / "s"
+    rows = [build.running(1), build.pending(2), build.pending(3)]
+    kept_by(directory, look(rows, handover(2, 1)))
+    (segment,) = directory.glob("*.jsonl")
+    whole = segment.read_bytes()
+    segment.write_bytes(whole[:-20])
+
+    kept = kept_by(directory, look(rows, handover(3, 1), at_s=100))
+
+    assert kept.bad == 1
+    assert [w.lead for w in wishes(kept)] == [2, 3]
+
+
+@given(cut=st.integers(0, 2000), noise=st.binary(max_size=40))
+def test_a_damaged_file_never_breaks_the_reader(cut: int, noise: bytes) -> None:
+    """Any bytes, anywhere: lines are left out, and no more."""
+    whole = b"".join(written(line) for line in LINES)
+    data = whole[: cut % len(whole)] + noise + whole[cut % len(whole) :]
+
+    for raw in data.split(b"\n"):
+        parsed(raw)
+
+
+def test_the_files_are_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None:
+    """Many jobs later there are as many files as may be, and the newest jobs are there."""
+    store = Store(tmp_path / "s", segment_bytes=1000, keep=3)
+    job = next(line for line in LINES if isinstance(line, EndedJob))
+
+    for i in range(200):
+        store.append([written(dataclasses.replace(job, job_id=i))])
+
+    sizes = [p.stat().st_size for p in (tmp_path / "s").iterdir()]
+    assert len(sizes) == 3
+    assert sum(sizes) < 3 * 1200
+    kept = ended(read_kept(tmp_path / "s", 0.0))
+    assert kept[-1].job_id == 199
+    assert len(kept) < 60
+
+
+def test_a_job_costs_less_than_a_hundred_bytes() -> None:
+    """So a day of 100,000 jobs is less than 10 MB."""
+    job = EndedJob(
+        job_id=12_345_678,
+        uid=1_000_123_456,
+        account="vision-research",
+        gpus=128,
+        submit_s=1.9e9,
+        start_s=1.9e9 + 1234.5,
+        ran_s=86_400.5,
+        end_s=1.9e9 + 90_000,
+        how="C",
+        opted_in=True,
+    )
+
+    assert len(written(job)) <= 100
+
+
+def test_a_full_disk_stops_nobody_and_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What could not be written is written when there is room again."""
+    log = io.StringIO()
+    logs.configure(level="info", form="json", stream=log)
+    recorder = Recorder(Store(tmp_path / "s"))
+    rows = [build.running(1), build.pending(2)]
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", full)
+        recorder.take(look(rows, handover(2, 1)))
+        recorder.take(look(rows, handover(2, 1), at_s=10))
+    recorder.take(look(rows, handover(2, 1), at_s=20))
+
+    assert len(wishes(read_kept(tmp_path / "s", 0.0))) == 1
+    assert log.getvalue().count("cannot be kept") == 1
+    assert log.getvalue().count("kept again") == 1
+
+
+def test_what_waits_for_room_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest goes, and is counted."""
+    monkeypatch.setattr(recording, "_MOST_UNWRITTEN", 3)
+    (tmp_path / "s").write_text("a file where the directory should be", "utf-8")
+    recorder = Recorder(Store(tmp_path / "s"))
+    for i in range(10):
+        recorder.take(look([build.pending(2)], at_s=100.0 * i))
+
+    (tmp_path / "s").unlink()
+    recorder.take(look([build.pending(2)], at_s=2000.0))
+    recorder.take(look([build.pending(2)], at_s=2100.0))
+
+    lookouts = [o for o in read_kept(tmp_path / "s", 0.0).lines if isinstance(o, Lookout)]
+    assert sum(o.missed for o in lookouts) > 0
+    assert len(lookouts) < 8
+
+
+def test_the_standing_jobs_come_back_as_they_were(tmp_path: Path) -> None:
+    """And a file that is torn or forged is as good as none."""
+    store = Store(tmp_path)
+    jobs = np.zeros(2, dtype=JOB)
+    jobs["job_id"], jobs["gpus"], jobs["account"] = [3, 5], 1.0, [0, 1]
+    store.stand(Standing(NOW_S, jobs, ("a", "b")))
+
+    again = store.standing()
+    assert again is not None
+    assert again.now_s == NOW_S
+    assert again.accounts == ("a", "b")
+    assert (again.jobs == jobs).all()
+
+    path = tmp_path / STANDING
+    whole = path.read_bytes()
+    for cut in (0, 1, 50, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:cut])
+        assert read_standing(path) is None
+    jobs["account"] = 7
+    store.stand(Standing(NOW_S, jobs, ("a", "b")))
+    assert store.standing() is None
+    with path.open("wb") as file:
+        np.savez(file, jobs=np.array([{}], dtype=object))
+    assert read_standing(path) is None
+
+
+def test_nothing_kept_is_said_with_what_to_do(tmp_path: Path) -> None:
+    """A site that never ran shadow mode."""
+    with pytest.raises(ShadowError, match="shadow mode"):
+        read_kept(tmp_path / "nowhere", 0.0)
+
+
+# The thread.
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[Watch]:
+    """A watcher, ended in the end."""
+    watcher = Watch(tmp_path)
+    yield watcher
+    watcher.close()
+
+
+def test_the_daemon_waits_for_nothing(
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the disk hangs looks are missed and counted; the loop goes on."""
+    hangs = threading.Event()
+    append = Store.append
+
+    def hang(store: Store, lines: Sequence[bytes]) -> None:
+        hangs.wait(30)
+        append(store, lines)
+
+    monkeypatch.setattr(Store, "append", hang)
+    for i in range(10):
+        watch.saw(look([build.pending(2)], at_s=100.0 * i))
+    hangs.set()
+    watch.close()
+
+    lookouts = [o for o in read_kept(tmp_path / "shadow", 0).lines if isinstance(o, Lookout)]
+    assert 1 <= len(lookouts) <= 3
+
+
+def test_a_daemon_that_acts_keeps_nothing(watch: Watch, tmp_path: Path) -> None:
+    """No thread, no file."""
+    watch.saw(look([build.pending(2)], live=True))
+    watch.close()
+
+    assert not (tmp_path / "shadow").exists()
+
+
+def test_a_bug_ends_the_thread_and_not_the_daemon(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is logged; looks after it are dropped."""
+    log = io.StringIO()
+    logs.configure(level="info", form="json", stream=log)
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(Recorder, "take", broken)
+    watch.saw(look([build.pending(2)]))
+    eventually(lambda: "bug in the recorder" in log.getvalue(), 10.0, what="the log")
+    for _ in range(5):
+        watch.saw(look([build.pending(2)]))
+
+    assert log.getvalue().count("bug in the recorder") == 1
+
+
+# Lines.
+
+numbers = st.floats(0, 1e10).map(lambda v: round(v, 1))
+wholes = st.integers(0, 10**9)
+victims = st.builds(
+    WishedVictim,
+    job_id=wholes,
+    restarts=wholes,
+    uid=wholes,
+    account=st.text(max_size=20),
+    gpus=numbers,
+    ran_s=numbers,
+    grace_s=numbers,
+)
+any_wish = st.builds(
+    Wish,
+    key=st.text(max_size=40),
+    purpose=st.just("preempt"),
+    lead=wholes,
+    lead_uid=wholes,
+    lead_account=st.text(max_size=20),
+    lead_gpus=numbers,
+    beneficiaries=st.lists(wholes, max_size=5).map(tuple),
+    victims=st.lists(victims, max_size=5).map(tuple),
+    gpus=numbers,
+    why=st.text(max_size=50),
+    begin_s=numbers,
+    last_s=numbers,
+    others=wholes,
+    end=st.sampled_from(["", "started", "gone"]),
+    started_s=numbers,
+)
+
+LINES = (
+    EndedJob(
+        job_id=1,
+        uid=2,
+        account="a",
+        gpus=4,
+        submit_s=10,
+        start_s=20,
+        ran_s=5,
+        end_s=30,
+        how="C",
+        opted_in=True,
+    ),
+    Lookout(
+        from_s=1,
+        to_s=2,
+        looks=3,
+        missed=0,
+        policy="las",
+        mode="external",
+        gpus=16,
+        held=4,
+        waiting=1.5,
+        compared=2,
+        first_other=1,
+        others=0.25,
+        wishes=1,
+        tripped=0,
+        shape=((4, 4, "a100"),),
+    ),
+    Wish(
+        key="preempt 2:0",
+        purpose="preempt",
+        lead=2,
+        lead_uid=1,
+        lead_account="b",
+        lead_gpus=4,
+        beneficiaries=(2,),
+        victims=(
+            WishedVictim(job_id=1, restarts=0, uid=1, account="a", gpus=1, ran_s=5, grace_s=9),
+        ),
+        gpus=1,
+        why="tier",
+        begin_s=1,
+        last_s=2,
+    ),
+)
+
+
+@given(wish=any_wish)
+def test_a_wish_comes_back_as_it_was(wish: Wish) -> None:
+    """Through any text."""
+    assert parsed(written(wish).rstrip(b"\n")) == wish
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: type(line).__name__)
+def test_a_line_comes_back_as_it_was(line: EndedJob | Wish | Lookout) -> None:
+    """Each kind."""
+    raw = written(line)
+
+    assert raw.endswith(b"\n")
+    assert raw.count(b"\n") == 1
+    assert parsed(raw) == line
+
+
+def test_the_longest_wish_is_a_line_that_is_read() -> None:
+    """However many victims it has."""
+    victim = WishedVictim(
+        job_id=10**9,
+        restarts=10**6,
+        uid=10**9,
+        account="\x1b" * 64,
+        gpus=1e6,
+        ran_s=1e9,
+        grace_s=1e6,
+    )
+    wish = next(line for line in LINES if isinstance(line, Wish))
+    wish = dataclasses.replace(
+        wish, victims=(victim,) * 10_000, beneficiaries=(10**9,) * 10_000, why="\U0001f600" * 999
+    )
+
+    raw = written(wish)
+
+    assert len(raw) < LONGEST_LINE
+    again = parsed(raw)
+    assert isinstance(again, Wish)
+    assert len(again.victims) == len(again.beneficiaries) == MOST_VICTIMS
+
+
+@given(a=any_wish, b=any_wish)
+def test_two_lines_about_a_wish_are_joined(a: Wish, b: Wish) -> None:
+    """The earliest begin, the latest sight, and no end is forgotten."""
+    both = joined(a, b)
+
+    assert both.begin_s == min(a.begin_s, b.begin_s)
+    assert both.last_s == max(a.last_s, b.last_s)
+    assert bool(both.end) == bool(a.end or b.end)
