@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import slurm_dl
 from slurm_dl.apps import privacy, published, snapshot_file
@@ -19,6 +19,8 @@ from slurm_dl.apps.audit import AuditLine, AuditLog
 from slurm_dl.apps.breakers import NotResetError, breakers_of, not_here
 from slurm_dl.apps.commandline import ago, safe
 from slurm_dl.apps.control import Peer, RequestError
+from slurm_dl.apps.page import Order, page
+from slurm_dl.apps.past import Pasts, past_object
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.apps.privacy import Own
 from slurm_dl.apps.published import LETTERS, LIVE, Board, Filter, Published, Reloaded
@@ -32,10 +34,12 @@ from slurm_dl.apps.requests import (
     ResumeRequest,
     SnapshotRequest,
     StatusRequest,
+    WhenRequest,
     WhyRequest,
     parse,
 )
 from slurm_dl.apps.room import misfit, stranded_gpus
+from slurm_dl.apps.when import service as when
 from slurm_dl.apps.wire import PROTOCOL, Json, JsonObject, Kind
 from slurm_dl.config.origins import FILE_KEY, Plain
 from slurm_dl.engine.explain import Sight, why
@@ -60,6 +64,7 @@ class Levers:
     Attributes:
         reload: Read the configuration again on behalf of an actor; waits for the outcome.
         wake: Begin the next cycle now.
+        past: What became of jobs.
         reset_breaker: Let a breaker go on behalf of an actor; gives the breaker as it was, or
             raises `NotResetError`.
     """
@@ -70,6 +75,7 @@ class Levers:
     reload: Callable[[str], Reloaded]
     wake: Callable[[], None]
     reset_breaker: Callable[[BreakerName, str], Breaker] = not_here
+    past: Pasts = field(default_factory=Pasts)
 
 
 class Answers:
@@ -104,6 +110,8 @@ class Answers:
                 return self._queue(parsed, sight)
             case WhyRequest():
                 return self._why(parsed, sight)
+            case WhenRequest():
+                return self._when(parsed, sight, peer)
             case ConfigRequest():
                 privacy.check_config(peer, now)
                 return config(now)
@@ -135,12 +143,30 @@ class Answers:
             partitions=request.partition,
             states=states,
             nodes=request.node,
+            accounts=request.account,
+            qos=request.qos,
+            names=request.name,
+            jobs=request.job,
             owner=_owner(sight),
         )
+        order = Order(
+            by=request.sort,
+            search=request.search,
+            offset=request.offset,
+            limit=request.limit,
+            locate=request.locate,
+        )
         with self._heavy:
-            jobs: list[Json] = [privacy.row_for(r, sight) for r in published.rows(cycle, wanted)]
-        standing = privacy.standing_for(_standing(self._levers), sight)
-        return {"now_s": cycle.snapshot.now_s, "jobs": jobs, **standing}
+            found = page(cycle, wanted, order)
+            jobs: list[Json] = [privacy.row_for(r, sight) for r in found.jobs]
+        return {
+            "now_s": cycle.snapshot.now_s,
+            "jobs": jobs,
+            "total": found.total,
+            "offset": request.offset,
+            "at": found.at,
+            **privacy.standing_for(_standing(self._levers), sight),
+        }
 
     def _why(self, request: WhyRequest, sight: Sight) -> JsonObject:
         cycle, policy = self._seen(sight)
@@ -150,6 +176,11 @@ class Answers:
         except ValueError as err:
             raise RequestError(Kind.BAD_REQUEST, str(err)) from None
         if isinstance(found, list):
+            with self._heavy:
+                gone = self._levers.past.gone(request.job, sight, self._levers.audit)
+            if gone is not None:
+                standing = privacy.standing_for(_standing(self._levers), sight)
+                return {"now_s": cycle.snapshot.now_s, **gone, **standing}
             hint = (
                 f"; did you mean {' or '.join(found)}?" if found else ": Slurm no longer lists it"
             )
@@ -157,13 +188,36 @@ class Answers:
             raise RequestError(Kind.NOT_FOUND, msg)
         row = seen.jobs.row_of()[found]
         history = self._levers.audit.history(found)
+        with self._heavy:
+            past = self._levers.past.of(found)
+        sentences = why(cycle, policy, found, history, sight, past=past)
         return {
             "now_s": cycle.snapshot.now_s,
             "job": privacy.row_for(published.row(cycle, row), sight),
-            "sentences": [safe(s, 1000) for s in why(cycle, policy, found, history, sight)],
+            "past": None if past is None else past_object(past, sight),
+            "sentences": [safe(s, 1000) for s in sentences],
             "history": list(privacy.history_for(history, sight)),
             **privacy.standing_for(_standing(self._levers), sight),
         }
+
+    def _when(self, request: WhenRequest, sight: Sight, peer: Peer) -> JsonObject:
+        now = self._levers.board.current
+        forecasts = when.forecasts_of(now.config.paths.state_dir)
+        if request.job:
+            told = when.of_job(forecasts, now, request.job, sight)
+        else:
+            told = when.of_shapes(
+                forecasts,
+                now,
+                request.shapes,
+                partition=request.partition,
+                gpu_type=request.gpu_type,
+                limit_s=request.limit_s,
+                name=request.name,
+                uid=peer.uid,
+                user=peer.name,
+            )
+        return {**told, **privacy.standing_for(_standing(self._levers), sight)}
 
     def _pause(self, request: PauseRequest, peer: Peer) -> JsonObject:
         reason = safe(request.reason, 500)
@@ -235,6 +289,7 @@ def status(levers: Levers) -> JsonObject:
     if now.cycle is not None:
         answer |= _numbers(now.cycle)
         answer["breakers"] = breakers_of(now.cycle, Breakers(**now.config.breakers.model_dump()))
+        answer["forecasts"] = when.score_of(when.forecasts_of(now.config.paths.state_dir))
         answer["misfit"] = misfit(now.config.placement, now.cycle.snapshot) or None
     return answer
 

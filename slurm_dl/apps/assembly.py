@@ -10,7 +10,10 @@ from types import MappingProxyType
 from slurm_dl.apps import logs
 from slurm_dl.apps.history import History
 from slurm_dl.apps.knowledge import Knowledge, learn_on_one_core
+from slurm_dl.apps.metrics import commands
+from slurm_dl.apps.shadow.recorder import Watch
 from slurm_dl.apps.watchers import Watcher
+from slurm_dl.apps.when.service import forecasts_of
 from slurm_dl.backends.profiles import load_profiles, shipped_profiles, site_over
 from slurm_dl.backends.profiles.document import Reader
 from slurm_dl.backends.slurm.cluster import SlurmCluster
@@ -75,11 +78,13 @@ def slurm_of(config: Config) -> Slurm:
         ConfigError: A command is missing.
     """
     section = config.cluster
-    return Slurm(
+    slurm = Slurm(
         slurm_conf=Path(section.slurm_conf) if section.slurm_conf else None,
         bin_dir=Path(section.bin_dir) if section.bin_dir else None,
         timeout_s=section.timeout_s,
     )
+    slurm.calls = commands.RUN
+    return slurm
 
 
 def profiles_of(config: Config, *, reader: Reader = "daemon") -> Mapping[str, Profile]:
@@ -214,9 +219,9 @@ def cluster_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) ->
     )
 
 
-def watchers_of(_: Config) -> tuple[Watcher, ...]:
+def watchers_of(config: Config) -> tuple[Watcher, ...]:
     """Who is told of each cycle, beside the log."""
-    return ()
+    return (Watch(config.paths.state_dir), forecasts_of(config.paths.state_dir))
 
 
 def assemble(config: Config, *, generation: int | None = None) -> Parts:

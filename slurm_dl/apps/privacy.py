@@ -28,6 +28,7 @@ STATUS_SHOWN = frozenset(
         "doing",
         "durations_ms",
         "failures",
+        "forecasts",
         "bugs",
         "gpus",
         "jobs",

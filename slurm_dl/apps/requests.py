@@ -5,16 +5,20 @@ What they mean is in docs/control-protocol.md.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from slurm_dl.apps.commandline import safe
 from slurm_dl.apps.control import RequestError
+from slurm_dl.apps.sort_words import SORTS
 from slurm_dl.apps.wire import JsonObject, Kind
 from slurm_dl.model.breaker import BreakerName
 
 _Name = Annotated[str, Field(max_length=256)]
+_SortWord = Annotated[str, Field(pattern=rf"\A-?(?:{'|'.join(SORTS)})\z")]
+_MOST_JOBS = 100_000_000
+_Shape = Annotated[str, Field(pattern=r"\A[0-9]{1,6}(?:x[0-9]{1,4})?\z")]
 
 
 class _Request(BaseModel):
@@ -28,13 +32,22 @@ class StatusRequest(_Request):
 
 
 class QueueRequest(_Request):
-    """The jobs that pass all filters that are given."""
+    """The jobs that pass all filters that are given; all of them, or a part in some order."""
 
     request: Literal["queue"]
     user: list[_Name] = Field(default_factory=list, max_length=1000)
     partition: list[_Name] = Field(default_factory=list, max_length=1000)
     state: list[_Name] = Field(default_factory=list, max_length=100)
     node: list[_Name] = Field(default_factory=list, max_length=20_000)
+    account: list[_Name] = Field(default_factory=list, max_length=1000)
+    qos: list[_Name] = Field(default_factory=list, max_length=1000)
+    name: list[_Name] = Field(default_factory=list, max_length=1000)
+    job: list[_Name] = Field(default_factory=list, max_length=1000)
+    search: _Name = ""
+    sort: list[_SortWord] = Field(default_factory=list, max_length=len(SORTS))
+    offset: Annotated[int, Field(ge=0, le=_MOST_JOBS)] = 0
+    limit: Annotated[int, Field(ge=0, le=_MOST_JOBS)] | None = None
+    locate: Annotated[int, Field(ge=0, le=2**32)] | None = None
 
 
 class WhyRequest(_Request):
@@ -42,6 +55,25 @@ class WhyRequest(_Request):
 
     request: Literal["why"]
     job: Annotated[str, Field(max_length=40)]
+
+
+class WhenRequest(_Request):
+    """When a job starts and ends, or would if it were submitted; see `slurm_dl.apps.when`."""
+
+    request: Literal["when"]
+    job: Annotated[str, Field(max_length=40)] = ""
+    shapes: list[_Shape] = Field(default_factory=list, max_length=8)
+    partition: _Name = ""
+    gpu_type: _Name = ""
+    limit_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    name: _Name = ""
+
+    @model_validator(mode="after")
+    def _check_one_of(self) -> Self:
+        if bool(self.job) == bool(self.shapes):
+            msg = "give a job, or shapes"
+            raise ValueError(msg)
+        return self
 
 
 class ConfigRequest(_Request):
@@ -86,6 +118,7 @@ Request = (
     StatusRequest
     | QueueRequest
     | WhyRequest
+    | WhenRequest
     | ConfigRequest
     | PauseRequest
     | ResumeRequest

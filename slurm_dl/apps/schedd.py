@@ -8,12 +8,13 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
+import slurm_dl
 from slurm_dl.apps.commandline import EXIT_FAILED, print_json, run
 from slurm_dl.apps.options import CONFIG
 from slurm_dl.model.errors import ClusterError, ConfigError
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
     from slurm_dl.apps.assembly import Parts
     from slurm_dl.apps.audit import AuditLog
     from slurm_dl.apps.daemon import Daemon
+    from slurm_dl.apps.metrics.endpoint import Endpoint
     from slurm_dl.apps.parts import Loaded
     from slurm_dl.apps.pause import PauseSwitch
     from slurm_dl.apps.turns import Turn
+    from slurm_dl.apps.watchers import Watcher
     from slurm_dl.backends.slurm.versions import Release
     from slurm_dl.config import Config
     from slurm_dl.engine.loop import Cycle
@@ -58,6 +61,7 @@ PRIVATE = 0o027
     help="Control socket in this directory instead of the configured one.",
 )
 @click.option("--allow-root", is_flag=True, help="Run as root although SlurmUser is not root.")
+@click.version_option(slurm_dl.__version__, prog_name="dlschedd")
 def dlschedd(
     *,
     config_path: Path | None,
@@ -120,6 +124,7 @@ def _path_overrides(state_dir: Path | None, run_dir: Path | None) -> Iterator[st
 
 def _serve(loaded: Loaded, reread: Callable[[], Loaded], is_live: Callable[[Config], bool]) -> None:
     from slurm_dl.apps import logs  # noqa: PLC0415 - see reread
+    from slurm_dl.apps.metrics.endpoint import Endpoint  # noqa: PLC0415
     from slurm_dl.apps.permits import WithdrawnError  # noqa: PLC0415
     from slurm_dl.apps.turns import only_turn, shared_place  # noqa: PLC0415
     from slurm_dl.backends.store import SupersededError  # noqa: PLC0415
@@ -128,15 +133,18 @@ def _serve(loaded: Loaded, reread: Callable[[], Loaded], is_live: Callable[[Conf
     _configure_logs(config)
     log = logs.logger()
     if not config.takeover.enabled:
-        with only_turn(config, log) as turn:
-            _act(loaded, reread, is_live, turn)
+        with only_turn(config, log) as turn, contextlib.closing(Endpoint(config, log)) as endpoint:
+            _act(loaded, reread, is_live, turn, endpoint)
         return
-    with shared_place(loaded, log, live=is_live(config)) as place:
+    with (
+        shared_place(loaded, log, live=is_live(config)) as place,
+        contextlib.closing(Endpoint(config, log)) as endpoint,
+    ):
         while (lease := place.wait()) is not None:
             loaded = _reread(loaded, reread, log)
             try:
                 with place.turn(lease) as turn:
-                    _act(loaded, reread, is_live, turn)
+                    _act(loaded, reread, is_live, turn, endpoint)
             except (WithdrawnError, SupersededError) as err:
                 # Nothing of what was in memory is kept: the next turn is like a new daemon's.
                 log.warning("acts no more", because=str(err))
@@ -163,6 +171,7 @@ def _act(
     reread: Callable[[], Loaded],
     is_live: Callable[[Config], bool],
     turn: Turn,
+    endpoint: Endpoint,
 ) -> None:
     """Run a daemon for one turn, until a signal.
 
@@ -172,8 +181,13 @@ def _act(
     """
     from slurm_dl.apps import logs  # noqa: PLC0415 - see reread
     from slurm_dl.apps.answers import Answers, Levers  # noqa: PLC0415
+    from slurm_dl.apps.assembly import LEDGER_FILE  # noqa: PLC0415
+    from slurm_dl.apps.finished import Finished  # noqa: PLC0415
+    from slurm_dl.apps.metrics.tally import Tally  # noqa: PLC0415
+    from slurm_dl.apps.past import Pasts  # noqa: PLC0415
     from slurm_dl.apps.permits import WithdrawnError  # noqa: PLC0415
     from slurm_dl.apps.starting import when_slurm_answers  # noqa: PLC0415
+    from slurm_dl.backends.past_ledger import read_past  # noqa: PLC0415
 
     config = loaded.config
     log = logs.logger()
@@ -181,7 +195,11 @@ def _act(
     def first(assemble: Callable[[Config], Parts], config: Config) -> Parts:
         return when_slurm_answers(assemble, config, log, sleep=turn.sleep)
 
-    with _daemon(loaded, reread, is_live, first, turn) as (daemon, audit, pause):
+    tally = Tally()
+    endpoint.follow(config)
+    finished, ledger = Finished(), config.paths.state_dir / LEDGER_FILE
+    made = _daemon(loaded, reread, is_live, first, turn, watchers=(tally, finished))
+    with made as (daemon, audit, pause):
         answers = Answers(
             Levers(
                 board=daemon.board,
@@ -190,13 +208,18 @@ def _act(
                 reload=daemon.reload,
                 reset_breaker=daemon.reset_breaker,
                 wake=daemon.wake,
+                past=Pasts(functools.partial(read_past, ledger), finished),
             )
         )
-        with turn.answering(answers) as control:
+        with (
+            turn.answering(answers) as control,
+            endpoint.showing(daemon.board, tally, audit=audit, pause=pause),
+        ):
 
             def reloaded(fresh: Config) -> None:
                 control.allow([str(a) for a in fresh.control.admins])
                 _configure_logs(fresh)
+                endpoint.follow(fresh)
 
             daemon.on_reloaded = reloaded
             turn.on_lost = daemon.wake
@@ -229,11 +252,14 @@ def _daemon(
     is_live: Callable[[Config], bool],
     first: Callable[[Callable[[Config], Parts], Config], Parts],
     turn: Turn,
+    *,
+    watchers: Sequence[Watcher] = (),
 ) -> Iterator[tuple[Daemon, AuditLog, PauseSwitch]]:
     """A daemon with its audit log and pause switch, for one turn; not running yet.
 
     Args:
         first: Makes the parts that it begins with, from what makes all of them.
+        watchers: Who is told of each cycle, beside those that the configuration asks for.
     """
     from slurm_dl.apps import logs  # noqa: PLC0415 - see reread
     from slurm_dl.apps.assembly import assemble, slurm_of, watchers_of  # noqa: PLC0415
@@ -259,7 +285,7 @@ def _daemon(
         log=log,
         accounting=Accounting(slurm_of(config)),
         permits=turn.permits,
-        watchers=watchers_of(config),
+        watchers=(*watchers_of(config), *watchers),
     )
     daemon.on_first_look = lambda: _warn_of_release(parts.cluster.release, log)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from slurm_dl.apps.commandline import ago
+from slurm_dl.apps.when.text import score_text
 from slurm_dl.apps.wire import Json, JsonObject
 
 _CLOCKS_APART_S = 2.0
@@ -49,6 +50,8 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
         lines.append(("actions", f"{actions['done']} done, {actions['failed']} failed since start"))
     if text := _steers_text(answer):
         lines.append(("steers", text))
+    if isinstance(score := answer.get("forecasts"), dict) and (text := score_text(score)):
+        lines.append(("forecasts", text))
     if isinstance(reloaded := answer["reloaded"], dict):
         first = str(reloaded["message"]).splitlines()[0]
         ok = "" if reloaded["ok"] else "REFUSED: "

@@ -23,7 +23,9 @@ from slurm_dl.apps.control import Peer, RequestError
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.apps.published import Board, Published, Reloaded, Trouble
 from slurm_dl.apps.requests import FOR_ADMINS, Request
-from slurm_dl.apps.wire import Kind
+from slurm_dl.apps.when import service
+from slurm_dl.apps.when.service import Forecasts
+from slurm_dl.apps.wire import JsonObject, Kind
 from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.backends.fake_job import FakeJob
 from slurm_dl.backends.slurm.queue import Choice
@@ -61,9 +63,30 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "status": {},
     "queue": {"state": ["all"]},
     "why": {},
+    "when": {},
     "config": {},
 }
 """What an ordinary user may ask; each with the fields that ask for most."""
+
+
+OF_JOBS = ("why", "when")
+"""Requests about one job; each is asked about everybody's."""
+
+
+def foretold(content: bytes, _: float) -> JsonObject:
+    """A forward run that takes no time."""
+    one: JsonObject = dict.fromkeys(("low_s", "median_s", "high_s"), 1.0)
+    jobs = json.loads(content)["question"]["jobs"]
+    return {"runs": 1, "sources": {}, "jobs": [{"start": one, "end": one} for _ in jobs]}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nobody is waited for who runs forward."""
+    forecasts = Forecasts(tmp_path_factory.mktemp("when"), foretold)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service, "forecasts_of", lambda _: forecasts)
+        yield
 
 
 class _Numbered(dict[JobId, FakeJob]):
@@ -150,7 +173,7 @@ def said_to(uid: int, levers: Levers, cluster: FakeCluster) -> str:
     """Everything that a user can get out of the daemon, as one text."""
     answers, peer, said = Answers(levers), Peer(uid, is_admin=uid == ROOT), []
     for request, fields in REQUESTS.items():
-        several = [{"job": str(j)} for j in cluster.jobs] if request == "why" else [fields]
+        several = [{"job": str(j)} for j in cluster.jobs] if request in OF_JOBS else [fields]
         for one in several:
             try:
                 answer = answers({"request": request, **one}, peer)

@@ -42,6 +42,13 @@ ALSO = {
 run times learned, and linear programs solved."""
 
 
+CALLBACKS = {
+    "slurm_dl.job.huggingface": {"torch", "transformers"},
+    "slurm_dl.job.lightning": {"lightning"},
+}
+"""What is for users of one framework, and needs it."""
+
+
 def lint(directory: Path) -> subprocess.CompletedProcess[str]:
     """import-linter on the package in *directory*."""
     command = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports("
@@ -138,6 +145,15 @@ def test_the_pure_layers_import_only_what_is_listed(layer: str, graph: grimp.Imp
 
 
 def test_the_job_side_needs_the_standard_library_alone(graph: grimp.ImportGraph) -> None:
-    """A training's own Python has none of our dependencies."""
+    """A training's own Python has none of our dependencies; callbacks need their framework."""
     for module in within(graph, "slurm_dl.job"):
-        assert imported_by(graph, module) <= sys.stdlib_module_names, module
+        allowed = sys.stdlib_module_names | CALLBACKS.get(module, set())
+        assert imported_by(graph, module) <= allowed, module
+
+
+@pytest.mark.parametrize("module", sorted(CALLBACKS))
+def test_a_frameworks_callback_is_imported_by_nobody_here(
+    module: str, graph: grimp.ImportGraph
+) -> None:
+    """Or `slurm_dl.job` would need the framework."""
+    assert graph.find_modules_that_directly_import(module) == set()

@@ -38,6 +38,7 @@ from slurm_dl.apps.submit.request import (
 from slurm_dl.apps.submit.sbatch_options import CommandLine, Option, Takes, divide
 from slurm_dl.apps.submit.spread import Spread
 from slurm_dl.apps.submit.values import clean_text
+from slurm_dl.apps.when.command import before_submitting
 from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
 
 _LINE = "slurm_dl.command_line"
@@ -52,6 +53,7 @@ Examples:
   dlsubmit --share --model resnet18 -- python train.py
   dlsubmit --gpus 8 --model resnet50 --signal USR2@120 --requeued-by job -- python run.py
   dlsubmit --gpus 8 --dry-run -- python train.py
+  dlsubmit --when --gpus 8,16,2x8 --time 1-0
 
 Every other option of sbatch is passed on to it. Options go before --, COMMAND after it; an option
 that only your site's sbatch knows is written --option=value.
@@ -150,18 +152,24 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 @click.option("--dlrun", metavar="PATH", help="dlrun on the compute nodes; else the one beside me.")
 @click.option("--keep-sbatch-env", is_flag=True, help="Let SBATCH_* variables have effect.")
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
+@click.option(
+    "--when",
+    is_flag=True,
+    help="Say when it would start, for several shapes as --gpus 8,16,2x8, and stop.",
+)
 @click.option("--show-template", metavar="NAME", help="Say which file is the template, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--parsable", is_flag=True, help="Print the job id alone.")
 @click.option("--quiet", "-Q", is_flag=True, help="Print nothing but errors.")
 @click.version_option(slurm_dl.__version__, "--version", "-V", prog_name="dlsubmit")
 @click.pass_context
-def dlsubmit(
+def dlsubmit(  # noqa: C901 - one branch for each way to end early
     ctx: click.Context,
     /,
     *,
     keep_sbatch_env: bool,
     dry_run: bool,
+    when: bool,
     show_template: str | None,
     as_json: bool,
     parsable: bool,
@@ -174,6 +182,8 @@ def dlsubmit(
     if show_template is not None:
         _show_template(templates.find(show_template, where), as_json=as_json)
         return 0
+    if when:
+        return before_submitting(ctx.params, as_json=as_json)
     cleaned = environment.clean(environ, keep_sbatch=keep_sbatch_env)
     typed, line = _typed_in(ctx)
     if typed.partition is None:

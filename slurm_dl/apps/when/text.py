@@ -1,0 +1,98 @@
+"""Forecasts as sentences: in about how long, from when to when, and what that is worth."""
+
+from __future__ import annotations
+
+from slurm_dl.apps.commandline import ago
+from slurm_dl.apps.wire import Json, JsonObject
+
+_NOW_S = 60.0
+_FEW_RANGES = 10
+
+FEW_RUNS = 10
+"""Ranges of fewer runs are called rough, and are not held against what happens."""
+
+
+def job_lines(answer: JsonObject) -> list[str]:
+    """What ``dlqueue when JOB`` prints; the text is not made safe yet."""
+    name, now_s = f"Job {answer['job']}", _number(answer["now_s"])
+    if why := answer["why_not"]:
+        return [f"{name}: nothing can be said of its start: {why}."]
+    start, end = _object(answer["start"]), _object(answer["end"])
+    lines = []
+    if answer["state"] == "PD":
+        lines.append(f"{name} starts {range_text(start, now_s, answer)}.")
+        lines.append(f"It ends {range_text(end, now_s, answer)}.")
+    else:
+        lines.append(f"{name} runs, and ends {range_text(end, now_s, answer)}.")
+    return [*lines, *_worth(answer)]
+
+
+def shape_lines(answer: JsonObject) -> list[str]:
+    """What ``dlsubmit --when`` prints, a line for each shape; not made safe yet."""
+    now_s, shapes = _number(answer["now_s"]), answer["shapes"]
+    lines = []
+    for one in shapes if isinstance(shapes, list) else []:
+        if not isinstance(one, dict):
+            continue
+        nodes = f" on {one['n_nodes']} nodes" if _number(one["n_nodes"]) > 1 else ""
+        what = f"{one['gpus']} GPU{'' if one['gpus'] == 1 else 's'}{nodes}"
+        if one["why_not"]:
+            lines.append(f"{what}: {one['why_not']}.")
+            continue
+        start = range_text(_object(one["start"]), now_s, answer)
+        end = range_text(_object(one["end"]), now_s, answer)
+        lines.append(f"{what}: starts {start}, ends {end}.")
+    return [*lines, *_worth(answer)]
+
+
+def range_text(told: JsonObject, now_s: float, answer: JsonObject) -> str:
+    """``in about 10 min (5 min to 40 min)``; what is beyond the horizon is said to be."""
+    beyond = f"more than {ago(_number(answer['horizon_s']))}"
+    low, median, high = (told[key] for key in ("low_s", "median_s", "high_s"))
+    if low is None:
+        return f"not within {ago(_number(answer['horizon_s']))}"
+    first = _from_now(low, now_s)
+    last = beyond if high is None else _from_now(high, now_s)
+    span = f"({first} to {last})" if first != last else f"({first})"
+    if median is None:
+        return f"in {beyond}, as in most runs {span}"
+    middle = _from_now(median, now_s)
+    return f"now {span}" if middle == "now" else f"in about {middle} {span}"
+
+
+def score_text(score: JsonObject) -> str:
+    """How good the last ranges were; empty while there are too few to say."""
+    ranges, held = _number(score["ranges"]), _number(score["held"])
+    if ranges < _FEW_RANGES:
+        return ""
+    text = f"of the last {ranges:.0f} such ranges {held / ranges:.0%} held; they should be 80%"
+    error_s = score["median_error_s"]
+    return text if error_s is None else f"{text}; half were {ago(_number(error_s))} or less off"
+
+
+def _worth(answer: JsonObject) -> list[str]:
+    runs = _number(answer["runs"])
+    if not runs:
+        return []
+    lines = []
+    score = score_text(_object(answer["score"]))
+    lines.append(
+        f"From {runs:.0f} forward runs of the queue as it is, if nobody submits anything more"
+        f"{'; ' + score if score else ''}."
+    )
+    if runs < FEW_RUNS:
+        lines.append("That is few: the queue is long, and the range is rough.")
+    return lines
+
+
+def _from_now(at: Json, now_s: float) -> str:
+    seconds = _number(at) - now_s
+    return "now" if seconds < _NOW_S else ago(seconds)
+
+
+def _object(value: Json) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: Json) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,78 @@
+"""What dlqueue when says of a job on a real Slurm, and when the job then really starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from schedd import Schedd, schedd_in
+
+from slurm_dl.sandbox import Sandbox
+
+pytestmark = pytest.mark.slurm
+
+
+@pytest.fixture
+def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
+    """A daemon that serves first what came first, on the shared cluster of 4 x 4 GPUs."""
+    with schedd_in(sandbox, short_directory) as daemon:
+        daemon.configure(policy={"order": "fifo", "parameters": {}})
+        daemon.start()
+        yield daemon
+
+
+def submit(place: Schedd, script: str, nodes: int) -> str:
+    """A job with all GPUs of some nodes and a limit of ten minutes."""
+    argv = ["sbatch", "--parsable", "--output=/dev/null", f"--nodes={nodes}", "--gres=gpu:4"]
+    return str(place.box.run([*argv, "--time=10", f"--wrap={script}"]).stdout).strip()
+
+
+def told(place: Schedd, *argv: str) -> dict[str, Any]:
+    """What a command prints as JSON."""
+    done = place.ask(*argv, "--json", check=False)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def test_a_job_starts_inside_the_range_that_was_told(place: Schedd) -> None:
+    """One job holds the cluster; the next is told when it starts, and it does; so it is scored.
+
+    Nothing is submitted by asking, and the daemon goes on looking meanwhile.
+    """
+    go_on = place.home / "go_on"
+    until_then = f"until [ -e {go_on} ]; do sleep 0.2; done"
+    first = submit(place, until_then, 4)
+    waiting = submit(place, until_then, 1)
+
+    def seen() -> bool:
+        rows = {row["job"]: row["state"] for row in told(place, "dlqueue")["jobs"]}
+        return rows == {first: "R", waiting: "PD"}
+
+    place.until("the daemon to see the queue", seen)
+    cycles = told(place, "dlctl", "status")["cycles"]
+    answer = told(place, "dlqueue", "when", waiting)
+    shapes = told(place, "dlsubmit", "--when", "--gpus", "16,16x4", "--time", "10")
+    after = told(place, "dlctl", "status")
+    go_on.touch()
+
+    assert answer["why_not"] is None
+    assert answer["runs"] >= 10, "too few to be scored"
+    start = answer["start"]
+    assert answer["now_s"] <= start["low_s"] <= start["median_s"] <= start["high_s"]
+    # The job before it ends at its limit at the latest.
+    assert start["high_s"] <= answer["now_s"] + 600 + 60
+    sixteen, too_many = shapes["shapes"]
+    assert sixteen["start"]["median_s"] >= start["median_s"], "it comes behind the one that waits"
+    assert "never" in too_many["why_not"]
+    assert after["jobs"]["PD"] + after["jobs"]["R"] == 2
+    assert after["cycles"] > cycles
+
+    place.until_state(waiting, "RUNNING", "COMPLETED")
+    place.until(
+        "the score", lambda: told(place, "dlctl", "status")["forecasts"]["ranges"] == 1, 60.0
+    )
+    assert told(place, "dlctl", "status")["forecasts"]["held"] == 1
