@@ -13,6 +13,9 @@ TORCH_PYTHON := .venv-torch/bin/python
 # Plain "torch" would bring gigabytes of CUDA libraries. A build of another name can be given on
 # the command line, or a Python that has one in SLURM_DL_TORCH_PYTHON.
 TORCH := torch==2.13.0+cpu
+# What the examples of examples/frameworks need beside it.
+FRAMEWORKS := lightning==2.6.6 transformers==5.23.0 accelerate==1.15.0 submitit==1.5.4 \
+	hydra-core==1.3.8 hydra-submitit-launcher==1.2.0 jax==0.10.2 optax==0.2.8
 # Slurm of the containers.
 RELEASE := 24.11
 PACKAGES := slurmctld slurmd slurm-client munge python3-venv ca-certificates
@@ -100,7 +103,7 @@ docker-down: ## Remove that cluster
 	@exec docker/down $(RELEASE)
 
 .PHONY: test
-test: system database readers venv lint torch ## Everything: linters, types, layers and all tests (root)
+test: system database readers venv lint frameworks ## Everything: linters, types, layers and all tests (root)
 	@if [[ -z "$${SLURM_DL_TORCH_PYTHON:-}" ]] &&
 		{ [[ -n "$${CI:-}" ]] || $(TORCH_PYTHON) -c 'import torch' 2>/dev/null; }; then
 		# On CI the test of a real training must run: without torch it fails.
@@ -253,4 +256,21 @@ torch: ## PyTorch for CPUs in .venv-torch, if it can be had
 	if ! retry $(TORCH_PYTHON) -m pip install --quiet numpy '$(TORCH)'; then
 		echo "make: no $(TORCH): the training test is left out, and fails where CI is set;" \
 			"name a Python that has torch in SLURM_DL_TORCH_PYTHON" >&2
+	fi
+
+.PHONY: frameworks
+frameworks: torch ## Lightning, Transformers, submitit, Hydra and JAX beside it, for their tests
+	@$(RETRY)
+	python="$${SLURM_DL_TORCH_PYTHON:-$(TORCH_PYTHON)}"
+	probe="import sys; from importlib.util import find_spec as find"
+	probe+="; sys.exit(any(find(m) is None for m in sys.argv[1:]))"
+	if [[ -n "$${SLURM_DL_TORCH_PYTHON:-}" ]] ||
+		! "$$python" -c 'import torch' 2>/dev/null ||
+		"$$python" -c "$$probe" \
+			accelerate hydra hydra_plugins jax lightning optax submitit transformers; then
+		exit 0
+	fi
+	if ! retry "$$python" -m pip install --quiet '$(TORCH)' $(FRAMEWORKS); then
+		echo "make: some of $(FRAMEWORKS) cannot be had: their tests are left out," \
+			"and fail where CI is set" >&2
 	fi

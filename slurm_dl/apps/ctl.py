@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+import slurm_dl
 from slurm_dl.apps.client import Client, DaemonError, socket_path
 from slurm_dl.apps.commandline import print_json, run, safe
 from slurm_dl.apps.options import AS_JSON, CONFIG, SET, SOCKET
@@ -48,6 +49,14 @@ _LAZY = {
         "slurm_dl.apps.sandbox:sandbox",
         "A private Slurm cluster with fake GPUs, to try things on.",
     ),
+    "shadow-report": (
+        "slurm_dl.apps.shadow.command:shadow_report",
+        "Say what dlschedd would have done while it ran in shadow mode.",
+    ),
+    "test-signal": (
+        "slurm_dl.apps.test_signal.command:test_signal",
+        "Show that a job saves, stops and goes on when it is preempted.",
+    ),
 }
 """Commands that live elsewhere: where, and their line in the help."""
 
@@ -75,6 +84,7 @@ class _LazyGroup(click.Group):
 
 
 @click.group(cls=_LazyGroup)
+@click.version_option(slurm_dl.__version__, prog_name="dlctl")
 def dlctl() -> None:
     """Look after dlschedd: state, pause, configuration, and what it left in Slurm.
 

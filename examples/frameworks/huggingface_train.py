@@ -1,0 +1,75 @@
+"""Training with Hugging Face's Trainer: a small GPT-2, made-up text, and the callback.
+
+    dlsubmit --gpus 1 -- python examples/frameworks/huggingface_train.py
+
+Outside a job it is an ordinary training.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+from steps import Steps
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
+
+from slurm_dl import job
+from slurm_dl.job.huggingface import CheckpointOnRequest
+
+WORDS = 32
+LENGTH = 8
+SAMPLES = 64
+
+
+class Noted(Trainer):
+    """A Trainer that notes the loss of each step."""
+
+    def __init__(self, steps: Steps, **kwargs: object) -> None:
+        super().__init__(**kwargs)
+        self._steps = steps
+
+    def training_step(self, *args: object, **kwargs: object) -> torch.Tensor:
+        """Take one step, and note it."""
+        loss = super().training_step(*args, **kwargs)
+        self._steps.done(self.state.global_step + 1, loss.item())
+        return loss
+
+
+def main() -> None:
+    """Train, from the beginning or from the last checkpoint."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=100, help="optimiser steps in all")
+    parser.add_argument("--step-s", type=float, default=0.0, help="pause per step, seconds")
+    options = parser.parse_args()
+
+    torch.set_num_threads(1)
+    directory = job.run_dir() or Path.cwd()
+    made = torch.Generator().manual_seed(1)
+    text = torch.randint(WORDS, (SAMPLES, LENGTH), generator=made)
+    torch.manual_seed(1)
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=WORDS, n_positions=LENGTH, n_embd=8, n_layer=1, n_head=1)
+    )
+    trainer = Noted(
+        Steps(directory, options.step_s),
+        model=model,
+        args=TrainingArguments(
+            output_dir=str(directory / "checkpoints"),
+            max_steps=options.steps,
+            per_device_train_batch_size=4,
+            save_strategy="no",  # or "steps": each is recorded, to fall back to
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+            seed=1,
+        ),
+        train_dataset=[{"input_ids": row, "labels": row} for row in text],
+        callbacks=[CheckpointOnRequest()],
+    )
+    checkpoint = job.resume_from()
+    trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+
+
+if __name__ == "__main__":
+    main()

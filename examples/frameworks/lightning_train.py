@@ -1,0 +1,128 @@
+"""Training with Lightning: its Trainer, a loader that can be resumed, and the callback.
+
+    dlsubmit --gpus 1 -- python examples/frameworks/lightning_train.py
+
+Outside a job it is an ordinary training.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins.environments import LightningEnvironment
+from steps import Steps
+from torch import nn
+
+from slurm_dl import job
+from slurm_dl.job.lightning import CheckpointOnRequest
+
+BATCH = 8
+SIZE = 4
+
+
+class Batches:
+    """An epoch of random batches. Lightning saves the state of a loader that has one."""
+
+    def __init__(self, batches: int) -> None:
+        self._batches = batches
+        self._random = torch.Generator().manual_seed(2)
+        self._next = 0
+
+    def __len__(self) -> int:
+        return self._batches
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        while self._next < self._batches:
+            self._next += 1
+            yield torch.randn(BATCH, SIZE, generator=self._random)
+        self._next = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give all that the next batch depends on."""
+        return {"next": self._next, "random": self._random.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as the one whose state it was."""
+        self._next = state["next"]
+        self._random.set_state(state["random"])
+
+
+class Noted(Callback):
+    """Notes the loss of each step."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+
+    def on_train_batch_end(
+        self, trainer: Trainer, _model: object, outputs: dict[str, torch.Tensor], *_rest: object
+    ) -> None:
+        """Note the step."""
+        self._steps.done(trainer.global_step, outputs["loss"].item())
+
+
+class Model(LightningModule):
+    """A linear model with dropout, which draws from the global generator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Dropout(0.2), nn.Linear(SIZE, 1))
+
+    def training_step(self, inputs: torch.Tensor, _index: int) -> torch.Tensor:
+        """Mean squared error of one batch."""
+        return (self.layers(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Lightning does not save random states."""
+        checkpoint["random"] = torch.get_rng_state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Set them where the checkpoint was."""
+        self._random = checkpoint["random"]
+
+    def on_train_start(self) -> None:
+        """Only now: setting up draws, too."""
+        if hasattr(self, "_random"):
+            torch.set_rng_state(self._random)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam, whose state a checkpoint must hold."""
+        return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+
+def main() -> None:
+    """Train, from the beginning or from the last checkpoint."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=100, help="optimiser steps in all")
+    parser.add_argument("--step-s", type=float, default=0.0, help="pause per step, seconds")
+    parser.add_argument("--epoch", type=int, default=30, metavar="N", help="steps in an epoch")
+    options = parser.parse_args()
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.manual_seed(1)
+    directory = job.run_dir() or Path.cwd()
+    trainer = Trainer(
+        max_steps=options.steps,
+        max_epochs=-1,
+        accelerator="cpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        # The one that may end the process comes last.
+        callbacks=[Noted(Steps(directory, options.step_s)), CheckpointOnRequest()],
+        # One process: it needs nothing that Slurm's variables say.
+        plugins=[LightningEnvironment()],
+    )
+    trainer.fit(Model(), Batches(options.epoch), ckpt_path=job.resume_from(), weights_only=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What the processes of a session on this host do with signals, as /proc has it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from pathlib import Path
+
+from slurm_dl.apps.test_signal.facts import Disposition, Process
+from slurm_dl.model.contract import SIGNALS
+
+_STATE, _SESSION = 0, 3
+"""Fields of /proc/PID/stat after the command's name, see proc(5)."""
+
+
+def members(session: int) -> list[int]:
+    """Living processes of *session*, the oldest number first."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        # The name is in parentheses and may hold anything, further parentheses too.
+        fields = text.rpartition(")")[2].split()
+        if fields[_STATE] != "Z" and fields[_SESSION] == str(session):
+            found.append(int(entry.name))
+    return sorted(found)
+
+
+def seen(session: int, name: str) -> tuple[Process, ...]:
+    """The processes of *session* and what each does with the signal *name*."""
+    found = (_seen(pid, name, is_first=pid == session) for pid in members(session))
+    return tuple(process for process in found if process is not None)
+
+
+def send(session: int, signum: int) -> None:
+    """Send a signal to each process of *session*, by its number."""
+    for pid in members(session):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signum)
+
+
+def disposition(status: str, name: str) -> Disposition:
+    """What a process with this ``/proc/PID/status`` does with the signal *name*."""
+    masks = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    bit = 1 << (signal.Signals["SIG" + name] - 1)
+    # dlrun and others block a signal and fetch it: that is as good as a handler.
+    words: tuple[tuple[str, Disposition], ...] = (
+        ("SigBlk", "blocks"),
+        ("SigIgn", "ignores"),
+        ("SigCgt", "catches"),
+    )
+    for mask, word in words:
+        if int(masks.get(mask, "0"), 16) & bit:
+            return word
+    return "dies of"
+
+
+def _seen(pid: int, name: str, *, is_first: bool) -> Process | None:
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    return Process(
+        pid=pid,
+        name=status.partition("\n")[0].removeprefix("Name:\t"),
+        signal=disposition(status, name),
+        others=tuple(
+            other
+            for other in SIGNALS
+            if other not in {name, "CONT", "INT", "HUP"} and disposition(status, other) == "catches"
+        ),
+        is_first=is_first,
+    )

@@ -1,0 +1,458 @@
+"""What ``dlctl test-signal`` makes of what it saw, without processes: facts, files, order."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_dl.apps.test_signal.facts import Checkpoint, Facts, Look, Process, Return
+from slurm_dl.apps.test_signal.on_slurm import exit_code
+from slurm_dl.apps.test_signal.processes import disposition
+from slurm_dl.apps.test_signal.run_files import Reading, RunFiles
+from slurm_dl.apps.test_signal.trial import Limits, run_trial
+from slurm_dl.apps.test_signal.verdict import judge
+from slurm_dl.job.run_files import (
+    LISTENING_FILE,
+    PROGRESS_FILE,
+    REQUEST_FILE,
+    STATE_FILE,
+    write_whole,
+)
+from slurm_dl.model.contract import Contract
+
+CONTRACT = Contract(grace_s=30)
+SAVED = Checkpoint(recorded="/runs/1/step-7.pt", step=7)
+GOOD = Facts(
+    contract=CONTRACT,
+    ready="it reported step 5",
+    last_step=7,
+    dlrun_took_it=True,
+    script_listens=True,
+    acked_s=0.5,
+    checkpoint=SAVED,
+    back=Return(trained=True, first_step=8, read=True),
+)
+BASH = Process(pid=1, name="bash", signal="catches", is_first=True)
+DLRUN = Process(pid=1, name="dlrun", signal="blocks", is_first=True)
+DEAF = Process(pid=2, name="python3", signal="dies of")
+
+
+def test_a_job_that_saves_and_goes_on_works() -> None:
+    """Each step of it is a sentence, and there is nothing to do."""
+    verdict = judge(GOOD)
+
+    assert verdict.works
+    assert verdict.advice == ()
+    assert verdict.sentences == (
+        "The job trained: it reported step 5.",
+        "dlrun took USR1 and asked the script to stop.",
+        "The checkpoint was acknowledged 0.5 s after the signal.",
+        "A checkpoint was written and recorded at step 7: /runs/1/step-7.pt.",
+        "After the requeue it went on at step 8 (it had reached step 7).",
+    )
+
+
+SILENT = replace(GOOD, acked_s=None, checkpoint=Checkpoint(), script_listens=False)
+BY_JOB = Contract(signal="USR2", requeued_by="job")
+
+
+@pytest.mark.parametrize(
+    ("facts", "said", "to_do"),
+    [
+        (
+            Facts(contract=CONTRACT, end="it ended with status 2"),
+            "It ended with status 2 before it trained; no signal was sent",
+            "make it run by itself first",
+        ),
+        (Facts(contract=CONTRACT), "It was not seen to train in time", "--within"),
+        (
+            Facts(
+                contract=CONTRACT,
+                ready="x",
+                processes=(replace(BASH, signal="dies of"),),
+                ended_s=0.1,
+                end="it died of USR1",
+                killed_by="USR1",
+            ),
+            "The batch shell got USR1 and died of it",
+            "exec dlrun -- COMMAND",
+        ),
+        (
+            Facts(contract=CONTRACT, ready="x", ended_s=0.1, killed_by="USR1"),
+            "The batch shell got USR1 and died of it",
+            "exec dlrun -- COMMAND",
+        ),
+        (
+            Facts(
+                contract=CONTRACT,
+                ready="x",
+                processes=(replace(DEAF, is_first=True),),
+                ended_s=0.1,
+                killed_by="USR1",
+            ),
+            "python3 got USR1 and died of it",
+            "install a handler for USR1 in python3",
+        ),
+        (
+            replace(SILENT, dlrun_took_it=False, processes=(BASH, DEAF)),
+            "It went on for the whole grace of 30 s and was then requeued by force",
+            "a shell runs its trap only when the command before it has ended",
+        ),
+        (
+            replace(SILENT, processes=(DLRUN, replace(DEAF, others=("USR2",)))),
+            "by force",
+            "python3 catches USR2 and not USR1: submit it with --signal USR2",
+        ),
+        (
+            replace(SILENT, processes=(DLRUN, replace(DEAF, signal="ignores"))),
+            "by force",
+            "python3 ignored USR1",
+        ),
+        (
+            replace(SILENT, processes=(DLRUN, replace(DEAF, signal="catches"))),
+            "by force",
+            "nothing acknowledged it",
+        ),
+        (replace(SILENT, script_listens=True), "by force", "ask should_checkpoint() at every step"),
+        (
+            replace(GOOD, acked_s=None, ended_s=1.0, end="it ended with status 0", back=None),
+            "It ended with status 0 1.0 s after the signal",
+            "status 0 means that the job is done",
+        ),
+        (
+            replace(GOOD, acked_s=None, ended_s=1.0, end="it ended with status 3", back=None),
+            "It ended with status 3",
+            "dlrun takes only status 75",
+        ),
+        (
+            replace(GOOD, acked_s=None, ended_s=2.0, requeued_itself=True, dlrun_took_it=False),
+            "It put itself back 2.0 s after the signal",
+            "--requeued-by job",
+        ),
+        (replace(GOOD, checkpoint=Checkpoint()), "No checkpoint was written", "--watch DIR"),
+        (
+            replace(GOOD, back=Return(trained=True, first_step=1, read=False)),
+            "it started over at step 1 and read no checkpoint",
+            "job.resume_from()",
+        ),
+        (
+            replace(GOOD, back=Return(trained=True, read=False)),
+            "read no checkpoint: it started over",
+            "job.resume_from()",
+        ),
+        (
+            replace(GOOD, back=Return(trained=True)),
+            "whether from the checkpoint cannot be seen here",
+            "job.report(step)",
+        ),
+        (
+            replace(GOOD, back=Return(trained=False, end="it ended with status 1")),
+            "After the requeue it ended with status 1",
+            "second run must start like the first",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_to_do(facts: Facts, said: str, to_do: str) -> None:
+    """One cause each: it does not work, and the advice fits the cause."""
+    verdict = judge(facts)
+
+    assert not verdict.works
+    assert said in " ".join(verdict.sentences)
+    assert to_do in " ".join(verdict.advice)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        replace(
+            GOOD,
+            contract=BY_JOB,
+            acked_s=None,
+            dlrun_took_it=False,
+            requeued_itself=True,
+            ended_s=1.0,
+        ),
+        replace(GOOD, acked_s=None),
+        replace(GOOD, checkpoint=Checkpoint(files=("a.pt",)), back=Return(trained=True, read=True)),
+        replace(GOOD, back=Return(trained=True, first_step=7)),
+    ],
+    ids=["requeues itself", "saves without acknowledging", "files alone", "repeats one step"],
+)
+def test_other_ways_that_work(facts: Facts) -> None:
+    """A contract has more than one way to be kept."""
+    assert judge(facts).works
+
+
+@given(
+    saved=st.integers(2, 1000),
+    first=st.integers(1, 2000),
+)
+def test_going_on_means_not_before_the_checkpoint(saved: int, first: int) -> None:
+    """Whatever the numbers: it resumed exactly if its first step is not before the saved one."""
+    facts = replace(
+        GOOD,
+        checkpoint=replace(SAVED, step=saved),
+        back=Return(trained=True, first_step=first),
+    )
+
+    assert judge(facts).works == (first >= saved)
+
+
+# --- files
+
+
+def test_a_checkpoint_is_a_new_file_and_a_log_is_not(tmp_path: Path) -> None:
+    """Made, replaced and rewritten files count; what only grew, and what is ours, does not."""
+    for name in ("same", "log", "replaced", "rewritten"):
+        (tmp_path / name).write_text("1234")
+    files = RunFiles(tmp_path)
+    before = files.stamps()
+    with (tmp_path / "log").open("a") as log:
+        log.write("more")
+    (tmp_path / "new").write_text("1")
+    (tmp_path / "empty").touch()
+    (tmp_path / "link").symlink_to("same")
+    (tmp_path / "scratch").write_text("12345")
+    (tmp_path / "scratch").replace(tmp_path / "replaced")
+    (tmp_path / "rewritten").write_text("4321")
+    os.utime(tmp_path / "rewritten", ns=(1, 1))
+    write_whole(tmp_path / REQUEST_FILE, {"v": 1})
+
+    assert files.written(before, 0, 0).files == ("new", "replaced", "rewritten")
+
+
+def test_a_recorded_checkpoint_counts_for_its_own_run(tmp_path: Path) -> None:
+    """One of an earlier run, or from before the signal, is not the answer to the signal."""
+    files = RunFiles(tmp_path)
+    entry = {"path": "/x/step-3.pt", "step": 3, "time_s": 100.0, "restart": 1}
+    write_whole(tmp_path / STATE_FILE, {"v": 1, "checkpoints": [entry]})
+
+    assert files.written({}, 1, 99.0) == Checkpoint(recorded="/x/step-3.pt", step=3)
+    assert not files.written({}, 0, 99.0)
+    assert not files.written({}, 1, 200.0)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"step": "x", "restart": [0]}', "\x00\xff", "[" * 9999]
+)
+def test_files_of_the_job_may_hold_anything(tmp_path: Path, text: str) -> None:
+    """They are the user's: no error, and nothing is believed."""
+    files = RunFiles(tmp_path)
+    for name in (PROGRESS_FILE, LISTENING_FILE, REQUEST_FILE, STATE_FILE):
+        (tmp_path / name).write_text(text)
+
+    assert files.step(0) is None
+    assert not files.listens(0)
+    assert not files.is_asked(0)
+    assert not files.written({}, 0, 0)
+
+
+def test_a_fifo_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
+    """To open one would wait for its writer for ever."""
+    os.mkfifo(tmp_path / PROGRESS_FILE)
+
+    assert RunFiles(tmp_path).step(0) is None
+
+
+def test_reading_is_seen_and_not_invented(tmp_path: Path) -> None:
+    """The access time tells, where the file system keeps it."""
+    path = tmp_path / "a"
+    path.write_text("x")
+    quiet, read = Reading([path]), Reading([path])
+    assert quiet.happened() in {False, None}
+    path.read_text()
+    if os.statvfs(path).f_flag & os.ST_NOATIME:
+        pytest.skip("this file system keeps no access times")
+
+    assert read.happened() is True
+
+
+# --- processes
+
+
+@pytest.mark.parametrize(
+    ("masks", "word"),
+    [
+        ({}, "dies of"),
+        ({"SigCgt": 10}, "catches"),
+        ({"SigIgn": 10}, "ignores"),
+        ({"SigBlk": 10, "SigCgt": 10}, "blocks"),
+        ({"SigCgt": 12}, "dies of"),
+    ],
+)
+def test_what_a_process_does_with_a_signal(masks: dict[str, int], word: str) -> None:
+    """The masks of /proc/PID/status, bit n-1 for signal n."""
+    names = ("SigBlk", "SigIgn", "SigCgt")
+    bits = {name: 1 << (masks[name] - 1) if name in masks else 0 for name in names}
+    status = "Name:\tx\n" + "".join(f"{name}:\t{bits[name]:016x}\n" for name in names)
+
+    assert disposition(status, "USR1") == word
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("10", ("0", "USR1")),
+        ("0", ("0", "")),
+        ("768", ("3", "")),
+        ("0:12", ("0", "USR2")),
+        ("3:0", ("3", "")),
+        ("0:99", ("0", "99")),
+        ("N/A", ("N/A", "")),
+        ("", ("unknown", "")),
+        (":10", ("unknown", "USR1")),
+    ],
+)
+def test_squeues_exit_code(text: str, told: tuple[str, str]) -> None:
+    """A status of wait(2), or the two numbers that other tools write."""
+    assert exit_code(text) == told
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_some_exit_code(text: str) -> None:
+    """Nothing that Slurm may print is an error."""
+    status, name = exit_code(text)
+
+    assert status
+    assert isinstance(name, str)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_may_be_in_the_jobs_files(content: bytes) -> None:
+    """Whatever the job wrote: a number, or nothing is known."""
+    with tempfile.TemporaryDirectory() as place:
+        files = RunFiles(Path(place))
+        for name in (PROGRESS_FILE, LISTENING_FILE, REQUEST_FILE, STATE_FILE):
+            Path(place, name).write_bytes(content)
+
+        assert files.step(0) is None
+        assert not files.written({}, 0, 0)
+
+
+# --- the order of a trial
+
+
+@dataclass
+class FakeJob:
+    """A job that follows a script: what it looks like before and after the signal."""
+
+    contract: Contract
+    files: RunFiles
+    after_signal: Callable[[FakeJob], None] = lambda _: None
+    every_s: float = 0.0
+    now: Look = field(default_factory=lambda: Look(state="running"))
+    done: list[str] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Begin at step 1."""
+        self.done.append("start")
+        self.step(1)
+
+    def step(self, step: int) -> None:
+        """Report a step of this run."""
+        content = {"step": step, "restart": self.now.run}
+        write_whole(self.files.directory / PROGRESS_FILE, content, durable=False)
+
+    def look(self) -> Look:
+        """It makes one step at each look."""
+        if self.now.state == "running" and (step := self.files.step(self.now.run)):
+            self.step(step + 1)
+        return self.now
+
+    def processes(self) -> tuple[Process, ...]:
+        """None."""
+        return ()
+
+    def signal(self) -> None:
+        """Do what the script says."""
+        self.done.append("signal")
+        self.after_signal(self)
+
+    def requeue(self) -> None:
+        """Start again at step 5."""
+        self.done.append("requeue")
+        self.now = Look(state="running", run=1)
+        self.step(5)
+
+    def last_words(self) -> str:
+        """A word."""
+        return "ouch"
+
+
+LIMITS = Limits(after_s=None, within_s=5)
+
+
+def ack(job: FakeJob) -> None:
+    """Save and acknowledge."""
+    (job.files.directory / "a.pt").write_text("x")
+    job.now = replace(job.now, acked=True)
+
+
+def test_the_requeue_comes_after_the_acknowledgement(tmp_path: Path) -> None:
+    """As the daemon does it; and what was written in between is the checkpoint."""
+    job = FakeJob(CONTRACT, RunFiles(tmp_path), ack)
+    facts = run_trial(job, LIMITS, lambda _: None)
+
+    assert job.done == ["start", "signal", "requeue"]
+    assert facts.acked_s is not None
+    assert facts.checkpoint.files == ("a.pt",)
+    assert facts.back == Return(trained=True, first_step=6, read=facts.back and facts.back.read)
+
+
+def test_a_job_that_ends_is_not_requeued(tmp_path: Path) -> None:
+    """Nor would the daemon: there is nothing left to requeue."""
+
+    def end(job: FakeJob) -> None:
+        job.now = Look(state="over", end="it ended with status 0")
+
+    job = FakeJob(CONTRACT, RunFiles(tmp_path), end)
+    facts = run_trial(job, LIMITS, lambda _: None)
+
+    assert job.done == ["start", "signal"]
+    assert (facts.ended_s is not None, facts.end) == (True, "it ended with status 0")
+    assert facts.last_words == "ouch"
+
+
+def test_a_job_that_does_nothing_is_requeued_at_the_end_of_its_grace(tmp_path: Path) -> None:
+    """With no acknowledgement to show for it."""
+    job = FakeJob(Contract(grace_s=0.05), RunFiles(tmp_path))
+    facts = run_trial(job, LIMITS, lambda _: None)
+
+    assert job.done == ["start", "signal", "requeue"]
+    assert facts.acked_s is None
+    assert not facts.checkpoint
+
+
+def test_a_job_that_requeues_itself_is_not_requeued_at_its_acknowledgement(tmp_path: Path) -> None:
+    """With requeued_by job the daemon waits; so does the trial."""
+    job = FakeJob(Contract(grace_s=0.05, requeued_by="job"), RunFiles(tmp_path), ack)
+    looks = []
+    plain = job.look
+
+    def look() -> Look:
+        looks.append(1)
+        return plain()
+
+    job.look = look  # type: ignore[method-assign]
+    facts = run_trial(job, LIMITS, lambda _: None)
+
+    assert facts.acked_s is not None
+    assert len(looks) > 5
+
+
+def test_no_signal_is_sent_to_a_job_that_ends_before_it_trains(tmp_path: Path) -> None:
+    """There would be nobody to take it."""
+    job = FakeJob(
+        CONTRACT, RunFiles(tmp_path), now=Look(state="over", end="it ended with status 9")
+    )
+    facts = run_trial(job, LIMITS, lambda _: None)
+
+    assert job.done == ["start"]
+    assert (facts.ready, facts.end) == ("", "it ended with status 9")
