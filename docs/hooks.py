@@ -21,9 +21,10 @@ _TITLE: Final = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Name the pages that are made here, and those of policies and decisions."""
+    """Name the pages that are made here, and those of policies, frameworks and decisions."""
     docs = Path(config.docs_dir)
     _section(config, "Researchers").append({"Each policy": _titled(docs, "policies")})
+    _section(config, "Users").append({"Each framework": _titled(docs, "frameworks")})
     _section(config, "Development").append({"Each decision": _titled(docs, "adr", but="README")})
     _section(config, "Reference").append(
         {"Each command": [{name: f"reference/{name}.md"} for name in _commands()]}

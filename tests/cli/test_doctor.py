@@ -115,13 +115,14 @@ def test_the_daemon_warns_of_a_release(schedd: Schedd, release: str, warned: str
 
 @pytest.mark.slurm
 def test_a_cluster_in_good_order(sandbox: Sandbox, command: Command, short_directory: Path) -> None:
-    """The sandbox is one: nothing but the time limit is to be told, and the daemon is not there."""
+    """The sandbox is one: its time limit and its haste are told, and the daemon is not there."""
     done = command("ctl", "doctor", "--config", str(configure(short_directory, sandbox)), "--json")
 
     told = checks(done)
     assert done.returncode == 0, done.stdout
     assert [n for n, c in told.items() if c["level"] == "error"] == []
-    assert [n for n, c in told.items() if c["level"] == "warning"] == ["backfill window", "daemon"]
+    warned = [n for n, c in told.items() if c["level"] == "warning"]
+    assert warned == ["backfill window", "kill wait", "daemon"]
     assert [n for n, c in told.items() if c["level"] == "skipped"] == ["cycles"]
     assert "tested" in told["release"]["found"]
 
@@ -137,6 +138,8 @@ def test_a_cluster_in_bad_order(
             cred_expire_s=120,
             slurm_conf_extra=(
                 "JobRequeue=0",
+                "PriorityFlags=INCR_ONLY",
+                "PrivateData=jobs",
                 "MinJobAge=2",
                 "PriorityWeightAge=20000000",
                 "PreemptType=preempt/partition_prio",
@@ -154,6 +157,10 @@ def test_a_cluster_in_bad_order(
     levels = {name: check["level"] for name, check in told.items()}
     assert levels["job records"] == "error"
     assert levels["priority weights"] == "error"
+    assert levels["priority flags"] == "error"
+    # Root sees all.
+    assert levels["private data"] == "ok"
+    assert "PrivateData=jobs" in told["private data"]["found"]
     assert levels["requeue"] == "warning"
     assert levels["requeue hold"] == "warning"
     assert levels["preemption"] == "warning"

@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import pytest
 from slurm_dl.sandbox import Sandbox
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ("dlschedd", "dlctl", "dlqueue", "dlsubmit", "dlrun")
+COMMANDS = ("dlschedd", "dlctl", "dlqueue", "dlsubmit", "dlsim", "dlrun")
 TRIES = 3
 """Building and installing take packages from an index, which may be away for a moment."""
 
@@ -115,7 +116,9 @@ def test_the_wheel_holds_what_is_needed_and_no_more(wheel: Path) -> None:
         assert files, directory
         assert {f"slurm_dl/_data/{path.relative_to(ROOT)}" for path in files} <= names
     tests = re.compile(r"(^|/)(tests?(/|$)|test_|conftest\.py$)")
-    assert not {name for name in names if tests.search(name) or name.endswith(".pyc")}
+    # A command of ours is called test-signal.
+    ours = {name for name in names if not name.startswith("slurm_dl/apps/test_signal/")}
+    assert not {name for name in ours if tests.search(name) or name.endswith(".pyc")}
 
 
 def test_the_wheel_has_every_module_of_the_checkout(installed: Installed) -> None:
@@ -131,12 +134,82 @@ def test_the_wheel_has_every_module_of_the_checkout(installed: Installed) -> Non
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_starts(command: str, installed: Installed) -> None:
-    """Each of the five is installed and finds all that it imports."""
+    """Each of the six is installed and finds all that it imports."""
     helped = installed.run(command, "--help")
 
     assert helped.returncode == 0, helped.stderr
     assert command in helped.stdout
     assert not helped.stderr
+
+
+@pytest.mark.parametrize("command", [c for c in COMMANDS if c != "dlrun"])
+def test_every_command_tells_the_version_of_the_wheel(
+    command: str, installed: Installed, wheel: Path
+) -> None:
+    """Not that of the checkout, should they differ."""
+    told = installed.run(command, "--version")
+
+    assert told.returncode == 0, told.stderr
+    assert told.stdout.strip() == f"{command}, version {wheel.name.split('-')[1]}"
+
+
+def test_the_source_distribution_holds_what_builds_the_packages(wheel: Path) -> None:
+    """And nothing of the checkout's environments or results."""
+    (sdist,) = wheel.parent.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+
+    packaging = {path for path in (ROOT / "packaging").rglob("*") if path.is_file()}
+    wanted = {str(p.relative_to(ROOT)) for p in packaging if "__pycache__" not in p.parts}
+    assert wanted
+    assert wanted <= names
+    assert {"pyproject.toml", "Makefile", "LICENSE", "etc/systemd/dlschedd.service"} <= names
+    assert not {name for name in names if name.startswith((".venv", "dist/", "build/"))}
+
+
+def test_pipx_installs_every_command_and_writes_nowhere_else(wheel: Path, tmp_path: Path) -> None:
+    """In homes of its own; only what it was told to use has anything in it afterwards."""
+    tools, home = tmp_path / "tools", tmp_path / "home"
+    home.mkdir()
+    pip(sys.executable, "-m", "venv", tools)
+    pip(tools / "bin" / "python", "-m", "pip", "install", "--quiet", "pipx")
+    places = {"HOME": "pipx", "BIN_DIR": "bin", "MAN_DIR": "man"}
+    env = {
+        **{key: value for key, value in os.environ.items() if not key.startswith("XDG_")},
+        **{f"PIPX_{key}": str(tmp_path / name) for key, name in places.items()},
+        "HOME": str(home),
+        "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip")),
+    }
+    done = None
+    for _ in range(TRIES):
+        done = subprocess.run(
+            [tools / "bin" / "pipx", "install", "--force", wheel],
+            env=env,
+            cwd=home,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode == 0:
+            break
+    assert done is not None
+    assert done.returncode == 0, done.stderr[-4000:]
+
+    assert {path.name for path in (tmp_path / "bin").iterdir()} == set(COMMANDS)
+    before = sorted(home.rglob("*"))
+    for command in COMMANDS:
+        helped = subprocess.run(
+            [tmp_path / "bin" / command, "--help"],
+            env={**env, "PATH": os.defpath},
+            cwd=home,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert helped.returncode == 0, helped.stderr
+    # Of pipx and pip themselves.
+    assert sorted(home.rglob("*")) == before
+    assert not list(home.rglob("*slurm_dl*"))
 
 
 def test_the_packaged_sample_is_a_valid_configuration(installed: Installed) -> None:

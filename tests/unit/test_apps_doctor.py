@@ -209,6 +209,35 @@ CASES: list[Case] = [
         "without slurmdbd",
     ),
     ("rights", slurm(SlurmUser="slurm"), SKIPPED, "cannot be read"),
+    ("private data", {}, OK, "hides no jobs"),
+    ("private data", slurm(PrivateData="accounts,usage,users"), OK, "hides no jobs"),
+    ("private data", slurm(PrivateData="jobs,users"), OK, "PrivateData=jobs: as Operator"),
+    ("private data", {**slurm(PrivateData="jobs"), "account": ROOT}, OK, "root sees all"),
+    (
+        "private data",
+        {**slurm(PrivateData="jobs"), "account": replace(SERVICE, uid=64030)},
+        OK,
+        "sees all",
+    ),
+    (
+        "private data",
+        {**slurm(PrivateData="jobs,nodes"), "admin_level": "None"},
+        ERROR,
+        "PrivateData=jobs,nodes: slurm_dl (owner of the daemon) sees its own alone",
+    ),
+    ("private data", {**slurm(PrivateData="all"), "admin_level": ""}, ERROR, "looks empty"),
+    (
+        "private data",
+        slurm(PrivateData="jobs", AccountingStorageType="accounting_storage/none"),
+        ERROR,
+        "without slurmdbd",
+    ),
+    (
+        "private data",
+        {**slurm(PrivateData="jobs"), "admin_level": Missing("hidden")},
+        SKIPPED,
+        "hidden",
+    ),
     ("clock", {}, OK, "agree"),
     (
         "clock",
@@ -256,6 +285,9 @@ CASES: list[Case] = [
     ),
     ("priority weights", slurm(PriorityFlags="NO_NORMAL_QOS"), WARNING, "may exceed 1"),
     ("priority weights", slurm(PriorityWeightQOS="many"), SKIPPED, "no weight"),
+    ("priority flags", {}, OK, "may fall"),
+    ("priority flags", slurm(PriorityFlags="MAX_TRES,NO_FAIR_TREE"), OK, "may fall"),
+    ("priority flags", slurm(PriorityFlags="MAX_TRES,INCR_ONLY"), ERROR, "keeps its priority"),
     ("partition tiers", {}, OK, "PriorityTier 1"),
     (
         "partition tiers",
@@ -313,6 +345,7 @@ CASES: list[Case] = [
     ),
     ("preemption", {**file(preemption=NATIVE), "native": Missing("dbd down")}, SKIPPED, "dbd down"),
     ("requeue", {}, OK, "JobRequeue=1"),
+    ("requeue", slurm(SLURM_VERSION="25.11.0"), OK, "--requeue=expedite goes before all others"),
     ("requeue", slurm(JobRequeue="0"), WARNING, "--requeue"),
     ("requeue hold", {}, OK, "waits 6 s"),
     ("requeue hold", slurm(AuthInfo="(null)"), WARNING, "waits 121 s"),
@@ -330,6 +363,13 @@ CASES: list[Case] = [
         WARNING,
         "waits 121 s",
     ),
+    ("requeue hold", slurm(KillWait="60 sec"), WARNING, "up to 60 s to end (KillWait)"),
+    ("requeue hold", slurm(KillWait="6 sec"), WARNING, "they may meet"),
+    ("requeue hold", slurm(KillWait="100", AuthInfo="cred_expire=125"), OK, "waits 126 s"),
+    ("requeue hold", slurm(KillWait="a bit"), SKIPPED, "no number"),
+    ("kill wait", {}, WARNING, "has 5 s from SIGTERM"),
+    ("kill wait", slurm(KillWait="29 sec"), WARNING, "has 29 s"),
+    ("kill wait", slurm(KillWait="30 sec"), OK, "has 30 s"),
     ("node sharing", {}, OK, "shared by GPU"),
     ("node sharing", partition(OverSubscribe="FORCE:4"), WARNING, "share their CPUs"),
     ("node sharing", partition(OverSubscribe="YES:4"), OK, "shared by GPU"),
@@ -499,6 +539,107 @@ def test_each_check_both_ways(name: str, changes: dict[str, Any], level: Level, 
 
     assert (said.level, words in said.found) == (level, True), said
     assert bool(said.advice) is (level in {WARNING, ERROR})
+
+
+def _bad(*names: str) -> list[Case]:
+    return [case for case in CASES if case[2] in {WARNING, ERROR} and case[0] in names]
+
+
+LINE = re.compile(r"in slurm\.conf: (\w+)=([^;]*)")
+PARTITION_LINE = re.compile(r"in slurm\.conf, partitions ([^:]+): (\w+)=([^;]*)")
+YAML_LINE = re.compile(r"in slurm_dl\.yaml: (\w+): \{([^}]*)\}")
+TELLS_A_LINE = (
+    *("priority plugin", "site factor", "priority weights", "priority flags", "partition tiers"),
+    *("gpus", "backfill depth", "backfill window", "requeue", "requeue hold", "kill wait"),
+    *("node sharing", "fragments", "job records", "call limit", "accounting", "enforcement"),
+)
+"""Checks of what stands in slurm.conf or slurm_dl.yaml, as opposed to what has to be done."""
+
+
+def mended(found: Findings, advice: str) -> Findings:
+    """*found* after the lines that *advice* tells have been put in place."""
+    values = dict(found.controller.values)
+    values |= {key.lower(): value for key, value in LINE.findall(advice)}
+    partitions = list(found.partitions) if not isinstance(found.partitions, Missing) else []
+    for names, key, value in PARTITION_LINE.findall(advice):
+        partitions = [
+            replace(p, values={**p.values, key: value}) if p.name in names.split(", ") else p
+            for p in partitions
+        ]
+    assert isinstance(found.file, ConfigFile)
+    config = found.config
+    for section, pairs in YAML_LINE.findall(advice):
+        changes = {k: float(v) for k, v in (pair.split(": ") for pair in pairs.split(", "))}
+        raw = config.model_dump()
+        raw[section] = {**raw[section], **changes}
+        config = Config.model_validate(raw)
+    assert isinstance(found.slurm, Asked)
+    return replace(
+        found,
+        slurm=replace(found.slurm, controller=Controller(values, found.controller.as_of_s)),
+        partitions=tuple(partitions),
+        file=replace(found.file, config=config),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"), [(case[0], case[1]) for case in _bad(*TELLS_A_LINE, "placement")]
+)
+def test_the_line_that_is_told_mends_it(name: str, changes: dict[str, Any]) -> None:
+    """Copied as it stands, it makes the check content; sprio's case has no line."""
+    found = findings(**changes)
+    advice = verdict(name, found).advice
+    if advice.startswith("see with sprio"):
+        return
+
+    assert LINE.search(advice) or PARTITION_LINE.search(advice) or YAML_LINE.search(advice), advice
+    assert verdict(name, mended(found, advice)).level is OK, advice
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("rights", {"admin_level": "None"}),
+        ("private data", {**slurm(PrivateData="jobs"), "admin_level": "None"}),
+    ],
+)
+def test_the_command_that_makes_an_operator_is_told(name: str, changes: dict[str, Any]) -> None:
+    """As sacctmgr takes it."""
+    said = verdict(name, findings(**changes))
+
+    assert said.advice == "sacctmgr modify user slurm_dl set adminlevel=Operator"
+
+
+def test_a_line_keeps_what_is_in_the_list() -> None:
+    """Words of the site stay, in their spelling and order; a word is there once."""
+    controller = read_controller(
+        "SchedulerParameters = Defer,bf_window=60,X=a=b\nAuthInfo = (null)"
+    )
+
+    assert (
+        controller.line_with("SchedulerParameters", "bf_window", 90)
+        == "SchedulerParameters=Defer,X=a=b,bf_window=90"
+    )
+    assert controller.line_with("AuthInfo", "cred_expire", 30) == "AuthInfo=cred_expire=30"
+    assert controller.line_without("SchedulerParameters", "defer", "x") == (
+        "SchedulerParameters=bf_window=60"
+    )
+    assert controller.line_without("AuthInfo", "x", none="none") == "AuthInfo=none"
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
+
+
+def test_the_page_lists_every_check_in_order() -> None:
+    """docs/doctor.md has one row for each, none that is gone, and its worst result."""
+    text = PAGE.read_text("utf-8")
+    rows = re.findall(r"^\| `([a-z ]+)` \| (error|warning) \|", text, re.MULTILINE)
+
+    assert [name for name, _ in rows] == [check.name for check in CHECKS]
+    order = [OK, WARNING, ERROR]
+    for name, worst in rows:
+        levels = {case[2] for case in CASES if case[0] == name} - {SKIPPED}
+        assert max(levels, key=order.index) == worst, name
 
 
 def test_every_check_is_among_the_cases_both_ways() -> None:

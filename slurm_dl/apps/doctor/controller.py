@@ -57,6 +57,27 @@ class Controller:
         pairs = (word.strip().partition("=") for word in self.text(key).split(","))
         return {word.lower(): value for word, _, value in pairs if word}
 
+    def line_with(self, key: str, word: str, value: object = None) -> str:
+        """The line of slurm.conf that adds *word* to the list *key* and keeps what is in it.
+
+        Raises:
+            CannotTellError: Slurm does not print such a key.
+        """
+        kept = [w for w in self._words(key) if w.partition("=")[0].lower() != word]
+        return f"{key}={','.join([*kept, word if value is None else f'{word}={value}'])}"
+
+    def line_without(self, key: str, *words: str, none: str = "") -> str:
+        """The line of slurm.conf that takes *words* out of the list *key*; *none* if none is left.
+
+        Raises:
+            CannotTellError: Slurm does not print such a key.
+        """
+        kept = [w for w in self._words(key) if w.partition("=")[0].lower() not in words]
+        return f"{key}={','.join(kept) or none}"
+
+    def _words(self, key: str) -> list[str]:
+        return [word for part in self.text(key).split(",") if (word := part.strip())]
+
     def whole(self, key: str) -> int:
         """A number, of seconds for instance.
 

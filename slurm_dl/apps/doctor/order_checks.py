@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from slurm_dl.apps.doctor.findings import Findings
@@ -11,6 +12,9 @@ _WEIGHTS = ("Age", "Assoc", "FairShare", "JobSize", "Partition", "QOS", "TRES")
 _WEIGHT = re.compile(r"(?:[^=]+=)?([0-9]{1,12})(?:\.[0-9]*)?", re.ASCII)
 _BACKFILL_DEPTH = 500
 _BACKFILL_WINDOW_MIN = 1440
+_WEEK_MIN = 10_080
+_UNLIMITED_MIN = 43_200
+"""The longest bf_window that Slurm takes: 30 days."""
 
 
 def priority_plugin(found: Findings) -> Verdict:
@@ -20,7 +24,7 @@ def priority_plugin(found: Findings) -> Verdict:
         return ok(plugin)
     return error(
         f"PriorityType={plugin}: SiteFactor is accepted and ignored",
-        "set PriorityType=priority/multifactor in slurm.conf and restart slurmctld",
+        "in slurm.conf: PriorityType=priority/multifactor; then restart slurmctld",
     )
 
 
@@ -31,7 +35,7 @@ def site_factor_plugin(found: Findings) -> Verdict:
         return ok("none: nobody else sets SiteFactor")
     return error(
         f"PrioritySiteFactorPlugin={plugin} overwrites what dlschedd sets",
-        "take it out of slurm.conf and restart slurmctld",
+        "in slurm.conf: PrioritySiteFactorPlugin=site_factor/none; then restart slurmctld",
     )
 
 
@@ -53,10 +57,12 @@ def priority_weights(found: Findings) -> Verdict:
     what = "half of ranking.band_width" if native else "ranking.band_width"
     told = f"the weights add up to {total}, {what} is {most}"
     if total >= most:
+        # A tenth more than needed: weights grow.
+        wide = total * (2 if native else 1) * 11 // 10 + 1
         return error(
             f"{told}: jobs of different tiers mix",
-            f"raise ranking.band_width above {total * (2 if native else 1)}, or lower the "
-            "PriorityWeight settings in slurm.conf",
+            f"in slurm_dl.yaml: ranking: {{band_width: {wide}}}; or lower the PriorityWeight "
+            "settings in slurm.conf",
         )
     # These make a factor a plain number in place of a share of 1.
     flags = [f for f in controller.options("PriorityFlags") if f.startswith("no_normal_")]
@@ -68,15 +74,30 @@ def priority_weights(found: Findings) -> Verdict:
     return ok(told)
 
 
+def priority_flags(found: Findings) -> Verdict:
+    """Under INCR_ONLY a job that has had its share keeps its place."""
+    flags = found.controller.options("PriorityFlags")
+    if "incr_only" not in flags:
+        return ok("priorities may fall (no INCR_ONLY)")
+    return error(
+        "PriorityFlags has INCR_ONLY: a job that goes to a worse tier keeps its priority",
+        f"in slurm.conf: {found.controller.line_without('PriorityFlags', 'incr_only')}; then "
+        "restart slurmctld",
+    )
+
+
 def partition_tiers(found: Findings) -> Verdict:
     """Slurm sorts by the partition's tier before it looks at priorities."""
     tiers = {p.name: p.text("PriorityTier") for p in found.managed()}
     if len(set(tiers.values())) == 1:
         return ok(f"PriorityTier {next(iter(tiers.values())) or 'not told'} for all managed")
     told = ", ".join(f"{name} {tier}" for name, tier in tiers.items())
+    first = next(iter(tiers.values()))
+    others = ", ".join(name for name, tier in tiers.items() if tier != first)
     return warning(
         f"PriorityTier differs: {told}; Slurm serves the higher one first, whatever the order",
-        "give managed partitions that share nodes the same PriorityTier, unless that is meant",
+        f"in slurm.conf, partitions {others}: PriorityTier={first}; unless they share no nodes or "
+        "that is meant",
     )
 
 
@@ -86,7 +107,7 @@ def backfill_depth(found: Findings) -> Verdict:
     if not kind.lower().endswith("backfill"):
         return warning(
             f"SchedulerType={kind}: one job that does not fit holds up all behind it",
-            "set SchedulerType=sched/backfill in slurm.conf and restart slurmctld",
+            "in slurm.conf: SchedulerType=sched/backfill; then restart slurmctld",
         )
     depth = found.controller.option("SchedulerParameters", "bf_max_job_test", _BACKFILL_DEPTH)
     window = found.config.ranking.window
@@ -95,7 +116,7 @@ def backfill_depth(found: Findings) -> Verdict:
         return ok(told)
     return warning(
         f"{told}: jobs beyond the window are served in an old order",
-        f"raise ranking.window to {depth}, or lower bf_max_job_test",
+        f"in slurm_dl.yaml: ranking: {{window: {depth}}}; or lower bf_max_job_test",
     )
 
 
@@ -107,11 +128,16 @@ def backfill_window(found: Findings) -> Verdict:
     if limit_min <= minutes:
         return ok(f"backfill looks {minutes} min ahead, time limits are at most {limit_min:g} min")
     limit = longest.text("MaxTime")
+    # Seven days, where there is no limit to go by.
+    needed_min = min(max(1, math.ceil(limit_min)), _UNLIMITED_MIN) if limit_min < math.inf else 0
+    line = found.controller.line_with("SchedulerParameters", "bf_window", needed_min or _WEEK_MIN)
+    shorter = (
+        "" if needed_min else f"; in slurm.conf, partitions {longest.name}: MaxTime=7-00:00:00"
+    )
     return warning(
         f"backfill looks {minutes} min ahead, MaxTime of {longest.name} is {limit}: small jobs "
         "may hold big ones up",
-        "raise bf_window in SchedulerParameters (with bf_resolution), or give the partition a "
-        "shorter MaxTime",
+        f"in slurm.conf: {line}{shorter}; a longer bf_resolution keeps it quick",
     )
 
 
@@ -122,11 +148,12 @@ def gpus(found: Findings) -> Verdict:
     if "gpu" not in [kind.strip() for kind in kinds]:
         return error(
             "GresTypes has no gpu: jobs have no GPUs that Slurm knows of",
-            "set GresTypes=gpu in slurm.conf and describe the GPUs in gres.conf",
+            f"in slurm.conf: {found.controller.line_with('GresTypes', 'gpu')}; and describe the "
+            "GPUs in gres.conf",
         )
     if select.lower() != "select/cons_tres":
         return warning(
             f"SelectType={select}: --gpus and the like need select/cons_tres",
-            "set SelectType=select/cons_tres in slurm.conf and restart slurmctld",
+            "in slurm.conf: SelectType=select/cons_tres; then restart slurmctld",
         )
     return ok(f"{select}, gpu in GresTypes")

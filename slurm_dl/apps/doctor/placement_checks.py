@@ -21,24 +21,30 @@ def placement(found: Findings) -> Verdict:
         return warning(
             f"{told}; TopologyPlugin={plugin or 'none'}: all nodes count as one leaf switch, no "
             "scheme can keep a job on one",
-            "set TopologyPlugin=topology/tree or topology/block in slurm.conf, with what belongs "
-            "to it, unless all nodes are equally near",
+            "in slurm.conf: TopologyPlugin=topology/tree; with the switches in topology.conf, or "
+            "topology/block with blocks, unless all nodes are equally near",
         )
     return ok(f"{told}; {leaves} are known ({plugin})")
 
 
 def fragments(found: Findings) -> Verdict:
     """Least-loaded nodes first leaves no node whole."""
-    where = [f"partition {p.name}" for p in found.managed() if p.text("LLN").upper() == "YES"]
-    if "cr_lln" in found.controller.options("SelectTypeParameters"):
-        where.insert(0, "SelectTypeParameters (CR_LLN)")
+    key = "SelectTypeParameters"
+    names = [p.name for p in found.managed() if p.text("LLN").upper() == "YES"]
+    where = [f"partition {name}" for name in names]
+    lines = [f"in slurm.conf, partitions {', '.join(names)}: LLN=NO"] if names else []
+    if "cr_lln" in found.controller.options(key):
+        where.insert(0, f"{key} (CR_LLN)")
+        # Without a unit of its own Slurm counts CPUs.
+        line = found.controller.line_without(key, "cr_lln", none="CR_CPU")
+        lines.insert(0, f"in slurm.conf: {line}")
     if not where:
         return ok("Slurm fills nodes up (no LLN)")
     return warning(
         f"LLN in {', '.join(where)}: Slurm starts jobs on the least loaded nodes, so none stays "
         "whole for large ones",
-        "take LLN=YES or CR_LLN out of slurm.conf, unless that is meant; jobs that are steered "
-        "stay on the nodes chosen for them all the same",
+        f"{'; '.join(lines)}; unless that is meant: jobs that are steered stay on the nodes chosen "
+        "for them all the same",
     )
 
 
@@ -51,8 +57,9 @@ def node_weights(found: Findings) -> Verdict:
     return warning(
         f"nodes of managed partitions have Weight {told}: Slurm takes the lowest first, whatever "
         "the topology",
-        "give them the same Weight in slurm.conf, unless that is meant; a job that is steered "
-        "stays on the nodes chosen for it",
+        f"in slurm.conf: Weight={weights[0]} on all NodeName lines of theirs; now and until then: "
+        f"scontrol update NodeName=NODES Weight={weights[0]}; unless that is meant: a job that is "
+        "steered stays on the nodes chosen for it",
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from slurm_dl.apps.doctor.findings import Account, Findings, Missing, need
 from slurm_dl.apps.doctor.verdict import CannotTellError, Verdict, error, ok, warning
 from slurm_dl.backends.slurm.versions import (
@@ -18,6 +20,8 @@ _CLOCK_ERROR_S = 30.0
 _ROOT = 0
 _BUCKET = 30
 _READS = 10
+_LOOKED_AT = frozenset({"all", "jobs", "nodes", "partitions", "reservations"})
+"""What dlschedd looks at, in PrivateData's words."""
 _ENOUGH = frozenset({"operator", "administrator"})
 
 
@@ -114,10 +118,37 @@ def rights(found: Findings) -> Verdict:
     if level.lower() in _ENOUGH:
         return ok(f"{who} has AdminLevel {level}")
     what = f"has AdminLevel {level}" if level else "is no user of slurmdbd"
-    verb = f"modify user {account.name} set" if level else f"add user {account.name} account=root"
     return error(
-        f"{who} {what}: it may not touch other users' jobs",
-        f"sacctmgr {verb} adminlevel=Operator",
+        f"{who} {what}: it may not touch other users' jobs", _make_operator(account, level)
+    )
+
+
+def _make_operator(account: Account, level: str) -> str:
+    verb = f"modify user {account.name} set" if level else f"add user {account.name} account=root"
+    return f"sacctmgr {verb} adminlevel=Operator"
+
+
+def private_data(found: Findings) -> Verdict:
+    """An account that PrivateData keeps from jobs of others sees an empty queue, and no error."""
+    account, controller = need(found.account), found.controller
+    hidden = [word for word in controller.options("PrivateData") if word in _LOOKED_AT]
+    if not hidden:
+        return ok("PrivateData hides no jobs, nodes, partitions or reservations")
+    told = f"PrivateData={','.join(hidden)}"
+    if _is_exempt(account, controller.slurm_user[1]):
+        return ok(f"{told}: {account.name} sees all; users see their own jobs in dlqueue, too")
+    if not controller.has_accounting:
+        return error(
+            f"{told}: without slurmdbd {account.name} ({account.why}) sees its own alone",
+            f"run dlschedd as {controller.slurm_user[0]} (systemctl edit dlschedd), or "
+            f"in slurm.conf: {controller.line_without('PrivateData', *hidden, none='none')}",
+        )
+    level = need(found.admin_level)
+    if level.lower() in _ENOUGH:
+        return ok(f"{told}: as {level} {account.name} sees all; users see their own in dlqueue")
+    return error(
+        f"{told}: {account.name} ({account.why}) sees its own alone: the queue looks empty",
+        _make_operator(account, level),
     )
 
 
@@ -147,7 +178,8 @@ def accounting(found: Findings) -> Verdict:
         return ok("slurmdbd, which knows GPUs (gres/gpu)")
     return warning(
         "AccountingStorageTRES has no gres/gpu: sacct does not know who held how many GPUs",
-        "set AccountingStorageTRES=gres/gpu in slurm.conf and restart slurmctld",
+        f"in slurm.conf: {found.controller.line_with('AccountingStorageTRES', 'gres/gpu')}; then "
+        "restart slurmctld",
     )
 
 
@@ -162,7 +194,8 @@ def enforcement(found: Findings) -> Verdict:
     if found.config.preemption.mode == "native":
         return warning(
             f"{told}: whoever likes may submit to QOS {found.config.preemption.qos}",
-            "set AccountingStorageEnforce=associations,limits,qos and restart slurmctld",
+            "in slurm.conf: AccountingStorageEnforce=associations,limits,qos; then restart "
+            "slurmctld",
         )
     return ok(told)
 
@@ -171,7 +204,7 @@ def job_records(found: Findings) -> Verdict:
     """A job that ends between two looks must still be listed at the second."""
     age_s, poll_s = found.controller.whole("MinJobAge"), found.config.daemon.poll_s
     told = f"ended jobs are listed for {age_s} s (MinJobAge), a look comes every {poll_s:g} s"
-    advice = f"set MinJobAge to {max(300, round(4 * poll_s))} in slurm.conf, or lower daemon.poll_s"
+    advice = f"in slurm.conf: MinJobAge={max(300, round(4 * poll_s))}; or lower daemon.poll_s"
     if age_s <= poll_s:
         return error(f"{told}: ends of jobs are missed", advice)
     if age_s < 2 * poll_s:
@@ -195,10 +228,13 @@ def call_limit(found: Findings) -> Verdict:
     told = f"up to {together:g} writes at once, {bucket} calls are allowed (rl_enable)"
     if together <= most:
         return ok(told)
-    rate = most / config.daemon.poll_s
+    rate = math.floor(most / config.daemon.poll_s * 100) / 100
+    wider = math.ceil(together) + _READS
+    line = controller.line_with("SlurmctldParameters", "rl_bucket_size", wider)
     return warning(
         f"{told}: dlschedd's commands are made to wait",
-        f"set writes.rate_per_s to {rate:.2g} and writes.burst to {most}, or raise rl_bucket_size",
+        f"in slurm_dl.yaml: writes: {{rate_per_s: {max(rate, 0.01):g}, burst: {most}}}; or in "
+        f"slurm.conf: {line}",
     )
 
 
