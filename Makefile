@@ -166,9 +166,9 @@ bench: system venv ## Speed and memory: plans, placement, polls, simulations; 20
 	$(BIN)/python benchmarks/bench_poll.py
 
 .PHONY: docs
-docs: venv ## The site with all documents in build/site; a dead link is an error
+docs: venv ## The site with all documents in site/; a dead link is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
-	echo "read it: build/site/index.html"
+	echo "read it: site/index.html"
 
 .PHONY: wheel
 wheel: venv ## dist/*.whl and dist/*.tar.gz
@@ -184,7 +184,7 @@ man: venv ## Manual pages of all commands in build/man
 
 .PHONY: clean
 clean: ## Remove all that was made, the virtual environments too
-	@rm -rf .venv .venv-torch build dist ./*.egg-info benchmarks/results demo-result.json .coverage \
+	@rm -rf .venv .venv-torch build dist site ./*.egg-info benchmarks/results demo-result.json .coverage \
 		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

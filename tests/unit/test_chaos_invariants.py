@@ -797,8 +797,10 @@ def test_a_record_of_sacct() -> None:
     assert [(r.label, r.start_s) for r in never] == [("5_1", 0), ("5_2", 0), ("5_4", 0)]
 
     # The last task keeps the record of all, if slurmdbd was away when it started.
-    last = "5_[0-4]|5|100|None|109|COMPLETED|0|gres/gpu=2|None assigned".split("|")
-    assert [r.label for r in runs_of(last, {"5_0", "5_1", "5_2", "5_3", "5_[0-4]"})] == ["5_4"]
+    last = "5_[0-4]|5|100|None|109|COMPLETED|0|gres/gpu=2|None assigned"
+    assert [r.label for r in runs_of(last.split("|"), {"5_0", "5_1", "5_2", "5_3", "5_[0-4]"})] == [
+        "5_4"
+    ]
 
     (open_run,) = _record("7|7|100|101|Unknown|RUNNING|8|gres/gpu=1|n3")
     assert not open_run.is_over
