@@ -20,8 +20,8 @@ from pathlib import Path
 
 import numpy as np
 import pyte
-
 from build import NOW_S, observed, pending, running, snapshot
+
 from slurm_dl.apps.answers import Answers, Levers
 from slurm_dl.apps.audit import AuditLog
 from slurm_dl.apps.control import ControlServer

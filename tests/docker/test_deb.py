@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import build
 import pytest
 from containers import CHECKOUT, docker
 
-import build
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.memory import Change
 from slurm_dl.engine.service import EndedRun, Service, fold

@@ -12,11 +12,11 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from build import observed, pending, running, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from build import observed, pending, running, snapshot
 from slurm_dl.apps.metrics import catalogue, tally
 from slurm_dl.apps.metrics.catalogue import METRICS, STATES, Metric
 from slurm_dl.apps.metrics.exposition import Exposition

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from build import observed, pending, running, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from watched import POLICY, SETTINGS, levers_of, queue_of
 
-from build import observed, pending, running, snapshot
 from slurm_dl.apps import page as module
 from slurm_dl.apps.answers import Answers
 from slurm_dl.apps.control import Peer, RequestError

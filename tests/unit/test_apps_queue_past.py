@@ -8,10 +8,10 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+import build
 import pytest
 from watched import POLICY, SETTINGS, levers_of
 
-import build
 from slurm_dl.apps.answers import Answers, Levers
 from slurm_dl.apps.audit import AuditLine
 from slurm_dl.apps.control import Peer, RequestError

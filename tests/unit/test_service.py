@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import build
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import build
 from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.engine.retiming import Shift, retimed_service
 from slurm_dl.engine.service import (

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import build
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import build
 from slurm_dl.apps import logs
 from slurm_dl.apps.published import Published
 from slurm_dl.apps.shadow import recorder as recording

@@ -6,10 +6,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import build
 import numpy as np
 import pytest
 
-import build
 from slurm_dl.backends.store import SqliteStore, StoreError, SupersededError, supersede
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.memory import Change, Memory

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from build import NOW_S, observed, pending, running, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from build import NOW_S, observed, pending, running, snapshot
 from slurm_dl.apps.when.beginning import MOST_TASKS, Wanted, beginning
 from slurm_dl.apps.when.calibration import LAST, MOST_OPEN, Book, Said, judged
 from slurm_dl.apps.when.forecast import Question, foresee, range_of

@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from build import NOW_S, observed, pending, running, snapshot
 from click.testing import CliRunner
 
-from build import NOW_S, observed, pending, running, snapshot
 from slurm_dl.apps.control import RequestError
 from slurm_dl.apps.privacy import Own
 from slurm_dl.apps.published import Published
