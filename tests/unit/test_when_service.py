@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import os
+import sys
 import threading
 from pathlib import Path
 
@@ -25,6 +29,7 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.explain import Everything
 from slurm_dl.engine.loop import Cycle
 from slurm_dl.engine.settings import Settings
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.fifo import Fifo
@@ -306,6 +311,25 @@ def test_no_run_within_the_deadline_is_said(now: Published, tmp_path: Path) -> N
     assert "too long" in str(of_job(forecasts, now, "2", Everything())["why_not"])
     shapes = of_shapes(forecasts, now, ["1"], uid=ANN, user="ann")
     assert "too long" in shape_lines(shapes)[0]
+
+
+def test_a_worker_that_may_not_give_way_answers(
+    now: Published, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The unit of dlschedd refuses setpriority, to it and to what it starts."""
+    cycle = now.cycle
+    assert cycle is not None
+    question = service.Question(jobs=(JobId(2),), wanted=(), runs=2)
+    content = worker.asked_of_worker(CONFIG, cycle.snapshot, question, 60.0)
+
+    def refused(_: int) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "nice", refused)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    worker.main()
+
+    assert json.loads(capsys.readouterr().out)["runs"] == 2
 
 
 def test_a_worker_stops_where_nobody_waits(now: Published) -> None:

@@ -1,11 +1,12 @@
 """The process that runs forward: one question on standard input, one answer on standard output.
 
 A process and not a thread: it takes the loop's time neither by its computing nor by its memory,
-it gives way to everything else on the host (nice 10), and it can be ended.
+it gives way to everything else on the host (nice 10, where that may be set), and it can be ended.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -153,7 +154,9 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - any JSON
 
 def main() -> None:
     """Entry point of the process."""
-    os.nice(10)
+    # The unit of dlschedd does not let it: nothing may change who is scheduled how.
+    with contextlib.suppress(OSError):
+        os.nice(10)
     parent = os.getppid()
     content = json.loads(sys.stdin.buffer.readline())
     # Nobody waits for what a daemon that is gone has asked.
