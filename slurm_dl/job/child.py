@@ -13,8 +13,10 @@ from pathlib import Path
 LEFTOVER_GRACE_S = 5.0
 """Between SIGTERM and SIGKILL for processes that outlive the command."""
 
-_STATE, _GROUP = 0, 2
+GROUP, SESSION = 2, 3
 """Fields of /proc/PID/stat after the command's name, see proc(5)."""
+
+_STATE = 0
 
 
 class Child:
@@ -74,12 +76,12 @@ class Child:
         Only after it has exited.
         """
         group = self._process.pid
-        if _members(group):
+        if members(GROUP, group):
             _signal_group(group, signal.SIGTERM)
             deadline_s = time.monotonic() + LEFTOVER_GRACE_S
-            while _members(group) and time.monotonic() < deadline_s:
+            while members(GROUP, group) and time.monotonic() < deadline_s:
                 time.sleep(0.05)
-            if _members(group):
+            if members(GROUP, group):
                 _signal_group(group, signal.SIGKILL)
         code = self._process.wait()
         return code if code >= 0 else 128 - code
@@ -90,8 +92,8 @@ def _signal_group(group: int, signum: int) -> None:
         os.killpg(group, signum)
 
 
-def _members(group: int) -> list[int]:
-    """Living processes of *group*."""
+def members(field: int, number: int) -> list[int]:
+    """Living processes of the `GROUP` or the `SESSION` of that *number*, in order."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -102,6 +104,6 @@ def _members(group: int) -> list[int]:
             continue
         # The name is in parentheses and may hold anything, further parentheses too.
         fields = text.rpartition(")")[2].split()
-        if fields[_STATE] != "Z" and fields[_GROUP] == str(group):
+        if fields[_STATE] != "Z" and fields[field] == str(number):
             found.append(int(entry.name))
-    return found
+    return sorted(found)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from slurm_dl.apps.test_signal.local import JOB_ID
-from slurm_dl.apps.test_signal.processes import members
+from slurm_dl.job.child import SESSION, members
 
 ROOT = Path(__file__).parents[2]
 Batch = Callable[..., str]
@@ -156,7 +156,7 @@ def test_nobody_is_left(tmp_path: Path, batch: Batch) -> None:
     dlctl(tmp_path, "--after", "1", script)
 
     sleeper, session = pids.read_text().split()
-    assert members(int(session)) == []
+    assert members(SESSION, int(session)) == []
     # Nobody may be there to reap it: a zombie has no command line any more.
     line = Path("/proc", sleeper, "cmdline")
     assert not line.exists() or b"sleep" not in line.read_bytes()

@@ -20,6 +20,7 @@ from slurm_dl.apps.test_signal import processes
 from slurm_dl.apps.test_signal.facts import Look, Process
 from slurm_dl.apps.test_signal.run_files import RunFiles
 from slurm_dl.backends.slurm.claims import ClaimReader
+from slurm_dl.job.child import SESSION, members
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ConfigError
 
@@ -149,7 +150,7 @@ class LocalJob:
             # Stopped processes too; the first one is not reaped before, it keeps its number.
             processes.send(session, signum)
             deadline_s = time.monotonic() + KILL_WAIT_S
-            while processes.members(session) and time.monotonic() < deadline_s:
+            while members(SESSION, session) and time.monotonic() < deadline_s:
                 time.sleep(self.every_s)
         self._process.wait(KILL_WAIT_S)
 

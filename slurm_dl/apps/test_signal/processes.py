@@ -8,38 +8,19 @@ import signal
 from pathlib import Path
 
 from slurm_dl.apps.test_signal.facts import Disposition, Process
+from slurm_dl.job.child import SESSION, members
 from slurm_dl.model.contract import SIGNALS
-
-_STATE, _SESSION = 0, 3
-"""Fields of /proc/PID/stat after the command's name, see proc(5)."""
-
-
-def members(session: int) -> list[int]:
-    """Living processes of *session*, the oldest number first."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
-        # The name is in parentheses and may hold anything, further parentheses too.
-        fields = text.rpartition(")")[2].split()
-        if fields[_STATE] != "Z" and fields[_SESSION] == str(session):
-            found.append(int(entry.name))
-    return sorted(found)
 
 
 def seen(session: int, name: str) -> tuple[Process, ...]:
     """The processes of *session* and what each does with the signal *name*."""
-    found = (_seen(pid, name, is_first=pid == session) for pid in members(session))
+    found = (_seen(pid, name, is_first=pid == session) for pid in members(SESSION, session))
     return tuple(process for process in found if process is not None)
 
 
 def send(session: int, signum: int) -> None:
     """Send a signal to each process of *session*, by its number."""
-    for pid in members(session):
+    for pid in members(SESSION, session):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signum)
 
