@@ -42,6 +42,9 @@ WAIT_S: Final = 40.0
 """So long one question waits for those before it."""
 
 SAMPLE_EVERY_S: Final = 600.0
+FIRST_SAMPLE_S: Final = 60.0
+"""After the start; soon, so that what it costs is known soon, too."""
+
 SAMPLE: Final = 10
 """So many waiting jobs are predicted so often, for the score alone."""
 
@@ -68,7 +71,7 @@ class Forecasts:
         self._kept: dict[Question, JsonObject] = {}
         self._book = Book(state_dir / FILE_NAME)
         self._said: queue.SimpleQueue[Said] = queue.SimpleQueue()
-        self._sampled_s = time.monotonic()
+        self._sampled_s = time.monotonic() - max(0.0, sample_every_s - FIRST_SAMPLE_S)
         self._sampler: threading.Thread | None = None
         self._random = random.Random(0)  # noqa: S311 - a sample
         self.score = self._book.score
