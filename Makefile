@@ -24,9 +24,9 @@ DATABASE_PACKAGES := slurmdbd mariadb-server-core mariadb-client-core
 # Whom the pages and the figures that we write are shown to, in tests.
 READER_PACKAGES := chromium fonts-dejavu-core prometheus
 
-# What runs side by side: containers, simulations, commands and all that goes wrong; the fast tests,
+# What runs side by side: containers, commands and all that goes wrong; the fast tests, simulations,
 # real Slurms, and whatever else there is. (pytest sorts directories that it finds itself.)
-FIRST := tests/docker tests/sim tests/cli tests/faults
+FIRST := tests/docker tests/cli tests/faults
 FAST := tests/unit tests/contract
 SECOND := $(FAST) $(filter-out $(FIRST) $(FAST) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
