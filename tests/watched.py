@@ -175,11 +175,13 @@ def place_of(directory: Path, cycle: Cycle) -> Iterator[Place]:
 
 
 _WITH_TERMINAL = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+for name in ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM", "SIGTSTP"):
+    signal.signal(getattr(signal, name), signal.SIG_DFL)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-"""Runs a program whose terminal can interrupt and stop it."""
+"""Runs a program whose terminal can interrupt and stop it, whatever started the tests ignores."""
 
 
 class Screen:
