@@ -10,6 +10,7 @@ from fuzz import (
     accounting,
     controller,
     documents,
+    forecasts,
     job,
     metrics,
     nodes,
@@ -34,6 +35,7 @@ _AREAS = (
     job,
     simulator,
     shadow,
+    forecasts,
     metrics,
 )
 

@@ -29,6 +29,8 @@ NOT_IN_THE_TABLE = {
     "backends/sim/costs.py": "a table of the package's own; tables of users come as values",
     "backends/traces/gavel.py": "a table of the package's own; its traces are a target",
     "backends/slurm/pyslurm_worker.py": "requests of the daemon that started it",
+    "apps/when/worker.py": "questions and answers between the daemon and a process of its own",
+    "apps/test_signal/commands.py": "what dlsubmit, our own, has printed",
     "testing/documented.py": "what the tests wrote themselves",
     "sandbox/ports.py": "a list of our own, read as the record of a sandbox is",
     "sandbox/processes.py": "files of our own, read as the record of a sandbox is",

@@ -223,7 +223,9 @@ def _check(record: list[str], known: _Known) -> None:
     if not has_start and (elapsed_s or state != "CANCELLED"):
         # Of Slurm 22.05 where slurmdbd was away when it started: how long it ran is not known.
         raise BadValue(Reason.TIME, f"job {shown(label)} ended and has no Start")
-    if "[" in label and elapsed_s:
+    # One that is cancelled while it waits has its end for a start; others have run, if only for
+    # less than a second.
+    if "[" in label and (elapsed_s or state != "CANCELLED"):
         record[0] = _own_label(label, known.tasks)
 
 
