@@ -187,8 +187,8 @@ class Answers:
             msg = f"no job {request.job} in the last snapshot{hint}"
             raise RequestError(Kind.NOT_FOUND, msg)
         row = seen.jobs.row_of()[found]
-        history = self._levers.audit.history(found)
         with self._heavy:
+            history = self._levers.audit.history(found)
             past = self._levers.past.of(found)
         sentences = why(cycle, policy, found, history, sight, past=past)
         return {

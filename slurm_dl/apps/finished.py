@@ -41,6 +41,7 @@ class Finished:
     def __init__(self) -> None:
         self._jobs: OrderedDict[JobId, FinishedJob] = OrderedDict()
         self._by_label: dict[str, JobId] = {}
+        self._over = np.empty(0, np.int64)
 
     def saw(self, now: Published, /) -> None:
         """Take in those that are over since the last cycle."""
@@ -48,7 +49,10 @@ class Finished:
             return
         seen = now.cycle.snapshot.seen
         jobs = seen.jobs
-        for i in np.flatnonzero(jobs.state >= COMPLETED).tolist():
+        rows = np.flatnonzero(jobs.state >= COMPLETED)
+        new = rows[~np.isin(jobs.job_id[rows], self._over)]
+        self._over = jobs.job_id[rows]
+        for i in new.tolist():
             job_id, uid = JobId(int(jobs.job_id[i])), int(jobs.uid[i])
             ending = JobState(int(jobs.state[i])).name.lower()
             label = text_of(seen, job_id).label

@@ -113,7 +113,8 @@ class Ledger:
             self._swept_s = seen.now_s
         # Not before it is stored: what a store that failed lacks is then told anew by the next one.
         self._service = folded.service
-        self._trimmed.difference_update(JobId(j) for j in folded.forgotten)
+        if self._trimmed:
+            self._trimmed.intersection_update(JobId(j) for j in folded.service.job_id.tolist())
         self._restarts.keep(news, seen.now_s)
 
     def restore(self, jobs: Service, ended: Sequence[EndedRun]) -> None:

@@ -21,6 +21,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_dl.apps import logs
+from slurm_dl.apps.metrics import request
 from slurm_dl.apps.metrics import server as server_module
 from slurm_dl.apps.metrics.endpoint import Endpoint
 from slurm_dl.apps.metrics.request import MAX_REQUEST_BYTES, RefusedError, Request, parse
@@ -461,3 +462,12 @@ def test_anything_else_is_refused_with_an_example(listen: str, tmp_path: Path) -
     )
     with pytest.raises(ConfigError, match=r"dl.yaml:3: metrics.listen.*127\.0\.0\.1:9477"):
         load(file)
+
+
+def test_a_header_of_blanks_takes_no_time_that_grows_with_its_square() -> None:
+    """Counted, not timed: the text behind the blanks has one beginning only."""
+    value = request._HEADER.fullmatch("Accept: \t  text/plain  ")
+    assert value is not None
+    assert value[2] == "text/plain  "
+    assert request._HEADER.fullmatch("A:" + " " * 8000 + "\x01") is None
+    assert request._HEADER.fullmatch("A:   ") is not None

@@ -216,8 +216,8 @@ def test_too_few_days_have_no_range() -> None:
 
 def test_days_without_jobs_are_drawn_and_change_nothing() -> None:
     """A resample of empty days alone has no figure, and is not counted as 0."""
-    above, below = np.array([0.0, 0, 0, 0, 6]), np.array([0.0, 0, 0, 0, 2])
-    found = range_of(sample(Ratio(above, below), draws(5, 500, 1)))
+    above, below = np.array([0.0] * 7 + [6]), np.array([0.0] * 7 + [2])
+    found = range_of(sample(Ratio(above, below), draws(8, 500, 1)))
 
     assert (found.value, found.low, found.high) == (3, 3, 3)
 
@@ -237,3 +237,12 @@ def test_the_same_seed_draws_the_same_days() -> None:
     assert (weights == draws(7, 50, 4)).all()
     assert (weights.sum(axis=1) == 7).all()
     assert (weights != draws(7, 50, 5)).any()
+
+
+@pytest.mark.parametrize(("days", "others", "told"), [(5, 1, False), (8, 1, True), (8, 20, False)])
+def test_days_too_few_for_the_level_show_nothing(days: int, others: int, *, told: bool) -> None:
+    """All of d days may lie on one side of 0 by chance, which happens 2 in 2**d times."""
+    apart = Ratio(np.arange(1.0, days + 1), np.ones(days))
+    found = range_of(sample(apart, draws(days, 4000, 1)), joint_level(others))
+
+    assert found.is_known is told

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_dl.apps.test_signal import commands
 from slurm_dl.apps.test_signal.facts import Checkpoint, Facts, Look, Process, Return
 from slurm_dl.apps.test_signal.on_slurm import exit_code
 from slurm_dl.apps.test_signal.processes import disposition
@@ -26,6 +27,7 @@ from slurm_dl.job.run_files import (
     write_whole,
 )
 from slurm_dl.model.contract import Contract
+from slurm_dl.model.errors import ConfigError
 
 CONTRACT = Contract(grace_s=30)
 SAVED = Checkpoint(recorded="/runs/1/step-7.pt", step=7)
@@ -456,3 +458,21 @@ def test_no_signal_is_sent_to_a_job_that_ends_before_it_trains(tmp_path: Path) -
 
     assert job.done == ["start"]
     assert (facts.ready, facts.end) == ("", "it ended with status 9")
+
+
+@pytest.mark.parametrize(
+    ("lines", "more"),
+    [
+        ("#SBATCH --array=0-99", []),
+        ("#SBATCH -J x -a 0-9", []),
+        ("", ["--array=0-9"]),
+        ("", ["-a", "0-9"]),
+    ],
+)
+def test_an_array_is_not_submitted(tmp_path: Path, lines: str, more: list[str]) -> None:
+    """All of its tasks would begin, and train on."""
+    script = tmp_path / "sweep.sbatch"
+    script.write_text(f"#!/bin/bash\n{lines}\nsrun train\n")
+
+    with pytest.raises(ConfigError, match="an array; test one task"):
+        commands._check_single(script, more)

@@ -15,7 +15,7 @@ MAX_REQUEST_BYTES: Final = 8192
 
 _END = re.compile(rb"\r?\n\r?\n")
 _LINE = re.compile(r"([A-Z]{1,16}) ([!-~]{1,2000}) HTTP/1\.[01]")
-_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*([ -~]*)")
+_HEADER = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}):[ \t]*((?:[!-~][ -~]*)?)")
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,6 +217,10 @@ def range_of(found: Sample, level: float = LEVEL) -> Range:
     if days < FEWEST_DAYS or not math.isfinite(found.value):
         return Range(found.value, math.nan, math.nan)
     tail = widened_tail(days, level)
+    # No end lies beyond the data: where all days may differ in one direction by chance more often
+    # than the interval may fail, or no resample lies beyond the end, there is none to tell.
+    if 2.0 ** (1 - days) > 1 - level or tail * len(found.drawn) < 1:
+        return Range(found.value, math.nan, math.nan)
     return Range(found.value, *bca(found.value, found.drawn, found.without, tail=tail))
 
 

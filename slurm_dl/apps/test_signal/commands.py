@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -21,6 +22,8 @@ from slurm_dl.model.ids import JobId
 LEAD_S = 60
 _FIRST_LINE = 200
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
+_ARRAY_LINE = re.compile(r"^#SBATCH\s+(?:.*\s)?(?:--ar|-a)", re.MULTILINE)
+_ARRAY_OPTION = re.compile(r"--ar|-a")
 _SUBMIT = "import sys; from slurm_dl.apps.submit import main; sys.exit(main(sys.argv[1:]))"
 
 
@@ -66,6 +69,7 @@ def submit(
         ClusterError: Slurm refused it.
     """
     path = _readable(script)
+    _check_single(path, more)
     if not _is_python(path):
         return _sbatch(path, arguments, contract=contract, place=place, more=more)
     argv = (
@@ -97,7 +101,8 @@ def _sbatch(
     lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines(keepends=True)
     if Path(_shell(path)).name in _SHELLS:
         # What the script itself sets comes later and wins; then --watch is needed.
-        after = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+        commands = (i for i, x in enumerate(lines) if x.strip() and not x.startswith("#"))
+        after = next(commands, len(lines))
         lines.insert(
             after, f'export SLURM_DL_RUN_DIR={shlex.quote(str(run_dir))}/"$SLURM_JOB_ID"\n'
         )
@@ -112,6 +117,14 @@ def _sbatch(
     if answer.job_id is None:
         raise ClusterError(safe(answer.text.decode(errors="replace"), 500))
     return JobId(answer.job_id)
+
+
+def _check_single(path: Path, more: Sequence[str]) -> None:
+    """Refuse an array: all of its tasks would begin."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if _ARRAY_LINE.search(text) or any(_ARRAY_OPTION.match(word) for word in more):
+        msg = f"{path}: an array; test one task of it, in a copy without --array"
+        raise ConfigError(msg)
 
 
 def _readable(script: Path) -> Path:

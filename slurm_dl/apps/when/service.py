@@ -91,7 +91,9 @@ class Forecasts:
             return
         self._sampled_s = time.monotonic()
         snap = now.cycle.snapshot
-        rows = np.flatnonzero(startable(snap) & (snap.jobs.gpus > 0) & snap.is_managed())
+        jobs = snap.jobs
+        may = startable(snap) & (jobs.gpus > 0) & (jobs.tasks == 1) & snap.is_managed()
+        rows = np.flatnonzero(may)
         ids = [JobId(j) for j in snap.jobs.job_id[rows].tolist() if not self._book.has(j)]
         if ids:
             chosen = tuple(sorted(self._random.sample(ids, min(SAMPLE, len(ids)))))
@@ -148,7 +150,10 @@ class Forecasts:
             return
         row_of, told = snap.jobs.row_of(), found.get("jobs")
         for job_id, one in zip(jobs, told if isinstance(told, list) else [], strict=False):
-            if snap.jobs.state[row_of[job_id]] != PENDING or not isinstance(one, dict):
+            row = row_of[job_id]
+            # The number of an array's record is the last task's, and the forecast the first one's.
+            is_one = snap.jobs.state[row] == PENDING and snap.jobs.tasks[row] == 1
+            if not is_one or not isinstance(one, dict):
                 continue
             start = one["start"]
             if isinstance(start, dict) and start["low_s"] is not None:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from slurm_dl.apps.wire import JsonObject
@@ -157,6 +158,9 @@ def main() -> None:
     # The unit of dlschedd does not let it: nothing may change who is scheduled how.
     with contextlib.suppress(OSError):
         os.nice(10)
+    # If memory runs out it goes first: nothing depends on it.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     parent = os.getppid()
     content = json.loads(sys.stdin.buffer.readline())
     # Nobody waits for what a daemon that is gone has asked.
