@@ -36,6 +36,9 @@ LONGEST_LOOK_S = 120.0
 """A look may be answered this much after it was begun, by a controller that comes back. So what
 Slurm tells may be later than the look; by more than this, a clock was set."""
 
+_LAG_S = 1.0
+"""The submit time that a requeue gives may be this much after the end of the run."""
+
 HOLDS = (JobState.RUNNING, JobState.SUSPENDED)
 OVER = (JobState.COMPLETED, JobState.FAILED)
 
@@ -362,10 +365,10 @@ def _close_runs(
         [jobs.end_s[closing], jobs.submit_s[closing]],
         default=0.0,
     )
-    # A finished run's end may be later than the look began: a controller that comes back answers
-    # one that has waited for it.
+    # A run may have ended after the look began: a controller that comes back answers one that has
+    # waited for it.
     latest = np.maximum(counted, now_s)
-    waited = over[closing] & (told <= latest + LONGEST_LOOK_S)
+    waited = (told <= latest + LONGEST_LOOK_S) & (over[closing] | (told > latest + _LAG_S))
     end = np.clip(told, counted, np.where(waited, np.maximum(told, latest), latest))
     more_s = end - counted
     col["ran_s"][k] += more_s

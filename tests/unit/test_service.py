@@ -85,6 +85,14 @@ def test_a_run_is_booked_once_when_the_clock_is_set_back(back_s: float) -> None:
     assert 4 * 105.0 <= folded.service.attained_gpu_s[0] <= 4 * most_s
 
 
+def test_a_requeue_while_the_look_was_kept_waiting_counts_to_its_instant() -> None:
+    """A slurmctld that comes back requeues, and answers a look that was begun before that."""
+    again = build.pending(1, 4, restarts=1, submit_s=T0 + 6)
+    service = _fold_all((T0, [build.running(1, 4, ran_s=10)]), (T0 + 2, [again]))
+
+    assert service.attained_gpu_s.tolist() == [4 * 16.0]
+
+
 def test_a_requeue_counts_to_its_instant_and_keeps_the_service() -> None:
     """Slurm forgets start and end at a requeue; its new submit time is the end of the run."""
     again = build.pending(1, 2, restarts=1, submit_s=T0 + 12)
