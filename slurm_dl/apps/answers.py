@@ -85,6 +85,9 @@ class Answers:
         self._levers = levers
         # Rows and snapshots are built by Python code; two at a time leave the loop its share.
         self._heavy = threading.Semaphore(2)
+        # Who waits for a forecast; one user must not keep it from the others.
+        self._asking: set[int] = set()
+        self._asking_lock = threading.Lock()
 
     def __call__(  # noqa: C901, PLR0911 - one return for each request
         self, request: JsonObject, peer: Peer
@@ -201,6 +204,18 @@ class Answers:
         }
 
     def _when(self, request: WhenRequest, sight: Sight, peer: Peer) -> JsonObject:
+        with self._asking_lock:
+            if peer.uid in self._asking:
+                msg = "you are waiting for a forecast already: one at a time"
+                raise RequestError(Kind.FAILED, msg)
+            self._asking.add(peer.uid)
+        try:
+            return self._foreseen(request, sight, peer)
+        finally:
+            with self._asking_lock:
+                self._asking.discard(peer.uid)
+
+    def _foreseen(self, request: WhenRequest, sight: Sight, peer: Peer) -> JsonObject:
         now = self._levers.board.current
         forecasts = when.forecasts_of(now.config.paths.state_dir)
         if request.job:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from slurm_dl.apps import answers as answers_module
 from slurm_dl.apps import published
 from slurm_dl.apps.answers import Answers, Levers
 from slurm_dl.apps.audit import AuditLine, AuditLog
@@ -522,3 +523,27 @@ def test_the_cycle_is_not_changed_by_asking(ask: Ask, levers: Levers) -> None:
     published.rows(cycle, published.Filter(users=["ann"]))
 
     assert (cycle.plan.rank.tolist(), cycle.snapshot.jobs.job_id.tolist()) == before
+
+
+def test_who_waits_for_a_forecast_asks_for_no_second_one(
+    levers: Levers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others are let in meanwhile, and the same user again afterwards."""
+    answers = Answers(levers)
+    ann, bob = USER, Peer(ANN + 1, is_admin=False)
+    request: JsonObject = {"request": "when", "shapes": ["1"]}
+    asked: list[int] = []
+
+    def foreseen(*_: object, uid: int, **_more: object) -> JsonObject:
+        asked.append(uid)
+        if len(asked) == 1:
+            with pytest.raises(RequestError, match="one at a time"):
+                answers(request, ann)
+            answers(request, bob)
+        return {}
+
+    monkeypatch.setattr(answers_module.when, "of_shapes", foreseen)
+    answers(request, ann)
+    answers(request, ann)
+
+    assert asked == [ANN, ANN + 1, ANN]

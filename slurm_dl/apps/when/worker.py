@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from slurm_dl.apps.logs import logger
 from slurm_dl.apps.wire import JsonObject
 from slurm_dl.model.errors import SlurmDlError
 
@@ -104,7 +105,9 @@ def run_worker(content: bytes, deadline_s: float) -> JsonObject:
         answer = None
     if not isinstance(answer, dict):
         words = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        msg = f"the forward runs failed (status {done.returncode}): {words[-1] if words else '-'}"
+        # Its words may name others' jobs: they are for the log alone.
+        logger().warning("forward runs failed", because=words[-1] if words else "-")
+        msg = f"the forward runs failed (status {done.returncode}); dlschedd's log says why"
         raise ForecastError(msg)
     return answer
 
