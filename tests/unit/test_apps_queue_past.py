@@ -10,6 +10,7 @@ from pathlib import Path
 
 import build
 import pytest
+from streams import SETTINGS as QUICK
 from watched import POLICY, SETTINGS, levers_of
 
 from slurm_dl.apps.answers import Answers, Levers
@@ -29,7 +30,6 @@ from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cycle, run_cycle
 from slurm_dl.engine.memory import Change
 from slurm_dl.engine.service import EndedRun
-from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.breaker import Restart
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import HandoverId, JobId
@@ -38,19 +38,6 @@ from slurm_dl.model.snapshot import JobText
 
 OWN, OTHER = 1001, 1002
 USER, ADMIN = Peer(OWN, is_admin=False), Peer(0, is_admin=True)
-
-QUICK = Settings(
-    partitions=frozenset({"gpu"}),
-    preemption=Preemption(
-        min_quantum_s=8,
-        cooldown_s=15,
-        max_preemptions=4,
-        max_grace_s=60,
-        handover_timeout_s=80,
-        start_margin_s=12,
-        limit_reserve_s=0,
-    ),
-)
 
 
 @pytest.fixture

@@ -34,7 +34,7 @@ FIELDS = [
 GENERATED = {
     reference.SAMPLE_PATH: reference.sample,
     reference.REFERENCE_PATH: reference.reference,
-    **{path: functools.partial(policies_page.pages().get, path) for path in policies_page.pages()},
+    **{path: functools.partial(str, text) for path, text in policies_page.pages().items()},
 }
 
 

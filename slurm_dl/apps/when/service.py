@@ -94,7 +94,7 @@ class Forecasts:
         jobs = snap.jobs
         may = startable(snap) & (jobs.gpus > 0) & (jobs.tasks == 1) & snap.is_managed()
         rows = np.flatnonzero(may)
-        ids = [JobId(j) for j in snap.jobs.job_id[rows].tolist() if not self._book.has(j)]
+        ids = [JobId(j) for j in jobs.job_id[rows].tolist() if not self._book.has(j)]
         if ids:
             chosen = tuple(sorted(self._random.sample(ids, min(SAMPLE, len(ids)))))
             self._sampler = threading.Thread(
