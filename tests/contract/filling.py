@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from slurm_dl.backends.slurm.versions import Release, parse_release
 from slurm_dl.sandbox import Sandbox, SandboxSpec
 from slurm_dl.sandbox.wait import eventually
 
-WITHIN_S = 120.0
+WITHIN_S = 240.0
 
 
 @contextmanager
@@ -102,8 +102,13 @@ def with_ids(option: str, ids: Mapping[str, str]) -> str:
 
 
 def _wait_for(box: Sandbox, job_id: str, *states: str) -> None:
+    shows = ["squeue", "--array", "-h", "-tall", f"-j{job_id}", "-o%T %r %N"]
+    nodes = ["sinfo", "-h", "-N", "-o%N %T %E"]
+
     def reached() -> bool:
-        argv: Sequence[str] = ["squeue", "--array", "-h", "-tall", f"-j{job_id}", "-o%T"]
-        return any(state in states for state in box.run(argv).stdout.split())
+        said = box.run(shows).stdout
+        is_there = any(line.split()[0] in states for line in said.splitlines())
+        assert is_there, f"squeue says {said!r}, sinfo {box.run(nodes).stdout!r}"
+        return is_there
 
     eventually(reached, WITHIN_S, what=f"job {job_id} to be {' or '.join(states)}")

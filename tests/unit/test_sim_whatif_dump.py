@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.backends.slurm.history import FIELDS, HEADER, StandIns, Tally
@@ -81,6 +81,29 @@ def test_runs_of_a_job_are_one_job(path: Path) -> None:
     assert lengths(trace) == {"1": 80, "2": 5}
     assert trace.submit_s.tolist() == [T0, T0]
     assert not trace.bad
+
+
+def test_a_wait_that_an_older_dump_tells_is_over(path: Path) -> None:
+    """The newer one stands first: its jobs are not lost, and one put back since still waits."""
+    waits = {"State": "PENDING", "Start": "Unknown", "End": "Unknown", "ElapsedRaw": "0"}
+    trace = read(
+        path,
+        run("1", 10, 50),
+        run("2", 10, 50, State="REQUEUED"),
+        run("2", **{**waits, "Submit": str(T0 + 60)}),
+        run("1", **waits),
+        run("2", **waits),
+    )
+
+    assert lengths(trace) == {"1": 50}
+    assert "a later record says that job 1 waits no more" in " ".join(told(trace))
+
+
+def test_a_last_task_that_runs_is_one_task(path: Path) -> None:
+    """It has the record of all for as long as it runs, and ends with its own."""
+    trace = read(path, run("9_[3-3]", 0, 1, State="RUNNING"), run("9_3", 0, 60))
+
+    assert lengths(trace) == {"9_3": 60}
 
 
 def test_the_record_of_an_array_does_not_count_with_its_tasks(path: Path) -> None:
@@ -271,6 +294,13 @@ RECORDS = st.builds(
 )
 
 
+@example(
+    records=[
+        run("9_[3-3]", 0, 1, State="RUNNING"),
+        run("9_[3-3]", 1, 0, State="CANCELLED by 1", Submit=str(T0 + 1)),
+    ],
+    copies=1,
+)
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(RECORDS, max_size=12), st.integers(1, 3))
 def test_nothing_counts_twice(path: Path, records: list[list[str]], copies: int) -> None:

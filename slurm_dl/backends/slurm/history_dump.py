@@ -38,9 +38,9 @@ from slurm_dl.model.trace import Trace
 PEOPLE: Final = frozenset({"User", "Account"})
 """Columns that a dump may lack."""
 
-_OPEN: Final = frozenset(
-    {"PENDING", "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "RESIZING"}
-)
+_WAITS: Final = "PENDING"
+_OPEN: Final = frozenset({_WAITS, "RUNNING", "SUSPENDED", "CONFIGURING", "COMPLETING", "RESIZING"})
+_SUBMIT: Final = FIELDS.index("Submit")
 _KNOWN: Final = {name.lower(): name for name in FIELDS}
 _SHOWN: Final = 40
 
@@ -65,10 +65,12 @@ class _Known:
     Attributes:
         tasks: Labels of tasks of arrays that have a record of their own.
         over: Runs of which a record says that they ended.
+        left: By job, the last submission of which a run has ended.
     """
 
     tasks: set[str] = field(default_factory=set)
     over: set[int] = field(default_factory=set)
+    left: dict[int, float] = field(default_factory=dict)
 
 
 def sacct_command(
@@ -191,6 +193,8 @@ def _note(record: Sequence[str], known: _Known) -> None:
         known.tasks.add(label)
     if _state(record) not in _OPEN:
         known.over.add(_run(record))
+        job = hash((label, record[1]))
+        known.left[job] = max(known.left.get(job, 0), epoch_s(record[_SUBMIT]))
 
 
 def _run(record: Sequence[str]) -> int:
@@ -213,10 +217,18 @@ def _check(record: list[str], known: _Known) -> None:
     label, state = record[0], _state(record)
     if "." in label:
         raise BadValue(Reason.STEP, "a step of a job")
+    if state == _WAITS:
+        # A job that is put back has a new submission, so one that ran since is known by that.
+        if known.left.get(hash((label, record[1])), -1) >= epoch_s(record[_SUBMIT]):
+            msg = f"a later record says that job {label[:_SHOWN]} waits no more"
+            raise BadValue(Reason.DUPLICATE, msg)
+        return
     if state in _OPEN:
         if _run(record) in known.over:
             msg = f"a later record says how this run of job {label[:_SHOWN]} ended"
             raise BadValue(Reason.DUPLICATE, msg)
+        if "[" in label:
+            record[0] = _own_label(label, known.tasks)
         return
     elapsed_s = amount(record[FIELDS.index("ElapsedRaw")] or "0", "ElapsedRaw")
     has_start = bool(epoch_s(record[FIELDS.index("Start")]))
