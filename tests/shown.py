@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,12 @@ from slurm_dl.job.options import dlrun_parser
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
-_FENCE: Final = re.compile(r"^```(sh|bash|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_INDENTED: Final = re.compile(r"(?:^ {4}\S.*\n)+", re.MULTILINE)
+_FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INDENTED: Final = re.compile(r"(?<=\n\n) {4,}\S.*\n(?: {4,}\S.*\n)*")
+_SETTINGS: Final = re.compile(r"[\w.]+:(\s|$)|\[|[A-Z][a-z]+[A-Z]\w*=")
+_HERE_BEGINS: Final = re.compile(r"<<-?'?(\w+)'?")
+_LOOP_BEGINS: Final = re.compile(r"(?:for|until|while|if)\b(?!.*\b(?:done|fi)$)")
+_LOOP_ENDS: Final = re.compile(r"(?:done|fi|end)\b")
 _INLINE: Final = re.compile(
     r"(?<!`)`((?:dlctl|dlqueue|dlschedd|dlsim|dlsubmit|dlrun) [^`\n]+)`(?!`)"
 )
@@ -43,17 +48,60 @@ class Shown:
         return f"{self.page.relative_to(ROOT)}: {shlex.join(self.words)}"
 
 
+def fences(page: Path) -> list[tuple[str, str]]:
+    """Kind and inside of each fenced block."""
+    found: list[tuple[str, str]] = _FENCE.findall(page.read_text(encoding="utf-8"))
+    return found
+
+
 def blocks(page: Path) -> Iterator[str]:
-    """What is to be typed, block by block: fenced as sh or console, or indented in the README."""
+    """What is to be typed, block by block: fenced as sh, bash or console, or indented.
+
+    What is indented and looks like settings (``key:``, ``[Unit]``, ``SlurmKey=``) is no command.
+    """
     text = page.read_text(encoding="utf-8")
-    for kind, inside in _FENCE.findall(text):
-        if kind != "console":
+    found = [(m.start(), m[1], m[2]) for m in _FENCE.finditer(text)]
+    # What lies in a fence is blanked out: places in the page stay what they are.
+    rest = _FENCE.sub(lambda m: "\n" * len(m[0]), text)
+    found += [(m.start(), "", textwrap.dedent(m[0])) for m in _INDENTED.finditer(rest)]
+    for _, kind, inside in sorted(found):
+        if kind == "console":
+            yield _typed(inside)
+        elif kind in {"sh", "bash"} or (not kind and not _SETTINGS.match(inside)):
             yield inside
-        else:
-            yield "".join(f"{x[2:]}\n" for x in inside.splitlines() if x.startswith("$ "))
-    if page.name == "README.md" and page.parent == ROOT:
-        rest = re.sub(r"(?ms)^```.*?^```$", "", text)
-        yield from (re.sub(r"(?m)^ {4}", "", block) for block in _INDENTED.findall(rest))
+
+
+def _typed(console: str) -> str:
+    return "".join(f"{x[2:]}\n" for x in console.splitlines() if x.startswith("$ "))
+
+
+def statements(block: str) -> Iterator[str]:
+    """What a shell would take at a time: lines with what continues them, loops, here documents.
+
+    A script (``#!`` in its first line) is one of them.
+    """
+    if block.startswith("#!"):
+        yield block
+        return
+    lines = iter(block.splitlines())
+    for line in lines:
+        if not line or line.startswith("#"):
+            continue
+        whole = [line]
+        if here := _HERE_BEGINS.search(line):
+            whole += _up_to(lines, here[1].__eq__)
+        elif _LOOP_BEGINS.match(line):
+            whole += _up_to(lines, lambda x: bool(_LOOP_ENDS.match(x)))
+        elif line.endswith("\\"):
+            whole += _up_to(lines, lambda x: not x.endswith("\\"))
+        yield "\n".join(whole)
+
+
+def _up_to(lines: Iterator[str], is_last: Callable[[str], bool]) -> Iterator[str]:
+    for line in lines:
+        yield line
+        if is_last(line):
+            return
 
 
 def commands(block: str) -> Iterator[tuple[str, ...]]:

@@ -22,6 +22,8 @@ OTHERS = frozenset(
             "sleep",
             "grep",
             "trap",
+            "tail",
+            "jq",
         ),
         *(
             "for",
@@ -44,6 +46,7 @@ OTHERS = frozenset(
             "docker",
             "docker/up",
             "docker/down",
+            "docker/in",
             "docker/build",
             "chmod",
             "rm",
