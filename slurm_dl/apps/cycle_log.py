@@ -8,8 +8,8 @@ from collections import Counter
 
 from structlog.typing import FilteringBoundLogger
 
-from slurm_dl.apps.answers import tiers_of
 from slurm_dl.apps.published import Durations, Published
+from slurm_dl.apps.status import tiers_of
 from slurm_dl.engine.breakers import tripped
 from slurm_dl.engine.loop import Cycle
 from slurm_dl.model.jobs import JobState

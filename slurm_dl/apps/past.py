@@ -1,78 +1,109 @@
 """What became of jobs: what the daemon answers of those that Slurm does not list any more.
 
-It is put together from the ledger, which knows runs and hand-overs, from the last listing, which
-knew the name and the owner, and from the audit log.
+It is put together from the ledger, which knows runs, hand-overs and endings, and the audit log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Protocol
 
 from slurm_dl.apps import privacy
 from slurm_dl.apps.audit import AuditLog
 from slurm_dl.apps.commandline import safe
-from slurm_dl.apps.finished import Finished
+from slurm_dl.apps.finished import LISTED_S, MOST_LISTED, with_ended
 from slurm_dl.apps.privacy import Own
+from slurm_dl.apps.published import LETTERS
 from slurm_dl.apps.wire import Json, JsonObject
+from slurm_dl.backends.ending_rows import EndedJob
+from slurm_dl.engine.endings import Ending
 from slurm_dl.engine.explain import Sight, told
 from slurm_dl.engine.explain_past import PastJob, why_gone
+from slurm_dl.engine.loop import Cycle
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.ids import JobId
 
 _GPU_S_PER_GPU_H = 3600.0
 
 
-def _unknown(_: JobId) -> PastJob | None:
-    return None
+class Reader(Protocol):
+    """Reads the ledger, anew each time; each method may raise a `SlurmDlError`."""
+
+    def past(self, job_id: JobId, /) -> PastJob | None:
+        """What is known of a job."""
+
+    def named(self, label: str, /) -> JobId | None:
+        """The last job that Slurm listed as *label* and that is over."""
+
+    def ended_since(self, since_s: float, most: int, /) -> Sequence[EndedJob]:
+        """The last *most* jobs that were first seen over since then, epoch seconds."""
 
 
 class Pasts:
     """Answers what became of jobs; may be asked from many threads.
 
     Args:
-        read: What the ledger knows of a job, read anew; may raise a `SlurmDlError`.
-        finished: The jobs that ended last.
+        reader: Reads the ledger; None: there is none, and nothing is known.
     """
 
-    def __init__(
-        self,
-        read: Callable[[JobId], PastJob | None] = _unknown,
-        finished: Finished | None = None,
-    ) -> None:
-        self._read = read
-        self._finished = finished or Finished()
+    def __init__(self, reader: Reader | None = None) -> None:
+        self._reader = reader
+        self._listed: tuple[Cycle, Cycle] | None = None
 
     def of(self, job_id: JobId) -> PastJob | None:
         """What the ledger knows; nothing while it cannot be read: the rest is worth having."""
         try:
-            return self._read(job_id)
+            return None if self._reader is None else self._reader.past(job_id)
         except SlurmDlError:
             return None
 
+    def listed(self, cycle: Cycle) -> Cycle:
+        """*cycle* with the jobs of a day that Slurm does not list any more; see `with_ended`."""
+        last = self._listed
+        if last is not None and last[0] is cycle:
+            return last[1]
+        try:
+            since_s = cycle.snapshot.now_s - LISTED_S
+            ended = self._reader.ended_since(since_s, MOST_LISTED) if self._reader else ()
+        except SlurmDlError:
+            return cycle
+        longer = with_ended(cycle, ended)
+        # Nothing ends between two looks, as far as anybody knows.
+        self._listed = cycle, longer
+        return longer
+
     def gone(self, name: str, sight: Sight, audit: AuditLog) -> JsonObject | None:
         """The answer about a job that is not listed; None if there is none that may be given."""
-        last = self._finished.find(name)
-        if last is None and not (name.isascii() and name.isdecimal()):
-            return None
-        job_id = last.job_id if last else JobId(int(name))
-        past = self.of(job_id)
-        if past is None:
+        job_id = self._job_named(name)
+        past = None if job_id is None else self.of(job_id)
+        if job_id is None or past is None:
             return None
         if isinstance(sight, Own):
             # Whose it was must be known: a number says nothing.
-            uids = past.uids | ({last.uid} if last else frozenset())
-            if uids != {sight.uid}:
+            if past.uids != {sight.uid}:
                 return None
             sight = Own(sight.uid, frozenset({*sight.ids, job_id}))
         history = audit.history(job_id)
-        label, ending = (last.label, last.ending) if last else (str(job_id), "")
-        sentences = [*why_gone(past, label, ending, sight), *told(history, sight)]
+        sentences = [*why_gone(past, sight), *told(history, sight)]
         return {
             "job": None,
             "past": past_object(past, sight),
             "sentences": [safe(s, 1000) for s in sentences],
             "history": list(privacy.history_for(history, sight)),
         }
+
+    def _job_named(self, name: str) -> JobId | None:
+        try:
+            found = None if self._reader is None else self._reader.named(name)
+        except SlurmDlError:
+            return None
+        if found is None and name.isascii() and name.isdecimal() and len(name) <= _DIGITS:
+            return JobId(int(name))
+        return found
+
+
+_DIGITS = 18
+"""More of them no file can hold as a number."""
 
 
 def past_object(past: PastJob, sight: Sight) -> JsonObject:
@@ -105,6 +136,19 @@ def past_object(past: PastJob, sight: Sight) -> JsonObject:
         "last_seen_s": past.last_seen_s or None,
         "preemptions": past.preemptions,
         "incomplete": past.incomplete,
+        "ended": None if past.ending is None else _ended(past.ending),
         "runs": runs,
         "gave_way": gave_way,
+    }
+
+
+def _ended(ending: Ending) -> JsonObject:
+    return {
+        "job": ending.label,
+        "name": ending.name,
+        "user": ending.user or str(ending.uid),
+        "state": LETTERS[ending.state],
+        "ending": ending.how,
+        "reason": ending.reason,
+        "at_s": ending.end_s or ending.seen_s,
     }

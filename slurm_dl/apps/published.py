@@ -249,6 +249,7 @@ def row(cycle: Cycle, i: int) -> JsonObject:
         "time_s": max(0.0, round(now_s - started_s, 1)) if ran else 0.0,
         "nodes": text.nodes,
         "reason": text.reason,
+        "ending": text.ending.lower(),
         "preemptible": seen.claim(job_id).contract is not None,
         "note": plan.notes.get(job_id, ""),
     }

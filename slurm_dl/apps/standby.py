@@ -13,11 +13,12 @@ from collections.abc import Callable
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.apps.alarm import Alarm
-from slurm_dl.apps.answers import Answers, Levers
+from slurm_dl.apps.answers import Answers
 from slurm_dl.apps.audit import AuditLog
 from slurm_dl.apps.commandline import ago, safe
 from slurm_dl.apps.control import Answer, Peer, RequestError
 from slurm_dl.apps.lease import Lease, Watch
+from slurm_dl.apps.levers import Levers
 from slurm_dl.apps.notify import notify
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.apps.permits import WithdrawnError

@@ -19,7 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from slurm_dl.backends.store import META, StoreError, SupersededError, connect, generation_in
+from slurm_dl.backends.ledger_schema import META
+from slurm_dl.backends.store import StoreError, SupersededError, connect, generation_in
 
 _KEY = "lease"
 

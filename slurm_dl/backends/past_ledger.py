@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
+from slurm_dl.backends.ending_rows import EndedJob, ended_since, ending_of, job_named
 from slurm_dl.engine.explain_past import GaveWay, PastJob
 from slurm_dl.engine.service import EndedRun
 from slurm_dl.model.breaker import OWNER_UNKNOWN
@@ -23,8 +26,8 @@ _WITHIN_S = 1.0
 """So long a look waits for the loop to have written."""
 
 _JOB = (
-    "SELECT attained_gpu_s, ran_s, first_submit_s, last_seen_s, preemptions, incomplete "
-    "FROM job WHERE job_id = ?"
+    "SELECT attained_gpu_s, ran_s, first_submit_s, last_seen_s, preemptions, incomplete, "
+    "over FROM job WHERE job_id = ?"
 )
 
 _RUNS = "SELECT start_s, end_s, gpu_s FROM run WHERE job_id = ? AND start_s >= ? ORDER BY start_s"
@@ -46,22 +49,43 @@ class PastError(SlurmDlError):
     """The ledger could not be read; what it knows of a job is not known now."""
 
 
-def read_past(path: Path, job_id: JobId) -> PastJob | None:
-    """What the ledger *path* knows of a job; None if it does not know it.
+@dataclass(frozen=True, slots=True)
+class LedgerReader:
+    """Reads the ledger *path*; may be asked from many threads.
 
-    Numbers come round: of several jobs that had this one it is the last.
-
-    Raises:
-        PastError: It is not there, is written for too long, or is no ledger of today's.
+    Each method raises `PastError` if it is not there, is written for too long, or is no ledger of
+    today's.
     """
-    try:
-        with closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_WITHIN_S)
-        ) as db:
+
+    path: Path
+
+    def past(self, job_id: JobId) -> PastJob | None:
+        """What it knows of a job; None if it does not know it.
+
+        Numbers come round: of several jobs that had this one it is the last.
+        """
+        with self._reading() as db:
             return _past(db, job_id)
-    except (OSError, ArithmeticError, TypeError, ValueError, sqlite3.Error) as err:
-        msg = f"{path}: {err}"
-        raise PastError(msg) from err
+
+    def named(self, label: str) -> JobId | None:
+        """The last job that Slurm listed as *label* and that is over; None if there is none."""
+        with self._reading() as db:
+            return job_named(db, label)
+
+    def ended_since(self, since_s: float, most: int) -> list[EndedJob]:
+        """The last *most* jobs that were first seen over since then, epoch seconds."""
+        with self._reading() as db:
+            return ended_since(db, since_s, most)
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        uri = f"{self.path.absolute().as_uri()}?mode=ro"
+        try:
+            with closing(sqlite3.connect(uri, uri=True, timeout=_WITHIN_S)) as db:
+                yield db
+        except (OSError, ArithmeticError, TypeError, ValueError, sqlite3.Error) as err:
+            msg = f"{self.path}: {err}"
+            raise PastError(msg) from err
 
 
 def _past(db: sqlite3.Connection, job_id: JobId) -> PastJob | None:
@@ -74,9 +98,11 @@ def _past(db: sqlite3.Connection, job_id: JobId) -> PastJob | None:
     if row is None and not runs:
         return None
     gave_way = tuple(_one(found) for found in db.execute(_GAVE_WAY, (job_id, since_s)))
+    ending = ending_of(db, job_id, since_s)
     owners = {int(uid) for (uid,) in db.execute(_OWNERS, (job_id, since_s))}
+    owners |= {ending.uid} if ending else set()
     if row is None:
-        # The ledger drops a job after a week, and keeps its runs.
+        # A job that has left Slurm's list unseen is dropped after a week, a little before its runs.
         return PastJob(
             job_id=job_id,
             attained_gpu_s=math.fsum(run.gpu_s for run in runs),
@@ -85,8 +111,9 @@ def _past(db: sqlite3.Connection, job_id: JobId) -> PastJob | None:
             runs=runs,
             gave_way=gave_way,
             uids=frozenset(owners - {OWNER_UNKNOWN}),
+            ending=ending,
         )
-    attained_gpu_s, ran_s, first_submit_s, last_seen_s, preemptions, incomplete = row
+    attained_gpu_s, ran_s, first_submit_s, last_seen_s, preemptions, incomplete, over = row
     return PastJob(
         job_id=job_id,
         attained_gpu_s=float(attained_gpu_s),
@@ -98,6 +125,8 @@ def _past(db: sqlite3.Connection, job_id: JobId) -> PastJob | None:
         runs=runs,
         gave_way=gave_way,
         uids=frozenset(owners - {OWNER_UNKNOWN}),
+        # A slurmctld that died may have forgotten the end, and the job goes on.
+        ending=ending if over else None,
     )
 
 

@@ -17,6 +17,9 @@ from pathlib import Path
 
 import numpy as np
 
+from slurm_dl.backends.ending_rows import ENDING_UPSERT, ending_row
+from slurm_dl.backends.ledger_schema import SCHEMA_VERSION, upgrade
+from slurm_dl.backends.ledger_sweep import sweep
 from slurm_dl.backends.stored import (
     breaker_from,
     breaker_row,
@@ -29,13 +32,10 @@ from slurm_dl.engine.memory import HOUR_S, Change, Memory
 from slurm_dl.engine.restarts import FOLLOWED_S
 from slurm_dl.engine.retiming import SLACK_S, Cut, Shift
 from slurm_dl.engine.service import DTYPES, EndedRun, Service
-from slurm_dl.model.breaker import OWNER_UNKNOWN, Taken
+from slurm_dl.model.breaker import Taken
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.steer import Steer
-
-SCHEMA_VERSION = 5
-
 
 _NOT_WRITTEN_BY_US = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What comes of rows that hold something else than was put into them."""
@@ -49,47 +49,7 @@ class SupersededError(StoreError):
     """Another daemon has taken the ledger over; this one may do nothing more."""
 
 
-def _sql_type(dtype: type[np.generic]) -> str:
-    return "REAL" if dtype is np.float64 else "INTEGER"
-
-
-META = """
-CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
-"""
-"""Facts about the ledger itself: whose it is, and who may write it."""
-
-_SCHEMA = f"""
-CREATE TABLE IF NOT EXISTS job (
-    {", ".join(f"{name} {_sql_type(dt)} NOT NULL" for name, dt in DTYPES.items())},
-    PRIMARY KEY (job_id)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS run (
-    job_id INTEGER NOT NULL, start_s REAL NOT NULL, end_s REAL NOT NULL, gpu_s REAL NOT NULL,
-    PRIMARY KEY (job_id, start_s)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS handover (
-    handover_id INTEGER PRIMARY KEY, body TEXT NOT NULL, closed TEXT NOT NULL
-);
-CREATE TABLE IF NOT EXISTS taken (
-    at_s REAL NOT NULL, job_id INTEGER NOT NULL, gpus REAL NOT NULL, notice_s REAL NOT NULL,
-    handover_id INTEGER NOT NULL
-);
-CREATE TABLE IF NOT EXISTS steer (
-    job_id INTEGER PRIMARY KEY, kind TEXT NOT NULL, avoid TEXT NOT NULL, own TEXT NOT NULL,
-    "left" TEXT NOT NULL, since_s REAL NOT NULL, until_s REAL NOT NULL, not_before_s REAL NOT NULL,
-    why TEXT NOT NULL, expected_start_s REAL
-);
-CREATE TABLE IF NOT EXISTS restart (
-    job_id INTEGER NOT NULL, restarts INTEGER NOT NULL, gpus REAL NOT NULL,
-    requeued_s REAL NOT NULL, handover_id INTEGER NOT NULL, restarted_s REAL NOT NULL,
-    fate TEXT NOT NULL, settled_s REAL NOT NULL, uid INTEGER NOT NULL DEFAULT {OWNER_UNKNOWN},
-    PRIMARY KEY (job_id, restarts)
-) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS breaker (
-    name TEXT PRIMARY KEY, tripped_s REAL NOT NULL, why TEXT NOT NULL, jobs TEXT NOT NULL,
-    reset_s REAL NOT NULL, reset_by TEXT NOT NULL, counts_from INTEGER NOT NULL
-) WITHOUT ROWID;
-"""
+_CHUNK = 4_000
 
 _JOB_UPSERT = (
     f"INSERT OR REPLACE INTO job ({', '.join(DTYPES)}) "  # noqa: S608 - our own names
@@ -136,27 +96,11 @@ class SqliteStore:
             if version > SCHEMA_VERSION:
                 msg = f"{path}: written by a newer slurm_dl (schema {version}); upgrade slurm_dl"
                 raise StoreError(msg)
-            self._db.executescript(META + _SCHEMA)
-            self._add_columns()
+            upgrade(self._db)
             self._check_cluster(cluster)
-            if version != SCHEMA_VERSION:
-                self._db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         except (OSError, sqlite3.Error) as err:
             msg = f"{path}: cannot open the ledger: {err}"
             raise StoreError(msg) from err
-
-    def _add_columns(self) -> None:
-        """Give a ledger of an older version the columns that came since; 0 is "never"."""
-        there = {row[1] for row in self._db.execute("PRAGMA table_info(job)")}
-        for name, dtype in DTYPES.items():
-            if name not in there:
-                self._db.execute(
-                    f"ALTER TABLE job ADD COLUMN {name} {_sql_type(dtype)} NOT NULL DEFAULT 0"
-                )
-        if not any(row[1] == "uid" for row in self._db.execute("PRAGMA table_info(restart)")):
-            self._db.execute(
-                f"ALTER TABLE restart ADD COLUMN uid INTEGER NOT NULL DEFAULT {OWNER_UNKNOWN}"
-            )
 
     def _check_cluster(self, cluster: str) -> None:
         if not cluster:
@@ -185,9 +129,7 @@ class SqliteStore:
 
     def _load(self) -> Memory:
         try:
-            jobs = self._db.execute(
-                f"SELECT {', '.join(DTYPES)} FROM job ORDER BY job_id"  # noqa: S608 - our own names
-            ).fetchall()
+            service = self._jobs()
             bodies = self._db.execute(
                 "SELECT body FROM handover WHERE closed = '' ORDER BY handover_id"
             ).fetchall()
@@ -209,14 +151,8 @@ class SqliteStore:
             ).fetchall()
         except sqlite3.Error as err:
             raise self._error(err) from err
-        columns = zip(*jobs, strict=True) if jobs else ([] for _ in DTYPES)
         return Memory(
-            service=Service(
-                **{
-                    name: np.array(column, dtype=dt)
-                    for (name, dt), column in zip(DTYPES.items(), columns, strict=True)
-                }
-            ),
+            service=service,
             handovers=tuple(handover_from(json.loads(body)) for (body,) in bodies),
             # Numbers name reservations. After the loss of a ledger none of the old ones, which
             # may still stand in Slurm, must come back, so a new ledger begins at the clock.
@@ -241,6 +177,20 @@ class SqliteStore:
             distrust_until_s=float(distrust[0]) if distrust else 0.0,
         )
 
+    def _jobs(self) -> Service:
+        """The rows of all jobs, with no more of them as Python objects at a time than `_CHUNK`."""
+        found = self._db.execute(
+            f"SELECT {', '.join(DTYPES)} FROM job ORDER BY job_id"  # noqa: S608 - our own names
+        )
+        parts = [tuple(Service.empty().columns().values())]
+        while rows := found.fetchmany(_CHUNK):
+            columns = zip(*rows, strict=True)
+            parts.append(
+                tuple(np.array(c, dtype=dt) for c, dt in zip(columns, DTYPES.values(), strict=True))
+            )
+        whole = map(np.concatenate, zip(*parts, strict=True))
+        return Service(**dict(zip(DTYPES, whole, strict=True)))
+
     def save(self, change: Change, /) -> None:
         """Write *change*, all of it or nothing."""
         columns = change.jobs.columns().values() if change.jobs is not None else ()
@@ -251,10 +201,6 @@ class SqliteStore:
                 [(r.job_id, r.start_s, r.end_s, r.gpu_s) for r in change.ended],
             )
             db.executemany("DELETE FROM job WHERE job_id = ?", [(j,) for j in change.forgotten])
-            if change.over_before_s is not None:
-                db.execute(
-                    "DELETE FROM job WHERE over AND last_seen_s < ?", (change.over_before_s,)
-                )
             db.executemany(
                 "INSERT OR REPLACE INTO handover VALUES (?, ?, ?)",
                 [
@@ -294,6 +240,9 @@ class SqliteStore:
                 "INSERT OR REPLACE INTO breaker VALUES (?, ?, ?, ?, ?, ?, ?)",
                 [breaker_row(b) for b in change.breakers],
             )
+            db.executemany(ENDING_UPSERT, [ending_row(e) for e in change.endings])
+            if change.over_before_s is not None:
+                sweep(db, change.over_before_s)
 
     def runs_of(self, job_id: JobId) -> tuple[EndedRun, ...]:
         """The runs of one job that are over, oldest first."""

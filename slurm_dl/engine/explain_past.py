@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from slurm_dl.engine.endings import Ending
 from slurm_dl.engine.service import EndedRun
 from slurm_dl.model.handover import Purpose
 from slurm_dl.model.ids import HandoverId, JobId
@@ -58,6 +59,7 @@ class PastJob:
         runs: Runs that are over, oldest first.
         gave_way: Each time it gave way, oldest first.
         uids: Whose it was, as far as anybody wrote that down.
+        ending: How it ended; None if nobody saw that, or it is not over.
     """
 
     job_id: JobId
@@ -70,6 +72,7 @@ class PastJob:
     runs: tuple[EndedRun, ...] = ()
     gave_way: tuple[GaveWay, ...] = ()
     uids: frozenset[int] = frozenset()
+    ending: Ending | None = None
 
 
 class Naming(Protocol):
@@ -137,17 +140,13 @@ def _as_jobs(names: str) -> str:
     return f"jobs {names}" if len(ids) > 1 else f"job {names}"
 
 
-def why_gone(past: PastJob, label: str, ending: str, sight: Naming) -> list[str]:
+def why_gone(past: PastJob, sight: Naming) -> list[str]:
     """The story of a job that Slurm does not list any more.
 
     Args:
-        label: The job as Slurm named it.
-        ending: How it was last seen, in a word; empty if nobody knows.
         sight: What of other jobs may be told.
     """
-    seen = f"; it was last seen at {moment(past.last_seen_s)}" if past.last_seen_s else ""
-    ended = f", {ending}" if ending and seen else ""
-    sentences = [f"Slurm no longer lists job {label}{seen}{ended}."]
+    sentences = [*_gone(past)]
     if past.runs:
         often = "once" if len(past.runs) == 1 else f"{len(past.runs)} times"
         sentences.append(
@@ -162,3 +161,22 @@ def why_gone(past: PastJob, label: str, ending: str, sight: Naming) -> list[str]
     often = f"{times} time{'' if times == 1 else 's'}"
     sentences.append(f"It was preempted {often}." if times else "It was never preempted.")
     return [*sentences, *how_it_gave_way(past, sight)]
+
+
+def _gone(past: PastJob) -> list[str]:
+    """What it was, and how it ended as far as anybody saw."""
+    ending = past.ending
+    if ending is None:
+        seen = f"; it was last seen at {moment(past.last_seen_s)}" if past.last_seen_s else ""
+        return [f"Slurm no longer lists job {past.job_id}{seen}."]
+    name = f" ({ending.name})" if ending.name else ""
+    reason = "" if ending.reason in _NO_REASON else f" ({ending.reason})"
+    at_s = ending.end_s or ending.seen_s
+    return [
+        f"Slurm no longer lists job {ending.label}{name}.",
+        f"It ended at {moment(at_s)}: {ending.how}{reason}.",
+    ]
+
+
+_NO_REASON = frozenset({"", "None"})
+"""What Slurm says where it has nothing to say of how a job ended."""

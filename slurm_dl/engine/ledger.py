@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 
 from slurm_dl.engine.credits import Owed
+from slurm_dl.engine.endings import endings_of
+from slurm_dl.engine.leaving import knows, left, with_victim
 from slurm_dl.engine.memory import HOUR_S, Change, Store
 from slurm_dl.engine.restarts import Restarts
 from slurm_dl.engine.retiming import (
@@ -34,7 +36,7 @@ from slurm_dl.engine.service import (
     without_ours,
 )
 from slurm_dl.model.breaker import Breaker, BreakerName, Restart, Taken
-from slurm_dl.model.handover import Handover, Seal, Victim, VictimState
+from slurm_dl.model.handover import Handover, Seal, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.plan import (
     Action,
@@ -105,6 +107,7 @@ class Ledger:
                     jobs=folded.service.take(folded.changed),
                     ended=folded.ended,
                     forgotten=folded.forgotten,
+                    endings=endings_of(self._service, folded.service, seen),
                     over_before_s=seen.now_s - FORGET_AFTER_S if sweeps else None,
                     restarts=news,
                 )
@@ -185,7 +188,7 @@ class Ledger:
             j
             for j in self._doubted
             if j not in unhonoured
-            and (not _has(self._service, j) or self._service.site_factor[self._row(j)] > 0)
+            and (not knows(self._service, j) or self._service.site_factor[self._row(j)] > 0)
         }
         self._doubted -= settled
         anew = [j for j in unhonoured if j not in self._doubted]
@@ -309,50 +312,22 @@ class Ledger:
         return math.fsum([*(t.gpus for t in self._taken if t.at_s > when_s), *going])
 
     def _mark_gone(self, action: MarkGone, now_s: float) -> None:
-        handover = self._handovers[action.handover_id]
-        victim = next(v for v in handover.victims if v.run.job_id == action.job_id)
-        gone = dataclasses.replace(
-            victim, state=VictimState.GONE, gone_s=now_s, outcome=action.outcome
+        gone = left(
+            self._handovers[action.handover_id], action, now_s, self._service, self._restarts
         )
-        after = _with(handover, gone)
-        told = victim.state is not VictimState.CHOSEN
-        columns: dict[str, list[float]] = {}
-        if told and action.outcome == "requeued" and _has(self._service, action.job_id):
-            times = int(self._service.preemptions[self._row(action.job_id)])
-            columns["preemptions"] = [times + 1]
-        if action.outcome == "refused" or (told and not victim.signalled_s):
-            # Nobody wrote down when it was signalled, if it was.
-            columns["last_preempted_s"] = [now_s]
-        taken = []
-        # Slurm may have forgotten by the next look how it ended; its GPUs were given up.
-        if told and action.outcome in ("requeued", "finished", "left"):
-            taken = [
-                Taken(
-                    at_s=now_s,
-                    job_id=action.job_id,
-                    gpus=victim.gpus,
-                    notice_s=now_s - victim.signalled_s if victim.signalled_s else 0.0,
-                    handover_id=action.handover_id,
-                )
-            ]
-        back = self._put_back(action, victim, now_s) if told else []
-        self._change([action.job_id], columns, handovers=[(after, "")], taken=taken, restarts=back)
-        self._handovers[action.handover_id] = after
-        self._taken = [t for t in self._taken if t.at_s > now_s - HOUR_S] + taken
-        self._restarts.keep(back, now_s)
-
-    def _put_back(self, action: MarkGone, victim: Victim, now_s: float) -> list[Restart]:
-        """What is to be followed of a victim that is back in the queue."""
-        if action.outcome != "requeued":
-            return []
-        run = victim.run
-        seen = self._restarts.of(run) or Restart(
-            job_id=run.job_id, restarts=run.restarts, gpus=victim.gpus, requeued_s=now_s
+        self._change(
+            [action.job_id],
+            gone.columns,
+            handovers=[(gone.handover, "")],
+            taken=gone.taken,
+            restarts=gone.restarts,
         )
-        return [dataclasses.replace(seen, handover_id=action.handover_id)]
+        self._handovers[action.handover_id] = gone.handover
+        self._taken = [t for t in self._taken if t.at_s > now_s - HOUR_S] + gone.taken
+        self._restarts.keep(gone.restarts, now_s)
 
     def _close(self, action: CloseHandover, now_s: float) -> None:
-        known = [j for j in action.fruitless if _has(self._service, j)]
+        known = [j for j in action.fruitless if knows(self._service, j)]
         times = [int(self._service.fruitless[self._row(j)]) + 1 for j in known]
         handover = self._handovers[action.handover_id]
         self._change(
@@ -383,7 +358,7 @@ class Ledger:
         restarts: Sequence[Restart] = (),
     ) -> None:
         """Replace some values of some known jobs, and store those jobs and what goes with them."""
-        known = [i for i, j in enumerate(job_ids) if _has(self._service, j)] if columns else []
+        known = [i for i, j in enumerate(job_ids) if knows(self._service, j)] if columns else []
         rows = self._service.rows_of(np.array([job_ids[i] for i in known], dtype=np.int64))
         after = self._service
         if known:
@@ -401,7 +376,7 @@ class Ledger:
     def _turn(self, handover_id: HandoverId, job_id: JobId, **changes: object) -> None:
         handover = self._handovers[handover_id]
         victim = next(v for v in handover.victims if v.run.job_id == job_id)
-        self._keep(_with(handover, dataclasses.replace(victim, **changes)))  # type: ignore[arg-type]
+        self._keep(with_victim(handover, dataclasses.replace(victim, **changes)))  # type: ignore[arg-type]
 
     def _steer(self, steer: Steer) -> None:
         self._store.save(Change(steers=[steer]))
@@ -423,13 +398,3 @@ class Ledger:
     def _keep(self, handover: Handover) -> None:
         self._store.save(Change(handovers=[(handover, "")]))
         self._handovers[handover.handover_id] = handover
-
-
-def _with(handover: Handover, victim: Victim) -> Handover:
-    victims = (victim if v.run.job_id == victim.run.job_id else v for v in handover.victims)
-    return dataclasses.replace(handover, victims=tuple(victims))
-
-
-def _has(service: Service, job_id: JobId) -> bool:
-    row = int(np.searchsorted(service.job_id, job_id))
-    return row < len(service) and int(service.job_id[row]) == job_id

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from slurm_dl.engine.endings import Ending
 from slurm_dl.engine.retiming import Retiming
 from slurm_dl.engine.service import EndedRun, Service
 from slurm_dl.model.breaker import Breaker, Restart, Taken
@@ -40,8 +41,9 @@ class Change:
         jobs: Jobs to insert or replace.
         ended: Runs that are over.
         forgotten: Ids of jobs to drop.
-        over_before_s: Drop jobs that are over and were seen last before this, epoch seconds; None
-            drops none.
+        endings: Jobs that are over as of this look.
+        over_before_s: Drop jobs that are over and were seen last before this, epoch seconds, and
+            what is remembered of jobs that are gone by then; None drops nothing.
         handovers: Hand-overs to insert or replace, each with why it is closed; empty if it is not.
         taken: GPUs that were taken back.
         steers: Steers to insert or replace.
@@ -53,6 +55,7 @@ class Change:
     jobs: Service | None = None
     ended: Sequence[EndedRun] = ()
     forgotten: Sequence[int] = ()
+    endings: Sequence[Ending] = ()
     over_before_s: float | None = None
     handovers: Sequence[tuple[Handover, str]] = ()
     taken: Sequence[Taken] = ()

@@ -8,6 +8,7 @@ does not keep the GPUs from those they are for.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -32,6 +33,9 @@ MOST_SEARCHES = 32
 
 FORBIDDEN = -2
 """Owner of a node that a hand-over of an earlier cycle has sealed."""
+
+
+_Kind = tuple[object, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -79,8 +83,8 @@ def new_handovers(
         return [], {}
     search = _Search(snap, candidates, standing, limits)
     notes = {}
-    for row in waiting.tolist():
-        reason = search.visit(row)
+    for row, kind in zip(waiting.tolist(), _kinds(snap, waiting, standing), strict=True):
+        reason = search.visit(row, kind)
         if reason:
             notes[JobId(int(snap.jobs.job_id[row]))] = reason
     return [_handover(snap, d, i) for i, d in enumerate(search.drafts)], notes
@@ -110,13 +114,20 @@ class _Search:
         self._dispensable = may[np.argsort(-standing.rank[may], kind="stable")]
         self._failed: dict[tuple[object, ...], str] = {}
         self._no_room: set[tuple[object, ...]] = set()
+        self._in_vain: dict[_Kind, str] = {}
         self.drafts: list[_Draft] = []
         self._drop_sealed()
 
-    def visit(self, row: int) -> str:
-        """Find room for the waiting job at *row*; why nothing is taken back for it, if so."""
+    def visit(self, row: int, kind: _Kind | None = None) -> str:
+        """Find room for the waiting job at *row*; why nothing is taken back for it, if so.
+
+        Args:
+            kind: See `_kinds`.
+        """
         if JobId(int(self._snap.jobs.job_id[row])) in self._spoken_for:
             return ""
+        if kind in self._in_vain:
+            return self._in_vain[kind]
         if self._snap.jobs.gpus[row] <= 0:
             return not_beneficiary(self._snap, row)
         need = narrowed(self._needs.of(row), self._within(row))
@@ -126,7 +137,10 @@ class _Search:
         reason = not_beneficiary(self._snap, row)
         if reason or self._joins(row, need):
             return reason
-        return self._opens(row, need)
+        reason = self._opens(row, need)
+        if reason and kind is not None:
+            self._in_vain[kind] = reason
+        return reason
 
     def _place(self, need: Need, owner: int) -> NodeRows | None:
         """Nodes for the job among those nobody owns and those of draft *owner*."""
@@ -225,6 +239,7 @@ class _Search:
             draft.nodes.update(freed.tolist())
         self._failed.clear()
         self._no_room.clear()
+        self._in_vain.clear()
         rows = self._place(need, index)
         if rows is None:
             msg = f"victims {victims} were said to make room for row {row}, and do not"
@@ -253,6 +268,45 @@ class _Search:
             return "no job of a lower tier is running"
         commonest = self._candidates.reasons[int(np.bincount(rules).argmax())]
         return f"none of the {len(rules)} running jobs of lower tiers may be stopped: {commonest}"
+
+
+def _kinds(
+    snap: Snapshot, waiting: npt.NDArray[np.int64], standing: Standing
+) -> Iterator[_Kind | None]:
+    """Of each waiting job what it shares with those that fare as it does; None: it has no like.
+
+    What was looked for in vain for one is not looked for again for the next of its kind: until
+    something is freed there is ever less room, and there are ever fewer to stop.
+    """
+    if standing.within is not anywhere or standing.types is not anywhere:
+        yield from [None] * len(waiting)
+        return
+    jobs, seen = snap.jobs, snap.seen
+    alone = snap.memory.fruitless[waiting] > 0
+    columns = (
+        standing.tier,
+        jobs.partition,
+        jobs.gpu_type,
+        jobs.gpus,
+        jobs.n_nodes,
+        jobs.cpus,
+        jobs.mem_mb,
+        jobs.exclusive,
+    )
+    kinds = zip(*(column[waiting].tolist() for column in columns), strict=True)
+    ids = jobs.job_id[waiting].tolist()
+    for number, is_alone, kind in zip(ids, alone.tolist(), kinds, strict=True):
+        job_id = JobId(number)
+        if (
+            is_alone
+            or job_id in seen.also_in
+            or job_id in seen.choices
+            or job_id in seen.excluded
+            or seen.claim(job_id).most_nodes is not None
+        ):
+            yield None
+        else:
+            yield kind
 
 
 def _handover(snap: Snapshot, draft: _Draft, index: int) -> Handover:

@@ -121,15 +121,22 @@ class _Clearing:
         self._cost = reluctance_gpu_s
         self._room = room.copy()
         self._fits = self._room.fits_on(need) & usable
-        self._on_node = _shares(snap, candidates, usable & ~self._fits)
-        place = {row: i for i, row in enumerate(candidates.tolist())}
-        self._first = {n: min(place[s.row] for s in on) for n, on in self._on_node.items()}
-        per_gpu = min((self._cost[r] / max(snap.jobs.gpus[r], 1) for r in place), default=0.0)
+        self._shares = _Shares(snap, candidates, usable & ~self._fits)
+        first = np.full(len(snap.jobs), len(candidates))
+        first[candidates] = np.arange(len(candidates))
+        self._first = np.full(len(usable), len(candidates))
+        np.minimum.at(self._first, self._shares.node, first[self._shares.row])
+        per_gpu = float(
+            (self._cost[candidates] / np.maximum(snap.jobs.gpus[candidates], 1)).min(initial=np.inf)
+        )
         self._offer: dict[int, tuple[list[int], float]] = {}
-        self._heap = [
-            (max(0.0, need.gpus - float(room.gpus[n])) * per_gpu, self._first[n], n)
-            for n in self._on_node
-        ]
+        nodes = np.flatnonzero(self._first < len(candidates))
+        self._is_held = np.zeros(len(usable), dtype=np.bool_)
+        self._is_held[nodes] = True
+        least = np.maximum(0.0, need.gpus - room.gpus[nodes]) * (per_gpu if len(nodes) else 0.0)
+        self._heap = list(
+            zip(least.tolist(), self._first[nodes].tolist(), nodes.tolist(), strict=True)
+        )
         heapq.heapify(self._heap)
         self.chosen: list[int] = []
 
@@ -156,8 +163,8 @@ class _Clearing:
             for other in self._snap.seen.held.nodes_of(row).tolist():
                 # It is cheaper now, or even clear: to be worked out anew.
                 self._offer.pop(other, None)
-                if other in self._on_node and other != node:
-                    heapq.heappush(self._heap, (0.0, self._first[other], other))
+                if self._is_held[other] and other != node:
+                    heapq.heappush(self._heap, (0.0, int(self._first[other]), other))
         self._fits = self._room.fits_on(self._need) & self._usable
 
     def without_surplus(self) -> list[int]:
@@ -188,7 +195,7 @@ class _Clearing:
             need.mem_mb - int(room.mem_mb[node]),
             int(room.jobs_on[node]) if need.exclusive else 0,
         ]
-        here = [s for s in self._on_node[node] if s.row not in self.chosen]
+        here = [s for s in self._shares.on(node) if s.row not in self.chosen]
         taken: list[_Share] = []
         for share in sorted(here, key=lambda s: (self._cost[s.row], self._snap.jobs.job_id[s.row])):
             if max(short) <= 0:
@@ -209,12 +216,24 @@ def _less(short: list[float], share: _Share, sign: int) -> list[float]:
     return [s - sign * g for s, g in zip(short, given, strict=True)]
 
 
-def _shares(snap: Snapshot, candidates: Rows, where: Bool) -> dict[int, list[_Share]]:
-    """What the candidates hold on the nodes *where*, node by node."""
-    held = snap.seen.held
-    mine = np.flatnonzero(np.isin(held.job, candidates) & where[held.node])
-    columns = (held.node, held.job, held.gpus, held.cpus, held.mem_mb)
-    shares: dict[int, list[_Share]] = {}
-    for node, *share in zip(*(c[mine].tolist() for c in columns), strict=True):
-        shares.setdefault(node, []).append(_Share(*share))
-    return shares
+class _Shares:
+    """What the candidates hold on the nodes *where*, node by node.
+
+    Attributes:
+        node: ``(h,)`` where each share is, ascending.
+        row: ``(h,)`` whose it is.
+    """
+
+    def __init__(self, snap: Snapshot, candidates: Rows, where: Bool) -> None:
+        held = self._held = snap.seen.held
+        is_candidate = np.zeros(len(snap.jobs), dtype=np.bool_)
+        is_candidate[candidates] = True
+        mine = np.flatnonzero(is_candidate[held.job] & where[held.node])
+        self._at = mine[np.argsort(held.node[mine], kind="stable")]
+        self.node, self.row = held.node[self._at], held.job[self._at]
+
+    def on(self, node: int) -> list[_Share]:
+        """Those on *node*, in the order in which the jobs are listed."""
+        at, held = self._at[slice(*np.searchsorted(self.node, [node, node + 1]))], self._held
+        columns = (held.job, held.gpus, held.cpus, held.mem_mb)
+        return [_Share(*share) for share in zip(*(c[at].tolist() for c in columns), strict=True)]

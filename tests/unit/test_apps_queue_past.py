@@ -11,19 +11,23 @@ from pathlib import Path
 import build
 import pytest
 from streams import SETTINGS as QUICK
-from watched import POLICY, SETTINGS, levers_of
+from watched import HOSTILE, POLICY, SETTINGS, levers_of
 
-from slurm_dl.apps.answers import Answers, Levers
-from slurm_dl.apps.audit import AuditLine
+from slurm_dl.apps.answers import Answers
+from slurm_dl.apps.audit import AuditLine, AuditLog
 from slurm_dl.apps.control import Peer, RequestError
-from slurm_dl.apps.finished import MOST_JOBS, Finished
+from slurm_dl.apps.finished import LISTED_S, MOST_LISTED, with_ended
+from slurm_dl.apps.levers import Levers
 from slurm_dl.apps.past import Pasts, past_object
 from slurm_dl.apps.privacy import Own
+from slurm_dl.apps.published import row
 from slurm_dl.apps.wire import JsonObject
+from slurm_dl.backends.ending_rows import EndedJob
 from slurm_dl.backends.fake import FakeCluster
-from slurm_dl.backends.past_ledger import PastError, read_past
+from slurm_dl.backends.past_ledger import LedgerReader, PastError
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.decide import decide
+from slurm_dl.engine.endings import Ending
 from slurm_dl.engine.explain import Everything, why
 from slurm_dl.engine.explain_past import GaveWay, PastJob, how_it_gave_way, moment, why_gone
 from slurm_dl.engine.ledger import Ledger
@@ -65,7 +69,7 @@ def test_the_ledger_tells_how_a_job_gave_way(gave_way: tuple[Path, JobId, JobId]
     """To whom, when, what was sent, how long it took; and its runs, with what it received."""
     path, big, small = gave_way
 
-    past = read_past(path, big)
+    past = LedgerReader(path).past(big)
 
     assert past is not None
     assert past.preemptions == 1
@@ -85,11 +89,11 @@ def test_the_ledger_of_a_job_that_never_gave_way(gave_way: tuple[Path, JobId, Jo
     """It ran once; a number that nobody had is none."""
     path, _, small = gave_way
 
-    past = read_past(path, small)
+    past = LedgerReader(path).past(small)
 
     assert past is not None
     assert (past.preemptions, past.gave_way, len(past.runs)) == (0, (), 1)
-    assert read_past(path, JobId(4711)) is None
+    assert LedgerReader(path).past(JobId(4711)) is None
 
 
 def test_a_job_that_the_ledger_has_dropped_keeps_its_runs(
@@ -97,12 +101,12 @@ def test_a_job_that_the_ledger_has_dropped_keeps_its_runs(
 ) -> None:
     """After a week its row is gone; what it received is the sum of its runs."""
     path, big, _ = gave_way
-    before = read_past(path, big)
+    before = LedgerReader(path).past(big)
     store = SqliteStore(path)
     store.save(Change(forgotten=[big]))
     store.close()
 
-    past = read_past(path, big)
+    past = LedgerReader(path).past(big)
 
     assert past is not None
     assert before is not None
@@ -125,7 +129,7 @@ def test_a_number_that_came_round_is_the_last_job_that_had_it(
     store.save(Change(restarts=[restart]))
     store.close()
 
-    past = read_past(path, big)
+    past = LedgerReader(path).past(big)
 
     assert past is not None
     assert (past.runs, past.gave_way, past.uids) == ((), (), frozenset())
@@ -139,10 +143,16 @@ def test_a_ledger_that_cannot_be_read_is_said(tmp_path: Path, content: bytes | N
         path.write_bytes(content)
 
     with pytest.raises(PastError, match=r"ledger\.sqlite"):
-        read_past(path, JobId(1))
+        LedgerReader(path).past(JobId(1))
 
     assert path.exists() == (content is not None)
-    assert Pasts(lambda job: read_past(path, job)).of(JobId(1)) is None
+    pasts = Pasts(LedgerReader(path))
+    assert pasts.of(JobId(1)) is None
+    cycle = _cycle(build.pending(1))
+    assert pasts.listed(cycle) is cycle
+    audit = AuditLog(tmp_path / "audit.jsonl")
+    assert pasts.gone("1", Everything(), audit) is None
+    audit.close()
 
 
 def test_reading_does_not_write(gave_way: tuple[Path, JobId, JobId]) -> None:
@@ -152,7 +162,7 @@ def test_reading_does_not_write(gave_way: tuple[Path, JobId, JobId]) -> None:
     writer = sqlite3.connect(path, isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
 
-    assert read_past(path, big) is not None
+    assert LedgerReader(path).past(big) is not None
 
     writer.execute("ROLLBACK")
     writer.close()
@@ -186,10 +196,28 @@ PAST = PastJob(
 )
 
 
+ENDING = Ending(
+    job_id=JobId(7),
+    label="7_1",
+    name="train",
+    user="ann",
+    reason="TimeLimit",
+    ending="TIMEOUT",
+    uid=OWN,
+    partition="gpu",
+    state=JobState.FAILED,
+    gpus=4.0,
+    start_s=1_002_000.0,
+    end_s=1_002_900.0,
+    seen_s=1_002_910.0,
+)
+
+
 def test_a_finished_job_has_a_story() -> None:
     """When it ran, what it received, how often and to whom it gave way."""
-    assert why_gone(PAST, "7_1", "completed", Everything()) == [
-        "Slurm no longer lists job 7_1; it was last seen at 1970-01-12 16:33:20Z, completed.",
+    assert why_gone(dataclasses.replace(PAST, ending=ENDING), Everything()) == [
+        "Slurm no longer lists job 7_1 (train).",
+        "It ended at 1970-01-12 14:35:00Z: timeout (TimeLimit).",
         "It ran 2 times, from 1970-01-12 13:48:20Z to 1970-01-12 14:35:00Z, 30 min in all.",
         "It received 2.00 GPU-hours.",
         "It was preempted 1 time.",
@@ -205,14 +233,21 @@ def test_what_is_not_known_is_not_said() -> None:
     bare = PastJob(job_id=JobId(7), attained_gpu_s=0.0, ran_s=0.0)
     unseen = dataclasses.replace(bare, attained_gpu_s=3600.0, ran_s=60.0, incomplete=True)
 
-    assert why_gone(bare, "7", "", Everything()) == [
+    assert why_gone(bare, Everything()) == [
         "Slurm no longer lists job 7.",
         "It never ran.",
         "It received 0.00 GPU-hours.",
         "It was never preempted.",
     ]
-    assert "It received at least 1.00 GPU-hours." in why_gone(unseen, "7", "", Everything())
-    assert "never ran" not in " ".join(why_gone(unseen, "7", "", Everything()))
+    silent = dataclasses.replace(ENDING, name="", reason="None", ending="", end_s=0.0)
+    assert why_gone(dataclasses.replace(bare, ending=silent), Everything())[:2] == [
+        "Slurm no longer lists job 7_1.",
+        "It ended at 1970-01-12 14:35:10Z: failed.",
+    ]
+    seen = dataclasses.replace(bare, last_seen_s=1_010_000.0)
+    assert "; it was last seen at 1970-01-12 16:33:20Z." in why_gone(seen, Everything())[0]
+    assert "It received at least 1.00 GPU-hours." in why_gone(unseen, Everything())
+    assert "never ran" not in " ".join(why_gone(unseen, Everything()))
     for none in (0.0, -1.0, math.nan, math.inf, 1e18):
         assert moment(none) == "a time that is not known"
 
@@ -280,30 +315,45 @@ def _cycle(*rows: JobRow) -> Cycle:
 Ask = Callable[..., JsonObject]
 
 
-def _answers(levers: Levers, *, hides: bool, finished: Finished | None = None) -> Ask:
+@dataclasses.dataclass(frozen=True)
+class Known:
+    """A ledger that knows job 7, and how it ended if anybody saw that."""
+
+    ending: Ending | None = None
+
+    def past(self, job_id: JobId, /) -> PastJob | None:
+        """See `Reader`."""
+        uids = frozenset({self.ending.uid} if self.ending else ())
+        past = dataclasses.replace(PAST, ending=self.ending, uids=uids)
+        return past if job_id == past.job_id else None
+
+    def named(self, label: str, /) -> JobId | None:
+        """See `Reader`."""
+        return PAST.job_id if self.ending and self.ending.label == label else None
+
+    def ended_since(self, since_s: float, most: int, /) -> list[EndedJob]:
+        """See `Reader`."""
+        assert (since_s, most) == (build.NOW_S - LISTED_S, MOST_LISTED)
+        one = self.ending
+        return [EndedJob(ending=one, attained_gpu_s=7200.0, preemptions=1)] if one else []
+
+
+def _answers(levers: Levers, *, hides: bool, ending: Ending | None = None) -> Ask:
     """A function that asks why of a job, of a daemon whose ledger knows job 7."""
-    if hides:
-        now = levers.board.current
-        levers.board.current = dataclasses.replace(now, slurm=None)
-    pasts = Pasts(lambda job: PAST if job == JobId(7) else None, finished)
-    answers = Answers(dataclasses.replace(levers, past=pasts))
+    answers = _answering(levers, hides=hides, ending=ending)
     return lambda job, peer=USER: answers({"request": "why", "job": job}, peer)
 
 
-def _ended(job_id: int, uid: int, label: str) -> Finished:
-    """What is remembered of a job that was listed as completed."""
-    row = JobRow(job_id=job_id, state=JobState.COMPLETED, uid=uid)
-    texts = {JobId(job_id): JobText(label=label)}
-    snap = build.snapshot(build.observed([row], texts=texts))
-    cycle = Cycle(snapshot=snap, plan=decide(snap, POLICY, SETTINGS), acting=False)
-    finished = Finished()
-    finished.saw(_Now(cycle))  # type: ignore[arg-type]
-    return finished
+def _answering(levers: Levers, *, hides: bool, ending: Ending | None) -> Answers:
+    if hides:
+        now = levers.board.current
+        levers.board.current = dataclasses.replace(now, slurm=None)
+    return Answers(dataclasses.replace(levers, past=Pasts(Known(ending))))
 
 
-@dataclasses.dataclass
-class _Now:
-    cycle: Cycle | None
+def _ended(label: str, uid: int = OWN, **more: object) -> Ending:
+    """How job 7 ended, under another name."""
+    return dataclasses.replace(ENDING, label=label, uid=uid, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -328,22 +378,24 @@ def test_a_job_that_is_gone_is_answered_from_the_ledger(levers: Levers) -> None:
 
 
 def test_a_task_of_an_array_is_found_by_its_name(levers: Levers) -> None:
-    """As long as it is remembered what Slurm called it."""
-    ask = _answers(levers, hides=False, finished=_ended(7, OWN, "5_3"))
+    """By what Slurm called it, and by the id of its record."""
+    ask = _answers(levers, hides=False, ending=_ended("5_3"))
 
     sentences = ask("5_3")["sentences"]
 
-    assert "job 5_3;" in sentences[0]  # type: ignore[index,operator]
-    assert "completed" in sentences[0]  # type: ignore[index,operator]
-    with pytest.raises(RequestError, match="no job 5_4"):
-        ask("5_4")
+    assert "job 5_3 (train)." in sentences[0]  # type: ignore[index,operator]
+    assert "timeout" in sentences[1]  # type: ignore[index,operator]
+    assert ask("7")["sentences"] == sentences
+    for no_such in ("5_4", "9" * 30):
+        with pytest.raises(RequestError, match=r"no job (5_4|9+)|no job id"):
+            ask(no_such)
     levers.audit.close()
 
 
 def test_others_jobs_that_are_gone_are_not_there(levers: Levers) -> None:
     """Where Slurm hides jobs: not without knowing whose it was, and in the words for no job."""
-    for finished in (None, _ended(7, OTHER, "7")):
-        ask = _answers(levers, hides=True, finished=finished)
+    for ending in (None, _ended("7", OTHER)):
+        ask = _answers(levers, hides=True, ending=ending)
         with pytest.raises(RequestError) as caught:
             ask("7")
         with pytest.raises(RequestError) as no_such:
@@ -355,7 +407,7 @@ def test_others_jobs_that_are_gone_are_not_there(levers: Levers) -> None:
 
 def test_their_own_job_is_told_without_others(levers: Levers) -> None:
     """Who got the GPUs is another user, and not a number, in sentences and in fields."""
-    ask = _answers(levers, hides=True, finished=_ended(7, OWN, "7"))
+    ask = _answers(levers, hides=True, ending=_ended("7"))
 
     answer = ask("7")
 
@@ -368,16 +420,79 @@ def test_their_own_job_is_told_without_others(levers: Levers) -> None:
     levers.audit.close()
 
 
-def test_what_is_remembered_is_bounded() -> None:
-    """The oldest go first, with their names; a job that changes its end is told anew."""
-    finished = Finished()
-    finished.saw(_Now(None))  # type: ignore[arg-type]
-    rows = [JobRow(job_id=j, state=JobState.FAILED, uid=j) for j in range(1, MOST_JOBS + 11)]
-    snap = build.snapshot(build.observed(rows))
-    cycle = Cycle(snapshot=snap, plan=_cycle(build.pending(1)).plan, acting=False)
-    finished.saw(_Now(cycle))  # type: ignore[arg-type]
+def test_what_users_wrote_acts_on_no_terminal(levers: Levers) -> None:
+    """A name as it may stand in a ledger, in the sentences."""
+    ask = _answers(levers, hides=False, ending=_ended("7", name=HOSTILE))
 
-    assert finished.find("10") is None
-    assert finished.find("11") is not None
-    assert finished.find(str(MOST_JOBS + 10)) is not None
-    assert finished.find("\u0664") is None
+    said = "\n".join(ask("7")["sentences"])  # type: ignore[arg-type]
+
+    assert "owned" in said
+    assert not any(c in said for c in "\x1b\x07\r\u202e")
+    levers.audit.close()
+
+
+def _listed(answers: Answers, peer: Peer, **filters: object) -> list[JsonObject]:
+    asked = {"request": "queue", **filters}
+    return answers(asked, peer)["jobs"]  # type: ignore[return-value,arg-type]
+
+
+def test_jobs_that_are_gone_are_listed_with_all_states(levers: Levers) -> None:
+    """Behind the queue, with what is known of them; not among jobs that live, nor by others."""
+    answers = _answering(levers, hides=False, ending=ENDING)
+
+    (live,) = _listed(answers, USER)
+    first, gone = _listed(answers, USER, state=["all"])
+
+    assert (live["job"], first["job"], gone["job"]) == ("1", "1", "7_1")
+    assert (gone["state"], gone["ending"], gone["reason"]) == ("F", "timeout", "TimeLimit")
+    assert (gone["name"], gone["user"], gone["partition"]) == ("train", "ann", "gpu")
+    assert (gone["attained_gpu_h"], gone["preemptions"], gone["time_s"]) == (2.0, 1, 900.0)
+    assert (gone["rank"], gone["tier"], gone["preemptible"]) == (None, None, False)
+    assert live["ending"] == ""
+    for filters in ({"state": ["CD"]}, {"name": ["x"]}, {"search": "nothing"}, {"user": ["bob"]}):
+        assert "7_1" not in [
+            j["job"] for j in _listed(answers, USER, **{"state": ["F"], **filters})
+        ]
+    for filters in ({"user": ["ann"]}, {"job": ["7"]}, {"sort": ["-attained"], "limit": 1}):
+        found = _listed(answers, USER, **{"state": ["all"], **filters})
+        assert [j["job"] for j in found] == ["7_1"]
+    levers.audit.close()
+
+
+def test_what_ended_is_read_once_for_each_look() -> None:
+    """A watcher asks every two seconds; what ends meanwhile is in the next look."""
+    known = Known(ENDING)
+    pasts = Pasts(known)
+    first, second = _cycle(build.pending(1)), _cycle(build.pending(1))
+
+    longer = pasts.listed(first)
+
+    assert pasts.listed(first) is longer
+    assert len(longer.snapshot.jobs) == 2
+    assert pasts.listed(second) is not longer
+    assert pasts.listed(first) is not longer
+
+
+def test_others_jobs_that_are_gone_are_not_listed_where_slurm_hides_them(levers: Levers) -> None:
+    """Whose it was stands in the ledger."""
+    answers = _answering(levers, hides=True, ending=ENDING)
+    stranger = Peer(OTHER, is_admin=False)
+
+    assert [j["job"] for j in _listed(answers, USER, state=["F"])] == ["7_1"]
+    assert _listed(answers, stranger, state=["F"]) == []
+    levers.audit.close()
+
+
+def test_a_job_that_slurm_lists_is_listed_once() -> None:
+    """Slurm's own words count; a partition of before is none."""
+    cycle = _cycle(build.pending(1))
+    one = EndedJob(ending=_ended("1", job_id=JobId(1)), attained_gpu_s=0.0, preemptions=0)
+    other = dataclasses.replace(one, ending=_ended("7", partition="old", preemptible=True))
+
+    longer = with_ended(cycle, [one, other])
+    rows = [row(longer, i) for i in range(len(longer.snapshot.jobs))]
+
+    assert [r["job_id"] for r in rows] == [1, 7]
+    assert (rows[1]["partition"], rows[1]["preemptible"]) == (None, True)
+    assert with_ended(cycle, [one]) is cycle
+    assert len(cycle.snapshot.jobs) == 1

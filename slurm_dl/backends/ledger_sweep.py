@@ -1,0 +1,61 @@
+"""What the ledger drops because nobody can ask for it any more.
+
+A job that is over stays for a week after Slurm listed it last, with its runs, the times it gave way
+and how it ended: `dlqueue why` tells of it that long. Of a job that lives all of it stays, however
+old. What is dropped is what was of jobs that are gone, so the file does not grow with the years.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+MOST_ROWS = 20_000
+"""Dropped of one kind at a time: the loop waits. A ledger of years is caught up with in a day."""
+
+_OF_NOBODY = (
+    "NOT EXISTS (SELECT 1 FROM job WHERE job.job_id = {table}.job_id "
+    "AND job.first_submit_s <= {table}.{at_s})"
+)
+"""No job that is known had it; of a number that came round the last job that had it counts."""
+
+_JOBS = "DELETE FROM job WHERE over AND last_seen_s < ?"
+
+_RUNS = (
+    "DELETE FROM run WHERE (job_id, start_s) IN (SELECT job_id, start_s FROM run "  # noqa: S608
+    f"WHERE end_s < ? AND {_OF_NOBODY.format(table='run', at_s='start_s')} LIMIT {MOST_ROWS})"
+)
+
+_TAKEN = (
+    "DELETE FROM taken WHERE rowid IN (SELECT rowid FROM taken "  # noqa: S608
+    f"WHERE at_s < ? AND {_OF_NOBODY.format(table='taken', at_s='at_s')} LIMIT {MOST_ROWS})"
+)
+
+_ENDINGS = (
+    "DELETE FROM ending WHERE job_id IN (SELECT job_id FROM ending "  # noqa: S608
+    f"WHERE seen_s < ? AND {_OF_NOBODY.format(table='ending', at_s='seen_s')} LIMIT {MOST_ROWS})"
+)
+
+_HANDOVERS = f"""
+DELETE FROM handover WHERE handover_id IN (
+    SELECT handover_id FROM handover
+    WHERE handover_id < (SELECT min(handover_id) FROM taken WHERE at_s >= :before_s)
+        AND handover_id < (SELECT max(handover_id) FROM handover)
+        AND closed != ''
+        AND NOT EXISTS (SELECT 1 FROM taken WHERE taken.handover_id = handover.handover_id)
+        AND iif(json_valid(body), json_extract(body, '$.opened_s') < :before_s, 0)
+    LIMIT {MOST_ROWS})
+"""  # noqa: S608 - a number of ours; the others likewise
+"""Closed ones of which nobody remembers that he gave way. Their numbers ascend, so only those below
+the ones of this week need be looked at; the last number is kept, the next one goes by it. Models
+that lost on a GPU are kept apart for as long, and go by the ones opened since."""
+
+
+def sweep(db: sqlite3.Connection, before_s: float) -> None:
+    """Drop what is of jobs that were over, and seen last, before *before_s*, epoch seconds.
+
+    Raises:
+        sqlite3.Error: It cannot be written.
+    """
+    for statement in (_JOBS, _RUNS, _TAKEN, _ENDINGS):
+        db.execute(statement, (before_s,))
+    db.execute(_HANDOVERS, {"before_s": before_s})

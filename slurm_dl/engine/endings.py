@@ -1,0 +1,114 @@
+"""Jobs that are over, as Slurm last listed them: whose they were, and how they ended.
+
+Slurm forgets a job minutes after its end. What people may want to know of it then is written down
+in the look that first sees it over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_dl.engine.service import OVER, Service
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
+from slurm_dl.model.snapshot import JobText, Observed
+
+LONGEST_TEXT = 200
+"""Characters kept of a text; users write some of them, and may write a book."""
+
+_WORDS = ("label", "name", "user", "account", "qos", "reason", "nodes", "ending")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """One job that is over; texts are cut at `LONGEST_TEXT`.
+
+    Attributes:
+        job_id: Id of its record.
+        label, name, user, account, qos, reason, nodes: See `JobText`.
+        ending: Slurm's word for how it ended; empty if it was not told.
+        uid: Its owner.
+        partition: Name of its partition; empty if it named several.
+        state: How it ended, in ours.
+        tasks: Jobs in the record.
+        n_nodes: Nodes it held or asked for.
+        gpus: GPUs it held or asked for.
+        restarts: Slurm's restart count.
+        start_s: Start of its last run, epoch seconds; 0 if it never started.
+        end_s: Its end, epoch seconds; 0 if Slurm did not tell.
+        seen_s: When it was first seen over, epoch seconds.
+        preemptible: It declared a preemption contract.
+    """
+
+    job_id: JobId
+    label: str
+    name: str = ""
+    user: str = ""
+    account: str = ""
+    qos: str = ""
+    reason: str = ""
+    nodes: str = ""
+    ending: str = ""
+    uid: int
+    partition: str = ""
+    state: JobState
+    tasks: int = 1
+    n_nodes: int = 1
+    gpus: float = 0.0
+    restarts: int = 0
+    start_s: float = 0.0
+    end_s: float = 0.0
+    seen_s: float
+    preemptible: bool = False
+
+    @property
+    def how(self) -> str:
+        """How it ended, in a word for people."""
+        return (self.ending or self.state.name).lower()
+
+
+def endings_of(before: Service, after: Service, seen: Observed) -> tuple[Ending, ...]:
+    """The jobs that *seen* is the first look to show as over.
+
+    Args:
+        before: The ledger's columns before *seen* was folded in.
+        after: The same after that.
+    """
+    over = after.job_id[after.over != 0]
+    new = over[~np.isin(over, before.job_id[before.over != 0])]
+    if not len(new):
+        return ()
+    jobs = seen.jobs
+    rows = np.flatnonzero(np.isin(jobs.state, OVER) & np.isin(jobs.job_id, new))
+    return tuple(_endings(rows.tolist(), seen))
+
+
+def _endings(rows: Iterable[int], seen: Observed) -> Iterator[Ending]:
+    jobs = seen.jobs
+    for i in rows:
+        job_id, partition = JobId(int(jobs.job_id[i])), int(jobs.partition[i])
+        text = seen.texts.get(job_id) or JobText(label=str(job_id))
+        yield Ending(
+            job_id=job_id,
+            **{word: bounded(getattr(text, word)) for word in _WORDS},
+            uid=int(jobs.uid[i]),
+            partition=bounded(seen.partitions[partition]) if partition >= 0 else "",
+            state=JobState(int(jobs.state[i])),
+            tasks=int(jobs.tasks[i]),
+            n_nodes=int(jobs.n_nodes[i]),
+            gpus=float(jobs.gpus[i]),
+            restarts=int(jobs.restarts[i]),
+            start_s=float(jobs.start_s[i]),
+            end_s=float(jobs.end_s[i]),
+            seen_s=seen.now_s,
+            preemptible=seen.claim(job_id).contract is not None,
+        )
+
+
+def bounded(text: str) -> str:
+    """*text* as it can be kept: not too long, and nothing in it that no file can hold."""
+    # A lone surrogate is no character; what cannot be encoded could not be written down.
+    return text[:LONGEST_TEXT].encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,170 @@
+"""The search for GPUs to take back: each kind of job once, and the cheapest nodes first."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from build import NOW_S, observed, pending, running, snapshot
+
+from slurm_dl.engine import preempt
+from slurm_dl.engine.decide import decide
+from slurm_dl.engine.room import Room
+from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.engine.victims import choose_victims
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.plan import OpenHandover
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.need import Needs
+from slurm_dl.policies.discrete_las import DiscreteLas
+
+POLICY = DiscreteLas(thresholds_gpu_s=(3000.0, 60_000.0))
+SETTINGS = Settings(
+    partitions=frozenset({"gpu"}),
+    preemption=Preemption(max_handovers=3, max_victims=3, max_beneficiaries=3),
+)
+
+
+def crowded(seed: int, nodes: int = 6, waiting: int = 60) -> Snapshot:
+    """Full nodes of 4 GPUs, and a queue of a few kinds of jobs, some with marks of their own."""
+    draw = np.random.default_rng(seed)
+    rows, held = [], {}
+    for node in range(nodes):
+        for size in draw.permutation([1, 1, 2]).tolist():
+            job_id = len(rows) + 1
+            rows.append(running(job_id, size, ran_s=float(draw.integers(10, 50_000))))
+            held[job_id] = {node: float(size)}
+    choices = {}
+    for size in draw.choice([1, 2, 4, 8, 16], waiting).tolist():
+        job_id = len(rows) + 1
+        tasks = int(draw.choice([1, 1, 1, 3]))
+        rows.append(pending(job_id, size, n_nodes=max(1, size // 4), tasks=tasks))
+        if draw.random() < 0.1:
+            choices[job_id] = np.arange(nodes) >= draw.integers(nodes)
+    ran_s = {row.job_id: NOW_S - row.start_s for row in rows if row.start_s}
+    service = {row.job_id: ran_s[row.job_id] * row.gpus for row in rows if row.start_s}
+    service |= {row.job_id: float(draw.choice([0.0, 5000.0])) for row in rows if not row.start_s}
+    fruitless = {row.job_id: 1 for row in rows if not row.start_s and draw.random() < 0.1}
+    seen = observed(
+        rows, nodes=(4.0,) * nodes, held=held, opted_in=list(range(1, len(rows) + 1, 2))
+    )
+    return snapshot(
+        dataclasses.replace(seen, choices=choices),
+        memory={
+            "ran_s": ran_s,
+            "attained_gpu_s": service,
+            "fruitless": fruitless,
+            "last_fruitless_s": dict.fromkeys(fruitless, NOW_S - 60.0),
+        },
+    )
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_plan_is_the_one_without_kinds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking for each job by itself finds the same hand-overs, and the same words."""
+    snap = crowded(seed)
+    found = decide(snap, POLICY, SETTINGS)
+    kinds = list(preempt._kinds(snap, np.arange(len(snap.jobs)), standing_of(snap)))
+    monkeypatch.setattr(preempt, "_kinds", lambda _, waiting, __: [None] * len(waiting))
+    alone = decide(snap, POLICY, SETTINGS)
+
+    assert any(isinstance(action, OpenHandover) for action in found.actions)
+    assert max(Counter(kind for kind in kinds if kind is not None).values()) > 3
+    assert None in kinds
+    assert found.actions == alone.actions
+    assert found.notes == alone.notes
+
+
+def standing_of(snap: Snapshot) -> preempt.Standing:
+    """Everybody in one tier."""
+    n = len(snap.jobs)
+    return preempt.Standing(
+        tier=np.zeros(n, dtype=np.int16), rank=np.arange(n, dtype=np.int32), target=frozenset()
+    )
+
+
+def test_a_long_queue_of_one_kind_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand jobs that want the same and cannot have it cost what one does."""
+    rows = [running(1, 4, ran_s=10.0), *(pending(i, 4) for i in range(2, 1002))]
+    snap = snapshot(observed(rows, nodes=(4.0,), held={1: {0: 4.0}}))
+    asked: list[int] = []
+    needs: Any = preempt.Needs.of
+
+    def of(self: preempt.Needs, row: int) -> preempt.Need:
+        asked.append(row)
+        need: preempt.Need = needs(self, row)
+        return need
+
+    monkeypatch.setattr(preempt.Needs, "of", of)
+    plan = decide(snap, POLICY, SETTINGS)
+
+    assert len(plan.notes) >= 1000
+    assert len([row for row in asked if row > 0]) < 20
+
+
+def test_who_may_go_to_other_nodes_is_another_kind() -> None:
+    """In vain for a job that is confined to one node is not in vain for the next one."""
+    rows = [running(1, 4, ran_s=40_000), running(2, 4, ran_s=40_000), pending(3, 4), pending(4, 4)]
+    seen = observed(rows, nodes=(4.0, 4.0), held={1: {0: 4.0}, 2: {1: 4.0}}, opted_in=[2])
+    seen = dataclasses.replace(seen, choices={JobId(3): np.array([True, False])})
+    snap = snapshot(seen, memory={"attained_gpu_s": {1: 160_000.0, 2: 160_000.0}})
+    opened = [a for a in decide(snap, POLICY, SETTINGS).actions if isinstance(a, OpenHandover)]
+
+    assert [a.handover.beneficiaries for a in opened] == [(JobId(4),)]
+
+
+def test_who_is_of_another_tier_is_told_other_words() -> None:
+    """Who has nobody below is told that; for the better one there is somebody, but protected."""
+    rows = [running(1, 4, ran_s=40_000), pending(2, 4), pending(3, 4)]
+    snap = snapshot(
+        observed(rows, nodes=(4.0,), held={1: {0: 4.0}}),
+        memory={"attained_gpu_s": {1: 160_000.0, 3: 160_000.0}},
+    )
+    notes = decide(snap, POLICY, SETTINGS).notes
+
+    assert "may be stopped" in notes[JobId(2)]
+    assert notes[JobId(3)] == "no job of a lower tier is running"
+
+
+def chosen(held: list[dict[int, float]], cost: list[float], order: list[int], n: int) -> set[int]:
+    """Ids of the victims for a job of *n* nodes with 4 GPUs each.
+
+    Args:
+        held: What each running job holds on which node.
+        cost: What it costs to stop each.
+        order: Rows of the jobs, most dispensable first.
+    """
+    rows = [running(i + 1, int(sum(on.values())), n_nodes=len(on)) for i, on in enumerate(held)]
+    rows.append(pending(99, 4 * n, n_nodes=n))
+    nodes = 1 + max(max(on) for on in held)
+    snap = snapshot(
+        observed(rows, nodes=(4.0,) * nodes, held={i + 1: on for i, on in enumerate(held)})
+    )
+    found = choose_victims(
+        snap,
+        Room.free_in(snap),
+        Needs(snap).of(len(held)),
+        candidates=np.array(order),
+        reluctance_gpu_s=np.array([*cost, 0.0]),
+        within=np.ones(nodes, dtype=np.bool_),
+        at_most=9,
+    )
+    assert not isinstance(found, str), found
+    return {row + 1 for row in found}
+
+
+def test_of_nodes_that_cost_the_same_the_one_with_the_most_dispensable_job_is_cleared() -> None:
+    """By the most dispensable of the jobs on it, not by the one that is listed last."""
+    held = [{0: 2.0}, {0: 2.0}, {1: 2.0}, {1: 2.0}]
+
+    assert chosen(held, [50.0] * 4, [2, 0, 1, 3], 1) == {3, 4}
+
+
+def test_a_node_that_has_become_cheaper_is_cleared_next() -> None:
+    """Once a gang over two nodes goes, the second one costs what is left on it."""
+    held = [{0: 2.0, 1: 2.0}, {0: 2.0}, {1: 2.0}, {2: 2.0}, {2: 2.0}]
+
+    assert chosen(held, [100.0, 100.0, 150.0, 120.0, 121.0], [0, 1, 2, 3, 4], 2) == {1, 2, 3}
