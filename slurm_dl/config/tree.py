@@ -16,6 +16,7 @@ from slurm_dl.config.breakers import BreakersSection
 from slurm_dl.config.by_name import checked_name, checked_parameters
 from slurm_dl.config.defragment import DefragmentSection
 from slurm_dl.config.estimates import EstimatesSection
+from slurm_dl.config.forecasts import ForecastsSection
 from slurm_dl.config.metrics import MetricsSection
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.config.placement import PlacementSection
@@ -287,6 +288,7 @@ class Config(Section):
     placement: PlacementSection = PlacementSection()
     defragment: DefragmentSection = DefragmentSection()
     estimates: EstimatesSection = EstimatesSection()
+    forecasts: ForecastsSection = ForecastsSection()
     writes: WritesSection = WritesSection()
     control: ControlSection = ControlSection()
     takeover: TakeoverSection = TakeoverSection()

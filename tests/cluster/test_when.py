@@ -24,10 +24,11 @@ def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
         yield daemon
 
 
-def submit(place: Schedd, script: str, nodes: int) -> str:
+def submit(place: Schedd, script: str, nodes: int, *options: str) -> str:
     """A job with all GPUs of some nodes and a limit of ten minutes."""
     argv = ["sbatch", "--parsable", "--output=/dev/null", f"--nodes={nodes}", "--gres=gpu:4"]
-    return str(place.box.run([*argv, "--time=10", f"--wrap={script}"]).stdout).strip()
+    argv += ["--time=10", *options]
+    return str(place.box.run([*argv, f"--wrap={script}"]).stdout).strip()
 
 
 def told(place: Schedd, *argv: str) -> dict[str, Any]:
@@ -76,3 +77,38 @@ def test_a_job_starts_inside_the_range_that_was_told(place: Schedd) -> None:
         "the score", lambda: told(place, "dlctl", "status")["forecasts"]["ranges"] == 1, 60.0
     )
     assert told(place, "dlctl", "status")["forecasts"]["held"] == 1
+
+
+def test_a_preemption_that_is_to_come_is_foretold(sandbox: Sandbox, short_directory: Path) -> None:
+    """Least attained service: a new job gets the GPUs when the quantum of the old one is over.
+
+    By itself the old one would hold them for six minutes at least: a hundredth of its limit.
+    """
+    quantum_s = 20.0
+    claim = json.dumps({"slurm_dl": {"v": 1, "sig": "USR1", "grace_s": 10, "by": "daemon"}})
+    with schedd_in(sandbox, short_directory) as place:
+        place.configure(
+            policy={"order": "las", "parameters": {}}, preemption={"min_quantum_s": quantum_s}
+        )
+        place.start()
+        saves = "trap 'exit 0' USR1; for i in $(seq 600); do sleep 0.2; done"
+        old = submit(place, saves, 4, "--time=600", "--requeue", f"--comment={claim}")
+        place.until_state(old, "RUNNING")
+        new = submit(place, saves, 4)
+
+        def seen() -> bool:
+            rows = {row["job"]: row["state"] for row in told(place, "dlqueue")["jobs"]}
+            return rows == {old: "R", new: "PD"}
+
+        place.until("the daemon to see the queue", seen)
+        answer = told(place, "dlqueue", "when", new)
+        assert answer["why_not"] is None
+        assert answer["runs"] >= 10, "too few to be scored"
+        start = answer["start"]
+        assert start["high_s"] < answer["now_s"] + 300, "nobody is preempted"
+
+        place.until_state(new, "RUNNING", within_s=120.0)
+        place.until(
+            "the score", lambda: told(place, "dlctl", "status")["forecasts"]["ranges"] == 1, 60.0
+        )
+        assert told(place, "dlctl", "status")["forecasts"]["held"] == 1

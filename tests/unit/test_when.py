@@ -14,11 +14,13 @@ from build import NOW_S, observed, pending, running, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_dl.apps.when import forecast
 from slurm_dl.apps.when.beginning import MOST_TASKS, Wanted, beginning
 from slurm_dl.apps.when.calibration import LAST, MOST_OPEN, Book, Said, judged
 from slurm_dl.apps.when.forecast import Question, foresee, range_of
 from slurm_dl.apps.when.lives import Lives
-from slurm_dl.apps.when.world import Pace, World
+from slurm_dl.apps.when.pace import Pace
+from slurm_dl.apps.when.world import World
 from slurm_dl.backends.sim.clockwork import AT_EVENTS
 from slurm_dl.backends.sim.costs import NoCosts
 from slurm_dl.backends.sim.ideal import IdealCluster
@@ -348,6 +350,75 @@ def test_runs_that_take_too_long_are_left_out() -> None:
 
     assert 1 <= found.runs < 4
     assert found.jobs[0].start.median_s == NOW_S + 5000.0
+
+
+def test_a_run_that_is_cut_off_says_what_is_later() -> None:
+    """Where none comes to its end, what had not happened when time was up is later than that."""
+    asked = iter([False] * 3 + [True] * 100)
+    begun = queue_of([8, 8], 5000.0)
+    found = foresee(
+        begun,
+        Question(jobs=(JobId(2), JobId(3)), runs=30),
+        policy=Fifo(),
+        settings=FREE,
+        pace=AT_ONCE,
+        is_late=lambda: next(asked),
+    )
+
+    first, second = found.jobs
+    assert found.runs == 0
+    assert first.until_s == second.until_s == NOW_S + 5000.0
+    assert first.start.median_s == NOW_S + 5000.0
+    assert (first.end.low_s, second.start.low_s) == (math.inf, math.inf), "later than until_s"
+
+
+def test_nothing_is_made_ready_once_it_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of several shapes those come that there was time for; the others are not even begun."""
+    made: list[int] = []
+
+    def counting(snap: Snapshot, wanted: tuple[Wanted, ...] = ()) -> Snapshot:
+        made.append(len(wanted))
+        return beginning(snap, wanted)
+
+    monkeypatch.setattr(forecast, "beginning", counting)
+    wanted = tuple(
+        Wanted(gpus=gpus, n_nodes=1, partition=0, uid=7, limit_s=3600.0) for gpus in (1, 2, 4)
+    )
+    found = foresee(
+        queue_of([4], 5000.0),
+        Question(wanted=wanted, runs=5),
+        policy=Fifo(),
+        settings=FREE,
+        pace=AT_ONCE,
+        is_late=lambda: len(made) > 1,
+    )
+
+    assert len(made) == 2
+    assert (found.runs, len(found.wanted)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("policy", "opted_in", "ahead"),
+    [(Fifo(), True, False), (LAS, True, True), (LAS, False, False)],
+    ids=["never", "may be stopped", "did not opt in"],
+)
+def test_a_run_goes_on_only_while_something_is_unknown(
+    policy: Policy,
+    opted_in: bool,  # noqa: FBT001
+    ahead: bool,  # noqa: FBT001
+) -> None:
+    """A job that runs and is stopped by nobody ends when its work does: the rest is not run."""
+    begun = queue_of([8, 8], 5000.0)
+    if opted_in:
+        claims = {JobId(j): Claim(contract=Contract()) for j in (1, 2, 3)}
+        begun = dataclasses.replace(begun, seen=dataclasses.replace(begun.seen, claims=claims))
+    world = World(begun, begun.left_s, policy=policy, settings=FREE, pace=AT_ONCE)
+    world.run(math.inf, np.array([1]))
+
+    assert bool(world.through_s > world.started_s[1]) is ahead
+    assert world.started_s[1] <= world.ended_s[1] < math.inf
+    if not ahead:
+        assert world.ended_s[1] == NOW_S + 5500.0
 
 
 def test_tasks_of_an_array_are_jobs_and_the_dead_are_left_out() -> None:

@@ -24,6 +24,7 @@ from slurm_dl.apps.when.service import Forecasts, of_job, of_shapes
 from slurm_dl.apps.when.text import job_lines, shape_lines
 from slurm_dl.apps.when.worker import ForecastError, run_worker
 from slurm_dl.apps.wire import JsonObject, Kind
+from slurm_dl.config.forecasts import ForecastsSection
 from slurm_dl.config.tree import Config
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.explain import Everything
@@ -39,11 +40,17 @@ ANN, BOB = 1000, 1001
 CONFIG = Config.model_validate({"manage": {"partitions": ["gpu"]}, "policy": {"order": "fifo"}})
 
 
-def published_of(snap: Snapshot) -> Published:
+def sampling(every_s: float, for_s: float = 20.0) -> Config:
+    """The configuration of a daemon that predicts some jobs by itself so often."""
+    section = ForecastsSection(sample_every_s=every_s, sample_s=for_s)
+    return CONFIG.model_copy(update={"forecasts": section})
+
+
+def published_of(snap: Snapshot, config: Config = CONFIG) -> Published:
     """What a daemon shows that has seen *snap*."""
     plan = decide(snap, Fifo(), Settings(partitions=frozenset({"gpu"})))
     return Published(
-        config=CONFIG,
+        config=config,
         config_rows=(),
         started_s=NOW_S,
         live=True,
@@ -82,15 +89,13 @@ def range_in(at_s: float) -> JsonObject:
 def fake_work(content: bytes, _: float) -> JsonObject:
     """Answers at once: a job after an hour, shapes after ten minutes for each GPU."""
     question = json.loads(content)["question"]
-    one = {"start": range_in(3600), "end": range_in(7200)}
+    one: JsonObject = {"start": range_in(3600), "end": range_in(7200)}
+    one["until_s"] = NOW_S + service.HORIZON_S
     return {
         "runs": 40,
         "sources": {"limit": 2},
         "jobs": [one for _ in question["jobs"]],
-        "wanted": [
-            {"start": range_in(600.0 * w["gpus"]), "end": range_in(9000)}
-            for w in question["wanted"]
-        ],
+        "wanted": [{**one, "start": range_in(600.0 * w["gpus"])} for w in question["wanted"]],
     }
 
 
@@ -262,15 +267,17 @@ def test_what_was_said_is_held_against_what_happens(now: Published, tmp_path: Pa
     assert Forecasts(tmp_path).score.ranges == 1
 
 
-def test_the_loop_waits_for_no_sample(now: Published, tmp_path: Path) -> None:
-    """Some waiting jobs are predicted that nobody asked about, in a thread."""
-    go_on = threading.Event()
+def test_the_loop_waits_for_no_sample(tmp_path: Path) -> None:
+    """Some waiting jobs are predicted that nobody asked about, in a thread, for so long."""
+    go_on, times = threading.Event(), list[float]()
+    now = published_of(busy(), sampling(1e-9, 3.0))
 
     def work(content: bytes, deadline_s: float) -> JsonObject:
+        times.append(deadline_s)
         go_on.wait(30)
         return fake_work(content, deadline_s)
 
-    forecasts = Forecasts(tmp_path, work, sample_every_s=0.0)
+    forecasts = Forecasts(tmp_path, work)
     forecasts.saw(now)
     forecasts.saw(now)
     assert [t.name for t in threading.enumerate()].count("when") == 1
@@ -284,6 +291,35 @@ def test_the_loop_waits_for_no_sample(now: Published, tmp_path: Path) -> None:
     eventually(is_stored, 30.0, what="a prediction")
     go_on.set()
     eventually(lambda: "when" not in [t.name for t in threading.enumerate()], 30.0, what="the end")
+    assert times[0] == 3.0
+
+
+@pytest.mark.parametrize(("every_s", "passed_s"), [(0.0, 1e9), (600.0, 59.0), (30.0, 29.0)])
+def test_no_sample_is_taken_before_it_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_s: float, passed_s: float
+) -> None:
+    """Never where it is switched off; else a minute after the start, or when it is due."""
+    clock = [1000.0]
+    monkeypatch.setattr("slurm_dl.apps.when.service.time.monotonic", lambda: clock[0])
+    asked: list[bytes] = []
+
+    def work(content: bytes, deadline_s: float) -> JsonObject:
+        asked.append(content)
+        return fake_work(content, deadline_s)
+
+    forecasts = Forecasts(tmp_path, work)
+    now = published_of(busy(), sampling(every_s))
+    clock[0] += passed_s
+    forecasts.saw(now)
+    assert vars(forecasts)["_sampler"] is None
+    clock[0] += 2.0
+    forecasts.saw(now)
+    sampler: threading.Thread | None = forecasts._sampler
+    assert (sampler is not None) is (every_s > 0)
+    if sampler is not None:
+        sampler.join(60)
+        forecasts.saw(published_of(busy(), sampling(every_s)))
+        assert len(asked) == 1, "the next one is not due"
 
 
 def test_a_worker_that_fails_is_told_of(now: Published, tmp_path: Path) -> None:
@@ -311,6 +347,27 @@ def test_no_run_within_the_deadline_is_said(now: Published, tmp_path: Path) -> N
     assert "too long" in str(of_job(forecasts, now, "2", Everything())["why_not"])
     shapes = of_shapes(forecasts, now, ["1"], uid=ANN, user="ann")
     assert "too long" in shape_lines(shapes)[0]
+    assert len(shape_lines(shapes)) == 1
+
+
+def test_a_part_of_one_run_is_told_as_such(now: Published, tmp_path: Path) -> None:
+    """A long queue gets a lower bound, by the words too; it is no range to be judged."""
+    later = {"low_s": None, "median_s": None, "high_s": None, "share": 0.0}
+
+    def work(_content: bytes, _deadline_s: float) -> JsonObject:
+        one = {"start": later, "end": later, "until_s": NOW_S + 3 * 3600}
+        return {"runs": 0, "sources": {}, "jobs": [one], "wanted": [one]}
+
+    forecasts = Forecasts(tmp_path, work)
+    told = of_job(forecasts, now, "2", Everything())
+    shapes = of_shapes(forecasts, now, ["1"], uid=ANN, user="ann")
+
+    assert job_lines(told)[0] == "Job 2 starts not within 3 h."
+    assert "as far as one forward run got" in job_lines(told)[-1]
+    assert shape_lines(shapes)[0] == "1 GPU: starts not within 3 h, ends not within 3 h."
+    assert "as far as one forward run got" in shape_lines(shapes)[-1]
+    forecasts.saw(now)
+    assert not (tmp_path / "when.json").exists()
 
 
 def test_a_worker_that_may_not_give_way_answers(

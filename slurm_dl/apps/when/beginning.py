@@ -14,12 +14,14 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.engine.settings import Settings
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.estimates import Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, I64, PENDING, Bool, Held, JobRow, Jobs, JobState
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.snapshot import JobText, Remembered, Snapshot
+from slurm_dl.policies.base import Policy
 
 MOST_TASKS: Final = 2000
 """Further tasks of arrays that become jobs, in all; the last tasks of large arrays are left out."""
@@ -210,6 +212,18 @@ def startable(snap: Snapshot) -> Bool:
     held = snap.jobs.held
     mask: Bool = (snap.jobs.state == PENDING) & ((held == Held.NO) | (held == Held.BEGIN_TIME))
     return mask
+
+
+def staying_once_started(snap: Snapshot, policy: Policy, settings: Settings) -> Bool:
+    """``(n,)`` bool, jobs that nobody stops once they run: there is no preemption, or not of them.
+
+    A scheme of placement may stop jobs under any policy, for those whom it guarantees nodes.
+    """
+    jobs = snap.jobs
+    never = policy.preempts == "never" and settings.placement.scheme is None
+    opted_in = [j for j, claim in snap.seen.claims.items() if claim.contract is not None]
+    stays: Bool = ~jobs.requeueable | ~np.isin(jobs.job_id, opted_in)
+    return np.ones_like(stays) if never or not settings.preemption.enabled else stays
 
 
 def node_mask(snap: Snapshot, row: int) -> Bool:

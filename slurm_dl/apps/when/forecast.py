@@ -10,16 +10,17 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
 from slurm_dl.apps.when.beginning import Wanted, beginning
 from slurm_dl.apps.when.lives import Lives
-from slurm_dl.apps.when.world import GaveUpError, Pace, World
+from slurm_dl.apps.when.pace import Pace
+from slurm_dl.apps.when.world import GaveUpError, World
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64
+from slurm_dl.model.jobs import F64, I64
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 
@@ -46,10 +47,15 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expected:
-    """What is to be expected of one job."""
+    """What is to be expected of one job.
+
+    Attributes:
+        until_s: So far, epoch seconds, it was looked ahead; before the horizon if no run got there.
+    """
 
     start: Range
     end: Range
+    until_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +63,9 @@ class Forecast:
     """The outcome of some forward runs.
 
     Attributes:
-        runs: How many came to their end.
+        runs: How many came to their end. Of none: what is said is of the one that was begun.
         jobs: Of each job that was asked for.
-        wanted: Of each job that nobody has submitted.
+        wanted: Of each job that nobody has submitted, as far as time allowed.
         sources: Of how many jobs the run time is known from where; see `lives`.
     """
 
@@ -102,54 +108,103 @@ def foresee(
     """Run *snap* forward until the jobs that are asked for are over, some times.
 
     Args:
-        is_late: Asked at each step; True ends it with the runs that are done.
+        is_late: Asked at each step; True ends it with the runs that are done. Where none is, the
+            first one counts as far as it got: what has not happened is later than that.
     """
-    variants = [(beginning(snap), question.jobs)] if question.jobs else []
-    for job in question.wanted:
-        begun = beginning(snap, [job])
-        variants.append((begun, (JobId(int(begun.jobs.job_id[-1])),)))
-    lives = [Lives(begun) for begun, _ in variants]
-    random = np.random.default_rng(question.seed)
-    most = max((len(begun.jobs) for begun, _ in variants), default=0)
-    found: list[list[tuple[F64, F64]]] = []
+
+    def unless_late() -> None:
+        if is_late():
+            raise GaveUpError
+
     until_s = snap.now_s + question.horizon_s
+    asked: list[tuple[Wanted, ...]] = [(), *((job,) for job in question.wanted)]
+    asked = asked if question.jobs else asked[1:]
+    random = np.random.default_rng(question.seed)
+    variants: list[_Variant] = []
+    found: list[list[_Outcome]] = []
     try:
         for _ in range(question.runs):
-            # The same numbers for all variants: those of a wanted job are the last.
-            chance = random.random(most)
-            run = []
-            for (begun, ids), life in zip(variants, lives, strict=True):
-                rows = np.array([begun.jobs.row_of()[j] for j in ids], dtype=np.int64)
-                left_s = life.draw(chance[: len(begun.jobs)])
-                world = World(begun, left_s, policy=policy, settings=settings, pace=pace)
-                world.run(until_s, rows, is_late)
-                run.append((world.started_s[rows], world.ended_s[rows]))
-            found.append(run)
+            found.append([])
+            chance = np.zeros(0)
+            for at, wanted in enumerate(asked):
+                unless_late()
+                if at == len(variants):
+                    variants.append(_Variant.of(snap, wanted, question.jobs))
+                variant = variants[at]
+                if not len(chance):
+                    # The same numbers for all variants: those of a wanted job are the last.
+                    chance = random.random(len(variant.begun.jobs) + 1)
+                world = World(
+                    variant.begun,
+                    variant.lives.draw(chance[: len(variant.begun.jobs)]),
+                    policy=policy,
+                    settings=settings,
+                    pace=pace,
+                )
+                try:
+                    world.run(until_s, variant.rows, is_late)
+                except GaveUpError:
+                    if len(found) == 1 and world.through_s > snap.now_s:
+                        found[0].append(_Outcome.of(world, variant.rows, world.through_s))
+                    raise
+                found[-1].append(_Outcome.of(world, variant.rows, until_s))
+        runs = len(found)
     except GaveUpError:
-        pass
+        runs = len(found) - 1
+    done = found[: max(runs, 1)]
     expected = [
-        _expected([run[at] for run in found], snap.now_s, until_s, question.blur_s)
-        for at in range(len(variants))
+        _expected([run[at] for run in done], snap.now_s, question.blur_s)
+        for at in range(min(map(len, done), default=0))
     ]
-    own = expected[0] if question.jobs else ()
+    own = expected.pop(0) if question.jobs and expected else ()
     return Forecast(
-        runs=len(found),
+        runs=runs,
         jobs=own,
-        wanted=tuple(one for many in expected[bool(question.jobs) :] for one in many),
-        sources=dict(Counter(lives[0].sources)) if lives else {},
+        wanted=tuple(one for many in expected for one in many),
+        sources=dict(Counter(variants[0].lives.sources)) if variants else {},
     )
 
 
-def _expected(
-    runs: Sequence[tuple[F64, F64]], now_s: float, until_s: float, blur_s: float
-) -> tuple[Expected, ...]:
-    if not runs:
-        return ()
-    starts, ends = (np.stack([run[i] for run in runs]) for i in (0, 1))
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    """One world to run forward, and the rows of the jobs that are asked for in it."""
+
+    begun: Snapshot
+    lives: Lives
+    rows: I64
+
+    @classmethod
+    def of(cls, snap: Snapshot, wanted: tuple[Wanted, ...], jobs: tuple[JobId, ...]) -> Self:
+        """With the job that is *wanted*, or as it is for *jobs*."""
+        begun = beginning(snap, wanted)
+        row_of, last = begun.jobs.row_of(), len(begun.jobs) - 1
+        rows = [last] if wanted else [row_of[job] for job in jobs]
+        return cls(begun, Lives(begun), np.array(rows, dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What became of the jobs that are asked for by *until_s*: ``(k,)`` starts and ends."""
+
+    started_s: F64
+    ended_s: F64
+    until_s: float
+
+    @classmethod
+    def of(cls, world: World, rows: I64, until_s: float) -> Self:
+        """As *world* stands."""
+        return cls(world.started_s[rows], world.ended_s[rows], until_s)
+
+
+def _expected(runs: Sequence[_Outcome], now_s: float, blur_s: float) -> tuple[Expected, ...]:
+    until_s = min(run.until_s for run in runs)
+    starts = np.stack([run.started_s for run in runs])
+    ends = np.stack([run.ended_s for run in runs])
     return tuple(
         Expected(
             start=range_of(starts[:, i], now_s=now_s, until_s=until_s, blur_s=blur_s),
             end=range_of(ends[:, i], now_s=now_s, until_s=until_s, blur_s=blur_s),
+            until_s=until_s,
         )
         for i in range(starts.shape[1])
     )

@@ -41,7 +41,6 @@ DEADLINE_S: Final = 20.0
 WAIT_S: Final = 40.0
 """So long one question waits for those before it."""
 
-SAMPLE_EVERY_S: Final = 600.0
 FIRST_SAMPLE_S: Final = 60.0
 """After the start; soon, so that what it costs is known soon, too."""
 
@@ -59,37 +58,41 @@ class Forecasts:
     Args:
         state_dir: Where the score is kept.
         work: Runs forward; see `run_worker`.
-        sample_every_s: How often some jobs are predicted that nobody has asked about.
     """
 
-    def __init__(
-        self, state_dir: Path, work: Work = run_worker, sample_every_s: float = SAMPLE_EVERY_S
-    ) -> None:
-        self._work, self._sample_every_s = work, sample_every_s
+    def __init__(self, state_dir: Path, work: Work = run_worker) -> None:
+        self._work = work
         self._one = threading.Lock()
         self._of: Cycle | None = None
         self._kept: dict[Question, JsonObject] = {}
         self._book = Book(state_dir / FILE_NAME)
         self._said: queue.SimpleQueue[Said] = queue.SimpleQueue()
-        self._sampled_s = time.monotonic() - max(0.0, sample_every_s - FIRST_SAMPLE_S)
+        self._began_s = time.monotonic()
+        self._sampled_s = -math.inf
         self._sampler: threading.Thread | None = None
         self._random = random.Random(0)  # noqa: S311 - a sample
         self.score = self._book.score
         """How often the last ranges held; replaced as a whole, to be read from any thread."""
 
     def saw(self, now: Published) -> None:
-        """Judge what was said, and say something of some more jobs now and then; see `Watcher`."""
+        """Judge what was said, and say something of some more jobs now and then; see `Watcher`.
+
+        How often is `forecasts.sample_every_s` of the configuration in force.
+        """
         if now.cycle is None:
             return
         while not self._said.empty():
             self._book.say(self._said.get())
         self._book.see(now.cycle.snapshot)
         self.score = self._book.score
-        if time.monotonic() < self._sampled_s + self._sample_every_s:
+        every_s, at_s = now.config.forecasts.sample_every_s, time.monotonic()
+        if not every_s or at_s < self._began_s + min(every_s, FIRST_SAMPLE_S):
+            return
+        if at_s < self._sampled_s + every_s:
             return
         if self._sampler is not None and self._sampler.is_alive():
             return
-        self._sampled_s = time.monotonic()
+        self._sampled_s = at_s
         snap = now.cycle.snapshot
         jobs = snap.jobs
         may = startable(snap) & (jobs.gpus > 0) & (jobs.tasks == 1) & snap.is_managed()
@@ -104,7 +107,7 @@ class Forecasts:
 
     def _sample(self, now: Published, jobs: tuple[JobId, ...]) -> None:
         try:
-            self.ask(now, jobs=jobs, wait_s=0.0)
+            self.ask(now, jobs=jobs, wait_s=0.0, deadline_s=now.config.forecasts.sample_s)
         except (ForecastError, RequestError):
             return
 
@@ -115,8 +118,13 @@ class Forecasts:
         jobs: tuple[JobId, ...] = (),
         wanted: tuple[Wanted, ...] = (),
         wait_s: float = WAIT_S,
+        deadline_s: float = DEADLINE_S,
     ) -> JsonObject:
         """What the worker says of *jobs* and *wanted* in the last snapshot of *now*.
+
+        Args:
+            wait_s: So long it waits for the questions before it.
+            deadline_s: So long it is run forward.
 
         Raises:
             RequestError: Others ask, or there is no snapshot.
@@ -136,8 +144,8 @@ class Forecasts:
                 self._of, self._kept = cycle, {}
             found = self._kept.get(question)
             if found is None:
-                content = asked_of_worker(now.config, cycle.snapshot, question, DEADLINE_S)
-                found = self._work(content, DEADLINE_S)
+                content = asked_of_worker(now.config, cycle.snapshot, question, deadline_s)
+                found = self._work(content, deadline_s)
                 if len(self._kept) < _MOST_KEPT:
                     self._kept[question] = found
         finally:
@@ -217,14 +225,19 @@ def of_job(forecasts: Forecasts, now: Published, name: str, sight: Sight) -> Jso
         "job": text_of(snap.seen, found).label,
         "state": LETTERS[state],
         "why_not": why_not or (None if one else _TOO_SLOW),
-        "start": one.get("start") if isinstance(one, dict) else None,
-        "end": one.get("end") if isinstance(one, dict) else None,
+        **_expected(one),
         **_common(forecasts, told),
     }
 
 
+def _expected(one: Json) -> JsonObject:
+    """What an answer tells of one job or shape; nulls where the worker has nothing."""
+    told = one if isinstance(one, dict) else {}
+    return {name: told.get(name) for name in ("start", "end", "until_s")}
+
+
 _TOO_SLOW = (
-    f"the queue is too long for one forward run within {DEADLINE_S:.0f} s; ask again when it is "
+    f"the queue is too long for a forward run within {DEADLINE_S:.0f} s; ask again when it is "
     "shorter"
 )
 
@@ -350,8 +363,7 @@ def of_shapes(
     left = iter(outcomes if isinstance(outcomes, list) else [])
     for row in found:
         one = None if row["why_not"] else next(left, None)
-        row["start"] = one["start"] if isinstance(one, dict) else None
-        row["end"] = one["end"] if isinstance(one, dict) else None
+        row.update(_expected(one))
         row["why_not"] = row["why_not"] or (None if one else _TOO_SLOW)
     rows: list[Json] = list(found)
     return {"now_s": cycle.snapshot.now_s, "shapes": rows, **_common(forecasts, told)}

@@ -18,19 +18,20 @@ def job_lines(answer: JsonObject) -> list[str]:
     if why := answer["why_not"]:
         return [f"{name}: nothing can be said of its start: {why}."]
     start, end = _object(answer["start"]), _object(answer["end"])
+    ahead_s = _number(answer["until_s"]) - now_s
     lines = []
     if answer["state"] == "PD":
-        lines.append(f"{name} starts {range_text(start, now_s, answer)}.")
-        lines.append(f"It ends {range_text(end, now_s, answer)}.")
+        lines.append(f"{name} starts {range_text(start, now_s, ahead_s)}.")
+        lines.append(f"It ends {range_text(end, now_s, ahead_s)}.")
     else:
-        lines.append(f"{name} runs, and ends {range_text(end, now_s, answer)}.")
+        lines.append(f"{name} runs, and ends {range_text(end, now_s, ahead_s)}.")
     return [*lines, *_worth(answer)]
 
 
 def shape_lines(answer: JsonObject) -> list[str]:
     """What ``dlsubmit --when`` prints, a line for each shape; not made safe yet."""
     now_s, shapes = _number(answer["now_s"]), answer["shapes"]
-    lines = []
+    lines, is_told = [], False
     for one in shapes if isinstance(shapes, list) else []:
         if not isinstance(one, dict):
             continue
@@ -39,18 +40,20 @@ def shape_lines(answer: JsonObject) -> list[str]:
         if one["why_not"]:
             lines.append(f"{what}: {one['why_not']}.")
             continue
-        start = range_text(_object(one["start"]), now_s, answer)
-        end = range_text(_object(one["end"]), now_s, answer)
+        ahead_s = _number(one["until_s"]) - now_s
+        is_told = True
+        start = range_text(_object(one["start"]), now_s, ahead_s)
+        end = range_text(_object(one["end"]), now_s, ahead_s)
         lines.append(f"{what}: starts {start}, ends {end}.")
-    return [*lines, *_worth(answer)]
+    return [*lines, *(_worth(answer) if is_told else [])]
 
 
-def range_text(told: JsonObject, now_s: float, answer: JsonObject) -> str:
-    """``in about 10 min (5 min to 40 min)``; what is beyond the horizon is said to be."""
-    beyond = f"more than {ago(_number(answer['horizon_s']))}"
+def range_text(told: JsonObject, now_s: float, ahead_s: float) -> str:
+    """``in about 10 min (5 min to 40 min)``; what is more than *ahead_s* ahead is said to be."""
+    beyond = f"more than {ago(ahead_s)}"
     low, median, high = (told[key] for key in ("low_s", "median_s", "high_s"))
     if low is None:
-        return f"not within {ago(_number(answer['horizon_s']))}"
+        return f"not within {ago(ahead_s)}"
     first = _from_now(low, now_s)
     last = beyond if high is None else _from_now(high, now_s)
     span = f"({first} to {last})" if first != last else f"({first})"
@@ -73,7 +76,12 @@ def score_text(score: JsonObject) -> str:
 def _worth(answer: JsonObject) -> list[str]:
     runs = _number(answer["runs"])
     if not runs:
-        return []
+        return [
+            (
+                "That is as far as one forward run got in its time: the queue is long. What comes "
+                "after it is not known, and other run times may lead elsewhere."
+            )
+        ]
     lines = []
     score = score_text(_object(answer["score"]))
     lines.append(

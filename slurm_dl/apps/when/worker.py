@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from slurm_dl.apps.logs import logger
+from slurm_dl.apps.when.pieces import pieces
 from slurm_dl.apps.wire import JsonObject
 from slurm_dl.model.errors import SlurmDlError
 
@@ -37,8 +38,11 @@ class ForecastError(SlurmDlError):
 
 
 def growth_for(jobs: int) -> float:
-    """How coarse a forward run with so many jobs is; see `Pace.growth`."""
-    return next((g for most, g in ((300, 0.02), (2000, 0.05)) if jobs <= most), 0.1)
+    """How coarse a forward run with so many jobs is; see `Pace.growth`.
+
+    A step costs in proportion to the jobs, and more runs say more of a range than finer steps.
+    """
+    return next((g for most, g in ((300, 0.02), (1000, 0.05), (5000, 0.1)) if jobs <= most), 0.2)
 
 
 def asked_of_worker(
@@ -50,13 +54,15 @@ def asked_of_worker(
     """What `answer` takes, as one line of JSON."""
     from slurm_dl.apps import snapshot_file  # noqa: PLC0415 - numpy
     from slurm_dl.apps.assembly import settings_of  # noqa: PLC0415
+    from slurm_dl.apps.when.beginning import MOST_TASKS  # noqa: PLC0415
     from slurm_dl.backends.codec import to_plain  # noqa: PLC0415
     from slurm_dl.backends.replay.settings import SETTINGS  # noqa: PLC0415
     from slurm_dl.model.jobs import COMPLETED  # noqa: PLC0415
 
     past = snapshot.past
     snapshot = dataclasses.replace(snapshot, past=past.part(slice(-MOST_PAST, None)))
-    live = int((snapshot.jobs.state < COMPLETED).sum())
+    jobs = snapshot.jobs
+    live = jobs.tasks[(jobs.state < COMPLETED) & (jobs.gpus > 0)].clip(1, MOST_TASKS).sum()
     preemption = config.preemption
     content: JsonObject = {
         "snapshot": snapshot_file.encode(snapshot),
@@ -70,11 +76,11 @@ def asked_of_worker(
             "poll_s": config.daemon.poll_s,
             "handover_s": config.daemon.fast_poll_s + preemption.checkpoint_cost_s / 2,
             "restore_s": preemption.checkpoint_cost_s / 2,
-            "growth": growth_for(live),
+            "growth": growth_for(int(live)),
         },
         "deadline_s": deadline_s,
     }
-    return json.dumps(content).encode("ascii") + b"\n"
+    return b"".join(piece.encode("ascii") for piece in pieces(content)) + b"\n"
 
 
 def run_worker(content: bytes, deadline_s: float) -> JsonObject:
@@ -123,7 +129,7 @@ def answer(content: JsonObject, is_over: Callable[[], bool] = lambda: False) -> 
     """
     from slurm_dl.apps import snapshot_file  # noqa: PLC0415 - numpy
     from slurm_dl.apps.when.forecast import Question, foresee  # noqa: PLC0415
-    from slurm_dl.apps.when.world import Pace  # noqa: PLC0415
+    from slurm_dl.apps.when.pace import Pace  # noqa: PLC0415
     from slurm_dl.backends.codec import from_plain  # noqa: PLC0415
     from slurm_dl.backends.replay.settings import SETTINGS  # noqa: PLC0415
     from slurm_dl.config.tree import PolicySection  # noqa: PLC0415

@@ -14,15 +14,14 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.apps.when.beginning import startable
+from slurm_dl.apps.when.beginning import startable, staying_once_started
 from slurm_dl.apps.when.floor import Floor
-from slurm_dl.backends.sim.slurm.scheduler import Backfill
+from slurm_dl.apps.when.pace import Pace
 from slurm_dl.engine.credits import Owed
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Defragment, External, Settings
@@ -38,35 +37,6 @@ _HOUR_S: Final = 3600.0
 _INSTANT_S: Final = 1e-6
 _MOST_AT_ONE_INSTANT: Final = 50
 """Decisions at one instant, each of which follows from the one before."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """What takes how long in a forward run; all zero is the papers' ideal cluster.
-
-    Attributes:
-        poll_s: Between two decisions.
-        handover_s: From the decision until the GPUs are with their new owners, and until the next
-            decision after it, as so many hand-overs as may be under way at once are then over.
-        hold_s: A job that gave way may not start for this long after that.
-        restore_s: A run of a job that ran before makes no progress for this long.
-        growth: The further ahead, the coarser: two steps are apart by at least this share of the
-            time since the snapshot. A decision then begins the hand-overs of all that time.
-        bf_interval_s: Between two backfill passes.
-        backfill: How Slurm plans ahead.
-    """
-
-    poll_s: float = 30.0
-    handover_s: float = 35.0
-    hold_s: float = 121.0
-    restore_s: float = 30.0
-    growth: float = 0.02
-    bf_interval_s: float = 30.0
-    backfill: Backfill = field(
-        default_factory=lambda: Backfill(
-            resolution_s=60.0, precision_s=30.0, window_s=86400.0, max_jobs=50
-        )
-    )
 
 
 class GaveUpError(Exception):
@@ -129,6 +99,7 @@ class World:
             row = self._row_of.get(job_id)
             if row is not None and may[row]:
                 self._eligible_s[row] = max(at_s, self.now_s)
+        self._stays = staying_once_started(snap, policy, settings)
         self._floor = Floor(snap, pace.backfill)
         self._rank = np.full(n, -1, dtype=np.int64)
         self._taken = [t for t in snap.taken if t.at_s > self.now_s - _HOUR_S]
@@ -145,8 +116,15 @@ class World:
 
     # Time.
 
+    @property
+    def through_s(self) -> float:
+        """All that happens up to this instant has happened, epoch seconds; -inf before a step."""
+        return self._stepped_s
+
     def run(self, until_s: float, rows: I64, is_late: Callable[[], bool] = lambda: False) -> None:
-        """Go on to *until_s*, or until the jobs at *rows* are over, or nothing more can happen.
+        """Go on to *until_s*, or until it is known when the jobs at *rows* are over.
+
+        It also ends where nothing more can happen.
 
         Args:
             is_late: Asked at each step; True ends it.
@@ -158,12 +136,20 @@ class World:
             if is_late():
                 raise GaveUpError
             self.step()
-            if bool((self.ended_s[rows] < math.inf).all()):
+            if self._all_known(rows):
                 return
             next_s = self.next_s()
             if next_s == math.inf or next_s > until_s:
                 return
             self.now_s = next_s
+
+    def _all_known(self, rows: I64) -> bool:
+        """Whether all of *rows* are over, or run and are stopped by nobody; their ends are then."""
+        left = rows[self.ended_s[rows] == math.inf]
+        if not bool((self._stays[left] & (self._jobs["state"][left] == RUNNING)).all()):
+            return False
+        self.ended_s[left] = self._due_s[left]
+        return True
 
     def next_s(self) -> float:
         """When the next step is worth taking, epoch seconds; inf if nothing will change."""
