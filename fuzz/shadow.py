@@ -10,7 +10,7 @@ from fuzz.target import Target, a_file
 from slurm_dl.apps.shadow.lines import parsed
 from slurm_dl.apps.shadow.page import page
 from slurm_dl.apps.shadow.report import period_of, report_of
-from slurm_dl.apps.shadow.store import JOB, STANDING, Kept, read_standing
+from slurm_dl.apps.shadow.store import JOB, OPEN, STANDING, Kept, read_open, read_standing
 
 _LINES = b"""["job",12,1000,"vision",4,1000,1010,500.5,1510.5,"C",1]
 ["looks",1000,1060,6,0,"discrete_las","external",16,4,1.5,5,2,0.25,1,0,[[4,4,"a100"]]]
@@ -32,6 +32,11 @@ def _lines(data: bytes) -> object:
     return period and page(report_of(period, bad=0, restart_s=60.0, name_of=str))
 
 
+_OPEN = b"""["open",1050,1]
+["wish","preempt 2:0","preempt",2,7,"nlp",4,[2],[[1,0,8,"v",1,50,90]],1,"why",1020,1050,0,"",0]
+"""
+
+
 TARGETS = (
     Target(
         name="shadow-lines",
@@ -39,6 +44,13 @@ TARGETS = (
         source="the files of `shadow` in the state directory",
         parser="apps.shadow.lines.parsed",
         seeds=(_LINES,),
+    ),
+    Target(
+        name="shadow-open",
+        parse=lambda data: read_open(a_file(data, OPEN)),
+        source="the open wishes in `shadow`",
+        parser="apps.shadow.store.read_open",
+        seeds=(_OPEN,),
     ),
     Target(
         name="shadow-standing",

@@ -6,6 +6,7 @@ import gzip
 from collections.abc import Callable
 
 from fuzz.target import Target, a_file, folder
+from slurm_dl.backends.traces.recorded import read_recorded
 from slurm_dl.backends.traces.registry import FORMATS, detect_format, read_trace
 from slurm_dl.model.errors import ConfigError
 
@@ -44,6 +45,8 @@ _MODULES = {"slurm_dl": "own", "philly-json": "philly_json"}
 
 
 def _reader(name: str) -> Callable[[bytes], object]:
+    if name == "sacct":
+        return _with_its_runs
     if name != "pai":
         return lambda data: read_trace(a_file(data, "trace"), name)
 
@@ -56,6 +59,11 @@ def _reader(name: str) -> Callable[[bytes], object]:
         return read_trace(directory)
 
     return read
+
+
+def _with_its_runs(data: bytes) -> object:
+    path = a_file(data, "trace")
+    return read_recorded(path, read_trace(path, "sacct"))
 
 
 TARGETS = (

@@ -220,7 +220,12 @@ def cluster_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) ->
 
 
 def watchers_of(config: Config) -> tuple[Watcher, ...]:
-    """Who is told of each cycle, beside the log."""
+    """Who is told of each cycle of one turn, beside the log; made anew for each turn.
+
+    Whoever asks for this turn's forecasts gets those that are made here.
+    """
+    # Those of an earlier turn have a score that another host has gone on with since.
+    forecasts_of.cache_clear()
     return (Watch(config.paths.state_dir), forecasts_of(config.paths.state_dir))
 
 

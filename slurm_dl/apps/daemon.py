@@ -6,6 +6,7 @@ tests drive this loop with a cluster of their own.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -173,10 +174,16 @@ class Daemon:
         return self._cycle(acting=acting)
 
     def close(self) -> None:
-        """Let go of the parts and the pipe."""
-        self._parts.ledger.close()
-        self._parts.cluster.close()
-        self._alarm.close()
+        """Let go of the parts and the pipe, let the watchers finish; each whatever the others do.
+
+        The ledger comes first, the next daemon waits for it; the watchers last, they may take
+        seconds.
+        """
+        with contextlib.ExitStack() as last_first:
+            last_first.callback(self._watchers.close)
+            last_first.callback(self._alarm.close)
+            last_first.callback(self._parts.cluster.close)
+            last_first.callback(self._parts.ledger.close)
 
     def _round(self) -> None:
         notify("WATCHDOG=1")
@@ -223,6 +230,7 @@ class Daemon:
             self._note_bug(err, in_a_row=now.bugs_in_a_row + 1)
             delay_s = self._loaded.config.daemon.poll_s
         else:
+            self._watchers.tell(self.board.current)
             daemon = self._loaded.config.daemon
             delay_s = self._vitals.slowed(delay_after(cycle, daemon), daemon)
         ended_s = time.monotonic()
@@ -282,7 +290,6 @@ class Daemon:
         self._cycle_log.say(
             cycle, self.board.current.durations, paused=self._pause.pause is not None
         )
-        self._watchers.tell(self.board.current)
         return cycle
 
     def _why_idle(self) -> str:

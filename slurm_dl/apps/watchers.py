@@ -7,7 +7,7 @@ a figure must not leave the queue to nobody.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from structlog.typing import FilteringBoundLogger
 
@@ -24,10 +24,19 @@ class Watcher(Protocol):
         """
 
 
+@runtime_checkable
+class Finishing(Protocol):
+    """A watcher that has something to finish when the daemon ends."""
+
+    def close(self) -> None:
+        """Finish it, within seconds: a stop waits for it."""
+
+
 class Watchers:
     """All of them; one that fails is left out from then on, and the log says so."""
 
     def __init__(self, watchers: Sequence[Watcher], log: FilteringBoundLogger) -> None:
+        self._all = tuple(watchers)
         self._watchers = list(watchers)
         self._log = log
 
@@ -40,3 +49,14 @@ class Watchers:
                 self._watchers.remove(watcher)
                 name = type(watcher).__name__
                 self._log.exception("bug in a watcher; it is not told any more", watcher=name)
+
+    def close(self) -> None:
+        """Let those finish that have something to finish, also those that are not told any more."""
+        for watcher in self._all:
+            if not isinstance(watcher, Finishing):
+                continue
+            try:
+                watcher.close()
+            except Exception:  # noqa: BLE001 - likewise; the others have their own to finish
+                name = type(watcher).__name__
+                self._log.exception("bug in the end of a watcher", watcher=name)

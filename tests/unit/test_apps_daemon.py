@@ -18,12 +18,15 @@ import pytest
 
 from slurm_dl.apps import alarm, cycle_log, logs, pace
 from slurm_dl.apps import daemon as daemon_module
+from slurm_dl.apps.assembly import watchers_of
 from slurm_dl.apps.audit import AuditLog
 from slurm_dl.apps.daemon import Daemon
 from slurm_dl.apps.pace import LONGEST_BACKOFF_S, TokenBucket
 from slurm_dl.apps.parts import Loaded
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.apps.published import Published
+from slurm_dl.apps.watchers import Watchers
+from slurm_dl.apps.when.service import forecasts_of
 from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.backends.slurm.health import Health
 from slurm_dl.backends.store import SqliteStore, StoreError
@@ -329,6 +332,7 @@ class Notebook:
     def __init__(self) -> None:
         self.cycles: list[int] = []
         self.fails = False
+        self.closed = 0
 
     def saw(self, now: Published, /) -> None:
         """The number of the cycle."""
@@ -336,6 +340,13 @@ class Notebook:
             msg = "eight"
             raise ZeroDivisionError(msg)
         self.cycles.append(now.cycles)
+
+    def close(self) -> None:
+        """Counted, whether it fails or not."""
+        self.closed += 1
+        if self.fails:
+            msg = "nine"
+            raise ZeroDivisionError(msg)
 
 
 def test_watchers_are_told_of_each_cycle_and_cannot_end_one(house: House) -> None:
@@ -352,6 +363,78 @@ def test_watchers_are_told_of_each_cycle_and_cannot_end_one(house: House) -> Non
     assert house.daemon.board.current.bugs == 0
     (said,) = house.said("bug in a watcher; it is not told any more")
     assert said["watcher"] == "Notebook"
+
+
+class Deaf:
+    """A watcher that has nothing to finish."""
+
+    def saw(self, now: Published, /) -> None:
+        """Nothing."""
+
+
+def test_the_end_lets_each_watcher_finish_and_each_part_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever else fails; the ledger is let go of first, and the failure is still seen."""
+    house, done = _house(tmp_path, monkeypatch), list[str]()
+    house.polls(1)
+    bad, good = house.watchers
+    bad.fails = True
+    monkeypatch.setattr(good, "close", lambda: done.append("watcher"))
+    ledger = house.daemon._parts.ledger
+    let_go = ledger.close
+
+    def end_ledger() -> None:
+        done.append("ledger")
+        let_go()
+
+    def fail() -> None:
+        done.append("cluster")
+        msg = "ten"
+        raise ZeroDivisionError(msg)
+
+    monkeypatch.setattr(ledger, "close", end_ledger)
+    monkeypatch.setattr(house.cluster, "close", fail)
+    with pytest.raises(ZeroDivisionError, match="ten"):
+        house.daemon.close()
+    house.audit.close()
+
+    assert done == ["ledger", "cluster", "watcher"]
+    assert bad.closed == 1
+    (said,) = house.said("bug in the end of a watcher")
+    assert said["watcher"] == "Notebook"
+
+
+def test_a_watcher_that_is_not_told_any_more_may_finish(house: House) -> None:
+    """A bug in one look must not cost what those before have brought."""
+    watcher, log = Notebook(), logs.logger()
+    watchers = Watchers([Deaf(), watcher], log)
+    watcher.fails = True
+    watchers.tell(house.daemon.board.current)
+    watcher.fails = False
+
+    watchers.close()
+
+    assert watcher.closed == 1
+
+
+def test_a_single_look_tells_nobody(house: House) -> None:
+    """``--once`` is no part of what a daemon sees: its figures would be one look's."""
+    house.daemon.cycle_once(acting=False)
+
+    assert [w.cycles for w in house.watchers] == [[], []]
+
+
+def test_each_turn_has_watchers_of_its_own(tmp_path: Path) -> None:
+    """Another host was the daemon meanwhile: what the last turn knew of its score is old."""
+    config = Config.model_validate(
+        {"manage": {"partitions": ["gpu"]}, "paths": {"state_dir": str(tmp_path)}}
+    )
+
+    first, second = watchers_of(config), watchers_of(config)
+
+    assert not {id(w) for w in first} & {id(w) for w in second}
+    assert forecasts_of(tmp_path) in second
 
 
 def test_a_bug_is_logged_counted_and_survived(house: House) -> None:

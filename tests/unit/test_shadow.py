@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from slurm_dl.apps import logs
 from slurm_dl.apps.published import Published
 from slurm_dl.apps.shadow import recorder as recording
+from slurm_dl.apps.shadow import wishes as wishing
 from slurm_dl.apps.shadow.lines import (
     LONGEST_LINE,
     MOST_VICTIMS,
@@ -33,6 +35,7 @@ from slurm_dl.apps.shadow.order import compare
 from slurm_dl.apps.shadow.recorder import Recorder, Watch
 from slurm_dl.apps.shadow.store import (
     JOB,
+    OPEN,
     STANDING,
     Kept,
     ShadowError,
@@ -40,6 +43,7 @@ from slurm_dl.apps.shadow.store import (
     Store,
     joined,
     read_kept,
+    read_open,
     read_standing,
 )
 from slurm_dl.config import Config
@@ -137,7 +141,7 @@ def test_one_wish_at_a_hundred_looks_is_one(tmp_path: Path) -> None:
     assert (victim.job_id, victim.uid, victim.grace_s, victim.ran_s) == (1, 7, 90.0, 5000.0)
     assert (wish.begin_s, wish.end, wish.others) == (NOW_S, "", 0)
     assert wish.lead_account == victim.account == "vision"
-    (segment,) = (tmp_path / "s").glob("*.jsonl")
+    (segment,) = (tmp_path / "s").glob("0*.jsonl")
     assert segment.read_bytes().count(b'["wish"') == 1
 
 
@@ -197,6 +201,133 @@ def test_a_restart_does_not_count_a_wish_twice(tmp_path: Path) -> None:
     assert (wish.begin_s, wish.last_s, wish.started_s) == (NOW_S, NOW_S + 60, NOW_S + 100)
 
 
+def a_morning() -> list[Published]:
+    """Two jobs that wait and are wished for, and start minutes after the last wish."""
+    waits = [build.running(1), build.running(5), build.pending(2), build.pending(3)]
+    two, three = build.running(2, ran_s=-400), build.running(3, ran_s=-700)
+    return [
+        look(waits, handover(2, 1), at_s=0),
+        look(waits, handover(2, 5), handover(3, 1), at_s=100),
+        look(waits, handover(2, 1), at_s=200),
+        look(waits, at_s=290),
+        look([*waits[:2], two, waits[3]], at_s=450),
+        look([*waits[:2], two, waits[3]], at_s=640),
+        look([waits[0], two, three], at_s=750),
+        look([waits[0]], at_s=850),
+    ]
+
+
+@pytest.mark.parametrize("cut", range(1, 8))
+@pytest.mark.parametrize("killed", [False, True], ids=["ended", "killed"])
+def test_a_restart_in_the_middle_changes_nothing(tmp_path: Path, cut: int, *, killed: bool) -> None:
+    """Whenever it comes, all is as without it, but for one change of victims at most.
+
+    After a kill the last minutes' looks are lost, and when a job vanished is known less well.
+    """
+    looks = a_morning()
+    whole = kept_by(tmp_path / "whole", *looks)
+    for part in (looks[:cut], looks[cut:]):
+        recorder = Recorder(Store(tmp_path / "parts"))
+        for now in part:
+            recorder.take(now)
+        if not killed:
+            recorder.close()
+    kept = read_kept(tmp_path / "parts", 0.0)
+
+    def told(kept: Kept) -> list[object]:
+        found = [dataclasses.replace(w, others=0) for w in wishes(kept)]
+        if killed:
+            return [dataclasses.replace(w, last_s=0.0) for w in found]
+        return [*found, *ended(kept)]
+
+    assert [w.end for w in wishes(whole)] == ["started", "started"]
+    assert [w.started_s - NOW_S for w in wishes(whole)] == [400, 700]
+    assert told(kept) == told(whole)
+    assert [(j.job_id, j.how) for j in ended(kept)] == [(j.job_id, j.how) for j in ended(whole)]
+    if not killed:
+        assert sum(o.looks for o in kept.lines if isinstance(o, Lookout)) == 8
+
+
+def test_a_job_that_started_and_ended_while_nobody_looked(tmp_path: Path) -> None:
+    """Slurm has forgotten it: its wait counts up to where somebody saw it, and not to the end."""
+    rows = [build.running(1), build.pending(2)]
+    kept_by(tmp_path / "s", *(look(rows, handover(2, 1), at_s=s) for s in (0, 200, 400)))
+
+    soon = kept_by(tmp_path / "s", look([], at_s=3600), look([], at_s=7200))
+
+    (wish,) = wishes(soon)
+    assert (wish.end, wish.last_s, wish.started_s) == ("unseen", NOW_S + 400, 0.0)
+
+
+def test_a_job_that_went_between_two_looks_never_started(tmp_path: Path) -> None:
+    """Slurm would still list it, had it run."""
+    rows = [build.running(1), build.pending(2)]
+
+    (wish,) = wishes(kept_by(tmp_path / "s", look(rows, handover(2, 1)), look([], at_s=100)))
+
+    assert wish.end == "gone"
+
+
+def test_a_wish_whose_end_was_lost_is_not_open(tmp_path: Path) -> None:
+    """It is in no list of the open ones, and older than that: nobody knows what became of it."""
+    lost = dataclasses.replace(next(w for w in LINES if isinstance(w, Wish)), begin_s=NOW_S - 500)
+    Store(tmp_path / "s").append([written(lost)])
+    rows = [build.running(1), build.pending(7)]
+
+    kept = kept_by(tmp_path / "s", look(rows), look(rows, handover(7, 1), at_s=60))
+
+    assert {w.lead: w.end for w in wishes(kept)} == {2: "unseen", 7: ""}
+
+
+def test_open_wishes_outlive_their_lines(tmp_path: Path) -> None:
+    """The file in which it was begun is gone; the report still knows since when it is open."""
+    rows = [build.running(1), build.pending(2)]
+    kept_by(tmp_path / "s", look(rows, handover(2, 1)))
+    (segment,) = (tmp_path / "s").glob("0*.jsonl")
+    segment.unlink()
+
+    (wish,) = wishes(kept_by(tmp_path / "s", look(rows, handover(2, 1), at_s=4000)))
+
+    assert (wish.begin_s, wish.last_s, wish.end) == (NOW_S, NOW_S + 4000, "")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"null",
+        b'["open",5]',
+        b'["open",5,1]\n',
+        b'["open",true,0]',
+        b'["open",1e999,0]',
+        b'["open",NaN,0]',
+        b'["open","5",0]',
+        b'["other",5,0]',
+        b"\xff\xfe",
+        b"[" * 100_000,
+    ],
+)
+def test_a_list_of_open_wishes_that_is_none_is_as_good_as_none(
+    tmp_path: Path, content: bytes
+) -> None:
+    """Torn, forged or empty."""
+    (tmp_path / OPEN).write_bytes(content)
+
+    assert read_open(tmp_path / OPEN) is None
+    assert Store(tmp_path).open_wishes() == ((), -math.inf)
+
+
+def test_an_end_that_was_seen_is_not_forgotten_after_a_kill(tmp_path: Path) -> None:
+    """The list of unfinished jobs is some minutes old: what has ended since was told already."""
+    over = dataclasses.replace(build.running(1), state=JobState.COMPLETED, end_s=NOW_S + 30)
+    kept_by(tmp_path / "s", look([build.running(1)]), look([over], at_s=60))
+
+    (job,) = ended(kept_by(tmp_path / "s", look([], at_s=4000)))
+
+    assert (job.how, job.end_s) == ("C", NOW_S + 30)
+
+
 def test_other_actions_are_no_wishes(tmp_path: Path) -> None:
     """SiteFactors are the order's affair, a tripped breaker is counted."""
     trip = TripBreaker(breaker="cluster_share", at_s=1.0, why="x")
@@ -211,7 +342,7 @@ def test_other_actions_are_no_wishes(tmp_path: Path) -> None:
 
 def test_wishes_in_memory_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is beyond is counted as missed, at each look."""
-    monkeypatch.setattr(recording, "MOST_WISHES", 2)
+    monkeypatch.setattr(wishing, "MOST_WISHES", 2)
     rows = [build.running(1), *(build.pending(i) for i in range(2, 6))]
     looks = [look(rows, *(handover(i, 1) for i in range(2, 6)), at_s=s) for s in (0.0, 61.0)]
 
@@ -343,7 +474,7 @@ def test_a_torn_line_costs_itself(tmp_path: Path) -> None:
     directory = tmp_path / "s"
     rows = [build.running(1), build.pending(2), build.pending(3)]
     kept_by(directory, look(rows, handover(2, 1)))
-    (segment,) = directory.glob("*.jsonl")
+    (segment,) = directory.glob("0*.jsonl")
     whole = segment.read_bytes()
     segment.write_bytes(whole[:-20])
 
@@ -526,6 +657,38 @@ def test_a_bug_ends_the_thread_and_not_the_daemon(
         watch.saw(look([build.pending(2)]))
 
     assert log.getvalue().count("bug in the recorder") == 1
+
+
+def test_the_end_keeps_what_has_been_seen(watch: Watch, tmp_path: Path) -> None:
+    """The looks that no line has told yet, and the wishes that are open; a second time is none."""
+    rows = [build.running(1), build.pending(2)]
+    for i in range(2):
+        watch.saw(look(rows, handover(2, 1), at_s=10.0 * i))
+        eventually(watch._looks.empty, 60.0, what="the thread")
+    watch.close()
+    watch.close()
+
+    kept = read_kept(tmp_path / "shadow", 0.0)
+    assert [o.looks for o in kept.lines if isinstance(o, Lookout)] == [2]
+    assert [w.last_s for w in wishes(kept)] == [NOW_S + 10]
+
+
+def test_the_end_does_not_wait_for_a_disk_that_hangs(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says that something is lost, and raises nothing."""
+    log = io.StringIO()
+    logs.configure(level="info", form="json", stream=log)
+    hangs = threading.Event()
+    monkeypatch.setattr(Store, "append", lambda *_: hangs.wait(60))
+    for i in range(5):
+        watch.saw(look([build.pending(2)], at_s=100.0 * i))
+    eventually(lambda: watch._looks.full() or watch.saw(look([])), 60.0, what="a full queue")
+
+    watch.close(within_s=0.01)
+    hangs.set()
+
+    assert "the last looks of shadow mode are not kept" in log.getvalue()
 
 
 # Lines.

@@ -8,7 +8,7 @@ import math
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.apps.ctl import dlctl
+from slurm_dl.apps.shadow import simulation
+from slurm_dl.apps.shadow.balances import Simulated, simulated_of, size_of
 from slurm_dl.apps.shadow.counterfactual import (
     Cast,
     Effects,
     Player,
+    Progress,
     cast_of,
     effects,
     shape_of,
@@ -36,13 +39,15 @@ from slurm_dl.apps.shadow.report import (
     loss_of,
     period_of,
     report_of,
-    simulated_of,
-    size_of,
     sooner_s,
 )
+from slurm_dl.apps.shadow.sample import sampled
 from slurm_dl.apps.shadow.store import JOB, Kept, Standing, Store
 from slurm_dl.apps.shadow.wording import doubts
+from slurm_dl.backends.sim.shape import ClusterShape
+from slurm_dl.config import Config
 from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 BEGIN_S = 1_800_000_000.0
@@ -185,13 +190,17 @@ def test_a_known_price() -> None:
         ({"end": "started", "started_s": BEGIN_S + 60 + 1000}, 880.0),
         ({"end": "started", "started_s": BEGIN_S + 60 + 100}, 0.0),
         ({"end": "gone"}, 0.0),
+        ({"end": "unseen", "last_s": BEGIN_S + 60 + 500}, 380.0),
+        ({"lead": 0, "purpose": "defragment"}, 0.0),
         ({}, 3600.0 - 60 - 120),
     ],
-    ids=["started", "started within the grace", "gone", "waits still"],
+    ids=["started", "started within the grace", "gone", "unseen", "for nobody", "waits still"],
 )
 def test_how_much_sooner(more: dict[str, Any], expected_s: float) -> None:
     """What the job waited beyond the longest grace of its victims."""
-    assert sooner_s(wish(2, victim(1), **more), BEGIN_S + 3600) == expected_s
+    one = dataclasses.replace(wish(2, victim(1)), **more)
+
+    assert sooner_s(one, BEGIN_S + 3600) == expected_s
 
 
 def test_time_that_nobody_saw_does_not_count() -> None:
@@ -203,13 +212,20 @@ def test_time_that_nobody_saw_does_not_count() -> None:
 
 
 def test_only_the_time_asked_for_is_in_it() -> None:
-    """Wishes that were over before, and jobs that had ended, are left out."""
+    """Wishes that were over before, and jobs that had ended, are left out; open ones are not.
+
+    A wish that nobody wished for any more is open all the same until its job starts.
+    """
     kept = Kept(
         (
             lookout(0, 600),
             lookout(5000, 5600),
-            wish(2, victim(1)),
-            wish(3, victim(1), at_s=5100),
+            wish(2, victim(1), end="started", started_s=BEGIN_S + 300),
+            wish(6, victim(1), end="gone"),
+            wish(7, victim(1), end="unseen"),
+            wish(8, victim(1), end="started", started_s=BEGIN_S + 5050),
+            wish(9, victim(1)),
+            wish(3, victim(1), at_s=5100, end="gone"),
             job(4, 0, 0, 500),
             job(5, 0, 0, 5200),
         ),
@@ -220,7 +236,7 @@ def test_only_the_time_asked_for_is_in_it() -> None:
     period = period_of(kept, BEGIN_S + 4000)
 
     assert period is not None
-    assert [w.lead for w in period.wishes] == [3]
+    assert [w.lead for w in period.wishes] == [8, 9, 3]
     assert [j.job_id for j in period.ended] == [5]
     assert period_of(kept, BEGIN_S + 9000) is None
 
@@ -269,13 +285,20 @@ def simulated(jobs: Sequence[EndedJob], standing: Standing | None = None) -> tup
     return effects(cast, SHAPE, policy, settings, begin_s=BEGIN_S), cast
 
 
+def table_of(outcome: Effects, cast: Cast, name_of: Callable[[int], str]) -> Simulated:
+    """Its tables, all jobs of a cluster of 8 GPUs."""
+    return simulated_of(
+        outcome, cast, name_of, jobs_in_all=len(cast.players), gpus=8, gpus_in_all=8
+    )
+
+
 def test_short_jobs_behind_long_ones_are_helped() -> None:
     """Two long jobs hold all nodes; six short ones wait for them, and do not under the policy."""
     jobs = queue_of([40_000, 40_000, *[600] * 6])
 
     outcome, cast = simulated(jobs)
 
-    table = simulated_of(outcome, cast, lambda uid: f"user{uid}")
+    table = table_of(outcome, cast, lambda uid: f"user{uid}")
     assert outcome.preemptions > 0
     assert outcome.helped[2:].all()
     assert not outcome.helped[:2].any()
@@ -350,7 +373,7 @@ def test_helped_hurt_and_same_are_all(plain: list[float], change: list[float]) -
         open_ended=0,
     )
 
-    table = simulated_of(outcome, Cast(players=(), never_ran=0, unfit=0), str)
+    table = table_of(outcome, Cast(players=(), never_ran=0, unfit=0), str)
 
     assert not (outcome.helped & outcome.hurt).any()
     for groups in ((table.total,), *table.by.values()):
@@ -398,7 +421,7 @@ def test_a_model_that_is_far_from_reality_is_not_to_be_believed(
 ) -> None:
     """Twice as much and five minutes more, either way."""
     outcome, cast = simulated(queue_of([600, 600, 100]))
-    sim = simulated_of(outcome, cast, str)
+    sim = table_of(outcome, cast, str)
     sim = dataclasses.replace(sim, real_wait_s=float(real_s), model_wait_s=float(model_s))
 
     said = " ".join(doubts(dataclasses.replace(observed(), simulated=sim)))
@@ -452,7 +475,7 @@ def hostile_report() -> Report:
     outcome, cast = simulated(
         [dataclasses.replace(j, account=HOSTILE) for j in queue_of([4000, 4000, 600])]
     )
-    sim = simulated_of(outcome, cast, lambda _: HOSTILE)
+    sim = table_of(outcome, cast, lambda _: HOSTILE)
     touched = {
         what: tuple(dataclasses.replace(t, group=HOSTILE) for t in groups)
         for what, groups in table.touched.items()
@@ -612,9 +635,139 @@ def test_mistakes_say_what_to_do(
     assert (done.exit_code == 2) == (status == 2)
 
 
-def test_too_many_jobs_are_not_simulated(site: Path) -> None:
-    """It says so, and how to have it all the same."""
-    told = json.loads(shadow_report(site, "--json", "--simulate", "2").stdout)
+def test_of_too_many_jobs_a_sample_is_simulated(site: Path) -> None:
+    """It says so, in every form of the report."""
+    done = shadow_report(site, "--json", "--simulate", "2")
+
+    sim = json.loads(done.stdout)["simulated"]
+    assert (sim["jobs_taken"], sim["jobs_in_all"]) == (2, 4)
+    assert (sim["gpus"], sim["gpus_in_all"]) == (4, 8)
+    assert sim["total"]["jobs"] == 2
+    assert "simulating 2 of 4 jobs on 4 of 8 GPUs: plain Slurm" in done.stderr
+    told = " ".join(shadow_report(site, "--simulate", "2").stdout.split())
+    assert "this is a sample: 2 of 4 jobs" in told
+
+
+def test_a_sample_has_the_load_of_all() -> None:
+    """The same GPU-seconds for each GPU, though few jobs are most of them; nobody twice."""
+    rng = np.random.default_rng(3)
+    sizes = rng.choice([1.0, 2.0, 4.0], 400)
+    lengths_s = np.exp(rng.normal(7, 1.8, 400))
+    jobs = [
+        job(i + 1, -500 if i < 40 else 10 * i, -100 if i < 40 else 20 * i, s, gpus=g)
+        for i, (g, s) in enumerate(zip(sizes.tolist(), lengths_s.tolist(), strict=True))
+    ]
+    shape = shape_of([(40, 4, "a100"), (8, 2, "v100")])
+    cast = cast_of(jobs, None, shape, BEGIN_S, BEGIN_S + 1e6)
+
+    some, small = sampled(cast, shape, 100)
+
+    def load(cast: Cast, shape: ClusterShape) -> float:
+        return sum(p.gpus * p.duration_s for p in cast.players) / shape.gpus
+
+    assert [g.nodes for g in small.groups] == [10, 2]
+    assert len({p.job_id for p in some.players}) == len(some.players) == pytest.approx(100, abs=3)
+    assert load(some, small) == pytest.approx(load(cast, shape), rel=0.1)
+    assert sum(math.isnan(p.real_wait_s) for p in some.players) == pytest.approx(10, abs=1)
+    assert [p.arrive_s for p in some.players] == sorted(p.arrive_s for p in some.players)
+    assert sampled(cast, shape, 400) == (cast, shape)
+
+
+def test_a_job_that_is_larger_than_the_sample_is_left_out_and_counted() -> None:
+    """A gang over half the cluster fits no quarter of it."""
+    jobs = queue_of([100.0] * 12)
+    jobs += [dataclasses.replace(j, job_id=100 + i, gpus=16.0) for i, j in enumerate(jobs[:4])]
+    shape = shape_of([(8, 4, "a100")])
+    cast = cast_of(jobs, None, shape, BEGIN_S, BEGIN_S + 1e5)
+
+    some, small = sampled(cast, shape, 4)
+
+    assert small.gpus == 8
+    assert {p.gpus for p in some.players} == {4.0}
+    assert (cast.unfit, some.unfit) == (0, 1)
+
+
+def within(
+    step_s: float, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Simulated, list[str], list[int]]:
+    """A simulation that may take a thousand seconds, with two hundred steps of *step_s* each.
+
+    Returns:
+        What came of it, what was said, and how many jobs took part in each try.
+    """
+    time_s, tries = [0.0], list[int]()
+
+    def run(cast: Cast, *_: object, progress: Progress, **__: object) -> Effects:
+        tries.append(len(cast.players))
+        for what in ("plain Slurm", "the configured policy"):
+            for i in range(1, 101):
+                time_s[0] += step_s * len(cast.players) / 1000
+                progress(what, i / 100)
+        n = len(cast.players)
+        jct_s = np.ones(n)
+        return Effects(
+            players=cast.players,
+            plain_wait_s=jct_s,
+            policy_wait_s=jct_s,
+            plain_jct_s=jct_s,
+            policy_jct_s=jct_s,
+            preemptions=0,
+            lost_gpu_s=0,
+            open_ended=0,
+        )
+
+    monkeypatch.setattr(simulation, "effects", run)
+    short = [job(i + 1, 3.0 * i, 3.0 * i, 60) for i in range(1000)]
+    period = period_of(Kept((lookout(shape=((100, 4, "a100"),)), *short), None, 0), 0.0)
+    assert period is not None
+    said: list[str] = []
+    found = simulation.simulated(
+        period,
+        None,
+        Config.model_validate({"manage": {"partitions": ["gpu"]}}),
+        most_jobs=2000,
+        within_s=1000.0,
+        name_of=str,
+        say=said.append,
+        clock=lambda: time_s[0],
+    )
+    return found, said, tries
+
+
+def test_how_far_the_simulation_is_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for each tenth of each run."""
+    found, said, tries = within(2.9, monkeypatch)
+
+    tenths = [f"  {i}0% of the jobs are done" for i in range(1, 11)]
+    assert said == [
+        *("simulating 1,000 jobs: plain Slurm", *tenths),
+        *("simulating 1,000 jobs: the configured policy", *tenths),
+    ]
+    assert tries == [1000]
+    assert not found.is_sample
+
+
+def test_what_takes_too_long_is_done_with_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 600 of 800 seconds; with half of what the first try would have come through."""
+    found, said, tries = within(4.0, monkeypatch)
+
+    assert tries == [1000, 380]
+    assert "  that takes too long: 75% of it is done" in said
+    assert "simulating 380 of 1,000 jobs on 152 of 400 GPUs: plain Slurm" in said
+    assert (found.jobs_taken, found.jobs_in_all) == (380, 1000)
+    assert (found.gpus, found.gpus_in_all) == (152, 400)
+
+
+def test_no_time_at_all_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even the sample is done in time."""
+    with pytest.raises(SlurmDlError, match=r"not done within 17 min; allow more with --within"):
+        within(100.0, monkeypatch)
+
+
+def test_a_cluster_of_few_nodes_has_no_small_sample(site: Path) -> None:
+    """Half a node is none: it is left out, with what to do."""
+    told = json.loads(shadow_report(site, "--json", "--simulate", "1").stdout)
 
     assert told["simulated"] is None
-    assert told["why_not"] == "there are 4 jobs, and --simulate allows 2"
+    assert "there are 4 jobs" in told["why_not"]
+    assert "take --simulate" in told["why_not"]

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from slurm_dl.apps.shadow.store import Kept
     from slurm_dl.config import Config
 
-MOST_JOBS = 2000
-"""Jobs that are simulated unless somebody asks for more: some minutes of one core."""
+MOST_JOBS = 20_000
+"""Jobs that are simulated unless somebody asks for more."""
 
 _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
@@ -53,7 +53,16 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
     type=click.IntRange(0, 1_000_000),
     default=MOST_JOBS,
     show_default=True,
-    help="Most jobs to run once more in the simulator; with more it is left out. 0: never.",
+    help="Most jobs to run once more in the simulator; of more a sample. 0: never.",
+)
+@click.option(
+    "--within",
+    "within_s",
+    callback=_seconds,
+    default="30m",
+    metavar="TIME",
+    show_default=True,
+    help="The simulation's longest time; a sample is taken in time.",
 )
 @CONFIG
 @SET
@@ -63,6 +72,7 @@ def shadow_report(
     since_s: float,
     page_path: Path | None,
     most_jobs: int,
+    within_s: float,
     config_path: Path | None,
     settings: tuple[str, ...],
     as_json: bool,
@@ -95,7 +105,7 @@ def shadow_report(
     report = reports.report_of(
         period, bad=kept.bad, restart_s=config.preemption.checkpoint_cost_s, name_of=user_name
     )
-    report = _with_simulation(report, period, kept, config, most_jobs)
+    report = _with_simulation(report, period, kept, config, most_jobs=most_jobs, within_s=within_s)
     if page_path is not None:
         _write_page(page_path, report)
     if as_json:
@@ -109,36 +119,33 @@ def shadow_report(
 
 
 def _with_simulation(
-    report: Report, period: Period, kept: Kept, config: Config, most_jobs: int
+    report: Report,
+    period: Period,
+    kept: Kept,
+    config: Config,
+    *,
+    most_jobs: int,
+    within_s: float,
 ) -> Report:
     """*report* with the counterfactual, or with why there is none."""
-    from slurm_dl.apps.assembly import profiles_of, settings_of  # noqa: PLC0415 - see the command
-    from slurm_dl.apps.shadow.counterfactual import cast_of, effects, shape_of  # noqa: PLC0415
-    from slurm_dl.apps.shadow.report import simulated_of  # noqa: PLC0415
+    from slurm_dl.apps.shadow.simulation import simulated  # noqa: PLC0415 - see the command
     from slurm_dl.model.errors import SlurmDlError  # noqa: PLC0415
 
     if not most_jobs:
         return dataclasses.replace(report, why_not="--simulate 0")
     try:
-        shape = shape_of(period.lookouts[-1].shape)
-        cast = cast_of(period.ended, kept.standing, shape, period.begin_s, period.end_s)
-        jobs = len(cast.players)
-        if jobs > most_jobs:
-            why = f"there are {jobs:,} jobs, and --simulate allows {most_jobs:,}"
-            return dataclasses.replace(report, why_not=why)
-        if not any(p.ended for p in cast.players):
-            return dataclasses.replace(report, why_not="no job has ended in that time")
-        outcome = effects(
-            cast,
-            shape,
-            config.policy.make(),
-            settings_of(config, profiles_of(config)),
-            begin_s=period.begin_s,
-            progress=lambda what: click.echo(f"simulating {jobs:,} jobs: {what}", err=True),
+        found = simulated(
+            period,
+            kept.standing,
+            config,
+            most_jobs=most_jobs,
+            within_s=within_s,
+            name_of=user_name,
+            say=lambda line: click.echo(line, err=True),
         )
     except SlurmDlError as err:
         return dataclasses.replace(report, why_not=str(err))
-    return dataclasses.replace(report, simulated=simulated_of(outcome, cast, user_name))
+    return dataclasses.replace(report, simulated=found)
 
 
 def _write_page(path: Path, report: Report) -> None:

@@ -31,6 +31,9 @@ CHECKPOINT_EVERY_S = 3600.0
 _LEAST_S = 1.0
 
 
+Progress = Callable[[str, float], None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Player:
     """One job of the counterfactual.
@@ -166,11 +169,17 @@ def cast_of(
         )
         ran_s = min(job.ran_s, max(job.end_s - begin_s, 0.0))
         players.append(_player(job, max(ran_s, _LEAST_S), begin_s, ended=False))
-    fits = {gpus: _fits(gpus, shape) for gpus in {p.gpus for p in players}}
-    fit = [p for p in players if fits[p.gpus]]
     # What ran at the beginning comes first, and so starts first.
-    fit.sort(key=lambda p: (p.arrive_s, not math.isnan(p.real_wait_s), p.job_id))
-    return Cast(players=tuple(fit), never_ran=never_ran, unfit=len(players) - len(fit))
+    players.sort(key=lambda p: (p.arrive_s, not math.isnan(p.real_wait_s), p.job_id))
+    fit, unfit = fitting(players, shape)
+    return Cast(players=fit, never_ran=never_ran, unfit=unfit)
+
+
+def fitting(players: Sequence[Player], shape: ClusterShape) -> tuple[tuple[Player, ...], int]:
+    """Those of *players* that fit equal shares of the nodes, and how many do not."""
+    fits = {gpus: _fits(gpus, shape) for gpus in {p.gpus for p in players}}
+    fit = tuple(p for p in players if fits[p.gpus])
+    return fit, len(players) - len(fit)
 
 
 def _player(job: EndedJob, duration_s: float, begin_s: float, *, ended: bool) -> Player:
@@ -204,18 +213,18 @@ def effects(
     settings: Settings,
     *,
     begin_s: float,
-    progress: Callable[[str], None] = lambda _: None,
+    progress: Progress = lambda _what, _share: None,
 ) -> Effects:
     """Simulate both, and compare.
 
     Args:
         settings: The engine's limits as configured; placement and breakers are left out.
         begin_s: The trace's zero, epoch seconds.
-        progress: Told what is simulated next.
+        progress: Told again and again what is simulated, and the share of its jobs that are done;
+            what it raises ends both.
 
     Raises:
-        ConfigError: The policy cannot run there.
-        SlurmDlError: The policy never served some of the jobs.
+        ConfigError: The policy cannot run there, or never served some of the jobs.
     """
     players = cast.players
     scenario = Scenario(
@@ -227,16 +236,20 @@ def effects(
         ),
         epoch_s=begin_s,
     )
-    progress("plain Slurm")
-    plain = simulate_plain(scenario).records
-    progress("the configured policy")
+
+    def telling(what: str) -> Callable[[int], None]:
+        return lambda left: progress(what, 1.0 - left / max(1, len(players)))
+
+    plain = simulate_plain(scenario, on_step=telling("plain Slurm")).records
     ours = Settings(
         partitions=frozenset({"gpu"}),
         band_width=settings.band_width,
         window=settings.window,
         preemption=settings.preemption,
     )
-    served = simulate_slurm(scenario, policy=policy, settings=ours).records
+    served = simulate_slurm(
+        scenario, policy=policy, settings=ours, on_step=telling("the configured policy")
+    ).records
     counted = np.array([p.ended for p in players], dtype=np.bool_)
     if not (plain.finished.all() and served.finished.all()):
         msg = "in the simulation some jobs were never served: the policy passes nobody by"

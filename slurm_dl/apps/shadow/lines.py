@@ -22,7 +22,12 @@ MOST_VICTIMS = 100
 
 LONGEST_WHY = 300
 
-_LARGEST = 1e13
+UNSEEN = "unseen"
+"""The end of a wish whose job was gone when somebody looked again."""
+
+LARGEST = 1e13
+"""No number of ours is so large."""
+
 _SMALL = 10_000
 
 
@@ -85,8 +90,10 @@ class Wish:
         gpus: GPUs of all victims.
         why: The engine's reason.
         begin_s, last_s: First and last look that had it in its plan, epoch seconds.
-        others: How often a look wanted other victims than the look before that had it.
-        end: Empty while it is not over; ``started``, ``gone`` (without a start) or ``over``.
+        others: How often a look wanted other victims than the look before that had it; one too
+            few after a restart of the daemon.
+        end: Empty while it is not over; ``started``, ``gone`` (without a start), ``over`` (there
+            is no lead, and no victim is left), or `UNSEEN`.
         started_s: When the lead started in reality, epoch seconds; 0 if it has not.
     """
 
@@ -246,7 +253,7 @@ class _Fields:
         value = next(self._left)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError  # noqa: TRY004 - one error for everything that is no line of ours
-        if not 0 <= value < _LARGEST:
+        if not 0 <= value < LARGEST:
             raise ValueError
         return float(value)
 

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NewType
 
 from slurm_dl.apps.commandline import ago, safe
-from slurm_dl.apps.shadow.report import Balance, Report
+from slurm_dl.apps.shadow.balances import Balance
+from slurm_dl.apps.shadow.report import Report
 from slurm_dl.apps.shadow.text import balance_cells, touched_cells
-from slurm_dl.apps.shadow.wording import doubts, figures, gained, model, utc, wish_cells
+from slurm_dl.apps.shadow.wording import doubts, figures, gained, model, sample, utc, wish_cells
 
 Markup = NewType("Markup", str)
 
@@ -46,10 +47,19 @@ th { color: var(--soft); font-weight: 600; white-space: nowrap; } td.n, th.n { t
   white-space: nowrap; font-variant-numeric: tabular-nums; } td.t { white-space: nowrap; }
 dl { display: grid; grid-template-columns: 7rem 1fr; gap: .25rem 1rem; margin: 1rem 0; }
 dt { color: var(--soft); } dd { margin: 0; } li { margin: .35rem 0; max-width: 60rem; }
-svg { display: block; max-width: 100%; } svg text { fill: var(--soft); font-size: 11px; }
+svg { display: block; max-width: 100%; } .wish { fill: var(--soft); }
+.ends { display: flex; justify-content: space-between; max-width: none; font-size: .75rem;
+  color: var(--soft); }
+table.even, table.few { table-layout: fixed; } table.even { min-width: 62rem; }
+table.few { max-width: 46rem; min-width: 30rem; }
+table.even th, table.few th { white-space: normal; vertical-align: bottom; }
+table.even th:first-child { width: 20%; } table.even th:nth-child(2) { width: 8rem; }
+table.few th:first-child { width: 34%; }
+td svg { margin-top: .35em; min-width: 60px; }
 .good { fill: var(--good); background: var(--good); } .bad { fill: var(--bad);
   background: var(--bad); } .same { fill: var(--same); background: var(--same); }
-.axis { stroke: var(--line); } .key i { display: inline-block; width: .8em; height: .8em;
+.axis { stroke: var(--line); vector-effect: non-scaling-stroke; }
+.key i { display: inline-block; width: .8em; height: .8em;
   margin: 0 .35em 0 1em; border-radius: 2px; } .key i:first-child { margin-left: 0; }
 @media print { body { padding: 0; max-width: none; font-size: 11px; } .wide { overflow: visible; }
   tr, .card, svg { break-inside: avoid; } h2 { break-after: avoid; } }
@@ -90,8 +100,8 @@ def _cards(report: Report) -> Markup:
     ]
     if sim is not None:
         cards += [
-            ("jobs helped, in the simulator", f"{sim.total.helped:,} of {sim.total.jobs:,}"),
-            ("jobs hurt, in the simulator", f"{sim.total.hurt:,} of {sim.total.jobs:,}"),
+            (f"of {sim.total.jobs:,} jobs helped, in the simulator", f"{sim.total.helped:,}"),
+            (f"of {sim.total.jobs:,} jobs hurt, in the simulator", f"{sim.total.hurt:,}"),
         ]
     shown = [
         _tag("div", [_tag("b", [_text(value)]), _text(name)], css="card") for name, value in cards
@@ -126,40 +136,40 @@ def _bars(report: Report) -> Markup:
         at_s = min(max(wish.begin_s - report.from_s, 0.0), span_s)
         counts[int(at_s // step_s)] += 1
     most = max(counts)
-    width, height, foot = 1100.0, 80.0, 18.0
+    width, height = 1100.0, 80.0
     each = width / bins
     bars = [
-        f'<rect class="bad" x="{i * each + 1:.1f}" y="{height - height * n / most:.1f}" '
+        f'<rect class="wish" x="{i * each + 1:.1f}" y="{height - height * n / most:.1f}" '
         f'width="{max(each - 2, 1.0):.1f}" height="{height * n / most:.1f}">'
         f"<title>{n} from {utc(report.from_s + i * step_s)}</title></rect>"
         for i, n in enumerate(counts)
         if n
     ]
-    labels = (
-        f'<text x="0" y="{height + foot - 3}">{utc(report.from_s)}</text>'
-        f'<text x="{width}" y="{height + foot - 3}" text-anchor="end">{utc(report.to_s)}</text>'
-    )
     what = f"Hand-overs wished for in each {ago(step_s)}, {most} at most"
     svg = (
-        f'<svg role="img" viewBox="0 0 {width} {height + foot}" width="100%" '
+        f'<svg role="img" viewBox="0 0 {width} {height + 1}" width="100%" height="80" '
+        'preserveAspectRatio="none" '
         f'aria-label="{what}"><line class="axis" x1="0" x2="{width}" y1="{height}" '
-        f'y2="{height}"/>{"".join(bars)}{labels}</svg>'
+        f'y2="{height}"/>{"".join(bars)}</svg>'
     )
-    return Markup(f'<p class="soft">{what}</p>{svg}')
+    ends = f"<span>{utc(report.from_s)}</span><span>{utc(report.to_s)}</span>"
+    return Markup(f'<p class="soft">{what}</p>{svg}<p class="ends">{ends}</p>')
 
 
 def _simulated(report: Report) -> list[Markup]:
     sim = report.simulated
     if sim is None:
         return []
+    jobs = "A sample of the jobs" if sim.is_sample else "The same jobs"
     parts = [
-        _h2("The same jobs in the simulator: plain Slurm, and the policy"),
+        _h2(f"{jobs} in the simulator: plain Slurm, and the policy"),
         _p(
             f"{sim.preemptions:,} preemptions and {sim.lost_gpu_h:,.1f} GPU-hours lost by them. "
             "Times are means; JCT is from arrival to the end; worst is how much later the job that "
             "is hurt most would end."
         ),
         _p(model(sim)),
+        *([_p(sample(sim))] if sim.is_sample else []),
         Markup(
             '<p class="key"><i class="good"></i>helped<i class="same"></i>the same'
             '<i class="bad"></i>hurt</p>'
@@ -181,7 +191,7 @@ def _balances(what: str, groups: Sequence[Balance]) -> Markup:
         name, *numbers = balance_cells(balance)
         cells = [_tag("td", [_text(name)]), _tag("td", [_share(balance)])]
         rows.append(_tag("tr", [*cells, *(_tag("td", [_text(n)], css="n") for n in numbers)]))
-    table = _tag("table", [_tag("thead", [head]), _tag("tbody", rows)])
+    table = _tag("table", [_tag("thead", [head]), _tag("tbody", rows)], css="even")
     return Markup(_tag("div", [table], css="wide") + _rest(len(groups) - MOST_GROUPS))
 
 
@@ -211,7 +221,10 @@ def _touched(report: Report) -> list[Markup]:
     for what, groups in report.touched.items():
         titles = (what, "sooner", "by at least", "stopped", "GPU-hours at most")
         rows = [touched_cells(t) for t in groups[:MOST_GROUPS]]
-        parts += [_table(titles, rows, numbers=range(1, 5)), _rest(len(groups) - MOST_GROUPS)]
+        parts += [
+            _table(titles, rows, numbers=range(1, 5), css="few"),
+            _rest(len(groups) - MOST_GROUPS),
+        ]
     return parts
 
 
@@ -249,14 +262,18 @@ def _table(
     *,
     numbers: Sequence[int] = (),
     times: Sequence[int] = (),
+    css: str = "",
 ) -> Markup:
-    css = {**dict.fromkeys(times, "t"), **dict.fromkeys(numbers, "n")}
+    """A table; *numbers* and *times* are columns, *css* is the table's class."""
+    cells = {**dict.fromkeys(times, "t"), **dict.fromkeys(numbers, "n")}
     head = _tag("tr", [_th(t, number=i in numbers) for i, t in enumerate(titles)])
     body = [
-        _tag("tr", [_tag("td", [_text(cell)], css=css.get(i, "")) for i, cell in enumerate(row)])
+        _tag("tr", [_tag("td", [_text(cell)], css=cells.get(i, "")) for i, cell in enumerate(row)])
         for row in rows
     ]
-    return _tag("div", [_tag("table", [_tag("thead", [head]), _tag("tbody", body)])], css="wide")
+    return _tag(
+        "div", [_tag("table", [_tag("thead", [head]), _tag("tbody", body)], css=css)], css="wide"
+    )
 
 
 def _rest(more: int) -> Markup:

@@ -1,53 +1,38 @@
 """Watches the cycles of shadow mode and keeps what a report needs: jobs, wishes, look-outs.
 
-A wish is a hand-over in a plan that is not carried out. The same one stands in the plan of every
-look until its job starts, so it is kept once: one for one wait of the job that it is for.
 The work is done in a thread of its own; a look that comes while it is busy is counted as missed.
+A daemon that is started again goes on with the wishes and the jobs that the one before left.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import queue
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from slurm_dl.apps import logs
 from slurm_dl.apps.published import Published
-from slurm_dl.apps.shadow.lines import (
-    LONGEST_NAME,
-    MOST_VICTIMS,
-    EndedJob,
-    Line,
-    Lookout,
-    Wish,
-    WishedVictim,
-    written,
-)
+from slurm_dl.apps.shadow.lines import LONGEST_NAME, Line, Lookout, written
 from slurm_dl.apps.shadow.order import Compared, compare
-from slurm_dl.apps.shadow.store import DIRECTORY, JOB, Standing, Store
+from slurm_dl.apps.shadow.standing import ended_since, standing_of
+from slurm_dl.apps.shadow.store import DIRECTORY, Standing, Store
+from slurm_dl.apps.shadow.wishes import OpenWishes
 from slurm_dl.engine.loop import Cycle
-from slurm_dl.model.handover import Handover
-from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETED, PENDING, JobState
+from slurm_dl.model.jobs import PENDING
 from slurm_dl.model.plan import OpenHandover, TripBreaker
-from slurm_dl.model.snapshot import Snapshot
 
 LOOKOUT_S = 60.0
 """Looks are added up over so long."""
 
 STAND_S = 300.0
-"""The unfinished jobs are written down so often."""
+"""The unfinished jobs and the open wishes are written down so often."""
 
-MOST_WISHES = 5000
-"""Wishes that are remembered at once; more than that are counted as missed."""
+CLOSE_S = 5.0
+"""The end of the daemon waits for this thread so long."""
 
 _MOST_GROUPS = 50
-_SPARE_ACCOUNTS = 100
 _MOST_UNWRITTEN = 50_000
 
 
@@ -59,7 +44,7 @@ class Watch:
     """
 
     def __init__(self, state_dir: Path) -> None:
-        self._recorder = Recorder(Store(state_dir / DIRECTORY))
+        self._directory = state_dir / DIRECTORY
         self._looks: queue.Queue[Published | None] = queue.Queue(maxsize=2)
         self._thread: threading.Thread | None = None
         self._missed = 0
@@ -77,21 +62,31 @@ class Watch:
         except queue.Full:
             self._missed += 1
 
-    def close(self, within_s: float = 10.0) -> None:
-        """Take in what is still to be taken in, and end the thread."""
-        if self._thread is not None and self._thread.is_alive():
+    def close(self, within_s: float = CLOSE_S) -> None:
+        """Keep what has been seen, and end the thread; what takes longer is lost, and said."""
+        if self._thread is None or not self._thread.is_alive():
+            return
+        try:
             self._looks.put(None, timeout=within_s)
+        except queue.Full:
+            pass  # It hangs: the wait below is not needed.
+        else:
             self._thread.join(within_s)
+        if self._thread.is_alive():
+            logs.logger().warning(
+                "the last looks of shadow mode are not kept", because="disk hangs"
+            )
 
     def _work(self) -> None:
-        while (now := self._looks.get()) is not None:
-            missed, self._missed = self._missed, 0
-            try:
-                self._recorder.take(now, missed=missed)
-            except Exception:  # noqa: BLE001 - the daemon goes on; this thread has no more to say
-                logs.logger().exception("bug in the recorder of shadow mode; it keeps no more")
-                self._broken = True
-                return
+        try:
+            recorder = Recorder(Store(self._directory))
+            while (now := self._looks.get()) is not None:
+                missed, self._missed = self._missed, 0
+                recorder.take(now, missed=missed)
+            recorder.close()
+        except Exception:  # noqa: BLE001 - the daemon goes on; this thread has no more to say
+            logs.logger().exception("bug in the recorder of shadow mode; it keeps no more")
+            self._broken = True
 
 
 class Recorder:
@@ -106,8 +101,7 @@ class Recorder:
         self._store = store
         self._lookout_s = lookout_s
         self._before = store.standing()
-        self._wishes: dict[str, Wish] = {}
-        self._last_victims: dict[str, tuple[tuple[int, int], ...]] = {}
+        self._wishes = OpenWishes(*store.open_wishes())
         self._tally: _Tally | None = None
         self._unwritten: list[bytes] = []
         self._missed = 0
@@ -125,15 +119,25 @@ class Recorder:
             return
         self._missed += missed
         lines: list[Line] = []
-        standing = _standing(cycle.snapshot, self._before)
+        standing = standing_of(cycle.snapshot, self._before)
         if self._before is not None:
-            lines += _ended(cycle.snapshot, self._before)
-        lines += self._wished(cycle)
+            lines += ended_since(self._before, cycle.snapshot)
+        wishes, left_out = self._wishes.take(cycle)
+        self._missed += left_out
+        lines += wishes
         self._before = standing
         lines += self._look_out(now, cycle)
         self._write(lines)
         if cycle.snapshot.now_s - self._stood_s >= STAND_S:
             self._stand(standing)
+
+    def close(self) -> None:
+        """Write down what is not yet written."""
+        if self._before is None or self._tally is None:
+            return
+        self._write([self._tally.line(self._missed)])
+        self._missed = 0
+        self._stand(self._before)
 
     def _look_out(self, now: Published, cycle: Cycle) -> list[Line]:
         """The looks so far as a line, if it is time for one."""
@@ -150,36 +154,6 @@ class Recorder:
             # The first look says at once what the cluster is like.
             done.append(self._tally.line(0))
         return done
-
-    def _wished(self, cycle: Cycle) -> list[Line]:
-        """Wishes that have begun, and those that are over."""
-        snap, lines = cycle.snapshot, []
-        row_of = {}
-        wanted = [a for a in cycle.plan.actions if isinstance(a, OpenHandover)]
-        if wanted or self._wishes:
-            row_of = snap.jobs.row_of()
-        for action in wanted:
-            wish = _wish_of(snap, row_of, action)
-            victims = tuple((v.job_id, v.restarts) for v in wish.victims)
-            before = self._wishes.get(wish.key)
-            if before is None:
-                if len(self._wishes) >= MOST_WISHES:
-                    self._missed += 1
-                    continue
-                self._wishes[wish.key] = wish
-                lines.append(wish)
-            else:
-                changed = victims != self._last_victims[wish.key]
-                self._wishes[wish.key] = dataclasses.replace(
-                    before, last_s=snap.now_s, others=before.others + changed
-                )
-            self._last_victims[wish.key] = victims
-        for key, wish in tuple(self._wishes.items()):
-            over = _over(snap, row_of, wish)
-            if over is not None:
-                lines.append(over)
-                del self._wishes[key], self._last_victims[key]
-        return list(lines)
 
     def _write(self, lines: list[Line]) -> None:
         self._unwritten += map(written, lines)
@@ -203,6 +177,7 @@ class Recorder:
     def _stand(self, standing: Standing) -> None:
         try:
             self._store.stand(standing)
+            self._store.hold(standing.now_s, self._wishes.now)
         except OSError as err:
             self._say_full(err)
             return
@@ -289,185 +264,3 @@ def _settings_of(now: Published) -> tuple[str, str]:
 
 def _type_name(names: tuple[str, ...], index: int) -> str:
     return names[index][:LONGEST_NAME] if 0 <= index < len(names) else ""
-
-
-# Wishes.
-
-
-def _wish_of(snap: Snapshot, row_of: Mapping[JobId, int], action: OpenHandover) -> Wish:
-    handover = action.handover
-    jobs = snap.jobs
-    lead = handover.beneficiaries[0] if handover.beneficiaries else JobId(0)
-    row = row_of.get(lead)
-    return Wish(
-        key=_key(handover, 0 if row is None else int(jobs.restarts[row])),
-        purpose=handover.purpose,
-        lead=lead,
-        lead_uid=0 if row is None else max(0, int(jobs.uid[row])),
-        lead_account=_account(snap, lead),
-        lead_gpus=0.0 if row is None else float(jobs.gpus[row]),
-        beneficiaries=tuple(handover.beneficiaries[:MOST_VICTIMS]),
-        victims=tuple(
-            WishedVictim(
-                job_id=v.run.job_id,
-                restarts=v.run.restarts,
-                uid=max(0, int(jobs.uid[row_of[v.run.job_id]])) if v.run.job_id in row_of else 0,
-                account=_account(snap, v.run.job_id),
-                gpus=v.gpus,
-                ran_s=max(0.0, snap.now_s - v.run.start_s),
-                grace_s=v.contract.grace_s,
-            )
-            for v in handover.victims[:MOST_VICTIMS]
-        ),
-        gpus=sum(v.gpus for v in handover.victims),
-        why=action.why,
-        begin_s=snap.now_s,
-        last_s=snap.now_s,
-    )
-
-
-def _key(handover: Handover, restarts: int) -> str:
-    """One wait of the best beneficiary; where nobody waits, the runs that would be stopped."""
-    if handover.purpose == "preempt":
-        return _wait_of(handover.beneficiaries[0], restarts)
-    runs = sorted((v.run.job_id, v.run.restarts) for v in handover.victims)
-    return f"{handover.purpose} " + ",".join(f"{job}:{n}" for job, n in runs[:20])
-
-
-def _wait_of(job_id: int, restarts: int) -> str:
-    return f"preempt {job_id}:{restarts}"
-
-
-def _over(snap: Snapshot, row_of: Mapping[JobId, int], wish: Wish) -> Wish | None:
-    """*wish* with its end, if it is over."""
-    state, start_s = snap.jobs.state, snap.jobs.start_s
-    if wish.lead:
-        row = row_of.get(JobId(wish.lead))
-        if row is not None and state[row] == PENDING:
-            waits_on = _wait_of(wish.lead, int(snap.jobs.restarts[row])) == wish.key
-            if waits_on or wish.purpose != "preempt":
-                return None
-        started_s = 0.0 if row is None else float(start_s[row])
-        # Slurm tells whole seconds.
-        if started_s >= wish.begin_s - 1:
-            return dataclasses.replace(wish, end="started", started_s=started_s)
-        return dataclasses.replace(wish, end="gone")
-    runs = [(row_of.get(JobId(v.job_id)), v.restarts) for v in wish.victims]
-    alive = any(
-        row is not None and snap.jobs.restarts[row] == n and PENDING < state[row] < COMPLETED
-        for row, n in runs
-    )
-    return None if alive else dataclasses.replace(wish, end="over")
-
-
-def _account(snap: Snapshot, job_id: JobId) -> str:
-    text = snap.seen.texts.get(job_id)
-    return "" if text is None else text.account[:LONGEST_NAME]
-
-
-# Jobs.
-
-
-def _standing(snap: Snapshot, before: Standing | None) -> Standing:
-    """The unfinished jobs with GPUs in managed partitions."""
-    jobs, memory = snap.jobs, snap.memory
-    ours = snap.is_managed() & (jobs.gpus > 0) & (jobs.state < COMPLETED)
-    rows = np.flatnonzero(ours)
-    rows = rows[np.argsort(jobs.job_id[rows], kind="stable")]
-    table = np.zeros(len(rows), dtype=JOB)
-    table["job_id"] = jobs.job_id[rows]
-    table["uid"] = np.maximum(jobs.uid[rows], 0)
-    table["gpus"] = jobs.gpus[rows]
-    table["tasks"] = jobs.tasks[rows]
-    table["submit_s"] = np.maximum(memory.first_submit_s[rows], 0)
-    running = jobs.state[rows] > PENDING
-    first_s = np.maximum(memory.first_run_s[rows], 0)
-    table["start_s"] = np.where(running & (first_s <= 0), jobs.start_s[rows], first_s)
-    table["ran_s"] = memory.ran_s[rows]
-    table["running"] = running
-    if snap.seen.claims:
-        willing = [j for j, c in snap.seen.claims.items() if c.contract is not None]
-        table["opted_in"] = np.isin(table["job_id"], willing)
-    accounts = list(before.accounts) if before is not None else []
-    index = {name: i for i, name in enumerate(accounts)}
-    known, at = _rows_in(table["job_id"], before)
-    if before is not None:
-        table["account"][known] = before.jobs["account"][at[known]]
-    for i in np.flatnonzero(~known).tolist():
-        name = _account(snap, JobId(int(table["job_id"][i])))
-        if name not in index:
-            index[name] = len(accounts)
-            accounts.append(name)
-        table["account"][i] = index[name]
-    if len(accounts) > len(table) + _SPARE_ACCOUNTS:
-        # Without slurmdbd an account is whatever a user writes: only those in use are kept.
-        used, table["account"] = np.unique(table["account"], return_inverse=True)
-        accounts = [accounts[i] for i in used.tolist()]
-    return Standing(snap.now_s, table, tuple(accounts))
-
-
-def _ended(snap: Snapshot, before: Standing) -> list[Line]:
-    """Jobs that have ended since *before*, those that came in between too."""
-    jobs, memory = snap.jobs, snap.memory
-    over = np.flatnonzero(snap.is_managed() & (jobs.gpus > 0) & (jobs.state >= COMPLETED))
-    known, at = _rows_in(jobs.job_id[over], before)
-    ran = jobs.start_s[over] > 0
-    fresh = jobs.end_s[over] > before.now_s
-    lines: list[Line] = []
-    for i in np.flatnonzero(ran & (known | fresh)).tolist():
-        row = int(over[i])
-        job_id = JobId(int(jobs.job_id[row]))
-        start_s, end_s = float(jobs.start_s[row]), float(jobs.end_s[row])
-        first_s = float(memory.first_run_s[row])
-        first_s = first_s if 0 < first_s <= start_s else start_s
-        text = _account(snap, job_id)
-        account = before.accounts[int(before.jobs["account"][at[i]])] if known[i] else text
-        lines.append(
-            EndedJob(
-                job_id=int(job_id),
-                uid=max(0, int(jobs.uid[row])),
-                account=text or account,
-                gpus=float(jobs.gpus[row]),
-                submit_s=min(float(memory.first_submit_s[row]), first_s),
-                start_s=first_s,
-                ran_s=max(float(memory.ran_s[row]), end_s - start_s, 0.0),
-                end_s=max(end_s, first_s),
-                how="C" if jobs.state[row] == JobState.COMPLETED else "F",
-                opted_in=snap.seen.claim(job_id).contract is not None
-                or bool(known[i] and before.jobs["opted_in"][at[i]]),
-            )
-        )
-    lines += _vanished(snap, before)
-    return lines
-
-
-def _vanished(snap: Snapshot, before: Standing) -> list[Line]:
-    """Jobs that ran and that Slurm does not list any more."""
-    gone = before.jobs[before.jobs["running"] & ~np.isin(before.jobs["job_id"], snap.jobs.job_id)]
-    return [
-        EndedJob(
-            job_id=int(job["job_id"]),
-            uid=int(job["uid"]),
-            account=before.accounts[int(job["account"])],
-            gpus=float(job["gpus"]),
-            submit_s=min(float(job["submit_s"]), float(job["start_s"])),
-            start_s=float(job["start_s"]),
-            ran_s=max(float(job["ran_s"]), 0.0),
-            end_s=max(before.now_s, float(job["start_s"])),
-            how="V",
-            opted_in=bool(job["opted_in"]),
-        )
-        for job in gone
-        if job["gpus"] > 0
-    ]
-
-
-def _rows_in(
-    job_id: npt.NDArray[np.int64], standing: Standing | None
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
-    """Which of *job_id* stand in *standing*, and in which row."""
-    if standing is None or not len(standing.jobs):
-        return np.zeros(len(job_id), dtype=np.bool_), np.zeros(len(job_id), dtype=np.int64)
-    ids = standing.jobs["job_id"]
-    at = np.minimum(np.searchsorted(ids, job_id), len(ids) - 1)
-    return ids[at] == job_id, at

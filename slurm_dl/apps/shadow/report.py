@@ -8,16 +8,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
-from slurm_dl.apps.shadow.counterfactual import Cast, Effects
-from slurm_dl.apps.shadow.lines import EndedJob, Lookout, Wish, WishedVictim
+from slurm_dl.apps.shadow.balances import Simulated, size_of, size_rank
+from slurm_dl.apps.shadow.lines import UNSEEN, EndedJob, Lookout, Wish, WishedVictim
 from slurm_dl.apps.shadow.store import Kept
 from slurm_dl.apps.wire import Json, JsonObject
-from slurm_dl.model.jobs import F64, Bool
 
-SIZES: Final = ((1, "1"), (4, "2-4"), (8, "5-8"), (16, "9-16"), (64, "17-64"))
-LARGEST: Final = "65 and more"
 _GPU_H: Final = 3600.0
 
 
@@ -56,53 +51,6 @@ class Touched:
     sooner_s: float
     stopped: int
     if_saved_gpu_h: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Balance:
-    """What the simulator says about one group; *helped*, *hurt* and *same* are all its jobs.
-
-    Attributes:
-        plain_wait_s, policy_wait_s: Mean wait, seconds.
-        plain_jct_s, policy_jct_s: Mean time from arrival to the end, seconds.
-        worst_s: Seconds that the job that is hurt most ends later; 0 if none is.
-    """
-
-    group: str
-    jobs: int
-    helped: int
-    hurt: int
-    same: int
-    plain_wait_s: float
-    policy_wait_s: float
-    plain_jct_s: float
-    policy_jct_s: float
-    worst_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
-    """The counterfactual.
-
-    Attributes:
-        total: All jobs whose end is known.
-        by: Groups by ``user``, ``account`` and ``size``, the most jobs first; sizes by size.
-        real_wait_s: Mean wait in reality of the jobs that came or waited; NaN if there is none.
-        model_wait_s: The same jobs' mean wait under the simulated plain Slurm.
-        preemptions: How often jobs were stopped.
-        lost_gpu_h: GPU-hours without progress, more than under plain Slurm.
-        open_ended, never_ran, unfit: See `Effects` and `Cast`.
-    """
-
-    total: Balance
-    by: Mapping[str, tuple[Balance, ...]]
-    real_wait_s: float
-    model_wait_s: float
-    preemptions: int
-    lost_gpu_h: float
-    open_ended: int
-    never_ran: int
-    unfit: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,12 +125,17 @@ def period_of(kept: Kept, since_s: float) -> Period | None:
         return None
     begin_s = max(since_s, lookouts[0].from_s)
     end_s = max(o.to_s for o in lookouts)
-    wishes = [w for w in kept.lines if isinstance(w, Wish) and w.last_s >= begin_s]
+    wishes = [w for w in kept.lines if isinstance(w, Wish) and _until_s(w) >= begin_s]
     # Wishes and ends are said at once, looks minute by minute.
     end_s = max([end_s, *(w.last_s for w in wishes)])
     ended = (j for j in kept.lines if isinstance(j, EndedJob) and j.end_s >= begin_s)
     by_time = sorted(wishes, key=lambda w: (w.begin_s, w.key))
     return Period(begin_s, end_s, lookouts, tuple(by_time), tuple(ended))
+
+
+def _until_s(wish: Wish) -> float:
+    """When it was last known to be open, epoch seconds; inf if it still is."""
+    return max(wish.last_s, wish.started_s) if wish.end else math.inf
 
 
 def report_of(
@@ -261,18 +214,14 @@ def loss_of(wishes: Iterable[Wish], restart_s: float) -> Loss:
 def sooner_s(wish: Wish, end_s: float) -> float:
     """How much sooner its job would have started at least, had nothing else been different.
 
-    Seconds; up to *end_s* if it had not started by then, 0 for one that went without a start.
+    Seconds; up to *end_s* if it had not started by then, to the last look that wished it if nobody
+    saw what became of it, 0 for one that went without a start.
     """
     if not wish.lead or wish.end == "gone":
         return 0.0
-    until_s = wish.started_s if wish.end == "started" else end_s
+    until_s = {"started": wish.started_s, UNSEEN: wish.last_s}.get(wish.end, end_s)
     grace_s = max((v.grace_s for v in wish.victims), default=0.0)
     return max(0.0, until_s - wish.begin_s - grace_s)
-
-
-def size_of(gpus: float) -> str:
-    """The class of jobs that *gpus* belongs to."""
-    return next((name for most, name in SIZES if gpus <= most), LARGEST)
 
 
 def touched(
@@ -309,65 +258,8 @@ def touched(
     return {
         "user": groups(lambda w: name_of(w.lead_uid), lambda v: name_of(v.uid)),
         "account": groups(lambda w: w.lead_account or "-", lambda v: v.account or "-"),
-        "size": tuple(sorted(sizes, key=lambda t: _size_rank(t.group))),
+        "size": tuple(sorted(sizes, key=lambda t: size_rank(t.group))),
     }
-
-
-def simulated_of(effects: Effects, cast: Cast, name_of: Callable[[int], str]) -> Simulated:
-    """What the simulator says, by user, account and size."""
-    players = effects.players
-    everybody = np.ones(len(players), dtype=np.bool_)
-
-    def by(group_of: Sequence[str]) -> list[Balance]:
-        column = np.array(group_of, dtype=object)
-        found = [_balance(effects, column == name, name) for name in dict.fromkeys(group_of)]
-        return sorted(found, key=lambda b: (-b.jobs, b.group))
-
-    sizes = by([size_of(p.gpus) for p in players])
-    real = np.array([p.real_wait_s for p in players], dtype=np.float64)
-    came = ~np.isnan(real)
-    return Simulated(
-        total=_balance(effects, everybody, "all"),
-        by={
-            "user": tuple(by([name_of(p.uid) for p in players])),
-            "account": tuple(by([p.account or "-" for p in players])),
-            "size": tuple(sorted(sizes, key=lambda b: _size_rank(b.group))),
-        },
-        real_wait_s=_mean(real[came]),
-        model_wait_s=_mean(effects.plain_wait_s[came]),
-        preemptions=effects.preemptions,
-        lost_gpu_h=effects.lost_gpu_s / _GPU_H,
-        open_ended=effects.open_ended,
-        never_ran=cast.never_ran,
-        unfit=cast.unfit,
-    )
-
-
-def _balance(effects: Effects, mask: Bool, group: str) -> Balance:
-    later_s = (effects.policy_jct_s - effects.plain_jct_s)[mask]
-    jobs = int(mask.sum())
-    helped, hurt = int(effects.helped[mask].sum()), int(effects.hurt[mask].sum())
-    return Balance(
-        group=group,
-        jobs=jobs,
-        helped=helped,
-        hurt=hurt,
-        same=jobs - helped - hurt,
-        plain_wait_s=_mean(effects.plain_wait_s[mask]),
-        policy_wait_s=_mean(effects.policy_wait_s[mask]),
-        plain_jct_s=_mean(effects.plain_jct_s[mask]),
-        policy_jct_s=_mean(effects.policy_jct_s[mask]),
-        worst_s=float(later_s.max(initial=0.0)) if hurt else 0.0,
-    )
-
-
-def _mean(values: F64) -> float:
-    return float(values.mean()) if len(values) else math.nan
-
-
-def _size_rank(name: str) -> int:
-    names = [known for _, known in SIZES]
-    return names.index(name) if name in names else len(names)
 
 
 def as_json(report: Report) -> JsonObject:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
+import math
 import os
 import re
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +24,15 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.apps.shadow.lines import (
+    LARGEST,
     LONGEST_NAME,
+    UNSEEN,
     EndedJob,
     Line,
     Lookout,
     Wish,
     parsed,
+    written,
 )
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.report.files import replacing
@@ -37,7 +43,9 @@ KEEP_SEGMENTS = 32
 
 DIRECTORY = "shadow"
 STANDING = "standing.npz"
+OPEN = "wishes.jsonl"
 _MOST_STANDING = 2_000_000
+_MOST_OPEN_BYTES = 64 << 20
 
 _SEGMENT = re.compile(r"[0-9]{12}\.jsonl")
 _MODE = 0o640
@@ -76,6 +84,18 @@ class Standing:
     now_s: float
     jobs: npt.NDArray[np.void]
     accounts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The wishes that were open at one look.
+
+    Attributes:
+        now_s: The look, epoch seconds.
+    """
+
+    now_s: float
+    wishes: tuple[Wish, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,6 +166,35 @@ class Store:
         """The unfinished jobs as they were last; None if nobody knows."""
         return read_standing(self._directory / STANDING)
 
+    def hold(self, now_s: float, wishes: Iterable[Wish]) -> None:
+        """Replace what is known of the open wishes.
+
+        Args:
+            now_s: The look, epoch seconds.
+
+        Raises:
+            OSError: What was known before still stands.
+        """
+        lines = [written(wish) for wish in wishes]
+        self._directory.mkdir(mode=0o750, exist_ok=True)
+        with replacing(self._directory / OPEN, mode=_MODE) as file:
+            file.write(json.dumps(["open", round(now_s, 1), len(lines)]).encode("ascii") + b"\n")
+            file.writelines(lines)
+
+    def open_wishes(self) -> tuple[tuple[Wish, ...], float]:
+        """The wishes that are open, and the last look that is known of, epoch seconds."""
+        path = self._directory / OPEN
+        held = read_open(path)
+        if held is None:
+            return (), -math.inf
+        try:
+            kept = read_kept(self._directory, path.stat().st_mtime)
+        except (OSError, ShadowError):
+            return held.wishes, held.now_s
+        looks_s = [line.to_s for line in kept.lines if isinstance(line, Lookout)]
+        wishes = (line for line in kept.lines if isinstance(line, Wish) and not line.end)
+        return tuple(wishes), max([held.now_s, *looks_s])
+
     def _current(self) -> Path:
         there = _segments(self._directory)
         if there and there[-1].stat().st_size < self._segment_bytes:
@@ -164,6 +213,8 @@ def read_kept(directory: Path, since_s: float) -> Kept:
     """
     lines: list[Line] = []
     bad = 0
+    # Before the lines: what is begun meanwhile is later than the look of the open wishes.
+    held = read_open(directory / OPEN)
     try:
         segments = [p for p in _segments(directory) if p.stat().st_mtime >= since_s]
         for segment in segments:
@@ -180,7 +231,20 @@ def read_kept(directory: Path, since_s: float) -> Kept:
     except OSError as err:
         msg = f"{directory}: {err.strerror or err}; has dlschedd run in shadow mode?"
         raise ShadowError(msg) from None
-    return Kept(tuple(_merged(lines)), read_standing(directory / STANDING), bad)
+    if held is not None:
+        lines += held.wishes
+    found = tuple(_merged(lines))
+    if held is not None:
+        still = {wish.key for wish in held.wishes}
+        found = tuple(_known(line, still, held.now_s) for line in found)
+    return Kept(found, read_standing(directory / STANDING), bad)
+
+
+def _known(line: Line, still: AbstractSet[str], now_s: float) -> Line:
+    """*line*; of a wish that should be among those *still* open at *now_s*, nobody saw the end."""
+    if not isinstance(line, Wish) or line.end or line.begin_s > now_s or line.key in still:
+        return line
+    return dataclasses.replace(line, end=UNSEEN)
 
 
 def _merged(lines: Iterable[Line]) -> Iterator[Line]:
@@ -189,7 +253,9 @@ def _merged(lines: Iterable[Line]) -> Iterator[Line]:
     for line in lines:
         match line:
             case EndedJob():
-                once[line.job_id, line.submit_s] = line
+                # One that was gone after a restart may have been seen to end before it.
+                if line.how != "V" or (line.job_id, line.submit_s) not in once:
+                    once[line.job_id, line.submit_s] = line
             case Wish():
                 before = once.get(line.key)
                 once[line.key] = joined(before, line) if isinstance(before, Wish) else line
@@ -210,6 +276,20 @@ def joined(a: Wish, b: Wish) -> Wish:
         end=ended.end,
         started_s=ended.started_s,
     )
+
+
+def read_open(path: Path) -> Held | None:
+    """The open wishes in *path*; None if it is not there or is not what it should be."""
+    try:
+        with path.open("rb") as file:
+            first, *rest = file.read(_MOST_OPEN_BYTES).split(b"\n")
+        word, now_s, count = json.loads(first)
+        wishes = [line for raw in rest if raw and isinstance(line := parsed(raw), Wish)]
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+    if word != "open" or type(now_s) not in {int, float} or count != len(wishes):
+        return None
+    return Held(float(now_s), tuple(wishes)) if 0 <= now_s < LARGEST else None
 
 
 def read_standing(path: Path) -> Standing | None:

@@ -8,9 +8,10 @@ import textwrap
 
 import click
 
-from slurm_dl.apps.commandline import ago, safe
-from slurm_dl.apps.shadow.report import Balance, Report, Touched
-from slurm_dl.apps.shadow.wording import doubts, figures, wish_cells
+from slurm_dl.apps.commandline import safe
+from slurm_dl.apps.shadow.balances import Balance
+from slurm_dl.apps.shadow.report import Report, Touched
+from slurm_dl.apps.shadow.wording import doubts, figures, span, wish_cells
 from slurm_dl.apps.tables import Column, show
 
 MOST_WISHES = 12
@@ -89,7 +90,8 @@ def _wrapped(text: str, *, first: str = "", subsequent: str) -> None:
 def _simulated(report: Report) -> None:
     sim = report.simulated
     assert sim is not None  # noqa: S101 - narrows the type
-    _heading("The same jobs in the simulator: plain Slurm, and the policy (NEW)")
+    what = "A sample of the jobs" if sim.is_sample else "The same jobs"
+    _heading(f"{what} in the simulator: plain Slurm, and the policy (NEW)")
     show(_BALANCES, [balance_cells(sim.total)])
     click.echo(
         safe(f"{sim.preemptions:,} preemptions, {sim.lost_gpu_h:,.1f} GPU-hours lost by them")
@@ -107,8 +109,8 @@ def balance_cells(balance: Balance) -> list[str]:
     return [
         b.group,
         *(f"{n:,}" for n in (b.jobs, b.helped, b.hurt, b.same)),
-        *("-" if math.isnan(t) else ago(t) for t in times),
-        ago(b.worst_s) if b.hurt else "-",
+        *("-" if math.isnan(t) else span(t) for t in times),
+        span(b.worst_s) if b.hurt else "-",
     ]
 
 
@@ -117,7 +119,7 @@ def touched_cells(touched: Touched) -> list[str]:
     return [
         touched.group,
         f"{touched.sooner:,}",
-        ago(touched.sooner_s) if touched.sooner else "-",
+        span(touched.sooner_s) if touched.sooner else "-",
         f"{touched.stopped:,}",
         f"{touched.if_saved_gpu_h:,.1f}" if touched.stopped else "-",
     ]

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from slurm_dl.apps.commandline import ago
+from slurm_dl.apps.shadow.balances import Simulated
 from slurm_dl.apps.shadow.lines import Wish
-from slurm_dl.apps.shadow.report import Report, Simulated, sooner_s
+from slurm_dl.apps.shadow.report import Report, sooner_s
 
 MOST_NAMED = 4
 """Jobs of a list that are named; the others are counted."""
@@ -16,6 +17,8 @@ MOST_NAMED = 4
 _FAR = 2.0
 _FAR_S = 300.0
 """The simulated Slurm is far from the real one if both are passed."""
+
+_TWO_FIGURES = 10.0
 
 PURPOSES = {"preempt": "preempt", "defragment": "move", "split": "part"}
 """What a hand-over of each purpose does to its victims."""
@@ -117,6 +120,8 @@ def _doubts_of_simulation(report: Report) -> Iterator[str]:
         yield f"Waits under the policy were not simulated: {report.why_not}."
         return
     yield model(sim)
+    if sim.is_sample:
+        yield sample(sim)
     if sim.open_ended:
         yield (
             f"{count(sim.open_ended, 'job')} had not ended, or vanished: they take part with the "
@@ -134,6 +139,16 @@ def _doubts_of_simulation(report: Report) -> Iterator[str]:
         "before. Partitions, limits, reservations, dependencies, placement and node failures "
         "are left out; who agreed to preemption is drawn in the recorded proportion; users do "
         "not react."
+    )
+
+
+def sample(sim: Simulated) -> str:
+    """What a sample stands for."""
+    return (
+        f"All jobs would have taken too long, so this is a sample: {sim.jobs_taken:,} of "
+        f"{sim.jobs_in_all:,} jobs, short and long in equal shares, on "
+        f"{sim.gpus:,.0f} of {sim.gpus_in_all:,.0f} GPUs. All counts are the sample's; shares and "
+        "means are those of all jobs but for its chance, and on fewer nodes large jobs wait longer."
     )
 
 
@@ -176,6 +191,8 @@ def outcome(wish: Wish, end_s: float) -> str:
             return "never started"
         case "over":
             return "over"
+        case "unseen":
+            return "nobody saw"
         case _:
             waits_s = end_s - wish.begin_s
             return f"waits for {ago(waits_s)}" if wish.lead else f"for {ago(waits_s)}"
@@ -196,6 +213,19 @@ def jobs(numbers: tuple[int, ...] | list[int]) -> str:
 def count(number: int, noun: str) -> str:
     """``1 look``, ``1,234 looks``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def span(seconds: float) -> str:
+    """A time with two figures at least, so that means of hours can be told apart."""
+    for unit, unit_s, least_s in (("d", 86400.0, 172800.0), ("h", 3600.0, 3600.0)):
+        if seconds >= least_s:
+            number = seconds / unit_s
+            return (
+                f"{number:.1f} {unit}"
+                if round(number, 1) < _TWO_FIGURES
+                else f"{number:,.0f} {unit}"
+            )
+    return ago(seconds)
 
 
 def utc(at_s: float) -> str:

@@ -1,0 +1,59 @@
+"""A share of the jobs on as small a share of the nodes, where all of them are too many.
+
+Few long jobs are most of a site's load, and a draw at chance would have it by half too much or too
+little. So the jobs are sorted by GPU-seconds and cut into stretches, and of each one is taken that
+keeps the sum nearest to the share of all. The nodes are taken first, whole ones of each group, and
+the jobs by the share of the GPUs that this came to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.apps.shadow.counterfactual import Cast, fitting
+from slurm_dl.backends.sim.shape import ClusterShape
+from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.model.jobs import F64
+
+_MOST_TOO_MANY = 1.5
+
+
+def sampled(cast: Cast, shape: ClusterShape, most: int) -> tuple[Cast, ClusterShape]:
+    """About *most* of the jobs, and the cluster for them; all of it if that is not more.
+
+    Raises:
+        SlurmDlError: The cluster has too few nodes for so small a share of them.
+    """
+    n = len(cast.players)
+    if n <= most:
+        return cast, shape
+    small = ClusterShape(
+        tuple(dataclasses.replace(g, nodes=max(1, round(g.nodes * most / n))) for g in shape.groups)
+    )
+    jobs = max(1, round(n * small.gpus / shape.gpus))
+    if jobs > _MOST_TOO_MANY * most:
+        msg = (
+            f"there are {n:,} jobs, and a sample of {most:,} needs a part of the nodes that is "
+            f"smaller than one; take --simulate {math.ceil(jobs / 1000) * 1000}"
+        )
+        raise SlurmDlError(msg)
+    ran_before = np.array([math.isnan(p.real_wait_s) for p in cast.players])
+    gpu_s = np.array([p.gpus * p.duration_s for p in cast.players])
+    rows = _one_of_each(np.lexsort((gpu_s, ran_before)), gpu_s, jobs)
+    players, unfit = fitting([cast.players[i] for i in sorted(rows)], small)
+    return dataclasses.replace(cast, players=players, unfit=cast.unfit + unfit), small
+
+
+def _one_of_each(order: npt.NDArray[np.int64], gpu_s: F64, count: int) -> list[int]:
+    """A row of each of *count* stretches of *order*, whose sum is near *count* means."""
+    rows, owed_s = [], 0.0
+    for stretch in np.array_split(order, count):
+        owed_s += float(gpu_s[stretch].mean())
+        row = int(stretch[np.abs(gpu_s[stretch] - owed_s).argmin()])
+        owed_s -= float(gpu_s[row])
+        rows.append(row)
+    return rows
