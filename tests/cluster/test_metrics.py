@@ -14,7 +14,7 @@ import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,39 @@ ABSENT = {"slurm_dl_prediction_error_seconds"}
 BUSY = {"SlurmDlCycleSlow", "SlurmDlSlurmctldSlow"}
 """Alerts that a machine with too much to do may provoke by itself."""
 
+PROVOKED = {
+    "SlurmDlActionsRefused",
+    "SlurmDlAuditLogUnwritable",
+    "SlurmDlBreakerTripped",
+    "SlurmDlDaemonDown",
+    "SlurmDlLedgerUnwritable",
+    "SlurmDlNobodyActs",
+    "SlurmDlNotActing",
+    "SlurmDlNotHonoured",
+    "SlurmDlNotLooking",
+    "SlurmDlPaused",
+    "SlurmDlPollsFail",
+    "SlurmDlReloadFailed",
+    "SlurmDlSlurmctldSlow",
+    "SlurmDlUnreadableRecords",
+}
+"""Alerts that are made to fire here; the others are shown to fire by promtool alone."""
+
+
+def documented() -> set[str]:
+    """What the document says of the same."""
+    text = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    listed = text.partition("seconds for minutes:\n")[2].partition(". By `promtool`")[0]
+    return {f"SlurmDl{name}" for name in re.findall(r"\b[A-Z]\w+", listed)}
+
 
 def hurried(rule: dict[str, Any]) -> dict[str, Any]:
     """A rule with seconds where it has minutes and hours; all else as it is."""
-    expression = re.sub(r"\[(\d+)[mh]\]", "[20s]", rule["expr"])
+    # What only bridges gaps may be shorter than what counts.
+    expression = re.sub(r"(_over_time\([^()]*)\[\d+m\]", r"\1[10s]", rule["expr"])
+    expression = re.sub(r"\[(\d+)[mh]\]", "[20s]", expression)
     expression = re.sub(r"(timestamp_seconds) > 180", r"\1 > 12", expression)
-    return {**rule, "expr": expression, **({"for": "8s"} if "for" in rule else {})}
+    return {**rule, "expr": expression, **({"for": "5s"} if "for" in rule else {})}
 
 
 @dataclass(kw_only=True)
@@ -56,6 +83,25 @@ class Monitored:
     place: Schedd
     port: int
     url: str
+    provoked: set[str] = field(default_factory=set)
+
+    @property
+    def pid(self) -> int:
+        """The daemon's."""
+        assert self.place.process is not None
+        return self.place.process.pid
+
+    @contextlib.contextmanager
+    def broken(self, *words: str) -> Iterator[None]:
+        """Slurm's tools do as these words say (see `tools`) until the end."""
+        files = [self.place.home / word for word in words]
+        for file in files:
+            file.touch()
+        try:
+            yield
+        finally:
+            for file in files:
+                file.unlink()
 
     def api(self, path: str, **parameters: str) -> Any:  # noqa: ANN401
         """What Prometheus' API says."""
@@ -82,12 +128,24 @@ class Monitored:
 
     def until_fires(self, name: str) -> dict[str, Any]:
         """Wait for an alert; its labels and its words."""
-        self.place.until(f"{name} to fire", lambda: name in self.firing(), 120)
-        return self.firing()[name]
+        seen: list[dict[str, Any]] = []
 
-    def until_quiet(self, name: str) -> None:
-        """Wait for it to be over."""
-        self.place.until(f"{name} to end", lambda: name not in self.firing(), 120)
+        def fires() -> bool:
+            seen.extend(alert for n, alert in self.firing().items() if n == name)
+            return bool(seen)
+
+        self.place.until(f"{name} to fire", fires, 120)
+        self.provoked.add(name)
+        return seen[0]
+
+    def until_quiet(self, *names: str) -> None:
+        """Wait for them to be over."""
+        gone = f"{', '.join(names)} to end"
+        self.place.until(gone, lambda: not self.firing().keys() & set(names), 120)
+
+    def until_only_busy(self) -> None:
+        """Wait until nothing fires that says more than that the machine is busy."""
+        self.place.until("no alert", lambda: self.firing().keys() <= BUSY, 120)
 
 
 def free_port() -> int:
@@ -131,7 +189,10 @@ def prometheus(home: Path, target: str) -> Iterator[str]:
 
 @pytest.fixture
 def site(sandbox: Sandbox, short_directory: Path) -> Iterator[Monitored]:
-    """A daemon that may take 5 GPUs an hour, with tools that can be held up, and Prometheus."""
+    """A daemon that may take 5 GPUs an hour, with tools that can be broken, and Prometheus.
+
+    It acts beside the acting slurmctld only, as one of several would.
+    """
     port = free_port()
     with schedd_in(sandbox, short_directory) as place:
         place.configure(
@@ -139,6 +200,7 @@ def site(sandbox: Sandbox, short_directory: Path) -> Iterator[Monitored]:
             policy={"parameters": {"thresholds_gpu_s": [20, 100_000]}},
             breakers={"gpus_per_hour": 5},
             metrics={"listen": f"127.0.0.1:{port}"},
+            takeover={"enabled": True, "follow_slurmctld": True},
         )
         place.start()
         with prometheus(short_directory / "prometheus", f"127.0.0.1:{port}") as url:
@@ -153,17 +215,52 @@ def _sees(site: Monitored) -> bool:
     return False
 
 
+SQUEUE = """#!/bin/sh
+while [ -e {home}/hold ]; do sleep 0.1; done
+if [ -e {home}/fail ]; then
+    echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2
+    exit 1
+fi
+if [ -e {home}/garble ]; then
+    {real} "$@" | sed '0,/RUNNING/s//MARCHING/'
+    exit
+fi
+exec {real} "$@"
+"""
+"""It waits while there is a file ``hold``, fails while there is ``fail``; with ``garble`` one
+running job is in a state that nobody knows."""
+
+SCONTROL = """#!/bin/sh
+case "$1" in
+update)
+    if [ -e {home}/refuse ]; then
+        echo 'slurm_update error: Access/permission denied' >&2
+        exit 1
+    fi
+    if [ -e {home}/swallow ]; then exit 0; fi ;;
+ping)
+    if [ -e {home}/elsewhere ]; then
+        echo 'Slurmctld(primary) at elsewhere is UP'
+        exit 0
+    fi ;;
+esac
+exec {real} "$@"
+"""
+"""With ``refuse`` no update is allowed, with ``swallow`` it has no effect, and with ``elsewhere``
+slurmctld acts on another host."""
+
+
 def tools(home: Path) -> Path:
-    """Slurm's tools, of which squeue waits for as long as there is a file called ``hold``."""
+    """Slurm's tools, of which two do as files in *home* say."""
     directory = home / "bin"
     directory.mkdir()
-    for name in ("sinfo", "scontrol", "scancel", "sprio", "sacct", "sacctmgr", "sdiag"):
+    for name in ("sinfo", "scancel", "sprio", "sacct", "sacctmgr", "sdiag"):
         if found := shutil.which(name):
             (directory / name).symlink_to(found)
-    script = directory / "squeue"
-    wait = f"while [ -e {home}/hold ]; do sleep 0.1; done"
-    script.write_text(f'#!/bin/sh\n{wait}\nexec {shutil.which("squeue")} "$@"\n')
-    script.chmod(0o755)
+    for name, script in (("squeue", SQUEUE), ("scontrol", SCONTROL)):
+        file = directory / name
+        file.write_text(script.format(home=home, real=shutil.which(name)), "utf-8")
+        file.chmod(0o755)
     return directory
 
 
@@ -188,13 +285,13 @@ def panels() -> list[tuple[str, str]]:
 
 
 def test_figures_panels_and_alerts(site: Monitored) -> None:
-    """One life of a daemon: a preemption, a breaker, a stuck loop, a locked ledger, a stop."""
+    """One life of a daemon: a preemption, a breaker, and then one trouble after the other."""
     place = site.place
     opted = [submit(place, SAVES_AND_LEAVES, f"--comment={CLAIM}") for _ in range(2)]
     others = [submit(place, DOES_NOT) for _ in range(2)]
     for job in (*opted, *others):
         place.until_state(job, "RUNNING")
-    assert site.firing().keys() <= BUSY
+    site.until_only_busy()
     sunk = 'sum(slurm_dl_job_gpus{tier="1",state="holding"})'
     place.until("them to sink", lambda: site.value(sunk) == 16)
 
@@ -212,11 +309,17 @@ def test_figures_panels_and_alerts(site: Monitored) -> None:
     _rules_have_data(site)
     place.ask("dlctl", "breakers", "reset", "gpus_per_hour")
     site.until_quiet("SlurmDlBreakerTripped")
-    assert site.firing().keys() <= BUSY
+    site.until_only_busy()
 
+    _refusals_are_noticed(site)
+    _what_has_no_effect_is_noticed(site)
+    _a_silent_slurm_is_noticed(site)
     _a_stuck_loop_is_noticed(site)
-    _a_locked_ledger_is_noticed(site)
-    _a_stopped_daemon_is_noticed(site)
+    _a_lost_disk_is_noticed(site)
+    _a_daemon_that_stands_by_or_is_gone_is_noticed(site)
+
+    assert site.provoked == PROVOKED == documented()
+    site.until_quiet(*PROVOKED)
 
 
 def _figures_are_right(site: Monitored, *, waiting: str) -> None:
@@ -283,43 +386,89 @@ def _rules_have_data(site: Monitored) -> None:
     assert len(site.query('{__name__=~"slurm_dl_.*"}')) < 700
 
 
+def _refusals_are_noticed(site: Monitored) -> None:
+    """No update is allowed: each of these jobs needs one."""
+    with site.broken("refuse"):
+        for _ in range(8):
+            submit(site.place, DOES_NOT)
+        site.until_fires("SlurmDlActionsRefused")
+
+
+def _what_has_no_effect_is_noticed(site: Monitored) -> None:
+    """Updates are said to be done and are not; it is paused; a configuration is wrong; all at once.
+
+    And one job cannot be read.
+    """
+    place, told = site.place, site.place.config.read_text("utf-8")
+    with site.broken("swallow"):
+        submit(place, DOES_NOT)
+        place.until("it to be seen", lambda: site.value("slurm_dl_unhonoured_jobs"))
+        place.ask("dlctl", "pause", "--reason", "to see")
+        place.config.write_text("manage: [gpu]\n", "utf-8")
+        os.kill(site.pid, signal.SIGHUP)
+        with site.broken("garble"):
+            site.until_fires("SlurmDlNotHonoured")
+            site.until_fires("SlurmDlPaused")
+            site.until_fires("SlurmDlReloadFailed")
+            site.until_fires("SlurmDlUnreadableRecords")
+    place.config.write_text(told, "utf-8")
+    place.ask("dlctl", "resume")
+    place.ask("dlctl", "reload")
+
+
+def _a_silent_slurm_is_noticed(site: Monitored) -> None:
+    """Squeue fails: it has nothing to go by, and does nothing."""
+    with site.broken("fail"):
+        fired = site.until_fires("SlurmDlPollsFail")
+        assert "looks in a row failed on 127.0.0.1" in fired["annotations"]["description"]
+        site.until_fires("SlurmDlNotActing")
+    # Else it would go on waiting for as long as it does after so many failures.
+    site.place.ask("dlctl", "reload")
+
+
 def _a_stuck_loop_is_noticed(site: Monitored) -> None:
-    """Squeue hangs: the endpoint goes on, and says that a look is overdue."""
-    hold = site.place.home / "hold"
-    hold.touch()
-    try:
+    """Squeue hangs: the endpoint says that a look is overdue; then, that it was slow."""
+    with site.broken("hold"):
         fired = site.until_fires("SlurmDlNotLooking")
         assert site.value('up{job="slurm_dl"}') == 1
         assert "SlurmDlDaemonDown" not in site.firing()
         assert "has been due for" in fired["annotations"]["description"]
-    finally:
-        hold.unlink()
-    site.until_quiet("SlurmDlNotLooking")
+    site.until_fires("SlurmDlSlurmctldSlow")
 
 
-def _a_locked_ledger_is_noticed(site: Monitored) -> None:
-    """Another program holds it: nothing is done, and it says which of the two fails."""
-    ledger = sqlite3.connect(site.place.home / "state" / "ledger.sqlite", isolation_level=None)
+def _a_lost_disk_is_noticed(site: Monitored) -> None:
+    """Another program has the ledger, the audit log's directory is gone: it says who fails."""
+    place, state = site.place, site.place.home / "state"
+    audit, aside = state / "audit.jsonl", state / "aside.jsonl"
+    audit.rename(aside)
+    audit.symlink_to(state / "nowhere" / "audit.jsonl")
+    # It is to write something down.
+    place.ask("dlctl", "reload")
+    ledger = sqlite3.connect(state / "ledger.sqlite", isolation_level=None)
     with contextlib.closing(ledger):
         ledger.execute("BEGIN EXCLUSIVE")
         site.until_fires("SlurmDlLedgerUnwritable")
         assert site.value('slurm_dl_polls_failed_in_a_row{because="slurm"}') == 0
         assert "SlurmDlPollsFail" not in site.firing()
+        site.until_fires("SlurmDlAuditLogUnwritable")
         ledger.execute("ROLLBACK")
-    site.until_quiet("SlurmDlLedgerUnwritable")
+    audit.unlink()
+    aside.rename(audit)
+    place.ask("dlctl", "reload")
+    site.until_quiet("SlurmDlLedgerUnwritable", "SlurmDlAuditLogUnwritable")
+    assert place.audit(action="reload")
 
 
-def _a_stopped_daemon_is_noticed(site: Monitored) -> None:
-    """As a whole, by SIGSTOP: no scrape is answered until it goes on."""
-    assert site.place.process is not None
-    pid = site.place.process.pid
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        fired = site.until_fires("SlurmDlDaemonDown")
-        assert fired["labels"]["instance"] == f"127.0.0.1:{site.port}"
-    finally:
-        os.kill(pid, signal.SIGCONT)
-    site.until_quiet("SlurmDlDaemonDown")
+def _a_daemon_that_stands_by_or_is_gone_is_noticed(site: Monitored) -> None:
+    """Slurm is ruled from a host without a daemon; then no scrape is answered, by SIGSTOP."""
+    with site.broken("elsewhere"):
+        site.until_fires("SlurmDlNobodyActs")
+        os.kill(site.pid, signal.SIGSTOP)
+        try:
+            fired = site.until_fires("SlurmDlDaemonDown")
+            assert fired["labels"]["instance"] == f"127.0.0.1:{site.port}"
+        finally:
+            os.kill(site.pid, signal.SIGCONT)
 
 
 def test_a_port_that_is_taken_ends_the_start_and_not_a_reload(

@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from slurm_dl.apps.metrics import catalogue, tally
 from slurm_dl.apps.metrics.catalogue import METRICS, STATES, Metric
 from slurm_dl.apps.metrics.exposition import Exposition
-from slurm_dl.apps.metrics.figures import Daemon, Figure, Waiting, keys
+from slurm_dl.apps.metrics.figures import Daemon, Figure, Waiting, keys, one
 from slurm_dl.apps.metrics.tally import Distribution, Tally
 from slurm_dl.apps.published import Board, Durations, Published, Reloaded, Trouble, VitalsShown
 from slurm_dl.apps.when.calibration import Score
@@ -35,7 +35,7 @@ from slurm_dl.model.breaker import NOT_OURS, Restart
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover, Run, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.plan import Action, CloseHandover, MarkGone, Requeue, TripBreaker
 from slurm_dl.policies.discrete_las import DiscreteLas
 
@@ -201,42 +201,120 @@ def test_service_is_what_the_ledger_has_given() -> None:
     assert life.count(catalogue.SERVED) == pytest.approx(float(attained))
 
 
+NO_PLAN = decide(snapshot(observed([])), POLICY, SETTINGS)
+
+
+def looked(*looks: tuple[float, Sequence[JobRow], dict[int, float]]) -> list[float]:
+    """Service counted after each look: its instant, the jobs listed, what each has attained."""
+    counted, totals = Tally(), list[float]()
+    for now_s, rows, attained in looks:
+        snap = snapshot(observed(rows, now_s=now_s), memory={"attained_gpu_s": attained})
+        counted.saw(published(Cycle(snap, NO_PLAN, acting=False)))
+        totals.append(counted.totals.count(catalogue.SERVED))
+    return totals
+
+
 @given(
     st.lists(
-        st.dictionaries(st.integers(1, 9), st.floats(0, 1e6), max_size=9), min_size=2, max_size=6
+        st.tuples(
+            st.integers(-50, 500),
+            st.dictionaries(st.integers(1, 9), st.integers(0, 10_000), max_size=9),
+        ),
+        min_size=2,
+        max_size=6,
     )
 )
-def test_service_counted_is_what_was_added_and_never_falls(
-    looks: list[dict[int, float]],
+def test_service_counted_is_what_was_added_within_the_time_there_was(
+    looks: list[tuple[int, dict[int, float]]],
 ) -> None:
-    """The sum of what each job has gained since it was last seen; jobs come and go."""
-    counted = Tally()
-    wanted, before, last = 0.0, dict[int, float](), 0.0
-    for number, look in enumerate(looks):
-        seen = observed([running(job) for job in sorted(look, reverse=True)])
-        snap = snapshot(seen, memory={"attained_gpu_s": look})
-        counted.saw(published(Cycle(snap, decide(snap, POLICY, SETTINGS), acting=False)))
-        if number:
-            wanted += sum(max(0.0, now - before.get(job, 0.0)) for job, now in look.items())
-        before = {job: now for job, now in look.items() if now > 0}
-        total = counted.totals.count(catalogue.SERVED)
-        assert total >= last
-        last = total
+    """What each job has gained, at most its GPUs x the time since the last look; it never falls.
 
-    assert last == pytest.approx(wanted)
+    Job j holds j GPUs. Jobs come and go, and clocks are set back.
+    """
+    now_s, wanted, before = 2e6, 0.0, dict[int, float]()
+    wants: list[float] = [0.0]
+    told: list[tuple[float, Sequence[JobRow], dict[int, float]]] = []
+    for number, (after_s, look) in enumerate(looks):
+        now_s += after_s
+        told.append((now_s, [running(job, job) for job in sorted(look, reverse=True)], look))
+        if number:
+            gained = [
+                min(max(0.0, has - before.get(job, 0.0)), job * max(0.0, after_s))
+                for job, has in look.items()
+            ]
+            wanted += sum(gained)
+            wants.append(wanted)
+        before = look
+
+    totals = looked(*told)
+
+    assert totals == wants
+    assert totals == sorted(totals)
+
+
+def test_a_job_that_one_look_missed_is_not_counted_anew() -> None:
+    """Of the hours that it had had before, nothing; its ledger entry goes on meanwhile."""
+    rows = [running(1, 4), running(2, 2)]
+
+    totals = looked(
+        (1000.0, rows, {1: 4e6, 2: 10.0}),
+        (1010.0, rows[1:], {2: 30.0}),
+        (1020.0, rows, {1: 4e6 + 80, 2: 50.0}),
+        (1030.0, rows, {1: 4e6 + 120, 2: 70.0}),
+    )
+
+    # Of the look that missed it its 40 are lost.
+    assert totals == [0, 20, 20 + 40 + 20, 80 + 40 + 20]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_accounting_tells_later_is_not_service_of_this_moment(known: bool) -> None:  # noqa: FBT001
+    """Runs from before the daemon's time are filled in once sacct has answered."""
+    first = (1000.0, [running(1, 4)] if known else [], {1: 8.0} if known else {})
+
+    totals = looked(first, (1010.0, [running(1, 4)], {1: 9e6}))
+
+    assert totals == [0, 40]
+
+
+@pytest.mark.parametrize("seen_first", ["running", "completing"])
+def test_the_end_of_a_run_that_took_long_to_complete_is_counted(seen_first: str) -> None:
+    """It is booked once Slurm tells when that was, however many looks later these follow."""
+    ends = dataclasses.replace(running(1, 4), state=JobState.COMPLETING)
+    over = pending(1, 4, restarts=1)
+
+    totals = looked(
+        (1000.0, [running(1, 4)] if seen_first == "running" else [], {}),
+        (1030.0, [ends], {}),
+        (1032.0, [ends], {}),
+        (1034.0, [over], {1: 100.0}),
+        (1036.0, [over], {1: 9000.0}),
+    )
+
+    assert totals == [0, 0, 0, 100, 108]
+
+
+def test_a_run_that_ended_counts_with_what_it_held() -> None:
+    """A job that waits again may ask for less; one that runs again may hold more."""
+    fewer = (running(1, 8), pending(1, 2))
+    more = (pending(1, 2), running(1, 8))
+
+    for before, after in (fewer, more):
+        assert looked((1000.0, [before], {1: 1.0}), (1010.0, [after], {1: 81.0})) == [0, 80]
 
 
 def test_service_of_others_is_not_counted() -> None:
     """A job in a partition that is not managed is Slurm's affair."""
-    counted = Tally()
-    for attained in (0.0, 500.0):
-        snap = snapshot(
-            observed([running(1), running(2, partition=1)]),
-            memory={"attained_gpu_s": {1: attained, 2: 10 * attained}},
-        )
-        counted.saw(published(Cycle(snap, decide(snap, POLICY, SETTINGS), acting=False)))
+    attained = {1: 500.0, 2: 5000.0}
 
-    assert counted.totals.count(catalogue.SERVED) == 500.0
+    totals = looked(
+        (1000.0, [running(1), running(2, partition=1)], {}),
+        (2000.0, [running(1), running(2, partition=1)], attained),
+        (2100.0, [running(1), running(2)], attained),
+    )
+
+    # One that is moved into a managed partition counts from then on.
+    assert totals == [0, 500, 600]
 
 
 def closing(handover: Handover, *, fruitless: bool) -> Tally:
@@ -313,6 +391,21 @@ def test_who_was_not_told_loses_nothing() -> None:
     assert counted.totals.count(catalogue.PREEMPTIONS, "preempt", "refused") == 1
     assert counted.totals.count(catalogue.PREEMPTED_GPUS, "preempt") == 0
     assert counted.totals.count(catalogue.LOST, "notice") == 0
+
+
+@pytest.mark.parametrize(("signalled_s", "notices"), [(0.0, 0), (2_000_500.0, 1)])
+def test_a_notice_takes_no_time_that_was_not(signalled_s: float, notices: int) -> None:
+    """When it began is not known, or is later than now by a clock that was set back."""
+    told = handover(VictimState.SIGNALLED)
+    victims = tuple(dataclasses.replace(v, signalled_s=signalled_s) for v in told.victims)
+    snap = snapshot(observed([pending(2)]), handovers=[dataclasses.replace(told, victims=victims)])
+    gone = MarkGone(handover_id=HandoverId(7), job_id=JobId(1), outcome="left", why="")
+    counted = Tally()
+    counted.saw(published(Cycle(snap, NO_PLAN, acting=True, done=(Done(gone),))))
+
+    assert counted.totals.count(catalogue.LOST, "notice") == 0
+    left = counted.totals.distribution(catalogue.CHECKPOINT, "by_itself")
+    assert (sum(left.counts), left.total) == (notices, 0)
 
 
 def test_a_requeue_that_is_tried_again_is_one_notice() -> None:
@@ -750,12 +843,13 @@ def test_both_formats_say_the_same(all_figures: list[Figure]) -> None:
             assert read[f"{figure.metric.name}_sum", tuple(labels)] == spread.total
 
 
+WAITS = Exposition(Waiting("p", "off", "starting").figures)
+
+
 @given(st.text(max_size=80))
 def test_no_header_breaks_a_scrape(accept: str) -> None:
     """Whatever a client says it accepts, it gets something."""
-    exposition = Exposition(lambda: Waiting("p", "off", "starting").figures())
-
-    text, content_type = exposition.text(accept)
+    text, content_type = WAITS.text(accept)
 
     assert b"slurm_dl_state" in text
     assert "text" in content_type
@@ -766,9 +860,67 @@ def test_no_header_breaks_a_scrape(accept: str) -> None:
 )
 def test_a_version_that_is_none_breaks_no_scrape(accept: str) -> None:
     """The library compares versions."""
-    exposition = Exposition(lambda: Waiting("p", "off", "starting").figures())
+    assert b"slurm_dl_state" in WAITS.text(accept)[0]
 
-    assert b"slurm_dl_state" in exposition.text(accept)[0]
+
+class Rendered:
+    """An exposition of a counter of how often it was written, with a clock of its own."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.now_s = 100.0
+        self.exposition = Exposition(self.figures, clock=lambda: self.now_s)
+
+    def figures(self) -> Iterator[Figure]:
+        """Asked once for each writing."""
+        self.times += 1
+        if self.times < 0:
+            raise ZeroDivisionError
+        yield one(catalogue.CYCLES, self.times)
+
+    def value(self, accept: str = "") -> float:
+        """The counter as it stands in the text."""
+        text = self.exposition.text(accept)[0].decode()
+        return float(text.partition("\nslurm_dl_cycles_total ")[2].split()[0])
+
+
+def test_a_hundred_scrapes_a_second_cost_one() -> None:
+    """Within a second everybody is given the same text; then it is written anew."""
+    site = Rendered()
+
+    for hundredth in range(100):
+        site.now_s = 100.0 + hundredth / 100
+        assert site.value() == 1
+    site.now_s = 101.0
+    assert site.value() == 2
+    site.now_s = 101.9
+    assert site.value() == 2
+
+
+def test_no_header_makes_it_write_more() -> None:
+    """Versions and escapings that a client makes up: there are two formats, each once a second."""
+    site = Rendered()
+    accepts = [
+        f"{kind};version={n}.0.0;escaping={how}"
+        for kind in ("text/plain", "application/openmetrics-text")
+        for n in range(1, 20)
+        for how in ("underscores", "dots", "values", "allow-utf-8")
+    ]
+
+    types = {site.exposition.text(accept)[1].partition(";")[0] for accept in accepts}
+
+    assert types == {"text/plain", "application/openmetrics-text"}
+    assert site.times == 2
+
+
+def test_a_bug_is_not_kept() -> None:
+    """The next scrape tries again at once."""
+    site = Rendered()
+    site.times = -2
+    with pytest.raises(ZeroDivisionError):
+        site.value()
+
+    assert site.value() == 0
 
 
 def test_nothing_of_the_process_is_shown(all_figures: list[Figure]) -> None:

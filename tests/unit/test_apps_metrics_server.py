@@ -6,6 +6,8 @@ import contextlib
 import http.client
 import io
 import json
+import os
+import resource
 import socket
 import sys
 import threading
@@ -96,12 +98,14 @@ def site() -> Iterator[Site]:
 
 def test_metrics_are_given_in_the_format_that_was_asked_for(site: Site) -> None:
     """The header goes to the library; length and type are told; one answer to a connection."""
-    response, body = site.get("/metrics?x=1", Accept="application/openmetrics-text")
+    response, body = site.get("/metrics?x=1", aCCept="application/openmetrics-text")
 
     assert (response.status, body) == (200, b"a 1\n")
     assert response.headers["Content-Type"] == "text/plain; version=0.0.4"
     assert response.headers["Content-Length"] == "4"
     assert response.headers["Connection"] == "close"
+    assert response.headers["Cache-Control"] == "no-store"
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
     assert site.accepts == ["application/openmetrics-text"]
 
 
@@ -111,6 +115,8 @@ def test_head_is_an_answer_without_its_body(site: Site, path: str) -> None:
     response, body = site.get(path, "HEAD")
     assert (response.status, body) == (200, b"")
     assert int(response.headers["Content-Length"]) > 0
+    # The library's client would not look at a body.
+    assert site.says(f"HEAD {path} HTTP/1.1\r\n\r\n".encode()).endswith(b"\r\n\r\n")
 
 
 @pytest.mark.parametrize(
@@ -124,6 +130,10 @@ def test_head_is_an_answer_without_its_body(site: Site, path: str) -> None:
         (b"POST /metrics HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 405),
         (b"DELETE /metrics HTTP/1.1\r\n\r\n", 405),
         (b"GET /metrics HTTP/2.0\r\n\r\n", 400),
+        (b"GET /metrics HTTP/1x1\r\n\r\n", 400),
+        (b"GET /metrics HTTP/1.1 and more\r\n\r\n", 400),
+        (b"GET /" + b"x" * 2000 + b" HTTP/1.1\r\n\r\n", 400),
+        (b"GET /metrics HTTP/1.1\r\n" + b"A" * 101 + b": b\r\n\r\n", 400),
         (b"GET /metrics\r\n\r\n", 400),
         (b"get /metrics HTTP/1.1\r\n\r\n", 400),
         (b"GET  /metrics HTTP/1.1\r\n\r\n", 400),
@@ -133,6 +143,7 @@ def test_head_is_an_answer_without_its_body(site: Site, path: str) -> None:
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", 400),
         (b"\r\n\r\n", 400),
         (b"GET /metrics HTTP/1.1\r\nA: " + b"x" * MAX_REQUEST_BYTES, 431),
+        (b"GET /metrics HTTP/1.1\r\nA: " + b"x" * MAX_REQUEST_BYTES + b"\r\n\r\n", 431),
         (b"A" * (4 * MAX_REQUEST_BYTES), 431),
     ],
 )
@@ -209,6 +220,116 @@ def test_who_does_not_take_its_answer_holds_up_nobody(site: Site) -> None:
     assert body == large
 
 
+def test_who_is_silent_is_cut_though_nobody_else_comes(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server looks at the time by itself."""
+    monkeypatch.setattr(server_module, "READ_S", 0.02)
+    with site.connect() as silent:
+        assert everything(silent) == b""
+
+
+def test_who_does_not_take_its_answer_is_cut(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long a request may take, an answer has a time of its own."""
+    monkeypatch.setattr(server_module, "READ_S", 1000.0)
+    monkeypatch.setattr(server_module, "ANSWER_S", 0.02)
+    large, asked = b"x" * (24 << 20), threading.Event()
+
+    def text(_: str) -> tuple[bytes, str]:
+        asked.set()
+        return large, "text/plain"
+
+    site.text = text
+    with site.connect() as slow:
+        slow.sendall(GET)
+        assert asked.wait(60)
+        eventually(lambda: not site.server._open, 60, 0.01, what="it to be cut")
+        assert len(everything(slow)) < len(large)
+
+
+def test_who_goes_is_let_go(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a request, or of an answer; at once, not when the time is over."""
+    monkeypatch.setattr(server_module, "READ_S", 1000.0)
+    monkeypatch.setattr(server_module, "ANSWER_S", 1000.0)
+    with site.connect() as half:
+        half.sendall(b"GET /metr")
+        half.shutdown(socket.SHUT_WR)
+        assert everything(half) == b""
+    large = b"x" * (24 << 20)
+    site.text = lambda _: (large, "text/plain")
+    with site.connect() as gone:
+        gone.sendall(GET)
+        assert gone.recv(1)
+        # Linger 0: closing sends a reset.
+        gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    eventually(lambda: not site.server._open, 60, 0.01, what="it to be let go")
+
+
+def test_an_answer_that_is_taken_in_small_pieces_is_whole(site: Site) -> None:
+    """The kernel takes less at a time than it is offered."""
+    site.server._listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    body = b"".join(b"%d\n" % n for n in range(100_000))
+    site.text = lambda _: (body, "text/plain")
+
+    assert site.says(GET).partition(b"\r\n\r\n")[2] == body
+
+
+def test_an_answer_is_not_lost_over_what_was_sent_too_much(site: Site) -> None:
+    """Closing a connection with unread bytes would reset it."""
+    waiting, go = threading.Event(), threading.Event()
+
+    def held(_: str) -> tuple[bytes, str]:
+        waiting.set()
+        go.wait(60)
+        return b"", "text/plain"
+
+    site.text = held
+    with site.connect() as other, site.connect() as sock:
+        other.sendall(GET)
+        assert waiting.wait(60)
+        # All of it is there before the server reads the first of it.
+        sock.sendall(b"A" * 100_000)
+        go.set()
+        said = b"".join(iter(lambda: sock.recv(65536), b""))
+
+    assert said.startswith(b"HTTP/1.1 431 ")
+
+
+def test_a_scrape_gets_in_where_descriptors_are_short(site: Site) -> None:
+    """The oldest connection goes for it."""
+    with contextlib.ExitStack() as held:
+        sitting = [held.enter_context(site.connect()) for _ in range(3)]
+        eventually(lambda: len(site.server._open) == 3, 60, 0.01)
+        late = held.enter_context(socket.socket())
+        late.settimeout(20)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        most = max(int(fd.name) for fd in Path("/proc/self/fd").iterdir()) + 1
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                held.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        late.connect(("127.0.0.1", site.server.port))
+        late.sendall(GET)
+        assert everything(late).startswith(b"HTTP/1.1 200")
+        assert everything(sitting[0]) == b""
+
+
+def test_ipv4_and_ipv6_are_two_places() -> None:
+    """Who listens on all of IPv6 leaves IPv4 to others."""
+    bugs: list[Exception] = []
+    with contextlib.ExitStack() as running:
+        six = Server("::", 0, text=lambda _: (b"6", ""), on_bug=bugs.append)
+        running.callback(six.close)
+        four = Server("127.0.0.1", six.port, text=lambda _: (b"4", ""), on_bug=bugs.append)
+        running.callback(four.close)
+
+        assert fetched(six.port).endswith("4")
+        with socket.create_connection(("::1", six.port), timeout=20) as sock:
+            sock.sendall(GET)
+            assert everything(sock).endswith(b"6")
+
+
 def test_a_hundred_at_once_are_all_served(site: Site) -> None:
     """All connect before the first asks."""
     with contextlib.ExitStack() as open_ones:
@@ -248,9 +369,14 @@ def test_garbage_is_survived(site: Site) -> None:
     assert site.bugs == []
 
 
+def open_descriptors() -> int:
+    """Of this process."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_it_has_one_thread_and_gives_back_what_it_took() -> None:
-    """No thread for each client; after its end neither thread nor port is left."""
-    before = threading.active_count()
+    """No thread for each client; after its end neither thread, descriptor nor port is left."""
+    before, descriptors = threading.active_count(), open_descriptors()
     made = Site()
     with made.connect() as one, made.connect() as other:
         for sock in (one, other):
@@ -260,6 +386,7 @@ def test_it_has_one_thread_and_gives_back_what_it_took() -> None:
         made.server.close()
         assert everything(one) == everything(other) == b""
     assert threading.active_count() == before
+    assert open_descriptors() == descriptors
     with pytest.raises(ConnectionRefusedError):
         made.connect()
     # The port is free at once for the next daemon.

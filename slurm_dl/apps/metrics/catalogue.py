@@ -101,6 +101,10 @@ class Metric:
         return each * (len(self.buckets) + 3 if self.buckets else 1)
 
 
+_OF_JOBS: Final = (Label("tier", TIERS), Label("state", JOB_STATES))
+_PURPOSE: Final = Label("purpose", PURPOSES)
+_RESULT: Final = Label("result", RESULTS)
+
 _METRICS: list[Metric] = []
 
 
@@ -197,15 +201,13 @@ JOBS = _metric(
     "jobs",
     "gauge",
     "Jobs by tier: waiting (could start if there were room), held, holding GPUs or nodes.",
-    Label("tier", TIERS),
-    Label("state", JOB_STATES),
+    *_OF_JOBS,
 )
 GPUS = _metric(
     "job_gpus",
     "gauge",
     "GPUs that these jobs hold or ask for.",
-    Label("tier", TIERS),
-    Label("state", JOB_STATES),
+    *_OF_JOBS,
 )
 MANAGED_GPUS = _metric(
     "managed_gpus", "gauge", "GPUs of the managed partitions, those of nodes that are down too."
@@ -228,14 +230,14 @@ PREEMPTIONS = _metric(
     "preemptions_total",
     "counter",
     "Runs chosen to give way that were seen to their end, by what for and how they ended.",
-    Label("purpose", PURPOSES),
+    _PURPOSE,
     Label("outcome", VICTIM_OUTCOMES),
 )
 PREEMPTED_GPUS = _metric(
     "preempted_gpus_total",
     "counter",
     "GPUs that such runs gave back; those that refused are not in it.",
-    Label("purpose", PURPOSES),
+    _PURPOSE,
 )
 CHECKPOINT = _metric(
     "checkpoint_seconds",
@@ -251,7 +253,7 @@ LOST = _metric(
     "hand-over was over).",
     Label("part", ("notice", "idle")),
 )
-HANDOVERS = _metric("handovers", "gauge", "Hand-overs under way.", Label("purpose", PURPOSES))
+HANDOVERS = _metric("handovers", "gauge", "Hand-overs under way.", _PURPOSE)
 OLDEST_HANDOVER = _metric(
     "handover_oldest_age_seconds", "gauge", "Age of the oldest hand-over under way; 0 if none is."
 )
@@ -279,15 +281,13 @@ BREAKER = _metric(
 
 # What was asked of Slurm, and what became of it.
 
-ACTIONS_ALL = _metric(
-    "actions_total", "counter", "Actions tried, by result.", Label("result", RESULTS)
-)
+ACTIONS_ALL = _metric("actions_total", "counter", "Actions tried, by result.", _RESULT)
 ACTIONS_BY_KIND = _metric(
     "actions_by_kind_total",
     "counter",
     "The same by kind; without those of cycles that were cut short.",
     Label("action", ACTIONS),
-    Label("result", RESULTS),
+    _RESULT,
 )
 LEFT = _metric("actions_left", "gauge", "Actions planned in the last cycle and not tried in it.")
 UNHONOURED = _metric(

@@ -44,6 +44,7 @@ class Endpoint:
         self._log = log
         self._waiting = Waiting.under(config)
         self._source: Source = self._waiting
+        self._exposition: Exposition | None = None
         self._listen = ""
         self._server: Server | None = None
         self._move(config.metrics.listen)
@@ -75,19 +76,21 @@ class Endpoint:
         self, board: Board, tally: Tally, *, audit: Permit, pause: Permit
     ) -> Iterator[None]:
         """Show the figures of a daemon for as long as its turn lasts."""
-        self._source = Daemon(
-            board=board,
-            tally=tally,
-            audit=audit,
-            pause=pause,
-            commands=commands.RUN,
-            score=lambda: forecasts_of(board.current.config.paths.state_dir).score,
-            now=time.time,
+        self._show(
+            Daemon(
+                board=board,
+                tally=tally,
+                audit=audit,
+                pause=pause,
+                commands=commands.RUN,
+                score=lambda: forecasts_of(board.current.config.paths.state_dir).score,
+                now=time.time,
+            )
         )
         try:
             yield
         finally:
-            self._source = self._waiting
+            self._show(self._waiting)
 
     def close(self) -> None:
         """Stop listening."""
@@ -101,14 +104,22 @@ class Endpoint:
         self._listen = ""
         if not listen:
             return
-        exposition = Exposition(self._figures)
+        # Before it listens: it may be what is missing.
+        self._exposition = Exposition(self._source.figures)
         address, port = split_address(listen)
-        self._server = Server(address, port, text=exposition.text, on_bug=self._bug)
+        self._server = Server(address, port, text=self._text, on_bug=self._bug)
         self._listen = listen
         self._log.info("metrics", listen=listen)
 
-    def _figures(self) -> Iterator[Figure]:
-        return self._source.figures()
+    def _show(self, source: Source) -> None:
+        self._source = source
+        if self._exposition is not None:
+            # A new one: what the last source had written is not what this one says.
+            self._exposition = Exposition(source.figures)
+
+    def _text(self, accept: str) -> tuple[bytes, str]:
+        assert self._exposition is not None  # noqa: S101 - it is made before the server is
+        return self._exposition.text(accept)
 
     def _bug(self, err: Exception) -> None:
         self._log.error("bug in the metrics", exc_info=err)

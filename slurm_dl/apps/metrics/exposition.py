@@ -1,13 +1,15 @@
 """Figures in the formats that Prometheus reads: the only module that knows its client library.
 
 The library chooses the format by what the client accepts and writes it. Nothing of its global
-registry is used: neither its metrics of the process nor anybody else's.
+registry is used: neither its metrics of the process nor anybody else's. There are two formats,
+and each is written once a second at most, however many clients ask and whatever they accept.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from slurm_dl.apps.metrics.figures import Figure
 from slurm_dl.apps.metrics.tally import Distribution
@@ -22,22 +24,37 @@ MISSING = (
 )
 
 
+FRESH_S: Final = 1.0
+"""What was written so recently is given again. Nobody scrapes more often but by mistake."""
+
+_PLAIN: Final = "text/plain;version=0.0.4"
+_OPEN: Final = "application/openmetrics-text;version=1.0.0"
+
+
 class Exposition:
     """Writes figures for whoever scrapes.
 
     Args:
-        figures: Every metric that has a value now; asked at each scrape.
+        figures: Every metric that has a value now; asked when the text is not fresh any more.
+        clock: Seconds that only go forward.
 
     Raises:
         ConfigError: The library is not installed.
     """
 
-    def __init__(self, figures: Callable[[], Iterable[Figure]]) -> None:
+    def __init__(
+        self,
+        figures: Callable[[], Iterable[Figure]],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         try:
             from prometheus_client import CollectorRegistry  # noqa: PLC0415 - an extra
         except ImportError:
             raise ConfigError(MISSING) from None
         self._figures = figures
+        self._clock = clock
+        self._written: dict[str, tuple[float, bytes, str]] = {}
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(self)
 
@@ -48,15 +65,22 @@ class Exposition:
     def text(self, accept: str) -> tuple[bytes, str]:
         """Everything in the format that suits the header ``Accept``, and the name of that format.
 
-        A header that the library does not understand counts as none.
+        A header that the library does not understand counts as none. For one thread.
         """
         from prometheus_client.exposition import choose_encoder  # noqa: PLC0415 - see above
 
         try:
-            encode, content_type = choose_encoder(accept)
+            _, wanted = choose_encoder(accept)
         except Exception:  # noqa: BLE001 - the header is anybody's, and the library's own affair
-            encode, content_type = choose_encoder("")
-        return encode(self._registry), content_type
+            wanted = _PLAIN
+        # Of each format one version: else a client could ask for any number of them.
+        name = _OPEN if wanted.startswith("application/openmetrics-text") else _PLAIN
+        now_s = self._clock()
+        known = self._written.get(name)
+        if known is None or now_s - known[0] >= FRESH_S:
+            encode, content_type = choose_encoder(name)
+            known = self._written[name] = now_s, encode(self._registry), content_type
+        return known[1:]
 
 
 def _family(figure: Figure) -> Family:

@@ -142,7 +142,7 @@ def _about(now: Published) -> Iterator[Figure]:
 
 
 def _doing(now: Published, *, audit_ok: bool, paused: bool) -> State:
-    """What it does, in a word; the words of ``dlctl status`` are `answers.doing`'s."""
+    """What it does, in a word; the words of ``dlctl status`` are `status.doing`'s."""
     first: tuple[tuple[object, State], ...] = (
         (not audit_ok, "audit_log"),
         (now.bugs_in_a_row, "bug"),

@@ -19,7 +19,7 @@ from slurm_dl.apps.published import Durations, Published
 from slurm_dl.engine.loop import Cycle, Done
 from slurm_dl.model.handover import Handover, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import F64, I64
+from slurm_dl.model.jobs import COMPLETING, F64, I64
 from slurm_dl.model.plan import CloseHandover, MarkGone, Requeue
 from slurm_dl.model.snapshot import Snapshot
 
@@ -71,6 +71,68 @@ class Totals:
         return self.spread.get((metric.name, labels), none)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Look:
+    """What managed jobs had received at one look, n jobs sorted by id.
+
+    Only jobs that have received anything, or are about to, are kept: 100,000 that wait cost
+    nothing.
+
+    Attributes:
+        now_s: When it was, epoch seconds.
+        job_id: ``(n,)`` ids.
+        attained_gpu_s: ``(n,)`` GPU-seconds over all runs.
+        gpus: ``(n,)`` GPUs held or asked for.
+        counted_s: ``(n,)`` nothing after this was booked yet, epoch seconds. That is this look;
+            but what a run that completes received before its end is booked once that is known.
+    """
+
+    now_s: float
+    job_id: I64
+    attained_gpu_s: F64
+    gpus: F64
+    counted_s: F64
+
+    @classmethod
+    def of(cls, snap: Snapshot, before: _Look | None) -> _Look:
+        """The look that *snap* is of, after *before*."""
+        jobs, attained = snap.jobs, snap.memory.attained_gpu_s
+        completing = jobs.state == COMPLETING
+        rows = np.flatnonzero(snap.is_managed() & ((attained > 0) | completing))
+        rows = rows[np.argsort(jobs.job_id[rows])]
+        ids, now_s = jobs.job_id[rows], snap.now_s
+        counted = np.full(len(rows), now_s)
+        if before is not None:
+            _, _, counted_s = before.beside(ids)
+            counted = np.where(completing[rows], counted_s, now_s)
+        return cls(
+            now_s=now_s,
+            job_id=ids,
+            attained_gpu_s=attained[rows],
+            gpus=jobs.gpus[rows],
+            counted_s=counted,
+        )
+
+    def beside(self, ids: I64) -> tuple[F64, F64, F64]:
+        """Attained service, GPUs and time counted to of *ids*; of those not here 0, 0, `now_s`."""
+        out = np.zeros(len(ids)), np.zeros(len(ids)), np.full(len(ids), self.now_s)
+        if len(self.job_id):
+            at = np.minimum(np.searchsorted(self.job_id, ids), len(self.job_id) - 1)
+            same = self.job_id[at] == ids
+            for into, column in zip(
+                out, (self.attained_gpu_s, self.gpus, self.counted_s), strict=True
+            ):
+                into[same] = column[at[same]]
+        return out
+
+    def served_since(self, before: _Look) -> float:
+        """GPU-seconds that all jobs together have received since *before*."""
+        attained, gpus, counted_s = before.beside(self.job_id)
+        most = np.maximum(gpus, self.gpus) * np.maximum(self.now_s - counted_s, 0.0)
+        # Less than before: the ledger was lost, or a job id is used anew.
+        return float(np.clip(self.attained_gpu_s - attained, 0.0, most).sum())
+
+
 class Tally:
     """Counts what cycles bring; a `Watcher`."""
 
@@ -78,7 +140,7 @@ class Tally:
         self.totals = Totals()
         self._counts: dict[tuple[str, Key], float] = {}
         self._spread: dict[tuple[str, Key], Distribution] = {}
-        self._attained: tuple[I64, F64] | None = None
+        self._last: _Look | None = None
 
     def saw(self, now: Published, /) -> None:
         """Count one cycle; what happens in it is known from its plan and its results."""
@@ -108,23 +170,13 @@ class Tally:
     def _serve(self, snap: Snapshot) -> None:
         """Add what managed jobs have received since the last cycle.
 
-        Only jobs that have received anything are kept: 100,000 that wait cost nothing. Of the
-        first cycle nothing is known to compare with.
+        The ledger may learn of it late: of a job that a look missed, of one that was not managed,
+        or of earlier runs from accounting. So no job counts for more than its GPUs times the time
+        since the last look. Of the first cycle nothing is known to compare with.
         """
-        attained = snap.memory.attained_gpu_s
-        rows = np.flatnonzero((attained > 0) & snap.is_managed())
-        rows = rows[np.argsort(snap.jobs.job_id[rows])]
-        ids, now = snap.jobs.job_id[rows], attained[rows]
-        if self._attained is not None and len(ids):
-            known, then = self._attained
-            at = np.minimum(np.searchsorted(known, ids), max(len(known) - 1, 0))
-            before = np.zeros(len(ids))
-            if len(known):
-                same = known[at] == ids
-                before[same] = then[at[same]]
-            # Less than before: the ledger was lost, or a job id is used anew.
-            self._add(catalogue.SERVED, by=float(np.maximum(now - before, 0.0).sum()))
-        self._attained = ids, now
+        before, self._last = self._last, _Look.of(snap, self._last)
+        if before is not None:
+            self._add(catalogue.SERVED, by=self._last.served_since(before))
 
     def _hand_over(self, cycle: Cycle, done: Done) -> None:
         match done.action:
