@@ -20,7 +20,9 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from email.parser import HeaderParser
+from email.utils import format_datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +36,8 @@ SITE = "/usr/local/lib/slurm-dl/python{}"
 CONFFILES = {"etc/slurm_dl.yaml": "etc/slurm_dl/slurm_dl.yaml"}
 SCRIPTS = ("postinst", "prerm", "postrm")
 PAGES = ("README.md", "CHANGELOG.md")
-_MAINTAINER = "slurm_dl authors <slurm_dl@localhost>"
+MAINTAINER = "slurm_dl authors <slurm_dl@example.org>"
+"""The project has no address. Debian wants one that could be; this is nobody's (RFC 2606)."""
 _UNIT_PROGRAM = "ExecStart=/opt/slurm_dl/bin/dlschedd\n"
 
 
@@ -159,7 +162,7 @@ def environment(tree: Path, wheel: Path) -> list[str]:
     home, series = tree / HOME, ".".join(map(str, python_series()))
     bin_dir = home / "bin"
     bin_dir.mkdir()
-    (bin_dir / "python3").symlink_to(f"/usr/bin/python{series}")
+    (bin_dir / "python3").symlink_to(f"../../../bin/python{series}")
     (bin_dir / "python").symlink_to("python3")
     (home / "pyvenv.cfg").write_text(
         f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {series}\n", "utf-8"
@@ -181,7 +184,8 @@ def environment(tree: Path, wheel: Path) -> list[str]:
         (tree / "usr/bin" / command).symlink_to(f"../lib/slurm-dl/bin/{command}")
     share = tree / "usr/share/slurm-dl/python"
     share.mkdir(parents=True)
-    (share / "slurm_dl").symlink_to(f"/{HOME}/lib/python{series}/site-packages/slurm_dl")
+    packages = f"lib/slurm-dl/lib/python{series}/site-packages"
+    (share / "slurm_dl").symlink_to(f"../../../{packages}/slurm_dl")
     return sorted(points["console_scripts"])
 
 
@@ -208,6 +212,7 @@ def system_files(tree: Path, now_s: int, vendored: Sequence[tuple[str, str, str]
         "usr/lib/systemd/system/dlschedd.service": unit(),
         "usr/lib/sysusers.d/slurm_dl.conf": _of("etc/sysusers.d/slurm_dl.conf"),
         "etc/logrotate.d/slurm_dl": _of("etc/logrotate.d/slurm_dl"),
+        "usr/share/lintian/overrides/slurm-dl": _of("packaging/deb/lintian-overrides"),
         **{target: _of(source) for source, target in CONFFILES.items()},
     }
     for name, text in texts.items():
@@ -251,6 +256,16 @@ def _gzip(text: str) -> bytes:
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
+
+
+def history(version: str, maintainer: str, now_s: int) -> str:
+    """The package's own changelog, in Debian's form; the program's is beside it."""
+    when = format_datetime(datetime.fromtimestamp(now_s, UTC))
+    return (
+        f"slurm-dl ({version}) unstable; urgency=medium\n\n"
+        f"  * Built from its sources; what has changed in them is in changelog.gz.\n\n"
+        f" -- {maintainer}  {when}\n"
+    )
 
 
 def _md5(path: Path) -> str:
@@ -328,7 +343,10 @@ def build(out: Path, *, revision: str, constraint: Path | None, maintainer: str)
         compile_all(tree)
         system_files(tree, now_s, vendored)
         _check_pages(tree, commands)
-        control(tree, f"{version_of(wheel)}-{revision}", maintainer)
+        version = f"{version_of(wheel)}-{revision}"
+        told = history(version, maintainer, now_s)
+        _write(tree / "usr/share/doc/slurm-dl/changelog.Debian.gz", _gzip(told))
+        control(tree, version, maintainer)
         return pack(tree, out, now_s)
 
 
@@ -355,7 +373,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--revision", default="1", metavar="R", help="behind the version; default 1"
     )
-    parser.add_argument("--maintainer", default=_MAINTAINER, metavar="NAME <ADDRESS>")
+    parser.add_argument("--maintainer", default=MAINTAINER, metavar="NAME <ADDRESS>")
     parser.add_argument(
         "--constraint",
         type=Path,

@@ -164,6 +164,8 @@ def test_the_source_distribution_holds_what_builds_the_packages(wheel: Path) -> 
     assert wanted
     assert wanted <= names
     assert {"pyproject.toml", "Makefile", "LICENSE", "etc/systemd/dlschedd.service"} <= names
+    # What tests read besides.
+    assert {"mkdocs.yml", ".ci/run", "README.md", "CHANGELOG.md"} <= names
     assert not {name for name in names if name.startswith((".venv", "dist/", "build/"))}
 
 

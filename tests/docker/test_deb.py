@@ -1,41 +1,33 @@
-"""The Debian package in a container with nothing but Debian: install, use, upgrade, remove, purge.
+"""The Debian package on a Debian host: install, run, upgrade, remove, purge.
 
-systemd does not run there. That the maintainer scripts ask it for the right things is seen by a
-stand-in for systemctl, which writes down what it is asked.
+The host is a container with systemd as process 1 and a Slurm of one node. Its network leads
+nowhere, so that what is installed comes out of the package.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import build
 import pytest
 from containers import CHECKOUT, docker
-
-from slurm_dl.backends.store import SqliteStore
-from slurm_dl.engine.memory import Change
-from slurm_dl.engine.service import EndedRun, Service, fold
 
 COMMANDS = ("dlctl", "dlqueue", "dlrun", "dlschedd", "dlsim", "dlsubmit")
 CONFIG = "/etc/slurm_dl/slurm_dl.yaml"
 LEDGER = "/var/lib/slurm_dl/ledger.sqlite"
-SHELLS = ("man-db", "bash", "bash-completion", "zsh", "fish")
-# The path is apt's own, with the place of the stand-in before it.
-PATH = "/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
-APT = f"apt-get -qq -y -o Acquire::Retries=5 -o Dpkg::Use-Pty=0 -o DPkg::Path={PATH}"
+IMAGE = "slurm_dl-test-host:bookworm"
+APT = "DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Dpkg::Use-Pty=0"
 # For what asks; a conffile that was changed is kept, as by an admin who answers N.
 INSTALL = f"{APT} -o Dpkg::Options::=--force-confold install --no-install-recommends"
-STAND_IN = """\
-#!/bin/sh
-echo "$*" >>/run/asked
-case "$*" in *is-active*) test -e /run/active ;; esac
-"""
+DROP_IN = "/run/systemd/system/dlschedd.service.d"
+
+Eventually = Callable[..., object]
 
 
 @dataclass(frozen=True)
@@ -66,9 +58,25 @@ class Host:
         assert done.returncode == 0 or not check, f"{script}: {done.stdout[-3000:]}"
         return done.stdout
 
-    def asked(self) -> list[str]:
-        """What systemctl was asked since the last time."""
-        return self.sh("touch /run/asked; cat /run/asked; rm /run/asked").splitlines()
+    def unit(self, field: str) -> str:
+        """What systemd has as that property of the daemon's unit."""
+        return self.sh(f"systemctl show --value --property={field} dlschedd.service").strip()
+
+    def status(self) -> dict[str, object]:
+        """What the daemon says of itself; empty as long as it does not answer."""
+        said = self.sh("dlctl status --json 2>/dev/null || echo '{}'")
+        answer: dict[str, object] = json.loads(said)
+        return answer
+
+    def attained(self, job: str) -> float:
+        """GPU-seconds of *job* in the ledger."""
+        script = (
+            "import sqlite3; db = sqlite3.connect('file:%s?mode=ro', uri=True); "
+            "print(*[r[0] for r in db.execute('select attained_gpu_s from job where job_id = %s')])"
+        )
+        read = f'/usr/lib/slurm-dl/bin/python3 -c "{script % (LEDGER, job)}"'
+        said = self.sh(f"runuser -u slurm_dl -- {read}").split()
+        return float(said[0]) if said else 0.0
 
 
 @pytest.fixture(scope="module")
@@ -115,32 +123,60 @@ def next_package(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture(scope="module")
-def host(engine: None, package: Path, next_package: Path) -> Iterator[Host]:  # noqa: ARG001
-    """A Debian 12 with the package installed by apt; the shells are there beforehand."""
-    image = subprocess.run(
+def image(engine: None) -> str:  # noqa: ARG001
+    """The host's image; its layers are made once."""
+    base = subprocess.run(
         [CHECKOUT / "docker" / "base-image", "bookworm"],
         stdout=subprocess.PIPE,
         text=True,
         timeout=900,
         check=True,
     ).stdout.strip()
+    context = str(Path(__file__).parent / "debian")
+    said = ""
+    for _ in range(3):  # The mirror may be away for a moment.
+        done = subprocess.run(
+            ["docker", "build", "--quiet", f"--build-arg=BASE={base}", f"--tag={IMAGE}", context],  # noqa: S607
+            capture_output=True,
+            text=True,
+            timeout=900,
+            check=False,
+        )
+        said = done.stderr
+        if done.returncode == 0:
+            return IMAGE
+    pytest.fail(said[-4000:])
+
+
+@pytest.fixture(scope="module")
+def host(image: str, package: Path, next_package: Path, eventually: Eventually) -> Iterator[Host]:
+    """A Debian 12 under systemd, with the package installed by apt beside a Slurm that works."""
     name = f"sdl-deb-{os.getpid()}"
-    docker("run", "--detach", "--name", name, "--init", image, "sleep", "3600")
+    docker("network", "create", "--internal", name)
     try:
+        # systemd mounts file systems and filters system calls; it is not given the host's devices.
+        rights = ("--cap-add=SYS_ADMIN", "--cap-add=SYS_PTRACE", "--cgroupns=private")
+        rights += ("--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined")
+        places = ("--tmpfs=/tmp", "--env=container=docker", "--hostname=host", f"--network={name}")
+        docker("run", "--detach", "--name", name, *rights, *places, image)
         made = Host(name, f"/root/{package.name}", "/root/next.deb")
+        eventually(
+            lambda: made.sh("systemctl is-system-running || :").strip() in {"running", "degraded"},
+            within_s=120,
+            what="systemd to be up",
+        )
         docker("cp", str(package), f"{name}:{made.first}")
         docker("cp", str(next_package), f"{name}:{made.second}")
-        # A slim image leaves out manual pages; no script may start a service.
-        made.sh("rm -f /etc/dpkg/dpkg.cfg.d/docker; useradd --create-home alice")
-        policy = "/usr/sbin/policy-rc.d"
-        made.sh(f"printf '#!/bin/sh\\nexit 101\\n' >{policy}; chmod 755 {policy}")
-        made.sh(
-            f"export DEBIAN_FRONTEND=noninteractive; {APT} update; {INSTALL} {' '.join(SHELLS)}"
+        eventually(
+            lambda: made.sh("sinfo --noheader --format=%T || :").strip() == "idle",
+            within_s=120,
+            what="Slurm's node to be idle",
         )
-        made.sh(f"export DEBIAN_FRONTEND=noninteractive; {INSTALL} {made.first}")
+        made.sh(f"{INSTALL} {made.first}")
         yield made
     finally:
-        docker("rm", "--force", "--volumes", name)
+        subprocess.run(["docker", "rm", "--force", "--volumes", name], check=False)  # noqa: S607
+        subprocess.run(["docker", "network", "rm", name], check=False)  # noqa: S607
 
 
 def test_it_is_installed_and_starts_nothing(host: Host) -> None:
@@ -150,6 +186,7 @@ def test_it_is_installed_and_starts_nothing(host: Host) -> None:
     assert host.sh("stat -c '%a %U:%G' /var/lib/slurm_dl").strip() == "750 slurm_dl:slurm_dl"
     assert host.sh(f"stat -c '%a %U:%G' {CONFIG}").strip() == "644 root:root"
     assert host.sh("systemctl is-enabled dlschedd", check=False).strip() == "disabled"
+    assert host.sh("systemctl is-active dlschedd", check=False).strip() == "inactive"
     assert host.sh("ls /var/lib/slurm_dl /run/slurm_dl 2>/dev/null", check=False).split() in (
         ["/var/lib/slurm_dl:"],
         [],
@@ -195,59 +232,99 @@ def test_pages_and_completion_are_where_the_shells_look(host: Host) -> None:
     assert host.sh(zsh, user="alice").split() == ["_dlctl", "_dlrun"]
 
 
-def test_upgrade_remove_and_purge(host: Host, tmp_path: Path) -> None:
-    """Ledger and configuration outlast an upgrade and a removal, and nothing outlasts a purge."""
-    ledger = tmp_path / "ledger.sqlite"
-    store = SqliteStore(ledger)
-    service = fold(Service.empty(), build.observed([build.running(7, 3), build.pending(2)])).service
-    store.save(Change(jobs=service, ended=[EndedRun(job_id=7, start_s=1.0, end_s=2.0, gpu_s=3.0)]))
-    store.close()
-    docker("cp", str(ledger), f"{host.name}:{LEDGER}")
-    host.sh(f"chown slurm_dl:slurm_dl {LEDGER}; chmod 600 {LEDGER}")
-    host.sh(f"sed -i 's/partitions: .gpu./partitions: [a100]/' {CONFIG}")
-    before = host.sh(f"sha256sum {LEDGER} {CONFIG}")
+def test_it_runs_within_the_units_bounds(host: Host, eventually: Eventually) -> None:
+    """In shadow mode it sees the queue and changes nothing; it can be reloaded."""
+    for _ in range(2):
+        host.sh(
+            "cd /home/alice; sbatch --gpus=2 --output=/dev/null --wrap 'sleep 900'", user="alice"
+        )
     host.sh(
-        f"cat >/usr/local/sbin/systemctl <<'END'\n{STAND_IN}END\n"
-        "chmod 755 /usr/local/sbin/systemctl; mkdir -p /run/systemd/system; touch /run/active"
+        f"sed -i 's/^  #poll_s: 30/  poll_s: 2/; s/^  #fast_poll_s: 5/  fast_poll_s: 1/' {CONFIG}"
     )
-    quiet = "export DEBIAN_FRONTEND=noninteractive"
+    before = host.sh("squeue --noheader --format='%i %Q' | sort")
+
+    host.sh("systemctl --quiet enable --now dlschedd")
+
+    assert host.sh("systemctl is-active dlschedd").strip() == "active"
+    eventually(lambda: host.status().get("managed_jobs") == 2, within_s=60, what="both jobs seen")
+    status = host.status()
+    assert str(status["doing"]).startswith("shadow mode")
+    assert not status["live"]
+    pid = host.unit("MainPID")
+    assert str(status["pid"]) == pid
+    eventually(lambda: host.attained("1") > 0, within_s=60, what="service in the ledger")
+    assert host.sh("squeue --noheader --format='%i %Q' | sort") == before
+    assert host.sh("dlqueue | grep -c alice", user="alice").strip() == "2"
+
+    # The kernel's word for it, not systemd's, which leaves out what it cannot have in a container.
+    told = dict(
+        line.partition(":")[::2] for line in host.sh(f"cat /proc/{pid}/status").splitlines()
+    )
+    assert int(told["CapEff"], 16) == int(told["CapBnd"], 16) == 0
+    assert told["NoNewPrivs"].strip() == "1"
+    assert told["Seccomp"].strip() == "2"
+    host.sh("touch /tmp/of-another; touch /home/alice/of-another")
+    within = f"nsenter --target {pid} --mount --"
+    for where in ("/etc", "/usr", "/var/lib", "/srv"):
+        assert "Read-only" in host.sh(f"{within} touch {where}/x", check=False), where
+    host.sh(f"{within} test -w /var/lib/slurm_dl")
+    assert host.sh(f"{within} ls /tmp /home", check=False).count("of-another") == 0
+    # Of root's processes not even the names, for the account itself.
+    seen = host.sh(f"{within} runuser -u slurm_dl -- ls /proc").split()
+    assert pid in seen
+    assert "1" not in seen
+
+    host.sh("systemctl reload dlschedd")
+    eventually(lambda: host.status().get("reloaded"), within_s=60, what="the reload")
+    reloaded = host.status()["reloaded"]
+    assert isinstance(reloaded, dict)
+    assert reloaded["ok"]
+    assert host.unit("MainPID") == pid
+    assert host.unit("NRestarts") == "0"
+
+
+def test_upgrade_remove_and_purge(host: Host, eventually: Eventually) -> None:
+    """Ledger and configuration outlast an upgrade and a removal, and nothing outlasts a purge."""
+    host.sh("systemctl --quiet enable --now dlschedd")
+    before, config = host.attained("1"), host.sh(f"sha256sum {CONFIG}")
+    pid = host.unit("MainPID")
 
     # It runs: it is stopped for the upgrade and started after it.
-    host.sh(f"{quiet}; {INSTALL} {host.second}")
+    host.sh(f"{INSTALL} {host.second}")
     assert "99.0-1" in host.sh("dpkg-query -W slurm-dl")
-    assert [w.split()[0] for w in host.asked() if w.split()[0] in {"stop", "start"}] == [
-        "stop",
-        "start",
-    ]
-    assert host.sh(f"sha256sum {LEDGER} {CONFIG}") == before
+    assert host.unit("ActiveState") == "active"
+    assert host.unit("MainPID") not in {pid, "0"}
+    assert host.attained("1") >= before > 0
+    assert host.sh(f"sha256sum {CONFIG}") == config
     assert "The next version" in host.sh("cat /etc/logrotate.d/slurm_dl")
     assert "A default of the next" in host.sh(f"cat {CONFIG}.dpkg-dist")
-    rows = (
-        "import sqlite3; db = sqlite3.connect('file:%s?mode=ro', uri=True); "
-        "print(db.execute('pragma integrity_check').fetchone()[0], "
-        "*sorted(r[0] for r in db.execute('select job_id from job')))"
-    )
-    read = f'/usr/lib/slurm-dl/bin/python3 -c "{rows % LEDGER}"'
-    assert host.sh(f"runuser -u slurm_dl -- {read}").split() == ["ok", "2", "7"]
-    assert host.sh(f"dlctl check-config {CONFIG}").strip().endswith("ok")
+    assert "enabled" in host.sh("systemctl is-enabled dlschedd")
 
     # It does not run: nobody starts it.
-    host.sh("rm /run/active")
-    host.sh(f"{quiet}; {INSTALL} --reinstall {host.second}")
-    assert not [line for line in host.asked() if "start" in line.split()]
+    host.sh("systemctl stop dlschedd")
+    host.sh(f"{INSTALL} --reinstall {host.second}")
+    assert host.unit("ActiveState") == "inactive"
 
-    host.sh("touch /run/active")
-    host.sh(f"{quiet}; {APT} remove slurm-dl")
-    asked = host.asked()
-    assert "stop dlschedd.service" in asked
-    assert any("disable" in line for line in asked)
-    assert host.sh(f"sha256sum {LEDGER} {CONFIG}") == before
+    # It has failed and waits for its next start: that does not come while the files are away.
+    host.sh(
+        f"mkdir -p {DROP_IN}; systemctl reset-failed dlschedd; "
+        f"printf '[Service]\\nType=exec\\nRestartSec=1h\\nExecStart=\\nExecStart=/bin/false\\n' "
+        f">{DROP_IN}/fails.conf; systemctl daemon-reload; systemctl start dlschedd || :"
+    )
+    eventually(lambda: host.unit("SubState") == "auto-restart", within_s=60, what="a failure")
+    assert host.unit("ActiveState") == "activating"
+    ledger = host.sh(f"sha256sum {LEDGER}")
+    host.sh(f"{APT} remove slurm-dl")
+    assert host.unit("ActiveState") == "inactive"
+    assert host.unit("LoadState") == "not-found"
+    assert host.sh("find /etc/systemd -name 'dlschedd*'") == ""
+    assert host.sh(f"sha256sum {LEDGER} {CONFIG}") == ledger + config
     assert host.sh("ls /usr/lib/slurm-dl /usr/bin/dlctl 2>/dev/null | wc -l").strip() == "0"
 
-    host.sh(f"{quiet}; {APT} purge slurm-dl")
+    host.sh(f"rm -r {DROP_IN}; systemctl daemon-reload; {APT} purge slurm-dl")
     left = host.sh(
-        "find / -xdev \\( -iname '*slurm*' -o -iname 'dlctl*' -o -iname '*dlschedd*' "
-        "-o -iname 'dlsubmit*' -o -iname 'dlrun*' -o -user slurm_dl \\) "
+        "find / -xdev \\( -iname '*slurm_dl*' -o -iname '*slurm-dl*' -o -iname 'dlctl*' "
+        "-o -iname '*dlschedd*' -o -iname 'dlsubmit*' -o -iname 'dlrun*' -o -user slurm_dl \\) "
         "-not -path '/proc/*' -not -path '/sys/*'"
     ).split()
     assert left == [host.first]

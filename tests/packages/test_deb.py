@@ -70,6 +70,63 @@ def test_the_scripts_are_shell_and_refuse_what_they_do_not_know(name: str) -> No
     assert "\nset -e\n" in script.read_text("utf-8")
 
 
+SYSTEMCTL = """\
+#!/bin/sh
+echo "$*" >>"$ASKED"
+case "$1" in
+is-active)
+    echo "$STATE"
+    case "$STATE" in active | reloading) exit 0 ;; *) exit 3 ;; esac
+    ;;
+esac
+"""
+
+
+def prerm(top: Path, step: str, state: str) -> tuple[list[str], list[str]]:
+    """What prerm asks systemctl to do with a unit in that state; what it leaves for postinst."""
+    (top / "run/systemd/system").mkdir(parents=True)
+    text = (ROOT / "packaging/deb/prerm").read_text("utf-8")
+    script = top / "prerm"
+    script.write_text(text.replace("/run/", f"{top}/run/"), "utf-8")
+    (top / "systemctl").write_text(SYSTEMCTL, "utf-8")
+    (top / "systemctl").chmod(0o755)
+    env = {"PATH": f"{top}:/usr/bin:/bin", "ASKED": str(top / "asked"), "STATE": state}
+    subprocess.run(["/bin/sh", script, step], env=env, capture_output=True, check=True)
+    asked = [line.split() for line in (top / "asked").read_text("utf-8").splitlines()]
+    done = [w for words in asked for w in words if w in {"stop", "disable", "start"}]
+    return done, [path.name for path in (top / "run").glob("slurm-dl*")]
+
+
+@pytest.mark.parametrize(
+    ("state", "stops", "starts_again"),
+    [
+        ("active", ["stop"], ["slurm-dl.ran"]),
+        ("reloading", ["stop"], ["slurm-dl.ran"]),
+        # Also while it waits for its next start after a failure.
+        ("activating", ["stop"], ["slurm-dl.ran"]),
+        ("deactivating", ["stop"], []),
+        ("inactive", [], []),
+        ("failed", [], []),
+        ("unknown", [], []),
+    ],
+)
+def test_what_runs_or_is_about_to_is_stopped(
+    state: str, stops: list[str], starts_again: list[str], tmp_path: Path
+) -> None:
+    """By systemd's words for a unit; after an upgrade it starts again if it was to run."""
+    assert prerm(tmp_path / "upgrade", "upgrade", state) == (stops, starts_again)
+    assert prerm(tmp_path / "remove", "remove", state) == ([*stops, "disable"], [])
+
+
+def test_the_changelog_of_the_package_is_debians() -> None:
+    """As dpkg reads it; and its address belongs to nobody, by RFC 2606."""
+    text = deb.history("1.0-1", deb.MAINTAINER, 0)
+
+    assert text.startswith("slurm-dl (1.0-1) unstable; urgency=medium\n\n  * ")
+    signed = " -- slurm_dl authors <slurm_dl@example.org>  Thu, 01 Jan 1970 00:00:00 +0000\n"
+    assert text.endswith(f"\n\n{signed}")
+
+
 def small_tree(tree: Path, *, turned: bool) -> Path:
     """Some files, made in one order or the other."""
     files = {"usr/lib/slurm-dl/bin/dlctl": "#!/bin/sh\n", "etc/slurm_dl/a.yaml": "a: 1\n"}
