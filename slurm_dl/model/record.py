@@ -49,6 +49,27 @@ class JobRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunNodes:
+    """On which nodes runs were, h rows: one for each node of each run, by run.
+
+    Attributes:
+        run: ``(h,)`` int32, row in `Runs`, not decreasing; one that is missing was on no node.
+        node: ``(h,)`` int32, index of the node in the cluster.
+        gpus: ``(h,)`` GPUs held there, above 0.
+    """
+
+    run: I32
+    node: I32
+    gpus: F64
+
+    def __post_init__(self) -> None:
+        _sealed("nodes of runs", {f.name: getattr(self, f.name) for f in fields(self)})
+
+    def __len__(self) -> int:
+        return len(self.run)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Runs:
     """Every run of every job, k rows in the order in which the runs ended.
 
@@ -57,15 +78,18 @@ class Runs:
         start_s: ``(k,)`` seconds.
         end_s: ``(k,)`` seconds.
         gpus: ``(k,)`` GPUs held.
+        nodes: On which nodes; None where nobody noted it, or GPUs were only counted.
     """
 
     job: I32
     start_s: F64
     end_s: F64
     gpus: F64
+    nodes: RunNodes | None = None
 
     def __post_init__(self) -> None:
-        _sealed("runs", {f.name: getattr(self, f.name) for f in fields(self)})
+        columns = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "nodes"}
+        _sealed("runs", columns)
 
     @classmethod
     def empty(cls) -> Self:

@@ -43,6 +43,7 @@ class JobText:
         qos: Its QOS. Where Slurm itself preempts it does so inside one of them.
         reason: Slurm's own reason word. The ledger reads of it that Slurm put a job aside.
         nodes: Node list as Slurm writes it.
+        ending: Slurm's word for how it ended, such as ``TIMEOUT``; empty if it is not over.
     """
 
     label: str
@@ -52,6 +53,7 @@ class JobText:
     qos: str = ""
     reason: str = ""
     nodes: str = ""
+    ending: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -40,7 +40,7 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
     """Opens an HTML text as a file; everything is closed at the end."""
     contexts = []
 
-    def opened(html: str, **options: object) -> Shown:
+    def opened(html: str, *, before: str = "", **options: object) -> Shown:
         path = tmp_path / f"page-{len(contexts)}.html"
         path.write_text(html, encoding="utf-8")
         size = {"width": 1280, "height": 900}
@@ -53,6 +53,8 @@ def show(browser: Browser, tmp_path: Path) -> Iterator[Show]:
         shown.page.on(
             "dialog", lambda dialog: (shown.complaints.append("dialog"), dialog.dismiss())
         )
+        if before:
+            shown.page.add_init_script(before)
         shown.page.goto(path.as_uri())
         return shown
 

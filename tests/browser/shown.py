@@ -44,4 +44,4 @@ class Shown:
 
 
 Show = Callable[..., Shown]
-"""Opens an HTML text, with options of the browser's context."""
+"""Opens an HTML text, with a script to run *before* its own, and options of the context."""

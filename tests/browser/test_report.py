@@ -10,7 +10,7 @@ import pytest
 from browser.shown import Show, Shown
 from playwright.sync_api import expect
 
-from slurm_dl.model.record import Records, Runs
+from slurm_dl.model.record import Records, RunNodes, Runs
 from slurm_dl.report.html.columns import Schedule, Subject, page_data
 from slurm_dl.report.html.page import page
 from slurm_dl.sandbox.wait import eventually
@@ -70,12 +70,19 @@ SECOND = records(
 )
 
 
-def html(*all_records: Records, node_gpus: tuple[int, ...] = (4,), **names: str) -> str:
+def html(
+    *all_records: Records,
+    node_gpus: tuple[int, ...] = (4,),
+    accounts: tuple[str, ...] | None = None,
+    **names: str,
+) -> str:
     schedules = [
         Schedule(label=names.get("label", f"policy-{i}"), about=("costs none",), records=one)
         for i, one in enumerate(all_records)
     ]
-    subject = Subject(title=names.get("title", "week"), cluster="1x4", node_gpus=node_gpus)
+    subject = Subject(
+        title=names.get("title", "week"), cluster="1x4", node_gpus=node_gpus, accounts=accounts
+    )
     return page(page_data(subject, schedules))
 
 
@@ -242,7 +249,7 @@ def test_another_policy_is_another_picture(show: Show) -> None:
     assert shown.data("policy") == "policy-1"
     assert shown.number("marks") == 4
     expect(shown.page.locator("#details tbody tr")).to_have_count(1)
-    expect(shown.page.locator("#users-note")).to_contain_text("Under policy-1")
+    expect(shown.page.locator("#fairness-note")).to_contain_text("Under policy-1")
     shown.page.locator("#gantt").press("1")
     assert shown.data("policy") == "policy-0"
 
@@ -346,6 +353,99 @@ def test_the_keyboard_reaches_everything(show: Show) -> None:
     for name in ("GPUs in use", "Jobs waiting", "Job completion times", "Waiting times"):
         chart = shown.page.get_by_role("img", name=name)
         expect(chart).to_have_accessible_name(re.compile("policy-0 .*; policy-1 "))
+
+
+def test_a_run_on_two_nodes_is_shown_on_both(show: Show) -> None:
+    """Its rows are those of its nodes, which the pointer and the details name."""
+    runs = FIRST.runs
+    # Runs stand in the order of their ends: job-1, job-0, job-3, job-2, job-1.
+    on = RunNodes(
+        run=np.array([0, 1, 1, 2, 3, 3], np.int32),
+        node=np.array([0, 0, 1, 1, 0, 1], np.int32),
+        gpus=np.array([1.0, 1, 1, 1, 2, 2]),
+    )
+    placed = replace(FIRST, runs=replace(runs, nodes=on))
+    shown = show(html(placed, FIRST, node_gpus=(2, 2)))
+
+    expect(shown.page.locator("#rows-note")).to_contain_text("on the nodes that it held")
+    for row in (1.5, 2.5):
+        shown.page.mouse.move(*shown.at(700, row))
+        expect(shown.page.locator("#tip h3")).to_have_text("Job job-0")
+        expect(shown.page.locator("#tip")).to_contain_text("n1: 1; n2: 0")
+    shown.page.mouse.click(*shown.at(700, 1.5))
+    expect(shown.page.locator("#details tbody td").last).to_have_text("n1: 1; n2: 0")
+    shown.page.locator("#gantt").press("2")
+    expect(shown.page.locator("#rows-note")).to_contain_text("is not recorded")
+    expect(shown.page.locator("#details")).not_to_contain_text("n1:")
+
+
+def test_fairness_by_account(show: Show) -> None:
+    """The switch shows accounts, bars can have their colours; without accounts there is neither."""
+    shown = show(html(FIRST, accounts=(HOSTILE, "vision", "vision", HOSTILE)))
+    table = shown.page.locator("#fairness")
+
+    expect(table.locator("tbody tr")).to_have_count(3)
+    shown.page.get_by_label("by account").check()
+    expect(table.locator("thead th").first).to_have_text("Account")
+    expect(table.locator("tbody th")).to_have_text([HOSTILE, "vision"])
+    expect(shown.page.locator("#fairness-note")).to_contain_text("Jain's index over accounts")
+    shown.page.locator("#colour").select_option("account")
+    expect(shown.page.locator("#key")).to_contain_text("vision")
+    shown.page.mouse.move(*shown.at(200, 2.5))
+    expect(shown.page.locator("#tip")).to_contain_text("account")
+    assert shown.complaints == []
+    without = show(html(FIRST))
+    expect(without.page.locator("#owners")).to_be_hidden()
+    expect(without.page.locator("#colour option")).to_have_count(3)
+
+
+COUNTED = """
+window.work = {};
+const count = (of, name, key) => {
+  const was = Object.getOwnPropertyDescriptor(of, name);
+  const noted = (act) => function (...all) {
+    work[key] = (work[key] ?? 0) + 1;
+    return act.apply(this, all);
+  };
+  if (was.value) of[name] = noted(was.value);
+  else Object.defineProperty(of, name, { get: was.get, set: noted(was.set) });
+};
+const pen = CanvasRenderingContext2D.prototype;
+for (const name of ["fillRect", "fillText", "fillStyle", "stroke"]) count(pen, name, name);
+count(HTMLCanvasElement.prototype, "width", "canvases");
+"""
+"""Counts what is asked of canvases."""
+
+
+def test_moving_about_draws_what_is_visible_and_nothing_else(show: Show) -> None:
+    """Of 10,000 jobs: a rectangle for a bar, a few changes of colour, no layout, no new canvas."""
+    shown = show(html(jobs(10_000, gpus=40), node_gpus=(8,) * 5), before=COUNTED)
+    chart = shown.page.locator("#gantt")
+    metrics = shown.page.context.new_cdp_session(shown.page)
+    metrics.send("Performance.enable")
+
+    def layouts() -> float:
+        told = metrics.send("Performance.getMetrics")["metrics"]
+        return sum(one["value"] for one in told if one["name"] == "LayoutCount")
+
+    before = shown.number("marks")
+    for _ in range(8):
+        chart.press("+")
+    eventually(lambda: shown.number("marks") < before / 10, within_s=WITHIN_S)
+    was, first = layouts(), shown.number("fromS")
+    shown.page.evaluate("work = {}")
+    chart.press("ArrowRight")
+    eventually(lambda: shown.number("fromS") > first, within_s=WITHIN_S)
+    work = shown.page.evaluate("work")
+
+    assert layouts() == was
+    # The ground, and the shade on two charts.
+    assert work["fillRect"] <= shown.number("marks") + 3
+    assert work["fillStyle"] < 40
+    assert work.get("canvases", 0) == 0
+    # Labels of bars and axes; none of the other charts is drawn anew.
+    assert work["fillText"] <= shown.number("marks") + 70
+    assert work["stroke"] < 30
 
 
 def test_small_screens_have_no_sideways_scroll(show: Show) -> None:

@@ -54,6 +54,16 @@ def test_the_placement_benchmark_finds_places_under_every_scheme(tmp_path: Path)
         assert case["examined"] > 0, name  # type: ignore[index]
 
 
+def test_the_ledger_benchmark_asks_about_jobs_that_it_wrote(tmp_path: Path) -> None:
+    """Jobs of the last day are listed, and those of a week are in the file."""
+    found = results(tmp_path, "bench_ledger", "--jobs", 400, "--rounds", 5)["ledgers"]
+
+    empty, full = found["0"], found["400"]
+    assert 30 < full["read"]["jobs_listed"] < 90  # type: ignore[index]
+    assert full["read"]["why"]["rounds"] == 5  # type: ignore[index]
+    assert full["file_mb"] > empty["file_mb"]  # type: ignore[index]
+
+
 def test_the_policy_benchmark_measures_those_it_is_asked_for(tmp_path: Path) -> None:
     """Four times each, and nothing failed, on a cluster where jobs run and jobs wait."""
     options = ("--policy", "las", "--policy", "fifo", "--jobs", 40, "--past", 30, "--rounds", 1)

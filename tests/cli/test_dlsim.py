@@ -27,9 +27,8 @@ from slurm_dl.apps.sim.sweep import (
     Failure,
     Sweep,
     parse_policies,
-    run_here,
 )
-from slurm_dl.apps.sim.workers import run_in_processes
+from slurm_dl.apps.sim.workers import run_here, run_in_processes
 from slurm_dl.backends.sim.presets import PRESETS
 from slurm_dl.backends.traces import FORMATS, read_trace
 from slurm_dl.model.snapshot import Snapshot
@@ -665,10 +664,11 @@ def test_a_process_that_dies_is_told_with_its_cell() -> None:
     assert not multiprocessing.active_children()
 
 
-def test_an_interrupt_ends_the_processes(eventually: Eventually) -> None:
+@pytest.mark.parametrize("name", ["compare", "whatif"])
+def test_an_interrupt_ends_the_processes(eventually: Eventually, name: str) -> None:
     """Ctrl-C, which the terminal sends to all of them: one line, status 1, nobody left."""
     philly = TRACES / "philly" / "philly.csv.gz"
-    words = ["compare", philly, "--cluster", "64x8", "--policies", "las,srtf", "-j", "2"]
+    words = [name, philly, "--cluster", "64x8", "--policies", "las,srtf", "-j", "2"]
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTIBLE, *map(str, words)],
         stdout=subprocess.PIPE,

@@ -22,7 +22,7 @@ from report_cases import Life, life, records_of
 
 from slurm_dl.apps.sim import main
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.record import Records, Runs
+from slurm_dl.model.record import Records, RunNodes, Runs
 from slurm_dl.report import gantt, style, timeline
 from slurm_dl.report.html import columns
 from slurm_dl.report.html.columns import NEVER, Schedule, Subject, how_they_ended, page_data
@@ -123,7 +123,7 @@ def test_columns_hold_the_records() -> None:
         columns.ENDED, columns.PREEMPTED, columns.MOVED, columns.ENDED, columns.ENDED,
     ]  # fmt: skip
     assert f32(schedule["lost_gpu_s"]) == [0, 3, 0, 0]
-    assert [u["user"] for u in schedule["users"]["shown"]] == ["ada", "bob", "cyd"]
+    assert [u["name"] for u in schedule["users"]["shown"]] == ["ada", "bob", "cyd"]
 
 
 @settings(max_examples=30)
@@ -291,6 +291,29 @@ def test_the_picture_shows_blocks_and_preemptions() -> None:
     assert bars.get_title(loc="left") == "week: las"
     assert waiting.get_title(loc="left") == "Jobs waiting"
     assert bars.get_ylim() == (4, 0)
+
+
+def test_the_picture_names_users_nodes_and_marks() -> None:
+    """A key of the colours, rows by node, and whether the nodes are known."""
+    runs = RECORDS.runs
+    on = RunNodes(
+        run=np.arange(len(runs), dtype=np.int32),
+        node=np.ones(len(runs), dtype=np.int32),
+        gpus=runs.gpus,
+    )
+    placed = replace(RECORDS, runs=replace(runs, nodes=on))
+    figure = gantt.schedules([("a", placed), ("b", RECORDS)], title="week", node_gpus=(2, 3))
+    known, unknown, _ = figure.axes
+
+    keys = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert keys[2:] == ["ada", "bob", "cyd", "preempted"]
+    assert [label.get_text() for label in known.get_yticklabels()] == ["n1", "n2"]
+    assert (known.get_ylabel(), unknown.get_ylabel()) == ("GPU", "GPU (nodes not recorded)")
+    (boxes,) = known.collections
+    tops = [path.get_extents().y0 for path in boxes.get_paths()]
+    assert min(tops) == 2
+    alone = gantt.schedules([("a", records_of(LIVES[:1]))], title="", node_gpus=(2,))
+    assert [t.get_text() for one in alone.legends for t in one.get_texts()] == ["up to 2 GPUs"]
 
 
 def test_the_picture_takes_hostile_and_empty_schedules(tmp_path: Path) -> None:

@@ -33,10 +33,10 @@ from slurm_dl.apps.sim.sweep import (
     parse_policies,
     resampled,
     run_cell,
-    run_here,
     without,
 )
 from slurm_dl.apps.sim.sweep_files import MAX_TASKS, Folder
+from slurm_dl.apps.sim.workers import run_here
 from slurm_dl.backends.sim.presets import DEFAULTS
 from slurm_dl.backends.sim.shape import parse_shape
 from slurm_dl.backends.traces import read_trace

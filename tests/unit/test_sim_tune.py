@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import multiprocessing
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.apps.sim import tune_text, tuning
+from slurm_dl.apps.sim import tune_ground, tune_text, tuning
+from slurm_dl.apps.sim.places import Ground, Named
+from slurm_dl.apps.sim.tune_ground import Edges
 from slurm_dl.apps.sim.tune_search import (
     Candidate,
     candidates,
@@ -19,14 +23,14 @@ from slurm_dl.apps.sim.tune_search import (
     search,
     stretches,
 )
-from slurm_dl.apps.sim.tuning import Current, Edges, Tuned
+from slurm_dl.apps.sim.tuning import Current, Tuned
 from slurm_dl.apps.sim.whatif_history import DAY_S
 from slurm_dl.backends.sim.shape import parse_shape
 from slurm_dl.config.loading import load
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.discrete_las import DiscreteLas
-from tests.small_traces import make_trace
+from tests.small_traces import make_trace, outcome_of
 
 ONE_GPU = parse_shape("1x1")
 NO_EDGES = Edges(None, None, 1)
@@ -47,7 +51,7 @@ def history(days: int, long_ones: range, *, seed: int = 0) -> Trace:
 
 
 def tuned(trace: Trace, current: Current, **more: object) -> Tuned:
-    ground = tuning.halves(trace, ONE_GPU, by="mean-jct", costs=None, seed=0, edges=NO_EDGES)
+    ground = tune_ground.halves(trace, ONE_GPU, by="mean-jct", costs=None, seed=0, edges=NO_EDGES)
     return tuning.tuned(ground, current, most=12, **{"knobs": None, **more})  # type: ignore[arg-type]
 
 
@@ -141,6 +145,59 @@ def test_the_promotion_knob_is_tried_where_it_is_in_use() -> None:
     assert {one.promote_knob for one, _ in given.rungs[-1].tried} == {0.0, 3.0}
 
 
+def test_the_lines_give_what_was_promised(planted: Tuned, tmp_path: Path) -> None:
+    """The loader's policy of these lines, run by itself on the days held out, has that figure."""
+    path = tmp_path / "tuned.yaml"
+    lines = tune_text.yaml_lines(planted.winner, planted.current)
+    path.write_text(f"manage: {{partitions: [gpu]}}\n{lines}", "utf-8")
+    held_out = planted.ground.held_out
+    outcome = outcome_of(held_out.trace, "1x1", load(path).policy.make())
+    jct_s = outcome.records.jct_s[held_out.is_counted]
+
+    assert planted.winner != planted.current.candidate
+    assert planted.later[1] == pytest.approx(jct_s.mean(), rel=1e-12)
+
+
+def test_the_result_does_not_depend_on_the_processes(planted: Tuned) -> None:
+    """Step by step, and the bar counts each simulation."""
+    steps: list[int] = []
+    trace = history(20, range(20))
+    again = tuned(trace, AS_FIFO, processes=2, report=steps.append)
+
+    assert tune_text.as_json(trace, again) == tune_text.as_json(trace, planted)
+    tried = sum(len(rung.tried) for rung in planted.rungs)
+    assert steps == [*range(1, tried + 2 + 1)]
+    assert not multiprocessing.active_children()
+
+
+def test_jobs_are_placed_where_a_scheme_says(tmp_path: Path) -> None:
+    """After 11 s a GPU is free on both nodes: a job of two that lies on one node waits on.
+
+    What is wrong with a scheme or the costs is told before anything runs.
+    """
+    jobs = [(0.0, 100.0, 1.0), (1.0, 10.0, 1.0), (2.0, 100.0, 1.0), (3.0, 50.0, 2.0)]
+    whole = [(day * DAY_S + at, took, gpus) for day in range(8) for at, took, gpus in jobs]
+    trace = make_trace(*map(list, zip(*whole, strict=True)))
+
+    def mean_jct_s(scheme: Named | None) -> float:
+        ground = tune_ground.halves(
+            trace, parse_shape("2x2"), by="mean-jct", costs=None, seed=0, edges=NO_EDGES,
+            scheme=scheme, around=Ground(widths="fewest"),
+        )  # fmt: skip
+        ground.check(AS_FIFO.candidate, 2)
+        return ground.fate(AS_FIFO.candidate, ground.chosen_on, 2).values()["mean-jct"]
+
+    assert mean_jct_s(None) == (100 + 10 + 100 + 58) / 4
+    assert mean_jct_s(Named(name="consolidate")) == (100 + 10 + 100 + 147) / 4
+    with pytest.raises(ConfigError, match="--place nowhere"):
+        mean_jct_s(Named(name="nowhere"))
+    ground = tune_ground.halves(
+        trace, ONE_GPU, by="lost", costs=str(tmp_path / "no"), seed=0, edges=NO_EDGES
+    )
+    with pytest.raises(ConfigError, match="--costs"):
+        tuning.tuned(ground, AS_FIFO, most=3, knobs=None, processes=2)
+
+
 def test_everything_is_plain_json(planted: Tuned) -> None:
     told = tune_text.as_json(history(20, range(20)), planted)
 
@@ -213,9 +270,9 @@ def test_halving_keeps_a_third_and_what_is_in_use() -> None:
     current = Candidate((99.0,))
     calls: list[tuple[float, int | None]] = []
 
-    def score(one: Candidate, days: int | None) -> float:
-        calls.append((one.thresholds_gpu_s[0], days))
-        return one.thresholds_gpu_s[0]
+    def score(several: Sequence[Candidate], days: int | None) -> list[float]:
+        calls.extend((one.thresholds_gpu_s[0], days) for one in several)
+        return [one.thresholds_gpu_s[0] for one in several]
 
     first, last = search(tried, current, (3, None), score)
     assert len(first.tried) == 10
@@ -223,10 +280,13 @@ def test_halving_keeps_a_third_and_what_is_in_use() -> None:
     assert {days for _, days in calls} == {3, None}
 
     several = [Candidate((1.0, 5.0)), Candidate((7.0,))]
-    (drawn,) = search(several, current, (None,), lambda *_: 1.0)
+    (drawn,) = search(several, current, (None,), lambda these, _: [1.0] * len(these))
     assert [one for one, _ in drawn.tried] == [current, several[1], several[0]]
     (unknown,) = search(
-        several, current, (None,), lambda one, _: float("nan") if one == current else 1.0
+        several,
+        current,
+        (None,),
+        lambda these, _: [float("nan") if one == current else 1.0 for one in these],
     )
     assert unknown.tried[-1][0] == current
 
@@ -234,7 +294,7 @@ def test_halving_keeps_a_third_and_what_is_in_use() -> None:
 def test_a_costs_file_is_passed_on(tmp_path: Path) -> None:
     costs = tmp_path / "costs.yaml"
     costs.write_text("restart_s: 60\n", "utf-8")
-    ground = tuning.halves(
+    ground = tune_ground.halves(
         history(8, range(8)), ONE_GPU, by="lost", costs=str(costs), seed=0, edges=NO_EDGES
     )
 

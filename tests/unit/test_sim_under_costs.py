@@ -13,8 +13,9 @@ from rich.console import Console
 from slurm_dl.apps.sim import comparison_text, under_costs
 from slurm_dl.apps.sim.comparison import FIGURES, Comparison
 from slurm_dl.apps.sim.comparison_text import NARROW, WIDE, best_first, tables
-from slurm_dl.apps.sim.sweep import CellError, Failure, Sweep, parse_policies, run_here
+from slurm_dl.apps.sim.sweep import CellError, Failure, Sweep, parse_policies
 from slurm_dl.apps.sim.under_costs import Plan, Ran, plans
+from slurm_dl.apps.sim.workers import run_here
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.apps.sim import whatif_options
+from slurm_dl.apps.sim.console import Bar
+from slurm_dl.apps.sim.crew import WorkError
 from slurm_dl.apps.sim.experiment import Wish
+from slurm_dl.apps.sim.places import Ground, Named
 from slurm_dl.apps.sim.whatif import asked
 from slurm_dl.apps.sim.whatif_history import (
     DAY_S,
@@ -23,6 +27,8 @@ from slurm_dl.apps.sim.whatif_history import (
 )
 from slurm_dl.apps.sim.whatif_interval import Range
 from slurm_dl.apps.sim.whatif_ranking import Ranking, rank, verdict_of
+from slurm_dl.apps.sim.whatif_runs import Bench, fates
+from slurm_dl.apps.sim.whatif_text import as_json
 from slurm_dl.backends.sim.shape import parse_shape
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
@@ -32,6 +38,7 @@ from tests.small_traces import make_trace, outcome_of
 
 ONE_GPU = parse_shape("1x1")
 DAYS = 16
+SILENT = Bar(lambda _: None, lambda _: None)
 
 
 def days_of_jobs(durations_s: list[float], *, days: int = DAYS, every_s: float = 60.0) -> Trace:
@@ -238,6 +245,63 @@ def test_weeks_are_drawn_whole() -> None:
     fates = found.rows[0].fate
 
     assert fates.days.tolist() == [2.0] * 7
+
+
+def test_no_figure_depends_on_the_processes() -> None:
+    """All of it, in the order it was asked for; and each policy is told when it begins."""
+    wishes = asked("fifo,las,srtf", ("2000",), ())
+    history = cut(BIMODAL, ONE_GPU)
+    bench = Bench(history=history, shape=ONE_GPU, costs=None, seed=0)
+    done: list[int] = []
+    begun: list[str] = []
+    told = []
+    for processes in (1, 2):
+        report = Bar(done.append, begun.append)
+        made = fates(bench, wishes, processes=processes, report=report)
+        assert done.pop() == 4 * len(history.trace)
+        assert [label for label, _ in made] == [label for label, _ in wishes]
+        told.append(repr([as_json(BIMODAL, history, ONE_GPU, rank(made, by="p95-jct", seed=0))]))
+
+    assert told[0] == told[1]
+    assert begun[:4] == [label for label, _ in wishes]
+    assert sorted(begun[4:]) == sorted(begun[:4])
+    assert not multiprocessing.active_children()
+
+
+def test_a_process_that_fails_is_told_with_its_policy(tmp_path: Path) -> None:
+    """What is wrong from the beginning is told before any process is there."""
+    history = cut(BIMODAL, ONE_GPU)
+    costs = tmp_path / "costs.yaml"
+    bench = Bench(history=history, shape=ONE_GPU, costs=str(costs), seed=0)
+    with pytest.raises(ConfigError, match="--costs"):
+        fates(bench, asked("fifo,las", (), ()), processes=2, report=SILENT)
+    costs.write_text("restart_s: 60\n", "utf-8")
+
+    def gone(_label: str) -> None:
+        costs.unlink(missing_ok=True)
+
+    report = Bar(lambda _: None, gone)
+    with pytest.raises(WorkError, match=r"^(fifo|las): --costs .*costs\.yaml"):
+        fates(bench, asked("fifo,las", (), ()), processes=2, report=report)
+    assert not multiprocessing.active_children()
+
+
+def test_each_policy_runs_with_each_scheme() -> None:
+    """After 11 s a GPU is free on both nodes: a job of two that lies on one node waits on."""
+    schemes = [Named(name="consolidate"), None]
+    found = asked("fifo_skip,las", ("2000",), (), schemes)
+    assert [label for label, _ in found] == [
+        "fifo_skip on consolidate", "fifo_skip", "las on consolidate", "las",
+        "discrete_las 2000 on consolidate", "discrete_las 2000",
+    ]  # fmt: skip
+    shape = parse_shape("2x2")
+    trace = make_trace([0, 1, 2, 3], [100, 10, 100, 50], [1, 1, 1, 2])
+    ground = Ground(widths="fewest")
+    bench = Bench(history=cut(trace, shape), shape=shape, costs=None, seed=0, ground=ground)
+    made = dict(fates(bench, found, processes=1, report=SILENT))
+
+    assert made["fifo_skip"].jct_s.tolist() == [100, 10, 100, 58]
+    assert made["fifo_skip on consolidate"].jct_s.tolist() == [100, 10, 100, 147]
 
 
 def test_what_is_compared_runs_as_under_the_daemon() -> None:

@@ -8,7 +8,8 @@ from typing import NoReturn
 import click
 
 from slurm_dl.apps import commandline
-from slurm_dl.apps.sim.compare import compare_command, sweep_cell_command
+from slurm_dl.apps.sim.compare import compare_command
+from slurm_dl.apps.sim.compare_slurm import sweep_cell_command
 from slurm_dl.apps.sim.generate import generate_command
 from slurm_dl.apps.sim.history import history_command
 from slurm_dl.apps.sim.listing import policies_command, traces_command

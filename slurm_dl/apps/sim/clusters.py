@@ -110,6 +110,15 @@ def with_ground(cluster: Cluster, scheme: Named | None, ground: Ground) -> Clust
             return placed
 
 
+def with_nodes_noted(cluster: Cluster) -> Cluster:
+    """*cluster*, of which the records say which nodes each run held, if there are nodes."""
+    match cluster:
+        case Ideal() | UnderSlurm():
+            return dataclasses.replace(cluster, notes_nodes=True)
+        case _:
+            return cluster
+
+
 def is_slurm(word: str | None) -> bool:
     """Whether ``--costs`` *word* means a Slurm.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,14 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from slurm_dl.apps.commandline import EXIT_FAILED, safe
+from slurm_dl.apps.sim.compare_slurm import (
+    check_where,
+    gather,
+    refuse_with_resume,
+    say_aloud,
+    slurm_options,
+    what_is_run,
+)
 from slurm_dl.apps.sim.console import console, progress
 from slurm_dl.apps.sim.options import (
     check_outputs,
@@ -19,17 +26,20 @@ from slurm_dl.apps.sim.options import (
     cluster_option,
     costs_option,
     foresight_options,
+    parameters_option,
     place_options,
+    policies_option,
+    processes_option,
+    quiet_option,
     read_value,
+    trace_argument_if_any,
 )
 
 if TYPE_CHECKING:
     from slurm_dl.apps.sim.sweep import Cell, CellResult, Failure, Sweep
-    from slurm_dl.apps.sim.sweep_slurm import Request
     from slurm_dl.apps.sim.under_costs import Ran
     from slurm_dl.model.trace import Trace
 
-_A_DAY_S = 86_400.0
 _MOST_TOLD = 20
 
 
@@ -43,37 +53,19 @@ class _Outputs:
     quiet: bool
 
 
-def _say(text: str) -> None:
-    click.echo(f"dlsim compare: {safe(text, 1000)}", err=True)
-
-
 def _silent(_text: str) -> None:
     """Say nothing."""
 
 
 @click.command(name="compare")
-@click.argument("trace", type=click.Path(path_type=Path, exists=True), required=False)
-@click.option(
-    "--format",
-    "format_name",
-    metavar="FORMAT",
-    help="Format of the trace, if it cannot be told from the content.",
-)
+@trace_argument_if_any
 @cluster_option(required=False)
 @costs_option(several=True)
-@click.option(
-    "--policies",
-    metavar="NAME[:PRESET],...",
-    help="What is compared; the first is what the others are held against. all: every one that "
-    "is not named. 'dlsim policies' lists names and presets.",
+@policies_option(
+    "What is compared; the first is what the others are held against. all: every one that is not "
+    "named. 'dlsim policies' lists names and presets."
 )
-@click.option(
-    "-p",
-    "parameters",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Set a parameter of those policies that have one of this name.",
-)
+@parameters_option
 @place_options(several=True)
 @foresight_options
 @click.option(
@@ -93,13 +85,7 @@ def _silent(_text: str) -> None:
     "user and model, and puts them at the trace's submissions. What a cost model draws has the "
     "same seed.",
 )
-@click.option(
-    "-j",
-    "processes",
-    type=click.IntRange(min=1),
-    metavar="PROCESSES",
-    help="Simulations at a time; 1 if not given.",
-)
+@processes_option
 @click.option(
     "--json", "json_path", type=click.Path(path_type=Path), help="Write the figures here."
 )
@@ -113,37 +99,8 @@ def _silent(_text: str) -> None:
     help="Draw here (.png, .svg, .pdf): bars, the best policy on top if there are many; with "
     "several loads the mean JCT over the load.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
-@click.option(
-    "--on",
-    "where",
-    type=click.Choice(["local", "slurm"]),
-    default="local",
-    show_default=True,
-    help="Run here, or as one job array of the Slurm cluster.",
-)
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(path_type=Path, file_okay=False),
-    help="With --on slurm: a new folder for the sweep, on a file system that all nodes see.",
-)
-@click.option("--resume", is_flag=True, help="With --on slurm: go on with the sweep in --dir.")
-@click.option("--partition", metavar="P", help="With --on slurm: partition; else the default one.")
-@click.option("--time", "time_limit", metavar="T", help="With --on slurm: time limit of a task.")
-@click.option(
-    "--array-limit",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="With --on slurm: at most so many tasks at a time.",
-)
-@click.option(
-    "--within",
-    "within_s",
-    type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="With --on slurm: stop waiting after so long (a day if not given); the array goes on.",
-)
+@quiet_option
+@slurm_options
 def compare_command(
     *,
     trace: Path | None,
@@ -207,7 +164,7 @@ def compare_command(
     from slurm_dl.apps.sim import sweep as sweeps  # noqa: PLC0415
     from slurm_dl.apps.sim.sweep_slurm import Request  # noqa: PLC0415
 
-    _check_where(
+    check_where(
         where,
         directory=directory,
         resume=resume,
@@ -224,11 +181,11 @@ def compare_command(
     if plot_path:
         comparison_picture.check_picture(plot_path)
     on_slurm = Request(partition=partition, time=time_limit, most_at_once=array_limit)
-    say = _silent if quiet else _say
+    say = _silent if quiet else say_aloud
     _check_several(costs, where=where, loads=loads, plot_path=plot_path)
     if directory is not None and resume:
-        _refuse_with_resume(click.get_current_context())
-        ran, jobs, found = _gather(directory, None, on_slurm, within_s=within_s, say=say)
+        refuse_with_resume(click.get_current_context())
+        ran, jobs, found = gather(directory, None, on_slurm, within_s=within_s, say=say)
         _show(jobs, under_costs.run([under_costs.Plan(sweep=ran)], lambda *_: found), outputs)
         return
     if trace is None or cluster is None or policies is None:
@@ -262,7 +219,7 @@ def compare_command(
     def simulate(sweep: Sweep, failed: Callable[[Failure], None]) -> list[CellResult]:
         if directory is None:
             return _run(sweep, jobs, processes or 1, failed)
-        return _gather(directory, (sweep, jobs), on_slurm, within_s=within_s, say=say)[2]
+        return gather(directory, (sweep, jobs), on_slurm, within_s=within_s, say=say)[2]
 
     _show(jobs, under_costs.run(plans, simulate), outputs)
 
@@ -283,57 +240,12 @@ def _check_several(
         raise click.UsageError(msg)
 
 
-def _check_where(
-    where: str,
-    *,
-    directory: Path | None,
-    resume: bool,
-    asked: dict[str, object],
-    processes: int | None,
-) -> None:
-    """Refuse options that belong to the other place.
-
-    Raises:
-        UsageError: One does.
-    """
-    for_slurm = asked | {"--dir": directory, "--resume": resume or None}
-    if where == "local":
-        for name, value in for_slurm.items():
-            if value is not None:
-                msg = f"{name} is for --on slurm"
-                raise click.UsageError(msg)
-    elif directory is None:
-        msg = "--on slurm needs --dir, a folder on a file system that all nodes see"
-        raise click.UsageError(msg)
-    elif processes is not None:
-        msg = "-j is for --on local; with --on slurm --array-limit says how many run at a time"
-        raise click.UsageError(msg)
-
-
-def _refuse_with_resume(context: click.Context) -> None:
-    """What is run stands in the folder already.
-
-    Raises:
-        UsageError: It was given again.
-    """
-    fixed = {"trace": "TRACE", "format_name": "--format", "parameters": "-p"}
-    fixed |= {"places": "--place", "rules": "--rule"}
-    alike = ("cluster", "costs", "policies", "profiles", "widths", "contention", "loads", "seeds")
-    fixed |= {name: f"--{name}" for name in alike}
-    for parameter, name in fixed.items():
-        source = context.get_parameter_source(parameter)
-        if source is not None and source.name == "COMMANDLINE":
-            msg = f"{name} stands in the folder that --resume goes on with; leave it out"
-            raise click.UsageError(msg)
-
-
 def _run(
     sweep: Sweep, jobs: Trace, processes: int, failed: Callable[[Failure], None]
 ) -> list[CellResult]:
-    from slurm_dl.apps.sim.sweep import run_here  # noqa: PLC0415
-    from slurm_dl.apps.sim.workers import run_in_processes  # noqa: PLC0415
+    from slurm_dl.apps.sim.workers import run_here, run_in_processes  # noqa: PLC0415
 
-    with progress(_what(sweep, jobs), len(sweep.cells)) as report:
+    with progress(what_is_run(sweep, jobs), len(sweep.cells)) as report:
 
         def begin(cell: Cell) -> None:
             report.tell(safe(str(cell) if len(sweep.cells) > len(sweep.wishes) else cell.label, 60))
@@ -343,38 +255,6 @@ def _run(
         return run_in_processes(
             sweep, jobs, processes=processes, progress=report, begin=begin, failed=failed
         )
-
-
-def _what(sweep: Sweep, jobs: Trace) -> str:
-    costs = "" if sweep.costs is None else f", costs {safe(sweep.costs, 40)}"
-    return f"{safe(jobs.name, 40)}: {len(sweep.cells)} simulations{costs}"
-
-
-def _gather(
-    directory: Path,
-    new: tuple[Sweep, Trace] | None,
-    request: Request,
-    *,
-    within_s: float | None,
-    say: Callable[[str], None],
-) -> tuple[Sweep, Trace, list[CellResult]]:
-    """Run a sweep on Slurm: a *new* one, or what the folder holds of one."""
-    from slurm_dl.apps.sim import sweep_slurm  # noqa: PLC0415
-    from slurm_dl.apps.sim.sweep_files import Folder  # noqa: PLC0415
-
-    folder = Folder.open(directory) if new is None else Folder.create(directory, *new)
-    jobs = folder.trace() if new is None else new[1]
-    try:
-        sweep_slurm.submit(folder, request, os.environ, say)
-        with progress(_what(folder.sweep, jobs), len(folder.sweep.cells)) as report:
-            results = sweep_slurm.wait(
-                folder, os.environ, within_s=within_s or _A_DAY_S, progress=report
-            )
-    except KeyboardInterrupt:
-        if ids := " ".join(map(str, folder.submitted())):
-            _say(f"the array goes on: 'scancel {ids}' ends it, --dir and --resume gather it")
-        raise
-    return folder.sweep if new is None else new[0], jobs, results
 
 
 def _show(jobs: Trace, ran: Ran, outputs: _Outputs) -> None:
@@ -402,9 +282,9 @@ def _show(jobs: Trace, ran: Ran, outputs: _Outputs) -> None:
     ]
     lines += [line for c in comparisons for line in comparison_text.failures(c, gpus)]
     for line in lines[:_MOST_TOLD]:
-        _say(line)
+        say_aloud(line)
     if len(lines) > _MOST_TOLD:
-        _say(f"and so in {len(lines) - _MOST_TOLD} more simulations")
+        say_aloud(f"and so in {len(lines) - _MOST_TOLD} more simulations")
     if lines:
         raise SystemExit(EXIT_FAILED)
 
@@ -431,23 +311,3 @@ def _print(jobs: Trace, ran: Ran) -> None:
             out.print(marks[i], style="dim", markup=False, highlight=False)
     for i, line in enumerate(under_costs.left_out(ran)):
         write(f"\n{line}" if i == 0 else line)
-
-
-@click.command(name="sweep-cell", hidden=True)
-@click.argument("directory", type=click.Path(path_type=Path, exists=True, file_okay=False))
-@click.argument("task", type=click.IntRange(min=0))
-def sweep_cell_command(*, directory: Path, task: int) -> None:
-    """Run the share of one array task of the sweep in DIRECTORY; 'dlsim compare' submits it."""
-    from slurm_dl.apps.sim.sweep import run_cell  # noqa: PLC0415
-    from slurm_dl.apps.sim.sweep_files import Folder  # noqa: PLC0415
-    from slurm_dl.apps.sim.sweep_slurm import run_task  # noqa: PLC0415
-
-    folder = Folder.open(directory)
-    folder.check_versions()
-    folder.cells_of(task)
-    jobs = folder.trace()
-    failed = run_task(folder, task, lambda cell: run_cell(folder.sweep, jobs, cell))
-    for line in failed:
-        click.echo(f"dlsim sweep-cell: {line}", err=True)
-    if failed:
-        raise SystemExit(EXIT_FAILED)

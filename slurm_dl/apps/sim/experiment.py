@@ -19,6 +19,7 @@ from slurm_dl.backends.sim import presets
 from slurm_dl.backends.sim.clockwork import Clockwork
 from slurm_dl.backends.sim.costs import Costs
 from slurm_dl.backends.sim.ideal import simulate
+from slurm_dl.backends.sim.journal import NodeJournal
 from slurm_dl.backends.sim.outcome import Outcome
 from slurm_dl.backends.sim.shape import ClusterShape
 from slurm_dl.backends.sim.slurm.costs import SlurmCosts
@@ -79,13 +80,18 @@ class Cluster(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ideal:
-    """The papers' cluster with a cost model, its jobs on nodes if *placing* says where."""
+    """The papers' cluster with a cost model, its jobs on nodes if *placing* says where.
+
+    Attributes:
+        notes_nodes: Which nodes each run held is in the records, where there are nodes.
+    """
 
     costs: Costs
     clockwork: Clockwork
     placing: Placing | None = None
     foresight: Foresight = NOTHING_MORE
     profiles: Mapping[str, Profile] = field(default_factory=dict)
+    notes_nodes: bool = False
 
     @property
     def name(self) -> str:
@@ -119,7 +125,8 @@ class Ideal:
             if known.rates is not None:
                 msg = "--gpu-speed: GPUs of types are counted, not placed; leave out --place"
                 raise ConfigError(msg)
-            where = self.placing.begin(trace, shape, skips=policy.skips)
+            journal = NodeJournal() if self.notes_nodes else None
+            where = self.placing.begin(trace, shape, skips=policy.skips, journal=journal)
         return simulate(
             trace,
             shape,
@@ -135,13 +142,18 @@ class Ideal:
 
 @dataclass(frozen=True, slots=True)
 class UnderSlurm:
-    """A Slurm that takes its time, with dlschedd's own loop beside it, or without."""
+    """A Slurm that takes its time, with dlschedd's own loop beside it, or without.
+
+    Attributes:
+        notes_nodes: Which nodes each run held is in the records.
+    """
 
     costs: SlurmCosts
     name: str
     failures: NodeFailures | None = None
     foresight: Foresight = NOTHING_MORE
     profiles: Mapping[str, Profile] = field(default_factory=dict)
+    notes_nodes: bool = False
     place: ClassVar[str] = ""
 
     def check(self, _: Chosen, /) -> None:
@@ -163,6 +175,7 @@ class UnderSlurm:
             seed=seed,
             failures=self.failures,
             known=known,
+            journal=NodeJournal() if self.notes_nodes else None,
         )
         if chosen.made is None:
             return simulate_plain(scenario)

@@ -15,7 +15,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def trace_argument(command: F) -> F:
     """``TRACE`` and ``--format``."""
-    argument = click.argument("trace", type=click.Path(path_type=Path, exists=True))
+    return _trace_argument(command, required=True)
+
+
+def trace_argument_if_any(command: F) -> F:
+    """``TRACE`` and ``--format``, where the jobs may come from elsewhere."""
+    return _trace_argument(command, required=False)
+
+
+def _trace_argument(command: F, *, required: bool) -> F:
+    path = click.Path(path_type=Path, exists=True)
+    argument = click.argument("trace", type=path, required=required)
     option = click.option(
         "--format",
         "format_name",
@@ -24,6 +34,63 @@ def trace_argument(command: F) -> F:
         "'dlsim traces --formats' lists them.",
     )
     return argument(option(command))
+
+
+def policies_option(text: str, *, default: str | None = None) -> Callable[[F], F]:
+    """``--policies``.
+
+    Args:
+        text: What is done with them.
+    """
+    return click.option(
+        "--policies",
+        metavar="NAME[:PRESET],...",
+        default=default,
+        show_default=default is not None,
+        help=text,
+    )
+
+
+def parameters_option(command: F) -> F:
+    """``-p``, for several policies."""
+    return click.option(
+        "-p",
+        "parameters",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Set a parameter of those policies that have one of this name.",
+    )(command)
+
+
+def processes_option(command: F) -> F:
+    """``-j``; the value is None if nobody said."""
+    return click.option(
+        "-j",
+        "processes",
+        type=click.IntRange(min=1),
+        metavar="PROCESSES",
+        help="Simulations at a time; 1 if not given.",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """``--json`` of commands that can print JSON in place of their text: see `is_printed`."""
+    return click.option(
+        "--json",
+        "json_path",
+        type=click.Path(path_type=Path, allow_dash=True),
+        help="Write the figures here; -: print them in place of the text.",
+    )(command)
+
+
+def is_printed(json_path: Path | None) -> bool:
+    """Whether the value of `json_option` means standard output."""
+    return json_path is not None and str(json_path) == "-"
+
+
+def quiet_option(command: F) -> F:
+    """``-q``."""
+    return click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")(command)
 
 
 def cluster_option(*, required: bool = True) -> Callable[[F], F]:

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 from slurm_dl.apps.sim.foresight import Foresight
 from slurm_dl.backends.profiles import load_profiles, shipped_profiles, site_over
+from slurm_dl.backends.sim.journal import NodeJournal
 from slurm_dl.backends.sim.nodes import OnNodes, Widths
 from slurm_dl.backends.sim.outcome import Lay
 from slurm_dl.backends.sim.place_speed import Contention
@@ -97,11 +98,19 @@ class Placing:
     widths: Widths
     contention: Contention
 
-    def begin(self, trace: Trace, shape: ClusterShape, *, skips: bool) -> OnNodes:
+    def begin(
+        self,
+        trace: Trace,
+        shape: ClusterShape,
+        *,
+        skips: bool,
+        journal: NodeJournal | None = None,
+    ) -> OnNodes:
         """The nodes of one simulation.
 
         Args:
             skips: Whether the policy serves those behind one that gets no place.
+            journal: Is told which nodes each run held; None: nobody wants to know.
         """
         return OnNodes(
             trace,
@@ -110,6 +119,7 @@ class Placing:
             skips=skips,
             widths=self.widths,
             contention=self.contention,
+            journal=journal,
         )
 
 

@@ -25,10 +25,16 @@ if TYPE_CHECKING:
     from slurm_dl.apps.sim.experiment import Result, Wish
     from slurm_dl.apps.sim.places import Ground
     from slurm_dl.backends.sim.shape import ClusterShape
+    from slurm_dl.backends.traces.recorded import Recorded
+    from slurm_dl.model.record import Records
     from slurm_dl.model.trace import Trace
+    from slurm_dl.report.html.columns import Schedule
 
 _MOST_POLICIES: Final = 9
 """The page's keys 1 to 9 switch between them."""
+
+RECORDED: Final = "recorded"
+"""What the schedule is called that really was."""
 
 
 @click.command(name="report")
@@ -39,8 +45,12 @@ _MOST_POLICIES: Final = 9
     "--policy",
     "policies",
     metavar="NAME[:PRESET],...",
-    required=True,
     help="What is shown, 1 to 9 of them. 'dlsim policies' lists names and presets.",
+)
+@click.option(
+    "--recorded",
+    is_flag=True,
+    help="Show what really happened beside them, or alone; TRACE must be of Slurm's accounting.",
 )
 @click.option(
     "-p",
@@ -78,7 +88,8 @@ def report_command(
     cluster: str,
     costs: str | None,
     seed: int,
-    policies: str,
+    policies: str | None,
+    recorded: bool,
     parameters: tuple[str, ...],
     place: str | None,
     rules: tuple[str, ...],
@@ -107,11 +118,14 @@ def report_command(
         --out report.html
       dlsim report traces/tiresias-derived/itp10.csv --cluster 2x8 --policies srtf,las \\
         --out report.html --png report.png
+      dlsim report history.txt --cluster 8x8 --recorded --policies discrete_las --out week.html
     """  # noqa: D301 - \b is click's mark
     from slurm_dl.apps.sim import experiment, places, sweep  # noqa: PLC0415 - numpy is slow
     from slurm_dl.apps.sim.foresight import parse_foresight  # noqa: PLC0415
     from slurm_dl.backends.sim.shape import parse_shape  # noqa: PLC0415
+    from slurm_dl.backends.traces.recorded import read_recorded  # noqa: PLC0415
     from slurm_dl.backends.traces.registry import read_trace  # noqa: PLC0415
+    from slurm_dl.report.html.columns import Schedule  # noqa: PLC0415
 
     check_outputs(out_path, png_path, svg_path)
     _check_ending("--out", out_path, ".html", ".htm")
@@ -121,21 +135,36 @@ def report_command(
     given = experiment.parse_parameters(parameters, read_value)
     scheme = None if place is None else places.parse_scheme(place, read_value)
     check_place(given=scheme is not None)
-    wishes = sweep.with_places(sweep.parse_policies(policies, given), [scheme] if scheme else [])
-    sweep.check_counts(wishes, (1.0,), 1)
-    _check_count(wishes, draws=png_path is not None or svg_path is not None)
+    if policies is None and not recorded:
+        msg = "say what is to be shown: --policies NAME, or --recorded for what really happened"
+        raise click.UsageError(msg)
+    wishes: Sequence[Wish] = []
+    if policies is not None:
+        parsed = sweep.parse_policies(policies, given)
+        wishes = sweep.with_places(parsed, [scheme] if scheme else [])
+        sweep.check_counts(wishes, (1.0,), 1)
+    _check_count(len(wishes) + recorded, draws=png_path is not None or svg_path is not None)
     ground = places.parse_ground(rules, profiles, widths, contention, read_value)
     ground = dataclasses.replace(ground, foresight=parse_foresight(gpu_speed, estimate_error, due))
     jobs = read_trace(trace, format_name)
+    real = read_recorded(trace, jobs)
+    schedules = [_real_schedule(trace, real)] if recorded else []
     results = _simulate(wishes, jobs, shape, costs=costs, ground=ground, seed=seed)
-    told = _write(out_path, jobs, shape, wishes, results)
+    schedules += [
+        Schedule(label=wish.label, about=_about(result), records=result.outcome.records)
+        for wish, result in zip(wishes, results, strict=True)
+    ]
+    accounts = real.accounts if real is not None and real.knows_accounts else None
+    told = _write(out_path, jobs, shape, schedules, accounts)
     pictures = [path for path in (png_path, svg_path) if path is not None]
     if pictures:
-        _draw(pictures, jobs, shape, wishes, results)
+        _draw(pictures, jobs, shape, schedules)
     if not quiet:
         click.echo(told)
         for path in pictures:
             click.echo(safe(str(path)))
+    if recorded:
+        _say_unknown(schedules[0].records)
     _say_unfinished(wishes, results)
 
 
@@ -150,16 +179,38 @@ def _check_ending(option: str, path: Path | None, *endings: str) -> None:
         raise click.UsageError(msg)
 
 
-def _check_count(wishes: Sequence[Wish], *, draws: bool) -> None:
-    """Refuse more policies than there is room for.
+def _check_count(schedules: int, *, draws: bool) -> None:
+    """Refuse more schedules than there is room for.
 
     Raises:
         UsageError: There are more.
     """
     most, where = (6, "a picture shows") if draws else (_MOST_POLICIES, "a page shows")
-    if len(wishes) > most:
-        msg = f"--policies: {where} at most {most} (got {len(wishes)})"
+    if schedules > most:
+        msg = f"--policies: {where} at most {most} (got {schedules})"
         raise click.UsageError(msg)
+
+
+def _real_schedule(path: Path, real: Recorded | None) -> Schedule:
+    """What really happened, as a schedule.
+
+    Raises:
+        ConfigError: The trace does not tell.
+    """
+    from slurm_dl.model.errors import ConfigError  # noqa: PLC0415
+    from slurm_dl.report.html.columns import Schedule  # noqa: PLC0415 - numpy is slow
+
+    if real is None:
+        msg = (
+            f"--recorded: {path} does not tell when jobs really ran; "
+            "make a trace of Slurm's accounting: dlsim history --since DATE OUT"
+        )
+        raise ConfigError(msg)
+    if not real.knows_runs:
+        msg = f"--recorded: {path} has no column Start, or no time in it; 'dlsim history' writes it"
+        raise ConfigError(msg)
+    about = ("as Slurm's accounting has it", "GPUs of the jobs of this trace alone")
+    return Schedule(label=RECORDED, about=about, records=real.records)
 
 
 def _simulate(
@@ -179,6 +230,7 @@ def _simulate(
         chosen = experiment.choose(wish, jobs, on_slurm=clusters.is_slurm(costs))
         simulated = clusters.find(costs, chosen.preset, jobs)
         simulated = clusters.with_ground(simulated, wish.place, ground)
+        simulated = clusters.with_nodes_noted(simulated)
         simulated.check(chosen)
         prepared.append((wish, chosen, simulated))
     results = []
@@ -192,12 +244,12 @@ def _write(
     path: Path,
     jobs: Trace,
     shape: ClusterShape,
-    wishes: Sequence[Wish],
-    results: Sequence[Result],
+    schedules: Sequence[Schedule],
+    accounts: Sequence[str] | None,
 ) -> str:
     """Write the page; says how large it is."""
     from slurm_dl.report.files import write_whole  # noqa: PLC0415
-    from slurm_dl.report.html.columns import Schedule, Subject, page_data  # noqa: PLC0415
+    from slurm_dl.report.html.columns import Subject, page_data  # noqa: PLC0415
     from slurm_dl.report.html.page import page  # noqa: PLC0415
 
     names = [jobs.models[m] if m >= 0 else "" for m in jobs.model.tolist()]
@@ -206,14 +258,11 @@ def _write(
         cluster=str(shape),
         node_gpus=_node_gpus(shape),
         names=names if any(names) else None,
+        accounts=accounts,
     )
-    schedules = [
-        Schedule(label=wish.label, about=_about(result), records=result.outcome.records)
-        for wish, result in zip(wishes, results, strict=True)
-    ]
     content = page(page_data(subject, schedules)).encode("utf-8")
     write_whole(path, content)
-    runs = sum(len(result.outcome.records.runs) for result in results)
+    runs = sum(len(schedule.records.runs) for schedule in schedules)
     return f"{safe(str(path))}: {len(jobs):,} jobs, {runs:,} runs, {len(content) / 1e3:,.0f} KB"
 
 
@@ -232,14 +281,11 @@ def _draw(
     paths: Sequence[Path],
     jobs: Trace,
     shape: ClusterShape,
-    wishes: Sequence[Wish],
-    results: Sequence[Result],
+    schedules: Sequence[Schedule],
 ) -> None:
     from slurm_dl.report import gantt, style  # noqa: PLC0415 - matplotlib takes half a second
 
-    named = [
-        (wish.label, result.outcome.records) for wish, result in zip(wishes, results, strict=True)
-    ]
+    named = [(schedule.label, schedule.records) for schedule in schedules]
     figure = gantt.schedules(named, title=jobs.name, node_gpus=_node_gpus(shape))
     for path in paths:
         style.save(figure, path)
@@ -247,6 +293,14 @@ def _draw(
 
 def _node_gpus(shape: ClusterShape) -> tuple[int, ...]:
     return tuple(group.gpus for group in shape.groups for _ in range(group.nodes))
+
+
+def _say_unknown(records: Records) -> None:
+    """How many jobs of what really happened have no run that could be drawn."""
+    unknown = int((~records.finished).sum())
+    if unknown:
+        text = f"of {unknown:,} of {len(records):,} jobs it is not known when they ran"
+        click.echo(f"dlsim report: {text}; they are not drawn under {RECORDED}", err=True)
 
 
 def _say_unfinished(wishes: Sequence[Wish], results: Sequence[Result]) -> None:

@@ -16,6 +16,7 @@ from slurm_dl.apps.sim.options import (
     cluster_options,
     foresight_options,
     place_options,
+    quiet_option,
     read_value,
     trace_argument,
 )
@@ -65,7 +66,7 @@ if TYPE_CHECKING:
     help="Write pictures into this directory: JCT distribution, utilisation and queue over time.",
 )
 @click.option("--by", type=click.Choice(["size", "user"]), multiple=True, help="Also by group.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@quiet_option
 def run_command(
     *,
     trace: Path,

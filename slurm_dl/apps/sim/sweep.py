@@ -9,10 +9,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -362,48 +360,6 @@ def check_wish(sweep: Sweep, wish: Wish, trace: Trace) -> None:
     """
     chosen = experiment.choose(wish, trace, on_slurm=clusters.is_slurm(sweep.costs))
     _cluster(sweep, wish, chosen.preset, trace).check(chosen)
-
-
-def run_here(
-    sweep: Sweep,
-    trace: Trace,
-    progress: Callable[[int], None],
-    *,
-    begin: Callable[[Cell], None] = lambda _: None,
-    failed: Callable[[Failure], None] | None = None,
-) -> list[CellResult]:
-    """Run all cells, one after the other; the results of those that could be run, in their order.
-
-    Args:
-        progress: Told how many are done.
-        begin: Told each cell when it begins.
-        failed: Told which could not be run, and then the others are run all the same; None: the
-            first that cannot be run is the end.
-
-    Raises:
-        CellError: One of them could not be run.
-    """
-    results = []
-    for done, cell in enumerate(sweep.cells, 1):
-        begin(cell)
-        try:
-            results.append(run_cell(sweep, trace, cell))
-        except Exception as err:
-            if failed is None:
-                raise
-            failed(Failure(cell, fault(cell, err)))
-        progress(done)
-    return results
-
-
-def fault(cell: Cell, err: Exception) -> str:
-    """What went wrong in *cell*, on one line; of a fault of the program with its place."""
-    if isinstance(err, CellError):
-        return str(err)
-    frames = traceback.extract_tb(err.__traceback__)
-    ours = [frame for frame in frames if "site-packages" not in frame.filename] or list(frames)
-    where = f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
-    return f"{cell}: {' '.join(f'{type(err).__name__}: {err}'.split())}{where}"
 
 
 def without(

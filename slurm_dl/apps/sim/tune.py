@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from slurm_dl.apps.commandline import print_json
 from slurm_dl.apps.sim.console import progress
-from slurm_dl.apps.sim.options import check_outputs, cluster_options
+from slurm_dl.apps.sim.options import (
+    check_outputs,
+    check_place,
+    cluster_options,
+    is_printed,
+    json_option,
+    place_options,
+    processes_option,
+    read_value,
+)
 from slurm_dl.apps.sim.whatif_options import (
     history_options,
     parse_numbers,
@@ -55,12 +64,9 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the lines for slurm_dl.yaml here, if they are recommended.",
 )
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path, allow_dash=True),
-    help="Write what was found here; -: print it in place of the text.",
-)
+@place_options(several=False)
+@processes_option
+@json_option
 def tune_command(
     *,
     trace: Path | None,
@@ -78,6 +84,12 @@ def tune_command(
     promote: str | None,
     most: int,
     out: Path | None,
+    place: str | None,
+    rules: tuple[str, ...],
+    profiles: Path | None,
+    widths: Literal["any", "fewest"],
+    contention: str | None,
+    processes: int | None,
     json_path: Path | None,
 ) -> None:
     """Search thresholds of discrete_las on the first half of a history, and judge on the second.
@@ -92,30 +104,37 @@ def tune_command(
       dlsim tune --from-sacct dump.txt --cluster 8x8 --config /etc/slurm_dl/slurm_dl.yaml
       dlsim tune history.txt --cluster 8x8 --by p95-jct --promote 0,2,8 --out policy.yaml
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.apps.sim import tune_text, tuning  # noqa: PLC0415 - numpy is slow
+    from slurm_dl.apps.sim import places, tune_ground, tune_text, tuning  # noqa: PLC0415 - numpy is slow
     from slurm_dl.backends.sim.shape import parse_shape  # noqa: PLC0415
     from slurm_dl.report import export, files  # noqa: PLC0415
 
-    is_printed = json_path is not None and str(json_path) == "-"
-    check_outputs(out, None if is_printed else json_path)
+    prints = is_printed(json_path)
+    check_outputs(out, None if prints else json_path)
     if config_path is not None and thresholds is not None:
         msg = "--config or --thresholds says what is in use, not both"
         raise click.UsageError(msg)
     current = _current(config_path, thresholds)
     knobs = None if promote is None else parse_numbers(promote, "--promote")
+    scheme = None if place is None else places.parse_scheme(place, read_value)
+    check_place(given=scheme is not None)
+    around = places.parse_ground(rules, profiles, widths, contention, read_value)
     jobs = read_history(trace, dump, format_name)
-    ground = tuning.halves(
+    ground = tune_ground.halves(
         jobs,
         parse_shape(cluster),
         by=by,
         costs=costs,
         seed=seed,
-        edges=tuning.Edges(warm_up, cool_down, block_days),
+        edges=tune_ground.Edges(warm_up, cool_down, block_days),
+        scheme=scheme,
+        around=around,
     )
     with progress("tune", tuning.steps(ground, current, most, knobs)) as report:
-        found = tuning.tuned(ground, current, most=most, knobs=knobs, report=report)
+        found = tuning.tuned(
+            ground, current, most=most, knobs=knobs, processes=processes or 1, report=report
+        )
     told = tune_text.as_json(jobs, found)
-    if is_printed:
+    if prints:
         print_json(told)
     else:
         for line in tune_text.lines(jobs, found):

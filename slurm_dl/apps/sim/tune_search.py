@@ -62,8 +62,8 @@ class Rung:
     tried: tuple[tuple[Candidate, float], ...]
 
 
-Score = Callable[[Candidate, int | None], float]
-"""The figure of a candidate on the last so many days, None: all; less is better, NaN is worst."""
+Score = Callable[[Sequence[Candidate], int | None], Sequence[float]]
+"""Figures of candidates on the last so many days, None: all; less is better, NaN is worst."""
 
 
 def levels(service: F64) -> tuple[float, ...]:
@@ -126,7 +126,7 @@ def search(
         tried: The candidates, none twice; *current* may be among them.
         current: What is in use.
         rungs: The stretches, the last of them None.
-        score: Runs a candidate.
+        score: Runs candidates.
     """
     left = [current, *(one for one in tried if one != current)]
     done = []
@@ -140,7 +140,7 @@ def search(
 
 def ranked(tried: Sequence[Candidate], current: Candidate, days: int | None, score: Score) -> Rung:
     """All of *tried* on one stretch, the best first."""
-    scores = [(one, score(one, days)) for one in tried]
+    scores = list(zip(tried, score(tried, days), strict=True))
 
     def place(pair: tuple[Candidate, float]) -> tuple[float, bool, int, Candidate]:
         one, value = pair

@@ -71,7 +71,7 @@ def _advice(found: Tuned) -> Iterator[str]:
         )
         return
     span = f"{number(held.low)} to {number(held.high)}"
-    if found.change is not None:
+    if found.change is not None or not held.is_bounded:
         span = signed_ends(found.change)
     if not found.is_recommended:
         why = "it is worse there" if held.low > 0 else "no difference that these days can show"

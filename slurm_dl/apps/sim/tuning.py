@@ -1,35 +1,24 @@
-"""Tuning discrete_las: chosen on the first half of a history's days, judged on the second.
-
-Both halves are simulated by themselves, so nothing of the later days can be seen by the search.
-"""
+"""Tuning discrete_las: chosen on the first half of a history's days, judged on the second."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from slurm_dl.apps.sim import tune_search, whatif_history
-from slurm_dl.apps.sim.experiment import Wish
+from slurm_dl.apps.sim import tune_search
+from slurm_dl.apps.sim.crew import WorkError
+from slurm_dl.apps.sim.tune_ground import Ground
 from slurm_dl.apps.sim.tune_search import Candidate, Rung
-from slurm_dl.apps.sim.whatif_history import DAY_S, Fate, History
-from slurm_dl.apps.sim.whatif_interval import Range, draws, range_of, resamples_for, sample
-from slurm_dl.backends.sim.shape import ClusterShape
-from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.trace import Trace
-
-FEWEST_DAYS = 4
-"""A history of fewer has no halves."""
-
-
-@dataclass(frozen=True, slots=True)
-class Edges:
-    """How the days of each half are counted; see `whatif_history.cut`."""
-
-    warm_up: int | None
-    cool_down: int | None
-    block_days: int
+from slurm_dl.apps.sim.tune_trials import Run, Trial, Trials, Tried, running
+from slurm_dl.apps.sim.whatif_history import Fate
+from slurm_dl.apps.sim.whatif_interval import (
+    Range,
+    change_of,
+    draws,
+    held,
+    range_of,
+    resamples_for,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,51 +33,6 @@ class Current:
     def candidate(self) -> Candidate:
         """It among the candidates."""
         return Candidate(self.thresholds_gpu_s, self.promote_knob)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ground:
-    """What is simulated.
-
-    Attributes:
-        trace: The jobs of the first half of the days.
-        chosen_on: The same in days.
-        held_out: The second half.
-        by: The figure, a word of `KINDS`.
-        costs: What ``--costs`` said.
-        seed: Of all that is drawn.
-    """
-
-    trace: Trace
-    chosen_on: History
-    held_out: History
-    shape: ClusterShape
-    by: str
-    costs: str | None
-    seed: int
-    edges: Edges
-
-    def last_days(self, days: int | None) -> History:
-        """The last so many of the days that are chosen on; None: all of them."""
-        if days is None:
-            return self.chosen_on
-        end_s = (np.floor(self.trace.submit_s[-1] / DAY_S) + 1) * DAY_S
-        late = whatif_history.only(self.trace, self.trace.submit_s >= end_s - days * DAY_S)
-        # Too short a stretch to leave days out as they were said for the whole.
-        return whatif_history.cut(late, self.shape)
-
-    def fate(self, candidate: Candidate, history: History, dimensions: int) -> Fate:
-        """What becomes of the jobs of *history* under *candidate*."""
-        wish = Wish(
-            policy="discrete_las",
-            preset="none",
-            parameters={
-                "thresholds_gpu_s": list(candidate.thresholds_gpu_s),
-                "promote_knob": candidate.promote_knob,
-                "dimensions": dimensions,
-            },
-        )
-        return whatif_history.fate(wish, history, self.shape, costs=self.costs, seed=self.seed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -143,51 +87,6 @@ def _less(before: float, after: float) -> float:
     return (before - after) / before if before > 0 else 0.0
 
 
-def halves(
-    trace: Trace,
-    shape: ClusterShape,
-    *,
-    by: str,
-    costs: str | None,
-    seed: int,
-    edges: Edges,
-) -> Ground:
-    """A history in its two halves.
-
-    Raises:
-        ConfigError: It has too few days.
-    """
-    number = np.floor(trace.submit_s / DAY_S)
-    days = int(number[-1] - number[0]) + 1
-    if days < FEWEST_DAYS:
-        msg = (
-            f"{trace.name}: {days} days; it takes {FEWEST_DAYS} to choose on some and judge others"
-        )
-        raise ConfigError(msg)
-    early = number < number[0] + days // 2
-    first = whatif_history.only(trace, early)
-    cuts = [
-        whatif_history.cut(
-            half,
-            shape,
-            warm_up=edges.warm_up,
-            cool_down=edges.cool_down,
-            block_days=edges.block_days,
-        )
-        for half in (first, whatif_history.only(trace, ~early))
-    ]
-    return Ground(
-        trace=cuts[0].trace,
-        chosen_on=cuts[0],
-        held_out=cuts[1],
-        shape=shape,
-        by=by,
-        costs=costs,
-        seed=seed,
-        edges=edges,
-    )
-
-
 def steps(ground: Ground, current: Current, most: int, knobs: tuple[float, ...] | None) -> int:
     """Simulations that `tuned` takes, about."""
     left, total = most + 1, 4 + len(_knobs(current, knobs))
@@ -203,6 +102,7 @@ def tuned(
     *,
     most: int,
     knobs: tuple[float, ...] | None,
+    processes: int = 1,
     report: Callable[[int], None] = lambda _: None,
 ) -> Tuned:
     """Search, and judge.
@@ -210,23 +110,24 @@ def tuned(
     Args:
         most: Sets of thresholds to begin with.
         knobs: Values of promote_knob to try; None: half and twice the one in use, unless it is 0.
+        processes: Simulations at a time; the result does not depend on it.
         report: Told how many simulations are done.
+
+    Raises:
+        ConfigError: The policy cannot run there; told before anything runs.
+        SimulationError: A simulation stops time.
+        WorkError: A process failed or died.
     """
-    done = 0
-    stretches: dict[int | None, History] = {None: ground.chosen_on}
+    ground.check(current.candidate, current.dimensions)
+    with running(Trials(ground, current.dimensions), processes, report) as run:
+        return _tuned(ground, current, most, knobs, run)
 
-    def figure(one: Candidate, history: History) -> tuple[Fate, float]:
-        nonlocal done
-        found = ground.fate(one, history, current.dimensions)
-        done += 1
-        report(done)
-        value = found.figure(ground.by).of(np.ones((1, history.blocks)))[0]
-        return found, float("nan") if found.unfinished else float(value)
 
-    def score(one: Candidate, days: int | None) -> float:
-        if days not in stretches:
-            stretches[days] = ground.last_days(days)
-        return figure(one, stretches[days])[1]
+def _tuned(
+    ground: Ground, current: Current, most: int, knobs: tuple[float, ...] | None, run: Run
+) -> Tuned:
+    def score(several: Sequence[Candidate], days: int | None) -> list[float]:
+        return [tried.figure for tried in run([Trial(one, days) for one in several])]
 
     trace = ground.chosen_on.trace
     service = trace.duration_s * (trace.gpus if current.dimensions != 1 else 1.0)
@@ -245,13 +146,12 @@ def tuned(
         rungs = (*rungs, last)
         winner = last.tried[0][0]
     scores = dict(rungs[-1].tried)
-    before, used = figure(current.candidate, ground.held_out)
-    after, got = (before, used) if winner == current.candidate else figure(winner, ground.held_out)
+    later = dict.fromkeys((current.candidate, winner))
+    judged = dict(zip(later, run([Trial(one, is_held_out=True) for one in later]), strict=True))
+    before, after = _fate(judged[current.candidate]), _fate(judged[winner])
     resamples = resamples_for(1)
     weights = draws(ground.held_out.blocks, resamples, ground.seed)
-    base = sample(before.figure(ground.by), weights)
-    other = sample(after.figure(ground.by), weights)
-    difference, share = range_of(other.less(base)), other.change(base)
+    _, apart = held([before.figure(ground.by), after.figure(ground.by)], weights)
     is_whole = not (before.unfinished or after.unfinished)
     return Tuned(
         ground=ground,
@@ -259,13 +159,20 @@ def tuned(
         rungs=rungs,
         winner=winner,
         chosen=(scores[current.candidate], scores[winner]),
-        later=(used, got),
-        difference=difference,
-        change=None if share is None else range_of(share),
+        later=(judged[current.candidate].figure, judged[winner].figure),
+        difference=range_of(apart.less),
+        change=None if apart.over is None else change_of(apart.over),
         is_whole=is_whole,
         resamples=resamples,
         costs=before.costs,
     )
+
+
+def _fate(tried: Tried) -> Fate:
+    if tried.fate is None:
+        msg = "a trial on the days held out came without its jobs"
+        raise WorkError(msg)
+    return tried.fate
 
 
 def _knobs(current: Current, given: tuple[float, ...] | None) -> tuple[float, ...]:

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from slurm_dl.apps.commandline import EXIT_FAILED, print_json, safe
 from slurm_dl.apps.sim.console import console, progress
-from slurm_dl.apps.sim.options import check_outputs, cluster_options, read_value
+from slurm_dl.apps.sim.options import (
+    check_outputs,
+    check_place,
+    cluster_options,
+    is_printed,
+    json_option,
+    parameters_option,
+    place_options,
+    policies_option,
+    processes_option,
+    read_value,
+)
 from slurm_dl.apps.sim.whatif_options import history_options, parse_thresholds, read_history
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable, Sequence
 
     from slurm_dl.apps.sim.experiment import Wish
-    from slurm_dl.apps.sim.whatif_history import Fate, History
+    from slurm_dl.apps.sim.places import Named
     from slurm_dl.apps.sim.whatif_ranking import Ranking
-    from slurm_dl.backends.sim.shape import ClusterShape
+    from slurm_dl.apps.sim.whatif_runs import Bench
 
 _MOST_POLICIES = 100
 
@@ -27,13 +38,10 @@ _MOST_POLICIES = 100
 @click.command(name="whatif")
 @history_options
 @cluster_options
-@click.option(
-    "--policies",
-    metavar="NAME[:PRESET],...",
+@policies_option(
+    "What is compared; the first is what the others are held against. A policy without a preset "
+    "runs as its own parameters say, as under dlschedd.",
     default="fifo_skip,discrete_las",
-    show_default=True,
-    help="What is compared; the first is what the others are held against. A policy without a "
-    "preset runs as its own parameters say, as under dlschedd.",
 )
 @click.option(
     "--thresholds",
@@ -41,19 +49,10 @@ _MOST_POLICIES = 100
     multiple=True,
     help="Also discrete_las with these thresholds; may be repeated.",
 )
-@click.option(
-    "-p",
-    "parameters",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Set a parameter of those --policies that have one of this name.",
-)
-@click.option(
-    "--json",
-    "json_path",
-    type=click.Path(path_type=Path, allow_dash=True),
-    help="Write the figures here; -: print them in place of the table.",
-)
+@parameters_option
+@place_options(several=True)
+@processes_option
+@json_option
 def whatif_command(
     *,
     trace: Path | None,
@@ -69,6 +68,12 @@ def whatif_command(
     policies: str,
     thresholds: tuple[str, ...],
     parameters: tuple[str, ...],
+    places: tuple[str, ...],
+    rules: tuple[str, ...],
+    profiles: Path | None,
+    widths: Literal["any", "fewest"],
+    contention: str | None,
+    processes: int | None,
     json_path: Path | None,
 ) -> None:
     """Rank policies on a site's own history, and say which differences its days can show.
@@ -77,7 +82,7 @@ def whatif_command(
     days, and so has its difference to the first policy's on the same days; where that range
     holds 0 the history shows no difference.
 
-    Ends with status 1 if a policy left jobs undone.
+    Ends with status 1 if a policy left jobs undone. No figure depends on -j.
 
     \b
     Examples:
@@ -86,21 +91,26 @@ def whatif_command(
       dlsim whatif history.txt --cluster 8x8 --policies discrete_las \\
         --thresholds 3600,36000 --thresholds 86400 --by p95-jct --block-days 7 --json out.json
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.apps.sim import whatif_history, whatif_text  # noqa: PLC0415 - numpy is slow
+    from slurm_dl.apps.sim import places as placing  # noqa: PLC0415 - numpy is slow
+    from slurm_dl.apps.sim import whatif_history, whatif_runs, whatif_text  # noqa: PLC0415
     from slurm_dl.backends.sim.shape import parse_shape  # noqa: PLC0415
     from slurm_dl.report import export  # noqa: PLC0415
 
-    is_printed = json_path is not None and str(json_path) == "-"
-    check_outputs(None if is_printed else json_path)
+    prints = is_printed(json_path)
+    check_outputs(None if prints else json_path)
     shape = parse_shape(cluster)
-    wishes = asked(policies, thresholds, parameters)
+    schemes = [placing.parse_scheme(word, read_value) for word in places]
+    check_place(given=any(schemes))
+    wishes = asked(policies, thresholds, parameters, schemes)
+    ground = placing.parse_ground(rules, profiles, widths, contention, read_value)
     jobs = read_history(trace, dump, format_name)
     history = whatif_history.cut(
         jobs, shape, warm_up=warm_up, cool_down=cool_down, block_days=block_days
     )
-    ranking = _ranked(wishes, history, shape, by=by, costs=costs, seed=seed)
+    bench = whatif_runs.Bench(history=history, shape=shape, costs=costs, seed=seed, ground=ground)
+    ranking = _ranked(bench, wishes, by=by, processes=processes or 1)
     told = whatif_text.as_json(jobs, history, shape, ranking)
-    if is_printed:
+    if prints:
         print_json(told)
     else:
         used = "; ".join(dict.fromkeys(row.fate.costs for row in ranking.rows))
@@ -116,9 +126,15 @@ def whatif_command(
 
 
 def asked(
-    policies: str, thresholds: tuple[str, ...], parameters: tuple[str, ...]
+    policies: str,
+    thresholds: tuple[str, ...],
+    parameters: tuple[str, ...],
+    schemes: Sequence[Named | None] = (),
 ) -> list[tuple[str, Wish]]:
     """What is compared, by label.
+
+    Args:
+        schemes: Each policy runs with each of them; none: GPUs are only counted.
 
     Raises:
         ConfigError: A policy, a parameter or thresholds are wrong.
@@ -127,16 +143,23 @@ def asked(
     from slurm_dl.apps.sim import experiment, sweep  # noqa: PLC0415
 
     given = experiment.parse_parameters(parameters, read_value)
-    found = {}
-    for wish in sweep.parse_policies(policies, given):
+    made: list[tuple[str, Wish]] = [
         # No preset is usual here: what counts is what dlschedd would do.
-        found[wish.short_label] = dataclasses.replace(wish, preset=wish.preset or "none")
+        (wish.short_label, dataclasses.replace(wish, preset=wish.preset or "none"))
+        for wish in sweep.parse_policies(policies, given)
+    ]
     for text in thresholds:
         edges = parse_thresholds(text)
-        label = f"discrete_las {','.join(f'{edge:g}' for edge in edges)}"
-        found[label] = experiment.Wish(
+        wish = experiment.Wish(
             policy="discrete_las", preset="none", parameters={"thresholds_gpu_s": list(edges)}
         )
+        made.append((f"discrete_las {','.join(f'{edge:g}' for edge in edges)}", wish))
+    found = {
+        label if scheme is None else f"{label} on {scheme}": placed
+        for label, wish in made
+        for scheme in schemes or (None,)
+        for placed in sweep.with_places([wish], [scheme])
+    }
     if len(found) < 2:  # noqa: PLR2004 - one and another
         msg = "nothing to compare: name several --policies, or give --thresholds"
         raise click.UsageError(msg)
@@ -146,30 +169,14 @@ def asked(
     return list(found.items())
 
 
-def _ranked(
-    wishes: list[tuple[str, Wish]],
-    history: History,
-    shape: ClusterShape,
-    *,
-    by: str,
-    costs: str | None,
-    seed: int,
-) -> Ranking:
-    from slurm_dl.apps.sim.whatif_history import fate  # noqa: PLC0415
+def _ranked(bench: Bench, wishes: list[tuple[str, Wish]], *, by: str, processes: int) -> Ranking:
     from slurm_dl.apps.sim.whatif_ranking import rank  # noqa: PLC0415
+    from slurm_dl.apps.sim.whatif_runs import fates  # noqa: PLC0415
 
-    fates: list[tuple[str, Fate]] = []
-    with progress("what if", len(wishes) * len(history.trace)) as report:
-        for number, (label, wish) in enumerate(wishes):
-            report.tell(safe(label, 40))
-            done = _after(report, number * len(history.trace))
-            fates.append((label, fate(wish, history, shape, costs=costs, seed=seed, progress=done)))
+    with progress("what if", len(wishes) * len(bench.history.trace)) as report:
+        made = fates(bench, wishes, processes=processes, report=report)
         report.tell("ranges by bootstrap")
-        return rank(fates, by=by, seed=seed)
-
-
-def _after(report: Callable[[int], None], before: int) -> Callable[[int], None]:
-    return lambda done: report(before + done)
+        return rank(made, by=by, seed=bench.seed)
 
 
 def _notes(ranking: Ranking) -> list[str]:

@@ -16,8 +16,9 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.apps.sim import clusters, experiment
-from slurm_dl.apps.sim.experiment import Wish
-from slurm_dl.apps.sim.whatif_interval import Figure, Percentile, Ratio
+from slurm_dl.apps.sim.experiment import Chosen, Cluster, Wish
+from slurm_dl.apps.sim.places import PLAIN, Ground
+from slurm_dl.apps.sim.whatif_figures import Figure, Percentile, Ratio
 from slurm_dl.backends.sim.shape import ClusterShape
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64, I64, Bool
@@ -253,6 +254,7 @@ def fate(
     shape: ClusterShape,
     *,
     costs: str | None,
+    ground: Ground = PLAIN,
     seed: int = 0,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Fate:
@@ -260,6 +262,7 @@ def fate(
 
     Args:
         costs: What ``--costs`` said; None: what the preset has.
+        ground: What goes with the scheme that places the jobs, if *wish* has one.
         seed: Of what a cost model draws.
         progress: Told how many jobs are done.
 
@@ -268,9 +271,7 @@ def fate(
         SimulationError: It stops time.
     """
     trace = history.trace
-    chosen = experiment.choose(wish, trace, on_slurm=clusters.is_slurm(costs))
-    cluster = clusters.find(costs, chosen.preset, trace)
-    cluster.check(chosen)
+    chosen, cluster = _ready(wish, trace, costs, ground)
     result = experiment.run(chosen, trace, cluster, shape, seed=seed, progress=progress)
     records = result.outcome.records
     counted = history.is_counted
@@ -287,3 +288,20 @@ def fate(
         notes=chosen.notes,
         preemptions=int(records.preemptions[counted].sum()),
     )
+
+
+def check(wish: Wish, history: History, *, costs: str | None, ground: Ground = PLAIN) -> None:
+    """Raise what is wrong with a policy before anything runs; see `fate`.
+
+    Raises:
+        ConfigError: It cannot run there.
+    """
+    _ready(wish, history.trace, costs, ground)
+
+
+def _ready(wish: Wish, trace: Trace, costs: str | None, ground: Ground) -> tuple[Chosen, Cluster]:
+    chosen = experiment.choose(wish, trace, on_slurm=clusters.is_slurm(costs))
+    cluster = clusters.find(costs, chosen.preset, trace)
+    cluster = clusters.with_ground(cluster, wish.place, ground)
+    cluster.check(chosen)
+    return chosen, cluster

@@ -1,15 +1,20 @@
 """How sure a figure of a history is: a bootstrap over its days, plain and paired.
 
 Days are resampled whole, as jobs of one day are not independent of each other: a resample is a
-number of draws for each day. A figure is a function of such numbers, so two policies are held
-against each other on the same days by taking the difference of their figures.
+number of draws for each day. Two policies are held against each other on the same days.
 
-Intervals are bias-corrected and accelerated (Efron, "Better bootstrap confidence intervals",
-Journal of the American Statistical Association 82, 1987, with the acceleration from the
-jackknife), with tails widened for few days (Hesterberg, "What teachers should know about the
-bootstrap", The American Statistician 69(4), 2015, the expanded percentile interval: Student's t in
-place of the normal, times sqrt(n / (n - 1))). For the mean of normal values the interval is then
-Student's.
+An interval is the figure, and so many of its standard errors on both sides as the figures of 95 %
+of the resamples stay within of it, each in standard errors of its own: the symmetric bootstrap-t
+(Hall, "On symmetric bootstrap confidence intervals", Journal of the Royal Statistical Society B
+50(1), 1988; Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 12). Its ends
+are not bounded by the data, as those of percentiles and of BCa are, which are too narrow for few
+days. It takes figures above 0, and ratios, as logarithms, for the reason in DiCiccio and Efron,
+"Bootstrap confidence intervals", Statistical Science 11(3), 1996: it is best where the standard
+error does not depend on the figure. It is never narrower than Student's interval.
+
+Several differences hold at once (Beran, "Balanced simultaneous confidence sets", Journal of the
+American Statistical Association 83, 1988): all have the level at which all of them hold in 95 % of
+the resamples. So what the best of many policies gained is not chance that was picked.
 
 Shapes: d days, b resamples.
 """
@@ -17,130 +22,84 @@ Shapes: d days, b resamples.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
 from slurm_dl.apps.sim.interval import LEVEL, t_quantile
-from slurm_dl.model.jobs import F64, I64
+from slurm_dl.apps.sim.whatif_figures import ROUNDING, Figure
+from slurm_dl.model.jobs import F64
 
 FEWEST_DAYS: Final = 5
 """With fewer a bootstrap tells nothing."""
 
 FEWEST_RESAMPLES: Final = 2000
-_BEYOND: Final = 10
-"""Resamples that are to lie beyond each end of an interval."""
+_BEYOND: Final = 20
+"""Resamples that are to lie beyond an interval."""
 
-_NORMAL: Final = NormalDist()
 _AT_ONCE: Final = 500
-_ROUNDING: Final = 1e-9
-"""Relative; a simulation adds up times in another order under another policy."""
-
-
-class Figure(Protocol):
-    """A figure of the jobs of some days."""
-
-    def of(self, weights: F64, /) -> F64:
-        """``(b,)`` the figure of each resample; NaN where it has no job.
-
-        Args:
-            weights: ``(b, d)`` how often each day is drawn.
-        """
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ratio:
-    """A sum over another, such as a mean over jobs.
-
-    Attributes:
-        above: ``(d,)`` of each day.
-        below: ``(d,)`` of each day, 0 or more.
-    """
-
-    above: F64
-    below: F64
-
-    def of(self, weights: F64, /) -> F64:
-        """See `Figure`."""
-        below = weights @ self.below
-        some = below > 0
-        ratio: F64 = np.where(some, (weights @ self.above) / np.where(some, below, 1.0), np.nan)
-        return ratio
-
-
-class Percentile:
-    """The smallest value that at least so many percent of the jobs do not exceed.
-
-    The 50th of an even number of jobs is the mean of the middle two, as in all reports.
-    """
-
-    __slots__ = ("_day", "_percent", "_values")
-
-    def __init__(self, values: F64, day: I64, percent: int) -> None:
-        """Sort once for all resamples.
-
-        Args:
-            values: ``(n,)`` of each job.
-            day: ``(n,)`` its day, from 0.
-            percent: 1 to 100.
-        """
-        order = np.argsort(values, kind="stable")
-        self._values, self._day, self._percent = values[order], day[order], percent
-
-    def of(self, weights: F64, /) -> F64:
-        """See `Figure`."""
-        return np.array([self._one(row) for row in weights])
-
-    def _one(self, row: F64) -> float:
-        upto = np.cumsum(row[self._day].astype(np.int64))
-        total = int(upto[-1]) if len(upto) else 0
-        if not total:
-            return math.nan
-        if self._percent == 50:  # noqa: PLR2004 - the median
-            ranks = [(total + 1) // 2, total // 2 + 1]
-        else:
-            ranks = [-(-total * self._percent // 100)]
-        return float(self._values[np.searchsorted(upto, ranks)].mean())
+_LARGEST_POWER: Final = 700.0
+"""Of e, in a float."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """A figure of all days, of resamples of them, and of all but each.
+    """A figure of all days and of resamples of them, each with its standard error.
 
     Attributes:
+        days: How many days there are.
         value: Of all days; NaN if there is no job.
-        drawn: ``(b,)`` of the resamples.
-        without: ``(d,)`` of all days but one.
+        error: Its standard error.
+        drawn: ``(b,)`` of the resamples; NaN where one has no job.
+        errors: ``(b,)`` their standard errors.
     """
 
+    days: int
     value: float
+    error: float
     drawn: F64
-    without: F64
+    errors: F64
 
-    def less(self, base: Sample) -> Sample:
-        """This figure less another, on the same days; 0 where only rounding tells them apart."""
-        return self._with(base, _apart)
+    @property
+    def is_positive(self) -> bool:
+        """Whether it is above 0 on all days, and on each resample that has it."""
+        return self.value > 0 and bool(np.nanmin(self.drawn, initial=np.inf) > 0)
 
-    def change(self, base: Sample) -> Sample | None:
-        """The same as a share of the other figure; None where that is not above 0 everywhere."""
-        columns = (np.array([base.value]), base.drawn, base.without)
-        if any(np.nanmin(column, initial=np.inf) <= 0 for column in columns):
-            return None
-        return self._with(base, lambda ours, theirs: _apart(ours, theirs) / theirs)
+    def away(self) -> F64:
+        """``(b,)`` how many of its standard errors each resample is away from it.
 
-    def _with(self, base: Sample, of: Callable[[F64, F64], F64]) -> Sample:
-        value = of(np.array([self.value]), np.array([base.value]))[0]
-        return Sample(float(value), of(self.drawn, base.drawn), of(self.without, base.without))
+        0 where one has no job, infinite where it has no error and another figure.
+        """
+        same = np.isnan(self.drawn) | np.isclose(self.drawn, self.value, rtol=ROUNDING, atol=0)
+        drawn = np.where(same, self.value, self.drawn)
+        if self.is_positive:
+            apart, error = np.abs(np.log(drawn / self.value)), self.errors / drawn
+        else:
+            apart, error = np.abs(drawn - self.value), self.errors
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(same, 0.0, apart / error)
 
 
-def _apart(ours: F64, theirs: F64) -> F64:
-    apart = ours - theirs
-    size = np.maximum(np.abs(ours), np.abs(theirs))
-    # Written so that NaN stays.
-    return np.where(np.abs(apart) <= _ROUNDING * size, 0.0, apart)
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """A figure held against another on the same days.
+
+    Attributes:
+        own: The figure.
+        less: It less the other.
+        over: It as a multiple of the other; None where that is not above 0 everywhere.
+    """
+
+    own: Sample
+    less: Sample
+    over: Sample | None
+
+    @property
+    def judged(self) -> Sample:
+        """What is judged by: the multiple, where there is one."""
+        return self.less if self.over is None else self.over
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +108,7 @@ class Range:
 
     Attributes:
         value: NaN if there is no job.
-        low: The lower end; NaN if there are too few days.
+        low: The lower end; NaN if there are too few days, infinite if they bound nothing.
         high: The upper end.
     """
 
@@ -160,6 +119,11 @@ class Range:
     @property
     def is_known(self) -> bool:
         """Whether there is an interval."""
+        return not (math.isnan(self.low) or math.isnan(self.high))
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether there is one with two ends."""
         return math.isfinite(self.low) and math.isfinite(self.high)
 
     @property
@@ -170,12 +134,7 @@ class Range:
 
 def resamples_for(intervals: int) -> int:
     """How many resamples suffice for so many intervals that are to hold all at once."""
-    return max(FEWEST_RESAMPLES, round(2 * _BEYOND * intervals / (1 - LEVEL)))
-
-
-def joint_level(intervals: int) -> float:
-    """The level of each of so many intervals if all are to hold at once in 95 % (Bonferroni)."""
-    return 1 - (1 - LEVEL) / max(1, intervals)
+    return max(FEWEST_RESAMPLES, round(_BEYOND * intervals / (1 - LEVEL)))
 
 
 def draws(days: int, resamples: int, seed: int) -> F64:
@@ -188,23 +147,56 @@ def draws(days: int, resamples: int, seed: int) -> F64:
     return rng.multinomial(days, np.full(days, 1 / days), size=resamples).astype(np.float64)
 
 
-def sample(figure: Figure, weights: F64, tick: Callable[[], None] = lambda: None) -> Sample:
-    """*figure* of all days and of resamples.
+def held(
+    figures: Sequence[Figure], weights: F64, tick: Callable[[], None] = lambda: None
+) -> list[Held]:
+    """Each of *figures* held against the first.
 
     Args:
         weights: ``(b, d)`` of `draws`.
         tick: Called now and then while it works.
     """
     days = weights.shape[1]
-    parts = []
-    for first in range(0, len(weights), _AT_ONCE):
-        parts.append(figure.of(weights[first : first + _AT_ONCE]))
+    parts = [weights[at : at + _AT_ONCE] for at in range(0, len(weights), _AT_ONCE)]
+    found: list[list[tuple[F64, ...]]] = [[] for _ in figures]
+    for part in (np.ones((1, days)), *parts):
+        base = figures[0].linear(part)
+        for columns, figure in zip(found, figures, strict=True):
+            own = base if figure is figures[0] else figure.linear(part)
+            each = (own, own.less(base), own.over(base))
+            columns.append(tuple(column for one in each for column in (one.value, one.error(part))))
         tick()
-    return Sample(
-        value=float(figure.of(np.ones((1, days)))[0]),
-        drawn=np.concatenate(parts),
-        without=figure.of(np.ones((days, days)) - np.eye(days)),
-    )
+    samples = [
+        [np.concatenate(column) for column in zip(*columns, strict=True)] for columns in found
+    ]
+    has_share = bool(np.nanmin(samples[0][0], initial=np.inf) > 0)
+    return [
+        Held(
+            own=_sample(days, *columns[0:2]),
+            less=_sample(days, *columns[2:4]),
+            over=_sample(days, *columns[4:6]) if has_share else None,
+        )
+        for columns in samples
+    ]
+
+
+def _sample(days: int, values: F64, errors: F64) -> Sample:
+    return Sample(days, float(values[0]), float(errors[0]), values[1:], errors[1:])
+
+
+def joint_level(samples: Sequence[Sample], level: float = LEVEL) -> float:
+    """The level of each of several intervals such that all hold at once in *level* of all cases.
+
+    Args:
+        samples: At least one, of the same resamples.
+    """
+    most = np.zeros(len(samples[0].drawn))
+    for sample in samples:
+        away = sample.away()
+        # Of those as far away as each other none is beyond: what has no end moves no other.
+        nearer = np.searchsorted(np.sort(away), away, side="left") / len(away)
+        most = np.maximum(most, nearer)
+    return max(level, float(np.quantile(most, level, method="higher")))
 
 
 def range_of(found: Sample, level: float = LEVEL) -> Range:
@@ -213,51 +205,30 @@ def range_of(found: Sample, level: float = LEVEL) -> Range:
     Args:
         level: How often the interval holds the figure.
     """
-    days = len(found.without)
-    if days < FEWEST_DAYS or not math.isfinite(found.value):
-        return Range(found.value, math.nan, math.nan)
-    tail = widened_tail(days, level)
-    # No end lies beyond the data: where all days may differ in one direction by chance more often
-    # than the interval may fail, or no resample lies beyond the end, there is none to tell.
-    if 2.0 ** (1 - days) > 1 - level or tail * len(found.drawn) < 1:
-        return Range(found.value, math.nan, math.nan)
-    return Range(found.value, *bca(found.value, found.drawn, found.without, tail=tail))
+    nothing = Range(found.value, math.nan, math.nan)
+    if found.days < FEWEST_DAYS or not math.isfinite(found.value):
+        return nothing
+    # Where all days may differ in one direction by chance more often than the interval may fail,
+    # or no resample lies beyond it, there is none to tell.
+    if 2.0 ** (1 - found.days) > 1 - level or (1 - level) * len(found.drawn) < 1:
+        return nothing
+    away = found.away()[~np.isnan(found.drawn)]
+    most = float(np.quantile(away, level, method="higher"))
+    if not most and not found.error:
+        return Range(found.value, found.value, found.value)
+    errors = max(most, t_quantile(found.days - 1, level)) if found.error else math.inf
+    if not found.is_positive:
+        half = errors * found.error if found.error else math.inf
+        return Range(found.value, found.value - half, found.value + half)
+    half = errors * found.error / found.value if found.error else math.inf
+    return Range(found.value, found.value * _exp(-half), found.value * _exp(half))
 
 
-def widened_tail(days: int, level: float) -> float:
-    """The share beyond each end, less than ``(1 - level) / 2`` to make up for few days."""
-    wide = math.sqrt(days / (days - 1)) * t_quantile(days - 1, level)
-    return _NORMAL.cdf(-wide)
+def _exp(power: float) -> float:
+    return math.exp(power) if power < _LARGEST_POWER else math.inf
 
 
-def bca(value: float, resampled: F64, without: F64, *, tail: float) -> tuple[float, float]:
-    """Both ends of the bias-corrected and accelerated interval.
-
-    Args:
-        value: The figure of all days.
-        resampled: ``(b,)`` of the resamples; NaN is left out.
-        without: ``(d,)`` of all days but one; NaN is left out.
-        tail: The share beyond each end, above 0 and below 0.5.
-
-    Returns:
-        NaN twice if no resample has a figure.
-    """
-    known = resampled[np.isfinite(resampled)]
-    if not len(known):
-        return math.nan, math.nan
-    is_same = np.isclose(known, value, rtol=_ROUNDING, atol=0)
-    below = ((known < value) & ~is_same).mean() + is_same.mean() / 2
-    least = 0.5 / len(known)
-    bias = _NORMAL.inv_cdf(float(np.clip(below, least, 1 - least)))
-    apart = np.nanmean(without) - without[np.isfinite(without)]
-    squares = float((apart**2).sum())
-    skew = float((apart**3).sum()) / (6 * squares**1.5) if squares > 0 else 0.0
-
-    def end(z: float) -> float:
-        moved = bias + z
-        scale = 1 - skew * moved
-        share = _NORMAL.cdf(bias + moved / scale) if scale > 0 else float(moved > 0)
-        return float(np.quantile(known, share))
-
-    z = _NORMAL.inv_cdf(tail)
-    return end(z), end(-z)
+def change_of(over: Sample, level: float = LEVEL) -> Range:
+    """The interval of a multiple as that of a change: 0.9 times as much is -0.1."""
+    found = range_of(over, level)
+    return Range(found.value - 1, found.low - 1, found.high - 1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from slurm_dl.apps.sim.options import trace_argument_if_any
 from slurm_dl.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ MOST_SHOWN: Final = 40
 def history_options(command: F) -> F:
     """What the history is, and how its days are counted."""
     options = [
-        click.argument("trace", type=click.Path(path_type=Path, exists=True), required=False),
+        trace_argument_if_any,
         click.option(
             "--from-sacct",
             "dump",
@@ -36,10 +37,6 @@ def history_options(command: F) -> F:
             type=click.Path(path_type=Path, exists=True, dir_okay=False),
             help="In place of TRACE: a dump of accounting; 'dlsim history --sacct-command' tells "
             "how to make it.",
-        ),
-        click.option(
-            "--format", "format_name", metavar="FORMAT", help="Format of TRACE, if it cannot be "
-            "told from the content.",
         ),
         click.option(
             "--by",

@@ -12,11 +12,12 @@ from slurm_dl.apps.sim.whatif_history import Fate
 from slurm_dl.apps.sim.whatif_interval import (
     FEWEST_DAYS,
     Range,
+    change_of,
     draws,
+    held,
     joint_level,
     range_of,
     resamples_for,
-    sample,
 )
 
 Verdict = Literal["first", "better", "worse", "no difference shown", "too few days", "unfinished"]
@@ -59,7 +60,7 @@ class Ranking:
     Attributes:
         by: The figure, a word of `KINDS`.
         first: The policy that the others are held against.
-        level: Of the interval of each difference, so that all hold at once in 95 %.
+        level: Of the interval of each difference, at which all hold at once in 95 %.
         resamples: How many.
         seed: Of the resamples.
     """
@@ -88,33 +89,32 @@ def rank(
         tick: Called now and then while it works.
     """
     first, base = fates[0]
-    others = len(fates) - 1
-    level, resamples = joint_level(others), resamples_for(max(1, others))
+    resamples = resamples_for(max(1, len(fates) - 1))
     weights = draws(len(base.days), resamples, seed)
     each = np.eye(len(base.days))
     base_each = base.figure(by).of(each)
-    samples = [sample(fate.figure(by), weights, tick) for _, fate in fates]
+    samples = held([fate.figure(by) for _, fate in fates], weights, tick)
+    level = joint_level([found.judged for found in samples[1:] or samples])
     rows = []
-    for (label, fate), drawn in zip(fates, samples, strict=True):
+    for (label, fate), found in zip(fates, samples, strict=True):
         by_block = fate.figure(by).of(each)
         both = np.isfinite(by_block) & np.isfinite(base_each)
-        held = change = None
+        difference = change = None
         if fate is not base:
-            held = range_of(drawn.less(samples[0]), level)
-            share = drawn.change(samples[0])
-            change = None if share is None else range_of(share, level)
+            difference = range_of(found.less, level)
+            change = None if found.over is None else change_of(found.over, level)
         rows.append(
             Row(
                 label=label,
                 fate=fate,
                 values=fate.values(),
-                own=range_of(drawn),
-                difference=held,
+                own=range_of(found.own),
+                difference=difference,
                 change=change,
                 by_block=tuple(by_block.tolist()),
-                better_on=None if held is None else int((by_block < base_each)[both].sum()),
+                better_on=None if difference is None else int((by_block < base_each)[both].sum()),
                 compared_on=int(both.sum()),
-                verdict=verdict_of(fate, base, change or held),
+                verdict=verdict_of(fate, base, change or difference),
             )
         )
     rows.sort(key=lambda row: (row.fate.unfinished > 0, np.nan_to_num(row.own.value, nan=np.inf)))

@@ -18,7 +18,7 @@ from slurm_dl.backends.sim.shape import ClusterShape
 from slurm_dl.model.trace import Trace
 from slurm_dl.report.wording import NONE, Unit, number, percent, printable, unit_of
 
-METHOD: Final = "BCa bootstrap over days (Efron 1987), tails widened for few days (Hesterberg 2015)"
+METHOD: Final = "symmetric bootstrap-t over days (Hall 1988)"
 
 _NAME: Final = 26
 _ONE: Final = Unit("", 1.0)
@@ -92,7 +92,7 @@ def verdict_lines(ranking: Ranking, history: History) -> Iterator[str]:
         "of the differences are paired by day"
     )
     if len(ranking.rows) > 2:  # noqa: PLR2004 - the first, and several others
-        yield (f"and hold all at once in 95 % (Bonferroni, each in {100 * ranking.level:.4g} %)")
+        yield (f"and hold all at once in 95 % (Beran 1988, each in {100 * ranking.level:.4g} %)")
     if history.blocks < FEWEST_DAYS:
         yield f"fewer than {FEWEST_DAYS} {days} can show nothing"
 
@@ -121,7 +121,7 @@ def _sentence(row: Row, title: str, first: str) -> str:
 
 
 def _ends(found: Range, unit: Unit) -> str:
-    if not found.is_known:
+    if not found.is_bounded:
         return NONE
     return f"{number(found.low / unit.in_s)} to {number(found.high / unit.in_s)}"
 
@@ -133,7 +133,7 @@ def signed(change: Range | None) -> str:
 
 def signed_ends(change: Range | None) -> str:
     """The range of a change."""
-    if change is None or not change.is_known:
+    if change is None or not change.is_bounded:
         return NONE
     return f"{100 * change.low:+.1f}% to {100 * change.high:+.1f}%"
 

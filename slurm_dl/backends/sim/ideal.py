@@ -208,6 +208,7 @@ class IdealCluster:
                     start_s=np.array(self._run_start_s) + self._zero_s,
                     end_s=np.array(self._run_end_s) + self._zero_s,
                     gpus=trace.gpus[jobs],
+                    nodes=self._where.run_nodes(),
                 ),
             ),
             decisions=self._decisions,

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.backends.sim.active import Active
+from slurm_dl.backends.sim.journal import NodeJournal
 from slurm_dl.backends.sim.outcome import Lay
 from slurm_dl.backends.sim.place_speed import Contention, PlaceSpeed, place_speed
 from slurm_dl.backends.sim.shape import ClusterShape
@@ -33,6 +34,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, F64, RUNNING
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.profile import Profile
+from slurm_dl.model.record import RunNodes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
 from slurm_dl.placement.base import Scheme
@@ -54,6 +56,7 @@ class OnNodes:
             one decision.
         widths: What the jobs of the trace, which says nothing of nodes, allow.
         contention: How fast what jobs on a node share is.
+        journal: Is told which nodes each run held; None: nobody wants to know.
 
     Raises:
         ValueError: There is no scheme.
@@ -68,6 +71,7 @@ class OnNodes:
         skips: bool,
         widths: Widths = "any",
         contention: Contention | None = None,
+        journal: NodeJournal | None = None,
     ) -> None:
         if how.scheme is None:
             msg = "jobs are put on nodes by a scheme; there is none"
@@ -77,6 +81,7 @@ class OnNodes:
         self._how = how
         self._skips = skips
         self._contention = contention or Contention()
+        self._journal = journal
         self._trace = trace
         self._shape = shape
         self._nodes = shape.nodes()
@@ -171,6 +176,10 @@ class OnNodes:
 
     def leave(self, jobs: Active, rows: Rows, /) -> None:
         """See `Whereabouts`."""
+        if self._journal is not None:
+            for job in jobs.job_id[rows].tolist():
+                nodes, gpus = self._held_by(job)
+                self._journal.close(nodes.tolist(), gpus.tolist())
         stay = ~np.isin(self._job, jobs.job_id[rows])
         self._job, self._node, self._gpus = self._job[stay], self._node[stay], self._gpus[stay]
         self._is_new = True
@@ -230,6 +239,10 @@ class OnNodes:
             skew=skews,
             rungs=dict(sorted(Counter(self._rung.values()).items())),
         )
+
+    def run_nodes(self) -> RunNodes | None:
+        """See `Whereabouts`."""
+        return None if self._journal is None else self._journal.run_nodes()
 
     def _profile_of(self, job: int) -> Profile | None:
         model = int(self._trace.model[job])

@@ -18,6 +18,7 @@ from slurm_dl.engine.intent import NOBODY, Intent
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64
+from slurm_dl.model.record import RunNodes
 from slurm_dl.model.snapshot import Snapshot
 
 Rows = npt.NDArray[np.int64]
@@ -55,7 +56,7 @@ class Whereabouts(Protocol):
         """These start now, where the last `settle` has put them."""
 
     def leave(self, jobs: Active, rows: Rows, /) -> None:
-        """These hold nothing any more."""
+        """These hold nothing any more; their runs are over, and are booked in this order."""
 
     def needs_s(self, jobs: Active, rows: Rows, /) -> F64:
         """Seconds that what these have left takes them at their present speed."""
@@ -74,6 +75,9 @@ class Whereabouts(Protocol):
 
     def lay(self) -> Lay | None:
         """How the jobs lay; None if they were on no nodes."""
+
+    def run_nodes(self) -> RunNodes | None:
+        """Which nodes the runs that are over held; None if nobody noted it."""
 
 
 class Anywhere:
@@ -122,4 +126,8 @@ class Anywhere:
 
     def lay(self) -> Lay | None:
         """See `Whereabouts`."""
+        return None
+
+    def run_nodes(self) -> RunNodes | None:
+        """See `Whereabouts`: GPUs are only counted."""
         return None

@@ -389,6 +389,7 @@ class JobReader:
             (shown[v] for v in raw["QOS"]),
             (shown[v] for v in raw["Reason"]),
             raw["NodeList"],
+            (word if self._states[word] in FINISHED else "" for word in raw["State"]),
             strict=True,
         )
         return {
@@ -400,8 +401,9 @@ class JobReader:
                 qos="" if qos in NOTHING else qos,
                 reason=reason,
                 nodes=nodes,
+                ending=ending,
             )
-            for job, label, name, user, account, qos, reason, nodes in columns
+            for job, label, name, user, account, qos, reason, nodes, ending in columns
         }
 
     def _forget(self, most: int) -> None:

@@ -17,10 +17,10 @@ that they belong together.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from slurm_dl.backends.slurm.tres import parse_gres
 from slurm_dl.backends.traces.gather import BadValue, Gathering, JobLine
@@ -83,12 +83,54 @@ _TABLE: Final = Columns(
 )
 
 
-class _History:
-    """Lines of sacct as jobs; lines of one job may stand anywhere."""
+class RunLine(NamedTuple):
+    """A run of a job as its line tells it.
 
-    def __init__(self) -> None:
+    Attributes:
+        job: The job's id and its user: ids can be used again.
+        component: Of a heterogeneous job; empty for others.
+        account: Empty if the file does not say.
+        start: When it started, in sacct's words; empty if the file does not say.
+        elapsed_s: How long it ran.
+        gpus: GPUs it held; 0 if none are known.
+    """
+
+    job: tuple[str, str]
+    component: str
+    account: str
+    start: str
+    elapsed_s: float
+    gpus: float
+
+
+def _unwatched(_: RunLine) -> None:
+    pass
+
+
+class History:
+    """Lines of sacct as jobs; lines of one job may stand anywhere.
+
+    Args:
+        watch: Told of every run.
+    """
+
+    def __init__(self, watch: Callable[[RunLine], None] = _unwatched) -> None:
+        self._watch = watch
         self._jobs: dict[tuple[str, str], dict[str, _Runs]] = {}
         self._seen: set[int] = set()
+
+    def take_all(self, path: Path, jobs: Gathering) -> None:
+        """Every line of *path*; those that tell of no run are left out in *jobs*.
+
+        Raises:
+            ConfigError: A column is missing.
+        """
+        with opened(path) as stream:
+            for line, _, fields in _TABLE.rows(stream, jobs):
+                try:
+                    self.take(line, fields)
+                except BadValue as bad:
+                    jobs.leave_out(line, bad)
 
     def take(self, line: int, fields: Sequence[str]) -> None:
         """One line.
@@ -126,9 +168,13 @@ class _History:
             runs.gpus = gpus or runs.gpus
         else:
             runs.gpus = runs.gpus or gpus
+        self._watch(
+            RunLine((job, owner), component, name(account, "Account"), start, elapsed_s, gpus)
+        )
 
-    def give(self, jobs: Gathering) -> None:
-        """All jobs into *jobs*."""
+    def give(self, jobs: Gathering) -> dict[tuple[str, str], str]:
+        """All jobs into *jobs*; the id each has there, by its id here and its user."""
+        ids = {}
         used: set[str] = set()
         for (job_id, owner), parts in self._jobs.items():
             line = min(runs.line for runs in parts.values())
@@ -139,7 +185,9 @@ class _History:
                 jobs.leave_out(line, bad)
             else:
                 used.add(job_id)
+                ids[job_id, owner] = unique
                 jobs.add(line, found)
+        return ids
 
 
 def _place(component: str) -> int:
@@ -184,13 +232,8 @@ class SacctFormat:
         Raises:
             ConfigError: A column is missing.
         """
-        history = _History()
-        with opened(path) as stream:
-            for line, _, fields in _TABLE.rows(stream, jobs):
-                try:
-                    history.take(line, fields)
-                except BadValue as bad:
-                    jobs.leave_out(line, bad)
+        history = History()
+        history.take_all(path, jobs)
         history.give(jobs)
 
 

@@ -8,6 +8,7 @@ Only what people typed is text.
 from __future__ import annotations
 
 import base64
+import dataclasses
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from slurm_dl.model.record import Records
 from slurm_dl.report import metrics, timeline
 from slurm_dl.report.export import summary_json
 from slurm_dl.report.html.rows import pack
+from slurm_dl.report.html.slots import in_order, number
 from slurm_dl.report.metrics import Group
 from slurm_dl.report.wording import printable
 
@@ -64,12 +66,14 @@ class Subject:
         cluster: The cluster in words.
         node_gpus: GPUs of each node.
         names: What each job is called or trains; None: nobody knows.
+        accounts: The account of each job, empty for one without; None: nobody knows.
     """
 
     title: str
     cluster: str
     node_gpus: tuple[int, ...]
     names: Sequence[str] | None = None
+    accounts: Sequence[str] | None = None
 
     @property
     def gpus(self) -> int:
@@ -100,7 +104,7 @@ def page_data(subject: Subject, schedules: Sequence[Schedule]) -> dict[str, obje
         raise ConfigError(msg)
     clock = _Clock.of([s.records for s in schedules])
     return {
-        "version": 1,
+        "version": 2,
         "title": _text(subject.title),
         "cluster": _text(subject.cluster),
         "gpus": subject.gpus,
@@ -108,7 +112,7 @@ def page_data(subject: Subject, schedules: Sequence[Schedule]) -> dict[str, obje
         "zero_s": clock.zero_s,
         "tick_s": clock.tick_s,
         "end_s": clock.end_s,
-        "jobs": _jobs(jobs, subject.names, clock),
+        "jobs": _jobs(jobs, subject, clock),
         "schedules": [_schedule(s, subject, clock) for s in schedules],
     }
 
@@ -139,18 +143,27 @@ class _Clock:
         return np.where(known, np.clip(ticks, 0, NEVER - 1), NEVER).astype(np.int64)
 
 
-def _jobs(records: Records, names: Sequence[str] | None, clock: _Clock) -> dict[str, object]:
-    known: dict[str, int] = {}
-    name = [known.setdefault(name, len(known)) for name in names or ()]
+def _jobs(records: Records, subject: Subject, clock: _Clock) -> dict[str, object]:
+    names, name = _numbered(subject.names)
+    accounts, account = _numbered(subject.accounts)
     return {
         "id": [_text(job_id) for job_id in records.job_id],
         "user": _u32(records.user),
         "users": [_text(user) for user in records.users],
-        "name": _u32(np.array(name, dtype=np.int64)),
-        "names": [_text(text) for text in known],
+        "name": _u32(name),
+        "names": [_text(text) for text in names],
+        "account": _u32(account),
+        "accounts": [_text(text) for text in accounts],
         "gpus": _f32(records.gpus),
         "submit": _u32(clock.ticks(records.submit_s)),
     }
+
+
+def _numbered(texts: Sequence[str] | None) -> tuple[tuple[str, ...], I64]:
+    """Different texts in the order in which they come, and the place of each."""
+    known: dict[str, int] = {}
+    place = [known.setdefault(text, len(known)) for text in texts or ()]
+    return tuple(known), np.array(place, dtype=np.int64)
 
 
 def _schedule(schedule: Schedule, subject: Subject, clock: _Clock) -> dict[str, object]:
@@ -165,7 +178,10 @@ def _schedule(schedule: Schedule, subject: Subject, clock: _Clock) -> dict[str, 
     in_time = np.lexsort((job, end, start))
     start, end, job = start[in_time], end[in_time], job[in_time]
     rows = np.ceil(runs.gpus[in_time]).astype(np.int64)
-    blocks = pack(start, end, job=job, gpus=rows, node_gpus=subject.node_gpus)
+    if runs.nodes is None:
+        blocks = pack(start, end, job=job, gpus=rows, node_gpus=subject.node_gpus)
+    else:
+        blocks = number(start, end, in_order(runs.nodes, in_time), subject.node_gpus)
     summary = metrics.summarise(records, gpus=subject.gpus)
     return {
         "label": _text(schedule.label),
@@ -189,6 +205,7 @@ def _schedule(schedule: Schedule, subject: Subject, clock: _Clock) -> dict[str, 
             "count": _u32(blocks.count),
         },
         "extra_rows": blocks.extra,
+        "nodes_known": runs.nodes is not None,
         "over_time": {
             "from_s": float(edges_s[0] - clock.zero_s) if len(edges_s) else 0.0,
             "step_s": float(edges_s[1] - edges_s[0]) if len(edges_s) else 0.0,
@@ -196,7 +213,8 @@ def _schedule(schedule: Schedule, subject: Subject, clock: _Clock) -> dict[str, 
             "jobs_waiting": _f32(waiting),
         },
         "figures": summary_json(summary),
-        "users": _users(records, gpus=subject.gpus),
+        "users": _owners(records, metrics.by_user(records, gpus=subject.gpus), summary.jain),
+        "accounts": _accounts(records, subject),
     }
 
 
@@ -220,18 +238,29 @@ def how_they_ended(job: I64, start: I64, end: I64, finished: npt.NDArray[np.bool
     return how
 
 
-def _users(records: Records, *, gpus: int) -> dict[str, object]:
-    """Those users with the most service; how many are left out is told."""
-    groups = sorted(
-        metrics.by_user(records, gpus=gpus), key=lambda g: (-g.summary.service_gpu_s, g.label)
-    )
+def _accounts(records: Records, subject: Subject) -> dict[str, object] | None:
+    """As for users; None where no job has an account."""
+    if not any(subject.accounts or ()):
+        return None
+    names, account = _numbered(subject.accounts)
+    of_accounts = dataclasses.replace(records, users=names, user=account.astype(np.int32))
+    groups = metrics.by_user(of_accounts, gpus=subject.gpus)
+    return _owners(records, groups, metrics.summarise(of_accounts, gpus=subject.gpus).jain)
+
+
+def _owners(records: Records, groups: Sequence[Group], jain: float) -> dict[str, object]:
+    """Those users or accounts with the most service; how many are left out is told."""
+    ranked = sorted(groups, key=lambda g: (-g.summary.service_gpu_s, g.label))
+    whole_gpu_s = float(records.service_gpu_s.sum())
     return {
-        "in_all": len(groups),
-        "shown": [_user(group) for group in groups[:_MOST_USERS]],
+        "in_all": len(ranked),
+        "jain": jain if math.isfinite(jain) else None,
+        "service_gpu_s": whole_gpu_s,
+        "shown": [_owner(group) for group in ranked[:_MOST_USERS]],
     }
 
 
-def _user(group: Group) -> Mapping[str, object]:
+def _owner(group: Group) -> Mapping[str, object]:
     summary = group.summary
     figures = {
         "jobs": summary.jobs,
@@ -243,7 +272,7 @@ def _user(group: Group) -> Mapping[str, object]:
         "unfair_frac": summary.unfair_frac,
     }
     finite = {k: float(v) if math.isfinite(v) else None for k, v in figures.items()}
-    return {"user": _text(group.label), **finite}
+    return {"name": _text(group.label), **finite}
 
 
 def _runs_of(node_gpus: Sequence[int]) -> list[list[int]]:

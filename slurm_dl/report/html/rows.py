@@ -1,9 +1,9 @@
-"""Which rows of a picture, one for each GPU, a run is drawn on.
+"""Which rows of a picture, one for each GPU, a run is drawn on, where its nodes are not known.
 
-Records say how many GPUs a run held, not which. So runs are put on rows here, by rules that do not
-depend on anything but the runs: a job comes back to its old rows if they are free; else to the
+Such records say how many GPUs a run held, not which. So runs are put on rows here, by rules that do
+not depend on anything but the runs: a job comes back to its old rows if they are free; else to the
 fullest node that has room for all of it; else over the emptiest nodes. It costs
-``O(log nodes)`` for a run that one node holds.
+``O(log nodes)`` for a run that one node holds. Where the nodes are known: `slots`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,7 +67,7 @@ def pack(start: I64, end: I64, *, job: I64, gpus: I64, node_gpus: Sequence[int])
         rows = wanted if again else free.choose(gpus_of[run])
         free.take(rows)
         held[run] = before[job_of[run]] = rows
-    return _rectangles(held, free)
+    return rectangles(held, free.node_of, extra=free.extra)
 
 
 class _Free:
@@ -155,14 +155,22 @@ class _Free:
         return sorted(chosen)
 
 
-def _rectangles(held: dict[int, list[int]], free: _Free) -> Blocks:
+def rectangles(
+    held: Mapping[int, Sequence[int]], node_of: Callable[[int], int], *, extra: int
+) -> Blocks:
+    """Neighbouring rows of one node as one.
+
+    Args:
+        held: Rows of each run, ascending.
+        node_of: The node of a row; -1 for an extra one.
+    """
     run_of: list[int] = []
     first: list[int] = []
     count: list[int] = []
     for run in sorted(held):
         last = last_node = None
         for row in held[run]:
-            node = free.node_of(row)
+            node = node_of(row)
             if last is not None and row == last + 1 and node == last_node:
                 count[-1] += 1
             else:
@@ -174,5 +182,5 @@ def _rectangles(held: dict[int, list[int]], free: _Free) -> Blocks:
         run=np.array(run_of, dtype=np.int64),
         first=np.array(first, dtype=np.int64),
         count=np.array(count, dtype=np.int64),
-        extra=free.extra,
+        extra=extra,
     )

@@ -147,18 +147,12 @@ class OverTime extends Chart {
     super(canvas, caption, lines);
     const largest = lines.reduce((top, l) => l.values.reduce((a, b) => Math.max(a, b), top), 0);
     Object.assign(this, { end, write, most: most ?? Math.max(1, largest * 1.06), shown: null });
+    this.base = document.createElement("canvas");
   }
 
   draw(printing) {
     this.begin(printing);
-    const { context, box, theme } = this;
-    if (this.shown) {
-      const [low, high] = this.shown.map((t) => this.x(Math.min(1, Math.max(0, t / this.end))));
-      context.fillStyle = theme.accent;
-      context.globalAlpha = 0.13;
-      context.fillRect(low, box.top, Math.max(1, high - low), box.bottom - box.top);
-      context.globalAlpha = 1;
-    }
+    const { box, theme } = this;
     const rise = roundStep(this.most, 5);
     for (let v = 0; v <= this.most * 1.0001; v += rise) this.gridY(v / this.most, v.toLocaleString("en", { maximumFractionDigits: 2 }));
     const step = timeStep(this.end, Math.max(2, Math.floor((box.right - box.left) / 90)));
@@ -168,6 +162,30 @@ class OverTime extends Chart {
       this.line(this.points(line), colour, dash, 1.6);
     });
     this.keys();
+    keepPicture(this.canvas, this.base);
+    this.drawShade();
+  }
+
+  // Shades what is shown elsewhere, [from, to] in seconds or null, and draws nothing else anew.
+  shade(shown) {
+    this.shown = shown;
+    if (!this.box) return;
+    const { context } = this;
+    context.save();
+    context.setTransform(1, 0, 0, 1, 0, 0);
+    context.drawImage(this.base, 0, 0);
+    context.restore();
+    this.drawShade();
+  }
+
+  drawShade() {
+    if (!this.shown) return;
+    const { context, box, theme } = this;
+    const [low, high] = this.shown.map((t) => this.x(Math.min(1, Math.max(0, t / this.end))));
+    context.fillStyle = theme.accent;
+    context.globalAlpha = 0.13;
+    context.fillRect(low, box.top, Math.max(1, high - low), box.bottom - box.top);
+    context.globalAlpha = 1;
   }
 
   // One for each window, in its middle.

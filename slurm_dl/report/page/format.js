@@ -46,7 +46,9 @@ function gpuTime(gpuSeconds) {
 }
 
 function column(text, Type) {
-  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const read = atob(text);
+  const bytes = new Uint8Array(read.length);
+  for (let i = 0; i < read.length; i++) bytes[i] = read.charCodeAt(i);
   return new Type(bytes.buffer);
 }
 

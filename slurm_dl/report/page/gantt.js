@@ -1,6 +1,7 @@
 // Drawing the chart: only what is visible, and of bars below a pixel one mark for each pixel of a row.
 
-const GUTTER = 62;
+const GUTTER = 66;
+const SHORTEST_LABEL = 5;
 const AXIS = 26;
 const TOP = 6;
 const RIGHT = 12;
@@ -47,8 +48,12 @@ function drawBars(context, frame, schedule, jobs, paint, theme) {
 }
 
 function drawRows(context, frame, schedule, jobs, paint, theme) {
-  const { group, colours } = paint;
+  const { group } = paint;
+  const colours = [...paint.colours, OTHERS[theme.kind]];
+  const several = colours.length - 1;
   const inks = colours.map(inkOn);
+  // x, y, width, height of the bars of each colour: to change the colour for each would cost more than they do.
+  const bars = colours.map(() => []);
   const gap = frame.perRow >= 5 ? 1 : 0;
   const firstRow = Math.max(0, Math.floor(frame.r0));
   const lastRow = Math.min(schedule.rows, Math.ceil(frame.r1));
@@ -73,8 +78,7 @@ function drawRows(context, frame, schedule, jobs, paint, theme) {
         const pixel = Math.max(Math.floor(x0), free);
         free = pixel + 1;
         const next = schedule.firstEndingAfter(row, frame.tick(pixel + 1), i + 1);
-        context.fillStyle = next > i + 1 ? OTHERS[theme.kind] : colours[colour];
-        context.fillRect(pixel, frame.y(row), 1, frame.perRow - gap);
+        bars[next > i + 1 ? several : colour].push(pixel, frame.y(row), 1, frame.perRow - gap);
         marks++;
         i = next;
         continue;
@@ -84,20 +88,19 @@ function drawRows(context, frame, schedule, jobs, paint, theme) {
       if (top !== row) continue;
       const last = Math.min(schedule.blockFirst[block] + schedule.blockCount[block], lastRow);
       const [y0, high] = [frame.y(row), (last - row) * frame.perRow - gap];
-      context.fillStyle = colours[colour];
-      context.fillRect(x0, y0, x1 - x0, high);
+      // Neighbours of one colour stay apart.
+      bars[colour].push(x0, y0, x1 - x0 - (x1 - x0 >= 4 ? 0.75 : 0), high);
       marks++;
-      if (x1 - x0 >= 4) {
-        // Neighbours of one colour stay apart.
-        context.fillStyle = theme.ground;
-        context.fillRect(x1 - 0.75, y0, 0.75, high);
-      }
       if (x1 - x0 >= 26 && high >= 11) labels.push([run, x0, x1, y0, high, inks[colour]]);
       if (schedule.how[run] !== ENDED && x1 <= frame.right && x1 - x0 >= 7 && high >= 5) {
         ends.push([schedule.how[run], x1, y0, high, inks[colour]]);
       }
     }
   }
+  bars.forEach((of, colour) => {
+    if (of.length) context.fillStyle = colours[colour];
+    for (let i = 0; i < of.length; i += 4) context.fillRect(of[i], of[i + 1], of[i + 2], of[i + 3]);
+  });
   for (const end of ends) drawEnd(context, ...end);
   drawLabels(context, labels, schedule, jobs, frame);
   return marks;
@@ -128,13 +131,15 @@ function drawLabels(context, labels, schedule, jobs, frame) {
   context.textBaseline = "middle";
   context.textAlign = "left";
   const wide = context.measureText("0").width;
+  let before = null;
   for (const [run, x0, x1, y0, high, ink] of labels) {
     const from = Math.max(x0, frame.left) + 4;
     const room = Math.floor((Math.min(x1, frame.right) - from - 9) / wide);
     const id = jobs.id[schedule.runJob[run]];
-    if (room < Math.min(2, id.length)) continue;
-    context.fillStyle = ink;
-    const text = id.length > room ? `${id.slice(0, Math.max(1, room - 1))}…` : id;
+    // One or two characters of an id tell nothing.
+    if (room < Math.min(SHORTEST_LABEL, id.length)) continue;
+    if (ink !== before) context.fillStyle = before = ink;
+    const text = id.length > room ? `${id.slice(0, room - 1)}…` : id;
     context.fillText(text, from, y0 + high / 2 + 0.5);
   }
 }
@@ -160,7 +165,7 @@ function drawDensity(context, frame, schedule, theme) {
   }
   const image = context.createImageData(wide, high);
   const pixels = new Uint32Array(image.data.buffer);
-  const ramp = RAMP[theme.kind].map((c) => {
+  const ramp = SHARES[theme.kind].map((c) => {
     const [r, g, b] = [1, 3, 5].map((i) => parseInt(c.slice(i, i + 2), 16));
     return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
   });

@@ -44,30 +44,47 @@ function picked(job) {
 
 function moved(frame) {
   const shown = [frame.t0 * data.tick_s, frame.t1 * data.tick_s];
-  for (const chart of charts.slice(0, 2)) {
-    chart.shown = shown[0] <= 0 && shown[1] >= data.end_s ? null : shown;
-    if (chart.box) chart.draw();
-  }
+  const part = shown[0] <= 0 && shown[1] >= data.end_s ? null : shown;
+  for (const chart of charts.slice(0, 2)) chart.shade(part);
   const dense = frame.isDense ? " There are more GPUs than lines: the darker (in the dark: the lighter), the more of them are in use; zoom into them for single jobs." : "";
-  const extra = schedules[current].rows > data.gpus ? " Where jobs share GPUs those that find none free are on the rows below the nodes." : "";
-  byId("rows-note").textContent = "A row is a GPU. The records tell how many GPUs a run held, not which: runs are put on rows "
-    + `by a fixed rule, and keep theirs where they can.${extra}${dense}`;
+  const extra = schedules[current].rows > data.gpus ? " Runs that find no GPU free are on the rows below the nodes: jobs share GPUs, or there were more GPUs than these." : "";
+  const how = schedules[current].nodesKnown
+    ? "A row is a GPU of a node. A run is on the nodes that it held; of the GPUs of a node it has the lowest that were free."
+    : "A row is a GPU. On which nodes a run was is not recorded, only how many GPUs it held: runs are put on rows by a fixed rule, and keep theirs where they can.";
+  say(byId("rows-note"), `${how}${extra}${dense}`);
   showKey();
 }
 
+// Text that is the same as before costs no layout.
+function say(box, text) {
+  if (box.textContent !== text) box.textContent = text;
+}
+
+// Made anew only if it changes: its swatches are canvases, and each asks for a layout.
 function showKey() {
   const { colours, names } = gantt.paint;
+  const wanted = JSON.stringify([colours, names, gantt.frame.isDense, current, window.devicePixelRatio]);
+  if (byId("key").dataset.of === wanted) return;
+  byId("key").dataset.of = wanted;
   const entries = gantt.frame.isDense ? [] : names.map((name, i) => keyEntry(name, (context) => {
     context.fillStyle = colours[i];
     context.fillRect(0, 1, 16, 12);
   }));
   const end = (how) => (context) => {
-    context.fillStyle = gantt.paint.colours[0];
+    context.fillStyle = OTHERS[gantt.theme.kind];
     context.fillRect(0, 1, 16, 12);
-    drawEnd(context, how, 16, 1, 12, inkOn(gantt.paint.colours[0]));
+    drawEnd(context, how, 13, 1, 12, inkOn(OTHERS[gantt.theme.kind]));
   };
-  if (!gantt.frame.isDense) {
-    entries.push(keyEntry("preempted", end(PREEMPTED)));
+  if (gantt.frame.isDense) {
+    const shares = SHARES[gantt.theme.kind];
+    [["some of the GPUs in use", 0], ["half of them", shares.length / 2], ["all", shares.length - 1]].forEach(([name, i]) => {
+      entries.push(keyEntry(name, (context) => {
+        context.fillStyle = shares[i];
+        context.fillRect(0, 1, 16, 12);
+      }));
+    });
+  } else {
+    if (schedules[current].how.includes(PREEMPTED)) entries.push(keyEntry("preempted", end(PREEMPTED)));
     if (schedules[current].how.includes(MOVED)) entries.push(keyEntry("went on at once", end(MOVED)));
   }
   byId("key").replaceChildren(...entries.map(([entry]) => entry));
@@ -87,8 +104,13 @@ function switched(index) {
   byId(`policy-${index}`).checked = true;
   gantt.show(schedules[index]);
   picked(gantt.pinned);
-  showUsers(byId("users"), byId("users-note"), schedules[index]);
+  showOwners();
   byId("policies").title = schedules[index].about.join("\n");
+}
+
+function showOwners() {
+  const by = byId("owners").querySelector("input:checked").value;
+  showFairness(byId("fairness"), byId("fairness-note"), schedules[current], by);
 }
 
 function drawAll(printing) {
@@ -107,6 +129,11 @@ schedules.forEach((schedule, i) => {
 byId("zoom-in").addEventListener("click", () => gantt.zoomTime(0.6));
 byId("zoom-out").addEventListener("click", () => gantt.zoomTime(1 / 0.6));
 byId("zoom-all").addEventListener("click", () => gantt.move(gantt.whole()));
+if (!jobs.knowsAccounts) {
+  byId("colour").querySelector("[value=account]").remove();
+  byId("owners").hidden = true;
+}
+byId("owners").addEventListener("change", showOwners);
 byId("colour").value = gantt.by;
 byId("colour").addEventListener("change", (event) => {
   gantt.by = event.target.value;

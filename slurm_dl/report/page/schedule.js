@@ -21,12 +21,23 @@ class Jobs {
     this.users = data.users;
     this.name = column(data.name, Uint32Array);
     this.names = data.names;
+    this.account = column(data.account, Uint32Array);
+    this.accounts = data.accounts;
     this.gpus = column(data.gpus, Float32Array);
     this.submit = column(data.submit, Uint32Array);
   }
 
   nameOf(job) {
     return this.name.length ? this.names[this.name[job]] : "";
+  }
+
+  // Undefined where no job has one.
+  accountOf(job) {
+    return this.knowsAccounts ? this.accounts[this.account[job]] || NONE : undefined;
+  }
+
+  get knowsAccounts() {
+    return this.accounts.some(Boolean);
   }
 
   userOf(job) {
@@ -40,6 +51,8 @@ class Schedule {
     this.about = data.about;
     this.figures = data.figures;
     this.users = data.users;
+    this.accounts = data.accounts;
+    this.nodesKnown = data.nodes_known;
     this.start = column(data.start, Uint32Array);
     this.end = column(data.end, Uint32Array);
     this.preemptions = column(data.preemptions, Uint32Array);

@@ -56,19 +56,24 @@ function showFigures(table, schedules) {
   }
 }
 
-function showUsers(table, note, schedule) {
-  const { shown, in_all: all } = schedule.users;
+const OWNERS = { user: { one: "User", many: "users" }, account: { one: "Account", many: "accounts" } };
+
+// How users or accounts (`by`) fared under one policy.
+function showFairness(table, note, schedule, by) {
+  const { one, many } = OWNERS[by];
+  const { shown, in_all: all, jain, service_gpu_s: whole } = schedule[many];
   const most = shown.length < all ? ` The ${count(shown.length)} of ${count(all)} with the most GPU time are shown.` : "";
-  note.textContent = `Under ${schedule.label}. rho is a job's completion time over what it would have taken with an equal `
-    + `share of the cluster of its own (Themis, NSDI'20): above 1 sharing cost it time.${most}`;
-  const body = headed(table, ["User", "Jobs", "GPU time", "Mean JCT", "Mean waiting", "Mean rho", "Largest rho", "rho above 1.05"]);
-  const largest = Math.max(...shown.map((u) => u.service_gpu_s), 1e-9);
-  for (const user of shown) {
-    const row = rowOf(body, user.user || NONE);
-    row.append(element("td", count(user.jobs)), shareCell(gpuTime(user.service_gpu_s), user.service_gpu_s / largest));
-    for (const time of [user.avg_jct_s, user.avg_queue_s]) row.append(element("td", duration(time)));
-    for (const rho of [user.avg_rho, user.max_rho]) row.append(element("td", number(rho)));
-    row.append(element("td", percent(user.unfair_frac)));
+  note.textContent = `Under ${schedule.label}; Jain's index over ${many}: ${number(jain)}. rho is a job's completion time over `
+    + "what it would have taken with an equal share of the cluster of its own (Themis, NSDI'20): above 1 sharing "
+    + `cost it time.${most}`;
+  const body = headed(table, [one, "Jobs", "GPU time", "Share", "Mean JCT", "Mean waiting", "Mean rho", "Largest rho", "rho above 1.05"]);
+  for (const owner of shown) {
+    const row = rowOf(body, owner.name || NONE);
+    const share = whole > 0 ? owner.service_gpu_s / whole : 0;
+    row.append(element("td", count(owner.jobs)), element("td", gpuTime(owner.service_gpu_s)), shareCell(percent(share), share));
+    for (const time of [owner.avg_jct_s, owner.avg_queue_s]) row.append(element("td", duration(time)));
+    for (const rho of [owner.avg_rho, owner.max_rho]) row.append(element("td", number(rho)));
+    row.append(element("td", percent(owner.unfair_frac)));
   }
 }
 

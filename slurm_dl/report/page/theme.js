@@ -1,9 +1,7 @@
 // Colours of the canvases, light or dark as the page is, and what bars are coloured by.
 
-const BARS = {
-  light: ["#7db8e8", "#f4b06a", "#7fcda6", "#dd9bc3", "#e3d26a", "#a3aaf0", "#cf9f83", "#86d3d6"],
-  dark: ["#3b82bd", "#c0762c", "#3b926a", "#a55a86", "#9d8a28", "#626cbd", "#94604a", "#3a9194"],
-};
+// Okabe and Ito (2008) and a brown: colour-blind people tell any two of them apart, on white and on black.
+const BARS = ["#56b4e9", "#e69f00", "#009e73", "#cc79a7", "#f0e442", "#0072b2", "#d55e00", "#663311"];
 const LINES = {
   light: ["#0072b2", "#d55e00", "#00805d", "#b0417e", "#9a6b00", "#5b55c9", "#000000"],
   dark: ["#62b3ea", "#f59151", "#4fd0a5", "#e59cc6", "#f0c24d", "#a9a5ff", "#ffffff"],
@@ -12,6 +10,8 @@ const RAMP = {
   light: ["#bfd9ee", "#9cc6e6", "#78b0da", "#5599cb", "#3a80b8", "#2567a2", "#164d86", "#0a3466"],
   dark: ["#1f3850", "#264b6e", "#2e5f8d", "#3a76ad", "#4e8fc9", "#6da9de", "#97c5ee", "#c8e1f9"],
 };
+// How much of a pixel is in use, from little to all.
+const SHARES = { light: RAMP.light.slice(0, 6), dark: RAMP.dark.slice(1, 7) };
 const OTHERS = { light: "#c3c8ce", dark: "#5b646e" };
 const DASHES = [[], [7, 3], [2, 2.5], [9, 3, 2, 3]];
 const GPU_CLASSES = [1, 2, 4, 8, 16, 32, 64];
@@ -53,23 +53,24 @@ function classes(limits, values, kind) {
   return { group, colours: RAMP[kind], names };
 }
 
-// The group of each job, with the groups' colours and names: users with most jobs have one of their own.
+// The group of each job, with the groups' colours and names: users or accounts with most jobs have one of their own.
 function colouring(by, jobs, schedule, kind) {
   if (by === "gpus") return classes(GPU_CLASSES, jobs.gpus, kind);
   if (by === "preemptions") return classes(PREEMPTION_CLASSES, schedule.preemptions, kind);
-  const counts = new Uint32Array(jobs.users.length);
-  for (const user of jobs.user) counts[user]++;
-  const ranked = [...counts.keys()].filter((u) => counts[u]).sort((a, b) => counts[b] - counts[a] || a - b);
-  const own = ranked.length > BARS[kind].length ? BARS[kind].length - 1 : ranked.length;
-  const place = new Uint8Array(jobs.users.length).fill(own);
-  ranked.slice(0, own).forEach((user, i) => { place[user] = i; });
-  const names = ranked.slice(0, own).map((user) => jobs.users[user] || NONE);
-  const colours = BARS[kind].slice(0, own);
+  const [owner, owners] = by === "account" ? [jobs.account, jobs.accounts] : [jobs.user, jobs.users];
+  const counts = new Uint32Array(owners.length);
+  for (const one of owner) counts[one]++;
+  const ranked = [...counts.keys()].filter((o) => counts[o]).sort((a, b) => counts[b] - counts[a] || a - b);
+  const own = ranked.length > BARS.length ? BARS.length - 1 : ranked.length;
+  const place = new Uint8Array(owners.length).fill(own);
+  ranked.slice(0, own).forEach((one, i) => { place[one] = i; });
+  const names = ranked.slice(0, own).map((one) => owners[one] || NONE);
+  const colours = BARS.slice(0, own);
   if (ranked.length > own) {
     names.push(`${count(ranked.length - own)} others`);
     colours.push(OTHERS[kind]);
   }
-  return { group: Uint8Array.from(jobs.user, (user) => place[user]), colours, names };
+  return { group: Uint8Array.from(owner, (one) => place[one]), colours, names };
 }
 
 // A canvas made as fine as the screen; its context in CSS pixels, with its size.
@@ -77,9 +78,20 @@ function prepared(canvas) {
   const ratio = window.devicePixelRatio || 1;
   const width = Math.max(1, canvas.clientWidth);
   const height = Math.max(1, canvas.clientHeight);
-  canvas.width = Math.round(width * ratio);
-  canvas.height = Math.round(height * ratio);
+  sized(canvas, Math.round(width * ratio), Math.round(height * ratio));
   const context = canvas.getContext("2d");
   context.setTransform(ratio, 0, 0, ratio, 0, 0);
   return { context, width, height, ratio };
+}
+
+// To set a size, even the same, makes the whole canvas anew.
+function sized(canvas, width, height) {
+  if (canvas.width !== width) canvas.width = width;
+  if (canvas.height !== height) canvas.height = height;
+}
+
+// What is on a canvas now, for later.
+function keepPicture(canvas, kept) {
+  sized(kept, canvas.width, canvas.height);
+  kept.getContext("2d").drawImage(canvas, 0, 0);
 }

@@ -105,14 +105,12 @@ class Gantt {
     context.font = theme.font;
     context.fillStyle = theme.ground;
     context.fillRect(0, 0, width, height);
-    drawNodes(context, frame, this.nodes, this.schedule.rows, theme);
+    drawNodes(context, frame, this.nodes, this.schedule, theme);
     const step = drawTimes(context, frame, this.tickS, theme);
     const marks = drawBars(context, frame, this.schedule, this.jobs, paint, theme);
     drawBorders(context, frame, this.nodes, theme);
-    this.base.width = this.canvas.width;
-    this.base.height = this.canvas.height;
-    this.base.getContext("2d").drawImage(this.canvas, 0, 0);
-    this.overlay();
+    keepPicture(this.canvas, this.base);
+    if (this.pinned >= 0 || this.hovered >= 0) this.overlay();
     Object.assign(this.canvas.dataset, {
       marks,
       drawMs: (performance.now() - began).toFixed(2),
@@ -319,8 +317,10 @@ function nodesOf(stretches) {
   return first;
 }
 
-// Node names, as many as there is room for, and what is below the last node.
-function drawNodes(context, frame, nodes, rows, theme) {
+// Node names and the numbers of their GPUs, as many as there is room for, and what is below the last node.
+function drawNodes(context, frame, nodes, schedule, theme) {
+  const { rows } = schedule;
+  const numbered = schedule.nodesKnown && frame.perRow >= 11;
   context.fillStyle = theme.faint;
   context.textAlign = "right";
   context.textBaseline = "middle";
@@ -330,16 +330,22 @@ function drawNodes(context, frame, nodes, rows, theme) {
     if (last <= frame.r0 || nodes[n] >= frame.r1 || last === nodes[n]) continue;
     const middle = (Math.max(frame.y(nodes[n]), frame.top) + Math.min(frame.y(last), frame.bottom)) / 2;
     if (middle - 7 < free) continue;
-    context.fillText(n + 1 < nodes.length ? `n${n + 1}` : "shared", frame.left - 8, middle);
+    const isNode = n + 1 < nodes.length;
+    context.fillText(isNode ? `n${n + 1}` : "more", frame.left - (numbered && isNode ? 24 : 8), middle);
     free = middle + 7;
+    if (!numbered || !isNode) continue;
+    for (let row = Math.max(nodes[n], Math.ceil(frame.r0 - 0.4)); row < Math.min(last, frame.r1 - 0.6); row++) {
+      context.fillText(`${row - nodes[n]}`, frame.left - 6, frame.y(row + 0.5) + 0.5);
+    }
   }
 }
 
 function drawBorders(context, frame, nodes, theme) {
-  context.strokeStyle = theme.faint;
   context.lineWidth = 1;
   context.beginPath();
   const each = frame.height / Math.max(1, nodes.filter((r) => r > frame.r0 && r < frame.r1).length);
+  // Many lines must not hide what is between them.
+  context.strokeStyle = each < 24 ? theme.line : theme.faint;
   for (const row of each < 5 ? [nodes[nodes.length - 1]] : nodes.slice(1)) {
     const y = Math.round(frame.y(row)) - 0.5;
     if (y <= frame.top || y >= frame.bottom) continue;
@@ -347,6 +353,7 @@ function drawBorders(context, frame, nodes, theme) {
     context.lineTo(frame.right, y);
   }
   context.stroke();
+  context.strokeStyle = theme.faint;
   context.strokeRect(frame.left - 0.5, frame.top - 0.5, frame.width + 1, frame.height + 1);
 }
 

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.backends.sim.journal import NodeJournal
 from slurm_dl.backends.sim.shape import ClusterShape
 from slurm_dl.backends.sim.slurm.costs import SlurmCosts
 from slurm_dl.backends.sim.slurm.habits import Habits, NodeFailures, OnSignal, shapes
@@ -61,6 +62,7 @@ class SlurmSim:
         phases: Where the schedulers' clocks stand; None: drawn.
         seed: Of everything that is drawn.
         epoch_s: Epoch seconds of the trace's zero.
+        journal: Is told which nodes each run held; None: nobody wants to know.
 
     Attributes:
         machine: The cluster as it really is.
@@ -82,6 +84,7 @@ class SlurmSim:
         phases: Phases | None = None,
         seed: int = 0,
         epoch_s: float = EPOCH_S,
+        journal: NodeJournal | None = None,
     ) -> None:
         self._costs = costs
         self._partition = partition
@@ -117,6 +120,7 @@ class SlurmSim:
             failures=failures,
             phases=phases,
             rng=rng,
+            journal=journal,
         )
 
     def clock(self) -> float:

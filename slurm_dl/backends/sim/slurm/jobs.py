@@ -17,7 +17,7 @@ import numpy.typing as npt
 from slurm_dl.backends.sim.slurm.costs import SlurmCosts
 from slurm_dl.backends.sim.slurm.habits import Asked, Habits
 from slurm_dl.model.jobs import F64, JobState
-from slurm_dl.model.record import Records, Runs
+from slurm_dl.model.record import Records, RunNodes, Runs
 from slurm_dl.model.trace import Trace
 
 LOSSES: Final = (
@@ -159,8 +159,12 @@ class JobColumns:
             into_s = min(into_s, self._every_s)
         return min(whole * self._every_s + into_s, left_s), whole * self._every_s
 
-    def records(self) -> Records:
-        """What became of each job; a job that is not over has no end."""
+    def records(self, nodes: RunNodes | None = None) -> Records:
+        """What became of each job; a job that is not over has no end.
+
+        Args:
+            nodes: Which nodes its runs held, if somebody noted it.
+        """
         trace, costs = self._trace, self._costs
         over = np.isin(self.state, (JobState.COMPLETED, JobState.FAILED))
         runs = np.array(self._runs, dtype=np.float64).reshape(-1, 3)
@@ -179,5 +183,7 @@ class JobColumns:
             preemptions=self.preemptions,
             promotions=self.promotions,
             success=self.success,
-            runs=Runs(job=job, start_s=runs[:, 1], end_s=runs[:, 2], gpus=self.gpus[job]),
+            runs=Runs(
+                job=job, start_s=runs[:, 1], end_s=runs[:, 2], gpus=self.gpus[job], nodes=nodes
+            ),
         )

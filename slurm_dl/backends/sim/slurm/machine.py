@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from slurm_dl.backends.sim.journal import NodeJournal
 from slurm_dl.backends.sim.outcome import SimulationError
 from slurm_dl.backends.sim.slurm.costs import SlurmCosts
 from slurm_dl.backends.sim.slurm.events import Agenda, Event, Kind
@@ -52,6 +53,7 @@ class Machine:
         failures: When nodes break; None: never.
         phases: Where the schedulers' clocks stand; None: drawn.
         rng: Draws what is to be drawn.
+        journal: Is told which nodes each run held; None: nobody wants to know.
 
     Attributes:
         now_s: Seconds since the trace's zero.
@@ -79,6 +81,7 @@ class Machine:
         failures: NodeFailures | None,
         phases: Phases | None,
         rng: np.random.Generator,
+        journal: NodeJournal | None = None,
     ) -> None:
         self.jobs = jobs
         self.now_s = due_s[0] if due_s else 0.0
@@ -88,7 +91,7 @@ class Machine:
         self.listed: list[int] = []
         self.acked: dict[int, int] = {}
         self.reserved: dict[str, Reserved] = {}
-        self.room = Room(gpus)
+        self.room = Room(gpus, journal)
         self.queue = Queue(jobs)
         self._ending, self._on_signal, self._grace_s = ending, on_signal, grace_s
         self._costs, self._how = costs, how
@@ -422,6 +425,9 @@ class Machine:
             return
         self._backfill_at_s = math.inf
         self._backfill.last_s = self.now_s
+        if not len(self.queue):
+            self._backfill.busy = False
+            return
         room = self.room
         starts = backfill_pass(
             [*itertools.islice(self.queue, self._how.max_jobs)],

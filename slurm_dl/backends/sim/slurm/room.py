@@ -7,13 +7,18 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from slurm_dl.backends.sim.journal import NodeJournal
 from slurm_dl.backends.sim.slurm.jobs import JobColumns
 from slurm_dl.backends.sim.slurm.scheduler import NodeRows, Running, Waiting
 from slurm_dl.model.jobs import I64, Bool
+from slurm_dl.model.record import RunNodes
 
 
 class Room:
     """GPUs of each node.
+
+    Args:
+        journal: Is told which nodes each run held; None: nobody wants to know.
 
     Attributes:
         free: ``(m,)`` GPUs nobody holds.
@@ -22,7 +27,8 @@ class Room:
         holds: Of the jobs that hold GPUs, the nodes.
     """
 
-    def __init__(self, gpus: I64) -> None:
+    def __init__(self, gpus: I64, journal: NodeJournal | None = None) -> None:
+        self._journal = journal
         self.free = gpus.copy()
         self.up: Bool = np.ones(len(gpus), dtype=np.bool_)
         self.dead: Bool = np.zeros(len(gpus), dtype=np.bool_)
@@ -35,7 +41,14 @@ class Room:
 
     def give_back(self, row: int, share: int) -> None:
         """Free what a job holds."""
-        self.free[self.holds.pop(row)] += share
+        nodes = self.holds.pop(row)
+        self.free[nodes] += share
+        if self._journal is not None:
+            self._journal.close(nodes.tolist(), [share] * len(nodes))
+
+    def run_nodes(self) -> RunNodes | None:
+        """Which nodes those held who gave them back, in that order; None if nobody noted it."""
+        return None if self._journal is None else self._journal.run_nodes()
 
     def on(self, node: int) -> list[int]:
         """Jobs that hold something of *node*."""

@@ -7,12 +7,14 @@ one before did not bring are left out; with them the outcome would be the same.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from slurm_dl.backends.memory_store import MemoryStore
+from slurm_dl.backends.sim.journal import NodeJournal
 from slurm_dl.backends.sim.known import NOTHING, Known
 from slurm_dl.backends.sim.outcome import Outcome
 from slurm_dl.backends.sim.shape import ClusterShape
@@ -57,6 +59,7 @@ class Scenario:
         seed: Of everything that is drawn.
         epoch_s: Epoch seconds of the trace's zero: backfill counts minutes from there.
         known: What is known of the jobs; names and the past are added if the policy needs them.
+        journal: Is told which nodes each run held; None: nobody wants to know.
     """
 
     trace: Trace
@@ -69,6 +72,7 @@ class Scenario:
     seed: int = 0
     epoch_s: float = EPOCH_S
     known: Known = NOTHING
+    journal: NodeJournal | None = None
 
     def cluster(self, partition: str) -> SlurmSim:
         """The cluster before anything has happened.
@@ -88,26 +92,42 @@ class Scenario:
                 phases=self.phases,
                 seed=self.seed,
                 epoch_s=self.epoch_s,
+                journal=self.journal,
             )
         except ValueError as err:
             msg = f"trace {self.trace.name} on {self.shape}: {err}; take a larger cluster"
             raise ConfigError(msg) from None
 
 
-def simulate_plain(scenario: Scenario) -> Outcome:
+OnStep = Callable[[int], None]
+"""Told after each step how many jobs are left; what it raises ends the run."""
+
+
+def _nobody(_: int, /) -> None:
+    """Nobody wants to know."""
+
+
+def simulate_plain(scenario: Scenario, *, on_step: OnStep = _nobody) -> Outcome:
     """Slurm alone: by submission, with backfill.
 
     Raises:
         ConfigError: A job of the trace does not fit the cluster.
     """
     machine = scenario.cluster("gpu").machine
-    machine.advance_to_end()
+    while machine.left and (next_s := machine.next_event_s()) < math.inf:
+        machine.advance_to(next_s)
+        on_step(machine.left)
     return Outcome(
-        records=machine.jobs.records(), decisions=0, events=machine.events, now_s=machine.now_s
+        records=machine.jobs.records(machine.room.run_nodes()),
+        decisions=0,
+        events=machine.events,
+        now_s=machine.now_s,
     )
 
 
-def simulate_slurm(scenario: Scenario, *, policy: Policy, settings: Settings) -> Outcome:
+def simulate_slurm(
+    scenario: Scenario, *, policy: Policy, settings: Settings, on_step: OnStep = _nobody
+) -> Outcome:
     """Slurm with dlschedd.
 
     Args:
@@ -116,7 +136,7 @@ def simulate_slurm(scenario: Scenario, *, policy: Policy, settings: Settings) ->
     Raises:
         ConfigError: A job of the trace does not fit the cluster.
     """
-    return Simulation(scenario, policy=policy, settings=settings).run()
+    return Simulation(scenario, policy=policy, settings=settings).run(on_step)
 
 
 class Simulation:
@@ -142,7 +162,7 @@ class Simulation:
         )
         self._decisions = 0
 
-    def run(self) -> Outcome:
+    def run(self, on_step: OnStep = _nobody) -> Outcome:
         """Go on until all jobs have ended."""
         machine = self._machine
         # Nobody knows where in its period the daemon is when the first job comes.
@@ -161,8 +181,9 @@ class Simulation:
             if at_s == math.inf:
                 break
             machine.advance_to(at_s)
+            on_step(machine.left)
         return Outcome(
-            records=machine.jobs.records(),
+            records=machine.jobs.records(machine.room.run_nodes()),
             decisions=self._decisions,
             events=machine.events,
             now_s=machine.now_s,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.jobs import F64, I64, Bool
+from slurm_dl.model.jobs import F64, I32, I64, Bool
 
 NodeRows = npt.NDArray[np.int64]
 Start = tuple[int, NodeRows]
@@ -118,7 +118,7 @@ def main_pass(
     return started
 
 
-def place(job: Waiting, free: I64, allowed: Bool) -> NodeRows | None:
+def place(job: Waiting, free: I64 | I32, allowed: Bool) -> NodeRows | None:
     """The *allowed* nodes the job gets; None if too few of them hold its share.
 
     Slurm looks at runs of neighbouring nodes that could be used, and takes the first nodes of the
@@ -202,11 +202,13 @@ class _Plan:
         self._now_s = now_s
         self._how = how
         self._end_s = np.maximum(running.end_s, now_s + 1.0)
-        self._held = running.gpus
-        # Row i: what is free once the first i jobs have ended.
-        self._free = free + np.concatenate(
-            [np.zeros((1, len(free)), dtype=np.int64), np.cumsum(running.gpus, axis=0)]
-        )
+        self._holds = running.gpus > 0
+        # Row i: what is free once the first i jobs have ended. At a site of thousands of nodes
+        # and jobs most of a pass is moving this about: four bytes and not eight.
+        self._free = np.empty((len(running.gpus) + 1, len(free)), dtype=np.int32)
+        self._free[0] = free
+        np.cumsum(running.gpus, axis=0, out=self._free[1:])
+        self._free[1:] += self._free[0]
         self._planned = 0
         self._from_s = np.zeros(most)
         self._to_s = np.zeros(most)
@@ -286,7 +288,7 @@ class _Plan:
         the limit, but passes over jobs on other nodes without asking again: the one behind those
         is taken along, however late it ends (22.05.8).
         """
-        matters = np.flatnonzero((self._held[:, allowed] > 0).any(axis=1))
+        matters = np.flatnonzero(self._holds[:, allowed].any(axis=1))
         ahead_s = self._how.precision_s
         if not ahead_s or not len(matters):
             different = np.diff(self._end_s[matters], append=math.inf) > 0
@@ -307,10 +309,10 @@ class _Plan:
     def _start(self, job: Waiting, nodes: NodeRows) -> None:
         end_s = self._now_s + job.limit_s
         at = int(np.searchsorted(self._end_s, end_s, side="right"))
-        held = np.zeros(len(self._up), dtype=np.int64)
-        held[nodes] = job.share
+        holds = np.zeros(len(self._up), dtype=np.bool_)
+        holds[nodes] = True
         self._end_s = np.insert(self._end_s, at, end_s)
-        self._held = np.insert(self._held, at, held, axis=0)
+        self._holds = np.insert(self._holds, at, holds, axis=0)
         self._free = np.insert(self._free, at, self._free[at], axis=0)
         self._free[: at + 1, nodes] -= job.share
 

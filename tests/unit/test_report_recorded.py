@@ -1,0 +1,219 @@
+"""What really happened, out of Slurm's accounting, and whose it was."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from report_cases import life, records_of
+
+from slurm_dl.apps.sim.report import report_command
+from slurm_dl.backends.traces.recorded import Recorded, read_recorded
+from slurm_dl.backends.traces.registry import read_trace
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.report.html.columns import Schedule, Subject, page_data
+
+HEADER = "JobID|User|Account|Submit|Start|End|State|ElapsedRaw|ReqTRES|AllocTRES"
+
+
+def row(
+    job: str, submit: str, start: str, elapsed_s: int, *, gpus: int = 1, state: str = "COMPLETED",
+    user: str = "ada", account: str = "vision",
+) -> str:  # fmt: skip
+    """A line of sacct; times are of one day."""
+    times = [f"2026-01-05T{t}" if t[0].isdigit() else t for t in (submit, start)]
+    tres = f"cpu=1,gres/gpu={gpus}"
+    return "|".join([job, user, account, *times, "Unknown", state, str(elapsed_s), tres, tres])
+
+
+LINES = (
+    row("1", "00:00:00", "00:00:10", 100, gpus=2, state="PREEMPTED"),
+    row("1", "00:01:50", "00:05:00", 50, gpus=2),
+    row("2", "00:00:30", "00:00:30", 60, user="bob", account="language", state="FAILED"),
+    row("3+0", "00:02:00", "00:03:00", 40, gpus=4, account=""),
+    row("3+1", "00:02:00", "00:03:00", 30, gpus=1, account=""),
+    row("4", "00:10:00", "Unknown", 70),
+    row("5", "00:11:00", "00:10:59", 70),
+)
+
+
+def recorded_of(tmp_path: Path, *lines: str, header: str = HEADER) -> Recorded:
+    path = tmp_path / "history.txt"
+    path.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    told = read_recorded(path, read_trace(path))
+    assert told is not None
+    return told
+
+
+def test_runs_are_those_that_slurm_tells(tmp_path: Path) -> None:
+    """A requeued job has two, the parts of a heterogeneous one each their own GPUs."""
+    told = recorded_of(tmp_path, *LINES)
+    records, runs = told.records, told.records.runs
+    zero = records.submit_s[0]
+
+    assert records.job_id == ("1", "2", "3", "4", "5")
+    found = [
+        (records.job_id[job], start - zero, end - zero, gpus)
+        for job, start, end, gpus in zip(
+            runs.job.tolist(), runs.start_s.tolist(), runs.end_s.tolist(), runs.gpus.tolist(),
+            strict=True,
+        )
+    ]  # fmt: skip
+    assert found == [
+        ("2", 30, 90, 1), ("1", 10, 110, 2), ("3", 180, 210, 1), ("3", 180, 220, 4),
+        ("1", 300, 350, 2),
+    ]  # fmt: skip
+    assert records.preemptions.tolist() == [1, 0, 0, 0, 0]
+    assert (records.start_s - zero).tolist()[:3] == [10, 30, 180]
+    assert (records.end_s - zero).tolist()[:3] == [350, 90, 220]
+    assert records.service_gpu_s.tolist() == [300, 60, 190, 0, 0]
+    assert records.success.tolist() == [True, False, True, False, False]
+
+
+def test_a_run_of_unknown_or_impossible_start_is_left_out(tmp_path: Path) -> None:
+    """Such a job seems never to have run; it is not drawn where nobody knows it was."""
+    records = recorded_of(tmp_path, *LINES).records
+
+    assert np.isnan(records.start_s[3:]).all()
+    assert np.isnan(records.end_s[3:]).all()
+    assert not set(records.runs.job.tolist()) & {3, 4}
+
+
+def test_ids_that_are_used_again_are_two_jobs(tmp_path: Path) -> None:
+    """Of two users: each has the runs of its own."""
+    told = recorded_of(
+        tmp_path,
+        row("7", "00:00:00", "00:00:00", 10),
+        row("7", "01:00:00", "01:00:00", 20, user="bob", account="language"),
+    )
+
+    assert told.accounts == ("vision", "language")
+    assert told.records.service_gpu_s.tolist() == [10, 20]
+    assert told.records.preemptions.tolist() == [0, 0]
+
+
+def test_accounts_are_told_where_the_file_has_them(tmp_path: Path) -> None:
+    """Empty for a job without; unknown altogether without the column."""
+    assert recorded_of(tmp_path, *LINES).accounts == ("vision", "language", "", "vision", "vision")
+    short = "JobID|User|Submit|State|ElapsedRaw|AllocTRES"
+    told = recorded_of(tmp_path, "1|ada|2026-01-05T00:00:00|COMPLETED|9|gres/gpu=1", header=short)
+
+    assert not told.knows_accounts
+    assert not told.knows_runs
+
+
+def test_other_formats_and_other_files_tell_nothing(tmp_path: Path) -> None:
+    """A trace of a paper says when jobs were submitted; a file that has changed is refused."""
+    own = tmp_path / "own.csv"
+    own.write_text("job_id,submit_s,duration_s,gpus,user,model,ending\n1,0,5,1,a,,COMPLETED\n")
+    assert read_recorded(own, read_trace(own)) is None
+    path = tmp_path / "history.txt"
+    path.write_text(f"{HEADER}\n{LINES[2]}\n", encoding="utf-8")
+    trace = read_trace(path)
+    path.write_text(f"{HEADER}\n{LINES[3]}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="job 2 is not in it any more"):
+        read_recorded(path, trace)
+
+
+def data_of(accounts: list[str] | None) -> dict[str, Any]:
+    lives = [
+        life(0, (0, 100), gpus=2, user="ada"),
+        life(0, (0, 100), user="bob"),
+        life(0, (300, 400), user="cyd"),
+    ]
+    subject = Subject(title="t", cluster="1x4", node_gpus=(4,), accounts=accounts)
+    schedule = Schedule(label="p", about=(), records=records_of(lives))
+    data: dict[str, Any] = page_data(subject, [schedule])
+    return data
+
+
+def test_fairness_is_told_by_account_too() -> None:
+    """The jobs of an account are one; Jain's index is over accounts: x is 1 and 1/4."""
+    data = data_of(["vision", "vision", ""])
+    (schedule,) = data["schedules"]
+
+    shown = schedule["accounts"]["shown"]
+    assert [(one["name"], one["jobs"], one["service_gpu_s"]) for one in shown] == [
+        ("vision", 2, 300), ("", 1, 100),
+    ]  # fmt: skip
+    assert schedule["accounts"]["jain"] == pytest.approx(1.25**2 / (2 * (1 + 0.25**2)))
+    assert schedule["users"]["jain"] == pytest.approx(2.25**2 / (3 * (2 + 0.25**2)))
+    assert schedule["users"]["in_all"] == 3
+    assert data["jobs"]["accounts"] == ["vision", ""]
+
+
+@pytest.mark.parametrize("accounts", [None, ["", "", ""]])
+def test_without_accounts_there_is_no_such_table(accounts: list[str] | None) -> None:
+    """An empty one would say that all are alike."""
+    assert data_of(accounts)["schedules"][0]["accounts"] is None
+
+
+def report(tmp_path: Path, *options: str) -> tuple[int, str, dict[str, Any]]:
+    """Status, what was printed, and the data of the page."""
+    page = tmp_path / "r.html"
+    told = CliRunner().invoke(
+        report_command,
+        [str(tmp_path / "history.txt"), "--cluster", "2x4", "--out", str(page), *options],
+    )
+    if not page.exists():
+        return told.exit_code, f"{told.output}{told.exception}", {}
+    text = page.read_text(encoding="utf-8")
+    found = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    return told.exit_code, told.output, json.loads(found[1])
+
+
+def test_the_command_shows_what_was_beside_what_would_be(tmp_path: Path) -> None:
+    """Two schedules of the same jobs; only the simulated one has nodes, if it is placed."""
+    recorded_of(tmp_path, *LINES[:4])
+    status, said, data = report(tmp_path, "--recorded", "--policies", "fifo", "--costs", "slurm")
+
+    assert status == 0, said
+    assert [s["label"] for s in data["schedules"]] == ["recorded", "fifo"]
+    assert [s["nodes_known"] for s in data["schedules"]] == [False, True]
+    assert [s["figures"]["preemptions"] for s in data["schedules"]] == [1, 0]
+    assert data["jobs"]["accounts"] == ["vision", "language", ""]
+
+
+def test_what_happened_can_be_shown_alone(tmp_path: Path) -> None:
+    """No policy, no simulation; jobs whose runs are not known are told."""
+    recorded_of(tmp_path, *LINES)
+    status, said, data = report(tmp_path, "--recorded")
+
+    assert [s["label"] for s in data["schedules"]] == ["recorded"]
+    assert status == 0
+    assert "of 2 of 5 jobs it is not known when they ran" in said
+
+
+@pytest.mark.parametrize(
+    ("header", "line", "options", "says"),
+    [
+        (HEADER, LINES[0], (), "say what is to be shown"),
+        (
+            "JobID|User|Submit|State|ElapsedRaw|AllocTRES",
+            "1|ada|2026-01-05T00:00:00|COMPLETED|9|gres/gpu=1",
+            ("--recorded",),
+            "no column Start",
+        ),
+        (
+            "job_id,submit_s,duration_s,gpus,user,model,ending", "1,0,5,1,a,,COMPLETED",
+            ("--recorded",),
+            "does not tell when jobs really ran",
+        ),
+    ],
+)  # fmt: skip
+def test_nothing_to_show_is_an_error(
+    header: str, line: str, options: tuple[str, ...], says: str, tmp_path: Path
+) -> None:
+    """It says what is missing, and no page is written."""
+    (tmp_path / "history.txt").write_text(f"{header}\n{line}\n", encoding="utf-8")
+    status, said, data = report(tmp_path, *options)
+
+    assert status != 0
+    assert says in said
+    assert data == {}
