@@ -21,12 +21,13 @@ RELEASE := 24.11
 PACKAGES := slurmctld slurmd slurm-client munge python3-venv ca-certificates
 # Accounting of sandboxes. The server's core alone: it brings no service that would start.
 DATABASE_PACKAGES := slurmdbd mariadb-server-core mariadb-client-core
-# Whom the pages and the figures that we write are shown to, in tests.
-READER_PACKAGES := chromium fonts-dejavu-core prometheus
+# Whom the pages, figures and JSON that we write are shown to, in tests.
+READER_PACKAGES := chromium fonts-dejavu-core prometheus jq
 
-# What runs side by side: containers, commands and all that goes wrong; the fast tests, simulations,
-# real Slurms, and whatever else there is. (pytest sorts directories that it finds itself.)
-FIRST := tests/docker tests/cli tests/faults
+# What runs side by side: containers, commands, documents and all that goes wrong; the fast tests,
+# simulations, real Slurms, and whatever else there is. (pytest sorts directories that it finds
+# itself.)
+FIRST := tests/docker tests/cli tests/docs tests/faults
 FAST := tests/unit tests/contract
 SECOND := $(FAST) $(filter-out $(FIRST) $(FAST) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
@@ -162,6 +163,7 @@ bench: system venv ## Speed and memory: plans, placement, polls, simulations; 20
 	@$(BIN)/python benchmarks/bench_plan.py
 	$(BIN)/python benchmarks/bench_place.py
 	$(BIN)/python benchmarks/bench_policies.py
+	$(BIN)/python benchmarks/bench_ledger.py
 	$(BIN)/python benchmarks/bench_sim.py
 	$(BIN)/python benchmarks/bench_poll.py
 
@@ -214,11 +216,11 @@ database: system ## slurmdbd and MariaDB for sandboxes with accounting, as for s
 	install $(DATABASE_PACKAGES)
 
 .PHONY: readers
-readers: system ## Chromium and Prometheus, which tests show our pages and figures to (root)
+readers: system ## Chromium, Prometheus and jq, which tests show our pages and figures to (root)
 	@$(RETRY)
 	$(INSTALL)
 	missing=()
-	for program in chromium prometheus promtool; do
+	for program in chromium prometheus promtool jq; do
 		command -v "$$program" >/dev/null || missing+=("$$program")
 	done
 	if ((! $${#missing[@]})); then exit 0; fi

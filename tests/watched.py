@@ -22,9 +22,10 @@ import numpy as np
 import pyte
 from build import NOW_S, observed, pending, running, snapshot
 
-from slurm_dl.apps.answers import Answers, Levers
+from slurm_dl.apps.answers import Answers
 from slurm_dl.apps.audit import AuditLog
 from slurm_dl.apps.control import ControlServer
+from slurm_dl.apps.levers import Levers
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.apps.published import Board, Published, Reloaded
 from slurm_dl.backends.slurm.read_nodes import SiteConfig

@@ -180,14 +180,14 @@ def _act(
         SupersededError: Likewise.
     """
     from slurm_dl.apps import logs  # noqa: PLC0415 - see reread
-    from slurm_dl.apps.answers import Answers, Levers  # noqa: PLC0415
+    from slurm_dl.apps.answers import Answers  # noqa: PLC0415
     from slurm_dl.apps.assembly import LEDGER_FILE  # noqa: PLC0415
-    from slurm_dl.apps.finished import Finished  # noqa: PLC0415
+    from slurm_dl.apps.levers import Levers  # noqa: PLC0415
     from slurm_dl.apps.metrics.tally import Tally  # noqa: PLC0415
     from slurm_dl.apps.past import Pasts  # noqa: PLC0415
     from slurm_dl.apps.permits import WithdrawnError  # noqa: PLC0415
     from slurm_dl.apps.starting import when_slurm_answers  # noqa: PLC0415
-    from slurm_dl.backends.past_ledger import read_past  # noqa: PLC0415
+    from slurm_dl.backends.past_ledger import LedgerReader  # noqa: PLC0415
 
     config = loaded.config
     log = logs.logger()
@@ -197,8 +197,8 @@ def _act(
 
     tally = Tally()
     endpoint.follow(config)
-    finished, ledger = Finished(), config.paths.state_dir / LEDGER_FILE
-    made = _daemon(loaded, reread, is_live, first, turn, watchers=(tally, finished))
+    ledger = LedgerReader(config.paths.state_dir / LEDGER_FILE)
+    made = _daemon(loaded, reread, is_live, first, turn, watchers=(tally,))
     with made as (daemon, audit, pause):
         answers = Answers(
             Levers(
@@ -208,7 +208,7 @@ def _act(
                 reload=daemon.reload,
                 reset_breaker=daemon.reset_breaker,
                 wake=daemon.wake,
-                past=Pasts(functools.partial(read_past, ledger), finished),
+                past=Pasts(ledger),
             )
         )
         with (

@@ -16,6 +16,7 @@ from slurm_dl.backends.slurm.cluster import SlurmCluster
 from slurm_dl.backends.slurm.command import Slurm, printable
 from slurm_dl.backends.slurm.versions import NEWEST, OLDEST, parse_release, unsupported
 from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.snapshot import Observed
 
@@ -92,6 +93,16 @@ def test_every_recorded_job_reads_as_what_was_submitted(recorded: Recorded) -> N
     assert wrong == []
     assert unsound(seen) == []
     assert len(rows) == len(recorded.expected["jobs"]) == len(seen.jobs)
+
+
+def test_how_jobs_ended_is_told_in_slurms_words(recorded: Recorded) -> None:
+    """Of those that are over, and of no other."""
+    seen = observe(recorded)
+    states = [JobState(s) for s in seen.jobs.state.tolist()]
+    endings = [seen.texts[JobId(j)].ending for j in seen.jobs.job_id.tolist()]
+
+    assert [bool(e) for e in endings] == [s >= JobState.COMPLETED for s in states]
+    assert {"CANCELLED", "COMPLETED"} <= set(endings)
 
 
 def test_nodes_read_as_they_are(recorded: Recorded) -> None:

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from schedd import ROOT, Schedd, schedd_in, toy_steps
 
-from slurm_dl.sandbox import Sandbox
+from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
 from slurm_dl.sandbox.wait import eventually
 
 pytestmark = pytest.mark.slurm
 
 STEPS = 90
+
+MakeSandbox = Callable[[SandboxSpec], Sandbox]
 
 
 @pytest.fixture
@@ -152,6 +154,40 @@ def test_a_restarted_daemon_keeps_the_service(place: Schedd) -> None:
         return abs(place.attained_gpu_s(job) - 2 * run_s) <= 2
 
     place.until("the ledger to agree with Slurm", agrees, 10)
+
+
+def test_a_restarted_daemon_knows_jobs_that_slurm_has_forgotten(
+    make_sandbox: MakeSandbox, short_directory: Path
+) -> None:
+    """Tasks of an array by their names, and how they ended, out of the ledger."""
+    box = make_sandbox(SandboxSpec(groups=(NodeGroup(nodes=1),)))
+    name = "e\x1b[2Jvil"
+    with schedd_in(box, short_directory) as place:
+        place.start()
+        argv = ["sbatch", "--parsable", "--array=0-1", "-pgpu", "--gpus=1", "-o/dev/null"]
+        array = box.run([*argv, f"-J{name}", "--wrap", "sleep 3; exit 3"]).stdout.strip()
+        tasks = {f"{array}_0", f"{array}_1"}
+        place.until("them to be seen over", lambda: _shown(place, "-tF") == tasks)
+        place.kill()
+        box.stop_daemon("slurmctld")
+        for file in (box.directory / "state").glob("job_state*"):
+            file.unlink()
+        box.start_daemon("slurmctld")
+        place.start()
+
+        assert box.run(["squeue", "-h", "-tall"]).stdout == ""
+        assert _shown(place, "-tall") == tasks
+        said = place.ask("dlqueue", "why", f"{array}_1").stdout
+        assert f"Slurm no longer lists job {array}_1 (e" in said
+        assert "\x1b" not in said
+        assert ": failed (NonZeroExitCode)." in said
+        assert "It ran once, from " in said
+
+
+def _shown(place: Schedd, *options: str) -> set[str]:
+    """Jobs in dlqueue's list."""
+    answer = json.loads(place.ask("dlqueue", "--json", *options).stdout)
+    return {job["job"] for job in answer["jobs"]}
 
 
 def test_idle_polls_cost_three_rpcs_at_most_and_write_nothing(place: Schedd) -> None:

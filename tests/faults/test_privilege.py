@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from schedd import BIN, ROOT, Schedd, schedd_in, toy_steps
 from slurm_dl.backends.slurm.accounting import Accounting
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.past import PastReader
+from slurm_dl.backends.traces import read_trace
 from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
 
 pytestmark = pytest.mark.slurm
@@ -151,6 +153,7 @@ def test_an_operator_without_any_privilege_of_the_host_does_all_its_work(
     assert toy_steps(place.home, big) == list(range(1, STEPS + 1))
     assert doctor(place)["level"] == "ok"
     two_runs_in_accounting(place, box, int(big))
+    the_printed_sacct_command_makes_a_history(place, box, big, small)
 
 
 def two_runs_in_accounting(place: Schedd, box: Sandbox, job: int) -> None:
@@ -174,6 +177,39 @@ def two_runs_in_accounting(place: Schedd, box: Sandbox, job: int) -> None:
 
     place.until("the past to hold both jobs", lambda: len(ran_s()) >= 2, 60)
     assert max(ran_s()) == pytest.approx(by_slurm, abs=2)
+
+
+def the_printed_sacct_command_makes_a_history(
+    place: Schedd, box: Sandbox, big: str, small: str
+) -> None:
+    """The line as an admin types it; the dump is read, and both jobs are in it as they ran."""
+    since = (datetime.now(UTC) - timedelta(days=1)).strftime("%Y-%m-%d")
+    line = place.ask("dlsim", "history", "--sacct-command", "--since", since).stdout
+    assert line.count("\n") == 1
+    dump, made = place.home / "dump.txt", place.home / "history.txt"
+    with dump.open("wb") as file:
+        done = subprocess.run(
+            ["/bin/bash", "-c", line], stdout=file, stderr=subprocess.PIPE, env=box.env, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+    place.ask("dlsim", "history", "--from-sacct", str(dump), str(made))
+
+    trace = read_trace(made)
+    rows = {job: row for row, job in enumerate(trace.job_id)}
+    runs = Accounting(Slurm(slurm_conf=Path(box.env["SLURM_CONF"]))).runs([int(big)], within_s=20)
+    ran_s = sum(run.end_s - run.start_s for run in runs.runs)
+    assert len(runs.runs) == 2
+    assert trace.duration_s[rows[big]] == pytest.approx(ran_s, abs=1)
+    assert (trace.gpus[rows[big]], trace.gpus[rows[small]]) == (4, 1)
+    assert trace.submit_s[rows[big]] < trace.submit_s[rows[small]]
+
+    asked = ("--from-sacct", str(dump), "--cluster", "2x2", "--json", "-")
+    told = json.loads(place.ask("dlsim", "whatif", *asked).stdout)
+    assert told["jobs"] == told["jobs_counted"] == len(trace) >= 2
+    assert {row["policy"]: row["unfinished"] for row in told["policies"]} == {
+        "fifo_skip": 0,
+        "discrete_las": 0,
+    }
 
 
 def test_without_the_level_it_does_nothing_and_says_so(place: Schedd, box: Sandbox) -> None:

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from slurm_dl.apps import answers as answers_module
 from slurm_dl.apps import published
-from slurm_dl.apps.answers import Answers, Levers
+from slurm_dl.apps.answers import Answers
 from slurm_dl.apps.audit import AuditLine, AuditLog
 from slurm_dl.apps.breakers import not_here
 from slurm_dl.apps.control import Peer, RequestError
+from slurm_dl.apps.levers import Levers
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.apps.published import Board, Published, Reloaded, Trouble, find_job
 from slurm_dl.apps.snapshot_file import decode

@@ -15,11 +15,11 @@ from build import observed, pending, running, snapshot
 from structlog.testing import capture_logs
 
 from slurm_dl.apps import assembly, logs
-from slurm_dl.apps.answers import steers_of
 from slurm_dl.apps.audit import line_of
 from slurm_dl.apps.cycle_log import CycleLog, one_line
 from slurm_dl.apps.published import Durations, Published
 from slurm_dl.apps.sim import follow
+from slurm_dl.apps.status import steers_of
 from slurm_dl.apps.status_text import status_lines
 from slurm_dl.backends.profiles import shipped_profiles
 from slurm_dl.backends.store import SqliteStore, StoreError, stored_steers

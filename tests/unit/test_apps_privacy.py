@@ -17,12 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.apps import privacy
-from slurm_dl.apps.answers import Answers, Levers, status
+from slurm_dl.apps.answers import Answers
 from slurm_dl.apps.audit import AuditLine, AuditLog, line_of
 from slurm_dl.apps.control import Peer, RequestError
+from slurm_dl.apps.levers import Levers
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.apps.published import Board, Published, Reloaded, Trouble
 from slurm_dl.apps.requests import FOR_ADMINS, Request
+from slurm_dl.apps.status import status
 from slurm_dl.apps.when import service
 from slurm_dl.apps.when.service import Forecasts
 from slurm_dl.apps.wire import JsonObject, Kind

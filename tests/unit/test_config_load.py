@@ -12,7 +12,7 @@ from slurm_dl.policies import registry
 ON_SLURM = sum(map(registry.runs_on_slurm, registry.POLICIES.values()))
 SECTIONS = (
     "cluster, manage, daemon, policy, ranking, preemption, breakers, placement, defragment, "
-    "estimates, writes, control, takeover, metrics, paths"
+    "estimates, forecasts, writes, control, takeover, metrics, paths"
 )
 MINIMAL = "manage:\n  partitions: [gpu]\n"
 

@@ -120,6 +120,7 @@ TEXT = {
     "qos": "Slurm: of those the user is granted",
     "reason": "Slurm",
     "nodes": "Slurm",
+    "ending": "Slurm",
 }
 
 SEEN = {

@@ -10,7 +10,8 @@ from pathlib import Path
 import build
 import pytest
 
-from slurm_dl.backends.store import SCHEMA_VERSION, SqliteStore
+from slurm_dl.backends.ledger_schema import SCHEMA_VERSION
+from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.breakers import gpus_taken, trips
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.memory import Change
