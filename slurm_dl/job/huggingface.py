@@ -26,12 +26,15 @@ from slurm_dl.job.progress import report
 class CheckpointOnRequest(TrainerCallback):  # type: ignore[misc]
     """Lets a training be preempted at any step. Outside dlrun it does nothing.
 
-    Each checkpoint that the Trainer saves is recorded, not only those that were asked for.
+    Each checkpoint that the Trainer saves is recorded, not only those that were asked for. An
+    evaluation that is due at the step of the request is made first, so that none is left out.
     """
 
     def __init__(self) -> None:
         install()
         self._asked = False
+        self._stops = False
+        """What was asked for is saved, and the Trainer is on its way out."""
 
     def on_step_end(
         self,
@@ -40,12 +43,30 @@ class CheckpointOnRequest(TrainerCallback):  # type: ignore[misc]
         control: TrainerControl,
         **_kwargs: object,
     ) -> None:
-        """Report the step; if a checkpoint is wanted, let the Trainer save and stop."""
+        """Report the step; if a checkpoint is wanted, let the Trainer save."""
         report(state.global_step, state.max_steps)
-        if _any_rank(should_checkpoint(), args.device) and state.global_step < state.max_steps:
-            self._asked = True
-            control.should_save = True
-            control.should_training_stop = True
+        if self._asked and state.global_step < state.max_steps:
+            # save_strategy="best" overruled the last request, after an evaluation.
+            control.should_evaluate = False
+        self._asked = self._asked or _any_rank(should_checkpoint(), args.device)
+        if self._asked and not _ends_epoch(state):
+            self._ask(state, control)
+
+    def on_epoch_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **_kwargs: object,
+    ) -> None:
+        """Save behind the evaluation of an epoch that is over; make none where it is not."""
+        del args
+        if self._stops:
+            control.should_evaluate = control.should_evaluate and _ends_epoch(state)
+            # To write it once more could tear it: only if there is something new to save.
+            control.should_save = control.should_evaluate
+        elif self._asked:
+            self._ask(state, control)
 
     def on_save(
         self,
@@ -54,11 +75,16 @@ class CheckpointOnRequest(TrainerCallback):  # type: ignore[misc]
         control: TrainerControl,
         **_kwargs: object,
     ) -> None:
-        """Record the checkpoint that has just been written; control is left as it is."""
-        del control
+        """Record the checkpoint that has just been written; stop if it was asked for."""
+        _all_ranks()  # each writes a part: its random states, its shard
         path = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if path.is_dir():  # on a file system that is not shared, other nodes have none
             checkpoint_saved(path, step=state.global_step)
+        if self._asked and state.global_step < state.max_steps:
+            self._stops = control.should_training_stop = True
+            # At its end the Trainer would load the best model, and delete this for it.
+            args.load_best_model_at_end = False
+            args.save_total_limit = None
 
     def on_train_end(
         self,
@@ -69,8 +95,23 @@ class CheckpointOnRequest(TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """End the process so that the job is run again, if it was asked to stop."""
         del args, state, control
-        if self._asked:
+        if self._stops:
+            _all_ranks()  # torchrun ends all of them at the first that leaves
             exit_for_requeue()
+
+    def _ask(self, state: TrainerState, control: TrainerControl) -> None:
+        if state.global_step < state.max_steps:
+            control.should_save = True
+
+
+def _ends_epoch(state: TrainerState) -> bool:
+    return bool(state.epoch) and float(state.epoch).is_integer()
+
+
+def _all_ranks() -> None:
+    """Wait for the other ranks, if there are any."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()
 
 
 def _any_rank(asked: bool, device: torch.device) -> bool:  # noqa: FBT001 -- the value, not a mode

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
@@ -57,19 +58,7 @@ class Frameworks:
 
     def needs(self, *modules: str) -> None:
         """Skip, or fail where the frameworks must be there, if a module cannot be found."""
-        code = (
-            "import importlib.util, sys; "
-            "missing = [m for m in sys.argv[1:] if importlib.util.find_spec(m) is None]; "
-            "sys.exit(' '.join(missing) or 0)"
-        )
-        done = subprocess.run(
-            [self.python, "-c", code, *modules], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            reason = f"{self.python} has no {done.stderr.strip()}: run 'make frameworks'"
-            if os.environ.get("CI"):
-                pytest.fail(reason)
-            pytest.skip(reason)
+        needs(self.python, *modules)
 
     def run(self, *argv: str) -> str:
         """Run a command as that user; what it printed."""
@@ -107,6 +96,22 @@ class Frameworks:
             timeout=120,
             check=False,
         )
+
+    @contextmanager
+    def dlctl_meanwhile(self, *args: str) -> Iterator[subprocess.Popen[str]]:
+        """``dlctl test-signal`` beside the test; it has ended when this is over."""
+        process = subprocess.Popen(
+            [str(Path(sys.executable).parent / "dlctl"), "test-signal", *args],
+            env=self.env,
+            cwd=self.home,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
 
     @contextmanager
     def background(self, *argv: str) -> Iterator[None]:
@@ -210,6 +215,23 @@ class Trained:
         return actor
 
 
+def needs(python: str, *modules: str) -> None:
+    """Skip, or fail where the frameworks must be there, if *python* does not find a module."""
+    code = (
+        "import importlib.util, sys; "
+        "missing = [m for m in sys.argv[1:] if importlib.util.find_spec(m) is None]; "
+        "sys.exit(' '.join(missing) or 0)"
+    )
+    done = subprocess.run(
+        [python, "-c", code, *modules], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        reason = f"{python} has no {done.stderr.strip()}: run 'make frameworks'"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
 def losses(place: Path) -> list[Entry]:
     """The lines of ``loss.jsonl`` in *place*."""
     path = place / "loss.jsonl"
@@ -223,6 +245,12 @@ def framework_python() -> str:
     return os.environ.get("SLURM_DL_TORCH_PYTHON") or (
         str(ours) if ours.exists() else sys.executable
     )
+
+
+@pytest.fixture(scope="session")
+def framework_needs(framework_python: str) -> Callable[..., None]:
+    """`needs` for that Python."""
+    return functools.partial(needs, framework_python)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,21 @@ def test_a_batch_script_that_dies_of_the_signal_is_named(lab: Lab) -> None:
     assert done.returncode == 1, done.stderr
     assert "The batch shell got USR1 and died of it" in done.stdout
     assert "exec dlrun" in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_trial_that_is_stopped_cancels_its_job(lab: Lab, number: signal.Signals) -> None:
+    """It would wait for its second run, and take GPUs, with nobody to end it."""
+    script = lab.home / "job.sh"
+    script.write_text("#!/bin/bash\nsleep 600\n")
+    with lab.dlctl_meanwhile("--after", "500", str(script)) as process:
+        eventually(lambda: lab.tasks(1), 60, what="the job of the trial to run")
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1]
+
+    assert (process.returncode, said.splitlines()[-1]) == (1, "dlctl: stopped")
+    eventually(lambda: not lab.tasks(0), 30, what="the job of the trial to be gone")
+    assert not list(lab.home.glob("dlctl-test-signal-*"))
 
 
 def test_a_running_job_is_tried_and_lives_on(lab: Lab) -> None:

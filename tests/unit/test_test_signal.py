@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import pwd
+import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -12,11 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.apps.test_signal import commands
+from slurm_dl.apps.test_signal import commands, run_files
 from slurm_dl.apps.test_signal.facts import Checkpoint, Facts, Look, Process, Return
 from slurm_dl.apps.test_signal.on_slurm import exit_code
+from slurm_dl.apps.test_signal.owner import rights_of
 from slurm_dl.apps.test_signal.processes import disposition
-from slurm_dl.apps.test_signal.run_files import Reading, RunFiles
+from slurm_dl.apps.test_signal.run_files import Reading, RunFiles, Stamps
+from slurm_dl.apps.test_signal.stops import SIGNALS, stoppable, stops_are_held, unstopped
 from slurm_dl.apps.test_signal.trial import Limits, run_trial
 from slurm_dl.apps.test_signal.verdict import judge
 from slurm_dl.job.run_files import (
@@ -30,6 +34,7 @@ from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ConfigError
 
 CONTRACT = Contract(grace_s=30)
+NOTHING = Stamps({})
 SAVED = Checkpoint(recorded="/runs/1/step-7.pt", step=7)
 GOOD = Facts(
     contract=CONTRACT,
@@ -140,6 +145,11 @@ BY_JOB = Contract(signal="USR2", requeued_by="job")
         ),
         (replace(GOOD, checkpoint=Checkpoint()), "No checkpoint was written", "--watch DIR"),
         (
+            replace(GOOD, checkpoint=Checkpoint(incomplete=True)),
+            "No checkpoint was seen: only the first 5000 files there were compared",
+            "one with fewer files",
+        ),
+        (
             replace(GOOD, back=Return(trained=True, first_step=1, read=False)),
             "it started over at step 1 and read no checkpoint",
             "job.resume_from()",
@@ -236,9 +246,9 @@ def test_a_recorded_checkpoint_counts_for_its_own_run(tmp_path: Path) -> None:
     entry = {"path": "/x/step-3.pt", "step": 3, "time_s": 100.0, "restart": 1}
     write_whole(tmp_path / STATE_FILE, {"v": 1, "checkpoints": [entry]})
 
-    assert files.written({}, 1, 99.0) == Checkpoint(recorded="/x/step-3.pt", step=3)
-    assert not files.written({}, 0, 99.0)
-    assert not files.written({}, 1, 200.0)
+    assert files.written(NOTHING, 1, 99.0) == Checkpoint(recorded="/x/step-3.pt", step=3)
+    assert not files.written(NOTHING, 0, 99.0)
+    assert not files.written(NOTHING, 1, 200.0)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +263,7 @@ def test_files_of_the_job_may_hold_anything(tmp_path: Path, text: str) -> None:
     assert files.step(0) is None
     assert not files.listens(0)
     assert not files.is_asked(0)
-    assert not files.written({}, 0, 0)
+    assert not files.written(NOTHING, 0, 0)
 
 
 def test_a_fifo_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
@@ -274,6 +284,207 @@ def test_reading_is_seen_and_not_invented(tmp_path: Path) -> None:
         pytest.skip("this file system keeps no access times")
 
     assert read.happened() is True
+
+
+def test_files_beyond_the_bound_are_said_to_be_unseen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are neither new because they were not looked at before, nor silently left out."""
+    monkeypatch.setattr(run_files, "MOST_FILES", 4)
+    run, other = tmp_path / "run", tmp_path / "other"
+    for place in (run, other):
+        place.mkdir()
+    for name in ("b", "c", "d", "e"):
+        (run / name).write_text("old")
+        os.utime(run / name, (1, 1))
+    files = RunFiles(run, (other,))
+    before = files.stamps()
+    assert [path.name for path in before.files] == ["b", "c", "d"]
+    (run / "b").unlink()  # "e" comes into sight
+    assert files.written(before, 0, 1000.0) == Checkpoint(incomplete=True)
+
+    (run / "a").write_text("new")
+    (other / "f").write_text("new")
+
+    assert files.written(before, 0, 1000.0) == Checkpoint(files=("f", "a"), incomplete=True)
+
+
+def test_as_many_files_as_are_looked_at_are_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory itself counts as one; in a recorded checkpoint too no more are looked at."""
+    monkeypatch.setattr(run_files, "MOST_FILES", 3)
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("x")
+    files = RunFiles(tmp_path)
+    assert not files.stamps().incomplete
+    (tmp_path / "c").mkdir()
+    assert files.stamps().incomplete
+
+    for name in ("d", "e"):
+        (tmp_path / name).write_text("x")
+
+    assert len(files.paths(Checkpoint(recorded=str(tmp_path)))) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_root_looks_with_the_rights_of_the_jobs_owner(short_directory: Path) -> None:
+    """Links of his lead to nothing that he could not read or change himself."""
+    owner, groups = pwd.getpwnam("nobody").pw_uid, os.getgroups()
+    private, run = short_directory / "private", short_directory / "run"
+    for place in (private, run):
+        place.mkdir()
+    (run / "mine").write_text("x")
+    progress = {"step": 7, "restart": 0}
+    write_whole(private / PROGRESS_FILE, progress, durable=False)
+    open_to_all = short_directory / "passwd"
+    for path in (open_to_all, private / "key", private / "his"):
+        path.write_text("root's")
+        os.utime(path, ns=(1, 2 * 10**9))
+    (run / "linked").symlink_to(short_directory)
+    (run / PROGRESS_FILE).symlink_to(private / PROGRESS_FILE)
+    entry = {"path": str(run / "linked"), "step": 1, "time_s": 100.0, "restart": 0}
+    write_whole(run / STATE_FILE, {"v": 1, "checkpoints": [entry]}, durable=False)
+    for path in (run, *run.iterdir(), private / "his"):
+        os.chown(path, owner, -1, follow_symlinks=False)
+    private.chmod(0o700)
+    as_root, files = RunFiles(run), RunFiles(run, (private,), owner=owner)
+
+    assert as_root.step(0) == 7
+    assert files.step(0) is None
+    assert list(files.stamps().files) == [run / "mine"]
+    found = files.paths(files.written(NOTHING, 0, 0))
+    assert run / "linked" / "passwd" in found
+    assert run / "linked" / "private" / "key" not in found
+    Reading([*found, private / "key", private / "his"], owner)
+    assert open_to_all.stat().st_atime_ns == 1
+    assert [(private / name).stat().st_atime_ns for name in ("key", "his")] == [1, 1]
+    assert (run / "mine").stat().st_atime_ns == (run / "mine").stat().st_mtime_ns - 10**9
+    assert (os.geteuid(), os.getegid(), os.getgroups()) == (0, os.getgid(), groups)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_root_is_the_owner_only_for_so_long() -> None:
+    """Groups too, and also if something goes wrong meanwhile."""
+    account = pwd.getpwnam("nobody")
+    before = (os.geteuid(), os.getegid(), os.getgroups())
+    seen = []
+
+    def look() -> None:
+        with rights_of(account.pw_uid):
+            seen.append((os.geteuid(), os.getegid(), sorted(os.getgroups())))
+            Path("/etc/shadow").read_bytes()
+
+    with pytest.raises(PermissionError):
+        look()
+    theirs = sorted(os.getgrouplist("nobody", account.pw_gid))
+    assert seen == [(account.pw_uid, account.pw_gid, theirs)]
+    assert (os.geteuid(), os.getegid(), os.getgroups()) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_root_does_not_touch_the_files_of_an_owner_who_is_not_known_here(tmp_path: Path) -> None:
+    """With whose rights?"""
+    with pytest.raises(ConfigError, match=r"no account here .uid 3999999999.*let him run it"):
+        RunFiles(tmp_path, owner=3_999_999_999).stamps()
+
+
+def test_anybody_else_keeps_his_own_rights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """He has no others; but of a job that is not his he changes no file of his own."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1234)
+    path = tmp_path / "mine"
+    path.write_text("x")
+    os.utime(path, ns=(5, 5))
+    Reading([path], owner=path.stat().st_uid + 1)
+
+    assert path.stat().st_atime_ns == 5
+
+
+# --- stops
+
+
+@pytest.fixture
+def _handlers() -> Iterator[None]:
+    """Give the signals back to whoever had them, also where a test fails."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("_handlers")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_stop_raises_where_it_may_and_once(number: signal.Signals) -> None:
+    """What cleans up is not stopped by a second one."""
+    before = signal.getsignal(number)
+    seen = []
+
+    def trial() -> None:
+        with stops_are_held():
+            try:
+                with stoppable():
+                    try:
+                        signal.raise_signal(number)
+                        seen.append("went on")
+                    finally:
+                        signal.raise_signal(number)
+                        seen.append("closed")
+            finally:
+                signal.raise_signal(number)
+                seen.append("cleaned up")
+
+    with pytest.raises(KeyboardInterrupt):
+        trial()
+    assert seen == ["closed", "cleaned up"]
+    assert signal.getsignal(number) is before
+
+
+@pytest.mark.usefixtures("_handlers")
+@pytest.mark.parametrize(
+    ("stopped_at", "reached"),
+    [
+        ("before", ["before"]),
+        ("open", ["before", "open"]),
+        ("whole", ["before", "open", "whole", "kept whole"]),
+        ("behind", ["before", "open", "whole", "kept whole", "between", "behind", "cleaned up"]),
+    ],
+)
+def test_a_stop_is_held_back_where_it_would_do_harm(stopped_at: str, reached: list[str]) -> None:
+    """It comes through at the end of what must be whole."""
+    seen = []
+
+    def pass_by(name: str) -> None:
+        seen.append(name)
+        if name == stopped_at:
+            signal.raise_signal(signal.SIGTERM)
+
+    def trial() -> None:
+        with stops_are_held():
+            pass_by("before")
+            with stoppable():
+                pass_by("open")
+                with unstopped():
+                    pass_by("whole")
+                    seen.append("kept whole")
+                seen.append("between")
+            pass_by("behind")
+            seen.append("cleaned up")
+
+    with pytest.raises(KeyboardInterrupt):
+        trial()
+    assert seen == reached
+
+
+@pytest.mark.usefixtures("_handlers")
+def test_a_signal_that_was_ignored_still_is() -> None:
+    """Nohup means it."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    seen = []
+    with stops_are_held(), stoppable():
+        signal.raise_signal(signal.SIGHUP)
+        seen.append("went on")
+
+    assert seen == ["went on"]
 
 
 # --- processes
@@ -335,7 +546,7 @@ def test_any_bytes_may_be_in_the_jobs_files(content: bytes) -> None:
             Path(place, name).write_bytes(content)
 
         assert files.step(0) is None
-        assert not files.written({}, 0, 0)
+        assert not files.written(NOTHING, 0, 0)
 
 
 # --- the order of a trial

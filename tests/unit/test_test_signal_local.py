@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from slurm_dl.apps.test_signal.local import JOB_ID
+from slurm_dl.apps.test_signal.local import JOB_ID, LocalJob
 from slurm_dl.job.child import SESSION, members
+from slurm_dl.model.contract import Contract
+from slurm_dl.sandbox.wait import eventually
 
 ROOT = Path(__file__).parents[2]
 Batch = Callable[..., str]
@@ -160,6 +163,70 @@ def test_nobody_is_left(tmp_path: Path, batch: Batch) -> None:
     # Nobody may be there to reap it: a zombie has no command line any more.
     line = Path("/proc", sleeper, "cmdline")
     assert not line.exists() or b"sleep" not in line.read_bytes()
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_trial_that_is_stopped_leaves_nothing(
+    tmp_path: Path, batch: Batch, number: signal.Signals
+) -> None:
+    """Neither processes nor its directory, also where the terminal goes away."""
+    pids = tmp_path / "pids"
+    script = batch(f"echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait", "sleep 500 &")
+    code = "from slurm_dl.apps.ctl import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "test-signal", "--local", script],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        eventually(pids.exists, 60, what="the script to run")
+        process.send_signal(number)
+        out, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    sleeper, session = pids.read_text().split()
+
+    assert (process.returncode, out) == (1, "")
+    assert said.endswith("dlctl: stopped\n")
+    assert members(SESSION, int(session)) == []
+    line = Path("/proc", sleeper, "cmdline")
+    assert not line.exists() or b"sleep" not in line.read_bytes()
+    assert not list(tmp_path.glob("dlctl-test-signal-*"))
+
+
+def test_the_first_process_keeps_its_number_until_the_end(tmp_path: Path) -> None:
+    """It is the session's: as long as others may be left in it, nobody else may get it."""
+    place = tmp_path / "place"
+    place.mkdir()
+    job = LocalJob(["/bin/sh", "-c", "exit 3"], Contract(), comment="", place=place, environ={})
+    job.start()
+    eventually(lambda: job.look().state == "over", 60, what="its end")
+    look = job.look()
+    state = Path(f"/proc/{job._session.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    assert (look.end, state) == ("it ended with status 3", "Z")
+    job.end()
+    assert not Path(f"/proc/{job._session.pid}").exists()
+    assert job.look().end == "it ended with status 3"
+
+
+@pytest.mark.parametrize(("number", "name"), [(15, "TERM"), (40, "40")])
+def test_a_death_by_any_signal_has_a_name(tmp_path: Path, number: int, name: str) -> None:
+    """Most real-time signals have none."""
+    place = tmp_path / "place"
+    place.mkdir()
+    argv = ["/bin/sh", "-c", f"kill -{number} $$"]
+    job = LocalJob(argv, Contract(), comment="", place=place, environ={})
+    job.start()
+    eventually(lambda: job.look().state == "over", 60, what="its end")
+    look = job.look()
+    job.end()
+
+    assert (look.killed_by, look.end) == (name, f"it died of {name}")
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,7 @@ def test_signal(
       dlctl test-signal --signal USR2 --requeued-by job job.sbatch
       dlctl test-signal --yes 1234
     """  # noqa: D301 - \b is click's mark
+    from slurm_dl.apps.test_signal.stops import stoppable, stops_are_held  # noqa: PLC0415
     from slurm_dl.apps.test_signal.trial import Limits, run_trial  # noqa: PLC0415 - numpy, pydantic
     from slurm_dl.apps.test_signal.verdict import judge  # noqa: PLC0415
 
@@ -169,7 +170,7 @@ def test_signal(
         place = _local(asked, Path(what), arguments)
     else:
         place = _submitted(asked, Path(what), arguments, config_path)
-    with place as job:
+    with stops_are_held(), place as job, stoppable():
         facts = run_trial(job, Limits(after_s=after, within_s=within), say)
     verdict = judge(facts)
     if as_json:
@@ -314,5 +315,5 @@ def _running(asked: Asked, name: str, config_path: Path | None) -> Iterator[Job]
         requeued_by=base.requeued_by if requeued_by is None else asked.contract.requeued_by,
     )
     directory = asked.run_dir.absolute() if asked.run_dir else on_slurm.run_directory(seen)
-    files = RunFiles(directory, asked.watch)
+    files = RunFiles(directory, asked.watch, owner=seen.uid)
     yield on_slurm.SlurmJob(slurm, seen.job_id, agreed, files=files)

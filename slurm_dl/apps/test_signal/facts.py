@@ -7,6 +7,9 @@ from typing import Literal
 
 from slurm_dl.model.contract import Contract
 
+MOST_FILES = 5000
+"""So many files and directories are looked at in each place that a job writes to."""
+
 Disposition = Literal["catches", "ignores", "blocks", "dies of"]
 """What a process does with a signal, in words that the signal's name can follow."""
 
@@ -57,11 +60,13 @@ class Checkpoint:
         recorded: Path that the job recorded as a whole checkpoint of this run; None if none.
         step: Its step, if that was said.
         files: Files that were made or replaced, relative to where they lie.
+        incomplete: There are more files than are compared; among the others nothing was seen.
     """
 
     recorded: str | None = None
     step: int | None = None
     files: tuple[str, ...] = ()
+    incomplete: bool = False
 
     def __bool__(self) -> bool:
         return self.recorded is not None or bool(self.files)

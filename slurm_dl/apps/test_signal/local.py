@@ -19,6 +19,7 @@ from pathlib import Path
 from slurm_dl.apps.test_signal import processes
 from slurm_dl.apps.test_signal.facts import Look, Process
 from slurm_dl.apps.test_signal.run_files import RunFiles
+from slurm_dl.apps.test_signal.stops import unstopped
 from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.job.child import SESSION, members
 from slurm_dl.model.contract import Contract
@@ -98,7 +99,8 @@ class LocalJob:
         Raises:
             ConfigError: It cannot be started.
         """
-        with (self._place / "output.log").open("ab") as log:
+        # A stop in between would leave a process whose number nobody knows.
+        with (self._place / "output.log").open("ab") as log, unstopped():
             try:
                 self._process = subprocess.Popen(
                     self._argv,
@@ -117,11 +119,11 @@ class LocalJob:
         if (self._place / "requeue").exists():
             self.end()
             return Look(state="waiting", run=self._run)
-        status = self._session.poll()
+        status = self._status()
         claim = self._claims.read((self._place / "comment").read_text("utf-8", "replace"))
         if status is None:
             return Look(state="running", run=self._run, acked=claim.acked_run == self._run)
-        killed_by = signal.Signals(-status).name.removeprefix("SIG") if status < 0 else ""
+        killed_by = _signal_name(-status) if status < 0 else ""
         end = f"it died of {killed_by}" if killed_by else f"it ended with status {status}"
         return Look(state="over", run=self._run, end=end, killed_by=killed_by)
 
@@ -131,7 +133,7 @@ class LocalJob:
 
     def signal(self) -> None:
         """Send the signal to the first process alone, as ``scancel --batch`` does."""
-        if self._session.poll() is None:
+        if self._status() is None:
             os.kill(self._session.pid, signal.Signals["SIG" + self.contract.signal])
 
     def requeue(self) -> None:
@@ -143,11 +145,10 @@ class LocalJob:
 
     def end(self) -> None:
         """End what is left of the session: SIGTERM, and SIGKILL later."""
-        if self._process is None:
+        if self._process is None or self._process.returncode is not None:
             return
         session = self._process.pid
         for signum in (signal.SIGTERM, signal.SIGKILL):
-            # Stopped processes too; the first one is not reaped before, it keeps its number.
             processes.send(session, signum)
             deadline_s = time.monotonic() + KILL_WAIT_S
             while members(SESSION, session) and time.monotonic() < deadline_s:
@@ -162,6 +163,19 @@ class LocalJob:
                 return log.read().decode("utf-8", "replace")
         except OSError:
             return ""
+
+    def _status(self) -> int | None:
+        """How its first process ended, -n for signal n; None if it has not.
+
+        It is reaped by `end` alone: until then its number, the session's, is nobody else's.
+        """
+        if self._session.returncode is not None:
+            return self._session.returncode
+        options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        ended = os.waitid(os.P_PID, self._session.pid, options)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     @property
     def _session(self) -> subprocess.Popen[bytes]:
@@ -211,3 +225,10 @@ class LocalJob:
             path = tools / name
             path.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
             path.chmod(0o755)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name.removeprefix("SIG")
+    except ValueError:  # most of the real-time signals have no name
+        return str(number)

@@ -6,10 +6,12 @@ which costs slurmctld as much as a user who looks at squeue.
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
 from slurm_dl.apps.test_signal.facts import Look, Process
+from slurm_dl.apps.test_signal.owner import rights_of
 from slurm_dl.apps.test_signal.run_files import RunFiles
 from slurm_dl.backends.slurm.act import Actor, JobNow, job_now
 from slurm_dl.backends.slurm.claims import ClaimReader
@@ -24,7 +26,7 @@ from slurm_dl.model.plan import Requeue, Signal
 
 EVERY_S = 1.0
 
-_FIELDS = ("JobID", "JobArrayID", "exit_code", "WorkDir", "Comment")
+_FIELDS = ("JobID", "UserID", "JobArrayID", "exit_code", "WorkDir", "Comment")
 _LONGEST_GRACE_S = 86400.0
 _LAST_WORDS = 2000
 _WAITS = (JobState.PENDING, JobState.CONFIGURING)
@@ -37,6 +39,7 @@ class Seen:
 
     Attributes:
         job_id: Its number.
+        uid: Its owner's.
         label: Slurm's name for it, ``12`` or ``12_3``.
         end: Exit status and signal, as Slurm writes them.
         work_dir: Where it was submitted.
@@ -44,8 +47,9 @@ class Seen:
     """
 
     def __init__(self, fields: list[str]) -> None:
-        number, self.label, self.end, work_dir, comment = fields
+        number, uid, self.label, self.end, work_dir, comment = fields
         self.job_id = JobId(int(number))
+        self.uid = int(uid)
         self.work_dir = Path(work_dir)
         self.claim: Claim = ClaimReader(max_grace_s=_LONGEST_GRACE_S).read(comment)
 
@@ -186,13 +190,14 @@ def run_directory(seen: Seen) -> Path:
     """Where the job's run directory is most likely: dlsubmit's usual place, or dlrun's.
 
     Raises:
-        ConfigError: Neither is there.
+        ConfigError: Neither is there, or its owner has no account here.
     """
     label = seen.label
     places = (seen.work_dir / "slurm_dl_runs" / label, seen.work_dir / f"slurm_dl-{label}")
-    for place in places:
-        if place.is_dir():
-            return place
+    with rights_of(seen.uid):
+        found = next((place for place in places if os.path.isdir(place)), None)  # noqa: PTH112 -- no error
+    if found is not None:
+        return found
     msg = (
         f"the run directory of job {label} is not in {seen.work_dir}: name it with --run-dir "
         "(SLURM_DL_RUN_DIR in the job)"

@@ -98,7 +98,7 @@ def run_trial(job: Job, limits: Limits, say: Callable[[str], None]) -> Facts:
     if facts.ended_s is not None and not facts.requeued_itself:
         return replace(facts, last_words=job.last_words())
     say("the job is put back; waiting until it trains again")
-    reading = Reading(job.files.paths(facts.checkpoint))
+    reading = Reading(job.files.paths(facts.checkpoint), job.files.owner)
     job.requeue()
     back, end = _until_it_trains(job, limits, look, reports=facts.last_step is not None)
     facts = replace(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from slurm_dl.apps.test_signal.facts import Checkpoint, Facts, Process
+from slurm_dl.apps.test_signal.facts import MOST_FILES, Checkpoint, Facts, Process
 
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 _FILES_SHOWN = 3
@@ -175,6 +175,11 @@ def _saved(facts: Facts) -> Part:
         yield f"A checkpoint was written and recorded{at}: {saved.recorded}.", ""
     elif saved.files:
         yield f"Files were written after the signal: {_files(saved)}.", ""
+    elif saved.incomplete:
+        yield (
+            f"No checkpoint was seen: only the first {MOST_FILES} files there were compared.",
+            "name the directory that it saves to with --watch DIR, one with fewer files",
+        )
     elif facts.killed_by != facts.contract.signal:
         yield (
             "No checkpoint was written after the signal.",
