@@ -118,6 +118,7 @@ class Daemon:
         self._vitals = Vitals(log, wall=time.time, monotonic=time.monotonic)
         self._alarm = Alarm()
         self._soon = False
+        self._passed_over = False
         self._tickets = Tickets()
         self._resets = Resets()
         self._cycle_log = CycleLog(log)
@@ -156,9 +157,13 @@ class Daemon:
             mode = "live" if self.board.current.live else "shadow"
             self._audit.write(AuditLine(actor=DAEMON, action="start", reason=f"{mode} mode"))
             notify("READY=1", "STATUS=starting")
-            while not self._alarm.stop:
-                self._round()
-                self._sleep()
+            try:
+                while not self._alarm.stop:
+                    self._round()
+                    self._sleep()
+            except (WithdrawnError, SupersededError):
+                self._passed_over = True
+                raise
             notify("STOPPING=1", "STATUS=stopping")
             self._log.info("stopping", signal=self._alarm.stop)
             self._audit.write(AuditLine(actor=DAEMON, action="stop", reason=self._alarm.stop))
@@ -176,11 +181,12 @@ class Daemon:
     def close(self) -> None:
         """Let go of the parts and the pipe, let the watchers finish; each whatever the others do.
 
-        The ledger comes first, the next daemon waits for it; the watchers last, they may take
-        seconds.
+        The watchers come last, for they may take seconds; a stand-by waits for them. Once another
+        daemon acts they write no more.
         """
         with contextlib.ExitStack() as last_first:
-            last_first.callback(self._watchers.close)
+            watchers = self._watchers
+            last_first.callback(watchers.abandon if self._passed_over else watchers.close)
             last_first.callback(self._alarm.close)
             last_first.callback(self._parts.cluster.close)
             last_first.callback(self._parts.ledger.close)

@@ -6,7 +6,7 @@ a figure must not leave the queue to nobody.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 from structlog.typing import FilteringBoundLogger
@@ -31,6 +31,9 @@ class Finishing(Protocol):
     def close(self) -> None:
         """Finish it, within seconds: a stop waits for it."""
 
+    def abandon(self) -> None:
+        """Write nothing more: another daemon has taken over what it would write to."""
+
 
 class Watchers:
     """All of them; one that fails is left out from then on, and the log says so."""
@@ -52,11 +55,18 @@ class Watchers:
 
     def close(self) -> None:
         """Let those finish that have something to finish, also those that are not told any more."""
+        self._end(lambda watcher: watcher.close())
+
+    def abandon(self) -> None:
+        """End them without a word more, because another daemon acts now."""
+        self._end(lambda watcher: watcher.abandon())
+
+    def _end(self, how: Callable[[Finishing], None]) -> None:
         for watcher in self._all:
             if not isinstance(watcher, Finishing):
                 continue
             try:
-                watcher.close()
+                how(watcher)
             except Exception:  # noqa: BLE001 - likewise; the others have their own to finish
                 name = type(watcher).__name__
                 self._log.exception("bug in the end of a watcher", watcher=name)

@@ -24,12 +24,13 @@ from slurm_dl.apps.daemon import Daemon
 from slurm_dl.apps.pace import LONGEST_BACKOFF_S, TokenBucket
 from slurm_dl.apps.parts import Loaded
 from slurm_dl.apps.pause import PauseSwitch
+from slurm_dl.apps.permits import WithdrawnError
 from slurm_dl.apps.published import Published
 from slurm_dl.apps.watchers import Watchers
 from slurm_dl.apps.when.service import forecasts_of
 from slurm_dl.backends.fake import FakeCluster
 from slurm_dl.backends.slurm.health import Health
-from slurm_dl.backends.store import SqliteStore, StoreError
+from slurm_dl.backends.store import SqliteStore, StoreError, SupersededError
 from slurm_dl.config import Config, load_with_origins, show
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.settings import Preemption, Settings
@@ -333,6 +334,7 @@ class Notebook:
         self.cycles: list[int] = []
         self.fails = False
         self.closed = 0
+        self.abandoned = 0
 
     def saw(self, now: Published, /) -> None:
         """The number of the cycle."""
@@ -347,6 +349,10 @@ class Notebook:
         if self.fails:
             msg = "nine"
             raise ZeroDivisionError(msg)
+
+    def abandon(self) -> None:
+        """Counted."""
+        self.abandoned += 1
 
 
 def test_watchers_are_told_of_each_cycle_and_cannot_end_one(house: House) -> None:
@@ -416,6 +422,27 @@ def test_a_watcher_that_is_not_told_any_more_may_finish(house: House) -> None:
     watchers.close()
 
     assert watcher.closed == 1
+
+
+@pytest.mark.parametrize("error", [SupersededError("by another"), WithdrawnError("it is over")])
+def test_watchers_of_a_daemon_that_was_passed_over_write_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """What they would write to is another daemon's by now."""
+
+    house = _house(tmp_path, monkeypatch)
+
+    def observe() -> None:
+        raise error
+
+    house.cluster.before_observe = observe
+    with pytest.raises(type(error)):
+        house.daemon.run()
+
+    house.daemon.close()
+    house.audit.close()
+
+    assert [(w.closed, w.abandoned) for w in house.watchers] == [(0, 1), (0, 1)]
 
 
 def test_a_single_look_tells_nobody(house: House) -> None:

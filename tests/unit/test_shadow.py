@@ -24,6 +24,7 @@ from slurm_dl.apps.shadow import wishes as wishing
 from slurm_dl.apps.shadow.lines import (
     LONGEST_LINE,
     MOST_VICTIMS,
+    UNSEEN,
     EndedJob,
     Lookout,
     Wish,
@@ -316,6 +317,62 @@ def test_a_list_of_open_wishes_that_is_none_is_as_good_as_none(
 
     assert read_open(tmp_path / OPEN) is None
     assert Store(tmp_path).open_wishes() == ((), -math.inf)
+
+
+def test_an_open_wish_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> None:
+    """The others are still known after a restart."""
+    recorder = Recorder(Store(tmp_path))
+    rows = [build.running(1), build.running(3), build.pending(2), build.pending(4)]
+    recorder.take(look(rows, handover(2, 1), handover(4, 3)))
+    recorder.close()
+    first, good, _ = (tmp_path / OPEN).read_bytes().splitlines(keepends=True)
+    (tmp_path / OPEN).write_bytes(first + good + b"[1e999]\n")
+
+    held = read_open(tmp_path / OPEN)
+
+    assert held is not None
+    assert [w.lead for w in held.wishes] == [2]
+
+
+def test_a_job_that_one_look_missed_is_still_wished_for(tmp_path: Path) -> None:
+    """The wish goes on when it is back, and ends when it starts."""
+    rows = [build.running(1), build.pending(2)]
+    started = [build.running(1), dataclasses.replace(build.running(2), start_s=NOW_S + 90)]
+    looks = [look(rows, handover(2, 1), at_s=30.0 * i) for i in range(3)]
+    looks[1] = look(rows[:1], at_s=30.0)
+
+    (open_still,) = wishes(kept_by(tmp_path / "a", *looks))
+    (over,) = wishes(kept_by(tmp_path / "b", *looks, look(started, at_s=100)))
+
+    assert (open_still.begin_s, open_still.end) == (NOW_S, "")
+    assert (over.begin_s, over.end, over.started_s) == (NOW_S, "started", NOW_S + 90)
+
+
+def test_a_clock_that_was_set_back_stops_no_checkpoint(tmp_path: Path) -> None:
+    """Else what is open would be known as of the time before, for hours."""
+    recorder = Recorder(Store(tmp_path))
+    rows = [build.running(1), build.pending(2)]
+    recorder.take(look(rows, at_s=0.0))
+    recorder.take(look(rows, handover(2, 1), at_s=-7200.0))
+
+    held = read_open(tmp_path / OPEN)
+
+    assert held is not None
+    assert (held.now_s, len(held.wishes)) == (NOW_S - 7200, 1)
+
+
+def test_what_a_killed_daemon_was_writing_is_removed(tmp_path: Path) -> None:
+    """Of hours ago, and nothing else."""
+    old, young = tmp_path / f".{OPEN}.0123abcd", tmp_path / f".{STANDING}.0123abcd"
+    other = tmp_path / f".{OPEN}.backup"
+    for path in (old, young, other):
+        path.touch()
+    for path in (old, other):
+        os.utime(path, (1.0, 1.0))
+
+    Recorder(Store(tmp_path))
+
+    assert sorted(tmp_path.iterdir()) == sorted([young, other])
 
 
 def test_an_end_that_was_seen_is_not_forgotten_after_a_kill(tmp_path: Path) -> None:
@@ -691,6 +748,46 @@ def test_the_end_does_not_wait_for_a_disk_that_hangs(
     assert "the last looks of shadow mode are not kept" in log.getvalue()
 
 
+def test_a_thread_that_hung_ends_and_writes_no_more(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk is back when the daemon has long ended, in a later turn perhaps."""
+    hangs, written_times = threading.Event(), list[None]()
+
+    def hang(*_: object) -> None:
+        written_times.append(None)
+        hangs.wait(60)
+
+    monkeypatch.setattr(Store, "append", hang)
+    for i in range(5):
+        watch.saw(look([build.pending(2)], at_s=100.0 * i))
+    eventually(lambda: watch._looks.full() or watch.saw(look([])), 60.0, what="a full queue")
+    watch.close(within_s=0.01)
+    before = len(written_times)
+    hangs.set()
+
+    assert watch._thread is not None
+    eventually(lambda: not watch._thread.is_alive(), 60.0, what="its end")
+    assert len(written_times) == before
+
+
+def test_a_daemon_that_was_passed_over_overwrites_nothing(tmp_path: Path) -> None:
+    """Another one keeps its own in the same directory by now."""
+    rows = [build.running(1), build.pending(2)]
+    one, other = Watch(tmp_path), Watch(tmp_path)
+    for watcher, at_s in ((one, 0.0), (other, 1000.0)):
+        watcher.saw(look(rows, handover(2, 1), at_s=at_s))
+        eventually(watcher._looks.empty, 60.0, what="the thread")
+    other.close()
+    there = {path: path.read_bytes() for path in (tmp_path / "shadow").iterdir()}
+
+    one.abandon()
+    assert one._thread is not None
+    eventually(lambda: not one._thread.is_alive(), 60.0, what="its end")
+
+    assert {path: path.read_bytes() for path in (tmp_path / "shadow").iterdir()} == there
+
+
 # Lines.
 
 numbers = st.floats(0, 1e10).map(lambda v: round(v, 1))
@@ -795,14 +892,18 @@ def test_the_longest_wish_is_a_line_that_is_read() -> None:
         job_id=10**9,
         restarts=10**6,
         uid=10**9,
-        account="\x1b" * 64,
+        account="\U0001f600" * 64,
         gpus=1e6,
         ran_s=1e9,
         grace_s=1e6,
     )
     wish = next(line for line in LINES if isinstance(line, Wish))
     wish = dataclasses.replace(
-        wish, victims=(victim,) * 10_000, beneficiaries=(10**9,) * 10_000, why="\U0001f600" * 999
+        wish,
+        lead_account="\U0001f600" * 64,
+        victims=(victim,) * 10_000,
+        beneficiaries=(10**9,) * 10_000,
+        why="\U0001f600" * 999,
     )
 
     raw = written(wish)
@@ -815,9 +916,11 @@ def test_the_longest_wish_is_a_line_that_is_read() -> None:
 
 @given(a=any_wish, b=any_wish)
 def test_two_lines_about_a_wish_are_joined(a: Wish, b: Wish) -> None:
-    """The earliest begin, the latest sight, and no end is forgotten."""
+    """The earliest begin, the latest sight; no end is forgotten but of a job that came back."""
     both = joined(a, b)
+    first, last = sorted((a, b), key=lambda w: w.begin_s)
+    is_back = first.end in {"gone", UNSEEN} and last.begin_s > first.last_s
 
     assert both.begin_s == min(a.begin_s, b.begin_s)
     assert both.last_s == max(a.last_s, b.last_s)
-    assert bool(both.end) == bool(a.end or b.end)
+    assert bool(both.end) == bool(last.end if is_back else a.end or b.end)

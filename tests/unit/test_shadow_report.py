@@ -673,18 +673,34 @@ def test_a_sample_has_the_load_of_all() -> None:
     assert sampled(cast, shape, 400) == (cast, shape)
 
 
+def with_gangs(gangs: int, duration_s: float) -> tuple[Cast, ClusterShape]:
+    """Twelve jobs of one node, and *gangs* over half of the cluster."""
+    jobs = queue_of([100.0] * 12)
+    large = queue_of([duration_s] * gangs)
+    jobs += [dataclasses.replace(j, job_id=100 + i, gpus=16.0) for i, j in enumerate(large)]
+    shape = shape_of([(8, 4, "a100")])
+    return cast_of(jobs, None, shape, BEGIN_S, BEGIN_S + 1e5), shape
+
+
 def test_a_job_that_is_larger_than_the_sample_is_left_out_and_counted() -> None:
     """A gang over half the cluster fits no quarter of it."""
-    jobs = queue_of([100.0] * 12)
-    jobs += [dataclasses.replace(j, job_id=100 + i, gpus=16.0) for i, j in enumerate(jobs[:4])]
-    shape = shape_of([(8, 4, "a100")])
-    cast = cast_of(jobs, None, shape, BEGIN_S, BEGIN_S + 1e5)
+    cast, shape = with_gangs(1, 20.0)
 
     some, small = sampled(cast, shape, 4)
 
     assert small.gpus == 8
     assert {p.gpus for p in some.players} == {4.0}
+    assert len(some.players) == 3
     assert (cast.unfit, some.unfit) == (0, 1)
+
+
+@pytest.mark.parametrize(("gangs", "duration_s"), [(4, 100.0), (1, 60.0)])
+def test_no_sample_without_the_jobs_that_are_the_load(gangs: int, duration_s: float) -> None:
+    """What waits for nothing helps and hurts nobody; that would be no answer."""
+    cast, shape = with_gangs(gangs, duration_s)
+
+    with pytest.raises(SlurmDlError, match=r"too large for a sample .* take a larger --simulate"):
+        sampled(cast, shape, 4)
 
 
 def within(

@@ -6,8 +6,10 @@ A daemon that is started again goes on with the wishes and the jobs that the one
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +51,7 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._missed = 0
         self._broken = False
+        self._ended = threading.Event()
 
     def saw(self, now: Published) -> None:
         """See `Watcher`; takes microseconds."""
@@ -66,24 +69,30 @@ class Watch:
         """Keep what has been seen, and end the thread; what takes longer is lost, and said."""
         if self._thread is None or not self._thread.is_alive():
             return
-        try:
+        until_s = time.monotonic() + within_s
+        with contextlib.suppress(queue.Full):
             self._looks.put(None, timeout=within_s)
-        except queue.Full:
-            pass  # It hangs: the wait below is not needed.
-        else:
-            self._thread.join(within_s)
+        self._thread.join(max(0.0, until_s - time.monotonic()))
         if self._thread.is_alive():
+            self.abandon()
             logs.logger().warning(
                 "the last looks of shadow mode are not kept", because="disk hangs"
             )
 
+    def abandon(self) -> None:
+        """End the thread; nothing more is written than what is being written just now."""
+        self._ended.set()
+        with contextlib.suppress(queue.Full):
+            self._looks.put_nowait(None)
+
     def _work(self) -> None:
         try:
             recorder = Recorder(Store(self._directory))
-            while (now := self._looks.get()) is not None:
+            while (now := self._looks.get()) is not None and not self._ended.is_set():
                 missed, self._missed = self._missed, 0
                 recorder.take(now, missed=missed)
-            recorder.close()
+            if not self._ended.is_set():
+                recorder.close()
         except Exception:  # noqa: BLE001 - the daemon goes on; this thread has no more to say
             logs.logger().exception("bug in the recorder of shadow mode; it keeps no more")
             self._broken = True
@@ -99,6 +108,7 @@ class Recorder:
 
     def __init__(self, store: Store, *, lookout_s: float = LOOKOUT_S) -> None:
         self._store = store
+        store.tidy()
         self._lookout_s = lookout_s
         self._before = store.standing()
         self._wishes = OpenWishes(*store.open_wishes())
@@ -128,7 +138,8 @@ class Recorder:
         self._before = standing
         lines += self._look_out(now, cycle)
         self._write(lines)
-        if cycle.snapshot.now_s - self._stood_s >= STAND_S:
+        # Also after a clock that was set back.
+        if not 0 <= cycle.snapshot.now_s - self._stood_s < STAND_S:
             self._stand(standing)
 
     def close(self) -> None:

@@ -3,30 +3,34 @@
 Few long jobs are most of a site's load, and a draw at chance would have it by half too much or too
 little. So the jobs are sorted by GPU-seconds and cut into stretches, and of each one is taken that
 keeps the sum nearest to the share of all. The nodes are taken first, whole ones of each group, and
-the jobs by the share of the GPUs that this came to.
+the jobs by the share of the GPUs that this came to; those that fit the few nodes alone.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.apps.shadow.counterfactual import Cast, fitting
+from slurm_dl.apps.shadow.counterfactual import Cast, Player, fitting
 from slurm_dl.backends.sim.shape import ClusterShape
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.jobs import F64
 
 _MOST_TOO_MANY = 1.5
+_MOST_LEFT_OUT = 0.1
+"""Of the GPU time; with less of the load than that, nothing it says would be so."""
 
 
 def sampled(cast: Cast, shape: ClusterShape, most: int) -> tuple[Cast, ClusterShape]:
     """About *most* of the jobs, and the cluster for them; all of it if that is not more.
 
     Raises:
-        SlurmDlError: The cluster has too few nodes for so small a share of them.
+        SlurmDlError: The cluster has too few nodes for so small a share of them, or jobs that are
+            too large for that share are much of the load.
     """
     n = len(cast.players)
     if n <= most:
@@ -41,11 +45,26 @@ def sampled(cast: Cast, shape: ClusterShape, most: int) -> tuple[Cast, ClusterSh
             f"smaller than one; take --simulate {math.ceil(jobs / 1000) * 1000}"
         )
         raise SlurmDlError(msg)
-    ran_before = np.array([math.isnan(p.real_wait_s) for p in cast.players])
-    gpu_s = np.array([p.gpus * p.duration_s for p in cast.players])
-    rows = _one_of_each(np.lexsort((gpu_s, ran_before)), gpu_s, jobs)
-    players, unfit = fitting([cast.players[i] for i in sorted(rows)], small)
-    return dataclasses.replace(cast, players=players, unfit=cast.unfit + unfit), small
+    players, unfit = fitting(cast.players, small)
+    whole_gpu_s = _gpu_s(cast.players).sum()
+    left_out = 1 - _gpu_s(players).sum() / whole_gpu_s if whole_gpu_s else 0.0
+    if left_out > _MOST_LEFT_OUT or not players:
+        msg = (
+            f"{left_out:.0%} of the GPU time is of jobs that are too large for a sample of "
+            f"{most:,} of {n:,} jobs on {small.gpus:,.0f} of {shape.gpus:,.0f} GPUs; "
+            "take a larger --simulate"
+        )
+        raise SlurmDlError(msg)
+    gpu_s = _gpu_s(players)
+    ran_before = np.array([math.isnan(p.real_wait_s) for p in players])
+    count = min(len(players), max(1, round(len(players) * small.gpus / shape.gpus)))
+    rows = _one_of_each(np.lexsort((gpu_s, ran_before)), gpu_s, count)
+    taken = tuple(players[i] for i in sorted(rows))
+    return dataclasses.replace(cast, players=taken, unfit=cast.unfit + unfit), small
+
+
+def _gpu_s(players: Sequence[Player]) -> F64:
+    return np.array([p.gpus * p.duration_s for p in players])
 
 
 def _one_of_each(order: npt.NDArray[np.int64], gpu_s: F64, count: int) -> list[int]:

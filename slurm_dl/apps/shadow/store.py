@@ -1,6 +1,6 @@
 """Where the lines lie: files of a few MiB in the state directory, the oldest dropped first.
 
-Written by one daemon, read by anybody who may read the directory. Nothing is forced to the disk: a
+Written by one daemon, read by anybody who may read the directory. No line is forced to the disk: a
 crash of the host costs the last seconds. A torn line, a file that somebody cut or a full disk
 costs the lines concerned, and the report says how many.
 """
@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import time
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -47,6 +48,8 @@ OPEN = "wishes.jsonl"
 _MOST_STANDING = 2_000_000
 _MOST_OPEN_BYTES = 64 << 20
 
+_LEFT = re.compile(rf"\.({re.escape(STANDING)}|{re.escape(OPEN)})\.[0-9a-f]{{8}}")
+_LEFT_S = 3600.0
 _SEGMENT = re.compile(r"[0-9]{12}\.jsonl")
 _MODE = 0o640
 
@@ -128,6 +131,13 @@ class Store:
         self._directory = directory
         self._segment_bytes = segment_bytes
         self._keep = keep
+
+    def tidy(self) -> None:
+        """Remove what a daemon that was killed in the middle of `stand` or `hold` has left."""
+        with contextlib.suppress(OSError):
+            for path in self._directory.iterdir():
+                if _LEFT.fullmatch(path.name) and time.time() - path.stat().st_mtime > _LEFT_S:
+                    path.unlink(missing_ok=True)
 
     def append(self, lines: Iterable[bytes]) -> None:
         """Add *lines*, each with its line feed.
@@ -265,10 +275,18 @@ def _merged(lines: Iterable[Line]) -> Iterator[Line]:
     yield from once.values()
 
 
+_MISSED = frozenset({"gone", UNSEEN})
+"""Ends of a wish whose job was not there."""
+
+
 def joined(a: Wish, b: Wish) -> Wish:
-    """Two lines about one wish: begun as the earlier has it, ended as the later has it."""
+    """Two lines about one wish: begun as the earlier has it, ended as the later has it.
+
+    A job that one look missed is back at the next: its wish is begun anew and goes on.
+    """
     first, last = (a, b) if a.begin_s <= b.begin_s else (b, a)
-    ended = b if b.end or not a.end else a
+    is_back = first.end in _MISSED and last.begin_s > first.last_s
+    ended = last if is_back else b if b.end or not a.end else a
     return dataclasses.replace(
         first,
         last_s=max(a.last_s, b.last_s),
@@ -279,7 +297,10 @@ def joined(a: Wish, b: Wish) -> Wish:
 
 
 def read_open(path: Path) -> Held | None:
-    """The open wishes in *path*; None if it is not there or is not what it should be."""
+    """The open wishes in *path*; None if it is not there or is not what it should be.
+
+    One that cannot be read costs itself alone.
+    """
     try:
         with path.open("rb") as file:
             first, *rest = file.read(_MOST_OPEN_BYTES).split(b"\n")
@@ -287,8 +308,10 @@ def read_open(path: Path) -> Held | None:
         wishes = [line for raw in rest if raw and isinstance(line := parsed(raw), Wish)]
     except (OSError, ValueError, TypeError, RecursionError):
         return None
-    if word != "open" or type(now_s) not in {int, float} or count != len(wishes):
+    if word != "open" or type(now_s) not in {int, float} or type(count) is not int:
         return None
+    if count and not wishes:
+        return None  # It is torn.
     return Held(float(now_s), tuple(wishes)) if 0 <= now_s < LARGEST else None
 
 
