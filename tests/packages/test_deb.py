@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import deb
@@ -82,19 +83,34 @@ esac
 """
 
 
-def prerm(top: Path, step: str, state: str) -> tuple[list[str], list[str]]:
-    """What prerm asks systemctl to do with a unit in that state; what it leaves for postinst."""
-    (top / "run/systemd/system").mkdir(parents=True)
-    text = (ROOT / "packaging/deb/prerm").read_text("utf-8")
-    script = top / "prerm"
-    script.write_text(text.replace("/run/", f"{top}/run/"), "utf-8")
-    (top / "systemctl").write_text(SYSTEMCTL, "utf-8")
-    (top / "systemctl").chmod(0o755)
-    env = {"PATH": f"{top}:/usr/bin:/bin", "ASKED": str(top / "asked"), "STATE": state}
-    subprocess.run(["/bin/sh", script, step], env=env, capture_output=True, check=True)
-    asked = [line.split() for line in (top / "asked").read_text("utf-8").splitlines()]
-    done = [w for words in asked for w in words if w in {"stop", "disable", "start"}]
-    return done, [path.name for path in (top / "run").glob("slurm-dl*")]
+class Host:
+    """A place where the scripts of the package are run, with a stand-in for systemctl."""
+
+    def __init__(self, top: Path, state: str) -> None:
+        self.top = top
+        self.env = {"PATH": f"{top}:/usr/bin:/bin", "ASKED": str(top / "asked"), "STATE": state}
+        (top / "run/systemd/system").mkdir(parents=True)
+        (top / "var").mkdir()
+        for name, text in (("systemctl", SYSTEMCTL), ("systemd-sysusers", "#!/bin/sh\n")):
+            (top / name).write_text(text, "utf-8")
+            (top / name).chmod(0o755)
+
+    def script(self, name: str, *words: str) -> list[str]:
+        """What *name* asks systemctl to do."""
+        text = (ROOT / "packaging/deb" / name).read_text("utf-8")
+        here = self.top / name
+        for place in ("/run/", "/var/lib/slurm_dl"):
+            text = text.replace(place, f"{self.top}{place}")
+        here.write_text(text.replace("-o slurm_dl -g slurm_dl ", ""), "utf-8")
+        asked = self.top / "asked"
+        asked.write_text("", "utf-8")
+        subprocess.run(["/bin/sh", here, *words], env=self.env, capture_output=True, check=True)
+        said = [line.split() for line in asked.read_text("utf-8").splitlines()]
+        return [w for words in said for w in words if w in {"stop", "disable", "enable", "start"}]
+
+    def left(self) -> set[str]:
+        """What a script has left for a later one."""
+        return {path.name for path in (self.top / "run").glob("slurm-dl*")}
 
 
 @pytest.mark.parametrize(
@@ -114,8 +130,51 @@ def test_what_runs_or_is_about_to_is_stopped(
     state: str, stops: list[str], starts_again: list[str], tmp_path: Path
 ) -> None:
     """By systemd's words for a unit; after an upgrade it starts again if it was to run."""
-    assert prerm(tmp_path / "upgrade", "upgrade", state) == (stops, starts_again)
-    assert prerm(tmp_path / "remove", "remove", state) == ([*stops, "disable"], [])
+    upgraded, removed = Host(tmp_path / "a", state), Host(tmp_path / "b", state)
+
+    assert upgraded.script("prerm", "upgrade") == stops
+    assert upgraded.left() == set(starts_again)
+    assert removed.script("prerm", "remove") == [*stops, "disable"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("upgrade", "2.0"), ("abort-upgrade", "2.0")),
+        (("failed-upgrade", "1.0"), ("configure", "1.0")),
+        (("deconfigure", "in-favour", "x"), ("abort-deconfigure", "in-favour", "x")),
+    ],
+)
+def test_a_step_that_is_called_off_ends_with_a_daemon_that_runs(
+    before: Sequence[str], after: Sequence[str], tmp_path: Path
+) -> None:
+    """Else nobody would order the queue."""
+    host = Host(tmp_path / "a", "active")
+
+    assert host.script("prerm", *before) == ["stop"]
+    assert host.script("postinst", *after) == ["start"]
+    assert host.left() == set()
+
+
+def test_a_removal_that_is_called_off_leaves_all_as_it_was(tmp_path: Path) -> None:
+    """Another package was to take its place, and could not."""
+    host = Host(tmp_path / "a", "active")
+
+    assert host.script("prerm", "remove", "in-favour", "x", "1") == ["stop", "disable"]
+    assert host.script("postinst", "abort-remove", "in-favour", "x", "1") == ["enable", "start"]
+    assert host.left() == set()
+
+
+def test_a_fresh_installation_starts_nothing_whatever_came_before(tmp_path: Path) -> None:
+    """An upgrade that broke off had left word that the daemon ran; then it was removed."""
+    host = Host(tmp_path / "a", "active")
+    host.script("prerm", "upgrade", "2.0")
+
+    host.script("prerm", "remove")
+    host.script("postrm", "remove")
+
+    assert host.left() == set()
+    assert host.script("postinst", "configure", "") == []
 
 
 def test_the_changelog_of_the_package_is_debians() -> None:
