@@ -57,6 +57,13 @@ TABLE: Final = (
         "Overall exposure level",
         without="systemd-analyze",
     ),
+    Elsewhere(
+        "dlsim compare traces/tiresias-derived/itp10.csv --cluster 2x8 --policies fifo,srtf "
+        "--seeds 4 --on slurm",
+        "it needs a folder that all nodes share",
+        "tests/cluster/test_sweep_on_slurm.py",
+        '"--on", "slurm"',
+    ),
     Elsewhere("make demo", _TAKES_LONG, "tests/cluster/test_demo.py", '"-m", "demo"'),
     Elsewhere("make test", "it runs this test", ".ci/run", "exec make test"),
     Elsewhere("make venv", "it changes what the tests run with", "Makefile", "test: system"),

@@ -83,6 +83,8 @@ class Stage:
             (r'eval ("\$\(env _\$\{)\(U\)command\}(.*")', r"grep -q compdef <<<\1command^^}\2"),
             (r"\$?\(string upper \$command\)", "${command^^}"),
             (r"(for command in [a-z ]+)\n(.*)\nend$", r"\1; do\n\2\ndone"),
+            # An `eval` of nothing would be as well.
+            (r'^eval ("\$\(env [^"]*\)")', r'text=\1 && test -n "$text" && eval "$text"'),
             # Less work of the same kind.
             (r"--for 86400", "--for 2"),
             (r"--seeds 10\b", "--seeds 2"),

@@ -20,6 +20,7 @@ from docs.elsewhere import COMPARED, PLAYED, TABLE, Elsewhere
 from docs.stage import SPEC, Stage, stage
 from docs.typed import Shell, environment, follow
 
+from fuzz.targets import TARGETS
 from slurm_dl.sandbox import Sandbox
 from slurm_dl.sandbox.wait import eventually
 
@@ -43,15 +44,22 @@ def is_elsewhere(command: str) -> bool:
     """Does the table have *command*, on this host?"""
     command = plain(command)
     return any(
-        command.startswith(entry.text) and not (entry.without and shutil.which(entry.without))
+        _is_or_begins(entry.text, command) and not (entry.without and shutil.which(entry.without))
         for entry in TABLE
     )
+
+
+def _is_or_begins(text: str, command: str) -> bool:
+    """Whole words of it: ``make demo`` is not the beginning of ``make demo-docker``."""
+    return bool(re.match(rf"{re.escape(text)}(?![\w-])", command))
 
 
 def compared(page: Path) -> set[str]:
     """Statements of *page* of which another test compares what they print."""
     consoles = [inside for kind, inside in shown.fences(page) if kind == "console"]
     lines = {x[2:] for inside in consoles for x in inside.splitlines() if x.startswith("$ ")}
+    # These the other test leaves out, too.
+    lines = {line for line in lines if "--on slurm" not in line}
     return lines if name(page) in COMPARED else set()
 
 
@@ -175,7 +183,11 @@ def _type(there: Stage, shell: Shell, typed: str) -> None:
             play(there, shell, typed)
             return
     allowed = next((s for text, s in STATUS.items() if typed.startswith(text)), frozenset({0}))
-    printed = shell.type(there.here(typed), 300, allowed)
+    here = there.here(typed)
+    printed = shell.type(here, 300, allowed)
+    if here.endswith(" --help"):
+        # It was not run, but what the page gives it must be there.
+        assert [x for x in re.findall(r"(?<=\s)--[a-z-]+", here) if x not in printed] == []
     for begins, wanted in SAYS:
         if re.match(begins, typed):
             assert re.search(wanted, printed), f"{typed}\n{printed}"
@@ -232,7 +244,45 @@ def test_what_is_run_elsewhere_is(entry: Elsewhere) -> None:
         for s in block
         for part in re.split(_BETWEEN, s)
     ]
-    assert any(part.startswith(entry.text) for part in parts)
+    assert any(_is_or_begins(entry.text, part) for part in parts)
+
+
+def shown_with(program: str) -> list[list[str]]:
+    """The words after *program* wherever it is shown."""
+    parts = [
+        plain(part)
+        for page in TYPED
+        for block in BLOCKS[page]
+        for s in block
+        for part in re.split(_BETWEEN, s)
+    ]
+    return [
+        shlex.split(part.removeprefix(program), comments=True)
+        for part in parts
+        if _is_or_begins(program, part)
+    ]
+
+
+def test_targets_of_make_that_are_shown_are_there() -> None:
+    """An entry of the table speaks for one of them, not for what is called alike."""
+    makefile = (shown.ROOT / "Makefile").read_text("utf-8")
+    there = set(re.findall(r"^([a-z-]+(?: [a-z-]+)*):", makefile, re.MULTILINE))
+    there = {name for names in there for name in names.split()}
+    wanted = {word for words in shown_with("make") for word in words[:1]}
+
+    assert len(wanted) > 3
+    assert wanted - there == set()
+
+
+def test_fuzzers_that_are_shown_are_there() -> None:
+    """By name, with the options that the program has."""
+    lines = shown_with("python -m fuzz") + shown_with(".venv/bin/python -m fuzz")
+    names = set(TARGETS)
+    asked = {word for words in lines for word in words}
+
+    assert lines
+    assert {w for w in asked if not w.startswith("-") and not w.isdigit()} <= names
+    assert {w for w in asked if w.startswith("-")} <= {"--seconds", "--keep", "--table"}
 
 
 @pytest.mark.parametrize("begins", [*(b for b, _ in SAYS), *SPECIAL, *STATUS])

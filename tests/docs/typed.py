@@ -44,6 +44,8 @@ class Shell:
             env=env,
             process_group=0,
         )
+        # What the first of two programs says of its options counts.
+        self.type("set -o pipefail")
 
     def type(
         self, statement: str, within_s: float = 120.0, allowed: frozenset[int] = frozenset({0})
