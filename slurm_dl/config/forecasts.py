@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Final
+
+from pydantic import Field, field_validator
 
 from slurm_dl.config.section import Section
-from slurm_dl.config.values import Seconds
+from slurm_dl.config.values import Seconds, refuse
+from slurm_dl.config.wording import number
+
+LEAST_EVERY_S: Final = 60
 
 
 class ForecastsSection(Section):
@@ -17,16 +22,23 @@ class ForecastsSection(Section):
         le=7 * 86400,
         description=(
             "Ten waiting jobs are predicted so often without being asked about, so that it is "
-            "known how often such ranges hold. 0: never; then only ranges that users were told "
-            "are judged."
+            "known how often such ranges hold. 0, or 60 and more. 0: never; then only ranges "
+            "that users were told are judged."
         ),
     )
     sample_s: Seconds = Field(
         default=20,
         gt=0,
-        le=60,
+        le=20,
         description=(
-            "One core's time for that, each time, at nice 10. Too little for 10 forward runs and "
-            "nothing is judged."
+            "One core's time for that, each time, at nice 10; who asks meanwhile waits. Too little "
+            "for 10 forward runs and nothing is judged."
         ),
     )
+
+    @field_validator("sample_every_s")
+    @classmethod
+    def _check_seldom(cls, every_s: float) -> float:
+        if 0 < every_s < LEAST_EVERY_S:
+            refuse(f"must be 0 for never, or at least {LEAST_EVERY_S} (got {number(every_s)})")
+        return every_s

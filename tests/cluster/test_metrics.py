@@ -72,6 +72,9 @@ def hurried(rule: dict[str, Any]) -> dict[str, Any]:
     # What only bridges gaps may be shorter than what counts.
     expression = re.sub(r"(_over_time\([^()]*)\[\d+m\]", r"\1[10s]", rule["expr"])
     expression = re.sub(r"\[(\d+)[mh]\]", "[20s]", expression)
+    # As many steps as before: the rule counts them.
+    expression = re.sub(r"\[(\d+)m:15s\]", r"[\1s:250ms]", expression)
+    assert not re.search(r"\[\w+[mh](:\w+)?\]", expression), expression
     expression = re.sub(r"(timestamp_seconds) > 180", r"\1 > 12", expression)
     return {**rule, "expr": expression, **({"for": "5s"} if "for" in rule else {})}
 
@@ -440,6 +443,8 @@ def _a_lost_disk_is_noticed(site: Monitored) -> None:
     """Another program has the ledger, the audit log's directory is gone: it says who fails."""
     place, state = site.place, site.place.home / "state"
     audit, aside = state / "audit.jsonl", state / "aside.jsonl"
+    # Of Slurm's silence before.
+    site.until_quiet("SlurmDlPollsFail")
     audit.rename(aside)
     audit.symlink_to(state / "nowhere" / "audit.jsonl")
     # It is to write something down.

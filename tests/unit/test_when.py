@@ -372,6 +372,30 @@ def test_a_run_that_is_cut_off_says_what_is_later() -> None:
     assert (first.end.low_s, second.start.low_s) == (math.inf, math.inf), "later than until_s"
 
 
+@pytest.mark.parametrize(("blur_s", "sure_s"), [(60.0, 4940.0), (9000.0, 0.0)])
+def test_a_run_that_is_cut_off_is_not_sure_of_the_last_instants(
+    blur_s: float, sure_s: float
+) -> None:
+    """What is later may be sooner by as much as instants are uncertain; the horizon is not."""
+    asked = iter([False] * 3 + [True] * 100)
+    begun = queue_of([8, 8], 5000.0)
+    cut, whole = (
+        foresee(
+            begun,
+            Question(jobs=(JobId(3),), runs=2, blur_s=blur_s),
+            policy=Fifo(),
+            settings=FREE,
+            pace=AT_ONCE,
+            is_late=is_late,
+        )
+        for is_late in (lambda: next(asked), lambda: False)
+    )
+
+    assert (cut.runs, whole.runs) == (0, 2)
+    assert cut.jobs[0].until_s == NOW_S + sure_s
+    assert whole.jobs[0].until_s == NOW_S + Question().horizon_s
+
+
 def test_nothing_is_made_ready_once_it_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several shapes those come that there was time for; the others are not even begun."""
     made: list[int] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import json
+import math
 import os
 import sys
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from build import NOW_S, observed, pending, running, snapshot
 from click.testing import CliRunner
+from pydantic import ValidationError
 
 from slurm_dl.apps.control import RequestError
 from slurm_dl.apps.privacy import Own
@@ -21,7 +23,7 @@ from slurm_dl.apps.requests import parse
 from slurm_dl.apps.submit.command import dlsubmit
 from slurm_dl.apps.when import service, worker
 from slurm_dl.apps.when.service import Forecasts, of_job, of_shapes
-from slurm_dl.apps.when.text import job_lines, shape_lines
+from slurm_dl.apps.when.text import job_lines, range_text, shape_lines
 from slurm_dl.apps.when.worker import ForecastError, run_worker
 from slurm_dl.apps.wire import JsonObject, Kind
 from slurm_dl.config.forecasts import ForecastsSection
@@ -137,6 +139,33 @@ def test_an_answer_is_kept_for_its_snapshot(now: Published, tmp_path: Path) -> N
     assert len(asked) == 1
     of_job(forecasts, published_of(busy()), "2", Everything())
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(("for_s", "asked"), [(3.0, 2), (service.DEADLINE_S, 1)])
+def test_what_came_of_less_time_is_nobodys_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, for_s: float, asked: int
+) -> None:
+    """A sample of one job is the question that a user has, and was run forward for less."""
+    monkeypatch.setattr(service, "FIRST_SAMPLE_S", 0.0)
+    monkeypatch.setattr(service, "SAMPLE", 1)
+    times: list[float] = []
+
+    def work(content: bytes, deadline_s: float) -> JsonObject:
+        times.append(deadline_s)
+        return {**fake_work(content, deadline_s), "runs": int(deadline_s)}
+
+    forecasts = Forecasts(tmp_path, work)
+    now = published_of(
+        snapshot(observed([pending(2, 8, uid=BOB)], nodes=[8.0])), sampling(600.0, for_s)
+    )
+    forecasts.saw(now)
+    sampler: threading.Thread | None = forecasts._sampler
+    assert sampler is not None
+    sampler.join(60)
+
+    assert of_job(forecasts, now, "2", Everything())["runs"] == 20
+    assert of_job(forecasts, now, "2", Everything())["runs"] == 20
+    assert times == [for_s, service.DEADLINE_S][:asked]
 
 
 @pytest.mark.parametrize(
@@ -267,10 +296,11 @@ def test_what_was_said_is_held_against_what_happens(now: Published, tmp_path: Pa
     assert Forecasts(tmp_path).score.ranges == 1
 
 
-def test_the_loop_waits_for_no_sample(tmp_path: Path) -> None:
+def test_the_loop_waits_for_no_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some waiting jobs are predicted that nobody asked about, in a thread, for so long."""
     go_on, times = threading.Event(), list[float]()
-    now = published_of(busy(), sampling(1e-9, 3.0))
+    now = published_of(busy(), sampling(600.0, 3.0))
+    monkeypatch.setattr(service, "FIRST_SAMPLE_S", 0.0)
 
     def work(content: bytes, deadline_s: float) -> JsonObject:
         times.append(deadline_s)
@@ -279,6 +309,8 @@ def test_the_loop_waits_for_no_sample(tmp_path: Path) -> None:
 
     forecasts = Forecasts(tmp_path, work)
     forecasts.saw(now)
+    # The next one is due, too.
+    forecasts._sampled_s = -math.inf
     forecasts.saw(now)
     assert [t.name for t in threading.enumerate()].count("when") == 1
     go_on.set()
@@ -294,11 +326,11 @@ def test_the_loop_waits_for_no_sample(tmp_path: Path) -> None:
     assert times[0] == 3.0
 
 
-@pytest.mark.parametrize(("every_s", "passed_s"), [(0.0, 1e9), (600.0, 59.0), (30.0, 29.0)])
+@pytest.mark.parametrize(("every_s", "passed_s"), [(0.0, 1e9), (600.0, 59.0), (60.0, 59.0)])
 def test_no_sample_is_taken_before_it_is_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every_s: float, passed_s: float
 ) -> None:
-    """Never where it is switched off; else a minute after the start, or when it is due."""
+    """Never where it is switched off; else a minute after the start."""
     clock = [1000.0]
     monkeypatch.setattr("slurm_dl.apps.when.service.time.monotonic", lambda: clock[0])
     asked: list[bytes] = []
@@ -368,6 +400,49 @@ def test_a_part_of_one_run_is_told_as_such(now: Published, tmp_path: Path) -> No
     assert "as far as one forward run got" in shape_lines(shapes)[-1]
     forecasts.saw(now)
     assert not (tmp_path / "when.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "words"),
+    [
+        (0.0, "at once"),
+        (59.9, "within 59 s"),
+        (119.9, "within 119 s"),
+        (179.9, "within 2 min"),
+        (7199.9, "within 119 min"),
+        (2.55 * 3600, "within 2 h"),
+        (47.9 * 3600, "within 47 h"),
+        (3.9 * 86400, "within 3 d"),
+        (service.HORIZON_S, "within 7 d"),
+    ],
+)
+def test_a_lower_bound_is_not_rounded_up(ahead_s: float, words: str) -> None:
+    """What is not known is not said: neither of all runs, nor of the last tenth of them."""
+    now_s = NOW_S + 0.123
+    until_s = now_s + ahead_s
+    never: JsonObject = {"low_s": None, "median_s": None, "high_s": None, "share": 0.0}
+    late: JsonObject = {**never, "low_s": now_s, "median_s": now_s}
+
+    assert range_text(never, now_s, until_s - now_s) == f"not {words}"
+    if ahead_s:
+        bound = words.removeprefix("within ")
+        assert range_text(late, now_s, until_s - now_s) == f"now (now to more than {bound})"
+
+
+@pytest.mark.parametrize("every_s", [0.1, 59.9])
+def test_a_sample_is_taken_once_a_minute_at_most(every_s: float) -> None:
+    """Or never: it says so."""
+    with pytest.raises(ValidationError, match=rf"0 for never, or at least 60 \(got {every_s}\)"):
+        ForecastsSection(sample_every_s=every_s)
+    assert ForecastsSection(sample_every_s=0.0).sample_every_s == 0.0
+    assert ForecastsSection(sample_every_s=60.0).sample_every_s == 60.0
+
+
+def test_a_sample_takes_no_longer_than_a_question() -> None:
+    """It has the one lock meanwhile, and users wait for it."""
+    assert ForecastsSection(sample_s=service.DEADLINE_S).sample_s < service.WAIT_S
+    with pytest.raises(ValidationError):
+        ForecastsSection(sample_s=service.DEADLINE_S + 0.1)
 
 
 def test_a_worker_that_may_not_give_way_answers(

@@ -50,7 +50,8 @@ class Expected:
     """What is to be expected of one job.
 
     Attributes:
-        until_s: So far, epoch seconds, it was looked ahead; before the horizon if no run got there.
+        until_s: So far, epoch seconds, it was looked ahead. Before the horizon if no run got there,
+            and then less the blur: nothing that is later can come sooner than this.
     """
 
     start: Range
@@ -153,7 +154,7 @@ def foresee(
         runs = len(found) - 1
     done = found[: max(runs, 1)]
     expected = [
-        _expected([run[at] for run in done], snap.now_s, question.blur_s)
+        _expected([run[at] for run in done], snap.now_s, until_s, question.blur_s)
         for at in range(min(map(len, done), default=0))
     ]
     own = expected.pop(0) if question.jobs and expected else ()
@@ -196,15 +197,18 @@ class _Outcome:
         return cls(world.started_s[rows], world.ended_s[rows], until_s)
 
 
-def _expected(runs: Sequence[_Outcome], now_s: float, blur_s: float) -> tuple[Expected, ...]:
+def _expected(
+    runs: Sequence[_Outcome], now_s: float, last_s: float, blur_s: float
+) -> tuple[Expected, ...]:
     until_s = min(run.until_s for run in runs)
+    surely_s = until_s if until_s >= last_s else max(now_s, until_s - blur_s)
     starts = np.stack([run.started_s for run in runs])
     ends = np.stack([run.ended_s for run in runs])
     return tuple(
         Expected(
             start=range_of(starts[:, i], now_s=now_s, until_s=until_s, blur_s=blur_s),
             end=range_of(ends[:, i], now_s=now_s, until_s=until_s, blur_s=blur_s),
-            until_s=until_s,
+            until_s=surely_s,
         )
         for i in range(starts.shape[1])
     )

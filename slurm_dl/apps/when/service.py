@@ -64,7 +64,7 @@ class Forecasts:
         self._work = work
         self._one = threading.Lock()
         self._of: Cycle | None = None
-        self._kept: dict[Question, JsonObject] = {}
+        self._kept: dict[tuple[Question, float], JsonObject] = {}
         self._book = Book(state_dir / FILE_NAME)
         self._said: queue.SimpleQueue[Said] = queue.SimpleQueue()
         self._began_s = time.monotonic()
@@ -86,7 +86,7 @@ class Forecasts:
         self._book.see(now.cycle.snapshot)
         self.score = self._book.score
         every_s, at_s = now.config.forecasts.sample_every_s, time.monotonic()
-        if not every_s or at_s < self._began_s + min(every_s, FIRST_SAMPLE_S):
+        if not every_s or at_s < self._began_s + FIRST_SAMPLE_S:
             return
         if at_s < self._sampled_s + every_s:
             return
@@ -142,12 +142,13 @@ class Forecasts:
         try:
             if self._of is not cycle:
                 self._of, self._kept = cycle, {}
-            found = self._kept.get(question)
+            # What came of less time says less.
+            found = self._kept.get((question, deadline_s))
             if found is None:
                 content = asked_of_worker(now.config, cycle.snapshot, question, deadline_s)
                 found = self._work(content, deadline_s)
                 if len(self._kept) < _MOST_KEPT:
-                    self._kept[question] = found
+                    self._kept[question, deadline_s] = found
         finally:
             self._one.release()
         self._remember(cycle.snapshot, jobs, found)

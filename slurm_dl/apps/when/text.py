@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from slurm_dl.apps.commandline import ago
 from slurm_dl.apps.wire import Json, JsonObject
 
@@ -50,10 +52,10 @@ def shape_lines(answer: JsonObject) -> list[str]:
 
 def range_text(told: JsonObject, now_s: float, ahead_s: float) -> str:
     """``in about 10 min (5 min to 40 min)``; what is more than *ahead_s* ahead is said to be."""
-    beyond = f"more than {ago(ahead_s)}"
+    beyond = f"more than {_ago_at_least(ahead_s)}"
     low, median, high = (told[key] for key in ("low_s", "median_s", "high_s"))
     if low is None:
-        return f"not within {ago(ahead_s)}"
+        return "not at once" if ahead_s < 1.0 else f"not within {_ago_at_least(ahead_s)}"
     first = _from_now(low, now_s)
     last = beyond if high is None else _from_now(high, now_s)
     span = f"({first} to {last})" if first != last else f"({first})"
@@ -96,6 +98,16 @@ def _worth(answer: JsonObject) -> list[str]:
 def _from_now(at: Json, now_s: float) -> str:
     seconds = _number(at) - now_s
     return "now" if seconds < _NOW_S else ago(seconds)
+
+
+def _ago_at_least(seconds: float) -> str:
+    """`ago` rounded down: more is not known to be so."""
+    # The difference of two instants: 7 days may be a little less.
+    whole_s = math.floor(seconds + 1e-3)
+    unit_s = next(
+        (u for most, u in ((120, 1), (7200, 60), (172800, 3600)) if whole_s < most), 86400
+    )
+    return ago(whole_s // unit_s * unit_s)
 
 
 def _object(value: Json) -> JsonObject:
