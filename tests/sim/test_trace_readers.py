@@ -381,6 +381,22 @@ def test_sacct_joins_het_components_where_ids_show_them() -> None:
     assert reasons(trace) == {Reason.NOT_ENDED: 2}
 
 
+def test_sacct_leaves_a_line_out_whole(tmp_path: Path) -> None:
+    """One whose account or user is no name adds nothing to the job that other lines tell of."""
+    path = tmp_path / "history"
+    path.write_text(
+        "JobID|User|Account|Submit|State|ElapsedRaw|AllocTRES\n"
+        "1|ann|vision|2026-03-02T09:00:00|PREEMPTED|9|gres/gpu=1\n"
+        "1|ann|\x1bvision|2026-03-02T10:00:00|COMPLETED|50|gres/gpu=4\n"
+        f"2|ann|{'v' * 300}|2026-03-02T09:00:00|COMPLETED|9|gres/gpu=1\n"
+        "3|\x1bann|vision|2026-03-02T09:00:00|COMPLETED|9|gres/gpu=1\n"
+    )
+    trace = read_trace(path)
+
+    assert [(c[0], *c[2:5], c[6]) for c in columns(trace)] == [("1", 9, 1, "ann", Ending.FAILED)]
+    assert reasons(trace) == {Reason.NAME: 3}
+
+
 def test_sacct_takes_no_count_of_gpus_that_is_none(tmp_path: Path) -> None:
     path = tmp_path / "history"
     path.write_text(

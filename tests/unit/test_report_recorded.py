@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from pathlib import Path
@@ -10,13 +11,23 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 from report_cases import life, records_of
 
 from slurm_dl.apps.sim.report import report_command
 from slurm_dl.backends.traces.recorded import Recorded, read_recorded
 from slurm_dl.backends.traces.registry import read_trace
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.report.html.columns import Schedule, Subject, page_data
+from slurm_dl.report.html.columns import (
+    ENDED,
+    MOVED,
+    PREEMPTED,
+    Schedule,
+    Subject,
+    how_they_ended,
+    page_data,
+)
 
 HEADER = "JobID|User|Account|Submit|Start|End|State|ElapsedRaw|ReqTRES|AllocTRES"
 
@@ -73,6 +84,53 @@ def test_runs_are_those_that_slurm_tells(tmp_path: Path) -> None:
     assert (records.end_s - zero).tolist()[:3] == [350, 90, 220]
     assert records.service_gpu_s.tolist() == [300, 60, 190, 0, 0]
     assert records.success.tolist() == [True, False, True, False, False]
+
+
+def test_parts_of_a_heterogeneous_job_do_not_follow_each_other(tmp_path: Path) -> None:
+    """They run at the same time, and one that ends first has not moved; a requeue is one of all."""
+    again = [
+        row(f"3+{part}", "00:02:00", "00:03:00", took_s, account="", state="PREEMPTED")
+        for part, took_s in enumerate((40, 30, 40))
+    ]
+    later = [
+        row(f"3+{part}", "00:03:40", "00:03:40", took_s, account="")
+        for part, took_s in enumerate((60, 70, 90))
+    ]
+    recorded_of(tmp_path, *again, *later, LINES[2], header=HEADER)
+    status, said, data = report(tmp_path, "--recorded")
+    assert status == 0, said
+    (schedule,) = data["schedules"]
+    how = base64.b64decode(schedule["runs"]["how"])
+    start = np.frombuffer(base64.b64decode(schedule["runs"]["start"]), dtype="<u4") * data["tick_s"]
+    end = np.frombuffer(base64.b64decode(schedule["runs"]["end"]), dtype="<u4") * data["tick_s"]
+
+    assert sorted(zip(start.round().tolist(), end.round().tolist(), how, strict=True)) == [
+        (0, 60, ENDED), (150, 180, PREEMPTED), (150, 190, MOVED), (150, 190, MOVED),
+        (190, 250, ENDED), (190, 260, ENDED), (190, 280, ENDED),
+    ]  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(-4, 12), st.integers(0, 4)), max_size=9),
+    st.tuples(st.booleans(), st.booleans(), st.booleans()),
+)
+def test_how_a_run_ended_is_told_by_the_next_that_begins_after_it(
+    drawn: list[tuple[int, int, int]], finished: tuple[bool, ...]
+) -> None:
+    """Brute force over the runs of a job, a run of no length among them."""
+    job, start, took = np.array(drawn, dtype=np.int64).reshape(-1, 3).T
+    end = start + took
+    told = how_they_ended(job, start, end, np.array(finished))
+    runs = sorted(zip(job.tolist(), start.tolist(), end.tolist(), range(len(job)), strict=True))
+    for at, (whose, _, over, row_) in enumerate(runs):
+        later = [begins for one, begins, *_ in runs[at + 1 :] if one == whose and begins >= over]
+        expected = PREEMPTED
+        if later:
+            expected = MOVED if min(later) == over else PREEMPTED
+        elif finished[whose]:
+            expected = ENDED
+
+        assert told[row_] == expected
 
 
 def test_a_run_of_unknown_or_impossible_start_is_left_out(tmp_path: Path) -> None:

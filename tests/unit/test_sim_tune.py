@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.apps.sim import tune_ground, tune_text, tuning
+from slurm_dl.apps.sim import tune_ground, tune_text, tune_trials, tuning
+from slurm_dl.apps.sim.crew import Done
 from slurm_dl.apps.sim.places import Ground, Named
 from slurm_dl.apps.sim.tune_ground import Edges
 from slurm_dl.apps.sim.tune_search import (
@@ -23,6 +25,7 @@ from slurm_dl.apps.sim.tune_search import (
     search,
     stretches,
 )
+from slurm_dl.apps.sim.tune_trials import Trial, Trials, Tried
 from slurm_dl.apps.sim.tuning import Current, Tuned
 from slurm_dl.apps.sim.whatif_history import DAY_S
 from slurm_dl.backends.sim.shape import parse_shape
@@ -168,6 +171,40 @@ def test_the_result_does_not_depend_on_the_processes(planted: Tuned) -> None:
     tried = sum(len(rung.tried) for rung in planted.rungs)
     assert steps == [*range(1, tried + 2 + 1)]
     assert not multiprocessing.active_children()
+
+
+def test_no_more_processes_than_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the longest step, which may be that of the promotion."""
+    asked: list[int] = []
+    longest: list[int] = []
+
+    class Here:
+        def __init__(self, work: Trials, processes: int) -> None:
+            self.work = work
+            asked.append(processes)
+            longest.append(0)
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def run(self, several: Sequence[Trial]) -> Iterator[tuple[int, Done[Tried]]]:
+            longest[-1] = max(longest[-1], len(several))
+            for number, one in enumerate(several):
+                yield number, Done(self.work(one))
+
+    monkeypatch.setattr(tune_trials, "Crew", Here)
+    ground = tune_ground.halves(
+        history(4, range(4)), ONE_GPU, by="mean-jct", costs=None, seed=0, edges=NO_EDGES
+    )
+    for knobs in (None, (1.0, 2.0, 3.0, 4.0, 5.0)):
+        tuning.tuned(ground, AS_FIFO, most=3, knobs=knobs, processes=64)
+
+    assert asked == longest == [4, 7]
+    tuning.tuned(ground, AS_FIFO, most=3, knobs=None, processes=2)
+    assert asked[2:] == [2]
 
 
 def test_jobs_are_placed_where_a_scheme_says(tmp_path: Path) -> None:

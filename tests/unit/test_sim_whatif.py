@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import multiprocessing
 from pathlib import Path
@@ -123,6 +124,49 @@ def test_too_few_days_show_nothing() -> None:
     found = ranking(days_of_jobs([20_000.0] + [60.0] * 30, days=5), "fifo", "srtf")
 
     assert {row.verdict for row in found.rows} == {"first", "too few days"}
+
+
+def test_a_single_day_with_jobs_shows_nothing() -> None:
+    """Forty jobs on one of ten days that count, where one policy is far better."""
+    day = [0, *[5] * 40, 11]
+    trace = make_trace(
+        [number * DAY_S + 32_400 + 60 * n for n, number in enumerate(day)],
+        [60.0, 20_000.0, *[60.0] * 40],
+    )
+    for by in ("mean-jct", "p50-jct", "unfair", "lost"):
+        found = ranking(trace, "fifo", "srtf", by=by)
+
+        assert {row.verdict for row in found.rows} == {"first", "too few days"}, by
+        assert not any(row.own.is_known for row in found.rows), by
+
+
+def test_figures_end_where_they_can_be() -> None:
+    """On three of fourteen days jobs wait, very unequally, and on eleven they are unfair."""
+    base = fate(Wish(policy="fifo", preset="none"), cut(ALIKE, ONE_GPU), ONE_GPU, costs=None)
+    one = dataclasses.replace(
+        base,
+        queue_s=np.choose(np.minimum(base.block, 3), [100.0, 10.0, 10.0, 0.0]),
+        rho=np.where(base.block < 11, 2.0, 1.0),
+    )
+    by_mean = ("mean-queue", "unfair", "mean-rho", "lost")
+    own = {by: rank([("fifo", one)], by=by, seed=0).rows[0].own for by in by_mean}
+
+    assert own["mean-queue"].low == 0 < own["mean-queue"].value < own["mean-queue"].high < math.inf
+    assert 0 < own["unfair"].low < own["unfair"].value < own["unfair"].high == 1
+    assert own["mean-rho"].high > 1
+    assert own["lost"] == Range(0, 0, math.inf)
+
+
+def test_what_rounding_tells_apart_is_not_less() -> None:
+    """A simulation adds up in another order; less by a thousandth is less."""
+    base = fate(Wish(policy="fifo", preset="none"), cut(ALIKE, ONE_GPU), ONE_GPU, costs=None)
+    fates = [
+        (label, dataclasses.replace(base, jct_s=base.jct_s * times))
+        for label, times in (("first", 1.0), ("same", 1 - 1e-13), ("less", 0.999))
+    ]
+    found = {row.label: row.better_on for row in rank(fates, by="mean-jct", seed=0).rows}
+
+    assert found == {"first": None, "same": 0, "less": 14}
 
 
 def test_figures_are_those_of_all_reports() -> None:

@@ -17,6 +17,7 @@ from slurm_dl.apps.sim.whatif_interval import (
     FEWEST_DAYS,
     Range,
     Sample,
+    amount_of,
     change_of,
     draws,
     held,
@@ -347,10 +348,76 @@ def test_too_few_days_have_no_range() -> None:
 
 def test_days_without_jobs_are_drawn_and_change_nothing() -> None:
     """A resample of empty days alone has no figure, and is not counted as 0."""
-    above, below = np.array([0.0] * 7 + [6]), np.array([0.0] * 7 + [2])
-    found = range_of(only(Ratio(above, below), draws(8, 500, 1)))
+    above, below = np.array([0.0] * 34 + [6] * 6), np.array([0.0] * 34 + [2] * 6)
+    found = only(Ratio(above, below), draws(40, 4000, 1))
 
-    assert (found.value, found.low, found.high) == (3, 3, 3)
+    assert np.isnan(found.drawn).any()
+    assert range_of(found) == Range(3, 3, 3)
+
+
+@pytest.mark.parametrize("busy", [1, 5, 6])
+def test_a_range_rests_on_days_with_jobs_alone(busy: int) -> None:
+    """Of ten days some have jobs; five may lie on one side by chance, six hardly can."""
+    has = np.arange(10) < busy
+    rng = np.random.default_rng(0)
+    day = np.repeat(np.arange(busy), 3)
+    weights = draws(10, 4000, 0)
+    mean = Ratio(np.where(has, rng.uniform(1, 2, 10), 0.0), has.astype(float))
+    lost = Ratio(mean.above, np.ones(10), has.astype(float))
+    for figure in (mean, lost, Percentile(np.round(rng.uniform(1, 3, 3 * busy)), day, 50)):
+        found = only(figure, weights)
+
+        assert found.days == busy
+        assert range_of(found).is_known is (busy >= 6)
+    half = range_of(only(mean, weights))
+    if half.is_known:
+        least = stats.t.ppf(0.975, busy - 1) * stats.sem(mean.above[:busy])
+        assert math.log(half.high / half.value) >= 0.9 * least / half.value
+
+
+def test_a_difference_rests_on_days_with_jobs_of_both() -> None:
+    """Ten days of one, ten of the other, and five of them are the same."""
+    day = np.arange(15)
+    early, late = (day < 10).astype(np.float64), (day > 4).astype(np.float64)
+    found = held([Ratio(early, early), Ratio(2 * late, late)], draws(15, 2000, 0))[1]
+
+    assert found.own.days == 10
+    assert range_of(found.own).is_known
+    assert (found.less.days, found.judged.days) == (5, 5)
+    assert not range_of(found.less).is_known
+    assert not change_of(found.judged).is_known
+
+
+def test_ends_are_where_the_figure_can_be() -> None:
+    """Waiting, a share of jobs and a multiple are not below 0, and a share is not above 1."""
+    jobs, weights = np.ones(14), draws(14, 2000, 0)
+    rare = (np.arange(14) < 3).astype(np.float64)
+    few, most = only(Ratio(rare, jobs), weights), only(Ratio(1 - rare, jobs), weights)
+    below, above = range_of(few), range_of(most)
+
+    assert below.low < 0 < below.high < 1
+    assert amount_of(few, 1.0) == Range(few.value, 0.0, below.high)
+    assert 0 < above.low < 1 < above.high
+    assert amount_of(most, 1.0) == Range(most.value, above.low, 1.0)
+    assert amount_of(most, math.inf) == above
+    over = held([Ratio(jobs, jobs), Ratio(rare, jobs)], weights)[1].over
+    assert over is not None
+    assert range_of(over).low == pytest.approx(below.low)
+    assert change_of(over).low == -1
+    assert change_of(over).high == pytest.approx(below.high - 1)
+
+
+def test_days_that_are_all_at_an_end_do_not_tell_how_far_others_are() -> None:
+    """None unfair in nine days is no proof that none can be; too few days tell nothing at all."""
+    jobs, weights = np.ones(9), draws(9, 300, 0)
+    never, always = only(Ratio(0 * jobs, jobs), weights), only(Ratio(jobs, jobs), weights)
+
+    assert amount_of(never, 1.0) == Range(0, 0, math.inf)
+    assert amount_of(always, 1.0) == Range(1, -math.inf, 1)
+    assert amount_of(always, math.inf) == Range(1, 1, 1)
+    few = amount_of(only(Ratio(np.zeros(3), np.ones(3)), draws(3, 300, 0)), 1.0)
+    assert math.isnan(few.low)
+    assert math.isnan(few.high)
 
 
 def test_what_a_single_day_makes_has_no_end() -> None:

@@ -103,8 +103,9 @@ class Crew(Generic[P, R]):
     def __enter__(self) -> Crew[P, R]:
         """Start them."""
         try:
-            for _ in range(self._processes):
-                self._hire()
+            # All begin before the first is told: what they have to load takes longest.
+            for pipe in [self._start() for _ in range(self._processes)]:
+                self._tell(pipe)
         except BaseException:
             self._end()
             raise
@@ -123,6 +124,10 @@ class Crew(Generic[P, R]):
             begin: Told each piece when it begins.
         """
         waiting = iter(enumerate(pieces))
+        # One that died after its last piece has not died of the next.
+        for pipe, worker in list(self._crew.items()):
+            if not worker.process.is_alive():
+                self._replace(pipe)
         for pipe in list(self._crew):
             self._give(pipe, next(waiting, None), begin)
         for _ in pieces:
@@ -132,9 +137,7 @@ class Crew(Generic[P, R]):
             following = next(waiting, None)
             # One that died is replaced at once: the next run may need it.
             if not worker.process.is_alive():
-                pipe.close()
-                del self._crew[pipe]
-                pipe = self._hire()
+                pipe = self._replace(pipe)
             self._give(pipe, following, begin)
             yield number, said
 
@@ -169,14 +172,28 @@ class Crew(Generic[P, R]):
             raise TypeError(msg)
         return number, said
 
-    def _hire(self) -> Connection:
+    def _start(self) -> Connection:
         ours, theirs = self._context.Pipe()
-        process = self._context.Process(target=_labour, args=(theirs, self._work), daemon=True)
+        # It gets the work later: what `start` writes to one that has died it writes for ever.
+        process = self._context.Process(target=_labour, args=(theirs,), daemon=True)
         self._crew[ours] = _Worker(process)
         with _interrupts_are_ours():
             process.start()
         theirs.close()
         return ours
+
+    def _tell(self, pipe: Connection) -> None:
+        """What the work is, before the first piece."""
+        # One that has just died is found out by the missing answer.
+        with contextlib.suppress(OSError):
+            pipe.send(self._work)
+
+    def _replace(self, pipe: Connection) -> Connection:
+        pipe.close()
+        del self._crew[pipe]
+        other = self._start()
+        self._tell(other)
+        return other
 
     def _end(self) -> None:
         for pipe, worker in self._crew.items():
@@ -210,9 +227,10 @@ def _interrupts_are_ours() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _labour(pipe: Connection, work: Work[Any, Any]) -> None:
-    """Do the pieces that come, until there is nobody to ask for more."""
+def _labour(pipe: Connection) -> None:
+    """Do the pieces that come after the work, until there is nobody to ask for more."""
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        work: Work[Any, Any] = pipe.recv()
         while True:
             piece = pipe.recv()
             try:

@@ -66,8 +66,8 @@ def _advice(found: Tuned) -> Iterator[str]:
         return
     if found.ground.held_out.blocks < FEWEST_DAYS or not held.is_known or not found.is_whole:
         yield (
-            "Leave it as it is: the days held out are too few to judge, or jobs did not finish on "
-            "them."
+            "Leave it as it is: the days held out that have jobs are too few to judge, or jobs "
+            "did not finish on them."
         )
         return
     span = f"{number(held.low)} to {number(held.high)}"

@@ -76,16 +76,20 @@ Run = Callable[[Sequence[Trial]], list[Tried]]
 
 
 @contextlib.contextmanager
-def running(trials: Trials, processes: int, report: Callable[[int], None]) -> Iterator[Run]:
+def running(
+    trials: Trials, processes: int, most: int, report: Callable[[int], None]
+) -> Iterator[Run]:
     """What runs trials, so many at a time; 1: in this process.
 
     What it yields raises WorkError if a process failed or died, and what a simulation raises if
     there is none.
 
     Args:
+        most: Trials of the longest step; more processes would have nothing to do.
         report: Told how many simulations are done.
     """
     done = 0
+    processes = min(processes, most)
 
     def count() -> None:
         nonlocal done

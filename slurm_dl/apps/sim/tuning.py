@@ -119,28 +119,35 @@ def tuned(
         WorkError: A process failed or died.
     """
     ground.check(current.candidate, current.dimensions)
-    with running(Trials(ground, current.dimensions), processes, report) as run:
-        return _tuned(ground, current, most, knobs, run)
-
-
-def _tuned(
-    ground: Ground, current: Current, most: int, knobs: tuple[float, ...] | None, run: Run
-) -> Tuned:
-    def score(several: Sequence[Candidate], days: int | None) -> list[float]:
-        return [tried.figure for tried in run([Trial(one, days) for one in several])]
-
     trace = ground.chosen_on.trace
     service = trace.duration_s * (trace.gpus if current.dimensions != 1 else 1.0)
     tried = [
         Candidate(edges, current.promote_knob)
         for edges in tune_search.candidates(service, most=most, seed=ground.seed)
     ]
+    others = _knobs(current, knobs)
+    # What is in use runs in every step, and with the other knobs the best thresholds.
+    longest = max(len({current.candidate, *tried}), 2 + len(others))
+    with running(Trials(ground, current.dimensions), processes, longest, report) as run:
+        return _tuned(ground, current, tried, others, run)
+
+
+def _tuned(
+    ground: Ground,
+    current: Current,
+    tried: Sequence[Candidate],
+    knobs: tuple[float, ...],
+    run: Run,
+) -> Tuned:
+    def score(several: Sequence[Candidate], days: int | None) -> list[float]:
+        return [tried.figure for tried in run([Trial(one, days) for one in several])]
+
     rungs = tune_search.search(
         tried, current.candidate, tune_search.stretches(ground.chosen_on.days), score
     )
     winner = rungs[-1].tried[0][0]
-    if others := _knobs(current, knobs):
-        more = [Candidate(winner.thresholds_gpu_s, knob) for knob in others]
+    if knobs:
+        more = [Candidate(winner.thresholds_gpu_s, knob) for knob in knobs]
         again = dict.fromkeys((current.candidate, winner, *more))
         last = tune_search.ranked(list(again), current.candidate, None, score)
         rungs = (*rungs, last)

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import numpy as np
 
-from slurm_dl.model.jobs import F64, I64
+from slurm_dl.model.jobs import F64, I64, Bool
 
 ROUNDING: Final = 1e-9
 """Relative; a simulation adds up times in another order under another policy."""
@@ -86,6 +86,9 @@ class Figure(Protocol):
     def linear(self, weights: F64, /) -> Linear:
         """The same with its slopes."""
 
+    def has_jobs(self, days: int, /) -> Bool:
+        """``(d,)`` of each of so many days, whether jobs of it are in the figure."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ratio:
@@ -94,10 +97,12 @@ class Ratio:
     Attributes:
         above: ``(d,)`` of each day.
         below: ``(d,)`` of each day, 0 or more.
+        jobs: ``(d,)`` jobs of each day; None: *below* is 0 where there is none.
     """
 
     above: F64
     below: F64
+    jobs: F64 | None = None
 
     def of(self, weights: F64, /) -> F64:
         """See `Figure`."""
@@ -113,6 +118,10 @@ class Ratio:
         rest = self.above - value[:, None] * self.below
         rest = _unless_rounding(rest, np.abs(self.above))
         return Linear(value, rest / below[:, None])
+
+    def has_jobs(self, _days: int, /) -> Bool:
+        """See `Figure`."""
+        return (self.below if self.jobs is None else self.jobs) > 0
 
 
 class Percentile:
@@ -150,6 +159,10 @@ class Percentile:
                 value[at] = self._one(upto)
                 slope[at] = self._slope(value[at], row, upto, jobs)
         return Linear(value, slope)
+
+    def has_jobs(self, days: int, /) -> Bool:
+        """See `Figure`."""
+        return np.bincount(self._day, minlength=days) > 0
 
     def _slope(self, value: float, row: F64, upto: I64, jobs: I64) -> F64:
         """``(d,)`` at one resample; 0 where jobs lie too close to tell a density."""

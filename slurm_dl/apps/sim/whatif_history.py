@@ -8,6 +8,7 @@ job belongs to the day, in UTC, on which it was submitted.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
@@ -42,10 +43,12 @@ class Kind:
     Attributes:
         title: What tables call it.
         is_time: It is in seconds.
+        most: It can't be more, and never less than 0.
     """
 
     title: str
     is_time: bool = True
+    most: float = math.inf
 
 
 KINDS: Final = {
@@ -57,7 +60,7 @@ KINDS: Final = {
     "p95-queue": Kind(title="p95 queueing"),
     "lost": Kind(title="GPU-hours lost a day", is_time=False),
     "mean-rho": Kind(title="mean rho", is_time=False),
-    "unfair": Kind(title="share of jobs treated unfairly", is_time=False),
+    "unfair": Kind(title="share of jobs treated unfairly", is_time=False, most=1.0),
 }
 """By the word of ``--by``."""
 
@@ -148,7 +151,8 @@ class Fate:
                     np.where(np.isnan(self.rho), np.nan, (self.rho > UNFAIR_RHO).astype(np.float64))
                 )
             case "lost":
-                return Ratio(self._sums(self.lost_gpu_s) / HOUR_S, self.days)
+                jobs = self._sums(np.ones(len(self.block)))
+                return Ratio(self._sums(self.lost_gpu_s) / HOUR_S, self.days, jobs)
             case "p50-jct" | "p95-jct" | "p99-jct" | "p95-queue":
                 percent, _, column = word.removeprefix("p").partition("-")
                 values = self.jct_s if column == "jct" else self.queue_s

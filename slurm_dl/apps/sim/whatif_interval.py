@@ -49,7 +49,7 @@ class Sample:
     """A figure of all days and of resamples of them, each with its standard error.
 
     Attributes:
-        days: How many days there are.
+        days: How many days have jobs, of both figures where there are two.
         value: Of all days; NaN if there is no job.
         error: Its standard error.
         drawn: ``(b,)`` of the resamples; NaN where one has no job.
@@ -170,14 +170,19 @@ def held(
         [np.concatenate(column) for column in zip(*columns, strict=True)] for columns in found
     ]
     has_share = bool(np.nanmin(samples[0][0], initial=np.inf) > 0)
-    return [
-        Held(
-            own=_sample(days, *columns[0:2]),
-            less=_sample(days, *columns[2:4]),
-            over=_sample(days, *columns[4:6]) if has_share else None,
+    base_has = figures[0].has_jobs(days)
+    made = []
+    for figure, parts_of in zip(figures, samples, strict=True):
+        has = figure.has_jobs(days)
+        alone, both = int(np.count_nonzero(has)), int(np.count_nonzero(has & base_has))
+        made.append(
+            Held(
+                own=_sample(alone, *parts_of[0:2]),
+                less=_sample(both, *parts_of[2:4]),
+                over=_sample(both, *parts_of[4:6]) if has_share else None,
+            )
         )
-        for columns in samples
-    ]
+    return made
 
 
 def _sample(days: int, values: F64, errors: F64) -> Sample:
@@ -200,7 +205,7 @@ def joint_level(samples: Sequence[Sample], level: float = LEVEL) -> float:
 
 
 def range_of(found: Sample, level: float = LEVEL) -> Range:
-    """A figure and its interval; none for fewer days than `FEWEST_DAYS`.
+    """A figure and its interval; none for fewer days with jobs than `FEWEST_DAYS`.
 
     Args:
         level: How often the interval holds the figure.
@@ -228,7 +233,26 @@ def _exp(power: float) -> float:
     return math.exp(power) if power < _LARGEST_POWER else math.inf
 
 
+def amount_of(found: Sample, most: float, level: float = LEVEL) -> Range:
+    """A figure between 0 and *most*, and its interval, whose ends are in there too.
+
+    Days that are all 0, or all *most*, do not tell how far from it others may be: then there is
+    no other end.
+    """
+    told = range_of(found, level)
+    if not told.is_known:
+        return told
+    if told.low == told.high == 0:
+        return Range(told.value, 0.0, math.inf)
+    if told.low == told.high == most:
+        return Range(told.value, -math.inf, most)
+    return Range(
+        told.value, max(told.low, 0.0), min(told.high, most) if told.is_bounded else told.high
+    )
+
+
 def change_of(over: Sample, level: float = LEVEL) -> Range:
-    """The interval of a multiple as that of a change: 0.9 times as much is -0.1."""
+    """The interval of a multiple as that of a change: 0.9 times as much is -0.1; at least -1."""
     found = range_of(over, level)
-    return Range(found.value - 1, found.low - 1, found.high - 1)
+    low = max(found.low, 0.0) if found.is_known else found.low
+    return Range(found.value - 1, low - 1, found.high - 1)

@@ -8,10 +8,12 @@ from typing import Literal
 
 import numpy as np
 
-from slurm_dl.apps.sim.whatif_history import Fate
+from slurm_dl.apps.sim.whatif_figures import ROUNDING
+from slurm_dl.apps.sim.whatif_history import KINDS, Fate
 from slurm_dl.apps.sim.whatif_interval import (
     FEWEST_DAYS,
     Range,
+    amount_of,
     change_of,
     draws,
     held,
@@ -36,7 +38,8 @@ class Row:
             those of all others; None for the first.
         change: The same as a share of the first's figure; None also where that may be 0.
         by_block: ``(blocks,)`` the figure of each block of days by itself; NaN without jobs.
-        better_on: Blocks on which it is less than the first's; None for the first.
+        better_on: Blocks on which it is less than the first's by more than rounding; None for the
+            first.
         compared_on: Blocks on which both have the figure.
         verdict: What the history shows.
     """
@@ -99,6 +102,7 @@ def rank(
     for (label, fate), found in zip(fates, samples, strict=True):
         by_block = fate.figure(by).of(each)
         both = np.isfinite(by_block) & np.isfinite(base_each)
+        less = (by_block < base_each * (1 - ROUNDING))[both]
         difference = change = None
         if fate is not base:
             difference = range_of(found.less, level)
@@ -108,11 +112,11 @@ def rank(
                 label=label,
                 fate=fate,
                 values=fate.values(),
-                own=range_of(found.own),
+                own=amount_of(found.own, KINDS[by].most),
                 difference=difference,
                 change=change,
                 by_block=tuple(by_block.tolist()),
-                better_on=None if difference is None else int((by_block < base_each)[both].sum()),
+                better_on=None if difference is None else int(less.sum()),
                 compared_on=int(both.sum()),
                 verdict=verdict_of(fate, base, change or difference),
             )

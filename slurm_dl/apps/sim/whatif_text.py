@@ -105,7 +105,7 @@ def _sentence(row: Row, title: str, first: str) -> str:
             own = f"{row.fate.unfinished:,} jobs never finished" if row.fate.unfinished else ""
             return f"not compared: {own or f'jobs never finished under {first}'}"
         case "too few days":
-            return "too few days to tell it from the first"
+            return "too few days with jobs to tell it from the first"
         case "no difference shown":
             return f"no difference to {first} that this history can show"
         case _:

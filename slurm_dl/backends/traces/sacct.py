@@ -154,11 +154,12 @@ class History:
         submit_s = clock_s(submit.strip(), "Submit")
         elapsed_s = amount(elapsed or "0", "ElapsedRaw")
         gpus = _gpus(alloc) or _gpus(requested)
+        whose, account = name(user, "User"), name(account, "Account")
         run = hash((given_id, user, submit, start, state, elapsed))
         if run in self._seen:
             raise BadValue(Reason.DUPLICATE, f"this run of job {job} was told before")
         self._seen.add(run)
-        owner = name(user, "User") or name(account, "Account")
+        owner = whose or account
         parts = self._jobs.setdefault((job, owner), {})
         runs = parts.setdefault(component, _Runs(line, submit_s, submit_s, state, owner))
         runs.elapsed_s += elapsed_s
@@ -168,9 +169,7 @@ class History:
             runs.gpus = gpus or runs.gpus
         else:
             runs.gpus = runs.gpus or gpus
-        self._watch(
-            RunLine((job, owner), component, name(account, "Account"), start, elapsed_s, gpus)
-        )
+        self._watch(RunLine((job, owner), component, account, start, elapsed_s, gpus))
 
     def give(self, jobs: Gathering) -> dict[tuple[str, str], str]:
         """All jobs into *jobs*; the id each has there, by its id here and its user."""

@@ -221,6 +221,9 @@ def _schedule(schedule: Schedule, subject: Subject, clock: _Clock) -> dict[str, 
 def how_they_ended(job: I64, start: I64, end: I64, finished: npt.NDArray[np.bool_]) -> I64:
     """How each run ended: `ENDED`, `PREEMPTED` or `MOVED`.
 
+    Components of a heterogeneous job run at the same time: what follows a run is the next one of
+    its job that begins when it is over, and not one beside it.
+
     Args:
         job: ``(k,)`` whose run it is.
         start: ``(k,)`` ticks.
@@ -228,13 +231,19 @@ def how_they_ended(job: I64, start: I64, end: I64, finished: npt.NDArray[np.bool
         finished: Of each job, whether it came to an end.
     """
     how = np.full(len(job), PREEMPTED, dtype=np.int64)
-    order = np.lexsort((end, start, job))
-    if not len(order):
+    if not len(job):
         return how
-    followed = np.append(job[order][1:] == job[order][:-1], False)
-    at_once = np.append(start[order][1:] <= end[order][:-1], False)
-    how[order[followed & at_once]] = MOVED
-    how[order[~followed & finished[job[order]]]] = ENDED
+    order = np.lexsort((end, start, job))
+    job, start, end = job[order], start[order], end[order]
+    # Jobs one after the other on one axis.
+    first, length = start.min(), end.max() - start.min() + 1
+    begins, over = job * length + (start - first), job * length + (end - first)
+    # A run of no length is not followed by itself.
+    after = np.maximum(np.searchsorted(begins, over), np.arange(1, len(job) + 1))
+    within = np.minimum(after, len(job) - 1)
+    followed = (after < len(job)) & (job[within] == job)
+    how[order[followed & (start[within] == end)]] = MOVED
+    how[order[~followed & finished[job]]] = ENDED
     return how
 
 
