@@ -166,13 +166,15 @@ def read(path: Path, jobs: int, rounds: int) -> dict[str, measure.Seconds | int]
         msg = "the ledger does not know the jobs that were written into it"
         raise RuntimeError(msg)
     labels = [past.ending.label for past in known if past is not None and past.ending is not None]
-    since_s = snap.now_s - LISTED_S
-    listed = with_ended(cycle, reader.ended_since(since_s, MOST_LISTED))
+    now_s = snap.now_s
+    since_s = now_s - LISTED_S
+    listed = with_ended(cycle, reader.ended_since(since_s, now_s, MOST_LISTED))
     return {
         "why": _each(reader.past, ids),
-        "named": _each(reader.named, labels),
+        "named": _each(lambda label: reader.named(label, now_s), labels),
         "listed": _each(
-            lambda most: with_ended(cycle, reader.ended_since(since_s, most)), [MOST_LISTED] * 5
+            lambda most: with_ended(cycle, reader.ended_since(since_s, now_s, most)),
+            [MOST_LISTED] * 5,
         ),
         "jobs_listed": len(listed.snapshot.jobs) - len(snap.jobs),
     }

@@ -17,7 +17,7 @@ from slurm_dl.apps.control import Peer, RequestError
 from slurm_dl.apps.finished import shows_ended
 from slurm_dl.apps.levers import Levers
 from slurm_dl.apps.page import Order, page
-from slurm_dl.apps.past import past_object
+from slurm_dl.apps.past import past_object, whose
 from slurm_dl.apps.privacy import Own
 from slurm_dl.apps.published import LETTERS, LIVE, Filter, Published
 from slurm_dl.apps.requests import (
@@ -132,7 +132,8 @@ class Answers:
             locate=request.locate,
         )
         with self._heavy:
-            shown = self._levers.past.listed(cycle) if shows_ended(states) else cycle
+            of = whose(sight, request.user)
+            shown = self._levers.past.listed(cycle, of) if shows_ended(states) else cycle
             found = page(shown, wanted, order)
             jobs: list[Json] = [privacy.row_for(r, sight) for r in found.jobs]
         return {
@@ -153,7 +154,8 @@ class Answers:
             raise RequestError(Kind.BAD_REQUEST, str(err)) from None
         if isinstance(found, list):
             with self._heavy:
-                gone = self._levers.past.gone(request.job, sight, self._levers.audit)
+                now_s = cycle.snapshot.now_s
+                gone = self._levers.past.gone(request.job, sight, self._levers.audit, now_s)
             if gone is not None:
                 standing = privacy.standing_for(standing_of(self._levers), sight)
                 return {"now_s": cycle.snapshot.now_s, **gone, **standing}

@@ -5,7 +5,8 @@ It is put together from the ledger, which knows runs, hand-overs and endings, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import weakref
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from slurm_dl.apps import privacy
@@ -32,11 +33,17 @@ class Reader(Protocol):
     def past(self, job_id: JobId, /) -> PastJob | None:
         """What is known of a job."""
 
-    def named(self, label: str, /) -> JobId | None:
-        """The last job that Slurm listed as *label* and that is over."""
+    def named(self, label: str, now_s: float, /) -> JobId | None:
+        """The last job that Slurm listed as *label*, or in the array, and that is over."""
 
-    def ended_since(self, since_s: float, most: int, /) -> Sequence[EndedJob]:
-        """The last *most* jobs that were first seen over since then, epoch seconds."""
+    def ended_since(
+        self, since_s: float, now_s: float, most: int, users: Collection[str] | None, /
+    ) -> Sequence[EndedJob]:
+        """The last *most* jobs that were first seen over since then, epoch seconds.
+
+        Args:
+            users: Only theirs, login names or uids; None: everybody's.
+        """
 
 
 class Pasts:
@@ -48,7 +55,7 @@ class Pasts:
 
     def __init__(self, reader: Reader | None = None) -> None:
         self._reader = reader
-        self._listed: tuple[Cycle, Cycle] | None = None
+        self._listed: tuple[weakref.ref[Cycle], Cycle] | None = None
 
     def of(self, job_id: JobId) -> PastJob | None:
         """What the ledger knows; nothing while it cannot be read: the rest is worth having."""
@@ -57,24 +64,43 @@ class Pasts:
         except SlurmDlError:
             return None
 
-    def listed(self, cycle: Cycle) -> Cycle:
-        """*cycle* with the jobs of a day that Slurm does not list any more; see `with_ended`."""
+    def listed(self, cycle: Cycle, users: Collection[str] | None = None) -> Cycle:
+        """*cycle* with the jobs of a day that Slurm does not list any more; see `with_ended`.
+
+        Args:
+            users: At least theirs, login names or uids; None: everybody's. There is an end to how
+                many are listed, and others' jobs must not leave no room for theirs.
+        """
         last = self._listed
-        if last is not None and last[0] is cycle:
+        if users is None and last is not None and last[0]() is cycle:
             return last[1]
+        now_s = cycle.snapshot.now_s
         try:
-            since_s = cycle.snapshot.now_s - LISTED_S
-            ended = self._reader.ended_since(since_s, MOST_LISTED) if self._reader else ()
+            ended = (
+                self._reader.ended_since(now_s - LISTED_S, now_s, MOST_LISTED, users)
+                if self._reader
+                else ()
+            )
         except SlurmDlError:
             return cycle
         longer = with_ended(cycle, ended)
-        # Nothing ends between two looks, as far as anybody knows.
-        self._listed = cycle, longer
+        if users is None and longer is not cycle:
+            # Nothing ends between two looks, as far as anybody knows. It goes with its cycle:
+            # nobody may ask again for days.
+            self._listed = weakref.ref(cycle, self._drop), longer
         return longer
 
-    def gone(self, name: str, sight: Sight, audit: AuditLog) -> JsonObject | None:
-        """The answer about a job that is not listed; None if there is none that may be given."""
-        job_id = self._job_named(name)
+    def _drop(self, gone: weakref.ref[Cycle]) -> None:
+        if self._listed is not None and self._listed[0] is gone:
+            self._listed = None
+
+    def gone(self, name: str, sight: Sight, audit: AuditLog, now_s: float) -> JsonObject | None:
+        """The answer about a job that is not listed; None if there is none that may be given.
+
+        Args:
+            now_s: When Slurm was looked at last, epoch seconds: nothing has ended later.
+        """
+        job_id = self._job_named(name, now_s)
         past = None if job_id is None else self.of(job_id)
         if job_id is None or past is None:
             return None
@@ -92,14 +118,21 @@ class Pasts:
             "history": list(privacy.history_for(history, sight)),
         }
 
-    def _job_named(self, name: str) -> JobId | None:
+    def _job_named(self, name: str, now_s: float) -> JobId | None:
         try:
-            found = None if self._reader is None else self._reader.named(name)
+            found = None if self._reader is None else self._reader.named(name, now_s)
         except SlurmDlError:
             return None
         if found is None and name.isascii() and name.isdecimal() and len(name) <= _DIGITS:
             return JobId(int(name))
         return found
+
+
+def whose(sight: Sight, users: Collection[str]) -> Collection[str] | None:
+    """Whose jobs alone are asked for, of *users* if any are named; None: everybody's."""
+    if isinstance(sight, Own):
+        return (str(sight.uid),)
+    return users or None
 
 
 _DIGITS = 18

@@ -17,6 +17,7 @@ from slurm_dl.apps.commandline import escaped
 from slurm_dl.apps.wire import JsonObject
 from slurm_dl.backends.slurm.queue import Choice
 from slurm_dl.backends.slurm.read_nodes import SiteConfig
+from slurm_dl.backends.slurm.words import has_task
 from slurm_dl.config import Config, Row
 from slurm_dl.engine.loop import Cycle
 from slurm_dl.model.ids import JobId
@@ -302,7 +303,7 @@ def _is_one_of(label: str, jobs: Collection[str]) -> bool:
     if not _is_pending_part(label):
         return False
     tasks = [job.partition("_")[2] for job in jobs if job.startswith(f"{whole}_")]
-    return any(_TASK.fullmatch(task) and _holds(label, int(task)) for task in tasks)
+    return any(_TASK.fullmatch(task) and has_task(label, int(task)) for task in tasks)
 
 
 _TASK = re.compile(r"\d{1,10}", re.ASCII)
@@ -337,7 +338,7 @@ def find_job(seen: Observed, name: str, owner: int | None = None) -> JobId | lis
     pending = [
         j
         for label, j in tasks.items()
-        if (_is_pending_part(label) if task is None else _holds(label, int(task)))
+        if (_is_pending_part(label) if task is None else has_task(label, int(task)))
     ]
     if pending:
         return pending[0]
@@ -348,20 +349,3 @@ def find_job(seen: Observed, name: str, owner: int | None = None) -> JobId | lis
 
 def _is_pending_part(label: str) -> bool:
     return label.endswith("]")
-
-
-def _holds(label: str, task: int) -> bool:
-    """Whether the pending part ``[...]`` of an array's label has *task* in it."""
-    inside = re.fullmatch(r"\d+_\[(?P<spec>[^\]]*)\]", label)
-    if inside is None:
-        return False
-    spec = inside["spec"].partition("%")[0]
-    for part in spec.split(","):
-        span = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
-        if span is None:
-            # squeue cuts long lists off ("..."): the rest may well be there.
-            return part == "..."
-        low, high, step = int(span[1]), int(span[2] or span[1]), int(span[3] or 1)
-        if low <= task <= high and (task - low) % max(step, 1) == 0:
-            return True
-    return False

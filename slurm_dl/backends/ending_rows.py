@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from slurm_dl.backends.slurm.words import has_task
 from slurm_dl.engine.endings import Ending
+from slurm_dl.engine.retiming import SLACK_S
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 
@@ -26,19 +30,38 @@ _FIELDS = tuple(f.name for f in dataclasses.fields(Ending))
 _COLUMNS = ", ".join(f"ending.{name}" for name in _FIELDS)
 
 ENDING_UPSERT = (
-    f"INSERT OR REPLACE INTO ending ({', '.join(_FIELDS)}) "  # noqa: S608 - our own names
-    f"VALUES ({', '.join('?' * len(_FIELDS))})"
+    f"INSERT INTO ending ({', '.join(_FIELDS)}) "  # noqa: S608 - our own names
+    f"VALUES ({', '.join('?' * len(_FIELDS))}) ON CONFLICT (job_id) DO UPDATE SET "
+    f"{', '.join(f'{name} = excluded.{name}' for name in _FIELDS)} WHERE "
+    "(uid, label, start_s, end_s) "
+    "IS NOT (excluded.uid, excluded.label, excluded.start_s, excluded.end_s)"
 )
+"""The same end once more is not news: what counts is when it was seen first."""
 
-_OF = f"SELECT {_COLUMNS} FROM ending WHERE job_id = ? AND seen_s >= ?"  # noqa: S608 - as above
+_OF = f"SELECT {_COLUMNS} FROM ending WHERE job_id = ?"  # noqa: S608 - as above
 
-_NAMED = "SELECT job_id FROM ending WHERE label = ? ORDER BY seen_s DESC LIMIT 1"
+_NAMED = "SELECT job_id FROM ending WHERE label = ? AND seen_s <= ? ORDER BY seen_s DESC LIMIT 1"
+
+_PARTS = (
+    "SELECT job_id, label FROM ending WHERE label >= ? AND label < ? AND seen_s <= ? "
+    "ORDER BY seen_s DESC LIMIT 1000"
+)
 
 _SINCE = (
     f"SELECT {_COLUMNS}, job.attained_gpu_s, job.preemptions FROM ending "  # noqa: S608 - as above
-    "LEFT JOIN job ON job.job_id = ending.job_id AND job.first_submit_s <= ending.seen_s "
-    "WHERE ending.seen_s >= ? ORDER BY ending.seen_s DESC LIMIT ?"
+    "LEFT JOIN job ON job.job_id = ending.job_id AND (job.first_submit_s <= ending.seen_s "
+    "OR job.over AND job.first_submit_s <= ending.end_s) "
+    "WHERE ending.seen_s BETWEEN :since_s AND :until_s {whose}"
+    "ORDER BY ending.seen_s DESC LIMIT :most"
 )
+
+_WHOSE = (
+    "AND (ending.uid IN (SELECT value FROM json_each(:uids)) "
+    "OR ending.user IN (SELECT value FROM json_each(:users))) "
+)
+
+_MOST_DIGITS = 18
+"""No uid has more, and SQLite takes no number of more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +70,8 @@ class EndedJob:
 
     Attributes:
         ending: How it ended.
-        attained_gpu_s: GPU-seconds over all its runs; 0 if that is not known any more.
-        preemptions: How often it was preempted; likewise.
+        attained_gpu_s: GPU-seconds over all its runs; of the last one if no more is known.
+        preemptions: How often it was preempted; 0 if that is not known.
     """
 
     ending: Ending
@@ -62,42 +85,73 @@ def ending_row(ending: Ending) -> tuple[object, ...]:
     return tuple(v.name if isinstance(v, JobState) else v for v in values)
 
 
-def ending_of(db: sqlite3.Connection, job_id: JobId, since_s: float) -> Ending | None:
-    """How a job ended that was first submitted at *since_s*; None if nobody saw it.
+def ending_of(db: sqlite3.Connection, job_id: JobId) -> Ending | None:
+    """How the last job of this number that is over ended; None if nobody saw it.
 
     Raises:
         ValueError: The row is not what was written.
         sqlite3.Error: It cannot be read.
     """
-    row = db.execute(_OF, (job_id, since_s)).fetchone()
+    row = db.execute(_OF, (job_id,)).fetchone()
     return None if row is None else _ending(row)
 
 
-def job_named(db: sqlite3.Connection, label: str) -> JobId | None:
+def job_named(db: sqlite3.Connection, label: str, now_s: float) -> JobId | None:
     """The last job that Slurm listed as *label* and that is over; None if there is none.
+
+    A task of an array that never had a record of its own is in the record of the array.
 
     Raises:
         sqlite3.Error: It cannot be read.
     """
-    row = db.execute(_NAMED, (label,)).fetchone()
-    return None if row is None else JobId(int(row[0]))
+    until_s = now_s + SLACK_S
+    row = db.execute(_NAMED, (label, until_s)).fetchone()
+    if row is not None:
+        return JobId(int(row[0]))
+    array, _, task = label.partition("_")
+    if not (_is_number(array) and _is_number(task)):
+        return None
+    # "\\" is the character after "[".
+    parts = db.execute(_PARTS, (f"{array}_[", f"{array}_\\", until_s))
+    return next((JobId(int(job)) for job, part in parts if has_task(str(part), int(task))), None)
 
 
-def ended_since(db: sqlite3.Connection, since_s: float, most: int) -> list[EndedJob]:
+def ended_since(
+    db: sqlite3.Connection,
+    since_s: float,
+    now_s: float,
+    most: int,
+    users: Collection[str] | None = None,
+) -> list[EndedJob]:
     """The jobs that were first seen over since *since_s*, the last *most* of them, those first.
+
+    Args:
+        users: Only theirs, login names or uids; None: everybody's.
 
     Raises:
         ValueError: A row is not what was written.
         sqlite3.Error: They cannot be read.
     """
-    return [
-        EndedJob(
-            ending=_ending(row[:-2]),
-            attained_gpu_s=float(row[-2] or 0.0),
-            preemptions=int(row[-1] or 0),
+    asked: dict[str, object] = {"since_s": since_s, "until_s": now_s + SLACK_S, "most": most}
+    if users is not None:
+        asked["users"] = json.dumps(sorted(users))
+        asked["uids"] = json.dumps(sorted(int(user) for user in users if _is_number(user)))
+    rows = db.execute(_SINCE.format(whose="" if users is None else _WHOSE), asked)
+    ended = []
+    for row in rows:
+        ending = _ending(row[:-2])
+        ended.append(
+            EndedJob(
+                ending=ending,
+                attained_gpu_s=ending.last_run_gpu_s if row[-2] is None else float(row[-2]),
+                preemptions=int(row[-1] or 0),
+            )
         )
-        for row in db.execute(_SINCE, (since_s, most))
-    ]
+    return ended
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdecimal() and len(word) <= _MOST_DIGITS
 
 
 def _ending(row: tuple[Any, ...]) -> Ending:

@@ -59,31 +59,36 @@ CREATE TABLE IF NOT EXISTS breaker (
 ) WITHOUT ROWID;
 """
 
-_INDEXES = (
-    "CREATE INDEX IF NOT EXISTS taken_of ON taken (job_id, at_s)",
-    "CREATE INDEX IF NOT EXISTS taken_at ON taken (at_s)",
-    "CREATE INDEX IF NOT EXISTS taken_for ON taken (handover_id)",
-    "CREATE INDEX IF NOT EXISTS run_ended ON run (end_s)",
-    "CREATE INDEX IF NOT EXISTS ending_named ON ending (label)",
-    "CREATE INDEX IF NOT EXISTS ending_seen ON ending (seen_s)",
-)
-"""For `why` of one job, and for what is dropped by its age; both while the daemon waits."""
+_INDEXES = {
+    "taken_of": "taken (job_id, at_s)",
+    "taken_at": "taken (at_s)",
+    "taken_for": "taken (handover_id)",
+    "run_ended": "run (end_s)",
+    "ending_named": "ending (label)",
+    "ending_seen": "ending (seen_s)",
+    "ending_of_uid": "ending (uid, seen_s)",
+    "ending_of_user": "ending (user, seen_s)",
+}
+"""For `why` of one job, for a user's list, and for what is dropped by its age: all while somebody
+waits."""
 
 
 def upgrade(db: sqlite3.Connection) -> None:
     """Give *db* the form of today, all of it or nothing; one that has it is not written.
 
+    While somebody else writes it is waited for, as for every change.
+
     Raises:
         sqlite3.Error: It cannot be written, or is no ledger.
     """
+    if not _missing(db):
+        return
     try:
-        # Not IMMEDIATE: that would be a write. One transaction, as each waits for the disk.
-        db.executescript("BEGIN;" + META + _TABLES + ENDING_TABLE)
-        _add_columns(db)
-        for index in _INDEXES:
-            db.execute(index)
-        if db.execute("PRAGMA user_version").fetchone()[0] != SCHEMA_VERSION:
-            db.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        # A BEGIN that becomes a write later on would fail at once if anybody writes.
+        db.execute("BEGIN IMMEDIATE")
+        # Another one may have done it meanwhile. One transaction, as each waits for the disk.
+        for statement in _missing(db):
+            db.execute(statement)
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:
@@ -91,11 +96,33 @@ def upgrade(db: sqlite3.Connection) -> None:
         raise
 
 
-def _add_columns(db: sqlite3.Connection) -> None:
-    """Add the columns that came since; 0 is "never"."""
-    there = {row[1] for row in db.execute("PRAGMA table_info(job)")}
-    for name, dtype in DTYPES.items():
-        if name not in there:
-            db.execute(f"ALTER TABLE job ADD COLUMN {name} {_sql_type(dtype)} NOT NULL DEFAULT 0")
-    if not any(row[1] == "uid" for row in db.execute("PRAGMA table_info(restart)")):
-        db.execute(f"ALTER TABLE restart ADD COLUMN uid INTEGER NOT NULL DEFAULT {OWNER_UNKNOWN}")
+def _missing(db: sqlite3.Connection) -> list[str]:
+    """The statements that *db* lacks to be of today's form; of new columns 0 is "never"."""
+    there = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+    statements = [create for name, create in _CREATE.items() if name not in there]
+    columns = {
+        "job": {name: f"{_sql_type(dtype)} NOT NULL DEFAULT 0" for name, dtype in DTYPES.items()},
+        "restart": {"uid": f"INTEGER NOT NULL DEFAULT {OWNER_UNKNOWN}"},
+    }
+    for table, wanted in columns.items():
+        # A table that is not there is made with all of its columns.
+        has = {row[1] for row in db.execute(f"PRAGMA table_info({table})")} or wanted
+        statements += [
+            f"ALTER TABLE {table} ADD COLUMN {name} {form}"
+            for name, form in wanted.items()
+            if name not in has
+        ]
+    statements += [
+        f"CREATE INDEX {name} ON {on}" for name, on in _INDEXES.items() if name not in there
+    ]
+    if db.execute("PRAGMA user_version").fetchone()[0] != SCHEMA_VERSION:
+        statements.append(f"PRAGMA user_version={SCHEMA_VERSION}")
+    return statements
+
+
+_CREATE = {
+    create.split("(")[0].split()[-1]: create
+    for create in f"{META}{_TABLES}{ENDING_TABLE}".split(";")
+    if create.strip()
+}
+"""How each table is made, by its name."""

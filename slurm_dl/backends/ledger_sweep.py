@@ -18,33 +18,38 @@ _OF_NOBODY = (
 )
 """No job that is known had it; of a number that came round the last job that had it counts."""
 
-_JOBS = "DELETE FROM job WHERE over AND last_seen_s < ?"
+_JOBS = (
+    "DELETE FROM job WHERE job_id IN (SELECT job_id FROM job "
+    "WHERE over AND last_seen_s < :before_s LIMIT :most)"
+)
 
 _RUNS = (
     "DELETE FROM run WHERE (job_id, start_s) IN (SELECT job_id, start_s FROM run "  # noqa: S608
-    f"WHERE end_s < ? AND {_OF_NOBODY.format(table='run', at_s='start_s')} LIMIT {MOST_ROWS})"
+    f"WHERE end_s < :before_s AND {_OF_NOBODY.format(table='run', at_s='start_s')} LIMIT :most)"
 )
 
 _TAKEN = (
     "DELETE FROM taken WHERE rowid IN (SELECT rowid FROM taken "  # noqa: S608
-    f"WHERE at_s < ? AND {_OF_NOBODY.format(table='taken', at_s='at_s')} LIMIT {MOST_ROWS})"
+    f"WHERE at_s < :before_s AND {_OF_NOBODY.format(table='taken', at_s='at_s')} LIMIT :most)"
 )
 
 _ENDINGS = (
     "DELETE FROM ending WHERE job_id IN (SELECT job_id FROM ending "  # noqa: S608
-    f"WHERE seen_s < ? AND {_OF_NOBODY.format(table='ending', at_s='seen_s')} LIMIT {MOST_ROWS})"
+    f"WHERE seen_s < :before_s AND {_OF_NOBODY.format(table='ending', at_s='seen_s')} LIMIT :most)"
 )
 
-_HANDOVERS = f"""
+_HANDOVERS = """
 DELETE FROM handover WHERE handover_id IN (
     SELECT handover_id FROM handover
-    WHERE handover_id < (SELECT min(handover_id) FROM taken WHERE at_s >= :before_s)
+    WHERE handover_id < coalesce(
+            (SELECT min(handover_id) FROM taken WHERE at_s >= :before_s),
+            (SELECT max(handover_id) FROM handover))
         AND handover_id < (SELECT max(handover_id) FROM handover)
         AND closed != ''
         AND NOT EXISTS (SELECT 1 FROM taken WHERE taken.handover_id = handover.handover_id)
         AND iif(json_valid(body), json_extract(body, '$.opened_s') < :before_s, 0)
-    LIMIT {MOST_ROWS})
-"""  # noqa: S608 - a number of ours; the others likewise
+    LIMIT :most)
+"""
 """Closed ones of which nobody remembers that he gave way. Their numbers ascend, so only those below
 the ones of this week need be looked at; the last number is kept, the next one goes by it. Models
 that lost on a GPU are kept apart for as long, and go by the ones opened since."""
@@ -56,6 +61,5 @@ def sweep(db: sqlite3.Connection, before_s: float) -> None:
     Raises:
         sqlite3.Error: It cannot be written.
     """
-    for statement in (_JOBS, _RUNS, _TAKEN, _ENDINGS):
-        db.execute(statement, (before_s,))
-    db.execute(_HANDOVERS, {"before_s": before_s})
+    for statement in (_JOBS, _RUNS, _TAKEN, _ENDINGS, _HANDOVERS):
+        db.execute(statement, {"before_s": before_s, "most": MOST_ROWS})

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
 from slurm_dl.backends.ending_rows import EndedJob, ended_since, ending_of, job_named
+from slurm_dl.engine.endings import Ending
 from slurm_dl.engine.explain_past import GaveWay, PastJob
+from slurm_dl.engine.retiming import SLACK_S
 from slurm_dl.engine.service import EndedRun
 from slurm_dl.model.breaker import OWNER_UNKNOWN
 from slurm_dl.model.errors import SlurmDlError
@@ -67,15 +69,17 @@ class LedgerReader:
         with self._reading() as db:
             return _past(db, job_id)
 
-    def named(self, label: str) -> JobId | None:
+    def named(self, label: str, now_s: float) -> JobId | None:
         """The last job that Slurm listed as *label* and that is over; None if there is none."""
         with self._reading() as db:
-            return job_named(db, label)
+            return job_named(db, label, now_s)
 
-    def ended_since(self, since_s: float, most: int) -> list[EndedJob]:
-        """The last *most* jobs that were first seen over since then, epoch seconds."""
+    def ended_since(
+        self, since_s: float, now_s: float, most: int, users: Collection[str] | None = None
+    ) -> list[EndedJob]:
+        """The last *most* jobs first seen over since then, epoch seconds; see `ended_since`."""
         with self._reading() as db:
-            return ended_since(db, since_s, most)
+            return ended_since(db, since_s, now_s, most, users)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
@@ -91,14 +95,20 @@ class LedgerReader:
 def _past(db: sqlite3.Connection, job_id: JobId) -> PastJob | None:
     row = db.execute(_JOB, (job_id,)).fetchone()
     since_s = float(row[2]) if row else 0.0
+    ending = ending_of(db, job_id)
+    if row and ending and ending.seen_s > (last_seen_s := float(row[3])) + SLACK_S:
+        # A later job of this number, which came and ended between two looks.
+        row, since_s = None, last_seen_s
     runs = tuple(
         EndedRun(job_id=job_id, start_s=float(start), end_s=float(end), gpu_s=float(gpu_s))
         for start, end, gpu_s in db.execute(_RUNS, (job_id, since_s))
     )
+    over = row is None or bool(row[6])
+    if ending and not _is_of(ending, since_s, over=over):
+        ending = None
     if row is None and not runs:
-        return None
+        return None if ending is None else _unseen(ending)
     gave_way = tuple(_one(found) for found in db.execute(_GAVE_WAY, (job_id, since_s)))
-    ending = ending_of(db, job_id, since_s)
     owners = {int(uid) for (uid,) in db.execute(_OWNERS, (job_id, since_s))}
     owners |= {ending.uid} if ending else set()
     if row is None:
@@ -113,7 +123,7 @@ def _past(db: sqlite3.Connection, job_id: JobId) -> PastJob | None:
             uids=frozenset(owners - {OWNER_UNKNOWN}),
             ending=ending,
         )
-    attained_gpu_s, ran_s, first_submit_s, last_seen_s, preemptions, incomplete, over = row
+    attained_gpu_s, ran_s, first_submit_s, last_seen_s, preemptions, incomplete, _ = row
     return PastJob(
         job_id=job_id,
         attained_gpu_s=float(attained_gpu_s),
@@ -127,6 +137,36 @@ def _past(db: sqlite3.Connection, job_id: JobId) -> PastJob | None:
         uids=frozenset(owners - {OWNER_UNKNOWN}),
         # A slurmctld that died may have forgotten the end, and the job goes on.
         ending=ending if over else None,
+    )
+
+
+def _is_of(ending: Ending, since_s: float, *, over: bool) -> bool:
+    """Whether *ending* is that of a job which was submitted at *since_s*, and of none before it.
+
+    Of a clock that was set back only Slurm's own instants tell it.
+    """
+    return ending.seen_s >= since_s or (over and ending.end_s >= since_s)
+
+
+def _unseen(ending: Ending) -> PastJob:
+    """A job that was over when it was seen first: Slurm told its last run."""
+    runs: tuple[EndedRun, ...] = ()
+    if 0 < ending.start_s < ending.end_s:
+        run = EndedRun(
+            job_id=ending.job_id,
+            start_s=ending.start_s,
+            end_s=ending.end_s,
+            gpu_s=ending.last_run_gpu_s,
+        )
+        runs = (run,)
+    return PastJob(
+        job_id=ending.job_id,
+        attained_gpu_s=ending.last_run_gpu_s,
+        ran_s=math.fsum(run.end_s - run.start_s for run in runs),
+        incomplete=ending.restarts > 0,
+        runs=runs,
+        uids=frozenset({ending.uid} - {OWNER_UNKNOWN}),
+        ending=ending,
     )
 
 

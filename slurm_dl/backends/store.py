@@ -56,6 +56,18 @@ _JOB_UPSERT = (
     f"VALUES ({', '.join('?' * len(DTYPES))})"
 )
 
+_SHIFTED = (
+    "UPDATE taken SET at_s = at_s + ?",
+    "UPDATE ending SET seen_s = seen_s + ?",
+    "UPDATE job SET last_seen_s = last_seen_s + ? WHERE over",
+)
+
+_CUT = (
+    "UPDATE taken SET at_s = ? WHERE at_s > ?",
+    "UPDATE ending SET seen_s = ? WHERE seen_s > ?",
+    "UPDATE job SET last_seen_s = ? WHERE over AND last_seen_s > ?",
+)
+
 _STEERS = (
     'SELECT job_id, kind, avoid, own, "left", since_s, until_s, not_before_s, why, '
     "expected_start_s FROM steer ORDER BY job_id"
@@ -195,6 +207,16 @@ class SqliteStore:
         """Write *change*, all of it or nothing."""
         columns = change.jobs.columns().values() if change.jobs is not None else ()
         with self._transaction() as db:
+            # First: rows that come with the change are moved already.
+            match change.clock:
+                case Shift(by_s=by_s):
+                    for statement in _SHIFTED:
+                        db.execute(statement, (by_s,))
+                case Cut(now_s=now_s):
+                    for statement in _CUT:
+                        db.execute(statement, (now_s, now_s + SLACK_S))
+                case None:
+                    pass
             db.executemany(_JOB_UPSERT, zip(*(c.tolist() for c in columns), strict=True))
             db.executemany(
                 "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
@@ -213,13 +235,6 @@ class SqliteStore:
                     "INSERT OR REPLACE INTO meta VALUES ('distrust_until_s', ?)",
                     (str(change.distrust_until_s),),
                 )
-            match change.taken_moved:
-                case Shift(by_s=by_s):
-                    db.execute("UPDATE taken SET at_s = at_s + ?", (by_s,))
-                case Cut(now_s=now_s):
-                    db.execute("UPDATE taken SET at_s = ? WHERE at_s > ?", (now_s, now_s + SLACK_S))
-                case None:
-                    pass
             db.executemany(
                 "INSERT INTO taken VALUES (?, ?, ?, ?, ?)",
                 [(t.at_s, t.job_id, t.gpus, t.notice_s, t.handover_id) for t in change.taken],

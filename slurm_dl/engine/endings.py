@@ -13,13 +13,16 @@ import numpy as np
 
 from slurm_dl.engine.service import OVER, Service
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobState
+from slurm_dl.model.jobs import I64, JobState
 from slurm_dl.model.snapshot import JobText, Observed
 
 LONGEST_TEXT = 200
 """Characters kept of a text; users write some of them, and may write a book."""
 
-_WORDS = ("label", "name", "user", "account", "qos", "reason", "nodes", "ending")
+MOST_STRANGERS = 5_000
+"""Jobs that were over when they were seen first, written down in one look; the rest in the next."""
+
+_WORDS = ("name", "user", "account", "qos", "reason", "nodes", "ending")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,21 +72,38 @@ class Ending:
         """How it ended, in a word for people."""
         return (self.ending or self.state.name).lower()
 
+    @property
+    def last_run_gpu_s(self) -> float:
+        """GPU-seconds of its last run, by what Slurm told when it was over."""
+        return self.gpus * max(0.0, self.end_s - self.start_s) if self.start_s > 0 else 0.0
 
-def endings_of(before: Service, after: Service, seen: Observed) -> tuple[Ending, ...]:
+
+def endings_of(
+    before: Service, after: Service, seen: Observed, strangers: I64
+) -> tuple[tuple[Ending, ...], I64]:
     """The jobs that *seen* is the first look to show as over.
 
     Args:
         before: The ledger's columns before *seen* was folded in.
         after: The same after that.
+        strangers: Ids of jobs that are over and not in the columns, as they came back last time;
+            none at first.
+
+    Returns:
+        How they ended, and the ids for the next look: of jobs that are listed and written down.
     """
-    over = after.job_id[after.over != 0]
-    new = over[~np.isin(over, before.job_id[before.over != 0])]
-    if not len(new):
-        return ()
     jobs = seen.jobs
-    rows = np.flatnonzero(np.isin(jobs.state, OVER) & np.isin(jobs.job_id, new))
-    return tuple(_endings(rows.tolist(), seen))
+    listed = np.isin(jobs.state, OVER)
+    # They came and ended between two looks, or before the first one.
+    unknown = jobs.job_id[listed & ~np.isin(jobs.job_id, after.job_id)]
+    came = unknown[~np.isin(unknown, strangers)][:MOST_STRANGERS]
+    strangers = unknown[np.isin(unknown, strangers) | np.isin(unknown, came)]
+    over = after.job_id[after.over != 0]
+    new = np.concatenate([over[~np.isin(over, before.job_id[before.over != 0])], came])
+    if not len(new):
+        return (), strangers
+    rows = np.flatnonzero(listed & np.isin(jobs.job_id, new))
+    return tuple(_endings(rows.tolist(), seen)), strangers
 
 
 def _endings(rows: Iterable[int], seen: Observed) -> Iterator[Ending]:
@@ -93,6 +113,7 @@ def _endings(rows: Iterable[int], seen: Observed) -> Iterator[Ending]:
         text = seen.texts.get(job_id) or JobText(label=str(job_id))
         yield Ending(
             job_id=job_id,
+            label=bounded_label(text.label),
             **{word: bounded(getattr(text, word)) for word in _WORDS},
             uid=int(jobs.uid[i]),
             partition=bounded(seen.partitions[partition]) if partition >= 0 else "",
@@ -112,3 +133,14 @@ def bounded(text: str) -> str:
     """*text* as it can be kept: not too long, and nothing in it that no file can hold."""
     # A lone surrogate is no character; what cannot be encoded could not be written down.
     return text[:LONGEST_TEXT].encode("utf-8", "replace").decode("utf-8")
+
+
+def bounded_label(label: str) -> str:
+    """Slurm's *label* as it can be kept: a long list of tasks is cut as squeue cuts it."""
+    if len(label) > LONGEST_TEXT and label.endswith("]"):
+        whole = label[: LONGEST_TEXT - len(_MORE)].rpartition(",")[0]
+        return bounded(whole + _MORE)
+    return bounded(label)
+
+
+_MORE = ",...]"

@@ -82,6 +82,7 @@ class Ledger:
         self._doubted: set[JobId] = set()
         self._owed: Owed | None = None
         self._swept_s: float | None = None
+        self._strangers = np.zeros(0, dtype=np.int64)
         self.distrust_until_s = memory.distrust_until_s
 
     @property
@@ -98,16 +99,17 @@ class Ledger:
         """Fold one observation in, and store what it changed."""
         folded = fold(self._service, without_ours(seen, self._steers))
         news = self._restarts.news(self._service, folded.service, seen)
-        if self._swept_s is None:
+        if self._swept_s is None or self._distrusts(seen.now_s):
             self._swept_s = seen.now_s
         sweeps = abs(seen.now_s - self._swept_s) >= LEAVE_AFTER_S
-        if folded.changed.any() or folded.ended or folded.forgotten or news or sweeps:
+        endings, strangers = endings_of(self._service, folded.service, seen, self._strangers)
+        if folded.changed.any() or folded.ended or folded.forgotten or news or endings or sweeps:
             self._store.save(
                 Change(
                     jobs=folded.service.take(folded.changed),
                     ended=folded.ended,
                     forgotten=folded.forgotten,
-                    endings=endings_of(self._service, folded.service, seen),
+                    endings=endings,
                     over_before_s=seen.now_s - FORGET_AFTER_S if sweeps else None,
                     restarts=news,
                 )
@@ -115,7 +117,7 @@ class Ledger:
         if sweeps:
             self._swept_s = seen.now_s
         # Not before it is stored: what a store that failed lacks is then told anew by the next one.
-        self._service = folded.service
+        self._service, self._strangers = folded.service, strangers
         if self._trimmed:
             self._trimmed.intersection_update(JobId(j) for j in folded.service.job_id.tolist())
         self._restarts.keep(news, seen.now_s)
@@ -269,27 +271,21 @@ class Ledger:
         steers = [new for s in self._steers.values() if (new := retimed_steer(s, how)) != s]
         restarts = [retimed_restart(r, how) for r in self._restarts.all]
         breakers = [retimed_breaker(b, how) for b in self._breakers.values()]
-        if (
-            rows.any()
-            or handovers
-            or steers
-            or restarts
-            or breakers
-            or self._taken
-            or distrust_until_s
-        ):
-            jobs = service.take(rows)
-            self._store.save(
-                Change(
-                    jobs=jobs,
-                    handovers=handovers,
-                    steers=steers,
-                    restarts=restarts,
-                    breakers=breakers,
-                    taken_moved=how,
-                    distrust_until_s=distrust_until_s,
-                )
+        self._store.save(
+            Change(
+                jobs=service.take(rows),
+                handovers=handovers,
+                steers=steers,
+                restarts=restarts,
+                breakers=breakers,
+                clock=how,
+                distrust_until_s=distrust_until_s,
             )
+        )
+        if distrust_until_s is not None:
+            self.distrust_until_s = distrust_until_s
+        # A clock that stands wrong for one look must not have a week dropped in that look.
+        self._swept_s = None
         self._service = service
         self._handovers.update({h.handover_id: h for h, _ in handovers})
         self._steers.update({s.job_id: s for s in steers})
@@ -303,6 +299,10 @@ class Ledger:
     def close(self) -> None:
         """Let go of the store."""
         self._store.close()
+
+    def _distrusts(self, now_s: float) -> bool:
+        # For longer nobody distrusts: that was told by a clock that has been set back since.
+        return 0 < self.distrust_until_s - now_s < FORGET_AFTER_S
 
     def _gpus_taken_since(self, when_s: float) -> float:
         """GPUs taken back since then, and those that are about to be."""

@@ -46,7 +46,7 @@ class Done:
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Cycle:
     """One cycle, whole: what was seen, decided and done.
 

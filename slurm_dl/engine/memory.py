@@ -50,6 +50,9 @@ class Change:
         let_go: Ids of jobs whose steers are over.
         restarts: What became of jobs that were put back, to insert or replace.
         breakers: Breakers to insert or replace.
+        clock: How the clock was set: what the store alone remembers is moved, before all else. It
+            has GPUs that were taken, and jobs that are over and how they ended.
+        distrust_until_s: Until when the clock is not believed; None leaves that as it is.
     """
 
     jobs: Service | None = None
@@ -63,7 +66,7 @@ class Change:
     let_go: Sequence[int] = ()
     restarts: Sequence[Restart] = ()
     breakers: Sequence[Breaker] = ()
-    taken_moved: Retiming | None = None
+    clock: Retiming | None = None
     distrust_until_s: float | None = None
 
 

@@ -52,7 +52,7 @@ def recorded(place: Schedd, path: Path) -> Iterator[None]:
         stderr=subprocess.PIPE,
     )
     try:
-        place.until("the recording to begin", lambda: path.exists() and path.stat().st_size > 0, 30)
+        place.until("the recording to begin", lambda: path.exists() and path.stat().st_size > 0, 120)
         yield
     finally:
         process.send_signal(signal.SIGINT)
@@ -92,7 +92,7 @@ def looks_at(place: Schedd, path: Path, *jobs: int) -> None:
         row_of = snap.jobs.row_of()
         return all(j in row_of and snap.memory.site_factor[row_of[j]] > 0 for j in jobs)
 
-    place.until(f"jobs {jobs} to have a SiteFactor ({path.name})", seen, 30)
+    place.until(f"jobs {jobs} to have a SiteFactor ({path.name})", seen, 120)
 
 
 @pytest.mark.parametrize("policy", ON_SLURM)
@@ -110,13 +110,13 @@ def test_slurm_starts_first_what_the_policy_puts_first(
     path = tmp_path / "recording.jsonl"
     with recorded(place, path):
         blocker = queue(place, 4, 600)
-        place.until_state(str(blocker), "RUNNING", within_s=30)
+        place.until_state(str(blocker), "RUNNING", within_s=120)
         larger = queue(place, 4, 0.3, "-t", "50")
         shorter = queue(place, 3, 0.3, "-t", "5")
         looks_at(place, path, larger, shorter)
         place.box.run(["scancel", str(blocker)])
         for job in (larger, shorter):
-            place.until_state(str(job), "COMPLETED", within_s=45)
+            place.until_state(str(job), "COMPLETED", within_s=120)
         started = {j: place.job(str(j), "StartTime")[0] for j in (larger, shorter)}
 
     cycles = [c for c in cycles_of(path) if c.setup.policy == policy]
@@ -156,12 +156,12 @@ def test_the_shortest_job_goes_first_although_it_came_last(place: Schedd) -> Non
     """What Slurm would not do by itself."""
     switch(place, "srtf")
     blocker = queue(place, 4, 600)
-    place.until_state(str(blocker), "RUNNING", within_s=30)
+    place.until_state(str(blocker), "RUNNING", within_s=120)
     jobs = [queue(place, 4, 0.3, "-t", str(minutes)) for minutes in (50, 30, 10)]
     looks_at(place, Path("srtf"), *jobs)
     place.box.run(["scancel", str(blocker)])
     for job in jobs:
-        place.until_state(str(job), "COMPLETED", within_s=45)
+        place.until_state(str(job), "COMPLETED", within_s=120)
 
     started = [place.job(str(job), "StartTime")[0] for job in jobs]
     assert started == sorted(started, reverse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import build
@@ -151,7 +151,7 @@ def test_a_ledger_that_cannot_be_read_is_said(tmp_path: Path, content: bytes | N
     cycle = _cycle(build.pending(1))
     assert pasts.listed(cycle) is cycle
     audit = AuditLog(tmp_path / "audit.jsonl")
-    assert pasts.gone("1", Everything(), audit) is None
+    assert pasts.gone("1", Everything(), audit, build.NOW_S) is None
     audit.close()
 
 
@@ -317,9 +317,14 @@ Ask = Callable[..., JsonObject]
 
 @dataclasses.dataclass(frozen=True)
 class Known:
-    """A ledger that knows job 7, and how it ended if anybody saw that."""
+    """A ledger that knows job 7, and how it ended if anybody saw that.
+
+    Attributes:
+        asked: Whose jobs that ended were asked for, each time.
+    """
 
     ending: Ending | None = None
+    asked: list[Collection[str] | None] = dataclasses.field(default_factory=list)
 
     def past(self, job_id: JobId, /) -> PastJob | None:
         """See `Reader`."""
@@ -327,13 +332,17 @@ class Known:
         past = dataclasses.replace(PAST, ending=self.ending, uids=uids)
         return past if job_id == past.job_id else None
 
-    def named(self, label: str, /) -> JobId | None:
+    def named(self, label: str, now_s: float, /) -> JobId | None:
         """See `Reader`."""
+        assert now_s == build.NOW_S
         return PAST.job_id if self.ending and self.ending.label == label else None
 
-    def ended_since(self, since_s: float, most: int, /) -> list[EndedJob]:
+    def ended_since(
+        self, since_s: float, now_s: float, most: int, users: Collection[str] | None, /
+    ) -> list[EndedJob]:
         """See `Reader`."""
-        assert (since_s, most) == (build.NOW_S - LISTED_S, MOST_LISTED)
+        assert (since_s, now_s, most) == (build.NOW_S - LISTED_S, build.NOW_S, MOST_LISTED)
+        self.asked.append(users)
         one = self.ending
         return [EndedJob(ending=one, attained_gpu_s=7200.0, preemptions=1)] if one else []
 
@@ -480,6 +489,24 @@ def test_others_jobs_that_are_gone_are_not_listed_where_slurm_hides_them(levers:
 
     assert [j["job"] for j in _listed(answers, USER, state=["F"])] == ["7_1"]
     assert _listed(answers, stranger, state=["F"]) == []
+    levers.audit.close()
+
+
+def test_a_users_own_list_is_asked_for_as_such(levers: Levers) -> None:
+    """Else those of others are counted, and there is an end to how many are listed."""
+    known = Known(ENDING)
+    for hides, peer, filters in (
+        (False, USER, {}),
+        (False, USER, {"user": ["ann", "7"]}),
+        (True, USER, {"user": ["bob"]}),
+        (True, ADMIN, {}),
+    ):
+        if hides:
+            levers.board.current = dataclasses.replace(levers.board.current, slurm=None)
+        answers = Answers(dataclasses.replace(levers, past=Pasts(known)))
+        _listed(answers, peer, state=["all"], **filters)
+
+    assert known.asked == [None, ["ann", "7"], (str(OWN),), None]
     levers.audit.close()
 
 

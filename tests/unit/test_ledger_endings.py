@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.backends import ledger_sweep
-from slurm_dl.backends.ending_rows import ENDING_UPSERT, ending_row
+from slurm_dl.backends.ending_rows import _SINCE, _WHOSE, ENDING_UPSERT, ending_row
 from slurm_dl.backends.ledger_schema import SCHEMA_VERSION
 from slurm_dl.backends.past_ledger import LedgerReader, PastError
 from slurm_dl.backends.store import SqliteStore
@@ -60,7 +60,7 @@ def test_how_a_job_ended_outlasts_the_daemon(path: Path) -> None:
     claims = {JobId(7): Claim(contract=Contract())}
     ledger = Ledger(SqliteStore(path))
     ledger.book(build.observed([build.running(7, 4, ran_s=50)], texts=texts, claims=claims))
-    assert LedgerReader(path).named("5_3") is None
+    assert LedgerReader(path).named("5_3", NOW_S) is None
     ledger.book(build.observed([_over(7)], now_s=NOW_S + 10, texts=texts, claims=claims))
     # Written because of another job; how this one ended was told before.
     ledger.book(build.observed([_over(7), build.pending(9)], now_s=NOW_S + 20))
@@ -68,7 +68,7 @@ def test_how_a_job_ended_outlasts_the_daemon(path: Path) -> None:
 
     reader = LedgerReader(path)
     past = reader.past(JobId(7))
-    (listed,) = reader.ended_since(NOW_S + 10, 5)
+    (listed,) = reader.ended_since(NOW_S + 10, NOW_S + 20, 5)
 
     expected = Ending(
         job_id=JobId(7),
@@ -86,8 +86,8 @@ def test_how_a_job_ended_outlasts_the_daemon(path: Path) -> None:
     assert past.ending == listed.ending == expected
     assert past.uids == {1001}
     assert listed.attained_gpu_s == past.attained_gpu_s == 4 * 59.0
-    assert reader.named("5_3") == 7
-    assert reader.ended_since(NOW_S + 10.5, 5) == []
+    assert reader.named("5_3", NOW_S + 20) == 7
+    assert reader.ended_since(NOW_S + 10.5, NOW_S + 20, 5) == []
     # A slurmctld that lost its state takes it for running: it has not ended.
     again = Ledger(SqliteStore(path))
     again.book(build.observed([build.running(7, 4, ran_s=50)], now_s=NOW_S + 30))
@@ -113,7 +113,7 @@ def test_texts_are_bounded_whatever_users_write(path: Path) -> None:
     assert past.ending.name.startswith("?\x00'); DROP TABLE ending;--?")
     assert past.ending.user == "\x1b[2J"
     with pytest.raises(PastError):
-        LedgerReader(path).named("\ud800")
+        LedgerReader(path).named("\ud800", NOW_S)
 
 
 def test_the_last_job_of_a_name_is_meant(path: Path) -> None:
@@ -125,11 +125,11 @@ def test_the_last_job_of_a_name_is_meant(path: Path) -> None:
 
     reader = LedgerReader(path)
 
-    assert reader.named("5_3") == 8
+    assert reader.named("5_3", 300.0) == 8
     past = reader.past(JobId(7))
     assert past is not None
     assert (past.ending, past.uids) == (None, frozenset())
-    assert [one.ending.job_id for one in reader.ended_since(0.0, 1)] == [8]
+    assert [one.ending.job_id for one in reader.ended_since(0.0, 300.0, 1)] == [8]
 
 
 def test_a_row_that_nobody_wrote_is_no_ending(path: Path) -> None:
@@ -305,18 +305,31 @@ def test_a_ledger_of_years_is_caught_up_with_bit_by_bit(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loop waits for it: no sweep drops more than so many rows of a kind."""
-    statement = ledger_sweep._RUNS.replace(f"LIMIT {ledger_sweep.MOST_ROWS}", "LIMIT 3")
-    assert statement != ledger_sweep._RUNS
-    monkeypatch.setattr(ledger_sweep, "_RUNS", statement)
-    runs = [EndedRun(job_id=j, start_s=1.0, end_s=2.0, gpu_s=1.0) for j in range(7)]
+    monkeypatch.setattr(ledger_sweep, "MOST_ROWS", 3)
+    state, number = JobState.FAILED, HandoverId(99)
+    change = Change(
+        jobs=_rows([(j, 1.0, 3.0, True) for j in range(100, 107)]),
+        ended=[EndedRun(job_id=j, start_s=1.0, end_s=2.0, gpu_s=1.0) for j in range(7)],
+        endings=[
+            Ending(job_id=JobId(j), label=str(j), uid=1, state=state, seen_s=2.0) for j in range(7)
+        ],
+        taken=[
+            Taken(at_s=2.0, job_id=JobId(j), gpus=1.0, notice_s=1.0, handover_id=number)
+            for j in range(7)
+        ],
+        handovers=[(_handover(j, 1.0), "served") for j in range(1, 9)],
+    )
     with closing(SqliteStore(path)) as store:
-        store.save(Change(ended=runs))
+        store.save(change)
         left = []
         for _ in range(3):
             store.save(Change(over_before_s=NOW_S))
-            left.append(_count(path)["run"])
+            left.append(_count(path))
 
-    assert left == [4, 1, 0]
+    each = {"job": 4, "run": 4, "taken": 4, "ending": 4, "handover": 5}
+    assert left[0] == each
+    assert left[1] == {**dict.fromkeys(each, 1), "handover": 2}
+    assert left[2] == {**dict.fromkeys(each, 0), "handover": 1}
 
 
 def test_the_loop_drops_what_is_a_week_old(path: Path) -> None:
@@ -343,13 +356,16 @@ def test_the_loop_drops_what_is_a_week_old(path: Path) -> None:
         ("SELECT * FROM ending WHERE label = '7_1'", "ending_named"),
         ("SELECT * FROM ending WHERE seen_s >= 1 ORDER BY seen_s DESC", "ending_seen"),
         ("SELECT * FROM run WHERE end_s < 1", "run_ended"),
+        (_SINCE.format(whose=_WHOSE), "ending_of_uid"),
+        (_SINCE.format(whose=_WHOSE), "ending_of_user"),
     ],
 )
 def test_what_is_asked_for_has_an_index(path: Path, query: str, index: str) -> None:
     """`why` of one job reads its rows, whatever else there is."""
     SqliteStore(path).close()
     with closing(sqlite3.connect(path)) as db:
-        plan = "\n".join(row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {query}"))
+        given = dict.fromkeys(("users", "uids", "since_s", "until_s", "most"), 1)
+        plan = "\n".join(row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {query}", given))
 
     assert index in plan
     assert "SCAN taken" not in plan.replace("SCAN taken USING", "")
@@ -377,7 +393,7 @@ def test_a_ledger_of_before_keeps_everything(path: Path) -> None:
         for name in names:
             db.execute(f"DROP INDEX {name}")
         db.executescript("DROP TABLE ending; PRAGMA user_version=5;")
-    assert len(names) == 6
+    assert len(names) == 8
     with pytest.raises(PastError, match="no such table"):
         LedgerReader(path).past(JobId(7))
 
@@ -387,8 +403,9 @@ def test_a_ledger_of_before_keeps_everything(path: Path) -> None:
     past = LedgerReader(path).past(JobId(7))
     assert past is not None
     assert (past.runs, len(past.gave_way), past.gave_way[0].purpose) == ((run,), 1, "preempt")
-    assert LedgerReader(path).named("9") == 9
+    assert LedgerReader(path).named("9", NOW_S) == 9
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
         assert [row[0] for row in db.execute(_INDEXES)] == names
-        assert db.execute(ENDING_UPSERT, ending_row(end)).rowcount == 1
+        other = dataclasses.replace(end, end_s=NOW_S - 1)
+        assert db.execute(ENDING_UPSERT, ending_row(other)).rowcount == 1

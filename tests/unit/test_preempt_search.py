@@ -15,6 +15,7 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.room import Room
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.engine.victims import choose_victims
+from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import OpenHandover
 from slurm_dl.model.snapshot import Snapshot
@@ -23,13 +24,34 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 
 POLICY = DiscreteLas(thresholds_gpu_s=(3000.0, 60_000.0))
 SETTINGS = Settings(
-    partitions=frozenset({"gpu"}),
+    partitions=frozenset({"gpu", "other"}),
     preemption=Preemption(max_handovers=3, max_victims=3, max_beneficiaries=3),
 )
 
 
-def crowded(seed: int, nodes: int = 6, waiting: int = 60) -> Snapshot:
-    """Full nodes of 4 GPUs, and a queue of a few kinds of jobs, some with marks of their own."""
+MARKS: dict[str, dict[str, Any]] = {
+    "": {},
+    "partition": {"partition": 1},
+    "gpu_type": {"gpu_type": 1},
+    "n_nodes": {"n_nodes": 4},
+    "cpus": {"cpus": 1000},
+    "mem_mb": {"mem_mb": 50_000},
+    "exclusive": {"exclusive": True},
+    "also_in": {"partition": 1},
+    "choices": {},
+    "excluded": {},
+    "most_nodes": {},
+    "fruitless": {},
+}
+"""What sets some jobs apart from others that are like them in all else, and its columns."""
+
+
+def crowded(seed: int, mark: str = "", nodes: int = 6, waiting: int = 60) -> Snapshot:
+    """Full nodes of 4 GPUs, and a queue of a few kinds of jobs, some with marks of their own.
+
+    Args:
+        mark: Of `MARKS`; half of the waiting jobs have it.
+    """
     draw = np.random.default_rng(seed)
     rows, held = [], {}
     for node in range(nodes):
@@ -37,22 +59,42 @@ def crowded(seed: int, nodes: int = 6, waiting: int = 60) -> Snapshot:
             job_id = len(rows) + 1
             rows.append(running(job_id, size, ran_s=float(draw.integers(10, 50_000))))
             held[job_id] = {node: float(size)}
+    marked: list[JobId] = []
     choices = {}
     for size in draw.choice([1, 2, 4, 8, 16], waiting).tolist():
         job_id = len(rows) + 1
-        tasks = int(draw.choice([1, 1, 1, 3]))
-        rows.append(pending(job_id, size, n_nodes=max(1, size // 4), tasks=tasks))
+        shape = {"n_nodes": max(1, size // 4), "tasks": int(draw.choice([1, 1, 1, 3]))}
+        # Also in one partition only, where others name a second one.
+        shape |= {"partition": 1} if mark == "also_in" else {}
+        if draw.random() < 0.5:
+            marked.append(JobId(job_id))
+            shape |= MARKS[mark]
+        rows.append(pending(job_id, size, **shape))
         if draw.random() < 0.1:
-            choices[job_id] = np.arange(nodes) >= draw.integers(nodes)
+            choices[JobId(job_id)] = np.arange(nodes) >= draw.integers(nodes)
     ran_s = {row.job_id: NOW_S - row.start_s for row in rows if row.start_s}
     service = {row.job_id: ran_s[row.job_id] * row.gpus for row in rows if row.start_s}
     service |= {row.job_id: float(draw.choice([0.0, 5000.0])) for row in rows if not row.start_s}
     fruitless = {row.job_id: 1 for row in rows if not row.start_s and draw.random() < 0.1}
+    fruitless |= dict.fromkeys(marked, 1) if mark == "fruitless" else {}
+    last = np.arange(nodes) == nodes - 1
+    choices |= dict.fromkeys(marked, last) if mark == "choices" else {}
     seen = observed(
         rows, nodes=(4.0,) * nodes, held=held, opted_in=list(range(1, len(rows) + 1, 2))
     )
-    return snapshot(
-        dataclasses.replace(seen, choices=choices),
+    wide = marked if mark == "most_nodes" else ()
+    seen = dataclasses.replace(
+        seen,
+        choices=choices,
+        excluded=dict.fromkeys(marked, ~last) if mark == "excluded" else {},
+        also_in=dict.fromkeys(marked, (0,)) if mark == "also_in" else {},
+        claims={**seen.claims, **{j: Claim(most_nodes=4, cpus_per_gpu=1000) for j in wide}},
+        nodes=dataclasses.replace(seen.nodes, gpu_type=last.astype(np.int16)),
+        # The second partition has one node.
+        node_in=np.array([np.ones(nodes, dtype=np.bool_), last]),
+    )
+    snap = snapshot(
+        seen,
         memory={
             "ran_s": ran_s,
             "attained_gpu_s": service,
@@ -60,12 +102,16 @@ def crowded(seed: int, nodes: int = 6, waiting: int = 60) -> Snapshot:
             "last_fruitless_s": dict.fromkeys(fruitless, NOW_S - 60.0),
         },
     )
+    return dataclasses.replace(snap, managed=np.array([True, True]))
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_the_plan_is_the_one_without_kinds(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("mark", MARKS)
+def test_the_plan_is_the_one_without_kinds(
+    mark: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Looking for each job by itself finds the same hand-overs, and the same words."""
-    snap = crowded(seed)
+    snap = crowded(seed, mark)
     found = decide(snap, POLICY, SETTINGS)
     kinds = list(preempt._kinds(snap, np.arange(len(snap.jobs)), standing_of(snap)))
     monkeypatch.setattr(preempt, "_kinds", lambda _, waiting, __: [None] * len(waiting))
