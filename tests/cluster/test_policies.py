@@ -52,7 +52,8 @@ def recorded(place: Schedd, path: Path) -> Iterator[None]:
         stderr=subprocess.PIPE,
     )
     try:
-        place.until("the recording to begin", lambda: path.exists() and path.stat().st_size > 0, 120)
+        begun = "the recording to begin"
+        place.until(begun, lambda: path.exists() and path.stat().st_size > 0, 120)
         yield
     finally:
         process.send_signal(signal.SIGINT)

@@ -429,7 +429,6 @@ def test_watchers_of_a_daemon_that_was_passed_over_write_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """What they would write to is another daemon's by now."""
-
     house = _house(tmp_path, monkeypatch)
 
     def observe() -> None:
