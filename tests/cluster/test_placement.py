@@ -205,5 +205,5 @@ def test_no_node_ever_holds_two_distributed_jobs(
         if a.start_s < b.end_s and b.start_s < a.end_s:
             assert not a.nodes & b.nodes, f"{one} and {other} ran side by side on {a.nodes}"
     at_once = max(sum(b.start_s <= a.start_s < b.end_s for b in ran.values()) for a in ran.values())
-    assert at_once > 4, "they do run side by side elsewhere"
+    assert at_once > 2, "they do run side by side elsewhere"
     assert not box.run(["squeue", "-h"]).stdout

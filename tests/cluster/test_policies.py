@@ -115,15 +115,23 @@ def test_slurm_starts_first_what_the_policy_puts_first(
         larger = queue(place, 4, 0.3, "-t", "50")
         shorter = queue(place, 3, 0.3, "-t", "5")
         looks_at(place, path, larger, shorter)
+
+        def both_wait() -> list[Recorded]:
+            """Plans made while both did."""
+            cycles = [c for c in cycles_of(path) if c.setup.policy == policy]
+            return [
+                c for c in cycles if _waits(c, larger) and _waits(c, shorter) and _runs(c, blocker)
+            ]
+
+        # What records may be some looks behind.
+        place.until("such a plan to be recorded", both_wait, 120)
         place.box.run(["scancel", str(blocker)])
         for job in (larger, shorter):
             place.until_state(str(job), "COMPLETED", within_s=120)
         started = {j: place.job(str(j), "StartTime")[0] for j in (larger, shorter)}
 
     cycles = [c for c in cycles_of(path) if c.setup.policy == policy]
-    both = [c for c in cycles if _waits(c, larger) and _waits(c, shorter) and _runs(c, blocker)]
-    assert both, "no plan was recorded while both waited"
-    last = both[-1]
+    last = both_wait()[-1]
     rank = dict(zip(last.snapshot.jobs.job_id.tolist(), last.plan.rank.tolist(), strict=True))
     first, second = sorted((larger, shorter), key=lambda job: rank[job])
     level = dict(zip(last.snapshot.jobs.job_id.tolist(), last.plan.tier.tolist(), strict=True))
