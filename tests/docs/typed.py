@@ -20,8 +20,8 @@ BIN = Path(sys.executable).parent
 def environment(more: Mapping[str, str]) -> dict[str, str]:
     """Of a person at our checkout: nothing of a job or of another Slurm, our commands first."""
     keep = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
-    path = f"{BIN}:{os.environ['PATH']}:/usr/sbin:/sbin"
-    return {**keep, "PATH": path, **more}
+    env = {**keep, **more}
+    return {**env, "PATH": f"{BIN}:{env['PATH']}:/usr/sbin:/sbin"}
 
 
 class Shell:
