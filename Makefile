@@ -113,7 +113,7 @@ test: system database readers venv lint frameworks ## Everything: linters, types
 	# busy that jobs end too early. What the others print comes last.
 	others=$$(mktemp)
 	# The shell lets what runs beside it ignore Ctrl-C; some tests are about that very signal.
-	env --default-signal=INT,QUIT $(BIN)/python -m pytest --durations=15 \
+	env --default-signal=HUP,INT,QUIT $(BIN)/python -m pytest --durations=15 \
 		$(SECOND) $(PYTEST) >"$$others" 2>&1 &
 	pid=$$!
 	trap 'kill $$pid 2>/dev/null || true; wait $$pid || true; cat "$$others"; rm -f "$$others"' EXIT

@@ -9,6 +9,9 @@ import pytest
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.sandbox import ports
 
+ASIDE = 61_000
+"""Where no sandbox of another test is, and no connection begins (32768 to 60999)."""
+
 
 @pytest.fixture(autouse=True)
 def claims(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -62,7 +65,8 @@ def test_claims_of_sandboxes_that_are_down_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two sandboxes never share a port, although nobody listens on either's."""
-    monkeypatch.setattr(ports, "CEILING", ports.FLOOR + 32)
+    monkeypatch.setattr(ports, "FLOOR", ASIDE)
+    monkeypatch.setattr(ports, "CEILING", ASIDE + 32)
 
     first, second = claim(tmp_path / "a", 16), claim(tmp_path / "b", 16)
 
@@ -77,7 +81,8 @@ def test_a_removed_sandbox_gives_its_ports_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A claim lasts as long as the record that names its id."""
-    monkeypatch.setattr(ports, "CEILING", ports.FLOOR + 16)
+    monkeypatch.setattr(ports, "FLOOR", ASIDE)
+    monkeypatch.setattr(ports, "CEILING", ASIDE + 16)
     first = claim(tmp_path / "a", 16)
     (tmp_path / "a" / "sandbox.json").unlink()
 

@@ -416,6 +416,7 @@ def _handlers() -> Iterator[None]:
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_stop_raises_where_it_may_and_once(number: signal.Signals) -> None:
     """What cleans up is not stopped by a second one."""
+    signal.signal(number, signal.default_int_handler)  # Under nohup SIGHUP is ignored.
     before = signal.getsignal(number)
     seen = []
 

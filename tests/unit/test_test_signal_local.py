@@ -173,8 +173,10 @@ def test_a_trial_that_is_stopped_leaves_nothing(
     pids = tmp_path / "pids"
     script = batch(f"echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait", "sleep 500 &")
     code = "from slurm_dl.apps.ctl import main; main()"
+    # Where the tests run under nohup SIGHUP is ignored.
+    env = ["/usr/bin/env", "--default-signal=HUP,TERM"]
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "test-signal", "--local", script],
+        [*env, sys.executable, "-c", code, "test-signal", "--local", script],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)},
         stdout=subprocess.PIPE,
