@@ -100,8 +100,10 @@ class Frameworks:
     @contextmanager
     def dlctl_meanwhile(self, *args: str) -> Iterator[subprocess.Popen[str]]:
         """``dlctl test-signal`` beside the test; it has ended when this is over."""
+        # Where the tests run under nohup SIGHUP is ignored.
+        env = ["/usr/bin/env", "--default-signal=HUP,INT,TERM"]
         process = subprocess.Popen(
-            [str(Path(sys.executable).parent / "dlctl"), "test-signal", *args],
+            [*env, str(Path(sys.executable).parent / "dlctl"), "test-signal", *args],
             env=self.env,
             cwd=self.home,
             stderr=subprocess.PIPE,
