@@ -76,10 +76,10 @@ def queue(place: Schedd, gpus: int, seconds: float, *more: str) -> int:
     return int(place.box.run([*argv, "--wrap", f"sleep {seconds}"]).stdout.strip())
 
 
-def cycles_of(path: Path) -> list[Recorded]:
-    """All cycles of a recording."""
+def cycles_of(path: Path, policy: str) -> list[Recorded]:
+    """The cycles of a recording in which *policy* ordered."""
     with Recording(path) as recording:
-        return list(recording)
+        return [cycle for cycle in recording if cycle.setup.policy == policy]
 
 
 def looks_at(place: Schedd, path: Path, *jobs: int) -> None:
@@ -116,22 +116,21 @@ def test_slurm_starts_first_what_the_policy_puts_first(
         shorter = queue(place, 3, 0.3, "-t", "5")
         looks_at(place, path, larger, shorter)
 
-        def both_wait() -> list[Recorded]:
-            """Plans made while both did."""
-            cycles = [c for c in cycles_of(path) if c.setup.policy == policy]
+        def while_both_wait(cycles: list[Recorded]) -> list[Recorded]:
             return [
                 c for c in cycles if _waits(c, larger) and _waits(c, shorter) and _runs(c, blocker)
             ]
 
         # What records may be some looks behind.
-        place.until("such a plan to be recorded", both_wait, 120)
+        a_plan = "a plan of both to be recorded"
+        place.until(a_plan, lambda: while_both_wait(cycles_of(path, policy)), 120)
         place.box.run(["scancel", str(blocker)])
         for job in (larger, shorter):
             place.until_state(str(job), "COMPLETED", within_s=120)
         started = {j: place.job(str(j), "StartTime")[0] for j in (larger, shorter)}
 
-    cycles = [c for c in cycles_of(path) if c.setup.policy == policy]
-    last = both_wait()[-1]
+    cycles = cycles_of(path, policy)
+    last = while_both_wait(cycles)[-1]
     rank = dict(zip(last.snapshot.jobs.job_id.tolist(), last.plan.rank.tolist(), strict=True))
     first, second = sorted((larger, shorter), key=lambda job: rank[job])
     level = dict(zip(last.snapshot.jobs.job_id.tolist(), last.plan.tier.tolist(), strict=True))

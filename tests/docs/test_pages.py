@@ -69,6 +69,15 @@ TYPED: Final = [p for p in BLOCKS if BLOCKS[p] and not is_policy(p) and name(p) 
 
 _BETWEEN: Final = r"\s&&\s|;\s(?!do)"
 
+PARTS: Final = [
+    plain(part)
+    for page in TYPED
+    for block in BLOCKS[page]
+    for statement in block
+    for part in re.split(_BETWEEN, statement)
+]
+"""Each command of the pages that are typed, by itself."""
+
 SAYS: Final = (
     (r"dlsubmit (?!.*--(dry-run|when))", r"Submitted batch job \d+"),
     (r"dlsubmit .*--dry-run", r"#!/bin/"),
@@ -237,28 +246,14 @@ def test_what_is_run_elsewhere_is(entry: Elsewhere) -> None:
     """The test is there and speaks of it, and a page shows the command."""
     assert entry.has in (shown.ROOT / entry.test).read_text("utf-8")
     assert entry.reason
-    parts = [
-        plain(part)
-        for page in TYPED
-        for block in BLOCKS[page]
-        for s in block
-        for part in re.split(_BETWEEN, s)
-    ]
-    assert any(_is_or_begins(entry.text, part) for part in parts)
+    assert any(_is_or_begins(entry.text, part) for part in PARTS)
 
 
 def shown_with(program: str) -> list[list[str]]:
     """The words after *program* wherever it is shown."""
-    parts = [
-        plain(part)
-        for page in TYPED
-        for block in BLOCKS[page]
-        for s in block
-        for part in re.split(_BETWEEN, s)
-    ]
     return [
         shlex.split(part.removeprefix(program), comments=True)
-        for part in parts
+        for part in PARTS
         if _is_or_begins(program, part)
     ]
 

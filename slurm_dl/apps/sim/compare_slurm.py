@@ -11,6 +11,7 @@ import click
 
 from slurm_dl.apps.commandline import EXIT_FAILED, safe
 from slurm_dl.apps.sim.console import progress
+from slurm_dl.apps.sim.options import with_options
 
 if TYPE_CHECKING:
     from slurm_dl.apps.sim.sweep import CellResult, Sweep
@@ -69,9 +70,7 @@ def slurm_options(command: F) -> F:
             "array goes on.",
         ),
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_options(command, options)
 
 
 def check_where(

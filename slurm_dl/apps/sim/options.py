@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +11,13 @@ import click
 from slurm_dl.model.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def with_options(command: F, options: Sequence[Callable[[F], F]]) -> F:
+    """*command* with *options*, which its help lists in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 def trace_argument(command: F) -> F:
@@ -182,9 +189,7 @@ def place_options(*, several: bool) -> Callable[[F], F]:
     ]
 
     def add(command: F) -> F:
-        for option in [*reversed(others), place]:
-            command = option(command)
-        return command
+        return with_options(command, [place, *others])
 
     return add
 
@@ -215,9 +220,7 @@ def foresight_options(command: F) -> F:
             "submission: 0.3:1.5.",
         ),
     ]
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_options(command, options)
 
 
 def check_place(*, given: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from slurm_dl.apps.sim.options import trace_argument_if_any
+from slurm_dl.apps.sim.options import trace_argument_if_any, with_options
 from slurm_dl.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,9 +68,7 @@ def history_options(command: F) -> F:
             "lasts for days.",
         ),
     ]  # fmt: skip
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return with_options(command, options)
 
 
 def read_history(trace: Path | None, dump: Path | None, format_name: str | None) -> Trace:
