@@ -7,7 +7,7 @@ the ledger.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from slurm_dl.apps.audit import OK, AuditLine, AuditLog
@@ -71,8 +71,13 @@ class Resets:
             raise NotResetError(asked.error)
         return asked.was
 
-    def settle(self, ledger: Ledger, audit: AuditLog, now_s: float) -> None:
+    def settle(
+        self, ledger: Ledger, audit: AuditLog, now_s: float, show: Callable[[Breaker], None]
+    ) -> None:
         """Do what was asked for; for the loop.
+
+        Args:
+            show: Called with each breaker as it is now, before whoever asked goes on.
 
         Raises:
             SlurmDlError: The ledger could not be written.
@@ -82,6 +87,7 @@ class Resets:
         for asked in taken:
             try:
                 asked.was = ledger.reset(asked.name, by=asked.actor, now_s=now_s)
+                show(Breaker(name=asked.name, reset_s=now_s, reset_by=asked.actor))
             except SlurmDlError as err:
                 # Whoever asked is told. What is wrong with the ledger the next cycle finds out.
                 asked.error = str(err)
@@ -105,11 +111,14 @@ def _line(asked: _Asked) -> AuditLine:
     )
 
 
-def breakers_of(cycle: Cycle, limits: Breakers) -> list[Json]:
+def breakers_of(cycle: Cycle, limits: Breakers, resets: Iterable[Breaker] = ()) -> list[Json]:
     """Each breaker as plain values, for the status.
 
     One that tripped in this very cycle counts as tripped: it does so in shadow mode too, where it
     is not written down and holds only as long as its reason.
+
+    Args:
+        resets: Breakers that were reset since the cycle.
     """
     standing = {breaker.name: breaker for breaker in cycle.snapshot.breakers}
     for trip in cycle.plan.actions:
@@ -117,6 +126,7 @@ def breakers_of(cycle: Cycle, limits: Breakers) -> list[Json]:
             standing[trip.breaker] = Breaker(
                 name=trip.breaker, tripped_s=trip.at_s, why=trip.why, jobs=trip.jobs
             )
+    standing |= {breaker.name: breaker for breaker in resets}
     return [
         _plain(standing.get(name, Breaker(name=name)), _bound(name, limits)) for name in BREAKERS
     ]

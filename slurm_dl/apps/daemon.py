@@ -196,7 +196,7 @@ class Daemon:
         # A lease is renewed while the loop turns, however far apart its looks are.
         first_refusal(self._permits)
         self._reload_if_asked()
-        self._resets.settle(self._parts.ledger, self._audit, self._vitals.now())
+        self._resets.settle(self._parts.ledger, self._audit, self._vitals.now(), self._show_reset)
         now_s = time.monotonic()
         if now_s >= self._next_poll_s:
             self._poll()
@@ -275,6 +275,7 @@ class Daemon:
         now = self.board.current
         self._publish(
             cycle=cycle,
+            resets=(),
             policy=parts.policy,
             cycles=now.cycles + 1,
             bugs_in_a_row=0,
@@ -325,6 +326,9 @@ class Daemon:
         else:
             self._publish(done=now.done + 1, steers_ended=now.steers_ended_after(done.action))
             self._log.debug("action", action=line.action, job=line.job, why=line.reason)
+
+    def _show_reset(self, breaker: Breaker) -> None:
+        self._publish(resets=(*self.board.current.resets, breaker))
 
     def _lost(self, err: SlurmDlError) -> float:
         """Note that a poll failed; how long to wait for the next one, seconds."""

@@ -20,6 +20,7 @@ from slurm_dl.backends.slurm.read_nodes import SiteConfig
 from slurm_dl.backends.slurm.words import has_task
 from slurm_dl.config import Config, Row
 from slurm_dl.engine.loop import Cycle
+from slurm_dl.model.breaker import Breaker
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I64, Bool, JobState
 from slurm_dl.model.plan import Action, ForgetSteer
@@ -109,6 +110,7 @@ class Published:
         started_s: When the daemon started, epoch seconds.
         live: False: it only looks (shadow mode).
         cycle: The last cycle that came to its end; None before the first.
+        resets: Breakers that were reset since then.
         policy: The policy of that cycle.
         cycles: How many there were.
         seen_s: When the last cycle ended by this machine's clock, epoch seconds; 0 before.
@@ -133,6 +135,7 @@ class Published:
     started_s: float
     live: bool
     cycle: Cycle | None = None
+    resets: tuple[Breaker, ...] = ()
     policy: Policy | None = None
     cycles: int = 0
     seen_s: float = 0.0

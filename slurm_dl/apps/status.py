@@ -65,7 +65,8 @@ def status(levers: Levers) -> JsonObject:
     }
     if now.cycle is not None:
         answer |= _numbers(now.cycle)
-        answer["breakers"] = breakers_of(now.cycle, Breakers(**now.config.breakers.model_dump()))
+        limits = Breakers(**now.config.breakers.model_dump())
+        answer["breakers"] = breakers_of(now.cycle, limits, now.resets)
         answer["forecasts"] = when.score_of(when.forecasts_of(now.config.paths.state_dir))
         answer["misfit"] = misfit(now.config.placement, now.cycle.snapshot) or None
     return answer

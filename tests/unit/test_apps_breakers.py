@@ -6,14 +6,16 @@ import dataclasses
 import io
 import json
 import threading
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import build
 import pytest
 
 from slurm_dl.apps import logs
 from slurm_dl.apps.audit import AuditLog
-from slurm_dl.apps.breakers import NotResetError, Resets
+from slurm_dl.apps.breakers import NotResetError, Resets, breakers_of
 from slurm_dl.apps.cycle_log import CycleLog
 from slurm_dl.apps.published import Durations
 from slurm_dl.backends.memory_store import MemoryStore
@@ -21,7 +23,7 @@ from slurm_dl.backends.store import SqliteStore, SupersededError, supersede
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cycle
-from slurm_dl.engine.settings import Settings
+from slurm_dl.engine.settings import Breakers, Settings
 from slurm_dl.model.breaker import Breaker
 from slurm_dl.model.plan import TripBreaker
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -38,6 +40,7 @@ class Loop:
         self.ledger = ledger
         self.audit = audit
         self.errors: list[Exception] = []
+        self.shown: list[Breaker] = []
 
     def poke(self) -> None:
         """Wake the loop, which has a thread of its own."""
@@ -47,7 +50,7 @@ class Loop:
 
     def _settle(self) -> None:
         try:
-            self.resets.settle(self.ledger, self.audit, 9.0)
+            self.resets.settle(self.ledger, self.audit, 9.0, self.shown.append)
         except Exception as err:  # noqa: BLE001 - what ends the loop is looked at by the test
             self.errors.append(err)
 
@@ -58,6 +61,12 @@ def lines(audit: AuditLog) -> list[tuple[str, str, str, str]]:
         (e["actor"], e["action"], e["reason"], e["result"])
         for e in map(json.loads, audit.path.read_text("utf-8").splitlines())
     ]
+
+
+def share_row(cycle: Cycle, resets: Sequence[Breaker]) -> dict[str, Any]:
+    """The status of the breaker ``cluster_share``."""
+    rows: list[dict[str, Any]] = json.loads(json.dumps(breakers_of(cycle, Breakers(), resets)))
+    return next(row for row in rows if row["breaker"] == "cluster_share")
 
 
 def test_a_reset_is_done_by_the_loop_and_written_down(tmp_path: Path) -> None:
@@ -96,6 +105,23 @@ def test_a_reset_that_cannot_be_written_down_is_none(tmp_path: Path) -> None:
     assert [b.tripped_s for b in snap.breakers] == [5.0]
     (line,) = lines(loop.audit)
     assert "taken over by another dlschedd" in line[3]
+
+
+def test_the_status_shows_a_reset_before_the_next_cycle(tmp_path: Path) -> None:
+    """Whoever resets a breaker and looks at once does not see it tripped."""
+    loop = Loop(Ledger(MemoryStore()), AuditLog(tmp_path / "audit.jsonl"))
+    loop.ledger.begin(TRIP)
+    snap = loop.ledger.snapshot(build.observed([]), PARTITIONS)
+    plan = decide(snap, DiscreteLas(), Settings(partitions=PARTITIONS))
+    tripping = dataclasses.replace(plan, actions=(dataclasses.replace(TRIP, at_s=6.0),))
+
+    loop.resets.wait("cluster_share", "user ann (7)", loop.poke)
+
+    for last, was_s in ((plan, 5.0), (tripping, 6.0)):
+        cycle = Cycle(snap, last, acting=True)
+        assert share_row(cycle, ())["tripped_s"] == was_s
+        now = share_row(cycle, loop.shown)
+        assert (now["tripped_s"], now["reset_by"]) == (None, "user ann (7)")
 
 
 def test_the_log_warns_once_of_each_trip() -> None:
