@@ -1,6 +1,7 @@
 """Training with Hugging Face's Trainer: a small GPT-2, made-up text, and the callback.
 
     dlsubmit --gpus 1 -- python examples/frameworks/huggingface_train.py
+    dlsubmit --gpus 2 --launcher torchrun -- examples/frameworks/huggingface_train.py
 
 Outside a job it is an ordinary training.
 """
@@ -51,19 +52,21 @@ def main() -> None:
     model = GPT2LMHeadModel(
         GPT2Config(vocab_size=WORDS, n_positions=LENGTH, n_embd=8, n_layer=1, n_head=1)
     )
+    arguments = TrainingArguments(
+        output_dir=str(directory / "checkpoints"),
+        max_steps=options.steps,
+        per_device_train_batch_size=4,
+        save_strategy="no",  # or "steps": each is recorded, to fall back to
+        report_to="none",
+        disable_tqdm=True,
+        use_cpu=True,
+        ddp_backend="gloo",  # nccl on GPUs
+        seed=1,
+    )
     trainer = Noted(
-        Steps(directory, options.step_s),
+        Steps(directory, options.step_s, arguments.process_index),
         model=model,
-        args=TrainingArguments(
-            output_dir=str(directory / "checkpoints"),
-            max_steps=options.steps,
-            per_device_train_batch_size=4,
-            save_strategy="no",  # or "steps": each is recorded, to fall back to
-            report_to="none",
-            disable_tqdm=True,
-            use_cpu=True,
-            seed=1,
-        ),
+        args=arguments,
         train_dataset=[{"input_ids": row, "labels": row} for row in text],
         callbacks=[CheckpointOnRequest()],
     )

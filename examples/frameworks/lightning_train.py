@@ -1,6 +1,7 @@
 """Training with Lightning: its Trainer, a loader that can be resumed, and the callback.
 
     dlsubmit --gpus 1 -- python examples/frameworks/lightning_train.py
+    dlsubmit --gpus 2 --launcher srun -- python examples/frameworks/lightning_train.py --devices 2
 
 Outside a job it is an ordinary training.
 """
@@ -27,10 +28,16 @@ SIZE = 4
 
 
 class Batches:
-    """An epoch of random batches. Lightning saves the state of a loader that has one."""
+    """An epoch of random batches for all ranks, of which each takes its own.
 
-    def __init__(self, batches: int) -> None:
+    Lightning saves the state of a loader that has one, but only rank 0's: so it must be the same
+    on all ranks.
+    """
+
+    def __init__(self, batches: int, rank: int, ranks: int) -> None:
         self._batches = batches
+        self._rank = rank
+        self._ranks = ranks
         self._random = torch.Generator().manual_seed(2)
         self._next = 0
 
@@ -40,7 +47,7 @@ class Batches:
     def __iter__(self) -> Iterator[torch.Tensor]:
         while self._next < self._batches:
             self._next += 1
-            yield torch.randn(BATCH, SIZE, generator=self._random)
+            yield torch.randn(self._ranks, BATCH, SIZE, generator=self._random)[self._rank]
         self._next = 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -56,8 +63,13 @@ class Batches:
 class Noted(Callback):
     """Notes the loss of each step."""
 
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+    def __init__(self, directory: Path, pause_s: float) -> None:
+        self._directory = directory
+        self._pause_s = pause_s
+
+    def on_train_start(self, trainer: Trainer, _model: object) -> None:
+        """Only now each process has its rank."""
+        self._steps = Steps(self._directory, self._pause_s, trainer.global_rank)
 
     def on_train_batch_end(
         self, trainer: Trainer, _model: object, outputs: dict[str, torch.Tensor], *_rest: object
@@ -78,8 +90,8 @@ class Model(LightningModule):
         return (self.layers(inputs) - inputs.sum(1, keepdim=True)).square().mean()
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Lightning does not save random states."""
-        checkpoint["random"] = torch.get_rng_state()
+        """Lightning does not save random states; all ranks come here, rank 0's is written."""
+        checkpoint["random"] = self.all_gather(torch.get_rng_state())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Set them where the checkpoint was."""
@@ -88,7 +100,11 @@ class Model(LightningModule):
     def on_train_start(self) -> None:
         """Only now: setting up draws, too."""
         if hasattr(self, "_random"):
-            torch.set_rng_state(self._random)
+            states = self._random.reshape(self.trainer.world_size, -1)
+            # A copy: torch 2.13 crashes where it is given part of another tensor.
+            torch.set_rng_state(states[self.global_rank].clone())
+        else:
+            torch.manual_seed(1 + self.global_rank)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam, whose state a checkpoint must hold."""
@@ -101,6 +117,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=100, help="optimiser steps in all")
     parser.add_argument("--step-s", type=float, default=0.0, help="pause per step, seconds")
     parser.add_argument("--epoch", type=int, default=30, metavar="N", help="steps in an epoch")
+    parser.add_argument("--devices", type=int, default=1, metavar="N", help="processes")
     options = parser.parse_args()
 
     warnings.simplefilter("ignore")
@@ -111,17 +128,18 @@ def main() -> None:
         max_steps=options.steps,
         max_epochs=-1,
         accelerator="cpu",
-        devices=1,
+        devices=options.devices,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         # The one that may end the process comes last.
-        callbacks=[Noted(Steps(directory, options.step_s)), CheckpointOnRequest()],
-        # One process: it needs nothing that Slurm's variables say.
-        plugins=[LightningEnvironment()],
+        callbacks=[Noted(directory, options.step_s), CheckpointOnRequest()],
+        # One process needs nothing that Slurm's variables say; several find each other by them.
+        plugins=[LightningEnvironment()] if options.devices == 1 else [],
     )
-    trainer.fit(Model(), Batches(options.epoch), ckpt_path=job.resume_from(), weights_only=False)
+    batches = Batches(options.epoch, trainer.global_rank, trainer.world_size)
+    trainer.fit(Model(), batches, ckpt_path=job.resume_from(), weights_only=False)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ class Steps:
 
     Args:
         pause_s: Pause per step, seconds: these models are too small to be interrupted otherwise.
+        rank: Each rank above 0 has a file of its own, ``loss.RANK.jsonl``.
     """
 
-    def __init__(self, directory: Path, pause_s: float) -> None:
+    def __init__(self, directory: Path, pause_s: float, rank: int = 0) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self._path = directory / "loss.jsonl"
+        self._path = directory / (f"loss.{rank}.jsonl" if rank else "loss.jsonl")
         self._pause_s = pause_s
 
     def done(self, step: int, loss: float) -> None:

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from slurm_dl.backends.slurm.act import Actor, job_now
+from slurm_dl.backends.slurm.act import Actor
 from slurm_dl.backends.slurm.command import Slurm
+from slurm_dl.backends.slurm.job_now import job_now
+from slurm_dl.job.checkpoint import recorded
 from slurm_dl.model.contract import SignalTarget
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
@@ -76,14 +78,37 @@ class Frameworks:
 
     def alone(self, argv: Sequence[str]) -> list[Entry]:
         """The loss curve of a training that nobody disturbs, as a plain process."""
+        return self.alone_by_rank(argv, 1)[0]
+
+    def alone_by_rank(self, argv: Sequence[str], ranks: int) -> list[list[Entry]]:
+        """The same for each rank of a command that starts several."""
         place = self.home / "alone"
         place.mkdir()
         env = {**self.env, "SLURM_DL_RUN_DIR": str(place)}
         done = subprocess.run(
-            argv, env=env, cwd=place, capture_output=True, text=True, timeout=120, check=False
+            argv, env=env, cwd=place, capture_output=True, text=True, timeout=300, check=False
         )
         assert done.returncode == 0, done.stderr[-3000:]
-        return losses(place)
+        return [losses(place, rank) for rank in range(ranks)]
+
+    def under_dlrun(self, *argv: str, within_s: float) -> subprocess.CompletedProcess[str]:
+        """Run ``dlrun`` as that user, in no job; what it started has ended when this is over."""
+        place = self.home / "run"
+        process = subprocess.Popen(
+            [str(Path(sys.executable).parent / "dlrun"), *argv],
+            env={**self.env, "SLURM_DL_RUN_DIR": str(place)},
+            cwd=self.home,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            said = process.communicate(timeout=within_s)[0]
+        finally:
+            # Ended by SIGTERM it takes its command along: ranks that wait for each other, too.
+            process.terminate()
+            process.communicate(timeout=60)
+        return subprocess.CompletedProcess(process.args, process.returncode, said)
 
     def dlctl(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run ``dlctl test-signal``, as that user."""
@@ -161,6 +186,15 @@ class Trained:
         """What it has logged, in the order in which it did."""
         return losses(self.place)
 
+    def by_rank(self, ranks: int) -> list[list[Entry]]:
+        """The same for each rank."""
+        return [losses(self.place, rank) for rank in range(ranks)]
+
+    @property
+    def checkpoints(self) -> list[Path]:
+        """Those that it has recorded, newest first."""
+        return [Path(str(entry["path"])) for entry in recorded(self.place)]
+
     def now(self) -> tuple[JobState, Run]:
         """State and run as Slurm has them."""
         seen = job_now(self._slurm, JobId(int(self.job)))
@@ -171,7 +205,7 @@ class Trained:
         """Wait until run *run* has made some steps."""
         eventually(
             lambda: sum(e.get("run", run) == run for e in self.losses) >= ENOUGH * (run + 1),
-            120,
+            300,
             what=f"run {run} of {self.job} to train",
         )
 
@@ -186,7 +220,7 @@ class Trained:
     def preempt(self, run: int) -> None:
         """Signal it, wait for the acknowledgement of *run*, requeue it; as the daemon does."""
         self.signal()
-        eventually(lambda: self.acked() == run, 60, what=f"the acknowledgement of run {run}")
+        eventually(lambda: self.acked() == run, 120, what=f"the acknowledgement of run {run}")
         self._actor.apply(Requeue(handover_id=HandoverId(1), run=self.now()[1], why="a test"))
 
     def acked(self) -> object:
@@ -203,7 +237,7 @@ class Trained:
     def until_completed(self) -> None:
         """Wait for its end, which must be a good one."""
         over = (JobState.COMPLETED, JobState.FAILED)
-        eventually(lambda: self.now()[0] in over, 120, what=f"the end of {self.job}")
+        eventually(lambda: self.now()[0] in over, 300, what=f"the end of {self.job}")
         assert self.now()[0] is JobState.COMPLETED
 
     @property
@@ -234,9 +268,9 @@ def needs(python: str, *modules: str) -> None:
         pytest.skip(reason)
 
 
-def losses(place: Path) -> list[Entry]:
-    """The lines of ``loss.jsonl`` in *place*."""
-    path = place / "loss.jsonl"
+def losses(place: Path, rank: int = 0) -> list[Entry]:
+    """The lines of a rank's ``loss.jsonl`` in *place*."""
+    path = place / (f"loss.{rank}.jsonl" if rank else "loss.jsonl")
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
