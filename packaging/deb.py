@@ -15,7 +15,6 @@ import hashlib
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -25,7 +24,8 @@ from email.parser import HeaderParser
 from email.utils import format_datetime
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from sources import ROOT, BuildError, dated, epoch_s, export, run
+
 PARTS = ROOT / "packaging" / "deb"
 HOME = "usr/lib/slurm-dl"
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -35,54 +35,18 @@ SITE = "/usr/local/lib/slurm-dl/python{}"
 """Where a site puts policies of its own, by Python's version."""
 CONFFILES = {"etc/slurm_dl.yaml": "etc/slurm_dl/slurm_dl.yaml"}
 SCRIPTS = ("postinst", "prerm", "postrm")
+SAMPLES = "matplotlib/mpl-data/sample_data"
+"""Nobody here plots them, and one of them has a time inside that lintian may object to."""
+OVERRIDES = "usr/share/lintian/overrides/slurm-dl"
 PAGES = ("README.md", "CHANGELOG.md")
 MAINTAINER = "slurm_dl authors <slurm_dl@example.org>"
 """The project has no address. Debian wants one that could be; this is nobody's (RFC 2606)."""
 _UNIT_PROGRAM = "ExecStart=/opt/slurm_dl/bin/dlschedd\n"
 
 
-class BuildError(Exception):
-    """The package cannot be built; says why and what to do."""
-
-
 def version_of(wheel: Path) -> str:
     """The wheel's version in Debian's words: ``1.0rc1`` comes before ``1.0`` as ``1.0~rc1``."""
     return re.sub(r"\.?(a|b|rc|dev)(?=\d)", r"~\1", wheel.name.split("-")[1])
-
-
-def run(*argv: str | Path, env: dict[str, str] | None = None) -> str:
-    """Standard output of a command.
-
-    Raises:
-        BuildError: It failed or is not installed.
-    """
-    try:
-        done = subprocess.run(
-            [*map(str, argv)],
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-    except FileNotFoundError:
-        msg = f"{argv[0]} is not installed; on Debian: apt-get install dpkg python3-venv"
-        raise BuildError(msg) from None
-    if done.returncode:
-        shown = " ".join(map(str, argv))
-        msg = f"{shown}: exit status {done.returncode}\n{(done.stdout + done.stderr)[-4000:]}"
-        raise BuildError(msg)
-    return done.stdout
-
-
-def epoch_s() -> int:
-    """SOURCE_DATE_EPOCH, else the time of the last commit, else that of the changelog."""
-    if text := os.environ.get("SOURCE_DATE_EPOCH"):
-        return int(text)
-    try:
-        return int(run("git", "-C", ROOT, "log", "-1", "--format=%ct"))
-    except (BuildError, ValueError):
-        return int((ROOT / "CHANGELOG.md").stat().st_mtime)
 
 
 def python_series(python: str = SYSTEM_PYTHON) -> tuple[int, int]:
@@ -115,8 +79,8 @@ def vendor(tree: Path, wheel: Path, constraint: Path | None) -> list[tuple[str, 
         f"{wheel}{extras}",
     )
     shutil.rmtree(packages / "bin", ignore_errors=True)
-    # Tests of theirs, and what pip wrote about where it took them from.
-    for path in sorted(packages.glob("**/tests")):
+    # Tests and examples of theirs, and what pip wrote about where it took them from.
+    for path in sorted([*packages.glob("**/tests"), packages / SAMPLES]):
         if path.is_dir() and path.relative_to(packages).parts[0] != "slurm_dl":
             shutil.rmtree(path, ignore_errors=True)
     for pattern in ("*.dist-info/direct_url.json", "*.dist-info/REQUESTED"):
@@ -206,20 +170,21 @@ def unit() -> str:
     ).replace("Documentation=man:slurmctld(8)", "Documentation=man:dlschedd(8) man:slurmctld(8)")
 
 
-def system_files(tree: Path, now_s: int, vendored: Sequence[tuple[str, str, str]]) -> None:
-    """Unit, account, configuration, manual pages, completion and documents."""
+def system_files(
+    tree: Path, sources: Path, now_s: int, vendored: Sequence[tuple[str, str, str]]
+) -> None:
+    """Unit, account, configuration, manual pages, completion and the documents in *sources*."""
     texts = {
         "usr/lib/systemd/system/dlschedd.service": unit(),
         "usr/lib/sysusers.d/slurm_dl.conf": _of("etc/sysusers.d/slurm_dl.conf"),
         "etc/logrotate.d/slurm_dl": _of("etc/logrotate.d/slurm_dl"),
-        "usr/share/lintian/overrides/slurm-dl": _of("packaging/deb/lintian-overrides"),
         **{target: _of(source) for source, target in CONFFILES.items()},
     }
     for name, text in texts.items():
         _write(tree / name, text.encode())
     _generate(tree, now_s)
     doc = tree / "usr/share/doc/slurm-dl"
-    for page in [ROOT / name for name in PAGES] + sorted((ROOT / "docs").glob("*.md")):
+    for page in [sources / name for name in PAGES] + sorted((sources / "docs").glob("*.md")):
         if page.name == "CHANGELOG.md":
             _write(doc / "changelog.gz", _gzip(page.read_text("utf-8")))
         else:
@@ -229,6 +194,17 @@ def system_files(tree: Path, now_s: int, vendored: Sequence[tuple[str, str, str]
     _write(doc / "copyright", copyright_in.replace("@VENDORED@", listed).encode())
     pins = "".join(f"{name}=={version}\n" for name, version, _ in vendored)
     _write(doc / "vendored.txt", pins.encode())
+
+
+def overrides(version: str) -> str:
+    """What lintian is not to say of our own part of the package with that version."""
+    names = ["lintian-overrides"] + ["lintian-overrides.first"] * version.endswith("-1")
+    return "\n".join((PARTS / name).read_text("utf-8") for name in names)
+
+
+def overrides_vendored() -> str:
+    """What lintian is not to say of the wheels inside."""
+    return (PARTS / "lintian-overrides.vendored").read_text("utf-8")
 
 
 def _generate(tree: Path, now_s: int) -> None:
@@ -308,11 +284,10 @@ def pack(tree: Path, out: Path, now_s: int) -> Path:
     tree.chmod(0o755)
     os.utime(tree, (now_s, now_s))
     out.mkdir(parents=True, exist_ok=True)
-    env = {**os.environ, "SOURCE_DATE_EPOCH": str(now_s)}
     # One thread: with more of them xz's output depends on how many there are.
     told = run(
         *("dpkg-deb", "--root-owner-group", "-Zxz", "-z1", "--threads-max=1", "--build", tree, out),
-        env=env,
+        env=dated(now_s),
     )
     name = re.search(r"in '(.*)'", told)
     if name is None:
@@ -331,19 +306,21 @@ def build(out: Path, *, revision: str, constraint: Path | None, maintainer: str)
     python_series()
     with tempfile.TemporaryDirectory(prefix="slurm-dl-deb-") as scratch:
         top = Path(scratch)
+        sources = export(top / "sources")
         run(
             *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"),
-            *("--wheel-dir", top / "wheel", ROOT),
-            env={**os.environ, "SOURCE_DATE_EPOCH": str(now_s)},
+            *("--wheel-dir", top / "wheel", sources),
+            env=dated(now_s),
         )
         (wheel,) = (top / "wheel").glob("*.whl")
         tree = top / "tree"
         vendored = vendor(tree, wheel, constraint)
         commands = environment(tree, wheel)
         compile_all(tree)
-        system_files(tree, now_s, vendored)
+        system_files(tree, sources, now_s, vendored)
         _check_pages(tree, commands)
         version = f"{version_of(wheel)}-{revision}"
+        _write(tree / OVERRIDES, f"{overrides(version)}\n{overrides_vendored()}".encode())
         told = history(version, maintainer, now_s)
         _write(tree / "usr/share/doc/slurm-dl/changelog.Debian.gz", _gzip(told))
         control(tree, version, maintainer)

@@ -17,7 +17,7 @@ _dlrun() {
         --forward) mapfile -t COMPREPLY < <(compgen -W "none USR1 USR2 TERM INT HUP CONT" -- "$cur") ;;
         --grace | --ack-wait) ;;
         *) mapfile -t COMPREPLY < <(
-            compgen -W "--launcher --grace --ack-wait --forward --help --" -- "$cur"
+            compgen -W "--launcher --grace --ack-wait --forward --version --help --" -- "$cur"
         ) ;;
     esac
 }

@@ -1,7 +1,7 @@
 """The form of the ledger's file, and how one of an older form gets it.
 
-What came since is added, nothing is taken away, so an upgrade keeps everything. A file of a newer
-form than `SCHEMA_VERSION` is refused by whoever opens it.
+What came since is added, and only what nobody reads any more is taken away, so an upgrade keeps
+everything. A file of a newer form than `SCHEMA_VERSION` is refused by whoever opens it.
 """
 
 from __future__ import annotations
@@ -72,6 +72,9 @@ _INDEXES = {
 """For `why` of one job, for a user's list, and for what is dropped by its age: all while somebody
 waits."""
 
+_GONE = {"job": ("promoted_s",)}
+"""Columns of schema 2 that no row is written with since: each wants a value, so none could be."""
+
 
 def upgrade(db: sqlite3.Connection) -> None:
     """Give *db* the form of today, all of it or nothing; one that has it is not written.
@@ -111,6 +114,11 @@ def _missing(db: sqlite3.Connection) -> list[str]:
             f"ALTER TABLE {table} ADD COLUMN {name} {form}"
             for name, form in wanted.items()
             if name not in has
+        ]
+        statements += [
+            f"ALTER TABLE {table} DROP COLUMN {name}"
+            for name in _GONE.get(table, ())
+            if name in has
         ]
     statements += [
         f"CREATE INDEX {name} ON {on}" for name, on in _INDEXES.items() if name not in there

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from slurm_dl import __version__
 from slurm_dl.job.controller import job_label
 from slurm_dl.job.run_files import RUN_DIR_VARIABLE, SIGNAL_VARIABLE
 
@@ -118,6 +119,13 @@ def dlrun_parser() -> argparse.ArgumentParser:
         metavar="SIG|none",
         help="signal sent to COMMAND when a checkpoint is asked for, whether or not it has a "
         "handler (default: SLURM_DL_SIGNAL, once COMMAND has a handler; none with torchrun)",
+    )
+    # As the other commands print it.
+    parser.add_argument(
+        "--version",
+        action="version",
+        version=f"dlrun, version {__version__}",
+        help="show the version and exit",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser

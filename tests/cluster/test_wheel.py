@@ -142,7 +142,7 @@ def test_every_command_starts(command: str, installed: Installed) -> None:
     assert not helped.stderr
 
 
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c != "dlrun"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_tells_the_version_of_the_wheel(
     command: str, installed: Installed, wheel: Path
 ) -> None:
@@ -167,51 +167,6 @@ def test_the_source_distribution_holds_what_builds_the_packages(wheel: Path) -> 
     # What tests read besides.
     assert {"mkdocs.yml", ".ci/run", "README.md", "CHANGELOG.md"} <= names
     assert not {name for name in names if name.startswith((".venv", "dist/", "build/"))}
-
-
-def test_pipx_installs_every_command_and_writes_nowhere_else(wheel: Path, tmp_path: Path) -> None:
-    """In homes of its own; only what it was told to use has anything in it afterwards."""
-    tools, home = tmp_path / "tools", tmp_path / "home"
-    home.mkdir()
-    pip(sys.executable, "-m", "venv", tools)
-    pip(tools / "bin" / "python", "-m", "pip", "install", "--quiet", "pipx")
-    places = {"HOME": "pipx", "BIN_DIR": "bin", "MAN_DIR": "man"}
-    env = {
-        **{key: value for key, value in os.environ.items() if not key.startswith("XDG_")},
-        **{f"PIPX_{key}": str(tmp_path / name) for key, name in places.items()},
-        "HOME": str(home),
-        "PIP_CACHE_DIR": os.environ.get("PIP_CACHE_DIR", str(Path.home() / ".cache" / "pip")),
-    }
-    done = None
-    for _ in range(TRIES):
-        done = subprocess.run(
-            [tools / "bin" / "pipx", "install", "--force", wheel],
-            env=env,
-            cwd=home,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode == 0:
-            break
-    assert done is not None
-    assert done.returncode == 0, done.stderr[-4000:]
-
-    assert {path.name for path in (tmp_path / "bin").iterdir()} == set(COMMANDS)
-    before = sorted(home.rglob("*"))
-    for command in COMMANDS:
-        helped = subprocess.run(
-            [tmp_path / "bin" / command, "--help"],
-            env={**env, "PATH": os.defpath},
-            cwd=home,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert helped.returncode == 0, helped.stderr
-    # Of pipx and pip themselves.
-    assert sorted(home.rglob("*")) == before
-    assert not list(home.rglob("*slurm_dl*"))
 
 
 def test_the_packaged_sample_is_a_valid_configuration(installed: Installed) -> None:

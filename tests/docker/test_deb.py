@@ -9,14 +9,19 @@ from __future__ import annotations
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from containers import CHECKOUT, docker
+
+sys.path.append(str(CHECKOUT / "packaging"))
+import lintian
 
 COMMANDS = ("dlctl", "dlqueue", "dlrun", "dlschedd", "dlsim", "dlsubmit")
 CONFIG = "/etc/slurm_dl/slurm_dl.yaml"
@@ -25,6 +30,10 @@ IMAGE = "slurm_dl-test-host:bookworm"
 APT = "DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Dpkg::Use-Pty=0"
 # For what asks; a conffile that was changed is kept, as by an admin who answers N.
 INSTALL = f"{APT} -o Dpkg::Options::=--force-confold install --no-install-recommends"
+OLD_LEDGER = CHECKOUT / "tests" / "packages" / "ledgers" / "schema-5.sql"
+"""A dump of a ledger as a version before ours wrote it; see tests/packages/test_ledgers.py."""
+BEFORE = "/root/before-the-upgrade"
+"""Run by the next package's preinst: the old daemon is stopped then, and the new one not there."""
 DROP_IN = "/run/systemd/system/dlschedd.service.d"
 
 Eventually = Callable[..., object]
@@ -68,14 +77,18 @@ class Host:
         answer: dict[str, object] = json.loads(said)
         return answer
 
-    def attained(self, job: str) -> float:
-        """GPU-seconds of *job* in the ledger."""
+    def ledger(self, query: str) -> list[str]:
+        """The first column of what *query* finds in the ledger."""
         script = (
             "import sqlite3; db = sqlite3.connect('file:%s?mode=ro', uri=True); "
-            "print(*[r[0] for r in db.execute('select attained_gpu_s from job where job_id = %s')])"
+            "print(*[r[0] for r in db.execute('%s')])"
         )
-        read = f'/usr/lib/slurm-dl/bin/python3 -c "{script % (LEDGER, job)}"'
-        said = self.sh(f"runuser -u slurm_dl -- {read}").split()
+        read = f'/usr/lib/slurm-dl/bin/python3 -c "{script % (LEDGER, query)}"'
+        return self.sh(f"runuser -u slurm_dl -- {read}").split()
+
+    def attained(self, job: str) -> float:
+        """GPU-seconds of *job* in the ledger."""
+        said = self.ledger(f"select attained_gpu_s from job where job_id = {int(job)}")  # noqa: S608
         return float(said[0]) if said else 0.0
 
 
@@ -113,6 +126,9 @@ def next_package(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
         file.write("# A default of the next version.\n")
     with (tree / "etc/logrotate.d/slurm_dl").open("a", encoding="utf-8") as file:
         file.write("# The next version.\n")
+    preinst = tree / "DEBIAN" / "preinst"
+    preinst.write_text(f"#!/bin/sh\nset -e\n[ ! -x {BEFORE} ] || {BEFORE}\n", "utf-8")
+    preinst.chmod(0o755)
     made = top / "next.deb"
     subprocess.run(
         ["dpkg-deb", "--root-owner-group", "-Znone", "--build", tree, made],  # noqa: S607
@@ -177,6 +193,20 @@ def host(image: str, package: Path, next_package: Path, eventually: Eventually) 
     finally:
         subprocess.run(["docker", "rm", "--force", "--volumes", name], check=False)  # noqa: S607
         subprocess.run(["docker", "network", "rm", name], check=False)  # noqa: S607
+
+
+def test_lintian_has_nothing_against_what_is_ours(
+    host: Host, package: Path, tmp_path: Path
+) -> None:
+    """And every override is needed. Over the wheels inside it takes minutes: make lintian."""
+    own = lintian.without_wheels(package, tmp_path)
+    docker("cp", str(own), f"{host.name}:/root/own.deb")
+
+    said = host.sh(f"lintian {' '.join(lintian.OPTIONS)} /root/own.deb; rm /root/own.deb")
+
+    assert lintian.complaints(said) == []
+    # It has looked: of this it always says so, as there is no script for another init.
+    assert "package-supports-alternative-init-but-no-init.d-script" in said
 
 
 def test_it_is_installed_and_starts_nothing(host: Host) -> None:
@@ -283,9 +313,54 @@ def test_it_runs_within_the_units_bounds(host: Host, eventually: Eventually) -> 
     assert host.unit("NRestarts") == "0"
 
 
-def test_upgrade_remove_and_purge(host: Host, eventually: Eventually) -> None:
+OLDER = r"""#!/usr/bin/python3
+import os, pathlib, sqlite3
+
+path = pathlib.Path("LEDGER")
+with sqlite3.connect(path) as db:
+    jobs = db.execute("SELECT NAMES FROM job").fetchall()
+db.close()
+for end in ("", "-wal", "-shm"):
+    path.with_name(path.name + end).unlink(missing_ok=True)
+with sqlite3.connect(path) as db:
+    db.executescript(pathlib.Path("/root/older.sql").read_text())
+    db.executemany("INSERT INTO job (NAMES) VALUES (MARKS)", jobs)
+    assert db.execute("PRAGMA user_version").fetchone() == (5,)
+db.close()
+path.chmod(0o600)
+os.chown(path, path.parent.stat().st_uid, path.parent.stat().st_gid)
+pathlib.Path("BEFORE").unlink()
+"""
+"""Puts a ledger of a former form in the place of the one of today, with the jobs of both."""
+
+
+def older_ledger(top: Path) -> tuple[Path, Path]:
+    """Such a ledger's dump with the times of the last hours, and `OLDER` for its columns."""
+    # The dump's times all begin with 179000; what is a week old would be dropped.
+    dump = top / "older.sql"
+    text = OLD_LEDGER.read_text("utf-8").replace("179000", f"{int(time.time()) // 10_000 - 1:06d}")
+    dump.write_text(text, "utf-8")
+    with sqlite3.connect(":memory:") as db:
+        db.executescript(text)
+        names = [row[1] for row in db.execute("PRAGMA table_info(job)")]
+    db.close()
+    script = top / "before"
+    words = {"LEDGER": LEDGER, "BEFORE": BEFORE, "NAMES": ", ".join(names)}
+    words["MARKS"] = ", ".join("?" * len(names))
+    told = OLDER
+    for word, value in words.items():
+        told = told.replace(word, value)
+    script.write_text(told, "utf-8")
+    script.chmod(0o755)
+    return dump, script
+
+
+def test_upgrade_remove_and_purge(host: Host, eventually: Eventually, tmp_path: Path) -> None:
     """Ledger and configuration outlast an upgrade and a removal, and nothing outlasts a purge."""
     host.sh("systemctl --quiet enable --now dlschedd")
+    today = host.ledger("pragma user_version")
+    for path, place in zip(older_ledger(tmp_path), ("/root/older.sql", BEFORE), strict=True):
+        docker("cp", str(path), f"{host.name}:{place}")
     before, config = host.attained("1"), host.sh(f"sha256sum {CONFIG}")
     pid = host.unit("MainPID")
 
@@ -294,7 +369,14 @@ def test_upgrade_remove_and_purge(host: Host, eventually: Eventually) -> None:
     assert "99.0-1" in host.sh("dpkg-query -W slurm-dl")
     assert host.unit("ActiveState") == "active"
     assert host.unit("MainPID") not in {pid, "0"}
+    # What it has found is a ledger of an older form, with jobs and runs of then.
+    assert host.sh(f"ls {BEFORE}", check=False).count("No such file") == 1
+    assert host.ledger("pragma user_version") == today != ["5"]
     assert host.attained("1") >= before > 0
+    assert host.attained("901") == 23456.5
+    assert host.ledger("select gpu_s from run where job_id = 901 order by start_s")[0] == "15600.0"
+    assert host.ledger("select handover_id from handover order by 1")[:2] == ["6", "7"]
+    eventually(lambda: host.status().get("managed_jobs") == 2, within_s=60, what="both jobs seen")
     assert host.sh(f"sha256sum {CONFIG}") == config
     assert "The next version" in host.sh("cat /etc/logrotate.d/slurm_dl")
     assert "A default of the next" in host.sh(f"cat {CONFIG}.dpkg-dist")

@@ -52,6 +52,7 @@ def completed(directory: Path, *words: str) -> list[str]:
         (["dlsubmit", "--gpu"], {"--gpus", "--gpu-type"}),
         (["dlsubmit", "--gpus", "8", "--no-pre"], {"--no-preempt"}),
         (["dlrun", "--laun"], {"--launcher"}),
+        (["dlrun", "--ver"], {"--version"}),
         (["dlrun", "--launcher", "t"], {"torchrun"}),
         (["dlrun", "--", "bas"], {"bash"}),
     ],
