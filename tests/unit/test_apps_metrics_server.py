@@ -7,6 +7,7 @@ import http.client
 import io
 import json
 import os
+import re
 import resource
 import socket
 import sys
@@ -23,6 +24,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from slurm_dl.apps import logs
+from slurm_dl.apps.metrics import endpoint as endpoint_module
 from slurm_dl.apps.metrics import request
 from slurm_dl.apps.metrics import server as server_module
 from slurm_dl.apps.metrics.endpoint import Endpoint
@@ -537,6 +539,58 @@ def test_it_shows_who_acts_for_as_long_as_that_lasts(log: io.StringIO) -> None:
         with endpoint.showing(Board(now), Tally(), audit=Says(), pause=Says()):
             assert 'slurm_dl_state{state="acting"} 1.0' in fetched(port)
         assert waits in fetched(port)
+
+
+class Breaks:
+    """A pause switch that cannot be asked, by errors of these classes in turn, then can."""
+
+    def __init__(self, *errors: type[Exception]) -> None:
+        self.errors = list(errors)
+
+    def why_not(self) -> str:
+        """See `Permit`."""
+        if not self.errors:
+            return ""
+        kind, words = self.errors.pop(0), f"number {len(self.errors)}"
+        raise kind(words)
+
+
+def test_a_bug_is_said_once_for_each_kind_and_counted_at_each_scrape(log: io.StringIO) -> None:
+    """What it says differs from scrape to scrape, and makes no other kind; the count is shown."""
+    port = free_port()
+    told = config(f"127.0.0.1:{port}")
+    now = Published(config=told, config_rows=(), started_s=1.0, live=True)
+    pause = Breaks(*[ZeroDivisionError] * 5, KeyError, ZeroDivisionError)
+    with contextlib.closing(Endpoint(told, logs.logger())) as endpoint:
+        assert "slurm_dl_scrape_errors_total 0.0" in fetched(port)
+        with endpoint.showing(Board(now), Tally(), audit=Says(), pause=pause):
+            statuses = [fetched(port).split(" ", 2)[1] for _ in range(7)]
+            assert statuses == ["500"] * 7
+            assert "slurm_dl_scrape_errors_total 7.0" in fetched(port)
+        # It is the process's: a turn that ends does not set it back.
+        assert "slurm_dl_scrape_errors_total 7.0" in fetched(port)
+    bugs = [json.loads(line) for line in log.getvalue().splitlines() if '"error"' in line]
+    kinds = [re.findall(r"ZeroDivisionError|KeyError", json.dumps(b))[0] for b in bugs]
+    assert kinds == ["ZeroDivisionError", "KeyError"]
+
+
+def test_kinds_of_bugs_that_are_said_are_bounded(
+    log: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many there are, the log is not filled; all are counted."""
+    monkeypatch.setattr(endpoint_module, "_MOST_KINDS", 1)
+    port = free_port()
+    told = config(f"127.0.0.1:{port}")
+    now = Published(config=told, config_rows=(), started_s=1.0, live=True)
+    pause = Breaks(KeyError, ZeroDivisionError)
+    with (
+        contextlib.closing(Endpoint(told, logs.logger())) as endpoint,
+        endpoint.showing(Board(now), Tally(), audit=Says(), pause=pause),
+    ):
+        for _ in range(2):
+            assert fetched(port).startswith("HTTP/1.1 500")
+        assert "slurm_dl_scrape_errors_total 2.0" in fetched(port)
+    assert log.getvalue().count("bug in the metrics") == 1
 
 
 def test_the_unit_lets_it_listen() -> None:

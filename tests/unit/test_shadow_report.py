@@ -699,8 +699,50 @@ def test_no_sample_without_the_jobs_that_are_the_load(gangs: int, duration_s: fl
     """What waits for nothing helps and hurts nobody; that would be no answer."""
     cast, shape = with_gangs(gangs, duration_s)
 
-    with pytest.raises(SlurmDlError, match=r"too large for a sample .* take a larger --simulate"):
+    with pytest.raises(
+        SlurmDlError, match=r"too large for a sample .* take --simulate \d+$"
+    ) as why:
         sampled(cast, shape, 4)
+
+    # What it says is to be taken does, and one fewer does not.
+    enough = int(str(why.value).rpartition(" ")[2])
+    assert sampled(cast, shape, enough)[0].unfit == 0
+    with pytest.raises(SlurmDlError, match=rf"take --simulate {enough}$"):
+        sampled(cast, shape, enough - 1)
+
+
+def test_where_there_is_no_sample_what_was_recorded_is_told(site: Path) -> None:
+    """All of it, and why there is no more; with the number of jobs that would do."""
+    now_s = time.time()
+    shift = now_s - 1700 - BEGIN_S
+    gang = dataclasses.replace(job(50, shift, shift + 10, 900, gpus=8.0), account="vision")
+    Store(site.parent / "state" / "shadow").append([written(gang)])
+
+    done = shadow_report(site, "--simulate", "3")
+
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.stdout.split())
+    assert "it would have begun 1 hand-over" in told
+    assert "not simulated: 47% of the GPU time is of jobs that are too large" in told
+    assert "take --simulate 4. What was recorded, above, does not depend on it." in told
+    sim = json.loads(shadow_report(site, "--json", "--simulate", "4").stdout)["simulated"]
+    assert sim is not None
+
+
+def test_a_mistake_of_several_lines_is_one_sentence(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it says stays apart."""
+
+    def wrong(*_: object, **__: object) -> Simulated:
+        msg = "a.yaml:1: name: is required\na.yaml:2: unknown key"
+        raise SlurmDlError(msg)
+
+    monkeypatch.setattr(simulation, "simulated", wrong)
+
+    told = json.loads(shadow_report(site, "--json").stdout)
+
+    assert told["why_not"] == "a.yaml:1: name: is required; a.yaml:2: unknown key"
 
 
 def within(

@@ -160,6 +160,11 @@ POLLS_FAILED = _metric(
     Label("because", ("slurm", "ledger")),
 )
 BUGS = _metric("bugs_total", "counter", "Exceptions that nobody expected; each is in the log.")
+SCRAPE_ERRORS = _metric(
+    "scrape_errors_total",
+    "counter",
+    "Scrapes that a bug in the figures left without an answer; the log has the first of each kind.",
+)
 RELOAD_OK = _metric(
     "config_reload_successful", "gauge", "1 if the last reload took effect; absent before any."
 )

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Final, Protocol
 
 from structlog.typing import FilteringBoundLogger
 
-from slurm_dl.apps.metrics import commands
+from slurm_dl.apps.metrics import catalogue, commands
 from slurm_dl.apps.metrics.exposition import Exposition
-from slurm_dl.apps.metrics.figures import Daemon, Figure, Waiting
+from slurm_dl.apps.metrics.figures import Daemon, Figure, Waiting, one
 from slurm_dl.apps.metrics.server import Server
 from slurm_dl.apps.metrics.tally import Tally
 from slurm_dl.apps.permits import Permit
@@ -20,6 +20,9 @@ from slurm_dl.apps.when.service import forecasts_of
 from slurm_dl.config import Config
 from slurm_dl.config.metrics import split_address
 from slurm_dl.model.errors import ConfigError
+
+_MOST_KINDS: Final = 100
+"""Kinds of errors that are told apart; those beyond are counted and not said."""
 
 
 class Source(Protocol):
@@ -47,6 +50,8 @@ class Endpoint:
         self._exposition: Exposition | None = None
         self._listen = ""
         self._server: Server | None = None
+        self._errors = 0
+        self._said: set[tuple[str, str, int]] = set()
         self._move(config.metrics.listen)
 
     @property
@@ -105,7 +110,7 @@ class Endpoint:
         if not listen:
             return
         # Before it listens: it may be what is missing.
-        self._exposition = Exposition(self._source.figures)
+        self._exposition = Exposition(self._figures)
         address, port = split_address(listen)
         self._server = Server(address, port, text=self._text, on_bug=self._bug)
         self._listen = listen
@@ -115,11 +120,30 @@ class Endpoint:
         self._source = source
         if self._exposition is not None:
             # A new one: what the last source had written is not what this one says.
-            self._exposition = Exposition(source.figures)
+            self._exposition = Exposition(self._figures)
+
+    def _figures(self) -> Iterator[Figure]:
+        yield one(catalogue.SCRAPE_ERRORS, self._errors)
+        yield from self._source.figures()
 
     def _text(self, accept: str) -> tuple[bytes, str]:
         assert self._exposition is not None  # noqa: S101 - it is made before the server is
         return self._exposition.text(accept)
 
     def _bug(self, err: Exception) -> None:
-        self._log.error("bug in the metrics", exc_info=err)
+        """Count it; the log has the first of each kind, or there would be one for each scrape."""
+        self._errors += 1
+        kind = _kind_of(err)
+        if kind not in self._said and len(self._said) < _MOST_KINDS:
+            self._said.add(kind)
+            self._log.error("bug in the metrics; said once, then counted", exc_info=err)
+
+
+def _kind_of(err: Exception) -> tuple[str, str, int]:
+    """What makes two errors the same: the class, and where it was raised; not what it says."""
+    raised = err.__traceback__
+    while raised is not None and raised.tb_next is not None:
+        raised = raised.tb_next
+    if raised is None:
+        return type(err).__name__, "", 0
+    return type(err).__name__, raised.tb_frame.f_code.co_filename, raised.tb_lineno

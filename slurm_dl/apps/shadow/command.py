@@ -144,7 +144,8 @@ def _with_simulation(
             say=lambda line: click.echo(line, err=True),
         )
     except SlurmDlError as err:
-        return dataclasses.replace(report, why_not=str(err))
+        # A mistake in a profile is said line by line.
+        return dataclasses.replace(report, why_not="; ".join(str(err).splitlines()))
     return dataclasses.replace(report, simulated=found)
 
 

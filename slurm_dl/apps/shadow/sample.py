@@ -35,9 +35,7 @@ def sampled(cast: Cast, shape: ClusterShape, most: int) -> tuple[Cast, ClusterSh
     n = len(cast.players)
     if n <= most:
         return cast, shape
-    small = ClusterShape(
-        tuple(dataclasses.replace(g, nodes=max(1, round(g.nodes * most / n))) for g in shape.groups)
-    )
+    small = _share(shape, most / n)
     jobs = max(1, round(n * small.gpus / shape.gpus))
     if jobs > _MOST_TOO_MANY * most:
         msg = (
@@ -46,13 +44,12 @@ def sampled(cast: Cast, shape: ClusterShape, most: int) -> tuple[Cast, ClusterSh
         )
         raise SlurmDlError(msg)
     players, unfit = fitting(cast.players, small)
-    whole_gpu_s = _gpu_s(cast.players).sum()
-    left_out = 1 - _gpu_s(players).sum() / whole_gpu_s if whole_gpu_s else 0.0
+    left_out = _left_out(cast.players, players)
     if left_out > _MOST_LEFT_OUT or not players:
         msg = (
             f"{left_out:.0%} of the GPU time is of jobs that are too large for a sample of "
             f"{most:,} of {n:,} jobs on {small.gpus:,.0f} of {shape.gpus:,.0f} GPUs; "
-            "take a larger --simulate"
+            f"take --simulate {_enough(cast, shape, most)}"
         )
         raise SlurmDlError(msg)
     gpu_s = _gpu_s(players)
@@ -61,6 +58,35 @@ def sampled(cast: Cast, shape: ClusterShape, most: int) -> tuple[Cast, ClusterSh
     rows = _one_of_each(np.lexsort((gpu_s, ran_before)), gpu_s, count)
     taken = tuple(players[i] for i in sorted(rows))
     return dataclasses.replace(cast, players=taken, unfit=cast.unfit + unfit), small
+
+
+def _share(shape: ClusterShape, share: float) -> ClusterShape:
+    """This share of the nodes, of each group one at least."""
+    return ClusterShape(
+        tuple(dataclasses.replace(g, nodes=max(1, round(g.nodes * share))) for g in shape.groups)
+    )
+
+
+def _left_out(players: Sequence[Player], fit: Sequence[Player]) -> float:
+    """The share of the GPU time of *players* that is not of those that fit, 0 to 1."""
+    whole_gpu_s = _gpu_s(players).sum()
+    return 1 - float(_gpu_s(fit).sum() / whole_gpu_s) if whole_gpu_s else 0.0
+
+
+def _enough(cast: Cast, shape: ClusterShape, most: int) -> int:
+    """The fewest jobs, a sample of *most* being too small, of which one can be taken; at most all.
+
+    Found by halving: what fits fewer nodes fits more.
+    """
+    too_few, enough = most, len(cast.players)
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        fit, _ = fitting(cast.players, _share(shape, middle / len(cast.players)))
+        if fit and _left_out(cast.players, fit) <= _MOST_LEFT_OUT:
+            enough = middle
+        else:
+            too_few = middle
+    return enough
 
 
 def _gpu_s(players: Sequence[Player]) -> F64:

@@ -97,7 +97,14 @@ def simulated(
         raise SlurmDlError(msg)
     began_s, most = clock(), min(most_jobs, n)
     for part in (_FIRST_PART, 1.0):
-        some, small = sampled(cast, shape, most)
+        try:
+            some, small = sampled(cast, shape, most)
+        except SlurmDlError as err:
+            if part < 1:
+                raise
+            # More jobs alone would take too long again.
+            msg = f"{err} and allow more time with --within"
+            raise SlurmDlError(msg) from None
         course = _Course(_words(some, small, n, shape), say, clock, began_s + part * within_s)
         try:
             found = effects(

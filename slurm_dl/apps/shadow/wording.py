@@ -117,7 +117,10 @@ def doubts(report: Report) -> Iterator[str]:
 def _doubts_of_simulation(report: Report) -> Iterator[str]:
     sim = report.simulated
     if sim is None:
-        yield f"Waits under the policy were not simulated: {report.why_not}."
+        yield (
+            f"Waits under the policy were not simulated: {report.why_not}. What was recorded, "
+            "above, does not depend on it."
+        )
         return
     yield model(sim)
     if sim.is_sample:
