@@ -137,6 +137,7 @@ def test_too_few_days_to_judge() -> None:
         tuned(history(3, range(3)), AS_FIFO)
 
 
+@pytest.mark.long
 def test_the_promotion_knob_is_tried_where_it_is_in_use() -> None:
     current = Current(thresholds_gpu_s=(1e8,), promote_knob=4.0)
     found = tuned(history(12, range(12)), current)
@@ -161,6 +162,7 @@ def test_the_lines_give_what_was_promised(planted: Tuned, tmp_path: Path) -> Non
     assert planted.later[1] == pytest.approx(jct_s.mean(), rel=1e-12)
 
 
+@pytest.mark.long
 def test_the_result_does_not_depend_on_the_processes(planted: Tuned) -> None:
     """Step by step, and the bar counts each simulation."""
     steps: list[int] = []

@@ -278,6 +278,7 @@ def test_a_policy_that_leaves_jobs_undone_is_not_ranked() -> None:
     assert verdict_of(good, bad, Range(-1, -2, -0.5)) == "unfinished"
 
 
+@pytest.mark.long
 def test_the_order_of_the_others_changes_no_figure() -> None:
     one, other = ranking(BIMODAL, "fifo", "las", "srtf"), ranking(BIMODAL, "fifo", "srtf", "las")
 
@@ -291,6 +292,7 @@ def test_weeks_are_drawn_whole() -> None:
     assert fates.days.tolist() == [2.0] * 7
 
 
+@pytest.mark.long
 def test_no_figure_depends_on_the_processes() -> None:
     """All of it, in the order it was asked for; and each policy is told when it begins."""
     wishes = asked("fifo,las,srtf", ("2000",), ())
@@ -312,6 +314,7 @@ def test_no_figure_depends_on_the_processes() -> None:
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.long
 def test_a_process_that_fails_is_told_with_its_policy(tmp_path: Path) -> None:
     """What is wrong from the beginning is told before any process is there."""
     history = cut(BIMODAL, ONE_GPU)

@@ -27,7 +27,7 @@ from slurm_dl.backends.sim.slurm.habits import Habits, NodeFailures
 from slurm_dl.backends.sim.slurm.run import Scenario, simulate_plain, simulate_slurm
 from slurm_dl.config.parameters import complete, make
 from slurm_dl.config.wording import shown
-from slurm_dl.engine.settings import Settings
+from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.profile import Profile
@@ -112,6 +112,9 @@ class Ideal:
         if chosen.made is None:
             msg = f"policy {SLURM_ALONE!r} is Slurm without dlschedd: it needs --costs slurm"
             raise ConfigError(msg)
+        if chosen.min_quantum_s is not None:
+            msg = "--min-quantum: it is dlschedd that leaves runs alone: it needs --costs slurm"
+            raise ConfigError(msg)
         return chosen.made
 
     def run(
@@ -179,7 +182,10 @@ class UnderSlurm:
         )
         if chosen.made is None:
             return simulate_plain(scenario)
-        settings = Settings(partitions=frozenset({"gpu"}))
+        limits = Preemption()
+        if chosen.min_quantum_s is not None:
+            limits = dataclasses.replace(limits, min_quantum_s=chosen.min_quantum_s)
+        settings = Settings(partitions=frozenset({"gpu"}), preemption=limits)
         return simulate_slurm(scenario, policy=chosen.made, settings=settings)
 
 
@@ -192,12 +198,14 @@ class Wish:
         preset: A name in `presets.PRESETS`; None: the one that is usual for the policy.
         parameters: What was set of it.
         place: The scheme that puts its jobs on nodes; None: GPUs are only counted.
+        min_quantum_s: A run is left alone for this long, seconds; None: the daemon's default.
     """
 
     policy: str
     preset: str | None = None
     parameters: Mapping[str, object] = field(default_factory=dict)
     place: Named | None = None
+    min_quantum_s: float | None = None
 
     @property
     def short_label(self) -> str:
@@ -222,12 +230,14 @@ class Chosen:
         preset: The preset that was meant.
         made: The policy itself; None: Slurm's own order and backfill, without a daemon.
         notes: What was filled in that nobody would guess.
+        min_quantum_s: See `Wish`.
     """
 
     policy: str
     preset: str
     made: Policy | None
     notes: tuple[str, ...] = ()
+    min_quantum_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -258,7 +268,7 @@ def choose(wish: Wish, trace: Trace, *, on_slurm: bool = False) -> Chosen:
         ConfigError: The policy, the preset or a parameter is unknown or wrong; says all of it.
     """
     if wish.policy == SLURM_ALONE:
-        if wish.preset or wish.parameters:
+        if wish.preset or wish.parameters or wish.min_quantum_s is not None:
             msg = f"policy {SLURM_ALONE!r} is Slurm without dlschedd: it has nothing to set"
             raise ConfigError(msg)
         return Chosen(policy=wish.policy, preset="none", made=None)
@@ -288,7 +298,13 @@ def choose(wish: Wish, trace: Trace, *, on_slurm: bool = False) -> Chosen:
     except ValueError as err:
         msg = f"policy {wish.policy}: {err}"
         raise ConfigError(msg) from err
-    return Chosen(policy=wish.policy, preset=preset, made=made, notes=notes)
+    return Chosen(
+        policy=wish.policy,
+        preset=preset,
+        made=made,
+        notes=notes,
+        min_quantum_s=wish.min_quantum_s,
+    )
 
 
 def run(

@@ -12,6 +12,9 @@ from slurm_dl.model.errors import ConfigError
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+LONGEST_QUANTUM_S = 30 * 86400.0
+"""As in the configuration."""
+
 
 def with_options(command: F, options: Sequence[Callable[[F], F]]) -> F:
     """*command* with *options*, which its help lists in this order."""
@@ -190,6 +193,27 @@ def place_options(*, several: bool) -> Callable[[F], F]:
 
     def add(command: F) -> F:
         return with_options(command, [place, *others])
+
+    return add
+
+
+def min_quantum_option(text: str, *, several: bool = False) -> Callable[[F], F]:
+    """``--min-quantum``, as ``preemption.min_quantum_s`` of the daemon.
+
+    Args:
+        text: What is done with it.
+        several: It is a list, to be read by the command; else one number, None if not given.
+    """
+    option = click.option(
+        "--min-quantum",
+        "min_quanta" if several else "min_quantum_s",
+        type=str if several else click.FloatRange(min=0, max=LONGEST_QUANTUM_S),
+        metavar="SECONDS,..." if several else "SECONDS",
+        help=f"With --costs slurm: {text}",
+    )
+
+    def add(command: F) -> F:
+        return with_options(command, [option])
 
     return add
 

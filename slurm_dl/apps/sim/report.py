@@ -16,7 +16,10 @@ from slurm_dl.apps.sim.options import (
     check_place,
     cluster_options,
     foresight_options,
+    parameters_option,
     place_options,
+    policies_option,
+    quiet_option,
     read_value,
     trace_argument,
 )
@@ -40,25 +43,13 @@ RECORDED: Final = "recorded"
 @click.command(name="report")
 @trace_argument
 @cluster_options
-@click.option(
-    "--policies",
-    "--policy",
-    "policies",
-    metavar="NAME[:PRESET],...",
-    help="What is shown, 1 to 9 of them. 'dlsim policies' lists names and presets.",
-)
+@policies_option("What is shown, 1 to 9 of them. 'dlsim policies' lists names and presets.")
 @click.option(
     "--recorded",
     is_flag=True,
     help="Show what really happened beside them, or alone; TRACE must be of Slurm's accounting.",
 )
-@click.option(
-    "-p",
-    "parameters",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Set a parameter of those policies that have one of this name.",
-)
+@parameters_option
 @place_options(several=False)
 @foresight_options
 @click.option(
@@ -80,7 +71,7 @@ RECORDED: Final = "recorded"
     type=click.Path(path_type=Path, dir_okay=False),
     help="The same picture as SVG (.svg).",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@quiet_option
 def report_command(
     *,
     trace: Path,
@@ -147,15 +138,13 @@ def report_command(
     ground = places.parse_ground(rules, profiles, widths, contention, read_value)
     ground = dataclasses.replace(ground, foresight=parse_foresight(gpu_speed, estimate_error, due))
     jobs = read_trace(trace, format_name)
-    real = read_recorded(trace, jobs)
-    schedules = [_real_schedule(trace, real)] if recorded else []
+    schedules = [_real_schedule(trace, read_recorded(trace, jobs))] if recorded else []
     results = _simulate(wishes, jobs, shape, costs=costs, ground=ground, seed=seed)
     schedules += [
         Schedule(label=wish.label, about=_about(result), records=result.outcome.records)
         for wish, result in zip(wishes, results, strict=True)
     ]
-    accounts = real.accounts if real is not None and real.knows_accounts else None
-    told = _write(out_path, jobs, shape, schedules, accounts)
+    told = _write(out_path, jobs, shape, schedules)
     pictures = [path for path in (png_path, svg_path) if path is not None]
     if pictures:
         _draw(pictures, jobs, shape, schedules)
@@ -245,7 +234,6 @@ def _write(
     jobs: Trace,
     shape: ClusterShape,
     schedules: Sequence[Schedule],
-    accounts: Sequence[str] | None,
 ) -> str:
     """Write the page; says how large it is."""
     from slurm_dl.report.files import write_whole  # noqa: PLC0415
@@ -258,7 +246,7 @@ def _write(
         cluster=str(shape),
         node_gpus=_node_gpus(shape),
         names=names if any(names) else None,
-        accounts=accounts,
+        accounts=jobs.account_names,
     )
     content = page(page_data(subject, schedules)).encode("utf-8")
     write_whole(path, content)

@@ -15,6 +15,7 @@ from slurm_dl.apps.sim.options import (
     check_place,
     cluster_options,
     foresight_options,
+    min_quantum_option,
     place_options,
     quiet_option,
     read_value,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     "-p", "parameters", metavar="KEY=VALUE", multiple=True, help="Set a parameter of the policy."
 )
 @place_options(several=False)
+@min_quantum_option("a run is left alone for so long before it may be preempted; 900 if not given.")
 @foresight_options
 @click.option(
     "--node-failures",
@@ -82,6 +84,7 @@ def run_command(
     profiles: Path | None,
     widths: Literal["any", "fewest"],
     contention: str | None,
+    min_quantum_s: float | None,
     gpu_speed: str | None,
     estimate_error: float,
     due: str | None,
@@ -121,11 +124,14 @@ def run_command(
     check_place(given=scheme is not None)
     ground = places.parse_ground(rules, profiles, widths, contention, read_value)
     ground = dataclasses.replace(ground, foresight=parse_foresight(gpu_speed, estimate_error, due))
-    wish = experiment.Wish(policy=policy, preset=preset, parameters=given, place=scheme)
+    wish = experiment.Wish(
+        policy=policy, preset=preset, parameters=given, place=scheme, min_quantum_s=min_quantum_s
+    )
     chosen = experiment.choose(wish, jobs, on_slurm=clusters.is_slurm(costs))
     simulated = clusters.find(costs, chosen.preset, jobs)
     simulated = clusters.with_failures(simulated, node_failures)
     simulated = clusters.with_ground(simulated, scheme, ground)
+    simulated.check(chosen)
     with progress(f"{safe(jobs.name)}: {policy}", len(jobs)) as report:
         result = experiment.run(chosen, jobs, simulated, shape, seed=seed, progress=report)
     if not quiet:

@@ -15,6 +15,7 @@ from slurm_dl.apps.sim.options import (
     cluster_options,
     is_printed,
     json_option,
+    min_quantum_option,
     place_options,
     processes_option,
     read_value,
@@ -22,6 +23,7 @@ from slurm_dl.apps.sim.options import (
 from slurm_dl.apps.sim.whatif_options import (
     history_options,
     parse_numbers,
+    parse_quanta,
     parse_thresholds,
     read_history,
 )
@@ -50,6 +52,11 @@ if TYPE_CHECKING:
     metavar="KNOB,...",
     help="Values of promote_knob to try with the best thresholds; if not given, half and twice "
     "that of --config, unless it is 0 there.",
+)
+@min_quantum_option(
+    "values of preemption.min_quantum_s to try with the best of all else; that of --config is in "
+    "use, 900 without.",
+    several=True,
 )
 @click.option(
     "--candidates",
@@ -82,6 +89,7 @@ def tune_command(
     config_path: Path | None,
     thresholds: str | None,
     promote: str | None,
+    min_quanta: str | None,
     most: int,
     out: Path | None,
     place: str | None,
@@ -113,7 +121,8 @@ def tune_command(
     if config_path is not None and thresholds is not None:
         msg = "--config or --thresholds says what is in use, not both"
         raise click.UsageError(msg)
-    current = _current(config_path, thresholds)
+    quanta = () if min_quanta is None else parse_quanta(min_quanta)
+    current = _current(config_path, thresholds, costs, has_quanta=bool(quanta))
     knobs = None if promote is None else parse_numbers(promote, "--promote")
     scheme = None if place is None else places.parse_scheme(place, read_value)
     check_place(given=scheme is not None)
@@ -129,9 +138,15 @@ def tune_command(
         scheme=scheme,
         around=around,
     )
-    with progress("tune", tuning.steps(ground, current, most, knobs)) as report:
+    with progress("tune", tuning.steps(ground, current, most, knobs, quanta)) as report:
         found = tuning.tuned(
-            ground, current, most=most, knobs=knobs, processes=processes or 1, report=report
+            ground,
+            current,
+            most=most,
+            knobs=knobs,
+            quanta=quanta,
+            processes=processes or 1,
+            report=report,
         )
     told = tune_text.as_json(jobs, found)
     if prints:
@@ -147,22 +162,34 @@ def tune_command(
         click.echo(f"dlsim tune: {out} was not written: there is nothing to change", err=True)
 
 
-def _current(config_path: Path | None, thresholds: str | None) -> Current:
+def _current(
+    config_path: Path | None, thresholds: str | None, costs: str | None, *, has_quanta: bool
+) -> Current:
     """What is in use.
+
+    Args:
+        costs: What ``--costs`` said: only a Slurm's runs are left alone for a time.
+        has_quanta: Such times are tried.
 
     Raises:
         ConfigError: The configuration or the thresholds are wrong, or another policy is in use.
     """
+    from slurm_dl.apps.sim.clusters import is_slurm  # noqa: PLC0415
     from slurm_dl.apps.sim.tuning import Current  # noqa: PLC0415
+    from slurm_dl.engine.settings import Preemption  # noqa: PLC0415
     from slurm_dl.policies.discrete_las import DiscreteLas  # noqa: PLC0415
 
     made = DiscreteLas()
+    min_quantum_s = Preemption().min_quantum_s if has_quanta else None
     if thresholds is not None:
         made = DiscreteLas(thresholds_gpu_s=parse_thresholds(thresholds))
     if config_path is not None:
         from slurm_dl.config.loading import load  # noqa: PLC0415
 
-        policy = load(config_path).policy
+        config = load(config_path)
+        policy = config.policy
+        if has_quanta or is_slurm(costs):
+            min_quantum_s = config.preemption.min_quantum_s
         used = policy.make()
         if not isinstance(used, DiscreteLas):
             msg = (
@@ -175,4 +202,5 @@ def _current(config_path: Path | None, thresholds: str | None) -> Current:
         thresholds_gpu_s=made.thresholds_gpu_s,
         promote_knob=made.promote_knob,
         dimensions=made.dimensions,
+        min_quantum_s=min_quantum_s,
     )

@@ -93,6 +93,7 @@ class Ground:
                 "dimensions": dimensions,
             },
             place=self.scheme,
+            min_quantum_s=candidate.min_quantum_s,
         )
 
 

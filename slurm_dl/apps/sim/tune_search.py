@@ -39,14 +39,21 @@ class Candidate:
     Attributes:
         thresholds_gpu_s: As of the policy.
         promote_knob: As of the policy.
+        min_quantum_s: ``preemption.min_quantum_s``; None, in all that are held against each other:
+            the simulated cluster knows none.
     """
 
     thresholds_gpu_s: tuple[float, ...]
     promote_knob: float = 0.0
+    min_quantum_s: float | None = None
 
     def __str__(self) -> str:
-        edges = ", ".join(f"{edge:g}" for edge in self.thresholds_gpu_s)
-        return edges if not self.promote_knob else f"{edges}; promote {self.promote_knob:g}"
+        words = [", ".join(f"{edge:g}" for edge in self.thresholds_gpu_s)]
+        if self.promote_knob:
+            words.append(f"promote {self.promote_knob:g}")
+        if self.min_quantum_s is not None:
+            words.append(f"min quantum {self.min_quantum_s:g} s")
+        return "; ".join(words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ def yaml_lines(winner: Candidate, current: Current) -> str:
         lines.append(f"    promote_knob: {plain_number(winner.promote_knob)}")
     if current.dimensions == 1:
         lines.append("    dimensions: 1")
+    if winner.min_quantum_s is not None and winner.min_quantum_s != current.min_quantum_s:
+        lines += ["preemption:", f"  min_quantum_s: {plain_number(winner.min_quantum_s)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -131,7 +133,11 @@ def as_json(trace: Trace, found: Tuned) -> dict[str, object]:
 
 
 def _candidate(one: Candidate) -> dict[str, object]:
-    return {"thresholds_gpu_s": list(one.thresholds_gpu_s), "promote_knob": one.promote_knob}
+    return {
+        "thresholds_gpu_s": list(one.thresholds_gpu_s),
+        "promote_knob": one.promote_knob,
+        "min_quantum_s": one.min_quantum_s,
+    }
 
 
 def _days(history: History) -> str:

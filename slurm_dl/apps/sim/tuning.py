@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -23,16 +24,17 @@ from slurm_dl.apps.sim.whatif_interval import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Current:
-    """The policy in use; its fields are those of the policy."""
+    """The policy in use; its fields are those of the policy, and of `Candidate`."""
 
     thresholds_gpu_s: tuple[float, ...]
     promote_knob: float = 0.0
     dimensions: int = 2
+    min_quantum_s: float | None = None
 
     @property
     def candidate(self) -> Candidate:
         """It among the candidates."""
-        return Candidate(self.thresholds_gpu_s, self.promote_knob)
+        return Candidate(self.thresholds_gpu_s, self.promote_knob, self.min_quantum_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,7 +42,8 @@ class Tuned:
     """What the search found, and what the later days say of it.
 
     Attributes:
-        rungs: The steps of the search; that of the promotion, if there is one, last.
+        rungs: The steps of the search; those of the promotion and of the least time of a run, if
+            there are any, last.
         winner: The best on the days that were chosen on.
         chosen: The figures of what is in use and of the winner on those days.
         later: The same on the days held out.
@@ -87,9 +90,15 @@ def _less(before: float, after: float) -> float:
     return (before - after) / before if before > 0 else 0.0
 
 
-def steps(ground: Ground, current: Current, most: int, knobs: tuple[float, ...] | None) -> int:
+def steps(
+    ground: Ground,
+    current: Current,
+    most: int,
+    knobs: tuple[float, ...] | None,
+    quanta: tuple[float, ...] = (),
+) -> int:
     """Simulations that `tuned` takes, about."""
-    left, total = most + 1, 4 + len(_knobs(current, knobs))
+    left, total = most + 1, 4 + len(_knobs(current, knobs)) + (len(quanta) + 1 if quanta else 0)
     for _ in tune_search.stretches(ground.chosen_on.days):
         total += left
         left = -(-left // tune_search.KEPT) + 1
@@ -102,6 +111,7 @@ def tuned(
     *,
     most: int,
     knobs: tuple[float, ...] | None,
+    quanta: tuple[float, ...] = (),
     processes: int = 1,
     report: Callable[[int], None] = lambda _: None,
 ) -> Tuned:
@@ -110,6 +120,7 @@ def tuned(
     Args:
         most: Sets of thresholds to begin with.
         knobs: Values of promote_knob to try; None: half and twice the one in use, unless it is 0.
+        quanta: Values of min_quantum_s to try with the best of all else; only if *current* has one.
         processes: Simulations at a time; the result does not depend on it.
         report: Told how many simulations are done.
 
@@ -122,21 +133,28 @@ def tuned(
     trace = ground.chosen_on.trace
     service = trace.duration_s * (trace.gpus if current.dimensions != 1 else 1.0)
     tried = [
-        Candidate(edges, current.promote_knob)
+        Candidate(edges, current.promote_knob, current.min_quantum_s)
         for edges in tune_search.candidates(service, most=most, seed=ground.seed)
     ]
     others = _knobs(current, knobs)
+
+    def with_knobs(best: Candidate) -> list[Candidate]:
+        return [dataclasses.replace(best, promote_knob=knob) for knob in others]
+
+    def with_quanta(best: Candidate) -> list[Candidate]:
+        return [dataclasses.replace(best, min_quantum_s=quantum_s) for quantum_s in quanta]
+
     # What is in use runs in every step, and with the other knobs the best thresholds.
-    longest = max(len({current.candidate, *tried}), 2 + len(others))
+    longest = max(len({current.candidate, *tried}), 2 + len(others), 2 + len(quanta))
     with running(Trials(ground, current.dimensions), processes, longest, report) as run:
-        return _tuned(ground, current, tried, others, run)
+        return _tuned(ground, current, tried, [with_knobs, with_quanta], run)
 
 
 def _tuned(
     ground: Ground,
     current: Current,
     tried: Sequence[Candidate],
-    knobs: tuple[float, ...],
+    variants: Sequence[Callable[[Candidate], list[Candidate]]],
     run: Run,
 ) -> Tuned:
     def score(several: Sequence[Candidate], days: int | None) -> list[float]:
@@ -146,12 +164,12 @@ def _tuned(
         tried, current.candidate, tune_search.stretches(ground.chosen_on.days), score
     )
     winner = rungs[-1].tried[0][0]
-    if knobs:
-        more = [Candidate(winner.thresholds_gpu_s, knob) for knob in knobs]
-        again = dict.fromkeys((current.candidate, winner, *more))
-        last = tune_search.ranked(list(again), current.candidate, None, score)
-        rungs = (*rungs, last)
-        winner = last.tried[0][0]
+    for more in variants:
+        if others := more(winner):
+            again = dict.fromkeys((current.candidate, winner, *others))
+            last = tune_search.ranked(list(again), current.candidate, None, score)
+            rungs = (*rungs, last)
+            winner = last.tried[0][0]
     scores = dict(rungs[-1].tried)
     later = dict.fromkeys((current.candidate, winner))
     judged = dict(zip(later, run([Trial(one, is_held_out=True) for one in later]), strict=True))

@@ -16,13 +16,19 @@ from slurm_dl.apps.sim.options import (
     cluster_options,
     is_printed,
     json_option,
+    min_quantum_option,
     parameters_option,
     place_options,
     policies_option,
     processes_option,
     read_value,
 )
-from slurm_dl.apps.sim.whatif_options import history_options, parse_thresholds, read_history
+from slurm_dl.apps.sim.whatif_options import (
+    history_options,
+    parse_quanta,
+    parse_thresholds,
+    read_history,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,6 +56,11 @@ _MOST_POLICIES = 100
     help="Also discrete_las with these thresholds; may be repeated.",
 )
 @parameters_option
+@min_quantum_option(
+    "each policy with each of these times for which a run is left alone before it may be "
+    "preempted; 900 if not given.",
+    several=True,
+)
 @place_options(several=True)
 @processes_option
 @json_option
@@ -68,6 +79,7 @@ def whatif_command(
     policies: str,
     thresholds: tuple[str, ...],
     parameters: tuple[str, ...],
+    min_quanta: str | None,
     places: tuple[str, ...],
     rules: tuple[str, ...],
     profiles: Path | None,
@@ -101,7 +113,8 @@ def whatif_command(
     shape = parse_shape(cluster)
     schemes = [placing.parse_scheme(word, read_value) for word in places]
     check_place(given=any(schemes))
-    wishes = asked(policies, thresholds, parameters, schemes)
+    quanta = (None,) if min_quanta is None else parse_quanta(min_quanta)
+    wishes = asked(policies, thresholds, parameters, schemes, quanta)
     ground = placing.parse_ground(rules, profiles, widths, contention, read_value)
     jobs = read_history(trace, dump, format_name)
     history = whatif_history.cut(
@@ -130,11 +143,13 @@ def asked(
     thresholds: tuple[str, ...],
     parameters: tuple[str, ...],
     schemes: Sequence[Named | None] = (),
+    quanta: Sequence[float | None] = (None,),
 ) -> list[tuple[str, Wish]]:
     """What is compared, by label.
 
     Args:
         schemes: Each policy runs with each of them; none: GPUs are only counted.
+        quanta: It runs with each of these least times of a run as well, seconds; None: the default.
 
     Raises:
         ConfigError: A policy, a parameter or thresholds are wrong.
@@ -154,9 +169,19 @@ def asked(
             policy="discrete_las", preset="none", parameters={"thresholds_gpu_s": list(edges)}
         )
         made.append((f"discrete_las {','.join(f'{edge:g}' for edge in edges)}", wish))
+    timed = [
+        (label, wish)
+        if quantum_s is None
+        else (
+            f"{label} min-quantum {quantum_s:g}",
+            dataclasses.replace(wish, min_quantum_s=quantum_s),
+        )
+        for label, wish in made
+        for quantum_s in quanta
+    ]
     found = {
         label if scheme is None else f"{label} on {scheme}": placed
-        for label, wish in made
+        for label, wish in timed
         for scheme in schemes or (None,)
         for placed in sweep.with_places([wish], [scheme])
     }

@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from slurm_dl.apps.sim.options import trace_argument_if_any, with_options
+from slurm_dl.apps.sim.options import (
+    LONGEST_QUANTUM_S,
+    trace_argument_if_any,
+    with_options,
+)
 from slurm_dl.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -126,5 +130,18 @@ def parse_numbers(text: str, option: str) -> tuple[float, ...]:
         found = (math.nan,)
     if not all(math.isfinite(value) and value >= 0 for value in found):
         msg = f"{option} {text[:MOST_SHOWN]!r}: must be numbers of 0 or more, such as 0,2,8"
+        raise ConfigError(msg)
+    return found
+
+
+def parse_quanta(text: str) -> tuple[float, ...]:
+    """Least times of a run from ``300,900``, seconds; each once.
+
+    Raises:
+        ConfigError: One is none.
+    """
+    found = tuple(dict.fromkeys(parse_numbers(text, "--min-quantum")))
+    if max(found) > LONGEST_QUANTUM_S:
+        msg = f"--min-quantum {text[:MOST_SHOWN]!r}: at most {LONGEST_QUANTUM_S:.0f} seconds"
         raise ConfigError(msg)
     return found
