@@ -100,6 +100,25 @@ class Runs:
     def __len__(self) -> int:
         return len(self.job)
 
+    def stretches(self) -> tuple[I32, F64, F64]:
+        """When jobs ran at all: runs of a job that overlap or follow at once are one stretch.
+
+        The parts of a heterogeneous job have a run each.
+
+        Returns:
+            The jobs, not decreasing, and the beginnings and ends of their stretches, seconds.
+        """
+        job = np.concatenate([self.job, self.job])
+        at_s = np.concatenate([self.start_s, self.end_s])
+        change = np.repeat(np.array([1, -1]), len(self))
+        # What begins as another ends goes on: beginnings come first.
+        order = np.lexsort((-change, at_s, job))
+        job, at_s, change = job[order], at_s[order], change[order]
+        # Each job comes back to 0, so one sum counts for all.
+        running = np.cumsum(change)
+        begins = (running == 1) & (change > 0)
+        return job[begins], at_s[begins], at_s[running == 0]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Records:
@@ -169,14 +188,14 @@ class Records:
 
     @property
     def running_s(self) -> F64:
-        """``(n,)`` seconds in which it held GPUs, all runs together.
+        """``(n,)`` seconds in which it held GPUs, all runs together; at once counts once.
 
         Where the runs are not known it is service / GPUs, and NaN for a job without GPUs.
         """
         if len(self.runs):
-            spent_s = self.runs.end_s - self.runs.start_s
+            job, begun_s, left_s = self.runs.stretches()
             running_s = np.zeros(len(self))
-            np.add.at(running_s, self.runs.job, spent_s)
+            np.add.at(running_s, job, left_s - begun_s)
             return running_s
         known = self.gpus > 0
         return np.where(known, self.service_gpu_s / np.where(known, self.gpus, 1.0), np.nan)

@@ -55,8 +55,11 @@ class Trace:
         user: ``(n,)`` int32, index into `users`.
         model: ``(n,)`` int32, index into `models`; -1 if the trace does not say.
         ending: ``(n,)`` int8, an `Ending`.
+        account: ``(n,)`` int32, index into `accounts`, -1 for a job without; None if the trace
+            tells none of any job.
         users: Names of users, or of virtual clusters where the trace knows no users.
         models: Names of models.
+        accounts: Names of accounts, or of virtual clusters.
         bad: Lines that were left out.
     """
 
@@ -69,8 +72,10 @@ class Trace:
     user: I32
     model: I32
     ending: npt.NDArray[np.int8]
+    account: I32 | None = None
     users: tuple[str, ...] = ("",)
     models: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
     bad: tuple[BadLine, ...] = field(default=())
 
     def __post_init__(self) -> None:
@@ -99,6 +104,13 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.job_id)
+
+    @property
+    def account_names(self) -> tuple[str, ...] | None:
+        """The account of each job, empty for one without; None if the trace tells none."""
+        if self.account is None:
+            return None
+        return tuple(self.accounts[a] if a >= 0 else "" for a in self.account.tolist())
 
     @property
     def gpu_s(self) -> float:

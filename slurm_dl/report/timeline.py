@@ -27,6 +27,8 @@ def jobs_present(records: Records) -> Steps:
 def jobs_waiting(records: Records) -> Steps:
     """Jobs present that do not run: not started yet, or preempted and not started again.
 
+    A heterogeneous job has a run for each of its parts; it waits while none of them runs.
+
     Raises:
         ValueError: Jobs had service, but their runs are not known.
     """
@@ -81,12 +83,13 @@ def _present(records: Records, weight: F64) -> Steps:
 
 
 def _waiting(records: Records, weight: F64) -> Steps:
-    runs, ended = _runs_known(records), records.finished
+    ended = records.finished
+    job, begun_s, left_s = _runs_known(records).stretches()
     return Steps.of(
         [
             (records.submit_s, weight),
-            (runs.start_s, -weight[runs.job]),
-            (runs.end_s, weight[runs.job]),
+            (begun_s, -weight[job]),
+            (left_s, weight[job]),
             (records.end_s[ended], -weight[ended]),
         ]
     )

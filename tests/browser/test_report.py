@@ -456,6 +456,23 @@ def test_small_screens_have_no_sideways_scroll(show: Show) -> None:
     assert shown.number("marks") > 0
 
 
+def test_a_single_job_with_long_names_is_told_in_a_narrow_window(show: Show) -> None:
+    """A long name is cut and told by its title, so that the figures beside it stay in sight."""
+    user = "u" * 100
+    single = replace(records([(user, 2, 0, [(0, 500)])]), job_id=("j" * 120,))
+    shown = show(html(single), viewport={"width": 800, "height": 700})
+
+    expect(shown.page.locator("#subtitle")).to_contain_text("1 job on ")
+    name = shown.page.locator("#fairness tbody th")
+    expect(name).to_have_attribute("title", user)
+    box = shown.page.locator("#fairness tbody td").first.bounding_box()
+    assert box is not None
+    assert box["x"] + box["width"] < 500
+    shown.page.locator("#colour").select_option("gpus")
+    expect(shown.page.locator("#key > span")).to_have_text(["1", "2"])
+    assert shown.complaints == []
+
+
 def test_an_empty_schedule_is_a_page(show: Show) -> None:
     """No job, no mark, no complaint."""
     none = np.zeros(0)

@@ -332,6 +332,26 @@ def test_helios_leaves_out_cpu_jobs_as_one_number() -> None:
     assert (cpu_jobs.line, cpu_jobs.lines) == (5, 2)
 
 
+def test_virtual_clusters_are_accounts() -> None:
+    """Of Helios and of Philly as released; a trace that tells none has none, and no column."""
+    helios = read_trace(OF_FORMAT["helios"])
+    assert helios.account_names == ("vcpDC", "vcJkd", "vchbv", "vcpDC", "vcpDC")
+    philly = read_trace(OF_FORMAT["philly-json"])
+    assert philly.account_names is not None
+    assert dict(zip(philly.job_id, philly.account_names, strict=True))["two_nodes"] == "v1"
+    assert read_trace(OF_FORMAT["tiresias"]).account_names is None
+
+
+def test_a_helios_log_without_virtual_clusters_is_read(tmp_path: Path) -> None:
+    rows = [line.split(",") for line in OF_FORMAT["helios"].read_text().splitlines()]
+    at = rows[0].index("vc")
+    path = tmp_path / "helios.csv"
+    path.write_text("\n".join(",".join(row[:at] + row[at + 1 :]) for row in rows) + "\n")
+
+    assert columns(read_trace(path)) == columns(read_trace(OF_FORMAT["helios"]))
+    assert read_trace(path).account_names is None
+
+
 def test_pai_joins_its_tables(tmp_path: Path) -> None:
     by_directory = read_trace(OF_FORMAT["pai"])
     by_table = read_trace(OF_FORMAT["pai"] / "pai_job_table.csv")
@@ -721,6 +741,8 @@ def traces(draw: st.DrawFn) -> Trace:
 
     users = tuple(draw(st.lists(NAMES, min_size=1, max_size=3, unique=True)))
     models = tuple(draw(st.lists(NAMES.filter(bool), max_size=3, unique=True)))
+    accounts = tuple(draw(st.lists(NAMES.filter(bool), max_size=3, unique=True)))
+    account = np.array(column(st.integers(-1, len(accounts) - 1)), dtype=np.int32)
     return Trace(
         name="drawn",
         format="generated",
@@ -731,8 +753,10 @@ def traces(draw: st.DrawFn) -> Trace:
         user=np.array(column(st.integers(0, len(users) - 1)), dtype=np.int32),
         model=np.array(column(st.integers(-1, len(models) - 1)), dtype=np.int32),
         ending=np.array(column(st.sampled_from([0, 1, 2])), dtype=np.int8),
+        account=account if (account >= 0).any() else None,
         users=users,
         models=models,
+        accounts=accounts,
     )
 
 
@@ -748,6 +772,7 @@ def test_what_is_written_is_read_back_exactly(
     assert back.bad == ()
     assert back.format == "slurm_dl"
     assert columns(back) == columns(trace)
+    assert back.account_names == trace.account_names
 
 
 @pytest.mark.parametrize("name", ["tiresias", "muri", "philly-json", "helios", "pai", "sacct"])
@@ -757,7 +782,9 @@ def test_a_read_trace_is_written_and_read_back_the_same(name: str, tmp_path: Pat
     back = read_trace(tmp_path / "written.csv")
 
     assert columns(back) == columns(trace)
+    assert back.account_names == trace.account_names
     assert (back.users, back.models) == (trace.users, trace.models)
+    assert back.accounts == trace.accounts
 
 
 def test_writing_where_nothing_can_be_written_is_the_users_fault(tmp_path: Path) -> None:

@@ -43,6 +43,38 @@ def test_waiting_is_present_and_not_running() -> None:
     assert jobs.integral_to(np.array([1060.0]))[0] == 10 + 20 + 10 + 1000
 
 
+def test_a_heterogeneous_job_waits_while_none_of_its_parts_runs() -> None:
+    """Its parts run at once, and one after the other; it is one job that waits, or none."""
+    parts = life(0, (10, 30), (10, 20), (30, 40), (60, 70), (65, 80), gpus=5)
+    records = records_of([parts, life(0, (5, 100))])
+
+    jobs = timeline.jobs_waiting(records)
+    changes = [(0, 2), (5, 1), (10, 0), (40, 1), (60, 0)]
+    assert [step for step in values(jobs) if step[1] != 0 or step[0] in (10, 60)] == changes
+    assert jobs.value.min() == 0
+    assert records.queue_s.tolist() == [10 + 20, 5]
+    waited_gpu_s = timeline.gpus_waiting(records).integral()
+    assert waited_gpu_s == 5 * (10 + 20) + 1 * 5
+
+
+@given(
+    drawn=st.lists(
+        st.lists(st.tuples(st.integers(0, 30), st.integers(0, 20)), max_size=5), max_size=4
+    )
+)
+def test_waiting_equals_a_count_where_runs_of_a_job_overlap(
+    drawn: list[list[tuple[int, int]]],
+) -> None:
+    """All times are whole: half a second past each of them everything can be counted."""
+    lives = [
+        life(0, *sorted(((a, a + b) for a, b in runs), key=lambda run: run[1]), gpus=1 + nth)
+        for nth, runs in enumerate(drawn)
+    ]
+    found = timeline.gpus_waiting(records_of(lives)).means(np.arange(61.0))
+
+    assert found.tolist() == [_count(lives, at + 0.5)[1] for at in range(60)]
+
+
 def test_means_over_windows_are_exact() -> None:
     """A peak of one second in a window of a hundred is a hundredth of it, wherever it falls."""
     steps = timeline.gpus_in_use(records_of([life(0, (149, 150), gpus=50)]))

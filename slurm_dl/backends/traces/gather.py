@@ -45,6 +45,7 @@ class JobLine(NamedTuple):
         duration_s: Seconds it runs on its GPUs.
         gpus: GPUs it holds while it runs.
         user: Who submitted it; empty if the trace does not say.
+        account: Its account or virtual cluster; empty if the trace does not say.
         model: What it trains; empty if the trace does not say.
         ending: How it ended.
     """
@@ -54,6 +55,7 @@ class JobLine(NamedTuple):
     duration_s: float
     gpus: float
     user: str = ""
+    account: str = ""
     model: str = ""
     ending: Ending = Ending.COMPLETED
 
@@ -110,6 +112,7 @@ class Gathering:
         jobs = [self._jobs[i] for i in order.tolist()]
         users, user = _numbered([job.user for job in jobs])
         models, model = _numbered([job.model for job in jobs], nothing="")
+        accounts, account = _numbered([job.account for job in jobs], nothing="")
         return Trace(
             name=name,
             format=format_name,
@@ -120,8 +123,10 @@ class Gathering:
             user=user,
             model=model,
             ending=np.array([job.ending for job in jobs], dtype=np.int8),
+            account=account if accounts else None,
             users=users,
             models=models,
+            accounts=accounts,
             bad=left_out,
         )
 

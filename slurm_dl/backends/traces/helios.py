@@ -1,4 +1,7 @@
-"""SenseTime Helios (SC'21): cluster_log.csv, jobs of Slurm clusters, most of them without GPUs."""
+"""SenseTime Helios (SC'21): cluster_log.csv, jobs of Slurm clusters, most of them without GPUs.
+
+A virtual cluster stands for the account: it has nodes of its own, and users belong to it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _ENDINGS: Final = {
 
 
 def _job(_nth: int, fields: Sequence[str]) -> JobLine:
-    given_id, user, gpu_num, state, submit_time, duration = fields
+    given_id, user, gpu_num, state, submit_time, duration, virtual_cluster = fields
     gpus = whole_gpus(gpu_num, "gpu_num")
     if not gpus:
         raise BadValue(Reason.NO_GPU, "gpu_num is 0")
@@ -35,6 +38,7 @@ def _job(_nth: int, fields: Sequence[str]) -> JobLine:
         duration_s=number(duration, "duration"),
         gpus=gpus,
         user=name(user, "user"),
+        account=name(virtual_cluster, "vc"),
         ending=ending,
     )
 
@@ -50,5 +54,6 @@ HELIOS: Final = TableFormat(
         ("submit_time",),
         ("duration",),
     ),
+    optional=(("vc",),),
     job=_job,
 )

@@ -1,4 +1,7 @@
-"""The project's own format: what `write_trace` writes, every column of a `Trace`."""
+"""The project's own format: what `write_trace` writes, every column of a `Trace`.
+
+The column of accounts is there only where the trace tells any.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,11 @@ from slurm_dl.backends.traces.values import job_id, name, number, shown
 from slurm_dl.model.trace import Ending
 
 COLUMNS: Final = ("job_id", "submit_s", "duration_s", "gpus", "user", "model", "ending")
+ACCOUNT: Final = "account"
 
 
 def _job(_nth: int, fields: Sequence[str]) -> JobLine:
-    given_id, submit_s, duration_s, gpus, user, model, ending = fields
+    given_id, submit_s, duration_s, gpus, user, model, ending, account = fields
     if ending not in Ending.__members__:
         words = ", ".join(Ending.__members__)
         raise BadValue(Reason.STATE, f"ending is {shown(ending)}, not one of {words}")
@@ -25,6 +29,7 @@ def _job(_nth: int, fields: Sequence[str]) -> JobLine:
         duration_s=number(duration_s, "duration_s"),
         gpus=number(gpus, "gpus"),
         user=name(user, "user"),
+        account=name(account, ACCOUNT),
         model=name(model, "model"),
         ending=Ending[ending],
     )
@@ -34,5 +39,6 @@ SLURM_DL: Final = TableFormat(
     name="slurm_dl",
     about="this project's own: " + ",".join(COLUMNS),
     columns=tuple((column,) for column in COLUMNS),
+    optional=((ACCOUNT,),),
     job=_job,
 )

@@ -1,7 +1,8 @@
 """Microsoft Philly (ATC'19) as released: cluster_job_log, one JSON list of jobs with attempts.
 
 A job's duration is the sum of its attempts whose start and end are known; its GPUs are those of
-the last of them. A job whose last attempt has no end was still running when the log was taken.
+the last of them. A job whose last attempt has no end was still running when the log was taken. The
+virtual cluster stands for the account.
 
 The list is read object by object. After the first place that is not JSON nothing can be read
 with certainty, so the rest is left out and said to be.
@@ -131,6 +132,7 @@ def _job(entry: object) -> JobLine:
         duration_s=duration_s,
         gpus=gpus,
         user=name(_text(entry, "user"), "user"),
+        account=name(_text_if_any(entry, "vc"), "vc"),
         ending=ending,
     )
 
@@ -148,6 +150,11 @@ def _text(entry: object, key: str) -> str:
         msg = f"{key!r} is missing or no string"
         raise BadValue(Reason.BROKEN, msg)
     return value
+
+
+def _text_if_any(entry: object, key: str) -> str:
+    value = _get(entry, key)
+    return value if isinstance(value, str) else ""
 
 
 def _list(entry: object, key: str) -> list[object]:

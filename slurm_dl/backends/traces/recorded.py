@@ -1,7 +1,7 @@
-"""How the jobs of a trace really fared: when they ran, and for which accounts.
+"""How the jobs of a trace really fared: when they ran.
 
-A simulation needs neither; who draws what really happened beside it does. Only Slurm's accounting
-tells it (`sacct`), so its file is read once more.
+A simulation does not need it; who draws what really happened beside it does. Only Slurm's
+accounting tells it (`sacct`), so its file is read once more.
 """
 
 from __future__ import annotations
@@ -25,17 +25,10 @@ class Recorded:
     """What a file tells beyond the trace that was read from it.
 
     Attributes:
-        accounts: Of each job of the trace; empty where the file does not say.
         records: The jobs with their real runs; one whose start is not known never ran.
     """
 
-    accounts: tuple[str, ...]
     records: Records
-
-    @property
-    def knows_accounts(self) -> bool:
-        """Whether any job has an account."""
-        return any(self.accounts)
 
     @property
     def knows_runs(self) -> bool:
@@ -65,10 +58,7 @@ def read_recorded(path: Path, trace: Trace) -> Recorded | None:
         msg = f"{path}: job {missing} is not in it any more; it was changed while it was read"
         raise ConfigError(msg)
     of_jobs = [told[job_id] for job_id in trace.job_id]
-    accounts = tuple(
-        next((line.account for line in reversed(of_job) if line.account), "") for of_job in of_jobs
-    )
-    return Recorded(accounts=accounts, records=_records(trace, of_jobs))
+    return Recorded(records=_records(trace, of_jobs))
 
 
 def _records(trace: Trace, of_jobs: list[list[RunLine]]) -> Records:

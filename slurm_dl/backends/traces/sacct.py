@@ -89,7 +89,6 @@ class RunLine(NamedTuple):
     Attributes:
         job: The job's id and its user: ids can be used again.
         component: Of a heterogeneous job; empty for others.
-        account: Empty if the file does not say.
         start: When it started, in sacct's words; empty if the file does not say.
         elapsed_s: How long it ran.
         gpus: GPUs it held; 0 if none are known.
@@ -97,7 +96,6 @@ class RunLine(NamedTuple):
 
     job: tuple[str, str]
     component: str
-    account: str
     start: str
     elapsed_s: float
     gpus: float
@@ -117,6 +115,7 @@ class History:
     def __init__(self, watch: Callable[[RunLine], None] = _unwatched) -> None:
         self._watch = watch
         self._jobs: dict[tuple[str, str], dict[str, _Runs]] = {}
+        self._accounts: dict[tuple[str, str], str] = {}
         self._seen: set[int] = set()
 
     def take_all(self, path: Path, jobs: Gathering) -> None:
@@ -162,6 +161,8 @@ class History:
         owner = whose or account
         parts = self._jobs.setdefault((job, owner), {})
         runs = parts.setdefault(component, _Runs(line, submit_s, submit_s, state, owner))
+        if account:
+            self._accounts[job, owner] = account
         runs.elapsed_s += elapsed_s
         runs.submit_s = min(runs.submit_s, submit_s)
         if submit_s >= runs.last_submit_s:
@@ -169,7 +170,7 @@ class History:
             runs.gpus = gpus or runs.gpus
         else:
             runs.gpus = runs.gpus or gpus
-        self._watch(RunLine((job, owner), component, account, start, elapsed_s, gpus))
+        self._watch(RunLine((job, owner), component, start, elapsed_s, gpus))
 
     def give(self, jobs: Gathering) -> dict[tuple[str, str], str]:
         """All jobs into *jobs*; the id each has there, by its id here and its user."""
@@ -180,6 +181,7 @@ class History:
             try:
                 unique = f"{job_id} of {owner}" if job_id in used else job_id
                 found = _job(unique, [parts[component] for component in sorted(parts, key=_place)])
+                found = found._replace(account=self._accounts.get((job_id, owner), ""))
             except BadValue as bad:
                 jobs.leave_out(line, bad)
             else:

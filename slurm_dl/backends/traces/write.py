@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from slurm_dl.backends.traces.own import COLUMNS
+from slurm_dl.backends.traces.own import ACCOUNT, COLUMNS
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Ending, Trace
 
@@ -19,13 +19,14 @@ def write_trace(trace: Trace, path: Path) -> None:
     Raises:
         ConfigError: The file cannot be written.
     """
+    accounts = trace.account_names
     try:
         with path.open("w", encoding="utf-8", newline="") as stream:
             out = csv.writer(stream, lineterminator="\n")
-            out.writerow(COLUMNS)
+            out.writerow(COLUMNS if accounts is None else (*COLUMNS, ACCOUNT))
             out.writerows(
-                (job_id, submit_s, duration_s, gpus, trace.users[user], model, Ending(ending).name)
-                for job_id, submit_s, duration_s, gpus, user, model, ending in zip(
+                (*row, trace.users[user], model, Ending(ending).name, *account)
+                for *row, user, model, ending, account in zip(
                     trace.job_id,
                     trace.submit_s.tolist(),
                     trace.duration_s.tolist(),
@@ -33,6 +34,7 @@ def write_trace(trace: Trace, path: Path) -> None:
                     trace.user.tolist(),
                     ["" if m < 0 else trace.models[m] for m in trace.model.tolist()],
                     trace.ending.tolist(),
+                    [()] * len(trace) if accounts is None else [(name,) for name in accounts],
                     strict=True,
                 )
             )

@@ -2,6 +2,8 @@
 
 const CHART = { left: 46, right: 14, top: 8, bottom: 26 };
 const LOG_TIMES = [1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3600, 21600, 86400, 604800, 2592000, 31536000];
+const FINE_LOG_TIMES = [1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800,
+  3600, 7200, 10800, 21600, 43200, 86400, 172800, 345600, 604800, 1209600, 2592000, 7776000, 31536000, 63072000];
 
 class Chart {
   // `lines`: {label, points(width) or values}. See the two kinds below.
@@ -105,19 +107,27 @@ class Shares extends Chart {
     return firstWhere(0, sorted.length, (i) => sorted[i] > seconds) / sorted.length;
   }
 
+  // Those of `times` that are shown and leave room for each other's words, with where they are.
+  times(times) {
+    const decades = Math.log(this.most / this.least);
+    const room = 64 / (this.box.right - this.box.left);
+    const found = [];
+    for (const time of times) {
+      const share = Math.log(time / this.least) / decades;
+      const free = found.length ? found[found.length - 1][0] + room : 0;
+      if (share >= free && share <= 1) found.push([share, time]);
+    }
+    return found;
+  }
+
   at(share) { return this.least * (this.most / this.least) ** share; }
 
   draw(printing) {
     this.begin(printing);
     for (const share of [0, 0.25, 0.5, 0.75, 1]) this.gridY(share, `${100 * share}%`);
-    const decades = Math.log(this.most / this.least);
-    let free = -1;
-    for (const time of LOG_TIMES) {
-      const share = Math.log(time / this.least) / decades;
-      if (share < 0 || share > 1 || share < free) continue;
-      this.gridX(share, instant(time, time));
-      free = share + 64 / (this.box.right - this.box.left);
-    }
+    const coarse = this.times(LOG_TIMES);
+    const times = coarse.length < 3 ? this.times(FINE_LOG_TIMES) : coarse;
+    for (const [share, time] of times) this.gridX(share, instant(time, time));
     this.lines.forEach((line, i) => {
       if (!line.sorted.length) return;
       const points = [];
@@ -153,7 +163,7 @@ class OverTime extends Chart {
   draw(printing) {
     this.begin(printing);
     const { box, theme } = this;
-    const rise = roundStep(this.most, 5);
+    const rise = Math.max(1, roundStep(this.most, 5));  // GPUs and jobs are whole.
     for (let v = 0; v <= this.most * 1.0001; v += rise) this.gridY(v / this.most, v.toLocaleString("en", { maximumFractionDigits: 2 }));
     const step = timeStep(this.end, Math.max(2, Math.floor((box.right - box.left) / 90)));
     for (let i = 0; i * step <= this.end; i++) this.gridX((i * step) / this.end, instant(i * step, step));

@@ -10,7 +10,7 @@ let current = 0;
 
 document.title = `${data.title}: ${labels.join(", ")}`;
 byId("title").textContent = data.title;
-byId("subtitle").textContent = `${count(jobs.count)} jobs on ${count(data.gpus)} GPUs (${data.cluster}), `
+byId("subtitle").textContent = `${count(jobs.count)} ${jobs.count === 1 ? "job" : "jobs"} on ${count(data.gpus)} GPUs (${data.cluster}), `
   + `${duration(data.end_s)} from the first submission to the last end`;
 
 const gantt = new Gantt(byId("gantt"), data, jobs, { hovered, picked, moved, switched });

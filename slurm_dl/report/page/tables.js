@@ -34,6 +34,7 @@ function rowOf(body, name) {
   const row = element("tr");
   const head = element("th", name);
   head.scope = "row";
+  head.title = name;  // A long one is cut.
   row.append(head);
   body.append(row);
   return row;

@@ -50,7 +50,9 @@ function classes(limits, values, kind) {
     const at = limits.findIndex((limit) => v <= limit);
     return at < 0 ? limits.length : at;
   });
-  return { group, colours: RAMP[kind], names };
+  // A colour means the same under each policy; what is larger than anything here is not told.
+  const most = group.reduce((a, b) => Math.max(a, b), 0) + 1;
+  return { group, colours: RAMP[kind].slice(0, most), names: names.slice(0, most) };
 }
 
 // The group of each job, with the groups' colours and names: users or accounts with most jobs have one of their own.
