@@ -37,6 +37,7 @@ from slurm_dl.apps.requests import (
 from slurm_dl.apps.status import paused_of, standing_of, status
 from slurm_dl.apps.when import service as when
 from slurm_dl.apps.wire import Json, JsonObject, Kind
+from slurm_dl.backends.ending_rows import Only
 from slurm_dl.config.origins import Plain
 from slurm_dl.engine.explain import Sight, why
 from slurm_dl.engine.loop import Cycle
@@ -132,8 +133,15 @@ class Answers:
             locate=request.locate,
         )
         with self._heavy:
-            of = whose(sight, request.user)
-            shown = self._levers.past.listed(cycle, of) if shows_ended(states) else cycle
+            only = Only(
+                users=whose(sight, request.user),
+                accounts=tuple(request.account),
+                qos=tuple(request.qos),
+                partitions=tuple(request.partition),
+                names=tuple(request.name),
+                jobs=tuple(request.job),
+            )
+            shown = self._levers.past.listed(cycle, only) if shows_ended(states) else cycle
             found = page(shown, wanted, order)
             jobs: list[Json] = [privacy.row_for(r, sight) for r in found.jobs]
         return {

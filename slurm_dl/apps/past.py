@@ -16,7 +16,7 @@ from slurm_dl.apps.finished import LISTED_S, MOST_LISTED, with_ended
 from slurm_dl.apps.privacy import Own
 from slurm_dl.apps.published import LETTERS
 from slurm_dl.apps.wire import Json, JsonObject
-from slurm_dl.backends.ending_rows import EndedJob
+from slurm_dl.backends.ending_rows import ANY, EndedJob, Only
 from slurm_dl.engine.endings import Ending
 from slurm_dl.engine.explain import Sight, told
 from slurm_dl.engine.explain_past import PastJob, why_gone
@@ -37,13 +37,9 @@ class Reader(Protocol):
         """The last job that Slurm listed as *label*, or in the array, and that is over."""
 
     def ended_since(
-        self, since_s: float, now_s: float, most: int, users: Collection[str] | None, /
+        self, since_s: float, now_s: float, most: int, only: Only, /
     ) -> Sequence[EndedJob]:
-        """The last *most* jobs that were first seen over since then, epoch seconds.
-
-        Args:
-            users: Only theirs, login names or uids; None: everybody's.
-        """
+        """The last *most* of those jobs that were first seen over since then, epoch seconds."""
 
 
 class Pasts:
@@ -64,27 +60,27 @@ class Pasts:
         except SlurmDlError:
             return None
 
-    def listed(self, cycle: Cycle, users: Collection[str] | None = None) -> Cycle:
+    def listed(self, cycle: Cycle, only: Only = ANY) -> Cycle:
         """*cycle* with the jobs of a day that Slurm does not list any more; see `with_ended`.
 
         Args:
-            users: At least theirs, login names or uids; None: everybody's. There is an end to how
-                many are listed, and others' jobs must not leave no room for theirs.
+            only: At least these. There is an end to how many are listed, and others must not
+                leave no room for them.
         """
         last = self._listed
-        if users is None and last is not None and last[0]() is cycle:
+        if only == ANY and last is not None and last[0]() is cycle:
             return last[1]
         now_s = cycle.snapshot.now_s
         try:
             ended = (
-                self._reader.ended_since(now_s - LISTED_S, now_s, MOST_LISTED, users)
+                self._reader.ended_since(now_s - LISTED_S, now_s, MOST_LISTED, only)
                 if self._reader
                 else ()
             )
         except SlurmDlError:
             return cycle
         longer = with_ended(cycle, ended)
-        if users is None and longer is not cycle:
+        if only == ANY and longer is not cycle:
             # Nothing ends between two looks, as far as anybody knows. It goes with its cycle:
             # nobody may ask again for days.
             self._listed = weakref.ref(cycle, self._drop), longer
@@ -128,11 +124,11 @@ class Pasts:
         return found
 
 
-def whose(sight: Sight, users: Collection[str]) -> Collection[str] | None:
+def whose(sight: Sight, users: Collection[str]) -> tuple[str, ...] | None:
     """Whose jobs alone are asked for, of *users* if any are named; None: everybody's."""
     if isinstance(sight, Own):
         return (str(sight.uid),)
-    return users or None
+    return tuple(users) or None
 
 
 _DIGITS = 18

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
-from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +50,7 @@ _SINCE = (
     f"SELECT {_COLUMNS}, job.attained_gpu_s, job.preemptions FROM ending "  # noqa: S608 - as above
     "LEFT JOIN job ON job.job_id = ending.job_id AND (job.first_submit_s <= ending.seen_s "
     "OR job.over AND job.first_submit_s <= ending.end_s) "
-    "WHERE ending.seen_s BETWEEN :since_s AND :until_s {whose}"
+    "WHERE ending.seen_s BETWEEN :since_s AND :until_s {which}"
     "ORDER BY ending.seen_s DESC LIMIT :most"
 )
 
@@ -60,8 +59,64 @@ _WHOSE = (
     "OR ending.user IN (SELECT value FROM json_each(:users))) "
 )
 
+_NAMED_IN = "AND ending.{column} IN (SELECT value FROM json_each(:{column})) "
+
+# "`", "," and "\\" are the characters after "_", "+" and "[".
+_LABELLED = (
+    "AND (ending.label IN (SELECT value FROM json_each(:label)) "
+    "OR EXISTS (SELECT 1 FROM json_each(:whole) WHERE "
+    "ending.label >= value || '_' AND ending.label < value || '`' "
+    "OR ending.label >= value || '+' AND ending.label < value || ',') "
+    "OR EXISTS (SELECT 1 FROM json_each(:array) WHERE "
+    "ending.label >= value || '_[' AND ending.label < value || '_\\')) "
+)
+"""Of what is named ``123`` all parts, of ``123_7`` also the record of tasks that ended together."""
+
 _MOST_DIGITS = 18
 """No uid has more, and SQLite takes no number of more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Only:
+    """Which jobs that are over are asked for, at least; an empty field does not choose.
+
+    Attributes:
+        users: Login names or uids; None: everybody's.
+        accounts, qos, partitions, names: Of those alone.
+        jobs: Labels; ``123`` is all of an array or het job, ``123_7`` a task of it.
+    """
+
+    users: tuple[str, ...] | None = None
+    accounts: tuple[str, ...] = ()
+    qos: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    jobs: tuple[str, ...] = ()
+
+    def asked(self) -> tuple[str, dict[str, str]]:
+        """The condition in SQL, and the values of what it names."""
+        which, values = "", {}
+        if self.users is not None:
+            which += _WHOSE
+            values["users"] = json.dumps(sorted(self.users))
+            values["uids"] = json.dumps(sorted(int(u) for u in self.users if _is_number(u)))
+        columns = {"account": self.accounts, "qos": self.qos}
+        for column, names in (columns | {"partition": self.partitions, "name": self.names}).items():
+            if names:
+                which += _NAMED_IN.format(column=column)
+                values[column] = json.dumps(sorted(names))
+        if self.jobs:
+            which += _LABELLED
+            whole = {job for job in self.jobs if not {"_", "+"} & set(job)}
+            values["label"] = json.dumps(sorted(self.jobs))
+            values["whole"] = json.dumps(sorted(whole))
+            tasks = {job.partition("_")[0] for job in self.jobs if "_" in job}
+            values["array"] = json.dumps(sorted(tasks))
+        return which, values
+
+
+ANY = Only()
+"""All of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,22 +176,17 @@ def ended_since(
     since_s: float,
     now_s: float,
     most: int,
-    users: Collection[str] | None = None,
+    only: Only = ANY,
 ) -> list[EndedJob]:
     """The jobs that were first seen over since *since_s*, the last *most* of them, those first.
-
-    Args:
-        users: Only theirs, login names or uids; None: everybody's.
 
     Raises:
         ValueError: A row is not what was written.
         sqlite3.Error: They cannot be read.
     """
     asked: dict[str, object] = {"since_s": since_s, "until_s": now_s + SLACK_S, "most": most}
-    if users is not None:
-        asked["users"] = json.dumps(sorted(users))
-        asked["uids"] = json.dumps(sorted(int(user) for user in users if _is_number(user)))
-    rows = db.execute(_SINCE.format(whose="" if users is None else _WHOSE), asked)
+    which, values = only.asked()
+    rows = db.execute(_SINCE.format(which=which), asked | values)
     ended = []
     for row in rows:
         ending = _ending(row[:-2])

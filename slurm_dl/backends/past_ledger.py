@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
-from slurm_dl.backends.ending_rows import EndedJob, ended_since, ending_of, job_named
+from slurm_dl.backends.ending_rows import ANY, EndedJob, Only, ended_since, ending_of, job_named
 from slurm_dl.engine.endings import Ending
 from slurm_dl.engine.explain_past import GaveWay, PastJob
 from slurm_dl.engine.retiming import SLACK_S
@@ -75,11 +75,11 @@ class LedgerReader:
             return job_named(db, label, now_s)
 
     def ended_since(
-        self, since_s: float, now_s: float, most: int, users: Collection[str] | None = None
+        self, since_s: float, now_s: float, most: int, only: Only = ANY
     ) -> list[EndedJob]:
         """The last *most* jobs first seen over since then, epoch seconds; see `ended_since`."""
         with self._reading() as db:
-            return ended_since(db, since_s, now_s, most, users)
+            return ended_since(db, since_s, now_s, most, only)
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:

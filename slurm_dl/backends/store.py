@@ -60,6 +60,7 @@ _SHIFTED = (
     "UPDATE taken SET at_s = at_s + ?",
     "UPDATE ending SET seen_s = seen_s + ?",
     "UPDATE job SET last_seen_s = last_seen_s + ? WHERE over",
+    "UPDATE meta SET value = value + ? WHERE key = 'swept_before_s'",
 )
 
 _CUT = (
@@ -157,6 +158,9 @@ class SqliteStore:
             distrust = self._db.execute(
                 "SELECT value FROM meta WHERE key = 'distrust_until_s'"
             ).fetchone()
+            swept = self._db.execute(
+                "SELECT value FROM meta WHERE key = 'swept_before_s'"
+            ).fetchone()
             splits = self._db.execute(
                 "SELECT body FROM handover WHERE json_extract(body, '$.purpose') = 'split' "
                 "ORDER BY handover_id"
@@ -187,6 +191,7 @@ class SqliteStore:
             restarts=tuple(restart_from(row) for row in restarts),
             breakers=tuple(breaker_from(row) for row in breakers),
             distrust_until_s=float(distrust[0]) if distrust else 0.0,
+            swept_before_s=float(swept[0]) if swept else None,
         )
 
     def _jobs(self) -> Service:
@@ -258,6 +263,10 @@ class SqliteStore:
             db.executemany(ENDING_UPSERT, [ending_row(e) for e in change.endings])
             if change.over_before_s is not None:
                 sweep(db, change.over_before_s)
+                db.execute(
+                    "INSERT OR REPLACE INTO meta VALUES ('swept_before_s', ?)",
+                    (str(change.over_before_s),),
+                )
 
     def runs_of(self, job_id: JobId) -> tuple[EndedRun, ...]:
         """The runs of one job that are over, oldest first."""

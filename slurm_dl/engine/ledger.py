@@ -15,6 +15,7 @@ import numpy as np
 
 from slurm_dl.engine.credits import Owed
 from slurm_dl.engine.endings import endings_of
+from slurm_dl.engine.horizon import Horizon
 from slurm_dl.engine.leaving import knows, left, with_victim
 from slurm_dl.engine.memory import HOUR_S, Change, Store
 from slurm_dl.engine.restarts import Restarts
@@ -82,6 +83,7 @@ class Ledger:
         self._doubted: set[JobId] = set()
         self._owed: Owed | None = None
         self._swept_s: float | None = None
+        self._horizon = Horizon(memory.swept_before_s, self._service)
         self._strangers = np.zeros(0, dtype=np.int64)
         self.distrust_until_s = memory.distrust_until_s
 
@@ -97,7 +99,8 @@ class Ledger:
 
     def book(self, seen: Observed) -> None:
         """Fold one observation in, and store what it changed."""
-        folded = fold(self._service, without_ours(seen, self._steers))
+        before_s = self._horizon.look(seen.now_s)
+        folded = fold(self._service, without_ours(seen, self._steers), forget_before_s=before_s)
         news = self._restarts.news(self._service, folded.service, seen)
         if self._swept_s is None or self._distrusts(seen.now_s):
             self._swept_s = seen.now_s
@@ -110,7 +113,7 @@ class Ledger:
                     ended=folded.ended,
                     forgotten=folded.forgotten,
                     endings=endings,
-                    over_before_s=seen.now_s - FORGET_AFTER_S if sweeps else None,
+                    over_before_s=before_s if sweeps else None,
                     restarts=news,
                 )
             )
@@ -286,6 +289,7 @@ class Ledger:
             self.distrust_until_s = distrust_until_s
         # A clock that stands wrong for one look must not have a week dropped in that look.
         self._swept_s = None
+        self._horizon.retime(how)
         self._service = service
         self._handovers.update({h.handover_id: h for h, _ in handovers})
         self._steers.update({s.job_id: s for s in steers})

@@ -20,7 +20,12 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """Everything a store holds."""
+    """Everything a store holds.
+
+    Attributes:
+        swept_before_s: Before when what was over was dropped last, epoch seconds, as the clock of
+            that time told it and moved with it; None: nothing ever was.
+    """
 
     service: Service
     handovers: tuple[Handover, ...]
@@ -31,6 +36,7 @@ class Memory:
     restarts: tuple[Restart, ...] = ()
     breakers: tuple[Breaker, ...] = ()
     distrust_until_s: float = 0.0
+    swept_before_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

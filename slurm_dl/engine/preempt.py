@@ -163,18 +163,30 @@ class _Search:
 
     def _joins(self, row: int, need: Need) -> bool:
         """Let the job share the room that a hand-over of this plan frees, if it may and fits."""
+        fits_in: list[bool] | None = None
         for index, draft in enumerate(self.drafts):
             key = ("join", index, *need.key)
             if self._tier[row] >= draft.best_victim_tier or key in self._no_room:
                 continue
             if len(draft.beneficiaries) >= self._limits.max_beneficiaries:
                 continue
-            rows = self._place(need, index)
+            if fits_in is None:
+                fits_in = self._drafts_with_room(need)
+            rows = self._place(need, index) if fits_in[index] else None
             if rows is not None:
                 self._seat(row, need, rows, index)
                 return True
             self._no_room.add(key)
         return False
+
+    def _drafts_with_room(self, need: Need) -> list[bool]:
+        """Of each draft whether `_place` would find room for the job: for all at once."""
+        there = np.zeros(len(self.drafts), dtype=np.bool_)
+        for ask in need.asks:
+            owner = self._owner[self._room.fits_on(need, ask)]
+            own = np.bincount(owner[owner >= 0], minlength=len(there))
+            there |= own + np.count_nonzero(owner == OPEN) >= ask.n_nodes
+        return list(there.tolist())
 
     def _opens(self, row: int, need: Need) -> str:
         """Draft a hand-over for the job; the reason if that can't be done."""
@@ -258,8 +270,9 @@ class _Search:
     def _drop_sealed(self) -> None:
         """Who holds a node that is spoken for is nobody's victim: seals must not overlap."""
         held = self._snap.seen.held
-        there = np.unique(held.job[self._owner[held.node] != OPEN])
-        self._dispensable = self._dispensable[~np.isin(self._dispensable, there)]
+        there = np.zeros(len(self._snap.jobs), dtype=np.bool_)
+        there[held.job[self._owner[held.node] != OPEN]] = True
+        self._dispensable = self._dispensable[~there[self._dispensable]]
 
     def _nobody_to_stop(self, row: int) -> str:
         worse = self._tier[self._candidates.rows] > self._tier[row]

@@ -4,8 +4,8 @@ Least lost work first, and jobs the policy wants to run last. Choosing the cheap
 a covering problem; this clears nodes from the cheapest upwards and then puts back every victim
 that turned out not to be needed, so no proper subset of the result would do.
 
-Hot path: whether any set would do is decided on columns first; nodes are looked at one by one
-only in the order of what they would cost at least, and only until enough are clear.
+Hot path: whether any set would do is decided on columns first, and so is what each node would cost;
+nodes are looked at one by one only in that order, and only until enough are clear.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.engine.room import Room
-from slurm_dl.model.jobs import F64, Bool
+from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.need import Need
 
@@ -90,7 +90,7 @@ def reluctance(snap: Snapshot, target: Bool, checkpoint_cost_s: float) -> F64:
 
 def _after_all_go(snap: Snapshot, room: Room, candidates: Rows) -> Room:
     held = snap.seen.held
-    going = np.isin(held.job, candidates)
+    going = _rows(snap, candidates)[held.job]
     on, m = held.node[going], len(room.gpus)
     return Room(
         gpus=room.gpus + np.bincount(on, held.gpus[going], m),
@@ -100,11 +100,17 @@ def _after_all_go(snap: Snapshot, room: Room, candidates: Rows) -> Room:
     )
 
 
+def _rows(snap: Snapshot, rows: Rows) -> Bool:
+    mask = np.zeros(len(snap.jobs), dtype=np.bool_)
+    mask[rows] = True
+    return mask
+
+
 class _Clearing:
     """Nodes being cleared for one need.
 
-    A heap holds the nodes by the least they can cost; a node is worked out when it comes to the
-    top, and again when a job that spans it has been chosen since.
+    A heap holds the nodes by what they cost; which jobs those are is worked out when one comes to
+    the top, and again when a job that spans it has been chosen since.
     """
 
     def __init__(
@@ -121,19 +127,16 @@ class _Clearing:
         self._cost = reluctance_gpu_s
         self._room = room.copy()
         self._fits = self._room.fits_on(need) & usable
-        self._shares = _Shares(snap, candidates, usable & ~self._fits)
+        self._shares = _Shares(snap, candidates, usable & ~self._fits, self._cost)
         first = np.full(len(snap.jobs), len(candidates))
         first[candidates] = np.arange(len(candidates))
         self._first = np.full(len(usable), len(candidates))
         np.minimum.at(self._first, self._shares.node, first[self._shares.row])
-        per_gpu = float(
-            (self._cost[candidates] / np.maximum(snap.jobs.gpus[candidates], 1)).min(initial=np.inf)
-        )
         self._offer: dict[int, tuple[list[int], float]] = {}
         nodes = np.flatnonzero(self._first < len(candidates))
         self._is_held = np.zeros(len(usable), dtype=np.bool_)
         self._is_held[nodes] = True
-        least = np.maximum(0.0, need.gpus - room.gpus[nodes]) * (per_gpu if len(nodes) else 0.0)
+        least = self._shares.cost_of(self._short())[nodes]
         self._heap = list(
             zip(least.tolist(), self._first[nodes].tolist(), nodes.tolist(), strict=True)
         )
@@ -186,18 +189,23 @@ class _Clearing:
                 room.release(self._snap, row)
         return keep
 
+    def _short(self) -> tuple[F64 | I64, ...]:
+        """``(m,)`` what each node lacks: GPUs, CPUs, memory, and jobs that are to go."""
+        need, room = self._need, self._room
+        return (
+            need.gpus - room.gpus,
+            need.cpus - room.cpus,
+            need.mem_mb - room.mem_mb,
+            room.jobs_on * need.exclusive,
+        )
+
     def _jobs_to_stop(self, node: int) -> list[int]:
         """The cheap jobs whose end would make the need fit on *node*."""
-        need, room = self._need, self._room
-        short = [
-            need.gpus - float(room.gpus[node]),
-            need.cpus - int(room.cpus[node]),
-            need.mem_mb - int(room.mem_mb[node]),
-            int(room.jobs_on[node]) if need.exclusive else 0,
-        ]
-        here = [s for s in self._shares.on(node) if s.row not in self.chosen]
+        short: list[float] = [float(column[node]) for column in self._short()]
         taken: list[_Share] = []
-        for share in sorted(here, key=lambda s: (self._cost[s.row], self._snap.jobs.job_id[s.row])):
+        for share in self._shares.on(node):
+            if share.row in self.chosen:
+                continue
             if max(short) <= 0:
                 break
             short = _less(short, share, 1)
@@ -217,23 +225,57 @@ def _less(short: list[float], share: _Share, sign: int) -> list[float]:
 
 
 class _Shares:
-    """What the candidates hold on the nodes *where*, node by node.
+    """What the candidates hold on the nodes *where*, node by node, the cheapest to stop first.
 
     Attributes:
         node: ``(h,)`` where each share is, ascending.
         row: ``(h,)`` whose it is.
     """
 
-    def __init__(self, snap: Snapshot, candidates: Rows, where: Bool) -> None:
+    def __init__(self, snap: Snapshot, candidates: Rows, where: Bool, cost: F64) -> None:
         held = self._held = snap.seen.held
-        is_candidate = np.zeros(len(snap.jobs), dtype=np.bool_)
-        is_candidate[candidates] = True
-        mine = np.flatnonzero(is_candidate[held.job] & where[held.node])
-        self._at = mine[np.argsort(held.node[mine], kind="stable")]
+        self._cost = cost
+        mine = np.flatnonzero(_rows(snap, candidates)[held.job] & where[held.node])
+        job = held.job[mine]
+        # Ties by job id: a row is only where Slurm happened to list the job.
+        self._at = mine[np.lexsort((snap.jobs.job_id[job], cost[job], held.node[mine]))]
         self.node, self.row = held.node[self._at], held.job[self._at]
+        self._edges = np.searchsorted(self.node, np.arange(len(where) + 1)).tolist()
 
     def on(self, node: int) -> list[_Share]:
-        """Those on *node*, in the order in which the jobs are listed."""
-        at, held = self._at[slice(*np.searchsorted(self.node, [node, node + 1]))], self._held
+        """Those on *node*."""
+        at, held = self._at[self._edges[node] : self._edges[node + 1]], self._held
         columns = (held.job, held.gpus, held.cpus, held.mem_mb)
         return [_Share(*share) for share in zip(*(c[at].tolist() for c in columns), strict=True)]
+
+    def cost_of(self, short: tuple[F64 | I64, ...]) -> F64:
+        """``(m,)`` what the jobs cost that would be stopped on each node, GPU-seconds.
+
+        It is `_Clearing`'s choice of them on all nodes at once, one share of each after the other.
+
+        Args:
+            short: Four times ``(m,)``, what each node lacks.
+        """
+        held, first = self._held, np.array(self._edges[:-1])
+        gives = [held.gpus[self._at], held.cpus[self._at], held.mem_mb[self._at]]
+        gives.append(np.ones(len(self._at)))
+        lacks = np.array(short, dtype=np.float64)
+        given, price = np.array(gives, dtype=np.float64), self._cost[self.row]
+        many = np.diff(self._edges)
+        steps = [np.flatnonzero(many > k) for k in range(int(many.max(initial=0)))]
+        taken = np.zeros(len(self._at), dtype=np.bool_)
+        for k, nodes in enumerate(steps):
+            more = nodes[lacks[:, nodes].max(axis=0) > 0]
+            lacks[:, more] -= given[:, first[more] + k]
+            taken[first[more] + k] = True
+        for k, nodes in reversed([*enumerate(steps)]):
+            at = first[nodes] + k
+            back = lacks[:, nodes] + given[:, at]
+            spare = taken[at] & (back.max(axis=0) <= 0)
+            lacks[:, nodes[spare]] = back[:, spare]
+            taken[at[spare]] = False
+        cost = np.bincount(self.node[taken], price[taken], len(many)).astype(np.float64)
+        if (price != np.floor(price)).any():
+            # Whole numbers add up to the same in any order; of others less is promised.
+            cost *= 1.0 - 1e-9
+        return cost

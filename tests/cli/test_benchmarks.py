@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -9,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from slurm_dl.backends.sim.slurm.costs import SlurmCosts
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -25,7 +28,7 @@ def results(directory: Path, name: str, *options: object) -> dict[str, dict[str,
         capture_output=True,
         text=True,
         check=False,
-        timeout=300,
+        timeout=540,
     )
     assert ran.returncode == 0, ran.stderr
     text = (directory / "b" / "results" / f"{name}.json").read_text(encoding="utf-8")
@@ -78,6 +81,18 @@ def test_the_policy_benchmark_measures_those_it_is_asked_for(tmp_path: Path) -> 
     assert found["failed"] == []
 
 
+def test_the_forecast_benchmark_runs_forward_to_the_end(tmp_path: Path) -> None:
+    """On a small cluster all runs that a forecast wants come to their end."""
+    trace = BENCHMARKS.parent / "traces/philly/philly.csv.gz"
+    options = ("--jobs", 5, "--nodes", 4, "--policy", "las", "--seconds", 300, "--trace", trace)
+    found = results(tmp_path, "bench_when", *options)
+
+    (case,) = found["cases"]
+    assert (case["policy"], case["waiting"]) == ("las", 5)  # type: ignore[index]
+    assert case["runs"] == 40  # type: ignore[index]
+    assert case["running"] > 0  # type: ignore[index]
+
+
 @pytest.mark.slurm
 def test_the_poll_benchmark_keeps_to_the_budget_of_rpcs(tmp_path: Path) -> None:
     """At most 3 RPCs a poll, and no write when nothing moves."""
@@ -89,3 +104,33 @@ def test_the_poll_benchmark_keeps_to_the_budget_of_rpcs(tmp_path: Path) -> None:
     assert by_hand["writes_when_idle"] == 0
     assert 0 < sum(by_hand["rpcs_per_poll"].values()) <= 3  # type: ignore[attr-defined]
     assert found["dlschedd"]["cycles"] >= 3  # type: ignore[operator]
+
+
+@pytest.mark.slurm
+def test_the_load_benchmark_measures_both_of_its_parts(tmp_path: Path) -> None:
+    """The queue is as long as asked for, the daemon is looked at with and without, and by polls."""
+    options = ("--jobs", 30, "--nodes", 10, "--polls", 2, "--writes", 5, "--pairs", 1)
+    less = ("--window-s", 3, "--memory-jobs", 20, "--memory-polls", 3)
+    found = results(tmp_path, "bench_load", *options, *less)
+
+    assert found["queued"] == 30
+    assert found["by_hand"]["resident_mb"] > 10  # type: ignore[operator]
+    memory = found["memory"]
+    assert memory["queued"] == 20
+    assert memory["polls"] >= 3  # type: ignore[operator]
+    assert list(memory["resident_mb_after_polls"]) == ["1", "3"]  # type: ignore[call-overload]
+
+
+@pytest.mark.slurm
+def test_the_measurement_of_slurms_costs_finds_each_of_them(tmp_path: Path) -> None:
+    """One wave of jobs gives every field of the simulator's costs, none of which is negative."""
+    found = results(tmp_path, "measure_slurm_costs", "--waves", 1)
+
+    taken = {row["samples"] for name, row in found["seconds"].items()}  # type: ignore[index]
+    assert min(taken) >= 4
+    costs = found["costs"]
+    free = {"stop_s"}  # A difference of two medians.
+    assert {name for name, cost in costs.items() if cost <= 0} <= free  # type: ignore[operator]
+    known = {f.name for f in dataclasses.fields(SlurmCosts)}
+    assert set(costs) <= known
+    assert {"launch_s", "epilog_s", "signal_s", "ack_s", "rpc_s", "sched_tick_s"} <= set(costs)

@@ -25,8 +25,8 @@ from slurm_dl.apps.published import Board, Published, Reloaded, Trouble, find_jo
 from slurm_dl.apps.snapshot_file import decode
 from slurm_dl.apps.status_text import status_lines
 from slurm_dl.apps.wire import JsonObject, Kind
-from slurm_dl.backends.fake import FakeCluster
-from slurm_dl.backends.slurm.read_nodes import SiteConfig
+from slurm_dl.backends.fake.cluster import FakeCluster
+from slurm_dl.backends.slurm.site_config import SiteConfig
 from slurm_dl.backends.slurm.versions import parse_release
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.config import load_with_origins, show
@@ -450,7 +450,7 @@ def test_a_saved_snapshot_gives_the_same_plan(ask: Ask, levers: Levers) -> None:
     assert plan.wake_at_s == cycle.plan.wake_at_s
 
 
-@pytest.mark.parametrize("content", [{}, {"format": 2}, {"format": 1, "snapshot": {"seen": 1}}])
+@pytest.mark.parametrize("content", [{}, {"format": 3}, {"format": 1, "snapshot": {"seen": 1}}])
 def test_what_is_no_snapshot_is_refused(content: JsonObject) -> None:
     """Another file gives one error, not a traceback from deep inside."""
     with pytest.raises(ValueError, match="snapshot"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 
 import build
@@ -22,8 +22,8 @@ from slurm_dl.apps.past import Pasts, past_object
 from slurm_dl.apps.privacy import Own
 from slurm_dl.apps.published import row
 from slurm_dl.apps.wire import JsonObject
-from slurm_dl.backends.ending_rows import EndedJob
-from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.ending_rows import ANY, EndedJob, Only
+from slurm_dl.backends.fake.cluster import FakeCluster
 from slurm_dl.backends.past_ledger import LedgerReader, PastError
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.decide import decide
@@ -320,11 +320,11 @@ class Known:
     """A ledger that knows job 7, and how it ended if anybody saw that.
 
     Attributes:
-        asked: Whose jobs that ended were asked for, each time.
+        asked: Which jobs that ended were asked for, each time.
     """
 
     ending: Ending | None = None
-    asked: list[Collection[str] | None] = dataclasses.field(default_factory=list)
+    asked: list[Only] = dataclasses.field(default_factory=list)
 
     def past(self, job_id: JobId, /) -> PastJob | None:
         """See `Reader`."""
@@ -337,12 +337,10 @@ class Known:
         assert now_s == build.NOW_S
         return PAST.job_id if self.ending and self.ending.label == label else None
 
-    def ended_since(
-        self, since_s: float, now_s: float, most: int, users: Collection[str] | None, /
-    ) -> list[EndedJob]:
+    def ended_since(self, since_s: float, now_s: float, most: int, only: Only, /) -> list[EndedJob]:
         """See `Reader`."""
         assert (since_s, now_s, most) == (build.NOW_S - LISTED_S, build.NOW_S, MOST_LISTED)
-        self.asked.append(users)
+        self.asked.append(only)
         one = self.ending
         return [EndedJob(ending=one, attained_gpu_s=7200.0, preemptions=1)] if one else []
 
@@ -506,7 +504,18 @@ def test_a_users_own_list_is_asked_for_as_such(levers: Levers) -> None:
         answers = Answers(dataclasses.replace(levers, past=Pasts(known)))
         _listed(answers, peer, state=["all"], **filters)
 
-    assert known.asked == [None, ["ann", "7"], (str(OWN),), None]
+    assert known.asked == [ANY, Only(users=("ann", "7")), Only(users=(str(OWN),)), ANY]
+
+
+def test_what_a_list_is_filtered_by_is_asked_of_the_ledger(levers: Levers) -> None:
+    """All of it: there is an end to how many are listed, and it comes before the filters."""
+    known = Known(ENDING)
+    answers = Answers(dataclasses.replace(levers, past=Pasts(known)))
+    chosen = {"account": ["a"], "qos": ["q"], "partition": ["p"], "name": ["n"], "job": ["7"]}
+    assert _listed(answers, ADMIN, state=["all"], **chosen) == []
+
+    only = Only(accounts=("a",), qos=("q",), partitions=("p",), names=("n",), jobs=("7",))
+    assert known.asked == [only]
     levers.audit.close()
 
 

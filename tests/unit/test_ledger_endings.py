@@ -356,8 +356,8 @@ def test_the_loop_drops_what_is_a_week_old(path: Path) -> None:
         ("SELECT * FROM ending WHERE label = '7_1'", "ending_named"),
         ("SELECT * FROM ending WHERE seen_s >= 1 ORDER BY seen_s DESC", "ending_seen"),
         ("SELECT * FROM run WHERE end_s < 1", "run_ended"),
-        (_SINCE.format(whose=_WHOSE), "ending_of_uid"),
-        (_SINCE.format(whose=_WHOSE), "ending_of_user"),
+        (_SINCE.format(which=_WHOSE), "ending_of_uid"),
+        (_SINCE.format(which=_WHOSE), "ending_of_user"),
     ],
 )
 def test_what_is_asked_for_has_an_index(path: Path, query: str, index: str) -> None:

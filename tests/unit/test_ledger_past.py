@@ -17,6 +17,7 @@ from watched import POLICY, SETTINGS
 
 from slurm_dl.apps.past import Pasts, whose
 from slurm_dl.apps.privacy import Own
+from slurm_dl.backends.ending_rows import Only
 from slurm_dl.backends.ledger_schema import upgrade
 from slurm_dl.backends.past_ledger import LedgerReader
 from slurm_dl.backends.store import SqliteStore, connect
@@ -118,9 +119,54 @@ def test_nothing_is_dropped_while_the_clock_is_not_believed(path: Path, ledger: 
         ledger.book(build.observed([OTHER], now_s=of_week_s + after_s))
         assert LedgerReader(path).past(JobId(7)) is not None
     ledger.retime(Shift(0.0), distrust_until_s=of_week_s + YEAR_S)
-    for after_s in (0.0, LEAVE_AFTER_S):
+    for after_s in (0.0, LEAVE_AFTER_S, LEAVE_AFTER_S + FORGET_AFTER_S):
         ledger.book(build.observed([OTHER], now_s=of_week_s + after_s))
 
+    assert LedgerReader(path).past(JobId(7)) is None
+
+
+def _look_for(path: Path, first_s: float, for_s: float) -> float:
+    """A daemon that is started at *first_s*, and looks every ten minutes; when it stops."""
+    ledger = Ledger(SqliteStore(path))
+    at_s = first_s
+    while at_s <= first_s + for_s:
+        ledger.book(build.observed([OTHER], now_s=at_s))
+        at_s += LEAVE_AFTER_S
+    ledger.close()
+    return at_s
+
+
+@pytest.mark.parametrize("swept", [True, False])
+def test_a_start_with_a_clock_that_is_far_ahead_costs_no_history(
+    path: Path, ledger: Ledger, *, swept: bool
+) -> None:
+    """Nor do many starts: a week is what was looked at. A ledger of before is no worse off."""
+    gone = build.running(4, 2, ran_s=50)
+    ledger.book(build.observed([gone, OTHER], now_s=LATER_S + 1))
+    ledger.book(build.observed([OTHER], now_s=LATER_S + LEAVE_AFTER_S))
+    before = [LedgerReader(path).past(JobId(j)) for j in (4, 5, 7)]
+    assert None not in before
+    ledger.close()
+    with closing(sqlite3.connect(path)) as db, db:
+        assert db.execute("SELECT count(*) FROM meta WHERE key = 'swept_before_s'").fetchone()[0]
+        if not swept:
+            db.execute("DELETE FROM meta WHERE key = 'swept_before_s'")
+    at_s = LATER_S + YEAR_S
+    for _ in range(5):
+        at_s = _look_for(path, at_s, 4 * 3600.0) + YEAR_S
+
+    assert [LedgerReader(path).past(JobId(j)) for j in (4, 5, 7)] == before
+
+
+def test_after_a_year_in_which_nobody_looked_a_week_is_dropped_in_the_end(
+    path: Path, ledger: Ledger
+) -> None:
+    """It comes up twice as fast as the time goes: half of the week is enough, and less is not."""
+    ledger.close()
+    at_s = _look_for(path, LATER_S + YEAR_S, FORGET_AFTER_S / 2 - 3 * LEAVE_AFTER_S)
+    assert LedgerReader(path).past(JobId(7)) is not None
+    # A start in between: what was looked at before it counts.
+    _look_for(path, at_s, 6 * LEAVE_AFTER_S)
     assert LedgerReader(path).past(JobId(7)) is None
 
 
@@ -296,7 +342,11 @@ def test_others_leave_room_for_a_users_jobs(path: Path, monkeypatch: pytest.Monk
     pasts, cycle = Pasts(LedgerReader(path)), _cycle()
 
     def listed(users: list[str] | None) -> list[int]:
-        return sorted(pasts.listed(cycle, users).snapshot.jobs.job_id.tolist())
+        return sorted(
+            pasts.listed(
+                cycle, Only(users=None if users is None else tuple(users))
+            ).snapshot.jobs.job_id.tolist()
+        )
 
     assert listed(None) == [9, 17, 18, 19]
     assert listed(["eve", "'; --", "9" * 40, "\ud800"]) == [9]
@@ -306,8 +356,43 @@ def test_others_leave_room_for_a_users_jobs(path: Path, monkeypatch: pytest.Monk
         assert listed(users) == [1, 2, 9]
     assert listed(None) == [9, 17, 18, 19]
     assert whose(Own(1001, frozenset()), ["bob"]) == ("1001",)
-    assert whose(Everything(), ["bob"]) == ["bob"]
+    assert whose(Everything(), ["bob"]) == ("bob",)
     assert whose(Everything(), []) is None
+
+
+def test_jobs_that_are_not_asked_for_leave_room_for_those_that_are(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever they are chosen by: what fits it is what the list itself would let through."""
+    monkeypatch.setattr("slurm_dl.apps.past.MOST_LISTED", 3)
+    hostile = "'; --"
+    mine = [
+        _ending(1, NOW_S - 1000, label="1", account="vision", qos="high", name="train"),
+        _ending(2, NOW_S - 999, label="20_7", account="vision", partition="big"),
+        _ending(3, NOW_S - 998, label="20_[8-9]", name=hostile),
+        _ending(4, NOW_S - 997, label="30+1", qos="high"),
+    ]
+    others = [_ending(i, NOW_S - 100 + i, label=f"200_{i}") for i in range(10, 20)]
+    with closing(SqliteStore(path)) as store:
+        store.save(Change(endings=[*mine, *others]))
+    pasts, cycle = Pasts(LedgerReader(path)), _cycle()
+
+    def listed(**only: list[str]) -> list[int]:
+        asked = Only(**{field: tuple(words) for field, words in only.items()})
+        return sorted({*pasts.listed(cycle, asked).snapshot.jobs.job_id.tolist()} - {9})
+
+    assert listed() == [17, 18, 19]
+    assert listed(accounts=["vision"]) == [1, 2]
+    assert listed(accounts=["vision", "x"], qos=["high"]) == [1]
+    assert listed(partitions=["big"]) == [2]
+    assert listed(names=["train", hostile]) == [1, 3]
+    assert listed(names=["tra%", "*"]) == []
+    assert listed(jobs=["20"]) == [2, 3]
+    assert listed(jobs=["20_7"]) == [2, 3]
+    assert listed(jobs=["20_8", "1"]) == [1, 3]
+    assert listed(jobs=["30"]) == listed(jobs=["30+1"]) == [4]
+    assert listed(jobs=["200_12"]) == [12]
+    assert listed(jobs=["2", "%", "20["]) == []
 
 
 def _cycle() -> Cycle:

@@ -48,6 +48,9 @@ class Floor:
         self._free_mem: I64 = nodes.mem_mb - _sum(held.node, held.mem_mb, m)
         self._limit_s = np.minimum(snap.jobs.limit_s, UNLIMITED_S)
         self._allowed: dict[int, Bool] = {}
+        self._nothing = Allocations(
+            held.job[:0], held.node[:0], held.gpus[:0], held.cpus[:0], held.mem_mb[:0]
+        )
         self._on: dict[int, Allocations] = {}
         for row in np.unique(held.job).tolist():
             at = slice(*np.searchsorted(held.job, [row, row + 1]).tolist())
@@ -60,12 +63,14 @@ class Floor:
         rows = sorted(self._on)
         parts = [self._on[row] for row in rows]
         job = np.repeat(np.searchsorted(live, rows), [len(part) for part in parts])
-        none = self._snap.seen.held
-        columns = {
-            name: np.concatenate([getattr(none, name)[:0], *(getattr(p, name) for p in parts)])
-            for name in ("node", "gpus", "cpus", "mem_mb")
-        }
-        return Allocations(job=job.astype(np.int32), **columns)
+        parts.append(self._nothing)
+        return Allocations(
+            job=job.astype(np.int32),
+            node=np.concatenate([part.node for part in parts]),
+            gpus=np.concatenate([part.gpus for part in parts]),
+            cpus=np.concatenate([part.cpus for part in parts]),
+            mem_mb=np.concatenate([part.mem_mb for part in parts]),
+        )
 
     def give_back(self, row: int) -> None:
         """The job at *row* holds nothing any more."""
@@ -115,16 +120,18 @@ class Floor:
         holding = list(self._on)
         end_s = start_s[holding] + self._limit_s[holding]
         order = np.argsort(end_s, kind="stable")
-        gpus = np.zeros((len(holding), len(self._free)), dtype=np.int64)
-        for at, index in enumerate(order.tolist()):
-            held = self._on[holding[index]]
-            gpus[at, held.node] = np.round(held.gpus * PARTS)
+        on = [self._on[holding[index]] for index in order.tolist()]
+        parts = np.concatenate([held.gpus for held in on] or [np.zeros(0)])
         found = backfill_pass(
             behind,
             self._free,
             self._snap.seen.nodes.up,
             [],
-            Running(end_s=end_s[order], gpus=gpus),
+            Running.of(
+                end_s[order],
+                [held.node for held in on],
+                np.round(parts * PARTS).astype(np.int64),
+            ),
             now_s=now_s,
             how=self._how,
         )
