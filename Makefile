@@ -15,7 +15,8 @@ TORCH_PYTHON := .venv-torch/bin/python
 TORCH := torch==2.13.0+cpu
 # What the examples of examples/frameworks need beside it.
 FRAMEWORKS := lightning==2.6.6 transformers==5.23.0 accelerate==1.15.0 submitit==1.5.4 \
-	hydra-core==1.3.8 hydra-submitit-launcher==1.2.0 jax==0.10.2 optax==0.2.8
+	hydra-core==1.3.8 hydra-submitit-launcher==1.2.0 jax==0.10.2 optax==0.2.8 \
+	orbax-checkpoint==0.12.8
 # Slurm of the containers.
 RELEASE := 24.11
 PACKAGES := slurmctld slurmd slurm-client munge python3-venv ca-certificates
@@ -134,9 +135,13 @@ chaos: system database venv ## A thousand jobs and a hundred faults on a sandbox
 test-docker: venv ## The tests in containers alone, three Slurm releases; part of test
 	@exec $(BIN)/python -m pytest --durations=15 tests/docker $(PYTEST)
 
-.PHONY: unit
-unit: venv ## The fast tests, without Slurm; any user
-	@exec $(BIN)/python -m pytest -q tests/unit tests/contract -m "not slurm and not wheel" $(PYTEST)
+.PHONY: unit thorough
+unit: venv ## The fast tests, with few examples of each property, without Slurm; any user
+	@exec $(BIN)/python -m pytest -q -n auto --dist loadfile --examples 0.2 $(FAST) \
+		-m "not slurm and not wheel and not long" $(PYTEST)
+thorough: venv ## Ten times the examples of each property that make test tries; hours
+	@exec $(BIN)/python -m pytest -q -n auto --dist loadfile --examples 10 $(FAST) tests/sim \
+		-m "not slurm and not wheel" $(PYTEST)
 
 .PHONY: lint
 lint: venv ## ruff, mypy and import-linter
@@ -162,6 +167,7 @@ bench: system venv ## Speed and memory: plans, placement, polls, simulations; 20
 	@$(BIN)/python benchmarks/bench_plan.py
 	$(BIN)/python benchmarks/bench_place.py
 	$(BIN)/python benchmarks/bench_policies.py
+	$(BIN)/python benchmarks/bench_when.py
 	$(BIN)/python benchmarks/bench_ledger.py
 	$(BIN)/python benchmarks/bench_sim.py
 	$(BIN)/python benchmarks/bench_poll.py
@@ -174,12 +180,20 @@ docs: venv ## The site with all documents in site/; a dead link is an error
 .PHONY: wheel
 wheel: venv ## dist/*.whl and dist/*.tar.gz
 	@$(RETRY)
-	retry $(BIN)/python -m build --outdir dist
+	retry $(BIN)/python packaging/dist.py
 
-.PHONY: deb man
+.PHONY: deb lintian man
 deb: venv ## dist/slurm-dl_*.deb for this host's Debian; DEB="--revision 1site1" for a site's own
 	@$(RETRY)
 	retry $(BIN)/python packaging/deb.py $(DEB)
+lintian: venv ## Build that package, and have lintian look at all that is in it; 10 minutes
+	@$(RETRY)
+	$(INSTALL)
+	missing=()
+	command -v lintian >/dev/null || missing+=(lintian)
+	if (($${#missing[@]})); then install lintian; fi
+	package=$$(retry $(BIN)/python packaging/deb.py $(DEB))
+	exec $(BIN)/python packaging/lintian.py "$$package"
 man: venv ## Manual pages of all commands in build/man
 	@$(BIN)/python packaging/man.py build/man
 
@@ -260,7 +274,7 @@ torch: ## PyTorch for CPUs in .venv-torch, if it can be had
 	fi
 
 .PHONY: frameworks
-frameworks: torch ## Lightning, Transformers, submitit, Hydra and JAX beside it, for their tests
+frameworks: torch ## Lightning, Transformers, submitit, Hydra, JAX and Orbax beside it, for their tests
 	@$(RETRY)
 	python="$${SLURM_DL_TORCH_PYTHON:-$(TORCH_PYTHON)}"
 	probe="import sys; from importlib.util import find_spec as find"
@@ -268,7 +282,7 @@ frameworks: torch ## Lightning, Transformers, submitit, Hydra and JAX beside it,
 	if [[ -n "$${SLURM_DL_TORCH_PYTHON:-}" ]] ||
 		! "$$python" -c 'import torch' 2>/dev/null ||
 		"$$python" -c "$$probe" \
-			accelerate hydra hydra_plugins jax lightning optax submitit transformers; then
+			accelerate hydra hydra_plugins jax lightning optax orbax submitit transformers; then
 		exit 0
 	fi
 	if ! retry "$$python" -m pip install --quiet '$(TORCH)' $(FRAMEWORKS); then

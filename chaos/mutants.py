@@ -21,6 +21,7 @@ import numpy as np
 
 from slurm_dl.apps.schedd import main
 from slurm_dl.backends.slurm import act, claims
+from slurm_dl.backends.slurm.job_now import JobNow, job_now
 from slurm_dl.engine import guard, ledger, protocol
 from slurm_dl.engine.scene import Scene
 from slurm_dl.engine.service import Folded, fold
@@ -133,8 +134,8 @@ def no_compare() -> None:
         done = victim.state is VictimState.REQUEUING and state == JobState.PENDING
         return "requeued" if done else ""
 
-    def any_run(self: act.Actor, run: Run, now: act.JobNow | None = None) -> act.JobNow:
-        found = now or act.job_now(self._slurm, run.job_id)
+    def any_run(self: act.Actor, run: Run, now: JobNow | None = None) -> JobNow:
+        found = now or job_now(self._slurm, run.job_id)
         if found is None:
             msg = f"job {run.job_id} is gone"
             raise ClusterError(msg)

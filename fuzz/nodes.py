@@ -8,16 +8,11 @@ from fuzz.said import NONCE, SaidSlurm, record, site
 from fuzz.target import Target, text
 from slurm_dl.apps.doctor.controller import read_controller, read_partitions
 from slurm_dl.apps.doctor.verdict import CannotTellError
+from slurm_dl.backends.slurm.node_lists import expand, fold
 from slurm_dl.backends.slurm.preflight import check_external, check_native
-from slurm_dl.backends.slurm.read_nodes import (
-    NODE_FIELDS,
-    expand,
-    fold,
-    read_config,
-    read_nodes,
-    read_reservations,
-    site_of,
-)
+from slurm_dl.backends.slurm.read_nodes import NODE_FIELDS, read_nodes, site_of
+from slurm_dl.backends.slurm.read_reservations import read_reservations
+from slurm_dl.backends.slurm.site_config import read_config
 from slurm_dl.backends.slurm.versions import faults, parse_release, series_of
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ClusterError, ConfigError
@@ -100,7 +95,7 @@ TARGETS = (
         parse=_expand,
         own=(ClusterError,),
         source="node lists of Slurm's, some of which users write",
-        parser="backends.slurm.read_nodes.expand",
+        parser="backends.slurm.node_lists.expand",
         seeds=(b"n[1-3,07],gpu1", b"a[1-2]b[3-4]", b"(null)", b"n1"),
     ),
     Target(
@@ -122,7 +117,7 @@ TARGETS = (
         parse=lambda data: read_reservations(text(data)),
         own=(ClusterError,),
         source="scontrol show reservation",
-        parser="backends.slurm.read_nodes.read_reservations",
+        parser="backends.slurm.read_reservations.read_reservations",
         seeds=(
             (
                 b"ReservationName=slurm_dl_1 StartTime=100 EndTime=2026-01-02T03:04:05 Duration=1 "
@@ -135,7 +130,7 @@ TARGETS = (
         parse=lambda data: read_config(text(data)),
         own=(ClusterError,),
         source="scontrol show config",
-        parser="backends.slurm.read_nodes.read_config",
+        parser="backends.slurm.site_config.read_config",
         seeds=(_CONFIG,),
     ),
     Target(

@@ -6,13 +6,14 @@ import re
 
 from fuzz.said import NONCE, SaidSlurm, record, site
 from fuzz.target import Target, text
-from slurm_dl.backends.slurm.act import job_now
 from slurm_dl.backends.slurm.arrays import whole_labels
 from slurm_dl.backends.slurm.choices import Excluded, NodeChoices
 from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.backends.slurm.command import last_line
 from slurm_dl.backends.slurm.holdings import Holdings, splits_in
-from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, JobReader
+from slurm_dl.backends.slurm.job_now import job_now
+from slurm_dl.backends.slurm.queue_fields import JOB_FIELDS
+from slurm_dl.backends.slurm.read_jobs import JobReader
 from slurm_dl.backends.slurm.read_shares import Shares, devices_in
 from slurm_dl.backends.slurm.release_all import release_all, site_factors
 from slurm_dl.backends.slurm.steered import parts_of
@@ -217,7 +218,7 @@ TARGETS = (
         parse=lambda data: job_now(SaidSlurm({"squeue": text(data)}), JobId(7)),
         own=(ClusterError,),
         source="squeue of one job, before something is done to it",
-        parser="backends.slurm.act.job_now",
+        parser="backends.slurm.job_now.job_now",
         seeds=(
             record(_NOW, _JOB),
             record(_NOW, _PENDING | {"JobID": "7", "JobArrayID": "7_[1-9:2]"}),

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.read_nodes import NODE_FIELDS, Site, SiteConfig, read_nodes, site_of
+from slurm_dl.backends.slurm.read_nodes import NODE_FIELDS, Site, read_nodes, site_of
+from slurm_dl.backends.slurm.site_config import SiteConfig
 from slurm_dl.backends.slurm.versions import Release
 
 NONCE = "xn"

@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Final
 
 import pytest
+from effort import tried_more
 from hypothesis import HealthCheck, settings
 
 from slurm_dl.model.errors import ConfigError, SlurmDlError
@@ -33,6 +34,25 @@ _LOG_TAIL_LINES: Final = 60
 _RESERVATION_PREFIX: Final = "slurm_dl_"
 _LIVE: Final[list[Sandbox]] = []
 """Every sandbox a test could have used, for the report of a failure."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Say how long properties are searched for what breaks them."""
+    parser.addoption(
+        "--examples",
+        type=float,
+        default=1.0,
+        metavar="TIMES",
+        help="try TIMES as many examples of each property (hypothesis) as it says itself",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Try each property as often as asked; the cases of one test share their settings."""
+    times: float = config.getoption("--examples")
+    if times != 1:
+        for test in {item.function for item in items if isinstance(item, pytest.Function)}:
+            tried_more(test, times)
 
 
 def pytest_configure() -> None:

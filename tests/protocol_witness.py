@@ -16,7 +16,7 @@ import numpy as np
 from protocol_life import Life
 from protocol_world import World
 
-from slurm_dl.backends.fake_job import FakeJob
+from slurm_dl.backends.fake.job import FakeJob
 from slurm_dl.engine.loop import Done
 from slurm_dl.engine.memory import HOUR_S
 from slurm_dl.engine.protocol import BEGIN_WITHIN_S

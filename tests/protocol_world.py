@@ -17,8 +17,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from slurm_dl.backends.fake import FakeCluster
-from slurm_dl.backends.fake_job import FakeJob, FakeReservation
+from slurm_dl.backends.fake.cluster import FakeCluster
+from slurm_dl.backends.fake.job import FakeJob, FakeReservation
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import ClusterAction, Requeue, Signal

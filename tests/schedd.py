@@ -16,6 +16,8 @@ from typing import Any
 
 import yaml
 
+from slurm_dl.apps.client import Client, DaemonError
+from slurm_dl.apps.wire import SOCKET_NAME
 from slurm_dl.sandbox import Sandbox
 from slurm_dl.sandbox.wait import eventually
 
@@ -61,10 +63,20 @@ class Schedd:
         return self.home / "slurm_dl.yaml"
 
     @property
+    def socket(self) -> Path:
+        """Where the daemon answers."""
+        return self.home / "run" / SOCKET_NAME
+
+    @property
     def env(self) -> dict[str, str]:
-        """Environment for commands that ask the daemon or submit to its cluster."""
+        """Environment for commands that ask the daemon or submit to its cluster.
+
+        It names the socket as well: a command that has to find it in the configuration first spends
+        most of its time on that.
+        """
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
-        return {**clean, **self.box.env, "SLURM_DL_CONFIG": str(self.config)}
+        own = {"SLURM_DL_CONFIG": str(self.config), "SLURM_DL_SOCKET": str(self.socket)}
+        return {**clean, **self.box.env, **own}
 
     def configure(self, **sections: dict[str, Any]) -> None:
         """Write the configuration: FAST, with these sections' keys replaced."""
@@ -96,14 +108,17 @@ class Schedd:
                 stderr=log,
             )
         eventually(
-            lambda: self.process is None or self.answers() or self.died(), 30.0, what="dlschedd"
+            lambda: self.process is None or self.answers() or self.died(), 120.0, what="dlschedd"
         )
         assert self.answers(), (self.home / "schedd.log").read_text(encoding="utf-8")
 
     def answers(self) -> bool:
         """The daemon has looked at least once."""
-        done = self.ask("dlctl", "status", "--json", check=False)
-        return done.returncode == 0 and json.loads(done.stdout)["cycles"] > 0
+        try:
+            # Asked here, as a command for each look would keep a core from what starts.
+            return int(str(Client(self.socket).ask("status")["cycles"])) > 0
+        except DaemonError:
+            return False
 
     def died(self) -> bool:
         """The process is gone."""
@@ -113,14 +128,14 @@ class Schedd:
         """End the daemon as an admin would."""
         if self.process is not None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(20)
+            self.process.wait(60)
             self.process = None
 
     def kill(self) -> None:
         """End the daemon without giving it a chance."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(60)
         self.process = None
 
     def ask(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -217,7 +232,7 @@ def schedd_in(box: Sandbox, home: Path) -> Iterator[Schedd]:
     finally:
         if daemon.process is not None and daemon.process.poll() is None:
             daemon.process.kill()
-            daemon.process.wait(20)
+            daemon.process.wait(60)
         # Jobs still write into *home*, which goes away next.
         eventually(lambda: _no_jobs(box), 60.0, what="the jobs to end")
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_dl.backends.fake import FakeCluster
-from slurm_dl.backends.fake_job import OnSignal
+from slurm_dl.backends.fake.cluster import FakeCluster
+from slurm_dl.backends.fake.job import OnSignal
 from slurm_dl.backends.memory_store import MemoryStore
 from slurm_dl.backends.replay.recording import Setup
 from slurm_dl.backends.sim.shape import parse_shape

@@ -28,7 +28,7 @@ from slurm_dl.apps.control import ControlServer
 from slurm_dl.apps.levers import Levers
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.apps.published import Board, Published, Reloaded
-from slurm_dl.backends.slurm.read_nodes import SiteConfig
+from slurm_dl.backends.slurm.site_config import SiteConfig
 from slurm_dl.backends.slurm.versions import parse_release
 from slurm_dl.config import load_with_origins, show
 from slurm_dl.engine.decide import decide

@@ -21,8 +21,8 @@ from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.past import PastReader
 from slurm_dl.backends.slurm.preflight import check_external, check_native
 from slurm_dl.backends.slurm.queue import Choice
-from slurm_dl.backends.slurm.read_nodes import config_values
 from slurm_dl.backends.slurm.readers import make_queue
+from slurm_dl.backends.slurm.site_config import config_values
 from slurm_dl.backends.slurm.slurm_conf import settings_in
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.config.tree import Config

@@ -135,7 +135,7 @@ def _plain(action: Action) -> dict[str, Json]:
 
 def folded(names: Collection[str]) -> str:
     """A node list as Slurm folds it."""
-    from slurm_dl.backends.slurm.read_nodes import fold  # noqa: PLC0415 - ClusterShell is slow
+    from slurm_dl.backends.slurm.node_lists import fold  # noqa: PLC0415 - ClusterShell is slow
 
     return fold(names) if names else ""
 

@@ -32,7 +32,7 @@ from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.apps.permits import Permit, WithdrawnError, first_refusal
 from slurm_dl.apps.published import Board, Durations, Published, Reloaded, Trouble
 from slurm_dl.apps.rebuilding import Rebuilding, RunsTeller
-from slurm_dl.apps.tickets import Ticket, Tickets
+from slurm_dl.apps.reloading import Reloading
 from slurm_dl.apps.vitals import Vitals
 from slurm_dl.apps.watchers import Watcher, Watchers
 from slurm_dl.backends.store import SupersededError
@@ -40,7 +40,7 @@ from slurm_dl.config import Config
 from slurm_dl.engine.loop import Cycle, Done, run_cycle
 from slurm_dl.engine.writes import Refusals
 from slurm_dl.model.breaker import Breaker, BreakerName
-from slurm_dl.model.errors import ConfigError, SlurmDlError
+from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.plan import Action
 
 LOOKS_AFTER_START = 1
@@ -92,10 +92,9 @@ class Daemon:
         permits: Sequence[Permit] = (),
         watchers: Sequence[Watcher] = (),
     ) -> None:
-        self._loaded = loaded
-        self._parts = parts
-        self._reread = reread
-        self._assemble = assemble
+        self._reloading = Reloading(
+            loaded=loaded, parts=parts, reread=reread, assemble=assemble, audit=audit, log=log
+        )
         self._live = live
         self.board = Board(
             Published(
@@ -119,7 +118,6 @@ class Daemon:
         self._alarm = Alarm()
         self._soon = False
         self._passed_over = False
-        self._tickets = Tickets()
         self._resets = Resets()
         self._cycle_log = CycleLog(log)
         # Twice as often as systemd asks: one datagram may come late.
@@ -138,13 +136,21 @@ class Daemon:
 
     def reload(self, actor: str) -> Reloaded:
         """Read the configuration again on behalf of *actor*, and wait for what becomes of it."""
-        return self._tickets.wait(actor, self._alarm.ring)
+        return self._reloading.wait(actor, self._alarm.ring)
 
     def reset_breaker(self, name: BreakerName, actor: str) -> Breaker:
         """Let a circuit breaker go on behalf of *actor*; see `Resets.wait`."""
         return self._resets.wait(name, actor, self._alarm.ring)
 
     # The loop.
+
+    @property
+    def _loaded(self) -> Loaded:
+        return self._reloading.loaded
+
+    @property
+    def _parts(self) -> Parts:
+        return self._reloading.parts
 
     def run(self) -> None:
         """Run cycles until SIGTERM or SIGINT. Must be called from the main thread.
@@ -367,54 +373,17 @@ class Daemon:
     # Reload.
 
     def _reload_if_asked(self) -> None:
-        tickets = self._tickets.take()
-        if self._alarm.hangup:
+        if hangup := self._alarm.hangup:
             self._alarm.hangup = False
-            tickets.append(Ticket(f"{DAEMON} (SIGHUP)"))
-        if not tickets:
-            return
-        notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
-        outcome = self._reload()
-        notify("READY=1")
-        log = self._log.info if outcome.ok else self._log.error
-        for line in outcome.message.splitlines():
-            log("reload", ok=outcome.ok, message=line)
-        self._publish(reloaded=outcome)
-        for ticket in tickets:
-            result = "ok" if outcome.ok else outcome.message
-            self._audit.write(AuditLine(actor=ticket.actor, action="reload", result=result))
-            ticket.outcome = outcome
-            ticket.settled.set()
+        self._reloading.settle(hangup=hangup, accept=self.on_reloaded, show=self._take_over)
 
-    def _reload(self) -> Reloaded:
-        kept = "the old configuration stays in force"
-        try:
-            fresh = self._reread()
-            changed = [k for k, v in fresh.fixed.items() if self._loaded.fixed.get(k) != v]
-            if changed:
-                msg = f"{', '.join(changed)}: cannot change at run time, restart dlschedd; {kept}"
-                return Reloaded(at_s=time.time(), ok=False, message=msg)
-            parts = self._assemble(fresh.config)
-        except (SlurmDlError, ValueError, LookupError, TypeError) as err:
-            # ValueError and its like: a value that passed the checks and that a part cannot take.
-            return Reloaded(at_s=time.time(), ok=False, message=f"{err}\n{kept}")
-        try:
-            self.on_reloaded(fresh.config)
-        except ConfigError as err:
-            parts.ledger.close()
-            parts.cluster.close()
-            return Reloaded(at_s=time.time(), ok=False, message=f"{err}\n{kept}")
-        self._parts.ledger.close()
-        self._parts.cluster.close()
-        before = {row.key: row.text for row in self._loaded.rows}
-        after = {row.key: row.text for row in fresh.rows}
-        keys = sorted(k for k in before.keys() | after.keys() if before.get(k) != after.get(k))
-        self._parts, self._loaded = parts, fresh
-        self._bucket = TokenBucket.of(fresh.config)
-        self._publish()
-        self._next_poll_s = min(self._next_poll_s, time.monotonic() + fresh.config.daemon.poll_s)
-        what = f"changed: {', '.join(keys)}" if keys else "nothing changed"
-        return Reloaded(at_s=time.time(), ok=True, message=f"configuration reloaded; {what}")
+    def _take_over(self, outcome: Reloaded) -> None:
+        """Go by the new configuration, if there is one, and show what became of the reload."""
+        if outcome.ok:
+            config = self._loaded.config
+            self._bucket = TokenBucket.of(config)
+            self._next_poll_s = min(self._next_poll_s, time.monotonic() + config.daemon.poll_s)
+        self._publish(reloaded=outcome)
 
     # What is said and shown.
 

@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from slurm_dl.backends.slurm.health import Health
 from slurm_dl.config import Config
-from slurm_dl.config.tree import DaemonSection
+from slurm_dl.config.daemon import DaemonSection
 from slurm_dl.engine.loop import Cluster, Cycle
 from slurm_dl.model.plan import ClusterAction, OpenHandover
 from slurm_dl.model.snapshot import Observed

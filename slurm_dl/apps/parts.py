@@ -8,7 +8,7 @@ from typing import Protocol
 
 from slurm_dl.backends.slurm.health import Health
 from slurm_dl.backends.slurm.queue import Choice
-from slurm_dl.backends.slurm.read_nodes import SiteConfig
+from slurm_dl.backends.slurm.site_config import SiteConfig
 from slurm_dl.config import Config, Row
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cluster

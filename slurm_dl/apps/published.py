@@ -16,7 +16,7 @@ import numpy as np
 from slurm_dl.apps.commandline import escaped
 from slurm_dl.apps.wire import JsonObject
 from slurm_dl.backends.slurm.queue import Choice
-from slurm_dl.backends.slurm.read_nodes import SiteConfig
+from slurm_dl.backends.slurm.site_config import SiteConfig
 from slurm_dl.backends.slurm.words import has_task
 from slurm_dl.config import Config, Row
 from slurm_dl.engine.loop import Cycle

@@ -18,7 +18,7 @@ from slurm_dl.apps.pace import Pace
 from slurm_dl.apps.parts import Parts
 from slurm_dl.apps.published import VitalsShown
 from slurm_dl.backends.slurm.health import Health
-from slurm_dl.config.tree import DaemonSection
+from slurm_dl.config.daemon import DaemonSection
 from slurm_dl.engine.leases import lease_of
 from slurm_dl.engine.retiming import Cut, Shift
 from slurm_dl.model.errors import ClusterError

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import slurm_dl.apps.assembly as assembly
 from slurm_dl.apps.schedd import main
-from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.fake.cluster import FakeCluster
 from slurm_dl.backends.slurm.versions import parse_release
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.ledger import Ledger

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from schedd import BIN, Schedd, schedd_in, toy_steps
 
-from slurm_dl.apps.snapshot_file import decode
 from slurm_dl.backends.replay.plans import plan_bytes
 from slurm_dl.backends.replay.recording import Recorded, Recording
 from slurm_dl.config.parameters import complete, make
@@ -33,17 +30,23 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 
 
+THE_TIME = "date +%s.%N"
+HURRY: dict[str, float] = {"poll_s": 0.5, "fast_poll_s": 0.25}
+
+
 @pytest.fixture(scope="module")
 def place(sandbox: Sandbox, module_directory: Path) -> Iterator[Schedd]:
     """One daemon, whose policy is changed by reloading its configuration."""
     with schedd_in(sandbox, module_directory) as daemon:
+        daemon.configure(daemon=HURRY)
         daemon.start()
         yield daemon
 
 
-@contextmanager
-def recorded(place: Schedd, path: Path) -> Iterator[None]:
-    """Everything that the daemon sees and plans meanwhile, in the file *path*."""
+@pytest.fixture(scope="module")
+def recording(place: Schedd) -> Iterator[Path]:
+    """Everything that the daemon sees and plans, under all its policies, in one file."""
+    path = place.home / "recording.jsonl"
     process = subprocess.Popen(
         [str(BIN / "dlsim"), "record", "--out", str(path), "--config", str(place.config)],
         env=place.env,
@@ -54,7 +57,7 @@ def recorded(place: Schedd, path: Path) -> Iterator[None]:
     try:
         begun = "the recording to begin"
         place.until(begun, lambda: path.exists() and path.stat().st_size > 0, 120)
-        yield
+        yield path
     finally:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
@@ -66,39 +69,46 @@ def switch(
 ) -> None:
     """Let the daemon go on with another policy."""
     given = parameters or PARAMETERS.get(policy, {})
-    place.configure(policy={"order": policy, "parameters": given}, **sections)
+    place.configure(daemon=HURRY, policy={"order": policy, "parameters": given}, **sections)
     place.ask("dlctl", "reload")
 
 
-def queue(place: Schedd, gpus: int, seconds: float, *more: str) -> int:
+def queue(place: Schedd, gpus: int, command: str, *more: str) -> int:
     """A job on so many GPUs of each of the four nodes; its id."""
-    argv = ["sbatch", "--parsable", "-N4", f"--gres=gpu:{gpus}", "-o", "/dev/null", *more]
-    return int(place.box.run([*argv, "--wrap", f"sleep {seconds}"]).stdout.strip())
+    argv = ["sbatch", "--parsable", "-N4", f"--gres=gpu:{gpus}", "-o", f"{place.home}/%j.said"]
+    return int(place.box.run([*argv, *more, "--wrap", command]).stdout.strip())
 
 
-def cycles_of(path: Path, policy: str) -> list[Recorded]:
-    """The cycles of a recording in which *policy* ordered."""
-    with Recording(path) as recording:
+def began(place: Schedd, job: int) -> float:
+    """When a job that tells the time has begun, in seconds; Slurm's own are whole ones."""
+    place.until_state(str(job), "COMPLETED", within_s=120)
+    return float((place.home / f"{job}.said").read_text(encoding="ascii"))
+
+
+def cycles_since(path: Path, begin: int, policy: str) -> list[Recorded]:
+    """The cycles in which *policy* ordered, of what is in a recording from its byte *begin* on."""
+    whole = path.read_bytes()
+    *before, last = whole[:begin].splitlines(keepends=True) or [b""]
+    if last.endswith(b"\n"):
+        before.append(last)
+        last = b""
+    # What was in force by then; the first line says it of the beginning.
+    in_force = [line for line in before[1:] if line.startswith(b'{"setup":')][-1:]
+    part = path.with_name("part.jsonl")
+    part.write_bytes(b"".join([*before[:1], *in_force, last, whole[begin:]]))
+    with Recording(part) as recording:
         return [cycle for cycle in recording if cycle.setup.policy == policy]
 
 
-def looks_at(place: Schedd, path: Path, *jobs: int) -> None:
-    """Wait until the daemon has planned with all these jobs waiting, and written it."""
-
-    def seen() -> bool:
-        answer = place.ask("dlctl", "snapshot", "-", check=False)
-        if answer.returncode:
-            return False
-        snap = decode(json.loads(answer.stdout))
-        row_of = snap.jobs.row_of()
-        return all(j in row_of and snap.memory.site_factor[row_of[j]] > 0 for j in jobs)
-
-    place.until(f"jobs {jobs} to have a SiteFactor ({path.name})", seen, 120)
+def is_ordered(cycle: Recorded, job: int) -> bool:
+    """Whether the job waits, and an earlier plan has been written to it."""
+    row = cycle.snapshot.jobs.row_of().get(job)
+    return _waits(cycle, job) and cycle.snapshot.memory.site_factor[row] > 0
 
 
 @pytest.mark.parametrize("policy", ON_SLURM)
 def test_slurm_starts_first_what_the_policy_puts_first(
-    place: Schedd, tmp_path: Path, policy: str
+    place: Schedd, recording: Path, policy: str
 ) -> None:
     """Two jobs that do not fit together wait for a full cluster: a larger one, and a shorter one.
 
@@ -107,38 +117,35 @@ def test_slurm_starts_first_what_the_policy_puts_first(
     Which of them starts first is what the last plan said before, and every plan is made again, byte
     for byte, from the snapshot that was recorded.
     """
+    begin = recording.stat().st_size
+    blocker = queue(place, 4, "sleep 600")
     switch(place, policy)
-    path = tmp_path / "recording.jsonl"
-    with recorded(place, path):
-        blocker = queue(place, 4, 600)
-        place.until_state(str(blocker), "RUNNING", within_s=120)
-        larger = queue(place, 4, 0.3, "-t", "50")
-        shorter = queue(place, 3, 0.3, "-t", "5")
-        looks_at(place, path, larger, shorter)
+    place.until_state(str(blocker), "RUNNING", within_s=120)
+    larger = queue(place, 4, THE_TIME, "-t", "50")
+    shorter = queue(place, 3, THE_TIME, "-t", "5")
 
-        def while_both_wait(cycles: list[Recorded]) -> list[Recorded]:
-            return [
-                c for c in cycles if _waits(c, larger) and _waits(c, shorter) and _runs(c, blocker)
-            ]
+    def while_both_wait() -> list[Recorded]:
+        """Since both have been told their places by this policy."""
+        return [
+            c
+            for c in cycles_since(recording, begin, policy)
+            if is_ordered(c, larger) and is_ordered(c, shorter) and _runs(c, blocker)
+        ]
 
-        # What records may be some looks behind.
-        a_plan = "a plan of both to be recorded"
-        place.until(a_plan, lambda: while_both_wait(cycles_of(path, policy)), 120)
-        place.box.run(["scancel", str(blocker)])
-        for job in (larger, shorter):
-            place.until_state(str(job), "COMPLETED", within_s=120)
-        started = {j: place.job(str(j), "StartTime")[0] for j in (larger, shorter)}
+    # What records may be some looks behind.
+    place.until("a plan of both to be recorded", while_both_wait, 120)
+    place.box.run(["scancel", str(blocker)])
+    started = {job: began(place, job) for job in (larger, shorter)}
 
-    cycles = cycles_of(path, policy)
-    last = while_both_wait(cycles)[-1]
+    last = while_both_wait()[-1]
     rank = dict(zip(last.snapshot.jobs.job_id.tolist(), last.plan.rank.tolist(), strict=True))
     first, second = sorted((larger, shorter), key=lambda job: rank[job])
     level = dict(zip(last.snapshot.jobs.job_id.tolist(), last.plan.tier.tolist(), strict=True))
     assert level[first] <= level[second]
     # Of jobs that had both better not start yet Slurm takes the one that came first.
     if level[first] < LEVELS - 1:
-        assert started[first] <= started[second]
-    for cycle in cycles:
+        assert started[first] < started[second]
+    for cycle in cycles_since(recording, begin, policy):
         whole, mistakes = complete(cycle.setup.policy, cycle.setup.parameters)
         assert not mistakes
         made = make(cycle.setup.policy, whole)
@@ -160,18 +167,24 @@ def _runs(cycle: Recorded, job: int) -> bool:
     return _state(cycle, job) == RUNNING
 
 
-def test_the_shortest_job_goes_first_although_it_came_last(place: Schedd) -> None:
+def test_the_shortest_job_goes_first_although_it_came_last(place: Schedd, recording: Path) -> None:
     """What Slurm would not do by itself."""
+    begin = recording.stat().st_size
+    blocker = queue(place, 4, "sleep 600")
     switch(place, "srtf")
-    blocker = queue(place, 4, 600)
     place.until_state(str(blocker), "RUNNING", within_s=120)
-    jobs = [queue(place, 4, 0.3, "-t", str(minutes)) for minutes in (50, 30, 10)]
-    looks_at(place, Path("srtf"), *jobs)
+    jobs = [queue(place, 4, THE_TIME, "-t", str(minutes)) for minutes in (50, 30, 10)]
+    place.until(
+        "a plan of all three to be written",
+        lambda: any(
+            all(is_ordered(cycle, job) for job in jobs)
+            for cycle in cycles_since(recording, begin, "srtf")
+        ),
+        120,
+    )
     place.box.run(["scancel", str(blocker)])
-    for job in jobs:
-        place.until_state(str(job), "COMPLETED", within_s=120)
 
-    started = [place.job(str(job), "StartTime")[0] for job in jobs]
+    started = [began(place, job) for job in jobs]
     assert started == sorted(started, reverse=True)
 
 
@@ -183,7 +196,11 @@ def test_two_trainings_share_a_cluster_in_turns_of_a_lease(place: Schedd) -> Non
         {"lease_s": 8.0},
         preemption={"max_preemptions": 50, "checkpoint_cost_s": 1},
     )
+    # Nobody begins, and is done, before the other one is there.
+    blocker = queue(place, 4, "sleep 600")
+    place.until_state(str(blocker), "RUNNING", within_s=120)
     jobs = [place.toy(16, 120, options=["--nodes", "4"]) for _ in range(2)]
+    place.box.run(["scancel", str(blocker)])
     for job in jobs:
         place.until_state(job, "COMPLETED", within_s=240)
 

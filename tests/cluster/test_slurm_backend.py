@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_dl.backends.slurm.act import job_now
 from slurm_dl.backends.slurm.cluster import SlurmCluster
 from slurm_dl.backends.slurm.command import Slurm
+from slurm_dl.backends.slurm.job_now import job_now
 from slurm_dl.backends.slurm.release_all import release_all
 from slurm_dl.backends.slurm.words import one_spelling
 from slurm_dl.model.errors import ClusterError

@@ -32,9 +32,13 @@ CLUSTER: Final = SandboxSpec(
 
 SLEEP: Final = "#!/bin/sh\nsleep 3600\n"
 STUBBORN: Final = (
-    '#!/bin/sh\ntrap "" TERM\nuntil [ -e "$SLURM_SUBMIT_DIR/stop" ]; do sleep 0.5; done\n'
+    '#!/bin/sh\ntrap "" TERM\n: >"$SLURM_SUBMIT_DIR/deaf-$SLURM_JOB_ID"\n'
+    'until [ -e "$SLURM_SUBMIT_DIR/stop" ]; do sleep 0.5; done\n'
 )
-"""Ignores SIGTERM until a file of that name lies where it was submitted from."""
+"""Says that it ignores SIGTERM, and does until there is a file "stop" in the submit directory."""
+
+ONCE_DEAF: Final = ("sh", "-c", 'until [ -e "deaf-$0" ]; do sleep 0.1; done', "{id}")
+"""Slurm says RUNNING before the script has begun."""
 
 RUNNING, PENDING = "RUNNING", "PENDING"
 FAKE: Final = "77777{0}f77777{0}fRUNNING{0}r\n99999|99999|RUNNING|".format("xrecorded9")
@@ -201,7 +205,10 @@ RUNS: Final[dict[str, Case]] = {
         options=("-N1", "-wn6", "--gpus-per-node=1"),
         script=STUBBORN,
         settled=RUNNING,
-        then=(("scancel", "{id}"),),
+        then=(
+            ONCE_DEAF,
+            ("scancel", "{id}"),
+        ),
         records={"": {"state": "COMPLETING", "gpus": 1, "split": {"n6": 1}, "held": "NO"}},
         not_in_memory=_AT_ONCE,
     ),
@@ -209,7 +216,10 @@ RUNS: Final[dict[str, Case]] = {
         options=("-N1", "-wn5"),
         script=STUBBORN,
         settled=RUNNING,
-        then=(("scontrol", "requeue", "Incomplete", "{id}"),),
+        then=(
+            ONCE_DEAF,
+            ("scontrol", "requeue", "Incomplete", "{id}"),
+        ),
         records={"": {"state": "COMPLETING", "start_s": 0, "restarts": 1, "split": {"n5": 0}}},
         not_in_memory=_AT_ONCE,
     ),

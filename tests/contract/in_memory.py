@@ -11,7 +11,7 @@ from contract.cases import CASES, CLUSTER, STUBBORN, Case
 from contract.filling import with_ids
 from contract.subject import Does
 
-from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.fake.cluster import FakeCluster
 from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.backends.slurm.tres import parse_gres
 from slurm_dl.backends.slurm.words import limit_s

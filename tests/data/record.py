@@ -25,7 +25,7 @@ from slurm_dl.backends.slurm.arrays import folded_arguments
 from slurm_dl.backends.slurm.choices import EXCLUDED_ARGUMENTS
 from slurm_dl.backends.slurm.cluster import SlurmCluster
 from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.read_jobs import job_fields, queue_arguments
+from slurm_dl.backends.slurm.queue_fields import job_fields, queue_arguments
 from slurm_dl.backends.slurm.read_nodes import node_arguments
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.sandbox import Sandbox

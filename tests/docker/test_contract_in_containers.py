@@ -11,6 +11,8 @@ import json
 import subprocess
 import tarfile
 import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,25 +54,45 @@ class Judged:
         return problems
 
 
-_JUDGED: dict[str, Judged] = {}
+@pytest.fixture(scope="module")
+def judging(engine: None, request: pytest.FixtureRequest) -> Iterator[dict[str, Future[Judged]]]:  # noqa: ARG001
+    """What is said of each release that a test asks about; side by side, as all mostly wait."""
+    asked = {
+        item.callspec.params["release"]
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.path == request.path
+    }
+    names = {r: f"sdl-contract-{uuid.uuid4().hex[:12]}" for r in RELEASES if r in asked}
+    with ThreadPoolExecutor(len(names)) as crew:
+        try:
+            said = {}
+            for release, name in names.items():
+                # Builds keep the cores busy: one at a time, while what is built is judged.
+                image, pyslurm = built(release)
+                said[release] = crew.submit(judge, image, pyslurm, name)
+            yield said
+        finally:
+            for name in names.values():
+                remove(name)
 
 
 @pytest.fixture
-def judged(engine: None, release: str) -> Judged:  # noqa: ARG001
+def judged(judging: dict[str, Future[Judged]], release: str) -> Judged:
     """What is said of *release*; it runs once."""
-    if release not in _JUDGED:
-        _JUDGED[release] = judge(release)
-    return _JUDGED[release]
+    return judging[release].result()
 
 
-def judge(release: str) -> Judged:
-    """Run the program in the image of *release*."""
+def built(release: str) -> tuple[str, str]:
+    """The image of *release*, and what became of pyslurm in it."""
     cluster = Containers(release, "none")
     cluster.script("build", within_s=1500)
     image = cluster.image
-    pyslurm = docker("run", "--rm", "--entrypoint=cat", image, "/opt/pyslurm/status").strip()
+    return image, docker("run", "--rm", "--entrypoint=cat", image, "/opt/pyslurm/status").strip()
+
+
+def judge(image: str, pyslurm: str, name: str) -> Judged:
+    """Run the program in *image*, in a container of that *name*."""
     readers = ["cli", *(["pyslurm"] if pyslurm.startswith("built") else [])]
-    name = f"sdl-contract-{uuid.uuid4().hex[:12]}"
     as_what = ["--rm", "--init", "--interactive", f"--name={name}", "--entrypoint=sh"]
     try:
         done = subprocess.run(
@@ -81,10 +103,14 @@ def judge(release: str) -> Judged:
             check=False,
         )
     finally:
-        # Gone already, unless it was given up.
-        subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)  # noqa: S607
+        remove(name)
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
     return Judged(pyslurm=pyslurm, said=json.loads(done.stdout))
+
+
+def remove(name: str) -> None:
+    """Remove a container; gone already, unless it was given up."""
+    subprocess.run(["docker", "rm", "--force", name], capture_output=True, check=False)  # noqa: S607
 
 
 def suite() -> bytes:

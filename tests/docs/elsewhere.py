@@ -77,7 +77,7 @@ TABLE: Final = (
             "tests/cli/test_benchmarks.py",
             f'"bench_{name}"',
         )
-        for name in ("plan", "place", "ledger", "policies", "poll")
+        for name in ("plan", "place", "ledger", "policies", "poll", "when")
     ),
     Elsewhere(
         ".venv/bin/python benchmarks/bench_report.py",
@@ -101,11 +101,15 @@ TABLE: Final = (
         "tests/docker/test_contract_in_containers.py",
         "/opt/slurm_dl/bin/python",
     ),
+    Elsewhere("make lintian", _TAKES_LONG, "tests/docker/test_deb.py", "lintian.OPTIONS"),
+    Elsewhere("make wheel", _INDEX, "tests/packages/test_dist.py", "packaging/dist.py"),
     Elsewhere("make deb", _TAKES_LONG, "tests/docker/test_deb.py", '"deb.py"'),
     Elsewhere("apt-get install", _CONTAINERS, "tests/docker/test_deb.py", "INSTALL"),
     Elsewhere("systemctl", "no systemd runs here", "tests/docker/test_deb.py", "systemctl"),
     Elsewhere("pip install --no-deps", _INDEX, "tests/cli/test_tutorial_policy.py", "--target"),
-    Elsewhere("pipx install slurm-dl", _INDEX, "tests/cluster/test_wheel.py", "pipx"),
+    Elsewhere("pipx install slurm-dl", _INDEX, "tests/packages/test_pipx.py", '"install"'),
+    Elsewhere("pipx run", _INDEX, "tests/packages/test_pipx.py", '"--spec"'),
+    Elsewhere("pipx uninstall", _INDEX, "tests/packages/test_pipx.py", '"uninstall"'),
     Elsewhere("python3 -m venv /opt/slurm_dl", _INDEX, "tests/cluster/test_wheel.py", "venv"),
     Elsewhere(
         "/opt/slurm_dl/bin/pip install slurm-dl", _INDEX, "tests/cluster/test_wheel.py", "pip"

@@ -7,9 +7,10 @@ cluster and policy here must give the same start, end, preemptions and promotion
 from __future__ import annotations
 
 import csv
+import functools
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ class Case:
     cluster: str
     trace: str
     schedule: str
-    path: Path
+    path: Path = field(compare=False)
 
     @property
     def wish(self) -> experiment.Wish | None:
@@ -82,7 +83,9 @@ def cases() -> list[Case]:
     return found
 
 
+@functools.cache
 def simulated(case: Case) -> Records:
+    """Its jobs, simulated once however many tests look at them."""
     trace = read_trace(TRACES[case.trace])
     wish = case.wish
     assert wish is not None
@@ -227,7 +230,7 @@ OTHERS = [
 @pytest.mark.parametrize("path", OTHERS, ids=lambda p: f"{p.parent.name}-{p.name}")
 def test_every_other_trace_runs_to_its_end(path: Path) -> None:
     """The first jobs of each trace, on a cluster that is crowded and takes its largest job."""
-    trace = first_jobs(read_trace(path), 400)
+    trace = first_jobs(read_trace(path), 200)
     gpus = max(int(trace.gpus.max()), 8)
     for policy in ("discrete_las", "srtf", "fifo_skip"):
         chosen = experiment.choose(experiment.Wish(policy=policy), trace)

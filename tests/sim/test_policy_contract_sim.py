@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,8 @@ def test_every_policy_keeps_the_contract_in_the_simulator(name: str, check: Chec
 def test_what_is_said_to_starve_does(name: str) -> None:
     """A sentence about starvation that no stream shows is to be looked at; it may yet be true."""
     policy = registry.find(name)()
-    if policy.about.starves and not (starved_in(policy) or starved_in(policy, load=_OVERLOAD)):
+    shown = chain(starved_in(policy), starved_in(policy, load=_OVERLOAD))
+    if policy.about.starves and next(shown, None) is None:
         pytest.xfail(f"{name} says of who starves: {policy.about.starves}; no stream shows it")
 
 

@@ -21,7 +21,7 @@ from slurm_dl.backends.sim.slurm.habits import Habits, NodeFailures
 from slurm_dl.backends.sim.slurm.machine import Machine
 from slurm_dl.backends.sim.slurm.pacing import delay_after
 from slurm_dl.backends.sim.slurm.run import Simulation
-from slurm_dl.config.tree import DaemonSection
+from slurm_dl.config.daemon import DaemonSection
 from slurm_dl.engine.loop import Cycle
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.errors import ConfigError

@@ -32,13 +32,13 @@ def sealed(name: str, nodes: Sequence[bool], end_s: float = 1e6) -> Reserved:
     return Reserved(name=name, nodes=np.array(nodes), end_s=end_s)
 
 
-def running(held: Held, nodes: int) -> Running:
+def running(held: Held) -> Running:
     held = sorted(held, key=lambda h: h[0])
-    gpus = np.zeros((len(held), nodes), dtype=np.int64)
-    for row, (_, on) in enumerate(held):
-        for node, share in on.items():
-            gpus[row, node] = share
-    return Running(end_s=np.array([end for end, _ in held], dtype=np.float64), gpus=gpus)
+    return Running.of(
+        np.array([end for end, _ in held], dtype=np.float64),
+        [np.array([*on], dtype=np.int64) for _, on in held],
+        np.array([share for _, on in held for share in on.values()], dtype=np.int64),
+    )
 
 
 def started(
@@ -54,7 +54,7 @@ def started(
         np.array(free, dtype=np.int64),
         np.ones(len(free), dtype=np.bool_),
         reserved,
-        running(held, len(free)),
+        running(held),
         now_s=NOW_S,
         how=how,
     )

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from slurm_dl.apps import alarm, cycle_log, logs, pace
+from slurm_dl.apps import alarm, cycle_log, logs, pace, reloading
 from slurm_dl.apps import daemon as daemon_module
 from slurm_dl.apps.assembly import watchers_of
 from slurm_dl.apps.audit import AuditLog
@@ -28,7 +28,7 @@ from slurm_dl.apps.permits import WithdrawnError
 from slurm_dl.apps.published import Published
 from slurm_dl.apps.watchers import Watchers
 from slurm_dl.apps.when.service import forecasts_of
-from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.fake.cluster import FakeCluster
 from slurm_dl.backends.slurm.health import Health
 from slurm_dl.backends.store import SqliteStore, StoreError, SupersededError
 from slurm_dl.config import Config, load_with_origins, show
@@ -224,7 +224,7 @@ class House:
 
 def _house(directory: Path, monkeypatch: pytest.MonkeyPatch) -> House:
     clock = FakeTime()
-    for module in (daemon_module, cycle_log, pace):
+    for module in (daemon_module, cycle_log, pace, reloading):
         monkeypatch.setattr(module, "time", clock)
     cluster = Watched()
     cluster.time = clock
@@ -731,7 +731,7 @@ def test_a_reload_that_cannot_be_assembled_is_refused(house: House) -> None:
         msg = "the value must be at least 7"
         raise ValueError(msg)
 
-    house.daemon._assemble = choke
+    house.daemon._reloading._assemble = choke
     house.configure(poll_s="10")
     house.daemon._alarm.hangup = True
     house.polls(3)

@@ -28,10 +28,10 @@ from slurm_dl.apps.status import status
 from slurm_dl.apps.when import service
 from slurm_dl.apps.when.service import Forecasts
 from slurm_dl.apps.wire import JsonObject, Kind
-from slurm_dl.backends.fake import FakeCluster
-from slurm_dl.backends.fake_job import FakeJob
+from slurm_dl.backends.fake.cluster import FakeCluster
+from slurm_dl.backends.fake.job import FakeJob
 from slurm_dl.backends.slurm.queue import Choice
-from slurm_dl.backends.slurm.read_nodes import SiteConfig, read_config
+from slurm_dl.backends.slurm.site_config import SiteConfig, read_config
 from slurm_dl.backends.slurm.versions import parse_release
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.config import load_with_origins, show

@@ -17,7 +17,7 @@ from slurm_dl.apps.daemon import Daemon
 from slurm_dl.apps.parts import Loaded
 from slurm_dl.apps.pause import PauseSwitch
 from slurm_dl.apps.rebuilding import LEAST_PAUSE_S, LONGEST_PAUSE_S, Rebuilding
-from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.fake.cluster import FakeCluster
 from slurm_dl.backends.slurm.accounting import NoAccountingError, Told
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.config import Config, load_with_origins, show

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.fake.cluster import FakeCluster
 from slurm_dl.backends.memory_store import MemoryStore
 from slurm_dl.backends.store import SqliteStore, supersede
 from slurm_dl.config.breakers import BreakersSection

@@ -9,7 +9,7 @@ import build
 import numpy as np
 import pytest
 
-from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.fake.cluster import FakeCluster
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.defragment import defragment
 from slurm_dl.engine.guard import victims

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_dl.backends.fake import FakeCluster
-from slurm_dl.backends.fake_within import Within, WithinCluster
+from slurm_dl.backends.fake.cluster import FakeCluster
+from slurm_dl.backends.fake.within import Within, WithinCluster
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState

@@ -63,6 +63,7 @@ def test_the_corpus_raises_no_foreign_error(target: Target) -> None:
             raise
 
 
+@pytest.mark.long
 @EVERY_TARGET
 def test_sizes_and_depths_out_of_bounds_are_no_trouble(target: Target) -> None:
     """Each is refused, or read as what it is."""

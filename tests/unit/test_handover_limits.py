@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import build
 import numpy as np
 import pytest
 
-from slurm_dl.backends.fake import FakeCluster
-from slurm_dl.backends.fake_job import FakeJob
-from slurm_dl.backends.store import SqliteStore
+from slurm_dl.backends.fake.cluster import FakeCluster
+from slurm_dl.backends.fake.job import FakeJob
+from slurm_dl.backends.memory_store import MemoryStore
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.guard import victims
 from slurm_dl.engine.ledger import Ledger
@@ -57,10 +56,9 @@ SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=LIMITS)
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[Ledger]:
-    book = Ledger(SqliteStore(tmp_path / "ledger"))
-    yield book
-    book.close()
+def ledger() -> Ledger:
+    """One in memory: nothing here is about what a disk keeps."""
+    return Ledger(MemoryStore())
 
 
 def _cycle(
@@ -292,7 +290,7 @@ def test_what_was_being_undone_is_undone(ledger: Ledger) -> None:
     assert not cluster.jobs[victim].signals or cluster.reservations
 
 
-def test_another_policy_or_partition_undoes_what_was_not_signalled(tmp_path: Path) -> None:
+def test_another_policy_or_partition_undoes_what_was_not_signalled() -> None:
     """A reload counts for hand-overs that were drafted before it."""
     changes: list[dict[str, object]] = [
         {"policy": Fifo()},
@@ -303,9 +301,9 @@ def test_another_policy_or_partition_undoes_what_was_not_signalled(tmp_path: Pat
             )
         },
     ]
-    for number, change in enumerate(changes):
+    for change in changes:
         cluster = FakeCluster(nodes=1, gpus=4)
-        book = Ledger(SqliteStore(tmp_path / str(number)))
+        book = Ledger(MemoryStore())
         victim = _until_attached(cluster, book)
         for _ in range(5):
             _cycle(cluster, book, **change)  # type: ignore[arg-type]
@@ -313,7 +311,6 @@ def test_another_policy_or_partition_undoes_what_was_not_signalled(tmp_path: Pat
         assert not cluster.jobs[victim].signals, change
         assert not book.handovers
         assert not cluster.reservations
-        book.close()
 
 
 def test_a_record_that_could_not_be_read_is_no_job_that_left(ledger: Ledger) -> None:

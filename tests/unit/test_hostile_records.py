@@ -19,19 +19,13 @@ from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.backends.slurm.command import printable
 from slurm_dl.backends.slurm.holdings import Holdings, splits_in
 from slurm_dl.backends.slurm.job_table import JobTable
-from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, JobReader
-from slurm_dl.backends.slurm.read_nodes import (
-    MOST_NODES,
-    NODE_FIELDS,
-    Site,
-    SiteConfig,
-    expand,
-    names_in,
-    read_nodes,
-    site_of,
-)
+from slurm_dl.backends.slurm.node_lists import MOST_NODES, expand, names_in
+from slurm_dl.backends.slurm.queue_fields import JOB_FIELDS
+from slurm_dl.backends.slurm.read_jobs import JobReader
+from slurm_dl.backends.slurm.read_nodes import NODE_FIELDS, Site, read_nodes, site_of
 from slurm_dl.backends.slurm.read_shares import devices_in
 from slurm_dl.backends.slurm.records import new_nonce, output_format
+from slurm_dl.backends.slurm.site_config import SiteConfig
 from slurm_dl.backends.slurm.tres import Gres, parse_gres
 from slurm_dl.backends.slurm.versions import Release
 from slurm_dl.model.contract import NO_CLAIM

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.fake.cluster import FakeCluster
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cycle, run_cycle

@@ -122,6 +122,7 @@ def test_limits_are_kept(limits: dict[str, float], possible: bool) -> None:  # n
     assert isinstance(found(snap, 3, **limits), Moves) == possible  # type: ignore[arg-type]
 
 
+@pytest.mark.long
 def test_a_large_cluster_does_not_take_for_ever() -> None:
     """Five hundred nodes, each with two jobs that fit nowhere else: the search gives up."""
     m = 500

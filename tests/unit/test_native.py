@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from slurm_dl.backends.fake import FakeCluster
-from slurm_dl.backends.fake_within import Within, WithinCluster
+from slurm_dl.backends.fake.cluster import FakeCluster
+from slurm_dl.backends.fake.within import Within, WithinCluster
 from slurm_dl.backends.memory_store import MemoryStore
 from slurm_dl.engine.decide import decide, engine_of
 from slurm_dl.engine.explain import why

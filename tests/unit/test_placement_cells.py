@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.fake.cluster import FakeCluster
 from slurm_dl.backends.memory_store import MemoryStore
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.guaranteed import guarantee, tiers_of

@@ -26,8 +26,20 @@ from slurm_dl.testing.variants import deprived, reordered
 EVERY_CHECK = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 
 
+SOLVING = ("allox", "carbyne", "gavel", "mlfs", "themis_convex")
+"""What these names begin with solves linear programs or matchings at each decision."""
+
+EVERY_POLICY = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long) if name.startswith(SOLVING) else name
+        for name in registry.POLICIES
+    ],
+)
+
+
 @EVERY_CHECK
-@pytest.mark.parametrize("name", registry.POLICIES)
+@EVERY_POLICY
 def test_every_policy_keeps_the_contract(name: str, check: Check) -> None:
     """Whoever adds a policy need not think of all this."""
     check(registry.find(name)())

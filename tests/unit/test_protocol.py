@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from protocol_world import World
 
-from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.fake.cluster import FakeCluster
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cycle, run_cycle
@@ -172,6 +172,7 @@ def _points_in_a_hand_over(path: Path) -> int:
     raise AssertionError(msg)
 
 
+@pytest.mark.long
 def test_killed_at_every_single_point_of_a_hand_over(tmp_path: Path) -> None:
     """Wherever the daemon dies, the next one finishes or undoes it, and nothing is lost."""
     points = _points_in_a_hand_over(tmp_path / "count")

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -539,4 +540,4 @@ Protocol.TestCase.settings = settings(
     print_blob=True,
     suppress_health_check=list(HealthCheck),
 )
-TestProtocolMachine = Protocol.TestCase
+TestProtocolMachine = pytest.mark.long(Protocol.TestCase)

@@ -28,10 +28,12 @@ from slurm_dl.backends.slurm.pyslurm_process import (
     environment,
 )
 from slurm_dl.backends.slurm.queue import Choice, CliQueue
-from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, JobReader
-from slurm_dl.backends.slurm.read_nodes import NODE_FIELDS, Site, SiteConfig, read_nodes, site_of
+from slurm_dl.backends.slurm.queue_fields import JOB_FIELDS
+from slurm_dl.backends.slurm.read_jobs import JobReader
+from slurm_dl.backends.slurm.read_nodes import NODE_FIELDS, Site, read_nodes, site_of
 from slurm_dl.backends.slurm.read_pyslurm import PyslurmQueue, columns_of
 from slurm_dl.backends.slurm.readers import AutoQueue, CheckedQueue, disagreement, reader_choice
+from slurm_dl.backends.slurm.site_config import SiteConfig
 from slurm_dl.backends.slurm.versions import Release
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId

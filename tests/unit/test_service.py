@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.fake.cluster import FakeCluster
 from slurm_dl.engine.retiming import Shift, retimed_service
 from slurm_dl.engine.service import (
     FORGET_AFTER_S,

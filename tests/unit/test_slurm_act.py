@@ -9,7 +9,7 @@ from pwd import struct_passwd
 
 import pytest
 
-from slurm_dl.backends.slurm import act
+from slurm_dl.backends.slurm import seals
 from slurm_dl.backends.slurm.act import Actor, update_job
 from slurm_dl.backends.slurm.choices import EXCLUDED_ARGUMENTS
 from slurm_dl.backends.slurm.command import TOOLS, Slurm, printable
@@ -129,7 +129,7 @@ def test_reservation_is_sealed_and_harmless(monkeypatch: pytest.MonkeyPatch) -> 
     """
     slurm = Script()
     names = {0: "ada", 5: "-evil", 7: "bob"}
-    monkeypatch.setattr(act.pwd, "getpwuid", lambda uid: struct_passwd((names[uid], *"xxxxxx")))
+    monkeypatch.setattr(seals.pwd, "getpwuid", lambda uid: struct_passwd((names[uid], *"xxxxxx")))
 
     apply(
         slurm,
@@ -443,7 +443,7 @@ def test_array_too_long_to_name_is_refused() -> None:
 def test_user_name_that_means_more_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """In Slurm's Users= a leading minus excludes and a comma separates."""
     entry = type("Entry", (), {"pw_name": name})
-    monkeypatch.setattr(act.pwd, "getpwuid", lambda _: entry)
+    monkeypatch.setattr(seals.pwd, "getpwuid", lambda _: entry)
     slurm = Script()
 
     with pytest.raises(ClusterError, match="cannot be written"):

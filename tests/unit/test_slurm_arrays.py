@@ -16,10 +16,12 @@ from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.job_table import JobTable
 from slurm_dl.backends.slurm.queue import CliQueue
-from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, JobReader, job_fields
-from slurm_dl.backends.slurm.read_nodes import Site, SiteConfig, read_nodes, site_of
+from slurm_dl.backends.slurm.queue_fields import JOB_FIELDS, job_fields
+from slurm_dl.backends.slurm.read_jobs import JobReader
+from slurm_dl.backends.slurm.read_nodes import Site, read_nodes, site_of
 from slurm_dl.backends.slurm.records import job_records, one_per_job
 from slurm_dl.backends.slurm.release_all import release_all
+from slurm_dl.backends.slurm.site_config import SiteConfig
 from slurm_dl.backends.slurm.versions import Release
 from slurm_dl.backends.slurm.words import tasks_as_one, tasks_of
 from slurm_dl.model.errors import ClusterError

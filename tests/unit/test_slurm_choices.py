@@ -8,14 +8,10 @@ from slurm_dl.backends.slurm.choices import Excluded, NodeChoices
 from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.job_table import JobTable
-from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, JobReader
-from slurm_dl.backends.slurm.read_nodes import (
-    NODE_FIELDS,
-    Site,
-    SiteConfig,
-    read_nodes,
-    site_of,
-)
+from slurm_dl.backends.slurm.queue_fields import JOB_FIELDS
+from slurm_dl.backends.slurm.read_jobs import JobReader
+from slurm_dl.backends.slurm.read_nodes import NODE_FIELDS, Site, read_nodes, site_of
+from slurm_dl.backends.slurm.site_config import SiteConfig
 from slurm_dl.backends.slurm.versions import Release
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId

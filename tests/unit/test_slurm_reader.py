@@ -9,18 +9,12 @@ from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.holdings import Holdings, splits_in
 from slurm_dl.backends.slurm.job_table import JobTable
 from slurm_dl.backends.slurm.queue import CliQueue
-from slurm_dl.backends.slurm.read_jobs import _CHUNK, JOB_FIELDS, JobReader
-from slurm_dl.backends.slurm.read_nodes import (
-    NODE_FIELDS,
-    ReservationSeen,
-    Site,
-    SiteConfig,
-    is_up,
-    read_nodes,
-    read_reservations,
-    site_of,
-)
+from slurm_dl.backends.slurm.queue_fields import JOB_FIELDS
+from slurm_dl.backends.slurm.read_jobs import _CHUNK, JobReader
+from slurm_dl.backends.slurm.read_nodes import NODE_FIELDS, Site, is_up, read_nodes, site_of
+from slurm_dl.backends.slurm.read_reservations import ReservationSeen, read_reservations
 from slurm_dl.backends.slurm.records import new_nonce, output_format, split_records
+from slurm_dl.backends.slurm.site_config import SiteConfig
 from slurm_dl.backends.slurm.versions import (
     Release,
     no_preemption,

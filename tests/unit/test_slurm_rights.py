@@ -10,8 +10,8 @@ import pytest
 from bad_inputs import row
 
 from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.read_nodes import SiteConfig, read_config
 from slurm_dl.backends.slurm.rights import check_sight, lacks_rights
+from slurm_dl.backends.slurm.site_config import SiteConfig, read_config
 from slurm_dl.backends.slurm.slurm_conf import settings_in, site_factor_plugin
 from slurm_dl.backends.slurm.versions import Release
 from slurm_dl.model.errors import ClusterError

@@ -9,15 +9,9 @@ import numpy as np
 import pytest
 
 from slurm_dl.backends.slurm.job_table import JobTable
-from slurm_dl.backends.slurm.read_nodes import (
-    NodeSeen,
-    NodesSeen,
-    Site,
-    SiteConfig,
-    read_config,
-    site_of,
-)
+from slurm_dl.backends.slurm.read_nodes import NodeSeen, NodesSeen, Site, site_of
 from slurm_dl.backends.slurm.read_shares import Shares, devices_in
+from slurm_dl.backends.slurm.site_config import SiteConfig, read_config
 from slurm_dl.backends.slurm.tres import parse_gres
 from slurm_dl.backends.slurm.versions import Release
 from slurm_dl.model.errors import ClusterError

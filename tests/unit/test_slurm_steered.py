@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.read_nodes import expand, fold
+from slurm_dl.backends.slurm.node_lists import expand, fold
 from slurm_dl.backends.slurm.release_steers import steer_steps
 from slurm_dl.backends.slurm.steered import Parts, exc_node_list, parts_of
 from slurm_dl.model.errors import ClusterError

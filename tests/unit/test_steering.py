@@ -15,7 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from slurm_dl.backends.fake import FakeCluster
+from slurm_dl.backends.fake.cluster import FakeCluster
 from slurm_dl.backends.memory_store import MemoryStore
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.ledger import Ledger

@@ -10,6 +10,7 @@ import pytest
 from slurm_dl import config
 from slurm_dl.apps.submit import command, site
 from slurm_dl.apps.submit.environment import Cleaned
+from slurm_dl.apps.submit.notes import qos_notes
 from slurm_dl.apps.submit.request import Options, Request, check
 from slurm_dl.apps.submit.site import Site
 from slurm_dl.config.tree import PathsSection
@@ -32,7 +33,7 @@ def request(*sbatch: str, typed: Options | None = None, qos: str | None = "dl") 
 
 def notes(wanted: Request, typed: Options | None = None, at_site: Site = NATIVE) -> list[str]:
     """What the user is told about the QOS."""
-    return command._qos_notes(wanted, at_site, typed or Options(gpus="4"))
+    return qos_notes(wanted, at_site, typed or Options(gpus="4"))
 
 
 def test_the_places_are_those_of_the_configuration() -> None:

@@ -42,10 +42,10 @@ from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.preflight import check_native
 from slurm_dl.backends.slurm.queue import Choice
-from slurm_dl.backends.slurm.read_jobs import queue_arguments
-from slurm_dl.backends.slurm.read_nodes import config_values
+from slurm_dl.backends.slurm.queue_fields import queue_arguments
 from slurm_dl.backends.slurm.readers import reader_choice
 from slurm_dl.backends.slurm.records import job_records, new_nonce
+from slurm_dl.backends.slurm.site_config import config_values
 from slurm_dl.backends.slurm.slurm_conf import PLUGIN, site_factor_plugin
 from slurm_dl.config import Config, load_with_origins
 from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError

@@ -16,6 +16,7 @@ from slurm_dl.apps.submit import (
     environment,
     extras,
     half,
+    notes,
     script,
     shape,
     site,
@@ -217,8 +218,9 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
     submission = script.compose(request, chosen, where, found.extras)
     argv = (slurm_calls.tool("sbatch", environ), *submission.args)
     if not quiet:
-        qos_notes, notes = _qos_notes(request, at_site, typed), _notes(request, chosen, cleaned)
-        for note in (*qos_notes, *notes, model_note, *found.notes):
+        of_qos = notes.qos_notes(request, at_site, typed)
+        of_job = notes.notes_on(request, chosen, cleaned)
+        for note in (*of_qos, *of_job, model_note, *found.notes):
             if note:
                 click.echo(f"dlsubmit: note: {note}", err=True)
     if dry_run:
@@ -315,58 +317,12 @@ def _show_template(found: templates.Found, *, as_json: bool) -> None:
         click.echo(f"  hides {path} ({owner})")
 
 
-def _notes(request: Request, chosen: Wanted, cleaned: environment.Cleaned) -> list[str]:
-    """What the user may not expect, one line each."""
-    notes = []
-    if cleaned.ignored:
-        notes.append(
-            f"ignored from the environment: {', '.join(cleaned.ignored)}"
-            " (--keep-sbatch-env keeps those that set nothing of dlsubmit's)"
-        )
-    if not chosen.enough_up:
-        notes.append("not enough of the nodes are up; the job will wait for them")
-    most_nodes = chosen.most_nodes if isinstance(chosen, Spread) else chosen.nodes
-    if most_nodes > 1 and chosen.gpu_type is None and len(chosen.types) > 1:
-        types = ", ".join(gpu_type or shape.UNTYPED for gpu_type in chosen.types)
-        notes.append(f"the nodes may have different GPUs ({types}); give --gpu-type")
-    if most_nodes > 1 and request.launcher == "plain":
-        notes.append(
-            f"COMMAND runs on the first of {most_nodes} nodes only; use --launcher=torchrun or"
-            " srun unless it starts the others itself"
-        )
-    if isinstance(chosen, Half) and request.model is None:
-        notes.append("it is put beside another job only if its model is known: give --model")
-    if request.array is not None and "%a" not in request.output:
-        notes.append(f"all tasks of the array write to {request.output}; use %A_%a in --output")
-    return notes
-
-
 def _with_kept_qos(sbatch: Sequence[str], cleaned: environment.Cleaned) -> tuple[str, ...]:
     """Sbatch's options with the QOS from the environment, where that was kept and none is given."""
     kept = cleaned.environ.get("SBATCH_QOS")
     if kept is None or qos_of(sbatch) is not None:
         return tuple(sbatch)
     return (*sbatch, f"--qos={clean_text(kept, 'SBATCH_QOS')}")
-
-
-def _qos_notes(request: Request, at_site: site.Site, typed: Options) -> list[str]:
-    """What follows from the QOS for who may take the job's GPUs."""
-    notes = [at_site.trouble] if at_site.trouble else []
-    if at_site.qos is None or not at_site.native:
-        return notes
-    chosen = qos_of(request.sbatch)
-    inside = chosen is not None and chosen.lower() == at_site.qos.lower()
-    if typed.no_preempt and inside:
-        notes.append(
-            f"--no-preempt has no effect in QOS {chosen}: Slurm itself preempts there; leave --qos"
-            " out"
-        )
-    elif not typed.no_preempt and chosen is not None and not inside:
-        notes.append(
-            f"with --qos={chosen} the job will not give way, and nobody gives way to it: here that"
-            f" is for jobs of QOS {at_site.qos} (leave --qos out)"
-        )
-    return notes
 
 
 def _dlrun_beside(program: str) -> str | None:

@@ -13,10 +13,11 @@ from pathlib import Path
 from slurm_dl.apps.test_signal.facts import Look, Process
 from slurm_dl.apps.test_signal.owner import rights_of
 from slurm_dl.apps.test_signal.run_files import RunFiles
-from slurm_dl.backends.slurm.act import Actor, JobNow, job_now
+from slurm_dl.backends.slurm.act import Actor
 from slurm_dl.backends.slurm.claims import ClaimReader
 from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.read_jobs import queue_arguments
+from slurm_dl.backends.slurm.job_now import JobNow, job_now
+from slurm_dl.backends.slurm.queue_fields import queue_arguments
 from slurm_dl.backends.slurm.records import job_records, new_nonce
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.errors import ClusterError, ConfigError

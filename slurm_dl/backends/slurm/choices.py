@@ -15,7 +15,8 @@ import numpy as np
 
 from slurm_dl.backends.slurm.command import Slurm, printable
 from slurm_dl.backends.slurm.job_table import JobTable
-from slurm_dl.backends.slurm.read_nodes import NO_WORDS, Site, expand
+from slurm_dl.backends.slurm.node_lists import NO_WORDS, expand
+from slurm_dl.backends.slurm.read_nodes import Site
 from slurm_dl.backends.slurm.words import is_number
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId

@@ -25,20 +25,13 @@ from slurm_dl.backends.slurm.health import Health, read_health
 from slurm_dl.backends.slurm.holdings import Holdings
 from slurm_dl.backends.slurm.queue import Choice, CliQueue, Queue
 from slurm_dl.backends.slurm.read_jobs import JobReader
-from slurm_dl.backends.slurm.read_nodes import (
-    ReservationSeen,
-    Site,
-    SiteConfig,
-    node_arguments,
-    read_config,
-    read_nodes,
-    read_reservations,
-    site_of,
-)
+from slurm_dl.backends.slurm.read_nodes import Site, node_arguments, read_nodes, site_of
+from slurm_dl.backends.slurm.read_reservations import ReservationSeen, read_reservations
 from slurm_dl.backends.slurm.read_shares import Shares
 from slurm_dl.backends.slurm.records import new_nonce
 from slurm_dl.backends.slurm.release_all import site_factors
 from slurm_dl.backends.slurm.rights import check_sight, lacks_rights
+from slurm_dl.backends.slurm.site_config import SiteConfig, read_config
 from slurm_dl.backends.slurm.versions import Release, no_preemption
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId

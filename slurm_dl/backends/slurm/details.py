@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.job_table import JobTable
-from slurm_dl.backends.slurm.read_nodes import MOST_NODES, expand, names_in
+from slurm_dl.backends.slurm.node_lists import MOST_NODES, expand, names_in
 from slurm_dl.model.errors import ClusterError
 
 _MOST_ASKED_SINGLY = 2

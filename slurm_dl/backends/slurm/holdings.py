@@ -14,7 +14,8 @@ import numpy as np
 
 from slurm_dl.backends.slurm.details import gres_by_node
 from slurm_dl.backends.slurm.job_table import JobTable
-from slurm_dl.backends.slurm.read_nodes import Site, expand
+from slurm_dl.backends.slurm.node_lists import expand
+from slurm_dl.backends.slurm.read_nodes import Site
 from slurm_dl.backends.slurm.tres import parse_gres
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.nodes import Allocations

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from slurm_dl.backends.slurm.command import Slurm, printable
-from slurm_dl.backends.slurm.read_nodes import config_values
+from slurm_dl.backends.slurm.site_config import config_values
 from slurm_dl.backends.slurm.slurm_conf import site_factor_plugin
 from slurm_dl.backends.slurm.versions import parse_release, series_of
 from slurm_dl.engine.settings import Settings

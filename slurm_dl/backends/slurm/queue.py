@@ -15,7 +15,8 @@ from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.details import job_details
 from slurm_dl.backends.slurm.holdings import Holdings, splits_in
 from slurm_dl.backends.slurm.job_table import JobTable
-from slurm_dl.backends.slurm.read_jobs import JobReader, job_fields, queue_arguments
+from slurm_dl.backends.slurm.queue_fields import job_fields, queue_arguments
+from slurm_dl.backends.slurm.read_jobs import JobReader
 from slurm_dl.backends.slurm.read_nodes import Site
 from slurm_dl.backends.slurm.records import new_nonce
 from slurm_dl.model.ids import JobId

@@ -26,16 +26,11 @@ from slurm_dl.backends.slurm.job_values import (
     start_s_of,
     whole_of,
 )
-from slurm_dl.backends.slurm.read_nodes import NO_WORDS, Site
-from slurm_dl.backends.slurm.records import (
-    none_readable,
-    one_per_job,
-    output_format,
-    raw_records,
-    split_fields,
-)
+from slurm_dl.backends.slurm.node_lists import NO_WORDS
+from slurm_dl.backends.slurm.queue_fields import JOB_FIELDS, in_known_words
+from slurm_dl.backends.slurm.read_nodes import Site
+from slurm_dl.backends.slurm.records import none_readable, one_per_job, raw_records, split_fields
 from slurm_dl.backends.slurm.tres import Request, job_request
-from slurm_dl.backends.slurm.versions import Release
 from slurm_dl.backends.slurm.words import (
     CUT_SHORT,
     epoch_s,
@@ -50,46 +45,6 @@ from slurm_dl.model.handover import RESERVATION_PREFIX
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import JobText
-
-JOB_FIELDS = (
-    "JobID",
-    "JobArrayID",
-    "HetJobID",
-    "State",
-    "Reason",
-    "Partition",
-    "UserID",
-    "UserName",
-    "Account",
-    "QOS",
-    "NumNodes",
-    "NumTasks",
-    "Sockets",
-    "NumCPUs",
-    "tres-alloc",
-    "tres-per-node",
-    "tres-per-job",
-    "tres-per-task",
-    "tres-per-socket",
-    "NodeList",
-    "SubmitTime",
-    "StartTime",
-    "EndTime",
-    "EligibleTime",
-    "TimeLimit",
-    "RestartCnt",
-    "Requeue",
-    "BatchFlag",
-    "OverSubscribe",
-    "PriorityLong",
-    "Reservation",
-    "ReqNodes",
-    "Feature",
-    # What users write comes last.
-    "Name",
-    "Comment",
-)
-"""What is read of each job, in this order; `job_fields` says how to ask for it."""
 
 _WHOLES = ("JobID", "UserID", "RestartCnt", "PriorityLong")
 _COUNTS = ("NumNodes", "NumTasks", "NumCPUs")
@@ -107,11 +62,6 @@ _REQUEST_FIELDS = (
 
 # "NO" is --exclusive; the others keep the nodes from other users, groups or switches' jobs.
 _EXCLUSIVE = frozenset({"NO", "USER", "MCS", "TOPO"})
-# From 26.05 on Exclusive says so alone, and OverSubscribe is NO for nearly every job (Slurm's
-# change log of 26.05.0rc1; measured on 26.05.5).
-_HAS_EXCLUSIVE = Release(26, 5)
-_OLDER_WORDS = {"NODE": "NO", "NO": "OK"}
-
 # Who runs may be moved: it has to be known where else it may go.
 _MAY_START = frozenset({JobState.PENDING, JobState.RUNNING})
 
@@ -137,24 +87,6 @@ class _Memo(dict[str, _V], Generic[_V]):
     def forget(self, most: int) -> None:
         if len(self) > most:
             self.clear()
-
-
-def job_fields(release: Release) -> tuple[str, ...]:
-    """`JOB_FIELDS` as squeue of *release* is to be asked for them."""
-    if release < _HAS_EXCLUSIVE:
-        return JOB_FIELDS
-    return tuple("Exclusive" if name == "OverSubscribe" else name for name in JOB_FIELDS)
-
-
-def queue_arguments(fields: Sequence[str], nonce: str) -> tuple[str, ...]:
-    """Arguments for squeue that list every job it knows as *fields* separated by *nonce*."""
-    return (
-        # --array: without it squeue folds the pending records of an array into one, and a
-        # requeued array task is not listed at all (measured on 22.05.8, 24.11.5 and 26.05.5; the
-        # first alone knows --array-unique). --noconvert: 1024 nodes are not 1K.
-        *("--noheader", "--all", "--local", "--noconvert", "--array", "--states=all"),
-        f"--Format={output_format(fields, nonce)}",
-    )
 
 
 class JobReader:
@@ -185,8 +117,7 @@ class JobReader:
             split_fields(raw[first : first + _CHUNK], nonce, len(JOB_FIELDS))
             for first in range(0, len(raw), _CHUNK)
         )
-        if site.config.release >= _HAS_EXCLUSIVE:
-            parts = (_in_older_words(records) for records in parts)
+        parts = (in_known_words(records, site.config.release) for records in parts)
         return self._read(parts, len(raw) + left_out, site, now_s)
 
     def read_columns(
@@ -412,11 +343,3 @@ class JobReader:
         if len(self._requests) > most:
             self._requests.clear()
         self._claims.forget(most)
-
-
-def _in_older_words(records: list[list[str]]) -> list[list[str]]:
-    """*records*, with what is said of Exclusive in the words that OverSubscribe had for it."""
-    at = JOB_FIELDS.index("OverSubscribe")
-    for record in records:
-        record[at] = _OLDER_WORDS.get(record[at], record[at])
-    return records

@@ -1,27 +1,22 @@
-"""Nodes, partitions, topology, reservations and a few settings, read from Slurm's tools.
+"""Nodes, partitions and topology, read from Slurm's tools, and all that is not the queue.
 
 They change seldom, so they are read apart from the queue: see `SlurmCluster.refresh_nodes`.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from ClusterShell.NodeSet import NodeSet
 
-from slurm_dl.backends.slurm.command import printable
+from slurm_dl.backends.slurm.node_lists import NO_WORDS, expand
+from slurm_dl.backends.slurm.read_reservations import ReservationSeen
 from slurm_dl.backends.slurm.records import output_format, split_records
-from slurm_dl.backends.slurm.slurm_conf import site_factor_plugin
+from slurm_dl.backends.slurm.site_config import SiteConfig
 from slurm_dl.backends.slurm.tres import Gres, parse_gres
-from slurm_dl.backends.slurm.versions import Release, parse_release
-from slurm_dl.backends.slurm.words import epoch_s, is_number
-from slurm_dl.model.errors import ClusterError
-from slurm_dl.model.handover import RESERVATION_PREFIX
+from slurm_dl.backends.slurm.words import is_number
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.nodes import Nodes
 
@@ -34,24 +29,8 @@ NODE_FIELDS = (
     "Gres",
     "features_act",
 )
-NO_WORDS = frozenset({"", "(null)", "None", "N/A"})
-"""How the tools write an empty list."""
-
-MOST_NODES = 100_000
-"""More in one list is no list of nodes: users can write ``Nodes=n[0-999999999]`` into a job's name,
-which Slurm prints as it is."""
 
 _MOST_CPUS = 2**31 - 1
-
-# Expanded here: ClusterShell would look up groups (@), take n1[1-20] for 110 nodes, and make all
-# names of a list, however many, before it could be asked how many they are.
-_SPANS = r"\[[0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*\]"
-_NODE_LIST = re.compile(rf"(?:[\w.-]|{_SPANS})+(?:,(?:[\w.-]|{_SPANS})+)*", re.ASCII)
-_WORD = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
-_LONGEST_NAME = 255
-# ClusterShell folds no number of more than 100.
-_MOST_DIGITS = 100
-_BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 
 # Words of StateComplete, "base+flag+flag". A node that is powered down or planned for a job is
 # up: jobs may start there. So is one in a reservation; foreign ones are looked up by name.
@@ -70,48 +49,7 @@ _DOWN_FLAGS = frozenset(
     }
 )
 
-_SLURM_USER = re.compile(r"\(([0-9]{1,10})\)\Z", re.ASCII)
-
 _LEAF = re.compile(r"^(?:SwitchName=\S+ Level=0 .*?|BlockName=\S+ .*?)\bNodes=(\S+)", re.MULTILINE)
-_RESERVATION = re.compile(
-    r"ReservationName=(?P<name>\S+) .*?\bEndTime=(?P<end>\S+) "
-    r".*?\bNodes=(?P<nodes>\S*) .*?\bState=(?P<state>\S+)"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ReservationSeen:
-    """One reservation, ours or not."""
-
-    name: str
-    end_s: float
-    nodes: tuple[str, ...]
-    active: bool
-
-    @property
-    def is_ours(self) -> bool:
-        """Its name begins as all of ours do."""
-        return self.name.startswith(RESERVATION_PREFIX)
-
-
-@dataclass(frozen=True, slots=True)
-class SiteConfig:
-    """What of slurm.conf the daemon must know; see `read_config`.
-
-    Attributes:
-        private: Words of PrivateData, in lower case: what ordinary users may not see of others.
-        slurm_uid: SlurmUser's uid; None if Slurm does not say.
-        accounting: There is a slurmdbd.
-        unfit: Why Slurm would not order its queue by SiteFactor, and what to do; empty if it would.
-    """
-
-    release: Release
-    tracks_memory: bool
-    spreads_shares: bool = False
-    private: frozenset[str] = frozenset()
-    slurm_uid: int | None = None
-    accounting: bool = False
-    unfit: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,72 +103,6 @@ class NodesSeen:
     nodes: Mapping[str, NodeSeen]
     members: Mapping[str, frozenset[str]]
     unreadable: int
-
-
-def expand(nodes: str) -> tuple[str, ...]:
-    """The names in a Slurm node list, in its order.
-
-    Raises:
-        ClusterError: It is no node list, or one of more than `MOST_NODES` nodes.
-    """
-    if nodes in NO_WORDS:
-        return ()
-    if not 0 < names_in(nodes) <= MOST_NODES:
-        msg = f"node list {printable(nodes[:80])} cannot be read, or has too many nodes"
-        raise ClusterError(msg)
-    words = _WORD.findall(nodes)
-    return tuple(dict.fromkeys(name for word in words for name in _expanded(word)))
-
-
-def names_in(nodes: str) -> int:
-    """How many names a Slurm node list stands for, each as often as it is there; 0 if it is none.
-
-    Nothing is made for that: one list may name the same nodes a hundred times.
-    """
-    return sum(map(_names_of, _WORD.findall(nodes))) if _NODE_LIST.fullmatch(nodes) else 0
-
-
-def _names_of(word: str) -> int:
-    """How many names a word of a node list stands for; none is made for that."""
-    if sum(map(len, _BRACKETS.split(word)[::2])) > _LONGEST_NAME or _digits_of(word) > _MOST_DIGITS:
-        return 0
-    return math.prod(
-        sum(max(0, last - first + 1) for first, last, _ in _spans(inside))
-        for inside in _BRACKETS.findall(word)
-    )
-
-
-def _digits_of(word: str) -> int:
-    """No name that a word stands for has more digits than this."""
-    return sum(
-        max(len(number) for number in re.split("[,-]", part))
-        if place % 2
-        else sum(map(str.isdigit, part))
-        for place, part in enumerate(_BRACKETS.split(word))
-    )
-
-
-def _expanded(word: str) -> Iterator[str]:
-    parts = [
-        [f"{n:0{width}}" for first, last, width in _spans(part) for n in range(first, last + 1)]
-        if number % 2
-        else [part]
-        for number, part in enumerate(_BRACKETS.split(word))
-    ]
-    return map("".join, itertools.product(*parts))
-
-
-def _spans(inside: str) -> Iterator[tuple[int, int, int]]:
-    """First, last and width of each span between brackets, ``01-03,7``."""
-    for span in inside.split(","):
-        first, _, last = span.partition("-")
-        if is_number(first) and is_number(last or first):
-            yield int(first), int(last or first), len(first)
-
-
-def fold(names: Iterable[str]) -> str:
-    """A Slurm node list of *names*, which are names of nodes; empty if there are none."""
-    return str(NodeSet.fromlist(names))
 
 
 def is_up(state: str) -> bool:
@@ -346,75 +218,3 @@ def _leaves(topology: str) -> dict[str, int]:
     return {
         name: leaf for leaf, nodes in enumerate(_LEAF.findall(topology)) for name in expand(nodes)
     }
-
-
-def read_reservations(text: str) -> tuple[ReservationSeen, ...]:
-    """Reservations out of ``scontrol show reservation -o``; only admins write into that text."""
-    seen = []
-    for line in text.split("\n"):
-        found = _RESERVATION.match(line)
-        if found is None:
-            continue
-        try:
-            end_s = epoch_s(found["end"])
-        except ValueError:
-            msg = f"reservation {printable(found['name'][:80])} cannot be read: its end is no time"
-            raise ClusterError(msg) from None
-        seen.append(
-            ReservationSeen(
-                name=found["name"],
-                end_s=end_s,
-                nodes=expand(found["nodes"]),
-                active=found["state"] == "ACTIVE",
-            )
-        )
-    return tuple(seen)
-
-
-def config_values(text: str) -> dict[str, str]:
-    """The settings in ``scontrol show config``, as it spells them."""
-    pairs = (line.partition("=") for line in text.split("\n"))
-    return {key.strip(): value.strip() for key, _, value in pairs}
-
-
-def read_config(text: str, slurm_conf: str = "") -> SiteConfig:
-    """What the daemon needs of ``scontrol show config``.
-
-    Args:
-        slurm_conf: Path of slurm.conf; empty: the one that *text* names.
-
-    Raises:
-        ClusterError: The version is not in it.
-    """
-    values = config_values(text)
-    private = (word.strip().lower() for word in values.get("PrivateData", "").split(","))
-    slurm_user = _SLURM_USER.search(values.get("SlurmUser", ""))
-    return SiteConfig(
-        release=parse_release(values.get("SLURM_VERSION", "")),
-        tracks_memory="MEMORY" in values.get("SelectTypeParameters", "").upper(),
-        spreads_shares="LL_SHARED_GRES" in values.get("SelectTypeParameters", "").upper(),
-        private=frozenset(private) - {"", "none", "(null)"},
-        slurm_uid=int(slurm_user[1]) if slurm_user else None,
-        accounting=values.get("AccountingStorageType", "").lower().endswith("slurmdbd"),
-        unfit=why_unordered(values, site_factor_plugin(values, slurm_conf)),
-    )
-
-
-def why_unordered(values: Mapping[str, str], plugin: str) -> str:
-    """Why Slurm would not order its queue by our SiteFactors, and what to do; empty if it would.
-
-    Slurm itself says nothing: priority/basic takes a SiteFactor and ignores it, and a plug-in of
-    the site's writes its own over ours. A setting that is not told is taken to be well.
-    """
-    kind = values.get("PriorityType", "")
-    if kind and kind.lower() != "priority/multifactor":
-        return (
-            f"slurm.conf has PriorityType={printable(kind)[:60]}, with which Slurm ignores "
-            "SiteFactor; set PriorityType=priority/multifactor and restart slurmctld"
-        )
-    if plugin:
-        return (
-            f"slurm.conf has PrioritySiteFactorPlugin={printable(plugin)[:60]}, which overwrites "
-            "the SiteFactors that dlschedd sets; take it out and restart slurmctld"
-        )
-    return ""

@@ -17,10 +17,12 @@ from slurm_dl.backends.slurm.choices import Exclusions
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.holdings import Holdings
 from slurm_dl.backends.slurm.job_table import JobTable
+from slurm_dl.backends.slurm.node_lists import NO_WORDS
 from slurm_dl.backends.slurm.pyslurm_process import Answer, PyslurmProcess
 from slurm_dl.backends.slurm.queue import Choice, CliQueue
-from slurm_dl.backends.slurm.read_jobs import JOB_FIELDS, JobReader, queue_arguments
-from slurm_dl.backends.slurm.read_nodes import NO_WORDS, Site
+from slurm_dl.backends.slurm.queue_fields import JOB_FIELDS, queue_arguments
+from slurm_dl.backends.slurm.read_jobs import JobReader
+from slurm_dl.backends.slurm.read_nodes import Site
 from slurm_dl.backends.slurm.records import job_records, new_nonce, none_readable
 from slurm_dl.backends.slurm.words import is_number, one_spelling
 from slurm_dl.model.errors import ClusterError

@@ -20,7 +20,8 @@ from typing import Final
 from slurm_dl.backends.slurm.command import Slurm
 from slurm_dl.backends.slurm.details import gres_by_node, job_details
 from slurm_dl.backends.slurm.job_table import JobTable
-from slurm_dl.backends.slurm.read_nodes import Site, expand
+from slurm_dl.backends.slurm.node_lists import expand
+from slurm_dl.backends.slurm.read_nodes import Site
 from slurm_dl.backends.slurm.words import is_number
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState

@@ -25,8 +25,9 @@ from slurm_dl.backends.slurm.pyslurm_process import (
 )
 from slurm_dl.backends.slurm.queue import Choice, CliQueue, Queue
 from slurm_dl.backends.slurm.read_jobs import JobReader
-from slurm_dl.backends.slurm.read_nodes import Site, read_config
+from slurm_dl.backends.slurm.read_nodes import Site
 from slurm_dl.backends.slurm.read_pyslurm import PyslurmQueue
+from slurm_dl.backends.slurm.site_config import read_config
 from slurm_dl.backends.slurm.versions import Release, series_of
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId

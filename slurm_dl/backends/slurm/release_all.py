@@ -12,14 +12,15 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from slurm_dl.backends.slurm.act import unseal, update_job
+from slurm_dl.backends.slurm.act import update_job
 from slurm_dl.backends.slurm.arrays import doubtful_in, whole_labels
 from slurm_dl.backends.slurm.command import Slurm, printable
 from slurm_dl.backends.slurm.preflight import to_end_within
-from slurm_dl.backends.slurm.read_jobs import queue_arguments
-from slurm_dl.backends.slurm.read_nodes import read_reservations
+from slurm_dl.backends.slurm.queue_fields import queue_arguments
+from slurm_dl.backends.slurm.read_reservations import read_reservations
 from slurm_dl.backends.slurm.records import job_records, new_nonce
 from slurm_dl.backends.slurm.release_steers import steer_steps
+from slurm_dl.backends.slurm.seals import unseal
 from slurm_dl.backends.slurm.words import epoch_s, is_number, job_state
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX

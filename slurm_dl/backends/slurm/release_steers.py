@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from slurm_dl.backends.slurm.choices import EXCLUDED_ARGUMENTS
 from slurm_dl.backends.slurm.command import Slurm, printable
-from slurm_dl.backends.slurm.read_nodes import NO_WORDS, expand
+from slurm_dl.backends.slurm.node_lists import NO_WORDS, expand
 from slurm_dl.backends.slurm.steered import Parts, exc_node_list, parts_of
 from slurm_dl.backends.slurm.words import is_number
 from slurm_dl.model.errors import ClusterError

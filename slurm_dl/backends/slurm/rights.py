@@ -11,7 +11,7 @@ import os
 import pwd
 
 from slurm_dl.backends.slurm.command import Slurm, printable
-from slurm_dl.backends.slurm.read_nodes import SiteConfig
+from slurm_dl.backends.slurm.site_config import SiteConfig
 from slurm_dl.model.errors import ClusterError
 
 ENOUGH = frozenset({"operator", "administrator"})

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from slurm_dl.backends.slurm.command import printable
-from slurm_dl.backends.slurm.read_nodes import NO_WORDS, expand, fold
+from slurm_dl.backends.slurm.node_lists import NO_WORDS, expand, fold
 from slurm_dl.model.errors import ClusterError
 
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

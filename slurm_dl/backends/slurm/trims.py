@@ -8,7 +8,7 @@ is MinMemoryNode for one that asked for memory by the node.
 from __future__ import annotations
 
 from slurm_dl.backends.slurm.command import Slurm, printable
-from slurm_dl.backends.slurm.read_jobs import queue_arguments
+from slurm_dl.backends.slurm.queue_fields import queue_arguments
 from slurm_dl.backends.slurm.records import job_records, new_nonce
 from slurm_dl.backends.slurm.words import job_state
 from slurm_dl.model.errors import ClusterError

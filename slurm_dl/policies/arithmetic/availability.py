@@ -147,11 +147,6 @@ class Profile:
         self._at_last = float(self._free[-1])
 
     @property
-    def free_now(self) -> float:
-        """GPUs free at this moment."""
-        return float(self._free[0])
-
-    @property
     def at_last(self) -> float:
         """GPUs free when everything has ended that ever ends; below 0 if too many are promised."""
         return self._at_last

@@ -7,7 +7,6 @@ over.
 from __future__ import annotations
 
 import bisect
-import itertools
 import math
 from collections.abc import Callable
 from typing import Final
@@ -16,24 +15,19 @@ import numpy as np
 
 from slurm_dl.backends.sim.journal import NodeJournal
 from slurm_dl.backends.sim.outcome import SimulationError
+from slurm_dl.backends.sim.slurm.breakage import Breakage
 from slurm_dl.backends.sim.slurm.costs import SlurmCosts
+from slurm_dl.backends.sim.slurm.dispatch import Dispatch
 from slurm_dl.backends.sim.slurm.events import Agenda, Event, Kind
 from slurm_dl.backends.sim.slurm.habits import NodeFailures, OnSignal
 from slurm_dl.backends.sim.slurm.jobs import JobColumns
-from slurm_dl.backends.sim.slurm.passes import BackfillClock, MainClock, Phases
+from slurm_dl.backends.sim.slurm.passes import Phases
 from slurm_dl.backends.sim.slurm.room import Queue, Room
-from slurm_dl.backends.sim.slurm.scheduler import (
-    Backfill,
-    Reserved,
-    Start,
-    backfill_pass,
-    main_pass,
-)
+from slurm_dl.backends.sim.slurm.scheduler import Backfill, Reserved, Start
 from slurm_dl.model.jobs import I64, Bool, JobState
 from slurm_dl.model.trace import Ending
 
 OVER = (JobState.COMPLETED, JobState.FAILED)
-
 
 _ROUNDING_S: Final = 1e-6
 
@@ -85,8 +79,7 @@ class Machine:
     ) -> None:
         self.jobs = jobs
         self.now_s = due_s[0] if due_s else 0.0
-        self.changes = 0
-        self.events = 0
+        self.changes = self.events = 0
         self.left = len(due_s)
         self.listed: list[int] = []
         self.acked: dict[int, int] = {}
@@ -95,26 +88,27 @@ class Machine:
         self.queue = Queue(jobs)
         self._ending, self._on_signal, self._grace_s = ending, on_signal, grace_s
         self._costs, self._how = costs, how
-        self._failures, self._rng = failures, rng
         self._turn = [0] * len(due_s)
         self._gone_to: dict[int, str] = {}
         """Of the jobs that are COMPLETING, what their last seconds are lost to."""
         self._done: set[int] = set()
         """Jobs whose code has ended by itself and of which Slurm does not know it yet."""
         self._agenda = Agenda()
+        lost_after_s = costs.slurmd_timeout_s
+        self._breakage = Breakage(failures, self._agenda, lost_after_s=lost_after_s, rng=rng)
         # Drawn in any case: what is drawn next must not depend on it.
         drawn = Phases.drawn(self.now_s, costs, rng)
-        phases = phases or drawn
-        self._main = MainClock(costs=costs, tick_from_s=phases.tick_s, full_from_s=phases.full_s)
-        self._backfill = BackfillClock(costs=costs, last_s=phases.backfill_s - costs.bf_interval_s)
-        self._main_at_s = self._backfill_at_s = math.inf
+        self._dispatch = Dispatch(
+            *(jobs, self.queue, self.room, self._agenda),
+            start_all=self._start_all,
+            costs=costs,
+            how=how,
+            phases=phases or drawn,
+        )
         for row, at_s in enumerate(due_s):
             self._agenda.add(at_s, Kind.SUBMIT, subject=row)
-        if failures is not None:
-            for node in range(len(gpus)):
-                self._agenda.add(
-                    float(rng.exponential(failures.mtbf_s)), Kind.NODE_DIES, subject=node
-                )
+        for node in range(len(gpus)):
+            self._breakage.begins(node, 0.0)
         self._on_event: dict[Kind, Callable[[Event], None]] = {
             Kind.NODE_DIES: self._node_dies,
             Kind.NODE_LOST: self._node_lost,
@@ -162,10 +156,6 @@ class Machine:
 
     def _after(self, delay_s: float, kind: Kind, row: int) -> None:
         self._agenda.add(self.now_s + delay_s, kind, subject=row, turn=self._turn[row])
-
-    def _whole(self, at_s: float) -> float:
-        """An instant as Slurm has it: the whole epoch second that has begun."""
-        return math.floor(self._how.epoch_s + at_s) - self._how.epoch_s
 
     # What the daemon can do.
 
@@ -297,8 +287,7 @@ class Machine:
     def _leaves_s(self, row: int) -> float:
         """How long a run that is told to end holds its GPUs."""
         stays = self._on_signal[row] == OnSignal.IGNORE
-        leaves_s = self._costs.kill_wait_s if stays else self._costs.stop_s
-        return leaves_s + self._costs.epilog_s
+        return self._costs.epilog_s + (self._costs.kill_wait_s if stays else self._costs.stop_s)
 
     def _leave(self, row: int, delay_s: float, *, rest: str) -> None:
         """The run is over, its GPUs are free after *delay_s*; see `_gone_to` for *rest*."""
@@ -344,7 +333,7 @@ class Machine:
         jobs.submit_s[row] = self.now_s
         jobs.start_s[row] = math.nan
         hold_s = self._costs.hold_s
-        eligible_s = self._whole(self.now_s) + hold_s if hold_s else self.now_s
+        eligible_s = self._how.whole(self.now_s) + hold_s if hold_s else self.now_s
         jobs.eligible_s[row] = eligible_s
         self._after(eligible_s - self.now_s, Kind.ELIGIBLE, row)
 
@@ -368,9 +357,7 @@ class Machine:
     # Nodes that break.
 
     def _node_dies(self, event: Event) -> None:
-        node, failures = event.subject, self._failures
-        if failures is None:
-            return
+        node = event.subject
         self.room.dead[node] = True
         for row in self.room.on(node):
             # What is ending already is gone with the node.
@@ -378,10 +365,7 @@ class Machine:
                 self.jobs.stop_work(row, self.now_s)
                 self._done.discard(row)
                 self._turn[row] += 1
-        mend_s = self.now_s + float(self._rng.exponential(failures.mttr_s))
-        lost_s = self.now_s + self._costs.slurmd_timeout_s
-        self._agenda.add(lost_s, Kind.NODE_LOST, subject=node)
-        self._agenda.add(max(mend_s, lost_s), Kind.NODE_BACK, subject=node)
+        self._breakage.died(node, self.now_s)
 
     def _node_lost(self, event: Event) -> None:
         self.room.set_up(event.subject, up=False)
@@ -393,9 +377,7 @@ class Machine:
     def _node_back(self, event: Event) -> None:
         self.room.set_up(event.subject, up=True)
         self.room.dead[event.subject] = False
-        if self._failures is not None:
-            next_s = self.now_s + float(self._rng.exponential(self._failures.mtbf_s))
-            self._agenda.add(next_s, Kind.NODE_DIES, subject=event.subject)
+        self._breakage.begins(event.subject, self.now_s)
         self._touch(asked=True)
 
     # Slurm's schedulers.
@@ -403,43 +385,13 @@ class Machine:
     def _touch(self, *, asked: bool, at_once: bool = False) -> None:
         """Something has changed: see to it that the passes that could see it come."""
         self.changes += 1
-        main_s = self.now_s if at_once else self._main.due(self.now_s, asked=asked)
-        if main_s < self._main_at_s:
-            self._main_at_s = main_s
-            self._agenda.add(main_s, Kind.MAIN_PASS)
-        if self._backfill_at_s == math.inf:
-            self._backfill_at_s = self._backfill.due(self.now_s)
-            self._agenda.add(self._backfill_at_s, Kind.BACKFILL_PASS)
+        self._dispatch.expect(self.now_s, asked=asked, at_once=at_once)
 
     def _main_pass(self, event: Event) -> None:
-        if event.at_s != self._main_at_s:
-            return  # An earlier one has taken its place.
-        self._main_at_s = math.inf
-        self._main.last_s = self.now_s
-        room = self.room
-        starts = main_pass(self.queue, room.free, room.up, [*self.reserved.values()])
-        self._start_all(starts)
+        self._dispatch.main_pass(event, [*self.reserved.values()])
 
     def _backfill_pass(self, event: Event) -> None:
-        if event.at_s != self._backfill_at_s:
-            return
-        self._backfill_at_s = math.inf
-        self._backfill.last_s = self.now_s
-        if not len(self.queue):
-            self._backfill.busy = False
-            return
-        room = self.room
-        starts = backfill_pass(
-            [*itertools.islice(self.queue, self._how.max_jobs)],
-            room.free,
-            room.up,
-            [*self.reserved.values()],
-            room.running(self.jobs, self._whole),
-            now_s=self._whole(self.now_s),
-            how=self._how,
-        )
-        self._start_all(starts)
-        self._backfill.busy = len(self.queue) > 0
+        self._dispatch.backfill_pass(event, [*self.reserved.values()])
 
     def _start_all(self, starts: list[Start]) -> None:
         for start in starts:

@@ -69,10 +69,9 @@ class Room:
         begun_s = [whole(start_s) for start_s in jobs.start_s[rows].tolist()]
         end_s = np.array(begun_s, dtype=np.float64) + jobs.limit_s[rows]
         order = np.argsort(end_s, kind="stable")
-        gpus = np.zeros((len(rows), len(self.free)), dtype=np.int64)
-        for index, row in enumerate(rows[order].tolist()):
-            gpus[index, self.holds[row]] = jobs.share[row]
-        return Running(end_s=end_s[order], gpus=gpus)
+        nodes = [self.holds[row] for row in rows[order].tolist()]
+        gpus = np.repeat(jobs.share[rows[order]].astype(np.int64), [len(on) for on in nodes])
+        return Running.of(end_s[order], nodes, gpus)
 
 
 class Queue:

@@ -3,7 +3,8 @@
 Both take the waiting jobs in the order of their priority and the free GPUs of each node, and say
 which jobs start where. A job wants the same number of GPUs on each of its nodes.
 
-Hot path: of the shapes below m is the number of nodes and k the number of running jobs.
+Hot path: of the shapes below m is the number of nodes, k the number of running jobs and h that of
+the shares they hold, one for each node of each job. Nothing is as large as k times m.
 
 Source: slurm.conf(5), SchedulerParameters, of 22.05, and what slurmctld 22.05.8 was seen to do.
 """
@@ -14,6 +15,7 @@ import bisect
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -48,15 +50,29 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Running:
-    """Who holds GPUs, by the end of their time limits: k rows.
+    """Who holds GPUs, by the end of their time limits: k jobs.
 
     Attributes:
         end_s: ``(k,)`` when each must end at the latest, ascending, seconds.
-        gpus: ``(k, m)`` int64, what each holds on each node.
+        job: ``(h,)`` whose each share is, a row of *end_s*, ascending.
+        node: ``(h,)`` where it is.
+        gpus: ``(h,)`` how much it is.
     """
 
     end_s: F64
+    job: I64
+    node: I64
     gpus: I64
+
+    @classmethod
+    def of(cls, end_s: F64, nodes: Sequence[I64 | I32], gpus: I64) -> Self:
+        """Jobs with the *nodes* of each, and ``(h,)`` what they hold there."""
+        return cls(
+            end_s=end_s,
+            job=np.repeat(np.arange(len(end_s)), [len(on) for on in nodes]),
+            node=np.concatenate([np.zeros(0, dtype=np.int64), *nodes]),
+            gpus=gpus,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,6 +103,10 @@ class Backfill:
     window_s: float
     max_jobs: int
     epoch_s: float = 0.0
+
+    def whole(self, at_s: float) -> float:
+        """An instant as Slurm has it: the whole epoch second that has begun."""
+        return math.floor(self.epoch_s + at_s) - self.epoch_s
 
 
 def main_pass(
@@ -202,13 +222,10 @@ class _Plan:
         self._now_s = now_s
         self._how = how
         self._end_s = np.maximum(running.end_s, now_s + 1.0)
-        self._holds = running.gpus > 0
-        # Row i: what is free once the first i jobs have ended. At a site of thousands of nodes
-        # and jobs most of a pass is moving this about: four bytes and not eight.
-        self._free = np.empty((len(running.gpus) + 1, len(free)), dtype=np.int32)
-        self._free[0] = free
-        np.cumsum(running.gpus, axis=0, out=self._free[1:])
-        self._free[1:] += self._free[0]
+        some = running.gpus > 0
+        self._job, self._node = running.job[some], running.node[some]
+        self._gpus = running.gpus[some]
+        self._free = free.copy()
         self._planned = 0
         self._from_s = np.zeros(most)
         self._to_s = np.zeros(most)
@@ -218,7 +235,7 @@ class _Plan:
     def leaves(self, share: int, limit_s: float) -> bool:
         """Whether some node has *share* free GPUs now that nobody wants within *limit_s*."""
         blocked = self._blocked(self._now_s, self._now_s + limit_s)
-        return bool((self._up & ~blocked & (self._free[0] >= share)).any())
+        return bool((self._up & ~blocked & (self._free >= share)).any())
 
     def consider(self, job: Waiting) -> NodeRows | None:
         """Start the job, and say where; or plan its start."""
@@ -266,21 +283,32 @@ class _Plan:
 
     def _earliest(self, job: Waiting, allowed: Bool) -> tuple[float, NodeRows] | None:
         """When and where *allowed* nodes first hold the job, as the running jobs end."""
-        nodes = place(job, self._free[0], allowed)
+        nodes = place(job, self._free, allowed)
         if nodes is not None:
             return self._now_s, nodes
         if np.count_nonzero(allowed) < job.n_nodes:
             return None
-        ends = self._looks(allowed)
-        enough = np.count_nonzero(allowed & (self._free[ends + 1] >= job.share), axis=1)
-        found = np.flatnonzero(enough >= job.n_nodes)
-        if not len(found):
+        looks = self._looks(allowed)
+
+        def is_enough(last: int) -> bool:
+            there = allowed & (self._free_after(last) >= job.share)
+            return int(np.count_nonzero(there)) >= job.n_nodes
+
+        # Ends only free GPUs: once there is enough there is enough from then on.
+        at = bisect.bisect_left(looks, True, key=is_enough)
+        if at == len(looks):
             return None
-        last = int(ends[found[0]])
-        nodes = place(job, self._free[last + 1], allowed)
+        last = looks[at]
+        nodes = place(job, self._free_after(last), allowed)
         return None if nodes is None else (float(self._end_s[last]), nodes)
 
-    def _looks(self, allowed: Bool) -> I64:
+    def _free_after(self, last: int) -> I64:
+        """``(m,)`` what is free once the job at *last*, and all that end before it, have ended."""
+        ended = int(np.searchsorted(self._job, last, side="right"))
+        freed = np.bincount(self._node[:ended], self._gpus[:ended], len(self._free))
+        return self._free + freed.astype(np.int64)
+
+    def _looks(self, allowed: Bool) -> list[int]:
         """The running jobs after whose ends Slurm looks whether there is room; rows, ascending.
 
         Ends are taken together up to a limit: the end of the interval that the first one lies in
@@ -288,33 +316,37 @@ class _Plan:
         the limit, but passes over jobs on other nodes without asking again: the one behind those
         is taken along, however late it ends (22.05.8).
         """
-        matters = np.flatnonzero(self._holds[:, allowed].any(axis=1))
+        holds = np.zeros(len(self._end_s), dtype=np.bool_)
+        holds[self._job[allowed[self._node]]] = True
+        matters = np.flatnonzero(holds)
         ahead_s = self._how.precision_s
         if not ahead_s or not len(matters):
             different = np.diff(self._end_s[matters], append=math.inf) > 0
-            return np.asarray(matters[different])
-        next_s = np.append(self._end_s[1:], math.inf)[matters]
+            return list(matters[different].tolist())
+        next_s = np.append(self._end_s[1:], math.inf)[matters].tolist()
         limit_s = self._floor(float(self._end_s[matters[0]]), ahead_s) + ahead_s
         looks: list[int] = []
         at = 0
         while at < len(matters):
-            beyond = np.flatnonzero(next_s[at:] > limit_s + ahead_s)
-            at += int(beyond[0]) if len(beyond) else len(matters) - 1 - at
+            # Ends are ascending.
+            beyond = bisect.bisect_right(next_s, limit_s + ahead_s, at)
+            at = min(beyond, len(matters) - 1)
             looks.append(at)
             while limit_s + ahead_s < next_s[at] < math.inf:
                 ahead_s *= 2.0
             at += 1
-        return np.asarray(matters[looks])
+        return list(matters[looks].tolist())
 
     def _start(self, job: Waiting, nodes: NodeRows) -> None:
         end_s = self._now_s + job.limit_s
         at = int(np.searchsorted(self._end_s, end_s, side="right"))
-        holds = np.zeros(len(self._up), dtype=np.bool_)
-        holds[nodes] = True
         self._end_s = np.insert(self._end_s, at, end_s)
-        self._holds = np.insert(self._holds, at, holds, axis=0)
-        self._free = np.insert(self._free, at, self._free[at], axis=0)
-        self._free[: at + 1, nodes] -= job.share
+        first = int(np.searchsorted(self._job, at))
+        self._job[first:] += 1
+        self._job = np.insert(self._job, first, np.full(len(nodes), at))
+        self._node = np.insert(self._node, first, nodes)
+        self._gpus = np.insert(self._gpus, first, np.full(len(nodes), job.share))
+        self._free[nodes] -= job.share
 
     def _speak_for(self, nodes: NodeRows, from_s: float, to_s: float) -> None:
         edges = (from_s, to_s)

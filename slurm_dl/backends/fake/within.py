@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from slurm_dl.backends.fake import FakeCluster
-from slurm_dl.backends.fake_job import FakeJob
+from slurm_dl.backends.fake.cluster import FakeCluster
+from slurm_dl.backends.fake.job import FakeJob
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 
