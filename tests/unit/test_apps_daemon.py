@@ -46,7 +46,7 @@ from slurm_dl.sandbox import wait
 YAML = """\
 manage: {{partitions: [gpu]}}
 daemon: {{poll_s: {poll_s}, fast_poll_s: 5, nodes_every_s: 100, shadow: false}}
-writes: {{rate_per_s: 1000, burst: 1000}}
+writes: {{rate_per_s: {rate_per_s}, burst: {rate_per_s}}}
 paths: {{state_dir: {state}, run_dir: {state}, audit_log: {audit}}}
 """
 
@@ -175,10 +175,13 @@ class House:
             watchers=self.watchers,
         )
 
-    def configure(self, poll_s: str = "30", state: str | None = None) -> None:
+    def configure(
+        self, poll_s: str = "30", state: str | None = None, rate_per_s: int = 1000
+    ) -> None:
         """Write the configuration file."""
         text = YAML.format(
             poll_s=poll_s,
+            rate_per_s=rate_per_s,
             state=state or self.directory,
             audit=self.directory / "audit.jsonl",
         )
@@ -880,6 +883,17 @@ def test_a_cycle_out_of_tokens_leaves_the_rest(house: House) -> None:
     house.polls(2)
 
     assert [getattr(a, "job_id", None) for a in house.cluster.applied] == [1, 2]
+
+
+def test_a_reload_renews_the_budget(house: House) -> None:
+    """A new rate holds from the next cycle on."""
+    assert taken(house.daemon._bucket) == 1000
+    house.configure(rate_per_s=3)
+    house.daemon._alarm.hangup = True
+    house.polls(1)
+
+    house.time.now_s += 3600.0
+    assert taken(house.daemon._bucket) == 3 * 30
 
 
 def test_slow_writes_do_not_delay_the_next_look(house: House) -> None:

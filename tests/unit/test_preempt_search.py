@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from build import NOW_S, observed, pending, running, snapshot
+from hypothesis import given
+from hypothesis import strategies as st
+from used_clusters import used_clusters
 
 from slurm_dl.engine import preempt
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.room import Room
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.engine.victims import choose_victims
+from slurm_dl.engine.victims import _Clearing, choose_victims
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import OpenHandover
@@ -175,8 +178,10 @@ def test_who_is_of_another_tier_is_told_other_words() -> None:
     assert notes[JobId(3)] == "no job of a lower tier is running"
 
 
-def chosen(held: list[dict[int, float]], cost: list[float], order: list[int], n: int) -> set[int]:
-    """Ids of the victims for a job of *n* nodes with 4 GPUs each.
+def chosen(
+    held: list[dict[int, float]], cost: list[float], order: list[int], n: int, gpus: int = 4
+) -> set[int]:
+    """Ids of the victims for a job of *n* nodes with *gpus* of their 4 GPUs each.
 
     Args:
         held: What each running job holds on which node.
@@ -184,7 +189,7 @@ def chosen(held: list[dict[int, float]], cost: list[float], order: list[int], n:
         order: Rows of the jobs, most dispensable first.
     """
     rows = [running(i + 1, int(sum(on.values())), n_nodes=len(on)) for i, on in enumerate(held)]
-    rows.append(pending(99, 4 * n, n_nodes=n))
+    rows.append(pending(99, gpus * n, n_nodes=n))
     nodes = 1 + max(max(on) for on in held)
     snap = snapshot(
         observed(rows, nodes=(4.0,) * nodes, held={i + 1: on for i, on in enumerate(held)})
@@ -214,3 +219,37 @@ def test_a_node_that_has_become_cheaper_is_cleared_next() -> None:
     held = [{0: 2.0, 1: 2.0}, {0: 2.0}, {1: 2.0}, {2: 2.0}, {2: 2.0}]
 
     assert chosen(held, [100.0, 100.0, 150.0, 120.0, 121.0], [0, 1, 2, 3, 4], 2) == {1, 2, 3}
+
+
+def test_a_node_costs_what_is_stopped_on_it_and_not_who_is_spared_again() -> None:
+    """Job 1 is the cheapest, but stopping it does not help once job 2 is stopped as well."""
+    held = [{0: 1.0}, {0: 3.0}, {1: 4.0}]
+
+    assert chosen(held, [10.0, 50.0, 55.0], [0, 1, 2], 1, gpus=3) == {2}
+
+
+@given(
+    case=used_clusters(gpus=8, least_nodes=1, most_jobs=12, most_share=5),
+    cost=st.lists(st.integers(0, 40), min_size=13, max_size=13),
+    halves=st.booleans(),
+)
+def test_what_clearing_costs_is_the_same_for_all_nodes_at_once(
+    case: tuple[Snapshot, int], cost: list[int], *, halves: bool
+) -> None:
+    """Against the choice of jobs on one node after the other; never above it, and all but equal."""
+    snap, row = case
+    reluctance_gpu_s = np.array(cost[: len(snap.jobs)]) / (2.0 if halves else 1.0)
+    clearing = _Clearing(
+        snap,
+        Room.free_in(snap),
+        Needs(snap).of(row),
+        candidates=np.arange(row),
+        reluctance_gpu_s=reluctance_gpu_s,
+        usable=np.ones(len(snap.seen.nodes), dtype=np.bool_),
+    )
+    at_once = clearing._shares.cost_of(clearing._short())
+
+    for node in np.flatnonzero(clearing._is_held).tolist():
+        exact = float(reluctance_gpu_s[clearing._jobs_to_stop(node)].sum())
+        assert at_once[node] <= exact
+        assert at_once[node] == pytest.approx(exact, rel=1e-8, abs=0)
