@@ -24,10 +24,11 @@ from slurm_dl.backends.past_ledger import LedgerReader
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.endings import Ending
+from slurm_dl.engine.fold import FORGET_AFTER_S
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cycle
 from slurm_dl.engine.memory import Change
-from slurm_dl.engine.service import DTYPES, FORGET_AFTER_S, EndedRun, Service
+from slurm_dl.engine.service import DTYPES, EndedRun, Service
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.breaker import Taken
 from slurm_dl.model.contract import Contract

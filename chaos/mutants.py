@@ -23,8 +23,8 @@ from slurm_dl.apps.schedd import main
 from slurm_dl.backends.slurm import act, claims
 from slurm_dl.backends.slurm.job_now import JobNow, job_now
 from slurm_dl.engine import guard, ledger, protocol
+from slurm_dl.engine.fold import Folded, fold
 from slurm_dl.engine.scene import Scene
-from slurm_dl.engine.service import Folded, fold
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX, Run, Victim, VictimState

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from slurm_dl.engine.fold import FORGET_AFTER_S
 from slurm_dl.engine.retiming import Retiming
-from slurm_dl.engine.service import FORGET_AFTER_S, Service
+from slurm_dl.engine.service import Service
 
 FASTEST = 2.0
 """After weeks in which nobody looked it is behind, and comes up in as many. Only the file is larger

@@ -15,6 +15,7 @@ import numpy as np
 
 from slurm_dl.engine.credits import Owed
 from slurm_dl.engine.endings import endings_of
+from slurm_dl.engine.fold import FORGET_AFTER_S, LEAVE_AFTER_S, fold, without_ours
 from slurm_dl.engine.horizon import Horizon
 from slurm_dl.engine.leaving import knows, left, with_victim
 from slurm_dl.engine.memory import HOUR_S, Change, Store
@@ -27,15 +28,7 @@ from slurm_dl.engine.retiming import (
     retimed_service,
     retimed_steer,
 )
-from slurm_dl.engine.service import (
-    FORGET_AFTER_S,
-    LEAVE_AFTER_S,
-    EndedRun,
-    Service,
-    fold,
-    remembered,
-    without_ours,
-)
+from slurm_dl.engine.service import EndedRun, Service, remembered
 from slurm_dl.model.breaker import Breaker, BreakerName, Restart, Taken
 from slurm_dl.model.handover import Handover, Seal, VictimState
 from slurm_dl.model.ids import HandoverId, JobId

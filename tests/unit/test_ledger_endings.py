@@ -19,9 +19,10 @@ from slurm_dl.backends.ledger_schema import SCHEMA_VERSION
 from slurm_dl.backends.past_ledger import LedgerReader, PastError
 from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.endings import LONGEST_TEXT, Ending
+from slurm_dl.engine.fold import FORGET_AFTER_S, LEAVE_AFTER_S
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.memory import Change
-from slurm_dl.engine.service import DTYPES, FORGET_AFTER_S, LEAVE_AFTER_S, EndedRun, Service
+from slurm_dl.engine.service import DTYPES, EndedRun, Service
 from slurm_dl.model.breaker import Taken
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover, Purpose, Run, Victim

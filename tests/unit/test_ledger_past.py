@@ -26,11 +26,12 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.endings import LONGEST_TEXT, Ending
 from slurm_dl.engine.explain import Everything
 from slurm_dl.engine.explain_past import why_gone
+from slurm_dl.engine.fold import FORGET_AFTER_S, LEAVE_AFTER_S
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.loop import Cycle
 from slurm_dl.engine.memory import Change
 from slurm_dl.engine.retiming import Cut, Shift
-from slurm_dl.engine.service import FORGET_AFTER_S, LEAVE_AFTER_S, EndedRun
+from slurm_dl.engine.service import EndedRun
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.snapshot import JobText

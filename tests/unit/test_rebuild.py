@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from slurm_dl.backends.memory_store import MemoryStore
 from slurm_dl.backends.store import SqliteStore
+from slurm_dl.engine.fold import fold
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.rebuild import Rebuilt, ToldRun, chain_of, rebuild
-from slurm_dl.engine.service import Service, fold
+from slurm_dl.engine.service import Service
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.snapshot import Observed

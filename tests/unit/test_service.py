@@ -9,15 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.backends.fake.cluster import FakeCluster
+from slurm_dl.engine.fold import FORGET_AFTER_S, LEAVE_AFTER_S, LONGEST_LOOK_S, fold
 from slurm_dl.engine.retiming import Shift, retimed_service
-from slurm_dl.engine.service import (
-    FORGET_AFTER_S,
-    LEAVE_AFTER_S,
-    LONGEST_LOOK_S,
-    Service,
-    fold,
-    remembered,
-)
+from slurm_dl.engine.service import Service, remembered
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow, JobState

@@ -21,8 +21,9 @@ from slurm_dl.backends.slurm.accounting import (
     run_arguments,
 )
 from slurm_dl.backends.slurm.command import TOOLS, Slurm
+from slurm_dl.engine.fold import fold
 from slurm_dl.engine.rebuild import chain_of, rebuild
-from slurm_dl.engine.service import Service, fold
+from slurm_dl.engine.service import Service
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow, JobState

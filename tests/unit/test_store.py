@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 from slurm_dl.backends.store import SqliteStore, StoreError, SupersededError, supersede
+from slurm_dl.engine.fold import FORGET_AFTER_S, LEAVE_AFTER_S, fold
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.memory import Change, Memory
-from slurm_dl.engine.service import FORGET_AFTER_S, LEAVE_AFTER_S, EndedRun, Service, fold
+from slurm_dl.engine.service import EndedRun, Service
 from slurm_dl.model.breaker import Taken
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
