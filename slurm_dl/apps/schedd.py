@@ -348,10 +348,14 @@ def _refuse_root(config: Config, *, allowed: bool) -> None:
     """
     if os.geteuid() != 0 or allowed:
         return
-    user = _slurm_user(config)
-    if user == "root":
-        return
-    because = f"SlurmUser is {user}" if user else "SlurmUser could not be found out"
+    try:
+        user = _slurm_user(config)
+    except ClusterError as err:
+        because = f"SlurmUser could not be found out: {err}; is cluster.slurm_conf to be set?"
+    else:
+        because = f"SlurmUser is {user}"
+        if user == "root":
+            return
     msg = (
         f"refusing to run as root ({because}): nothing it does needs root, and a fault would cost "
         "more; use an account with AdminLevel=Operator or SlurmUser's, or --allow-root"
@@ -360,17 +364,22 @@ def _refuse_root(config: Config, *, allowed: bool) -> None:
 
 
 def _slurm_user(config: Config) -> str:
-    """Slurm's account: from slurm.conf if it is named, else from slurmctld; empty if unknown."""
+    """Slurm's account: from slurm.conf if it is named, else from slurmctld.
+
+    Raises:
+        ClusterError: slurmctld does not say it.
+    """
     from slurm_dl.apps.assembly import slurm_of  # noqa: PLC0415 - see reread
 
     if config.cluster.slurm_conf:
         with contextlib.suppress(OSError):
             return slurm_user_in(Path(config.cluster.slurm_conf).read_text("utf-8", "replace"))
-    with contextlib.suppress(ClusterError):
-        shown = slurm_of(config).run("scontrol", "show", "config")
-        found = re.search(r"^SlurmUser\s*=\s*([^\s(]+)", shown, re.MULTILINE)
-        return found[1] if found else ""
-    return ""
+    shown = slurm_of(config).run("scontrol", "show", "config")
+    found = re.search(r"^SlurmUser\s*=\s*([^\s(]+)", shown, re.MULTILINE)
+    if not found:
+        msg = "'scontrol show config' does not name it"
+        raise ClusterError(msg)
+    return found[1]
 
 
 def slurm_user_in(slurm_conf: str) -> str:

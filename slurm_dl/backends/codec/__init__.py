@@ -89,9 +89,15 @@ def codec_of(kind: object) -> Codec:
 
 
 def _bare(kind: object) -> object:
-    while isinstance(kind, typing.NewType):
-        kind = kind.__supertype__
-    return kind
+    """What *kind* is another name of; ``NDArray[...]`` is one from NumPy 2.5 on."""
+    while True:
+        alias = typing.get_origin(kind)
+        if isinstance(kind, typing.NewType):
+            kind = kind.__supertype__
+        elif hasattr(alias, "__value__"):
+            kind = alias.__value__[typing.get_args(kind)]
+        else:
+            return kind
 
 
 def dataclass_codec(kind: type, others: Mapping[str, Codec]) -> Codec:
