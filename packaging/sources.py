@@ -37,7 +37,9 @@ def run(*argv: str | Path, env: dict[str, str] | None = None) -> str:
             check=False,
         )
     except FileNotFoundError:
-        msg = f"{argv[0]} is not installed; on Debian: apt-get install dpkg git python3-venv"
+        msg = (
+            f"{argv[0]} is not installed; on Debian: apt-get install dpkg git lintian python3-venv"
+        )
         raise BuildError(msg) from None
     if done.returncode:
         shown = " ".join(map(str, argv))

@@ -58,12 +58,12 @@ def fill(box: Sandbox, cases: Mapping[str, Case]) -> dict[str, str]:
     ids: dict[str, str] = {}
     for name, case in cases.items():
         for command in case.first:
-            box.run(command)
+            box.run(command, timeout_s=WITHIN_S)
         ids[name] = _submit(box, name, case, ids)
         if case.settled:
             _wait_for(box, ids[name], case.settled)
         for command in case.then:
-            box.run([word.format(id=ids[name]) for word in command])
+            box.run([word.format(id=ids[name]) for word in command], timeout_s=WITHIN_S)
         if any(record["state"] == "RUNNING" for record in case.records.values()):
             # Nothing may take its place, so that each case finds the nodes that it names.
             _wait_for(box, ids[name], "RUNNING")

@@ -19,7 +19,7 @@ Job = Any
 
 HERE = Path(__file__).parent
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
-STEPS = 40
+STEPS = 60
 RANKS = 2
 SOME = 12
 """Steps of a training that is about its stop alone."""

@@ -23,7 +23,7 @@ Job = Any
 """The classes Frameworks and Trained in conftest.py, which cannot be imported."""
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
-STEPS = 40
+STEPS = 60
 PACE = ["--steps", str(STEPS), "--step-s", "0.1"]
 
 

@@ -45,6 +45,10 @@ def git(tree: Path, *words: str) -> str:
         "PATH": os.environ["PATH"],
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_SYSTEM": os.devnull,
+        # The checkout may be somebody else's.
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": "safe.directory",
+        "GIT_CONFIG_VALUE_0": "*",
         **{f"GIT_{who}_NAME": "a" for who in ("AUTHOR", "COMMITTER")},
         **{f"GIT_{who}_EMAIL": "a@localhost" for who in ("AUTHOR", "COMMITTER")},
         **{f"GIT_{who}_DATE": f"{COMMITTED_S} +0000" for who in ("AUTHOR", "COMMITTER")},
@@ -64,15 +68,19 @@ def python(*argv: object, env: dict[str, str] | None = None, umask: int = 0o022)
     plain = {key: text for key, text in os.environ.items() if key != "SOURCE_DATE_EPOCH"}
     said = ""
     for _ in range(TRIES):
-        done = subprocess.run(
-            [sys.executable, *map(str, argv)],
-            env={**plain, **(env or {})},
-            umask=umask,
-            capture_output=True,
-            text=True,
-            timeout=1500,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                [sys.executable, *map(str, argv)],
+                env={**plain, **(env or {})},
+                umask=umask,
+                capture_output=True,
+                text=True,
+                timeout=600,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as err:
+            said = str(err)
+            continue
         if done.returncode == 0:
             return done.stdout
         said = done.stderr
@@ -104,9 +112,9 @@ def built(tree: Path, out: Path, *, env: dict[str, str] | None = None, umask: in
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A clean one with this one's files as they are now, those to be added too."""
+    """A clean one with this one's files as they are now."""
     tree = tmp_path_factory.mktemp("one") / "tree"
-    for name in git(ROOT, "ls-files", "-z", "-co", "--exclude-standard").split("\0"):
+    for name in git(ROOT, "ls-files", "-z").split("\0"):
         if name and (ROOT / name).exists():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, tree / name, follow_symlinks=False)

@@ -352,6 +352,18 @@ def test_a_helios_log_without_virtual_clusters_is_read(tmp_path: Path) -> None:
     assert read_trace(path).account_names is None
 
 
+@pytest.mark.parametrize("bad", ["v\x1b[31m", "v" * 5000])
+def test_a_virtual_cluster_that_is_no_name_costs_no_job(tmp_path: Path, bad: str) -> None:
+    """No result depends on it, so the job counts as any other."""
+    whole = OF_FORMAT["helios"].read_text()
+    path = tmp_path / "helios.csv"
+    path.write_text(whole.replace("vcJkd", bad))
+    trace = read_trace(path)
+
+    assert columns(trace) == columns(read_trace(OF_FORMAT["helios"]))
+    assert trace.account_names == ("vcpDC", "", "vchbv", "vcpDC", "vcpDC")
+
+
 def test_pai_joins_its_tables(tmp_path: Path) -> None:
     by_directory = read_trace(OF_FORMAT["pai"])
     by_table = read_trace(OF_FORMAT["pai"] / "pai_job_table.csv")

@@ -17,7 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+import typing_extensions
 from build import observed, pending, snapshot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -302,6 +304,21 @@ def test_a_type_that_cannot_be_kept_is_refused(kind: object) -> None:
     """When it is first met, not when a value of it is lost."""
     with pytest.raises(TypeError, match="cannot be"):
         codec_of(kind)
+
+
+def test_another_name_of_an_array_is_an_array() -> None:
+    """As NumPy's ``NDArray`` is one from 2.5 on."""
+    item = typing_extensions.TypeVar("item", bound=np.generic)
+    columns = np.ndarray[tuple[int, ...], np.dtype[item]]
+    alias: Any = typing_extensions.TypeAliasType("Columns", columns, type_params=(item,))
+    value = np.array([True, False])
+
+    written = codec_of(alias[np.bool_]).write(value)
+
+    assert written == to_plain(value, npt.NDArray[np.bool_])
+    again = codec_of(alias[np.bool_]).read(written)
+    assert isinstance(again, np.ndarray)
+    assert again.tolist() == [True, False]
 
 
 @pytest.mark.parametrize("name", registry.names())

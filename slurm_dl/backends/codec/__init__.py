@@ -16,7 +16,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -91,7 +91,7 @@ def codec_of(kind: object) -> Codec:
 def _bare(kind: object) -> object:
     """What *kind* is another name of; ``NDArray[...]`` is one from NumPy 2.5 on."""
     while True:
-        alias = typing.get_origin(kind)
+        alias: Any = typing.get_origin(kind)
         if isinstance(kind, typing.NewType):
             kind = kind.__supertype__
         elif hasattr(alias, "__value__"):

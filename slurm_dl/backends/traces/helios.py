@@ -11,7 +11,15 @@ from typing import Final
 from slurm_dl.backends.traces.gather import BadValue, JobLine
 from slurm_dl.backends.traces.left_out import Reason
 from slurm_dl.backends.traces.table import TableFormat
-from slurm_dl.backends.traces.values import clock_s, job_id, name, number, shown, whole_gpus
+from slurm_dl.backends.traces.values import (
+    account,
+    clock_s,
+    job_id,
+    name,
+    number,
+    shown,
+    whole_gpus,
+)
 from slurm_dl.model.trace import Ending
 
 _ENDINGS: Final = {
@@ -38,7 +46,7 @@ def _job(_nth: int, fields: Sequence[str]) -> JobLine:
         duration_s=number(duration, "duration"),
         gpus=gpus,
         user=name(user, "user"),
-        account=name(virtual_cluster, "vc"),
+        account=account(virtual_cluster),
         ending=ending,
     )
 

@@ -21,7 +21,7 @@ from typing import BinaryIO, Final
 from slurm_dl.backends.traces.gather import BadValue, Gathering, JobLine
 from slurm_dl.backends.traces.left_out import Reason
 from slurm_dl.backends.traces.lines import MAX_UNPACKED_BYTES, Head, opened
-from slurm_dl.backends.traces.values import clock_s, job_id, name, shown
+from slurm_dl.backends.traces.values import account, clock_s, job_id, name, shown
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Ending
 
@@ -132,7 +132,7 @@ def _job(entry: object) -> JobLine:
         duration_s=duration_s,
         gpus=gpus,
         user=name(_text(entry, "user"), "user"),
-        account=name(_text_if_any(entry, "vc"), "vc"),
+        account=account(_text_if_any(entry, "vc")),
         ending=ending,
     )
 

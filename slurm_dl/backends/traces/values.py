@@ -93,6 +93,12 @@ def name(text: str, what: str) -> str:
     return text
 
 
+def account(text: str) -> str:
+    """A name as `name` gives it; empty where it is none, for no result depends on it."""
+    text = text.strip()
+    return text if len(text) <= MAX_NAME and text.isprintable() else ""
+
+
 def job_id(text: str) -> str:
     """A job's id.
 
