@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -151,7 +152,7 @@ def test_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     assert refusal(fifo) == f"{fifo}: is not a regular file"
     assert refusal(large) == f"{large}: is larger than 256 KiB"
     assert refusal(binary) == f"{binary}:2: is not UTF-8 text (byte 0xff)"
-    assert refusal("a\0b") == r"a\x00b: cannot be read: embedded null byte"
+    assert re.fullmatch(r"a\\x00b: cannot be read: .*embedded null [a-z ]+", refusal("a\0b"))
     assert refusal(large / "x") == f"{large}/x: cannot be read: Not a directory"
 
 

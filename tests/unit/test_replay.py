@@ -85,6 +85,8 @@ def values(kind: Any, rows: int = 2) -> st.SearchStrategy[Any]:  # noqa: ANN401,
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind in SCALARS:
         return SCALARS[kind]
+    if hasattr(origin, "__value__"):  # NumPy 2.5's NDArray
+        return values(origin.__value__[arguments], rows)
     if origin in (typing.Union, types.UnionType):
         return st.one_of(*(values(a, rows) for a in arguments))
     if origin is typing.Literal:
