@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from streams import STEERED, STREAMS, Stream, fake_cluster, steered_cluster
 
-from slurm_dl.backends.codec import FormError, codec_of, from_plain, to_plain
+from slurm_dl.backends.codec import FormError, _bare, codec_of, from_plain, to_plain
 from slurm_dl.backends.memory_store import MemoryStore
 from slurm_dl.backends.replay import recording as recording_module
 from slurm_dl.backends.replay.anonymous import Anonymous
@@ -80,13 +80,10 @@ ACTIONS = (*typing.get_args(ClusterAction), *typing.get_args(LedgerAction))
 
 def values(kind: Any, rows: int = 2) -> st.SearchStrategy[Any]:  # noqa: ANN401, PLR0911
     """Values of the type *kind*; its columns have *rows* rows."""
-    while isinstance(kind, typing.NewType):
-        kind = kind.__supertype__
+    kind = _bare(kind)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind in SCALARS:
         return SCALARS[kind]
-    if hasattr(origin, "__value__"):  # NumPy 2.5's NDArray
-        return values(origin.__value__[arguments], rows)
     if origin in (typing.Union, types.UnionType):
         return st.one_of(*(values(a, rows) for a in arguments))
     if origin is typing.Literal:
