@@ -14,7 +14,7 @@ from slurm_dl.apps.audit import AuditLine
 from slurm_dl.apps.breakers import NotResetError
 from slurm_dl.apps.commandline import safe
 from slurm_dl.apps.control import Peer, RequestError
-from slurm_dl.apps.finished import shows_ended
+from slurm_dl.apps.finished import OVER, shows_ended
 from slurm_dl.apps.levers import Levers
 from slurm_dl.apps.page import Order, page
 from slurm_dl.apps.past import past_object, whose
@@ -132,6 +132,7 @@ class Answers:
             limit=request.limit,
             locate=request.locate,
         )
+        ended = OVER.intersection(states)
         with self._heavy:
             only = Only(
                 users=whose(sight, request.user),
@@ -140,6 +141,7 @@ class Answers:
                 partitions=tuple(request.partition),
                 names=tuple(request.name),
                 jobs=tuple(request.job),
+                states=() if ended == OVER else tuple(state.name for state in ended),
             )
             shown = self._levers.past.listed(cycle, only) if shows_ended(states) else cycle
             found = page(shown, wanted, order)

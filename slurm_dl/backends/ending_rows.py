@@ -84,6 +84,7 @@ class Only:
         users: Login names or uids; None: everybody's.
         accounts, qos, partitions, names: Of those alone.
         jobs: Labels; ``123`` is all of an array or het job, ``123_7`` a task of it.
+        states: Names of what a `JobState` is for a job that is over.
     """
 
     users: tuple[str, ...] | None = None
@@ -92,6 +93,7 @@ class Only:
     partitions: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
     jobs: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
 
     def asked(self) -> tuple[str, dict[str, str]]:
         """The condition in SQL, and the values of what it names."""
@@ -100,8 +102,14 @@ class Only:
             which += _WHOSE
             values["users"] = json.dumps(sorted(self.users))
             values["uids"] = json.dumps(sorted(int(u) for u in self.users if _is_number(u)))
-        columns = {"account": self.accounts, "qos": self.qos}
-        for column, names in (columns | {"partition": self.partitions, "name": self.names}).items():
+        columns = {
+            "account": self.accounts,
+            "qos": self.qos,
+            "partition": self.partitions,
+            "name": self.names,
+            "state": self.states,
+        }
+        for column, names in columns.items():
             if names:
                 which += _NAMED_IN.format(column=column)
                 values[column] = json.dumps(sorted(names))

@@ -73,7 +73,9 @@ _INDEXES = {
 waits."""
 
 _GONE = {"job": ("promoted_s",)}
-"""Columns of schema 2 that no row is written with since: each wants a value, so none could be."""
+"""Columns of schema 2 that no row is written with since: each wants a value, so none could be.
+
+Their tables have no index that would go with them."""
 
 
 def upgrade(db: sqlite3.Connection) -> None:
@@ -115,11 +117,15 @@ def _missing(db: sqlite3.Connection) -> list[str]:
             for name, form in wanted.items()
             if name not in has
         ]
-        statements += [
-            f"ALTER TABLE {table} DROP COLUMN {name}"
-            for name in _GONE.get(table, ())
-            if name in has
-        ]
+        if set(has) & set(_GONE.get(table, ())):
+            # SQLite drops columns from 3.35 on, and supported systems have older ones.
+            kept = ", ".join(wanted)
+            statements += [
+                f"ALTER TABLE {table} RENAME TO {table}_before",
+                _CREATE[table],
+                f"INSERT INTO {table} ({kept}) SELECT {kept} FROM {table}_before",  # noqa: S608
+                f"DROP TABLE {table}_before",
+            ]
     statements += [
         f"CREATE INDEX {name} ON {on}" for name, on in _INDEXES.items() if name not in there
     ]

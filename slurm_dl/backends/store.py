@@ -67,6 +67,7 @@ _CUT = (
     "UPDATE taken SET at_s = ? WHERE at_s > ?",
     "UPDATE ending SET seen_s = ? WHERE seen_s > ?",
     "UPDATE job SET last_seen_s = ? WHERE over AND last_seen_s > ?",
+    "UPDATE meta SET value = ? WHERE key = 'swept_before_s' AND CAST(value AS REAL) > ?",
 )
 
 _STEERS = (

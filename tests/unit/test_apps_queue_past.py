@@ -513,9 +513,10 @@ def test_what_a_list_is_filtered_by_is_asked_of_the_ledger(levers: Levers) -> No
     answers = Answers(dataclasses.replace(levers, past=Pasts(known)))
     chosen = {"account": ["a"], "qos": ["q"], "partition": ["p"], "name": ["n"], "job": ["7"]}
     assert _listed(answers, ADMIN, state=["all"], **chosen) == []
+    _listed(answers, ADMIN, state=["F", "PD"])
 
     only = Only(accounts=("a",), qos=("q",), partitions=("p",), names=("n",), jobs=("7",))
-    assert known.asked == [only]
+    assert known.asked == [only, Only(states=("FAILED",))]
     levers.audit.close()
 
 

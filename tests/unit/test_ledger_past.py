@@ -372,6 +372,7 @@ def test_jobs_that_are_not_asked_for_leave_room_for_those_that_are(
         _ending(2, NOW_S - 999, label="20_7", account="vision", partition="big"),
         _ending(3, NOW_S - 998, label="20_[8-9]", name=hostile),
         _ending(4, NOW_S - 997, label="30+1", qos="high"),
+        _ending(5, NOW_S - 996, label="5", state=JobState.COMPLETED),
     ]
     others = [_ending(i, NOW_S - 100 + i, label=f"200_{i}") for i in range(10, 20)]
     with closing(SqliteStore(path)) as store:
@@ -394,6 +395,8 @@ def test_jobs_that_are_not_asked_for_leave_room_for_those_that_are(
     assert listed(jobs=["30"]) == listed(jobs=["30+1"]) == [4]
     assert listed(jobs=["200_12"]) == [12]
     assert listed(jobs=["2", "%", "20["]) == []
+    assert listed(states=["COMPLETED"]) == [5]
+    assert listed(states=["FAILED", "COMPLETED"]) == [17, 18, 19]
 
 
 def _cycle() -> Cycle:

@@ -116,6 +116,10 @@ def test_what_if_holds_several_against_each_other(two_jobs: Path, costs: Path) -
         (("run", "--policy", "discrete_las", "--min-quantum", "300"), "needs --costs slurm"),
         (("run", "--policy", "slurm", "--costs", "slurm", "--min-quantum", "3"), "nothing to set"),
         (("run", "--policy", "discrete_las", "--min-quantum", "-1"), "--min-quantum"),
+        (
+            ("run", "--policy", "discrete_las", "--costs", "slurm", "--min-quantum", "nan"),
+            "nan is not a number of seconds",
+        ),
         (("whatif", "--min-quantum", "300"), "needs --costs slurm"),
         (("whatif", "--costs", "slurm", "--min-quantum", "soon"), "--min-quantum 'soon'"),
         (("whatif", "--costs", "slurm", "--min-quantum", "1e9"), "at most 2592000 seconds"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -209,6 +210,7 @@ def min_quantum_option(text: str, *, several: bool = False) -> Callable[[F], F]:
         "min_quanta" if several else "min_quantum_s",
         type=str if several else click.FloatRange(min=0, max=LONGEST_QUANTUM_S),
         metavar="SECONDS,..." if several else "SECONDS",
+        callback=None if several else _number,
         help=f"With --costs slurm: {text}",
     )
 
@@ -216,6 +218,14 @@ def min_quantum_option(text: str, *, several: bool = False) -> Callable[[F], F]:
         return with_options(command, [option])
 
     return add
+
+
+def _number(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
+    """*value*, which a range lets through even if it is none."""
+    if value is not None and math.isnan(value):
+        msg = f"{value} is not a number of seconds."
+        raise click.BadParameter(msg)
+    return value
 
 
 def foresight_options(command: F) -> F:
