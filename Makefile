@@ -25,9 +25,9 @@ DATABASE_PACKAGES := slurmdbd mariadb-server-core mariadb-client-core
 # Whom the pages, figures and JSON that we write are shown to, in tests.
 READER_PACKAGES := chromium fonts-dejavu-core prometheus jq
 
-# What runs side by side: containers, commands and all that goes wrong; the fast tests, simulations,
+# What runs side by side: containers, commands and all that goes wrong, packages; the fast tests, simulations,
 # real Slurms, documents, and whatever else there is. (pytest sorts directories that it finds itself.)
-FIRST := tests/docker tests/cli tests/faults
+FIRST := tests/docker tests/cli tests/faults tests/packages
 FAST := tests/unit tests/contract
 SECOND := $(FAST) $(filter-out $(FIRST) $(FAST) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
