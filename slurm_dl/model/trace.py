@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.jobs import F64, I32
+from slurm_dl.model.jobs import F64, I32, I64
 
 
 class Ending(IntEnum):
@@ -104,6 +105,20 @@ class Trace:
 
     def __len__(self) -> int:
         return len(self.job_id)
+
+    def of_jobs(self, at: I64, **columns: object) -> Self:
+        """This trace with what belongs to the jobs *at*, ``(k,)`` rows, in that order.
+
+        Args:
+            columns: Fields that are not theirs, such as other ids or submit times.
+        """
+        theirs: dict[str, object] = {"job_id": tuple(self.job_id[i] for i in at.tolist())}
+        for one in dataclasses.fields(self):
+            column = getattr(self, one.name)
+            if isinstance(column, np.ndarray):
+                theirs[one.name] = column[at]
+        changes: dict[str, Any] = theirs | columns
+        return dataclasses.replace(self, **changes)
 
     @property
     def account_names(self) -> tuple[str, ...] | None:

@@ -56,7 +56,16 @@ class Frameworks:
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
             "SLURM_DL_CONFIG": str(config),
+            # torchrun leaves a directory of its own there, and the compiler its cache.
+            "TMPDIR": str(self.temporary),
         }
+
+    @property
+    def temporary(self) -> Path:
+        """Where programs put what is of no use after them."""
+        place = self.home / "tmp"
+        place.mkdir(exist_ok=True)
+        return place
 
     def needs(self, *modules: str) -> None:
         """Skip, or fail where the frameworks must be there, if a module cannot be found."""

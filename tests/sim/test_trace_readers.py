@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from slurm_dl.apps.sim.sweep import resampled
 from slurm_dl.backends.traces import (
     FORMATS,
     LeftOut,
@@ -350,6 +351,20 @@ def test_a_helios_log_without_virtual_clusters_is_read(tmp_path: Path) -> None:
 
     assert columns(read_trace(path)) == columns(read_trace(OF_FORMAT["helios"]))
     assert read_trace(path).account_names is None
+
+
+def test_all_that_is_a_jobs_goes_with_it() -> None:
+    """To a part of a trace, and where others are drawn to its times."""
+    trace = read_trace(OF_FORMAT["helios"])
+    part = trace.of_jobs(np.array([1, 4]))
+    assert columns(part) == [columns(trace)[1], columns(trace)[4]]
+    assert part.account_names == ("vcJkd", "vcpDC")
+
+    drawn = trace.of_jobs(np.array([1, 1, 2, 0, 4]), job_id=trace.job_id, submit_s=trace.submit_s)
+    assert drawn.account_names == ("vcJkd", "vcJkd", "vchbv", "vcpDC", "vcpDC")
+    assert [row[:2] for row in columns(drawn)] == [row[:2] for row in columns(trace)]
+    assert drawn.duration_s[0] == trace.duration_s[1]
+    assert resampled(trace, 7).account is not None
 
 
 @pytest.mark.parametrize("bad", ["v\x1b[31m", "v" * 5000])

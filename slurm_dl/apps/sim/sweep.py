@@ -270,9 +270,10 @@ def parse_loads(text: str) -> tuple[float, ...]:
 def resampled(trace: Trace, seed: int) -> Trace:
     """A bootstrap of *trace*: other jobs at the same times.
 
-    As many jobs are drawn with replacement; what belongs to a job (duration, GPUs, user, model,
-    ending) is drawn together, and put at the submissions and ids of the trace in their order. So
-    the arrivals keep their bursts, and any tie between jobs that follow each other is lost.
+    As many jobs are drawn with replacement; what belongs to a job (duration, GPUs, user, account,
+    model, ending) is drawn together, and put at the submissions and ids of the trace in their
+    order. So the arrivals keep their bursts, and any tie between jobs that follow each other is
+    lost.
 
     Args:
         seed: Of NumPy's default generator; 0 gives *trace* itself.
@@ -283,14 +284,7 @@ def resampled(trace: Trace, seed: int) -> Trace:
     if seed == TRACE_ITSELF:
         return trace
     drawn = np.random.default_rng(seed).integers(len(trace), size=len(trace))
-    return dataclasses.replace(
-        trace,
-        duration_s=trace.duration_s[drawn],
-        gpus=trace.gpus[drawn],
-        user=trace.user[drawn],
-        model=trace.model[drawn],
-        ending=trace.ending[drawn],
-    )
+    return trace.of_jobs(drawn, job_id=trace.job_id, submit_s=trace.submit_s)
 
 
 def faster(trace: Trace, load: float) -> Trace:

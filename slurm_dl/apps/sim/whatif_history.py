@@ -7,7 +7,6 @@ job belongs to the day, in UTC, on which it was submitted.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -239,17 +238,7 @@ def only(trace: Trace, rows: Bool) -> Trace:
     """The jobs of *trace* at *rows*, ``(n,)`` bool."""
     if rows.all():
         return trace
-    at = rows.nonzero()[0]
-    return dataclasses.replace(
-        trace,
-        job_id=tuple(trace.job_id[i] for i in at.tolist()),
-        submit_s=trace.submit_s[at],
-        duration_s=trace.duration_s[at],
-        gpus=trace.gpus[at],
-        user=trace.user[at],
-        model=trace.model[at],
-        ending=trace.ending[at],
-    )
+    return trace.of_jobs(rows.nonzero()[0])
 
 
 def fate(
