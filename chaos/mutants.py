@@ -148,8 +148,8 @@ def no_compare() -> None:
 def forgets_service() -> None:
     """Half of what each job gets is counted."""
 
-    def half(before: Any, seen: Any) -> Folded:  # noqa: ANN401
-        folded = fold(before, seen)
+    def half(before: Any, seen: Any, *, forget_before_s: float) -> Folded:  # noqa: ANN401
+        folded = fold(before, seen, forget_before_s=forget_before_s)
         after = folded.service
         had = np.zeros(len(after))
         known = np.isin(after.job_id, before.job_id)
