@@ -9,6 +9,7 @@ Outside a job it is an ordinary training.
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import torch
@@ -60,7 +61,8 @@ def main() -> None:
         report_to="none",
         disable_tqdm=True,
         use_cpu=True,
-        ddp_backend="gloo",  # nccl on GPUs
+        # nccl on GPUs; one process alone has no group to be of.
+        ddp_backend="gloo" if "LOCAL_RANK" in os.environ else None,
         seed=1,
     )
     trainer = Noted(

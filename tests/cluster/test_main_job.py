@@ -63,7 +63,10 @@ def test_a_large_job_gives_way_to_small_ones_and_resumes(daemon: Schedd) -> None
     big = daemon.toy(16, steps, "--checkpoint-every", "1000")
     watch = Watch(daemon, big)
     daemon.until("the large job to sink", lambda: watch.look() and _sank(daemon, big))
-    small = [daemon.toy(1, 8) for _ in range(12)]
+    small = []
+    for _ in range(12):
+        small.append(daemon.toy(1, 8))
+        watch.look()
 
     daemon.until("the large job to be requeued", lambda: watch.look() == "PENDING")
     daemon.until(

@@ -378,6 +378,8 @@ def _panels_have_data(site: Monitored) -> None:
 
 def _rules_have_data(site: Monitored) -> None:
     """Every rule is evaluated without an error, and what it asks about is there."""
+    told = "slurm_dl_config_reload_successful"
+    site.place.until("the reload to be told", lambda: site.query(told), 60)
     (group,) = site.api("rules")["groups"]
     assert [(r["name"], r.get("lastError")) for r in group["rules"] if r["health"] != "ok"] == []
     for rule in group["rules"]:
