@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import generate
 import measure
 import numpy as np
 
@@ -34,7 +35,7 @@ from slurm_dl.engine.settings import Settings
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Bool, Jobs, JobState
-from slurm_dl.model.nodes import Allocations, Nodes
+from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.snapshot import Observed, Remembered, Snapshot
 from slurm_dl.policies import registry
 
@@ -47,7 +48,6 @@ ASKED = 10
 NOW_S = 1_700_000_000.0
 
 _GPUS = 8
-_CPUS_PER_GPU, _MB_PER_GPU = 8, 60_000
 _MOST_GPUS = 64
 _MOST_LIMIT_S = 7 * 86_400.0
 _RACKS = 10
@@ -99,8 +99,8 @@ def snapshot(nodes: int, waiting: int, seed: int, path: Path = TRACE) -> Snapsho
         n_nodes=np.ceil(gpus / _GPUS).astype(np.int32),
         gpus=gpus,
         gpu_type=np.full(n, -1, np.int16),
-        cpus=(gpus * _CPUS_PER_GPU).astype(np.int32),
-        mem_mb=(gpus * _MB_PER_GPU).astype(np.int64),
+        cpus=(gpus * generate.CPUS_PER_GPU).astype(np.int32),
+        mem_mb=(gpus * generate.MB_PER_GPU).astype(np.int64),
         submit_s=submit_s,
         start_s=np.where(runs, NOW_S - age_s, 0.0),
         end_s=np.zeros(n),
@@ -114,14 +114,14 @@ def snapshot(nodes: int, waiting: int, seed: int, path: Path = TRACE) -> Snapsho
         job=np.repeat(np.arange(r, dtype=np.int32), np.ceil(sizes / _GPUS).astype(np.int64)),
         node=node,
         gpus=gpus_there,
-        cpus=(gpus_there * _CPUS_PER_GPU).astype(np.int32),
-        mem_mb=(gpus_there * _MB_PER_GPU).astype(np.int64),
+        cpus=(gpus_there * generate.CPUS_PER_GPU).astype(np.int32),
+        mem_mb=(gpus_there * generate.MB_PER_GPU).astype(np.int64),
     )
     ids = jobs.job_id
     seen = Observed(
         now_s=NOW_S,
         jobs=jobs,
-        nodes=_nodes(nodes),
+        nodes=generate.nodes(nodes, _GPUS),
         held=held,
         partitions=("gpu",),
         gpu_types=("a100",),
@@ -189,18 +189,6 @@ def _filled(
 def _without_one_rack(rng: np.random.Generator, nodes: int) -> Bool:
     mask: Bool = np.arange(nodes) * _RACKS // nodes != rng.integers(_RACKS)
     return mask
-
-
-def _nodes(count: int) -> Nodes:
-    return Nodes(
-        name=tuple(f"n{i + 1}" for i in range(count)),
-        up=np.ones(count, np.bool_),
-        gpus=np.full(count, float(_GPUS)),
-        gpu_type=np.zeros(count, np.int16),
-        cpus=np.full(count, _GPUS * _CPUS_PER_GPU, np.int32),
-        mem_mb=np.full(count, _GPUS * _MB_PER_GPU, np.int64),
-        leaf=(np.arange(count) // 25).astype(np.int16),
-    )
 
 
 def _memory(jobs: Jobs, age_s: F64) -> Remembered:

@@ -28,8 +28,8 @@ NOW_S = 1_700_000_000.0
 _GPUS_PER_NODE = 4
 _SIZES = np.array([1, 2, 4, 8, 16, 32, 64])
 _SHARES = np.array([0.55, 0.12, 0.16, 0.10, 0.04, 0.02, 0.01])
-_CPUS_PER_GPU = 8
-_MB_PER_GPU = 60_000
+CPUS_PER_GPU = 8
+MB_PER_GPU = 60_000
 
 Rows = npt.NDArray[np.int64]
 
@@ -75,8 +75,8 @@ def snapshot(
         n_nodes=np.maximum(1, gpus // _GPUS_PER_NODE).astype(np.int32),
         gpus=gpus.astype(np.float64),
         gpu_type=np.where(runs, 0, rng.choice([-1, -1, 0], n)).astype(np.int16),
-        cpus=(gpus * _CPUS_PER_GPU).astype(np.int32),
-        mem_mb=(gpus * _MB_PER_GPU).astype(np.int64),
+        cpus=(gpus * CPUS_PER_GPU).astype(np.int32),
+        mem_mb=(gpus * MB_PER_GPU).astype(np.int64),
         submit_s=submit_s,
         start_s=np.where(runs, started_s, 0.0),
         end_s=np.zeros(n),
@@ -89,7 +89,7 @@ def snapshot(
     seen = Observed(
         now_s=NOW_S,
         jobs=jobs,
-        nodes=_nodes(shape.nodes),
+        nodes=nodes(shape.nodes),
         held=held,
         partitions=PARTITIONS,
         gpu_types=("a100",),
@@ -166,20 +166,25 @@ def _filled(rng: np.random.Generator, n_nodes: int) -> tuple[Rows, Allocations]:
         job=np.array(job, np.int32),
         node=np.array(node, np.int32),
         gpus=held.astype(np.float64),
-        cpus=(held * _CPUS_PER_GPU).astype(np.int32),
-        mem_mb=(held * _MB_PER_GPU).astype(np.int64),
+        cpus=(held * CPUS_PER_GPU).astype(np.int32),
+        mem_mb=(held * MB_PER_GPU).astype(np.int64),
     )
     return np.array(sizes), allocations
 
 
-def _nodes(count: int) -> Nodes:
+def nodes(count: int, gpus: int = _GPUS_PER_NODE) -> Nodes:
+    """So many nodes of one kind, up, 25 to a leaf switch.
+
+    Args:
+        gpus: GPUs of each; CPUs and memory go with them.
+    """
     return Nodes(
         name=tuple(f"n{i + 1}" for i in range(count)),
         up=np.ones(count, np.bool_),
-        gpus=np.full(count, float(_GPUS_PER_NODE)),
+        gpus=np.full(count, float(gpus)),
         gpu_type=np.zeros(count, np.int16),
-        cpus=np.full(count, _GPUS_PER_NODE * _CPUS_PER_GPU, np.int32),
-        mem_mb=np.full(count, _GPUS_PER_NODE * _MB_PER_GPU, np.int64),
+        cpus=np.full(count, gpus * CPUS_PER_GPU, np.int32),
+        mem_mb=np.full(count, gpus * MB_PER_GPU, np.int64),
         leaf=(np.arange(count) // 25).astype(np.int16),
     )
 

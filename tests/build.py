@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from slurm_dl.engine.fold import FORGET_AFTER_S, Folded, fold
 from slurm_dl.engine.service import Service, remembered
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover
@@ -100,3 +101,8 @@ def snapshot(
         next_handover_id=HandoverId(max((h.handover_id for h in handovers), default=0) + 1),
         **more,
     )
+
+
+def folded(before: Service, seen: Observed) -> Folded:
+    """*seen* booked by a ledger that has been looked after for a week at least."""
+    return fold(before, seen, forget_before_s=seen.now_s - FORGET_AFTER_S)

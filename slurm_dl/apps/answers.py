@@ -14,7 +14,7 @@ from slurm_dl.apps.audit import AuditLine
 from slurm_dl.apps.breakers import NotResetError
 from slurm_dl.apps.commandline import safe
 from slurm_dl.apps.control import Peer, RequestError
-from slurm_dl.apps.finished import OVER, shows_ended
+from slurm_dl.apps.finished import OVER
 from slurm_dl.apps.levers import Levers
 from slurm_dl.apps.page import Order, page
 from slurm_dl.apps.past import past_object, whose
@@ -143,7 +143,7 @@ class Answers:
                 jobs=tuple(request.job),
                 states=() if ended == OVER else tuple(state.name for state in ended),
             )
-            shown = self._levers.past.listed(cycle, only) if shows_ended(states) else cycle
+            shown = self._levers.past.listed(cycle, only) if ended else cycle
             found = page(shown, wanted, order)
             jobs: list[Json] = [privacy.row_for(r, sight) for r in found.jobs]
         return {

@@ -7,7 +7,7 @@ started a minute ago shows them too.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -76,11 +76,6 @@ def with_ended(cycle: Cycle, ended: Sequence[EndedJob]) -> Cycle:
             rank=np.concatenate([plan.rank, none.astype(plan.rank.dtype)]),
         ),
     )
-
-
-def shows_ended(states: Collection[JobState]) -> bool:
-    """Whether a list of jobs in these states has room for jobs that are over."""
-    return not OVER.isdisjoint(states)
 
 
 def _longer(columns: _Columns, more: int, **values: Sequence[float]) -> _Columns:

@@ -50,14 +50,14 @@ class Folded:
     forgotten: tuple[int, ...]
 
 
-def fold(before: Service, seen: Observed, *, forget_before_s: float | None = None) -> Folded:
+def fold(before: Service, seen: Observed, *, forget_before_s: float) -> Folded:
     """Book one observation.
 
     Attained service never falls but when a job id comes back as another job.
 
     Args:
         forget_before_s: Jobs that Slurm listed last before this, epoch seconds, and that were not
-            over then, are dropped; None: `FORGET_AFTER_S` before *seen*.
+            over then, are dropped; see `Horizon`.
     """
     now_s = seen.now_s
     relevant = ~np.isin(seen.jobs.state, OVER) | np.isin(seen.jobs.job_id, before.job_id)
@@ -96,8 +96,6 @@ def fold(before: Service, seen: Observed, *, forget_before_s: float | None = Non
         if name != "last_seen_s":
             changed |= column != merged.columns()[name]
     unseen_s = now_s - col["last_seen_s"]
-    if forget_before_s is None:
-        forget_before_s = now_s - FORGET_AFTER_S
     over = col["over"] != 0
     forget = ~over & (col["last_seen_s"] < forget_before_s)
     keep = ~forget & ~(over & (unseen_s > LEAVE_AFTER_S))

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from slurm_dl.backends.memory_store import MemoryStore
 from slurm_dl.backends.store import SqliteStore
-from slurm_dl.engine.fold import fold
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.rebuild import Rebuilt, ToldRun, chain_of, rebuild
 from slurm_dl.engine.service import Service
@@ -205,7 +204,7 @@ def look(lives: Sequence[Life], now_s: float) -> Observed:
 def watched(lives: Sequence[Life], from_s: float, to_s: float, service: Service) -> Service:
     """A ledger that looks every second from *from_s* to *to_s*, both included."""
     for now_s in np.arange(from_s, to_s + 1):
-        service = fold(service, look(lives, float(now_s))).service
+        service = build.folded(service, look(lives, float(now_s))).service
     return service
 
 
@@ -275,7 +274,7 @@ def test_a_lost_ledger_comes_back(jobs: list[Life], at: int, *, start_of_all: bo
     """Every column is what a daemon would have that looked every second from the beginning."""
     now_s = T0 + at
     seen = look(jobs, now_s)
-    service = fold(Service.empty(), seen).service
+    service = build.folded(Service.empty(), seen).service
     there = watched(jobs, T0, now_s, Service.empty())
 
     asked = service.job_id.tolist()
@@ -299,7 +298,7 @@ def test_runs_missed_in_an_outage_come_back(jobs: list[Life], left: int, away_s:
     now_s = T0 + left + away_s
     there = watched(jobs, T0, now_s, Service.empty())
     seen = look(jobs, now_s)
-    service = fold(watched(jobs, T0, T0 + left, Service.empty()), seen).service
+    service = build.folded(watched(jobs, T0, T0 + left, Service.empty()), seen).service
 
     rebuilt = completed(service, seen, told_of(jobs, now_s))
     after = restored(service, rebuilt)
@@ -397,7 +396,7 @@ def test_a_run_of_no_length_is_not_taken_for_the_present_one() -> None:
 
 def one_look(row: JobRow, told: Sequence[ToldRun], before: Service | None = None) -> Rebuilt:
     seen = build.observed([row], now_s=T0 + 1000)
-    service = fold(before or Service.empty(), seen).service
+    service = build.folded(before or Service.empty(), seen).service
     return rebuild(service, seen, told, service.job_id.tolist())
 
 
@@ -474,7 +473,7 @@ def test_requeues_nobody_saw_count_as_ours() -> None:
 
 def test_requeues_while_the_ledger_knew_the_job_were_not_ours() -> None:
     """The daemon was down then, so it did not preempt; and what it did before stays."""
-    before = fold(Service.empty(), build.observed([again(0)], now_s=T0 + 5)).service
+    before = build.folded(Service.empty(), build.observed([again(0)], now_s=T0 + 5)).service
     before = dataclasses.replace(before, preemptions=np.array([3], dtype=np.int32))
     rebuilt = one_look(again(2), [run(0), run(1)], before)
 
@@ -494,7 +493,7 @@ def test_rebuilding_twice_is_rebuilding_once() -> None:
 
 def test_forgiven_service_stays_forgiven() -> None:
     """What a promotion took out of the ranking is the ledger's own, and is kept."""
-    before = fold(Service.empty(), build.observed([again(0)], now_s=T0 + 5)).service
+    before = build.folded(Service.empty(), build.observed([again(0)], now_s=T0 + 5)).service
     before = dataclasses.replace(
         before, forgiven_ran_s=np.array([9.0]), forgiven_gpu_s=np.array([18.0])
     )
@@ -506,7 +505,7 @@ def test_forgiven_service_stays_forgiven() -> None:
 
 def test_no_more_is_forgiven_than_there_was() -> None:
     """A promotion may have forgiven a suspension that the ledger took for service."""
-    before = fold(Service.empty(), build.observed([again(1)], now_s=T0 + 105)).service
+    before = build.folded(Service.empty(), build.observed([again(1)], now_s=T0 + 105)).service
     before = dataclasses.replace(
         before,
         ran_s=np.array([90.0]),
@@ -541,7 +540,7 @@ def test_only_what_nobody_saw_is_missing() -> None:
     ]
     service, marks = Service.empty(), []
     for n, row in enumerate(looks):
-        service = fold(service, build.observed([row], now_s=T0 + 200 + n)).service
+        service = build.folded(service, build.observed([row], now_s=T0 + 200 + n)).service
         marks += service.incomplete.tolist()
 
     assert marks == [False] * 6 + [True]

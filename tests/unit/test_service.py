@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.backends.fake.cluster import FakeCluster
-from slurm_dl.engine.fold import FORGET_AFTER_S, LEAVE_AFTER_S, LONGEST_LOOK_S, fold
+from slurm_dl.engine.fold import FORGET_AFTER_S, LEAVE_AFTER_S, LONGEST_LOOK_S
 from slurm_dl.engine.retiming import Shift, retimed_service
 from slurm_dl.engine.service import Service, remembered
 from slurm_dl.model.handover import Run
@@ -23,7 +23,7 @@ T0 = build.NOW_S
 def _fold_all(*looks: tuple[float, list[JobRow]]) -> Service:
     service = Service.empty()
     for now_s, rows in looks:
-        service = fold(service, build.observed(rows, now_s=now_s)).service
+        service = build.folded(service, build.observed(rows, now_s=now_s)).service
     return service
 
 
@@ -69,7 +69,7 @@ def test_a_run_is_booked_once_when_the_clock_is_set_back(back_s: float) -> None:
     before = _fold_all((T0, [build.running(1, 4, ran_s=100)]))
     service, _ = retimed_service(before, Shift(-back_s))
 
-    folded = fold(service, build.observed([done], now_s=T0 + 10 - back_s))
+    folded = build.folded(service, build.observed([done], now_s=T0 + 10 - back_s))
 
     assert [(run.job_id, run.gpu_s) for run in folded.ended] == [
         (1, folded.service.attained_gpu_s[0])
@@ -157,9 +157,9 @@ def test_a_job_that_vanished_keeps_what_was_counted() -> None:
 
 def test_jobs_are_forgotten_only_long_after_slurm_forgot_them() -> None:
     """The ledger does not grow without end, and does not drop what may come back."""
-    first = fold(Service.empty(), build.observed([build.running(1)], now_s=T0))
-    kept = fold(first.service, build.observed([], now_s=T0 + FORGET_AFTER_S))
-    gone = fold(first.service, build.observed([], now_s=T0 + FORGET_AFTER_S + 1))
+    first = build.folded(Service.empty(), build.observed([build.running(1)], now_s=T0))
+    kept = build.folded(first.service, build.observed([], now_s=T0 + FORGET_AFTER_S))
+    gone = build.folded(first.service, build.observed([], now_s=T0 + FORGET_AFTER_S + 1))
 
     assert (len(kept.service), kept.forgotten) == (1, ())
     assert (len(gone.service), gone.forgotten) == (0, (1,))
@@ -171,8 +171,8 @@ def test_jobs_that_are_over_leave_memory_and_are_not_forgotten() -> None:
     ended = JobRow(job_id=1, state=JobState.COMPLETED, gpus=1, start_s=T0 - 10, end_s=T0 + 7)
     service = _fold_all((T0, runs), (T0 + 10, [ended, runs[1]]))
 
-    kept = fold(service, build.observed([], now_s=T0 + 10 + LEAVE_AFTER_S))
-    left = fold(service, build.observed([], now_s=T0 + 11 + LEAVE_AFTER_S))
+    kept = build.folded(service, build.observed([], now_s=T0 + 10 + LEAVE_AFTER_S))
+    left = build.folded(service, build.observed([], now_s=T0 + 11 + LEAVE_AFTER_S))
 
     assert kept.service.job_id.tolist() == [1, 2]
     assert left.service.job_id.tolist() == [2]
@@ -189,8 +189,8 @@ def test_finished_jobs_never_seen_alive_are_not_taken_in() -> None:
 def test_an_idle_look_changes_no_row() -> None:
     """What did not change is not written to disk again."""
     seen = build.observed([build.pending(1)], now_s=T0)
-    first = fold(Service.empty(), seen)
-    second = fold(first.service, build.observed([build.pending(1)], now_s=T0 + 30))
+    first = build.folded(Service.empty(), seen)
+    second = build.folded(first.service, build.observed([build.pending(1)], now_s=T0 + 30))
 
     assert first.changed.tolist() == [True]
     assert second.changed.tolist() == [False]
@@ -218,7 +218,7 @@ def test_service_equals_the_runs_whatever_polls_are_missed(data: st.DataObject) 
     cluster = FakeCluster(nodes=2, gpus=4, hold_s=3)
     for _ in range(data.draw(st.integers(1, 5))):
         cluster.submit(data.draw(st.sampled_from([1, 2, 4])), work_s=data.draw(st.integers(5, 80)))
-    service, last = fold(Service.empty(), cluster.observe()).service, np.zeros(0)
+    service, last = build.folded(Service.empty(), cluster.observe()).service, np.zeros(0)
     for _ in range(data.draw(st.integers(3, 25))):
         cluster.advance(data.draw(st.integers(1, 12)))
         up = [
@@ -230,7 +230,7 @@ def test_service_equals_the_runs_whatever_polls_are_missed(data: st.DataObject) 
             job = data.draw(st.sampled_from(up))
             run = Run(job.job_id, job.start_s, job.restarts)
             cluster.apply(Requeue(handover_id=HandoverId(1), run=run, why="test"))
-        service = fold(service, cluster.observe()).service
+        service = build.folded(service, cluster.observe()).service
         known = {
             int(j): float(a) for j, a in zip(service.job_id, service.attained_gpu_s, strict=True)
         }

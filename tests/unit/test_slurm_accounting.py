@@ -21,7 +21,6 @@ from slurm_dl.backends.slurm.accounting import (
     run_arguments,
 )
 from slurm_dl.backends.slurm.command import TOOLS, Slurm
-from slurm_dl.engine.fold import fold
 from slurm_dl.engine.rebuild import chain_of, rebuild
 from slurm_dl.engine.service import Service
 from slurm_dl.model.errors import ClusterError
@@ -149,7 +148,7 @@ def test_a_lost_ledger_is_rebuilt_from_a_recording(recorded: tuple[str, dict[str
         if row["State"] in states
     ]
     seen = build.observed(rows, now_s=told["now_s"])
-    service = fold(Service.empty(), seen).service
+    service = build.folded(Service.empty(), seen).service
 
     rebuilt = rebuild(service, seen, read_runs(text, frozenset(ids))[0], ids)
 

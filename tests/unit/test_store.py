@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from slurm_dl.backends.store import SqliteStore, StoreError, SupersededError, supersede
-from slurm_dl.engine.fold import FORGET_AFTER_S, LEAVE_AFTER_S, fold
+from slurm_dl.engine.fold import FORGET_AFTER_S, LEAVE_AFTER_S
 from slurm_dl.engine.ledger import Ledger
 from slurm_dl.engine.memory import Change, Memory
 from slurm_dl.engine.service import EndedRun, Service
@@ -59,7 +59,9 @@ def path(tmp_path: Path) -> Path:
 
 def test_everything_comes_back_as_it_was(path: Path) -> None:
     """A round trip through the file changes nothing."""
-    service = fold(Service.empty(), build.observed([build.running(7, 3), build.pending(2)])).service
+    service = build.folded(
+        Service.empty(), build.observed([build.running(7, 3), build.pending(2)])
+    ).service
     taken = Taken(at_s=1.5, job_id=JobId(4), gpus=8.0, notice_s=2.5, handover_id=HandoverId(3))
     store = SqliteStore(path)
     store.save(
@@ -100,7 +102,9 @@ def test_a_closed_hand_over_does_not_come_back_nor_does_its_number(path: Path) -
 
 def test_forgotten_jobs_go(path: Path) -> None:
     """The file does not grow without end."""
-    service = fold(Service.empty(), build.observed([build.pending(2), build.pending(3)])).service
+    service = build.folded(
+        Service.empty(), build.observed([build.pending(2), build.pending(3)])
+    ).service
     store = SqliteStore(path)
     store.save(Change(jobs=service))
     store.save(Change(forgotten=[2]))

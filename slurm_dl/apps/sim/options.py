@@ -205,7 +205,7 @@ def min_quantum_option(text: str, *, several: bool = False) -> Callable[[F], F]:
         text: What is done with it.
         several: It is a list, to be read by the command; else one number, None if not given.
     """
-    option = click.option(
+    return click.option(
         "--min-quantum",
         "min_quanta" if several else "min_quantum_s",
         type=str if several else click.FloatRange(min=0, max=LONGEST_QUANTUM_S),
@@ -213,11 +213,6 @@ def min_quantum_option(text: str, *, several: bool = False) -> Callable[[F], F]:
         callback=None if several else _number,
         help=f"With --costs slurm: {text}",
     )
-
-    def add(command: F) -> F:
-        return with_options(command, [option])
-
-    return add
 
 
 def _number(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
