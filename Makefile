@@ -4,7 +4,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
-# apt and pip allow one caller at a time, and the tests share two cores.
+# apt allows one caller at a time, and the tests share two cores.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 
@@ -25,11 +25,7 @@ DATABASE_PACKAGES := slurmdbd mariadb-server-core mariadb-client-core
 # Whom the pages, figures and JSON that we write are shown to, in tests.
 READER_PACKAGES := chromium fonts-dejavu-core prometheus jq
 
-# What runs side by side: containers, commands and all that goes wrong, packages; the fast tests, simulations,
-# real Slurms, documents, and whatever else there is. (pytest sorts directories that it finds itself.)
-FIRST := tests/docker tests/cli tests/faults tests/packages
 FAST := tests/unit tests/contract
-SECOND := $(FAST) $(filter-out $(FIRST) $(FAST) %/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
@@ -65,6 +61,32 @@ install() {
 	retry apt-get "$${quiet[@]}" update
 	retry apt-get "$${quiet[@]}" install -y --no-install-recommends "$$@" </dev/null
 }
+endef
+
+# pip_install PYTHON ARGUMENT...: by uv, which takes a tenth of pip's CPU time; by pip without it.
+define PIP_INSTALL
+pip_install() {
+	local python=$$1 uv=$(CURDIR)/$(BIN)/uv links=()
+	shift
+	[[ -x "$$uv" ]] || $(BIN)/python -m pip install --quiet uv || true
+	# uv reads no configuration of pip.
+	[[ -z "$${PIP_FIND_LINKS:-}" ]] || links=(--find-links "$$PIP_FIND_LINKS")
+	[[ -z "$${PIP_INDEX_URL:-}" ]] || links+=(--default-index "$$PIP_INDEX_URL")
+	if [[ -x "$$uv" ]] && retry "$$uv" pip install --quiet --python "$$python" "$${links[@]}" "$$@"; then
+		return
+	fi
+	# Debian's pip does not know dependency groups yet.
+	retry "$$python" -m pip install --quiet "pip>=25.1"
+	retry "$$python" -m pip install --quiet "$$@"
+}
+endef
+
+# The tests of real trainings look for torch there; on CI they fail without it.
+define TORCH_FOR_TESTS
+if [[ -z "$${SLURM_DL_TORCH_PYTHON:-}" ]] &&
+	{ [[ -n "$${CI:-}" ]] || $(TORCH_PYTHON) -c 'import torch' 2>/dev/null; }; then
+	export SLURM_DL_TORCH_PYTHON=$(CURDIR)/$(TORCH_PYTHON)
+fi
 endef
 
 # A Python that is new enough and can make virtual environments; nothing if there is none.
@@ -103,43 +125,34 @@ docker-up: ## A whole cluster in containers; RELEASE=22.05, 24.11 or 26.05
 docker-down: ## Remove that cluster
 	@exec docker/down $(RELEASE)
 
-.PHONY: test
-test: system database readers venv lint frameworks ## Everything: linters, types, layers and all tests (root)
-	@if [[ -z "$${SLURM_DL_TORCH_PYTHON:-}" ]] &&
-		{ [[ -n "$${CI:-}" ]] || $(TORCH_PYTHON) -c 'import torch' 2>/dev/null; }; then
-		# On CI the test of a real training must run: without torch it fails.
-		export SLURM_DL_TORCH_PYTHON=$(CURDIR)/$(TORCH_PYTHON)
-	fi
-	# Both wait for Slurm most of the time, so they run side by side; a third one makes two cores so
-	# busy that jobs end too early. What the others print comes last.
-	others=$$(mktemp)
-	# The shell lets what runs beside it ignore Ctrl-C; some tests are about that very signal.
-	env --default-signal=HUP,INT,QUIT $(BIN)/python -m pytest --durations=15 \
-		$(SECOND) $(PYTEST) >"$$others" 2>&1 &
-	pid=$$!
-	trap 'kill $$pid 2>/dev/null || true; wait $$pid || true; cat "$$others"; rm -f "$$others"' EXIT
-	containers=0 rest=0
-	$(BIN)/python -m pytest --durations=15 -o cache_dir=.pytest_cache/containers $(FIRST) \
-		$(PYTEST) || containers=$$?
-	wait $$pid || rest=$$?
-	# 5: nothing was asked of one of them.
-	[[ $$containers == 5 && -n "$(PYTEST)" ]] && containers=0
-	[[ $$rest == 5 && -n "$(PYTEST)" ]] && rest=0
-	exit $$((containers ? containers : rest))
+.PHONY: test test-part test-all
+# The shell of make lets what it starts ignore signals that some tests are about.
+GATE := exec env --default-signal=HUP,INT,QUIT $(BIN)/python tests/gate.py
+test: system venv ## Linters, types, layers, all that computes and the main job on a real Slurm (root)
+	@$(GATE) test
+test-part: system database readers venv-all frameworks ## A sixth of the other tests; PART=2/6, default: by the commit
+	@$(TORCH_FOR_TESTS)
+	$(GATE) part $(if $(PART),--part $(PART))
+test-all: system database readers venv-all frameworks ## Every test, in containers too; 50 minutes (root)
+	@$(TORCH_FOR_TESTS)
+	$(GATE) all --durations
 
 .PHONY: chaos
 chaos: system database venv ## A thousand jobs and a hundred faults on a sandbox; 40 minutes (root)
 	@exec $(BIN)/python -m chaos $(CHAOS)
 
-.PHONY: test-docker
-test-docker: venv ## The tests in containers alone, three Slurm releases; part of test
-	@exec $(BIN)/python -m pytest --durations=15 tests/docker $(PYTEST)
+.PHONY: images test-docker
+images: venv ## The images of all Slurm releases; they are built anew only if their content differs
+	@exec $(BIN)/python tests/docker/images.py
+test-docker: venv ## The tests in containers alone, three Slurm releases; part of test-all
+	@exec $(BIN)/python tests/docker/images.py --run \
+		$(BIN)/python -m pytest --durations=15 tests/docker $(PYTEST)
 
 .PHONY: unit thorough
 unit: venv ## The fast tests, with few examples of each property, without Slurm; any user
 	@exec $(BIN)/python -m pytest -q -n auto --dist loadfile --examples 0.2 $(FAST) \
-		-m "not slurm and not wheel and not long" $(PYTEST)
-thorough: venv ## Ten times the examples of each property that make test tries; hours
+		-m "not slurm and not wheel and not long and not full" $(PYTEST)
+thorough: venv ## Ten times the examples of each property that make test-all tries; hours
 	@exec $(BIN)/python -m pytest -q -n auto --dist loadfile --examples 10 $(FAST) tests/sim \
 		-m "not slurm and not wheel" $(PYTEST)
 
@@ -159,7 +172,8 @@ format: venv ## Bring the code into its form
 .PHONY: fuzz
 fuzz: venv ## Look for input that breaks a parser; FUZZ="squeue comment --seconds 600" for some
 	@$(RETRY)
-	retry $(BIN)/python -m pip install --quiet --group fuzz
+	$(PIP_INSTALL)
+	pip_install $(BIN)/python --group fuzz
 	exec $(BIN)/python -m fuzz $(FUZZ)
 
 .PHONY: bench
@@ -173,7 +187,7 @@ bench: system venv ## Speed and memory: plans, placement, polls, simulations; 20
 	$(BIN)/python benchmarks/bench_poll.py
 
 .PHONY: docs
-docs: venv ## The site with all documents in site/; a dead link is an error
+docs: venv-all ## The site with all documents in site/; a dead link is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
 	echo "read it: site/index.html"
 
@@ -239,11 +253,13 @@ readers: system ## Chromium, Prometheus and jq, which tests show our pages and f
 	if ((! $${#missing[@]})); then exit 0; fi
 	install $(READER_PACKAGES)
 
-.PHONY: venv
+.PHONY: venv venv-all
 venv: .venv/ready ## The package and the tools in .venv
+venv-all: .venv/ready-all ## What only test-all and the site need as well
 
 .venv/ready: pyproject.toml
 	@$(RETRY)
+	$(PIP_INSTALL)
 	$(FIND_PYTHON)
 	if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then
 		python=$$(find_python)
@@ -253,14 +269,18 @@ venv: .venv/ready ## The package and the tools in .venv
 		fi
 		"$$python" -m venv --clear .venv
 	fi
-	# Debian's pip does not know dependency groups yet.
-	retry $(BIN)/python -m pip install --quiet "pip>=25.1"
-	retry $(BIN)/python -m pip install --quiet --editable '.[learn,metrics]' --group dev --group docs
+	pip_install $(BIN)/python --editable '.[learn,metrics]' --group dev
+	touch $@
+.venv/ready-all: .venv/ready
+	@$(RETRY)
+	$(PIP_INSTALL)
+	pip_install $(BIN)/python --group docs --group browser
 	touch $@
 
 .PHONY: torch
-torch: ## PyTorch for CPUs in .venv-torch, if it can be had
+torch: venv ## PyTorch for CPUs in .venv-torch, if it can be had
 	@$(RETRY)
+	$(PIP_INSTALL)
 	$(FIND_PYTHON)
 	if [[ -n "$${SLURM_DL_TORCH_PYTHON:-}" ]] ||
 		$(TORCH_PYTHON) -c 'import torch' 2>/dev/null; then
@@ -268,7 +288,7 @@ torch: ## PyTorch for CPUs in .venv-torch, if it can be had
 	fi
 	"$$(find_python)" -m venv --clear .venv-torch
 	echo '*' >.venv-torch/.gitignore
-	if ! retry $(TORCH_PYTHON) -m pip install --quiet numpy '$(TORCH)'; then
+	if ! pip_install $(TORCH_PYTHON) numpy '$(TORCH)'; then
 		echo "make: no $(TORCH): the training test is left out, and fails where CI is set;" \
 			"name a Python that has torch in SLURM_DL_TORCH_PYTHON" >&2
 	fi
@@ -276,6 +296,7 @@ torch: ## PyTorch for CPUs in .venv-torch, if it can be had
 .PHONY: frameworks
 frameworks: torch ## Lightning, Transformers, submitit, Hydra, JAX and Orbax beside it, for their tests
 	@$(RETRY)
+	$(PIP_INSTALL)
 	python="$${SLURM_DL_TORCH_PYTHON:-$(TORCH_PYTHON)}"
 	probe="import sys; from importlib.util import find_spec as find"
 	probe+="; sys.exit(any(find(m) is None for m in sys.argv[1:]))"
@@ -285,7 +306,7 @@ frameworks: torch ## Lightning, Transformers, submitit, Hydra, JAX and Orbax bes
 			accelerate hydra hydra_plugins jax lightning optax orbax submitit transformers; then
 		exit 0
 	fi
-	if ! retry "$$python" -m pip install --quiet '$(TORCH)' $(FRAMEWORKS); then
+	if ! pip_install "$$python" '$(TORCH)' $(FRAMEWORKS); then
 		echo "make: some of $(FRAMEWORKS) cannot be had: their tests are left out," \
 			"and fail where CI is set" >&2
 	fi

@@ -6,10 +6,12 @@ socket paths are limited to 107 bytes.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,11 +19,13 @@ from types import FrameType
 from typing import Final
 
 import pytest
+import selection
 from effort import tried_more
 from hypothesis import HealthCheck, settings
+from patience import eventually as patiently
 
 from slurm_dl.model.errors import ConfigError, SlurmDlError
-from slurm_dl.sandbox import Sandbox, SandboxSpec, wait
+from slurm_dl.sandbox import Sandbox, SandboxSpec
 from slurm_dl.sandbox.layout import check_host
 
 MakeSandbox = Callable[..., Sandbox]
@@ -37,7 +41,7 @@ _LIVE: Final[list[Sandbox]] = []
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Say how long properties are searched for what breaks them."""
+    """Options for how much is tried, and for the record of a run."""
     parser.addoption(
         "--examples",
         type=float,
@@ -45,23 +49,85 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="TIMES",
         help="try TIMES as many examples of each property (hypothesis) as it says itself",
     )
+    parser.addoption(
+        "--share",
+        type=float,
+        default=1.0,
+        help="run this share of the cases of each cross product (at least 3)",
+    )
+    parser.addoption("--share-seed", default="", help="which cases these are")
+    parser.addoption("--part", metavar="N/OF", help="run one part of what `make test` leaves out")
+    parser.addoption(
+        "--changed", default="", metavar="FILE,...", help="with --part: run these files as well"
+    )
+    parser.addoption(
+        "--record", type=Path, metavar="FILE", help="write failures and durations as JSON"
+    )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Try each property as often as asked; the cases of one test share their settings."""
+    """Try each property as often as asked, choose the tests, and begin with the longest files."""
     times: float = config.getoption("--examples")
     if times != 1:
+        # The cases of one test share their settings.
         for test in {item.function for item in items if isinstance(item, pytest.Function)}:
             tried_more(test, times)
+    out: set[pytest.Item] = set()
+    table = selection.durations()
+    if part := config.getoption("--part"):
+        changed = config.getoption("--changed").split(",")
+        out |= selection.outside_part(items, part, changed, table)
+    share: float = config.getoption("--share")
+    if share != 1:
+        out |= selection.shared_out(items, share, config.getoption("--share-seed"))
+    if out:
+        config.hook.pytest_deselected(items=list(out))
+        items[:] = [item for item in items if item not in out]
+    selection.longest_first(items, table)
+    for item in items:
+        item.user_properties.append(("unit", selection.unit_of(item)))
+        item.user_properties.append(("left_out", selection.is_left_out(item)))
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Let a terminated run clean up like an interrupted one: its daemons must not outlive it."""
 
     def interrupt(_signum: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+    if (path := config.getoption("--record")) and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Record(path))
+
+
+class _Record:
+    """What failed in a run, whether a repetition can tell something, and how long units took."""
+
+    repeatable: Final = {"slurm", "docker", "torch", "wheel"}
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._failed: dict[str, bool] = {}
+        self._seconds: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Book one phase of a test; called in the controller for all workers."""
+        if report.failed:
+            self._failed[report.nodeid] = bool(self.repeatable & set(report.keywords))
+        about = dict(report.user_properties)
+        if "unit" in about:
+            kind = "full" if about["left_out"] else "test"
+            self._seconds[str(about["unit"])][kind] += report.duration
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that cannot be read fails as it is."""
+        if report.failed:
+            self._failed[report.nodeid] = False
+
+    def pytest_sessionfinish(self) -> None:
+        """Write all of it."""
+        told = {"failed": self._failed, "seconds": self._seconds}
+        self._path.write_text(json.dumps(told), encoding="utf-8")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -92,7 +158,7 @@ def pytest_runtest_makereport(
 @pytest.fixture(scope="session")
 def eventually() -> Callable[..., object]:
     """``eventually(predicate, within_s=30, every_s=0.2)``: poll with a deadline."""
-    return wait.eventually
+    return patiently
 
 
 @pytest.fixture(scope="session")
@@ -149,7 +215,7 @@ def _empty(box: Sandbox) -> None:
     """Bring back daemons a test has ended, end every job, delete slurm_dl's reservations."""
     if not box.status().is_up:
         Sandbox.up(box.directory)
-    wait.eventually(lambda: _cancel_all(box), 60.0, what="the queue to be empty")
+    patiently(lambda: _cancel_all(box), 60.0, what="the queue to be empty")
     reservations = box.run(["scontrol", "-o", "show", "reservations"]).stdout
     for line in reservations.splitlines():
         name = line.partition(" ")[0].removeprefix("ReservationName=")
@@ -161,7 +227,7 @@ def _empty(box: Sandbox) -> None:
         # Refused for nodes that are merely ending a job, so the status says nothing.
         for name in box.spec.node_names:
             box.run(["scontrol", "update", f"NodeName={name}", "State=RESUME"], check=False)
-    wait.eventually(lambda: _all_idle(box), 60.0, what="all nodes to be idle")
+    patiently(lambda: _all_idle(box), 60.0, what="all nodes to be idle")
 
 
 def _cancel_all(box: Sandbox) -> bool:
@@ -195,7 +261,9 @@ def _own_sandbox(spec: SandboxSpec, *, port: int | None = None) -> Iterator[Sand
 
 @contextmanager
 def _short_directory() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="sdl-", dir="/tmp"))
+    # The directory of a whole run, if there is one, is swept when the run has ended.
+    run = os.environ.get("SLURM_DL_TEST_RUN")
+    path = Path(tempfile.mkdtemp(dir=run) if run else tempfile.mkdtemp(prefix="sdl-", dir="/tmp"))
     path.chmod(0o755)
     try:
         yield path

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from patience import eventually
+
 from slurm_dl.sandbox import Sandbox, SandboxSpec
-from slurm_dl.sandbox.wait import eventually
 
 HOSTS = ("ctla", "ctlb")
 

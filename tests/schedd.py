@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from patience import PATIENCE, eventually
 
 from slurm_dl.apps.client import Client, DaemonError
 from slurm_dl.apps.wire import SOCKET_NAME
 from slurm_dl.sandbox import Sandbox
-from slurm_dl.sandbox.wait import eventually
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -128,14 +128,14 @@ class Schedd:
         """End the daemon as an admin would."""
         if self.process is not None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(60)
+            self.process.wait(60 * PATIENCE)
             self.process = None
 
     def kill(self) -> None:
         """End the daemon without giving it a chance."""
         assert self.process is not None
         self.process.kill()
-        self.process.wait(60)
+        self.process.wait(60 * PATIENCE)
         self.process = None
 
     def ask(self, *argv: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -146,7 +146,7 @@ class Schedd:
             cwd=self.home,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=60 * PATIENCE,
             check=check,
         )
 
@@ -232,7 +232,7 @@ def schedd_in(box: Sandbox, home: Path) -> Iterator[Schedd]:
     finally:
         if daemon.process is not None and daemon.process.poll() is None:
             daemon.process.kill()
-            daemon.process.wait(60)
+            daemon.process.wait(60 * PATIENCE)
         # Jobs still write into *home*, which goes away next.
         eventually(lambda: _no_jobs(box), 60.0, what="the jobs to end")
 

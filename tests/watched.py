@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pyte
 from build import NOW_S, observed, pending, running, snapshot
+from patience import eventually
 
 from slurm_dl.apps.answers import Answers
 from slurm_dl.apps.audit import AuditLog
@@ -37,7 +38,6 @@ from slurm_dl.engine.settings import Settings
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.sandbox.wait import eventually
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 SETTINGS = Settings(partitions=frozenset({"gpu"}))

@@ -8,12 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from browser.shown import Show, Shown
+from patience import eventually
 from playwright.sync_api import expect
 
 from slurm_dl.model.record import Records, RunNodes, Runs
 from slurm_dl.report.html.columns import Schedule, Subject, page_data
 from slurm_dl.report.html.page import page
-from slurm_dl.sandbox.wait import eventually
+
+pytestmark = pytest.mark.full("needs Chromium")
 
 WITHIN_S = 30
 """Playwright's own waiting for a condition evaluates text, which the page's policy forbids."""

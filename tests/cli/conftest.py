@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 DRIVER = """
 import os, sys, time
@@ -164,7 +164,7 @@ class Schedd:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(how)
-        status = self.process.wait(30)
+        status = self.process.wait(30 * PATIENCE)
         self.process = None
         return status
 
@@ -185,7 +185,7 @@ def run(
         [sys.executable, "-c", f"from slurm_dl.apps.{app} import main; main()", *args],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=60 * PATIENCE,
         check=False,
         env={**clean, **(env or {})},
         stdin=subprocess.DEVNULL,
@@ -206,13 +206,11 @@ def schedd(short_directory: Path, eventually: Eventually) -> Iterator[Schedd]:
 
 
 @pytest.fixture(scope="module")
-def reading(eventually: Eventually) -> Iterator[Schedd]:
+def reading(eventually: Eventually, module_directory: Path) -> Iterator[Schedd]:
     """A dlschedd in shadow mode that a module's tests only read from."""
-    with tempfile.TemporaryDirectory(prefix="sdl-", dir="/tmp") as directory:
-        Path(directory).chmod(0o755)
-        with _ending(Schedd(Path(directory), eventually)) as made:
-            made.start()
-            yield made
+    with _ending(Schedd(module_directory, eventually)) as made:
+        made.start()
+        yield made
 
 
 @contextmanager

@@ -13,6 +13,8 @@ import pytest
 
 from slurm_dl.backends.sim.slurm.costs import SlurmCosts
 
+pytestmark = [pytest.mark.full("runs the benchmarks"), pytest.mark.timeout(900)]
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 

@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import eventually
 from watched import HOSTILE, MODULE, Place, Screen, place_of, queue_of, without
-
-from slurm_dl.sandbox.wait import eventually
 
 Watch = Callable[..., Screen]
 

@@ -15,6 +15,8 @@ from types import ModuleType
 
 import pytest
 
+pytestmark = [pytest.mark.full("runs the whole demo twice"), pytest.mark.timeout(900)]
+
 ROOT = Path(__file__).parents[2]
 
 Eventually = Callable[..., object]

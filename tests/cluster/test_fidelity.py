@@ -12,7 +12,11 @@ import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
-pytestmark = pytest.mark.slurm
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.full("compares a run of minutes with the simulator"),
+    pytest.mark.timeout(900),
+]
 
 TOLERANCE_FRAC = 0.25
 """Of the mean completion time of seven jobs. A single start that comes a pass or two later, as on

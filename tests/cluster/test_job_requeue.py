@@ -224,6 +224,7 @@ def test_a_refused_requeue_goes_on_in_place_without_ack(kit: Kit) -> None:
     assert kit.steps(job) == list(range(1, 61))
 
 
+@pytest.mark.full("the shortest time limit of Slurm is a minute")
 def test_slurms_warning_before_the_time_limit_becomes_a_requeue(kit: Kit) -> None:
     """The job gets a fresh limit instead of ending in TIMEOUT."""
     job = kit.submit(kit.toy(100_000), "--time=1", "--signal=B:USR1@40")

@@ -29,6 +29,8 @@ PROMETHEUS = shutil.which("prometheus") or ""
 pytestmark = [
     pytest.mark.slurm,
     pytest.mark.skipif(not PROMETHEUS, reason="Debian's package prometheus is not installed"),
+    pytest.mark.full("needs Prometheus; alerts take minutes"),
+    pytest.mark.timeout(900),
 ]
 
 ETC = ROOT / "etc"

@@ -18,7 +18,7 @@ from schedd import Schedd, schedd_in
 
 from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.full("walls of jobs on four clusters take minutes")]
 
 POLL_S = 1.0
 LOCALITY_WAIT_S = 30.0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import eventually
 from schedd import BIN, Schedd, schedd_in, toy_steps
 
 from slurm_dl.backends.replay.plans import plan_bytes
@@ -19,7 +20,6 @@ from slurm_dl.engine.levels import LEVELS
 from slurm_dl.model.jobs import PENDING, RUNNING
 from slurm_dl.policies import registry
 from slurm_dl.sandbox import Sandbox
-from slurm_dl.sandbox.wait import eventually
 
 pytestmark = pytest.mark.slurm
 
@@ -188,6 +188,7 @@ def test_the_shortest_job_goes_first_although_it_came_last(place: Schedd, record
     assert started == sorted(started, reverse=True)
 
 
+@pytest.mark.full("turns of a lease take a minute")
 def test_two_trainings_share_a_cluster_in_turns_of_a_lease(place: Schedd) -> None:
     """Equal shares of time: each gives way at the end of its lease, and both lose no step."""
     switch(

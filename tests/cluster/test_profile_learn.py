@@ -16,7 +16,7 @@ from slurm_dl.backends.profiles import load_profiles
 from slurm_dl.model.profile import Shape
 from slurm_dl.sandbox import Sandbox
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.full("profiles several trainings one after the other")]
 
 ROOT = Path(__file__).parents[2]
 PYTHON = "/usr/bin/python3"

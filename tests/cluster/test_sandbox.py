@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from patience import eventually
 
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.sandbox import NodeGroup, PartitionSpec, Sandbox, SandboxSpec, processes
-from slurm_dl.sandbox.wait import eventually
 
 pytestmark = pytest.mark.slurm
 
@@ -447,6 +447,7 @@ def test_the_queue_is_emptied_between_tests(
         sandbox.run(["scontrol", "delete", "ReservationName=foreign"])
 
 
+@pytest.mark.full("needs MariaDB")
 def test_accounting_of_its_own(make_sandbox: MakeSandbox) -> None:
     """Runs are on record with their GPUs, over an outage of either daemon and a down and up."""
     box = make_sandbox(replace(SMALL, accounting=True))

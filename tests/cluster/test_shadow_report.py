@@ -14,7 +14,7 @@ from slurm_dl.apps.shadow.lines import Wish
 from slurm_dl.apps.shadow.store import DIRECTORY, ShadowError, read_kept
 from slurm_dl.sandbox import Sandbox
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.full("watches a cluster for a report")]
 
 FACTS = ("JobState", "Restarts", "StartTime", "Reservation", "ExcNodeList", "AdminComment")
 

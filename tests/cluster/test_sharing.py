@@ -17,7 +17,7 @@ from schedd import Schedd, schedd_in
 
 from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.full("pairs of jobs that share GPUs take minutes")]
 
 HALF = "--gres=shard:2"
 WHOLE = "--gres=gpu:1"

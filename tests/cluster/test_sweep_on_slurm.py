@@ -14,7 +14,7 @@ import pytest
 
 from slurm_dl.sandbox import Sandbox
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.full("a sweep of simulations as an array job")]
 
 Eventually = Callable[..., object]
 

@@ -15,7 +15,7 @@ from third_party import ROOT, TUTORIAL, install
 
 from slurm_dl.sandbox import Sandbox
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.full("installs a package with pip")]
 
 
 @pytest.fixture

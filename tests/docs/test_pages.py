@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -19,10 +18,12 @@ from click.testing import CliRunner
 from docs.elsewhere import COMPARED, PLAYED, TABLE, Elsewhere
 from docs.stage import SPEC, Stage, stage
 from docs.typed import Shell, environment, follow
+from patience import eventually
 
 from fuzz.targets import TARGETS
 from slurm_dl.sandbox import Sandbox
-from slurm_dl.sandbox.wait import eventually
+
+pytestmark = [pytest.mark.full("types each command of each page"), pytest.mark.timeout(900)]
 
 
 def name(page: Path) -> str:
@@ -99,20 +100,18 @@ SAYS: Final = (
 
 
 @pytest.fixture(scope="module")
-def theatre() -> Iterator[Stage]:
+def theatre(module_directory: Path) -> Iterator[Stage]:
     """One cluster and one daemon for all pages."""
-    with tempfile.TemporaryDirectory(prefix="sdl-", dir="/tmp") as made:
-        home = Path(made)
-        home.chmod(0o755)
-        try:
-            box = Sandbox.up(home / "c", SPEC)
-            with stage(box, home) as there:
-                yield there
-        finally:
-            # The second one a page leaves behind if it breaks off.
-            for box_at in (home / "c", home / "try"):
-                if (box_at / "sandbox.json").exists():
-                    Sandbox.open(box_at).down(remove=True)
+    home = module_directory
+    try:
+        box = Sandbox.up(home / "c", SPEC)
+        with stage(box, home) as there:
+            yield there
+    finally:
+        # The second one a page leaves behind if it breaks off.
+        for box_at in (home / "c", home / "try"):
+            if (box_at / "sandbox.json").exists():
+                Sandbox.open(box_at).down(remove=True)
 
 
 def _without(statement: str) -> str:

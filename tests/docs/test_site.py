@@ -14,6 +14,8 @@ import pytest
 
 from slurm_dl.policies.registry import POLICIES
 
+pytestmark = pytest.mark.full("needs MkDocs")
+
 ROOT = Path(__file__).parents[2]
 FETCHES = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src"}
 """What makes a browser ask for something by itself, and where the address stands."""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import shown
 from docs.typed import Shell, environment
+from patience import eventually
 
-from slurm_dl.sandbox.wait import eventually
-
-pytestmark = pytest.mark.slurm
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.full("types the whole tutorial"),
+    pytest.mark.timeout(900),
+]
 
 PAGE = shown.ROOT / "docs" / "tutorial.md"
 THERE = "/var/tmp/try"  # noqa: S108 - as the page says
@@ -23,21 +25,19 @@ Type = Callable[[str], str]
 
 
 @pytest.fixture
-def type_() -> Iterator[Type]:
+def type_(short_directory: Path) -> Iterator[Type]:
     """A shell whose sandbox lies elsewhere than the page's, where other users may go."""
-    with tempfile.TemporaryDirectory(prefix="sdl-", dir="/tmp") as parent:
-        Path(parent).chmod(0o755)
-        home = Path(parent) / "try"
-        shell = Shell(cwd=shown.ROOT, printed=Path(parent) / "typed.out", env=environment({}))
+    home = short_directory / "try"
+    shell = Shell(cwd=shown.ROOT, printed=short_directory / "typed.out", env=environment({}))
 
-        def typed(block: str) -> str:
-            return shell.type(block.replace(THERE, str(home)))
+    def typed(block: str) -> str:
+        return shell.type(block.replace(THERE, str(home)))
 
-        try:
-            yield typed
-            typed(f"[ ! -e {THERE} ] || dlctl sandbox down {THERE} --remove")
-        finally:
-            shell.close()
+    try:
+        yield typed
+        typed(f"[ ! -e {THERE} ] || dlctl sandbox down {THERE} --remove")
+    finally:
+        shell.close()
 
 
 def test_the_tutorial(type_: Type) -> None:

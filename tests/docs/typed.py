@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from slurm_dl.sandbox.wait import eventually
+from patience import eventually
 
 BIN = Path(sys.executable).parent
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from patience import eventually
 
 from slurm_dl.backends.slurm.act import Actor
 from slurm_dl.backends.slurm.command import Slurm
@@ -24,7 +25,6 @@ from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Requeue, Signal
 from slurm_dl.sandbox import Sandbox
-from slurm_dl.sandbox.wait import eventually
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "frameworks"

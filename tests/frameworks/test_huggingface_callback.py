@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.torch
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.full("trains with real frameworks"),
+    pytest.mark.timeout(900),
+]
 
 Told = dict[str, Any]
 ROOT = Path(__file__).parents[2]

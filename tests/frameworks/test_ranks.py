@@ -11,7 +11,12 @@ import pytest
 
 from slurm_dl.job.checkpoint import recorded
 
-pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.torch,
+    pytest.mark.full("trains with real frameworks"),
+    pytest.mark.timeout(900),
+]
 
 Lab = Any
 Job = Any

@@ -13,10 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import eventually
 
-from slurm_dl.sandbox.wait import eventually
-
-pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.torch,
+    pytest.mark.full("trains with real frameworks"),
+    pytest.mark.timeout(900),
+]
 
 Lab = Any
 Job = Any

@@ -14,7 +14,12 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.slurm, pytest.mark.torch]
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.torch,
+    pytest.mark.full("trains with real frameworks"),
+    pytest.mark.timeout(900),
+]
 
 Lab = Any
 """The class Frameworks in conftest.py, which cannot be imported."""

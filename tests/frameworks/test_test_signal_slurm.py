@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import eventually
 
-from slurm_dl.sandbox.wait import eventually
-
-pytestmark = pytest.mark.slurm
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.full("jobs of several frameworks on a Slurm"),
+    pytest.mark.timeout(900),
+]
 
 Lab = Any
 """The class Frameworks in conftest.py, which cannot be imported."""

@@ -11,6 +11,8 @@ from pathlib import Path
 import deb
 import pytest
 
+pytestmark = [pytest.mark.full("builds the Debian package with pip"), pytest.mark.timeout(900)]
+
 ROOT = Path(__file__).parents[2]
 needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="dpkg is not installed")
 

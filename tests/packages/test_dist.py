@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import sources
 
+pytestmark = pytest.mark.full("builds packages with pip")
+
 ROOT = Path(__file__).parents[2]
 COMMITTED_S = 1_700_000_002
 """Even, as the times in a zip file are."""

@@ -10,6 +10,8 @@ import deb
 import lintian
 import pytest
 
+pytestmark = [pytest.mark.full("builds the Debian package with pip"), pytest.mark.timeout(900)]
+
 needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="dpkg is not installed")
 SAID = """\
 N: masked by screen python/egg/metadata

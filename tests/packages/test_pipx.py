@@ -26,7 +26,7 @@ DATA = {
 }
 """What the checkout has outside the package, and where it lies in the wheel's ``_data``."""
 
-pytestmark = pytest.mark.wheel
+pytestmark = [pytest.mark.wheel, pytest.mark.full("installs with pipx"), pytest.mark.timeout(900)]
 
 
 @dataclass(frozen=True)

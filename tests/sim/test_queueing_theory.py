@@ -25,6 +25,8 @@ from slurm_dl.policies.las import Las
 from slurm_dl.policies.list_las import ListLas
 from slurm_dl.policies.shortest import FewestGpus, Srsf, Srtf
 
+pytestmark = pytest.mark.full("long runs for narrow confidence intervals")
+
 F64 = npt.NDArray[np.float64]
 Sizes = Callable[[np.random.Generator, int], F64]
 

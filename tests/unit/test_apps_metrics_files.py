@@ -120,6 +120,7 @@ def test_each_rule_is_tested_to_fire_late_and_not_to(rule: dict[str, Any]) -> No
             check(given["series"])
 
 
+@pytest.mark.full("needs Prometheus")
 @NEEDS_PROMTOOL
 @pytest.mark.parametrize(
     "what",

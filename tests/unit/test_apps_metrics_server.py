@@ -22,6 +22,7 @@ import pytest
 from confined import directives, words
 from hypothesis import example, given
 from hypothesis import strategies as st
+from patience import eventually
 
 from slurm_dl.apps import logs
 from slurm_dl.apps.metrics import endpoint as endpoint_module
@@ -34,7 +35,6 @@ from slurm_dl.apps.metrics.tally import Tally
 from slurm_dl.apps.published import Board, Published
 from slurm_dl.config import Config
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.sandbox.wait import eventually
 
 GET = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import eventually
 
 from slurm_dl.apps import logs
 from slurm_dl.apps.control import Peer, RequestError
@@ -25,7 +26,6 @@ from slurm_dl.backends.lease_row import LeaseRow, Standing
 from slurm_dl.backends.slurm.controllers import Controller, acting, read_ping, same_host
 from slurm_dl.config import load_with_origins, show
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.sandbox.wait import eventually
 
 # As recorded on a pair of 22.05.8; the banner comes with any that is down.
 BANNER = f"{'*' * 41}\n** RESTORE SLURMCTLD DAEMON TO SERVICE **\n{'*' * 41}\n"

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from patience import eventually
 
 from slurm_dl.backends.slurm import pyslurm_process
 from slurm_dl.backends.slurm.pyslurm_process import (
@@ -23,7 +24,6 @@ from slurm_dl.backends.slurm.pyslurm_process import (
     probe,
 )
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.sandbox.wait import eventually
 
 FAKE = Path(__file__).parents[1] / "fake_pyslurm"
 

@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from patience import eventually
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.sandbox import processes
 from slurm_dl.sandbox.processes import Process
-from slurm_dl.sandbox.wait import eventually
 
 SLEEP = ["/usr/bin/sleep", "60"]
 DEAF = [

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from patience import eventually
 
 from slurm_dl.apps import logs
 from slurm_dl.apps.published import Published
@@ -55,7 +56,6 @@ from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.plan import Action, OpenHandover, Plan, SetSiteFactor, TripBreaker
 from slurm_dl.model.snapshot import JobText
-from slurm_dl.sandbox.wait import eventually
 
 CONFIG = Config.model_validate({"manage": {"partitions": ["gpu"]}})
 NOW_S = build.NOW_S

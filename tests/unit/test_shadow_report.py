@@ -510,6 +510,7 @@ def test_an_empty_report_is_a_page_too() -> None:
     assert "it would have begun no hand-over" in seen.text
 
 
+@pytest.mark.full("needs Chromium")
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 def test_a_browser_shows_the_page_and_complains_of_nothing(tmp_path: Path) -> None:
     """Nothing is loaded or run, and the console is empty, hostile names and all."""

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import eventually
 
 from slurm_dl.apps.test_signal.local import JOB_ID, LocalJob
 from slurm_dl.job.child import SESSION, members
 from slurm_dl.model.contract import Contract
-from slurm_dl.sandbox.wait import eventually
 
 ROOT = Path(__file__).parents[2]
 Batch = Callable[..., str]

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from build import NOW_S, observed, pending, running, snapshot
 from click.testing import CliRunner
+from patience import eventually
 from pydantic import ValidationError
 
 from slurm_dl.apps.control import RequestError
@@ -36,7 +37,6 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.fifo import Fifo
-from slurm_dl.sandbox.wait import eventually
 
 ANN, BOB = 1000, 1001
 CONFIG = Config.model_validate({"manage": {"partitions": ["gpu"]}, "policy": {"order": "fifo"}})
