@@ -62,10 +62,17 @@ class Training:
 def main() -> None:
     """Train, from the beginning or from the last checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=100, help="steps in all")
+    parser.add_argument("--steps", type=int, default=100, help="steps in all, or at least")
     parser.add_argument("--step-s", type=float, default=0.05, help="seconds per step")
     parser.add_argument("--checkpoint-every", type=int, default=20, metavar="K", help="steps")
+    parser.add_argument("--until", type=Path, metavar="FILE", help="then go on until it exists")
     parser.add_argument("--save-s", type=float, default=0, help="seconds a checkpoint takes")
+    parser.add_argument(
+        "--save-until",
+        type=Path,
+        metavar="FILE",
+        help="a stop waits for it",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ignore-signal", action="store_true", help="never stop when asked to")
     options = parser.parse_args()
@@ -81,18 +88,25 @@ def main() -> None:
         {"restart": job.restart_count(), "from_step": training.step, "time_s": time.time()},
     )
 
-    while training.step < options.steps:
+    total = options.steps if options.until is None else None
+
+    def ended() -> bool:
+        return training.step >= options.steps and (options.until is None or options.until.exists())
+
+    while not ended():
         time.sleep(options.step_s)
         loss = training.advance()
         log.add(training.step, loss)
-        job.report(training.step, options.steps, loss=loss)
+        job.report(training.step, total, loss=loss)
         asked = job.should_checkpoint() and not options.ignore_signal
         if asked or training.step % options.checkpoint_every == 0:
             # Two names in turn: the one before it is whole while this one is being written.
             time.sleep(options.save_s)
+            while asked and options.save_until is not None and not options.save_until.exists():
+                time.sleep(0.1)
             number = (training.step // options.checkpoint_every) % 2
             training.save(directory / ("asked.json" if asked else f"periodic-{number}.json"))
-        if asked and training.step < options.steps:
+        if asked and not ended():
             job.exit_for_requeue()
     print(f"done: {training.step} steps, run {job.restart_count()}")
 

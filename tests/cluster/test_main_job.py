@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from conftest import MakeSandbox
 from schedd import Schedd, schedd_in, toy_steps
 
-from slurm_dl.sandbox import Sandbox
+from slurm_dl.sandbox import Sandbox, SandboxSpec
 
 pytestmark = pytest.mark.slurm
 
@@ -24,75 +27,69 @@ def daemon(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
         yield place
 
 
-class Watch:
-    """What Slurm said of one job's runs while the test looked: (start, end) by restart count."""
+@pytest.fixture
+def recorded(make_sandbox: MakeSandbox, short_directory: Path, tmp_path: Path) -> Iterator[Schedd]:
+    """A running dlschedd on a cluster that writes each run that ends into "completions"."""
+    extra = ("JobCompType=jobcomp/filetxt", f"JobCompLoc={tmp_path / 'completions'}")
+    with schedd_in(make_sandbox(SandboxSpec(slurm_conf_extra=extra)), short_directory) as place:
+        place.start()
+        yield place
 
-    def __init__(self, daemon: Schedd, job: str) -> None:
-        self.daemon, self.job = daemon, job
-        self.start: dict[int, float] = {}
-        self.end: dict[int, float] = {}
 
-    def look(self) -> str:
-        """Look once; the job's state."""
-        state, restarts, start, end, submit = self.daemon.job(
-            self.job, "JobState", "Restarts", "StartTime", "EndTime", "SubmitTime"
-        )
-        run = int(restarts)
-        if state in ("RUNNING", "COMPLETED"):
-            self.start[run] = _epoch(start)
-        if state == "COMPLETED":
-            self.end[run] = _epoch(end)
-        # A requeue is a new submission; while the job is completing the old time is still shown.
-        if run and run - 1 not in self.end and state != "COMPLETING":
-            self.end[run - 1] = _epoch(submit)
-        return state
+def runs_of(log: Path, job: str) -> list[tuple[float, float]]:
+    """Start and end of each run of the job, from Slurm's completion log."""
+    lines = [line for line in log.read_text("utf-8").splitlines() if f"JobId={job} " in line]
+    times = [dict(re.findall(r"(StartTime|EndTime)=(\S+)", line)) for line in lines]
+    return [(_epoch(t["StartTime"]), _epoch(t["EndTime"])) for t in times]
 
-    def seconds(self) -> float:
-        """Sum over the runs."""
-        assert set(self.start) == set(self.end)
-        return sum(self.end[run] - self.start[run] for run in self.start)
+
+def toys(daemon: Schedd, count: int, *more: str, options: Sequence[str] = ()) -> list[str]:
+    """Submit trainings of one GPU and eight steps at the same time; the job ids."""
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(daemon.toy, 1, 8, *more, options=options) for _ in range(count)]
+        return [job.result() for job in asked]
 
 
 def _epoch(slurm_time: str) -> float:
     return dt.datetime.fromisoformat(slurm_time).astimezone().timestamp()
 
 
-def test_a_large_job_gives_way_to_small_ones_and_resumes(daemon: Schedd) -> None:
+def test_a_large_job_gives_way_to_small_ones_and_resumes(recorded: Schedd, tmp_path: Path) -> None:
     """16 GPUs against twelve small jobs: cross, signal, checkpoint, requeue, small, resume, end."""
-    steps = 100
-    big = daemon.toy(16, steps, "--checkpoint-every", "1000")
-    watch = Watch(daemon, big)
-    daemon.until("the large job to sink", lambda: watch.look() and _sank(daemon, big))
-    small = []
-    for _ in range(12):
-        small.append(daemon.toy(1, 8))
-        watch.look()
-
-    daemon.until("the large job to be requeued", lambda: watch.look() == "PENDING")
+    daemon, log = recorded, tmp_path / "completions"
+    end = daemon.home / "end"
+    big = daemon.toy(16, 1, "--until", str(end), "--checkpoint-every", "1000000")
+    daemon.until("the large job to sink", lambda: _sank(daemon, big))
+    small = toys(daemon, 12)
     daemon.until(
-        "the small jobs to end",
-        lambda: watch.look() and all(daemon.state(s) == "COMPLETED" for s in small),
-        90,
+        "the small jobs to end", lambda: all(daemon.state(s) == "COMPLETED" for s in small), 120
     )
-    daemon.until("the large job to end", lambda: watch.look() == "COMPLETED", 90)
+    before = len(toy_steps(daemon.home, big))
+    daemon.until("the large job to go on", lambda: len(toy_steps(daemon.home, big)) > before)
+    end.touch()
+    daemon.until_state(big, "COMPLETED")
 
     order = [(a["action"], a["job"]) for a in daemon.audit(result="ok") if a["job"] == int(big)]
     actions = [action for action, _ in order]
     assert actions.index("signal") < actions.index("requeue") < actions.index("mark_gone")
-    assert (
-        actions.count("signal") == actions.count("requeue") == int(daemon.job(big, "Restarts")[0])
-    )
+    restarts = int(daemon.job(big, "Restarts")[0])
+    assert actions.count("signal") == actions.count("requeue") == restarts
     # Not one step twice, none left out: it went on exactly where it had stopped.
-    assert toy_steps(daemon.home, big) == list(range(1, steps + 1))
+    steps = toy_steps(daemon.home, big)
+    assert steps == list(range(1, steps[-1] + 1))
+    runs = runs_of(log, big)
+    assert len(runs) == restarts + 1
     for job in small:
-        assert _epoch(daemon.job(job, "EndTime")[0]) <= watch.end[max(watch.end)]
-        assert daemon.job(job, "Restarts") == ["0"]
+        [(began, ended)] = runs_of(log, job)
+        assert runs[0][1] <= began
+        assert ended <= runs[-1][0]
+    seconds = sum(ended - began for began, ended in runs)
     daemon.until(
         "the ledger to agree with Slurm's start and end times",
-        lambda: abs(daemon.attained_gpu_s(big) - 16 * watch.seconds()) <= 16 * POLL_S,
-        5,
+        lambda: abs(daemon.attained_gpu_s(big) - 16 * seconds) <= 16 * POLL_S,
+        30,
     )
-    daemon.until("the reservations to go", lambda: not daemon.reservations(), 5)
+    daemon.until("the reservations to go", lambda: not daemon.reservations(), 30)
     assert daemon.open_handovers() == 0
 
 
@@ -107,27 +104,36 @@ def _gone(daemon: Schedd) -> set[int]:
 def test_freed_nodes_go_to_nobody_else(daemon: Schedd) -> None:
     """Nodes that come free one by one wait for their beneficiary though others would fit."""
     # A wall of jobs that nobody may touch on two nodes, two victims on the others, of which the
-    # second takes its time.
-    walls = [daemon.toy(4, 400, options=["--no-preempt"]) for _ in range(2)]
-    quick = daemon.toy(4, 400)
-    slow = daemon.toy(4, 400, "--save-s", "8", options=["--grace", "30"])
+    # second saves until the test lets it stop.
+    saved = daemon.home / "saved"
+    endless = ["--until", str(daemon.home / "never")]
+    walls = [daemon.toy(4, 1, *endless, options=["--no-preempt"]) for _ in range(2)]
+    quick = daemon.toy(4, 1, *endless)
+    slow = daemon.toy(4, 1, *endless, "--save-until", str(saved), options=["--grace", "140"])
     jobs = [*walls, quick, slow]
     daemon.until("four jobs to run", lambda: all(daemon.state(j) == "RUNNING" for j in jobs))
     daemon.until("the victims to sink", lambda: _sank(daemon, quick) and _sank(daemon, slow))
 
     beneficiary = daemon.toy(8, 8, options=["--nodes", "2"])
-    others = [daemon.toy(1, 8, options=["--time", "5"]) for _ in range(6)]
-    daemon.until("the quick victim to go", lambda: daemon.state(quick) == "PENDING", 30)
+    others = toys(daemon, 6, options=["--time", "5"])
+    daemon.until_state(quick, "PENDING")
+    free = daemon.job(quick, "SubmitTime")[0]
+    daemon.until(
+        "Slurm to look at the others while a node is free",
+        lambda: all(daemon.job(j, "LastSchedEval")[0] > free for j in others),
+    )
+    assert {daemon.state(j) for j in [*others, beneficiary]} == {"PENDING"}
     assert daemon.state(slow) == "RUNNING"
+    requeued = daemon.audit(action="requeue", result="ok")
+    assert [a["job"] for a in requeued] == [int(quick)], "one node is free and the other is not"
+    saved.touch()
     daemon.until("the beneficiary to run", lambda: daemon.state(beneficiary) != "PENDING", 60)
 
     began = _epoch(daemon.job(beneficiary, "StartTime")[0])
     for other in [*others, quick, slow]:
         state, start = daemon.job(other, "JobState", "StartTime")
         assert state == "PENDING" or _epoch(start) >= began, f"{other} was let in at {start}"
-    daemon.until("both victims to be booked", lambda: _gone(daemon) == {int(quick), int(slow)}, 10)
-    requeued = [a["epoch_s"] for a in daemon.audit(action="requeue", result="ok")]
-    assert max(requeued) - min(requeued) > 3, "the test needs nodes that come free one by one"
+    daemon.until("both victims to be booked", lambda: _gone(daemon) == {int(quick), int(slow)}, 30)
 
 
 def test_who_did_not_opt_in_is_left_alone(daemon: Schedd) -> None:
