@@ -114,9 +114,13 @@ def test_the_daemon_warns_of_a_release(schedd: Schedd, release: str, warned: str
 
 
 @pytest.mark.slurm
-def test_a_cluster_in_good_order(sandbox: Sandbox, command: Command, short_directory: Path) -> None:
-    """The sandbox is one: its time limit and its haste are told, and the daemon is not there."""
-    done = command("ctl", "doctor", "--config", str(configure(short_directory, sandbox)), "--json")
+def test_a_cluster_in_good_order(
+    make_sandbox: Callable[[SandboxSpec], Sandbox], command: Command, short_directory: Path
+) -> None:
+    """A new sandbox is one: its time limit and its haste are told, and the daemon is not there."""
+    box = make_sandbox(SandboxSpec())
+
+    done = command("ctl", "doctor", "--config", str(configure(short_directory, box)), "--json")
 
     told = checks(done)
     assert done.returncode == 0, done.stdout

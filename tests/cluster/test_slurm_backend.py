@@ -111,11 +111,15 @@ def is_running(*job_ids: int) -> Callable[[Observed], bool]:
     return running
 
 
-def priorities(box: Sandbox) -> dict[str, int]:
-    """Priority of each record by its label; only SiteFactor moves it here."""
-    shown = box.run(["scontrol", "show", "job", "--oneliner"], env={"SLURM_BITSTR_LEN": "0"}).stdout
+def priorities(box: Sandbox, *job_ids: int) -> dict[str, int]:
+    """Priority of each record of these jobs by its label; only SiteFactor moves it here.
+
+    Other jobs are not asked for: their names may hold line feeds.
+    """
     found = {}
-    for line in shown.splitlines():
+    whole = {"SLURM_BITSTR_LEN": "0"}
+    shown = [box.run(["scontrol", "-o", "show", "job", str(j)], env=whole).stdout for j in job_ids]
+    for line in "".join(shown).splitlines():
         job = dict(word.partition("=")[::2] for word in line.split())
         if job["JobState"] in {"PENDING", "RUNNING"}:
             label = job["JobId"]
@@ -249,8 +253,9 @@ def test_site_factor_of_an_array_reaches_its_pending_record_alone(
 
     assert labels(cluster.observe()) == before
     assert cluster.site_factors().get(array, 5000) == 5000
-    now = priorities(sandbox)
+    now = priorities(sandbox, array)
     assert now.pop(f"{array}_[6-99:3]") >= 5000
+    assert len(now) == 2
     assert all(priority < 5000 for priority in now.values())
 
 
@@ -265,7 +270,7 @@ def test_site_factor_of_the_last_task_leaves_its_siblings_alone(
 
     cluster.apply(SetSiteFactor(job_id=array, value=5000, why=WHY))
 
-    now = priorities(sandbox)
+    now = priorities(sandbox, array)
     assert now.pop(label) >= 5000
     assert len(now) == 2
     assert all(priority < 5000 for priority in now.values())
@@ -284,13 +289,13 @@ def test_site_factor_of_plain_and_het_jobs(
     sandbox.run(["scontrol", "release", str(het)])
     cluster.apply(SetSiteFactor(job_id=JobId(het + 1), value=4000, why=WHY))
 
-    now = priorities(sandbox)
+    now = priorities(sandbox, running, het)
     assert now[str(running)] >= 3000
     assert now[f"{het}+1"] >= 4000
     assert now[f"{het}+0"] < 4000
 
     cluster.apply(SetSiteFactor(job_id=running, value=0, why=WHY))
-    assert priorities(sandbox)[str(running)] < 3000
+    assert priorities(sandbox, running)[str(running)] < 3000
 
 
 def test_job_that_was_never_seen_is_refused(cluster: SlurmCluster) -> None:
@@ -576,7 +581,8 @@ def test_release_all_gives_the_cluster_back(
     again = set(release_all(slurm, ["gpu"]))
     assert again <= {f"job {seen.texts[job].label}: SiteFactor=0" for job in (running, array, held)}
     sandbox.run(["scontrol", "release", str(held)])
-    assert all(priority < 7000 for priority in priorities(sandbox).values())
+    now = priorities(sandbox, running, array, held)
+    assert all(priority < 7000 for priority in now.values())
     assert cluster.observe().reserved == {}
 
 

@@ -15,7 +15,7 @@ from schedd import Schedd, schedd_in
 from slurm_dl.sandbox import Sandbox, SandboxSpec
 from slurm_dl.sandbox.daemons import SLURMCTLD
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.full("restarts and breaks controllers of its own")]
 
 MakeSandbox = Callable[..., Sandbox]
 PLUGINS = ("/usr/lib/x86_64-linux-gnu/slurm-wlm", "/usr/lib/aarch64-linux-gnu/slurm-wlm")

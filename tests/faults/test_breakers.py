@@ -14,7 +14,10 @@ from schedd import Schedd, schedd_in
 
 from slurm_dl.sandbox import Sandbox
 
-pytestmark = pytest.mark.slurm
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.full("waits until breakers count real jobs for a minute or more"),
+]
 
 CLAIM = json.dumps({"slurm_dl": {"v": 1, "sig": "USR1", "grace_s": 1, "by": "daemon"}})
 HEEDLESS = "trap '' USR1; exec sleep 600"

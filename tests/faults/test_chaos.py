@@ -16,7 +16,11 @@ from schedd import ROOT
 from chaos.faults import KINDS
 from chaos.workload import Kind, crowd
 
-pytestmark = pytest.mark.slurm
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.full("two fault campaigns, of five minutes and of up to four"),
+    pytest.mark.timeout(900),
+]
 
 JOBS = 60
 

@@ -26,7 +26,11 @@ from slurm_dl.apps.client import Client, DaemonError
 from slurm_dl.sandbox import NodeGroup, PartitionSpec, Sandbox, SandboxSpec
 from slurm_dl.sandbox.wait import eventually
 
-pytestmark = pytest.mark.slurm
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.full("runs more than ten daemons on one cluster for minutes"),
+    pytest.mark.timeout(900),
+]
 
 NAMES = ("sound", *MUTANTS)
 KEEPS = ("leaves-reservations", "no-compare")

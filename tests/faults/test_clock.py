@@ -18,7 +18,7 @@ from slurm_dl.apps.pace import SLOW_DUMP_S
 from slurm_dl.sandbox import Sandbox
 from slurm_dl.sandbox.wait import eventually
 
-pytestmark = pytest.mark.slurm
+pytestmark = [pytest.mark.slurm, pytest.mark.full("waits out real quanta, graces and clock jumps")]
 
 QUANTUM_S = 12
 GRACE_S = 8

@@ -26,7 +26,10 @@ from slurm_dl.backends.slurm.past import PastReader
 from slurm_dl.backends.traces import read_trace
 from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
 
-pytestmark = pytest.mark.slurm
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.full("needs a cluster with slurmdbd and MariaDB of its own"),
+]
 
 DAEMON, USER = "games", "nobody"
 """Accounts that every host has, and that are nobody in Slurm to begin with."""

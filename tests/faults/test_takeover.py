@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 from controller_pair import HOSTS, ControllerPair, controller_pair
 from schedd import ROOT, Schedd, schedd_in, toy_steps
+from victims import STEPS, sank, victim
 
 from slurm_dl.sandbox import Sandbox
 
 pytestmark = pytest.mark.slurm
 
-LEASE_S = 2
+LEASE_S = 8
+"""So long that a daemon on a busy machine always renews it in time."""
 POLL_S = 2
-STEPS = 140
 TOOLS = ("squeue", "sinfo", "scontrol", "scancel", "sprio")
 
 SHIM = """\
@@ -137,11 +138,8 @@ def test_a_killed_daemon_is_taken_over(pair: tuple[Schedd, Schedd]) -> None:
     assert f"acts (pid {one.process.pid}, renewed " in doing(two)
     assert two.ask("dlqueue", check=False).returncode != 0
     assert "stand-by" in two.ask("dlctl", "pause", check=False).stderr
-    big = one.toy(16, STEPS, "--checkpoint-every", "1000", options=["--grace", "30"])
-    one.until(
-        "the large job to sink",
-        lambda: len(one.audit(action="set_site_factor", job=int(big))) > 1 or one.died(),
-    )
+    big = victim(one)
+    one.until("the large job to sink", lambda: sank(one, big) or one.died())
     small = one.toy(1, 4)
     one.until("the first daemon to be killed as it signals", one.died)
     assert writes(two) == []
@@ -164,6 +162,7 @@ def test_a_killed_daemon_is_taken_over(pair: tuple[Schedd, Schedd]) -> None:
     two.until("the hand-over to be closed", lambda: one.open_handovers() == 0, 20)
 
 
+@pytest.mark.full("waits for a lease to run out and for jobs of a paused daemon")
 def test_a_daemon_that_was_paused_does_nothing_more(pair: tuple[Schedd, Schedd]) -> None:
     """Stopped between two writes and resumed after it was taken over, it writes no second one."""
     one, two = pair
@@ -201,6 +200,7 @@ def test_a_daemon_that_was_paused_does_nothing_more(pair: tuple[Schedd, Schedd])
     one.box.run(["scancel", *waiting, wall])
 
 
+@pytest.mark.full("needs two controllers and waits until each takes over")
 def test_the_daemon_goes_where_slurmctld_is(short_directory: Path) -> None:
     """With a real backup controller: the daemon beside the acting one acts, there and back."""
     with controller_pair(short_directory) as controllers:
