@@ -1,10 +1,16 @@
-"""A Docker Engine for the tests: the one that is there, or Debian's, started as root."""
+"""A Docker Engine for the tests: the one that is there, or Debian's, started as root.
+
+``python tests/engine.py COMMAND...`` runs a command while there is an engine. Images stay in the
+engine's data directory: one that was built so is there again for the engine that is started next.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,6 +20,10 @@ from pathlib import Path
 from slurm_dl.sandbox.wait import eventually
 
 PACKAGES = ("docker.io", "docker-compose", "debootstrap", "iptables")
+
+
+SKIPPED = 77
+"""Exit status of the command line where there can be no engine."""
 
 
 class NoEngineError(Exception):
@@ -117,3 +127,23 @@ def _install() -> None:
         time.sleep(pause_s)
     msg = f"Debian's {', '.join(PACKAGES)} cannot be installed: {said}"
     raise NoEngineError(msg)
+
+
+def _main(argv: list[str]) -> int:
+    """Run *argv* with an engine; its exit status, or `SKIPPED`."""
+    # The engine must not outlive a terminated run.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        with docker_engine(), subprocess.Popen(argv, start_new_session=True) as running:
+            try:
+                return running.wait()
+            except BaseException:
+                os.killpg(running.pid, signal.SIGTERM)
+                raise
+    except NoEngineError as err:
+        print(err, file=sys.stderr)  # noqa: T201
+        return SKIPPED
+
+
+if __name__ == "__main__":
+    sys.exit(_main(sys.argv[1:]))

@@ -14,7 +14,7 @@ from containers import DOCKER, PARTS, RELEASES, Containers
 
 from slurm_dl.sandbox.wait import eventually
 
-SCRIPTS = ("up", "down", "in", "build", "base-image", "image/role", "image/healthy")
+SCRIPTS = ("up", "down", "in", "build", "images", "base-image", "image/role", "image/healthy")
 
 
 def run(
@@ -128,6 +128,61 @@ def test_an_interrupted_build_leaves_its_context_nowhere(tmp_path: Path) -> None
 
     assert said.returncode == 1
     assert [p for p in (tmp_path / "tmp").iterdir() if p.is_dir()] == []
+
+
+LABELLED = """\
+case "$1" in
+	image) [ "$3" != --format ] || cat "$0.label" 2>/dev/null ;;
+	build)
+		cat >/dev/null
+		echo "$5" >>"$0.built"
+		echo "$7" | sed 's/.*=//' >"$0.label" ;;
+esac"""
+"""A docker that keeps the label of the image built last, and the names of all that it built."""
+
+
+def test_an_image_is_built_again_only_when_its_content_has_changed(tmp_path: Path) -> None:
+    """New times of files change nothing; contents, names and executable bits do."""
+    program(tmp_path, "docker", LABELLED)
+    checkout = tmp_path / "checkout"
+    for name in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md"):
+        (checkout / name).parent.mkdir(exist_ok=True)
+        (checkout / name).write_text(name, encoding="utf-8")
+    for name in ("slurm_dl", "templates", "profiles", "etc", "examples", "demo", "traces/fits"):
+        (checkout / name).mkdir(parents=True)
+    shutil.copytree(DOCKER, checkout / "docker")
+    file = checkout / "etc" / "file"
+    file.touch(0o644)
+
+    def builds() -> bool:
+        said = run(checkout / "docker/build", "24.11", path=tmp_path)
+        assert said.returncode == 0, said.stderr
+        up_to_date = "is up to date" in said.stderr
+        return not up_to_date
+
+    assert [builds(), builds()] == [True, False]
+    os.utime(file, (1, 1))
+    assert not builds()
+    file.write_text("changed", encoding="utf-8")
+    assert [builds(), builds()] == [True, False]
+    file.chmod(0o755)
+    assert [builds(), builds()] == [True, False]
+    file.rename(file.with_name("renamed"))
+    assert [builds(), builds()] == [True, False]
+    # The base image of another suite.
+    assert "building" in run(checkout / "docker/build", "22.05", path=tmp_path).stderr
+
+
+def test_images_are_built_for_all_releases_or_those_named(tmp_path: Path) -> None:
+    program(tmp_path, "docker", LABELLED)
+
+    for argv, built in (((), RELEASES), (("24.11",), ("24.11",))):
+        said = run(DOCKER / "images", *argv, path=tmp_path)
+
+        assert said.returncode == 0, said.stderr
+        names = (tmp_path / "docker.built").read_text(encoding="utf-8").split()
+        assert names == [f"slurm_dl:{release}" for release in built]
+        (tmp_path / "docker.built").unlink()
 
 
 def test_a_script_that_takes_too_long_leaves_nothing_behind(

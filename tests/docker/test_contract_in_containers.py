@@ -25,6 +25,12 @@ from contract.on_slurm import ALL
 
 from slurm_dl.backends.slurm.versions import parse_release, series_of
 
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.full("needs containers of three releases"),
+    pytest.mark.timeout(1800),
+]
+
 WITHIN_S = 900
 RUN_IT = (
     "mkdir /tmp/suite && tar -C /tmp/suite -xf - && cd /tmp/suite &&"

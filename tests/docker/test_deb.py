@@ -23,6 +23,12 @@ from containers import CHECKOUT, docker
 sys.path.append(str(CHECKOUT / "packaging"))
 import lintian
 
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.full("needs containers of three releases"),
+    pytest.mark.timeout(1800),
+]
+
 COMMANDS = ("dlctl", "dlqueue", "dlrun", "dlschedd", "dlsim", "dlsubmit")
 CONFIG = "/etc/slurm_dl/slurm_dl.yaml"
 LEDGER = "/var/lib/slurm_dl/ledger.sqlite"

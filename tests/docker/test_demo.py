@@ -8,12 +8,19 @@ import subprocess
 import pytest
 from containers import CHECKOUT
 
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.full("needs containers of three releases"),
+    pytest.mark.timeout(1800),
+]
+
 
 @pytest.mark.usefixtures("engine")
-def test_make_demo_docker_plays_both_arms() -> None:
+@pytest.mark.parametrize("release", ["24.11"])
+def test_make_demo_docker_plays_both_arms(release: str) -> None:
     """In one container all jobs of both arms end, and preempted ones go on where they saved."""
     done = subprocess.run(
-        ["make", "--silent", "demo-docker", "DEMO=--quick --json"],  # noqa: S607 - on PATH
+        ["make", "--silent", "demo-docker", f"RELEASE={release}", "DEMO=--quick --json"],  # noqa: S607
         cwd=CHECKOUT,
         stdin=subprocess.DEVNULL,
         capture_output=True,

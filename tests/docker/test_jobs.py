@@ -5,7 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from containers import Containers
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.full("needs containers of three releases"),
+    pytest.mark.timeout(900),
+]
 
 POLL_S = 3.0
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import time
 
+import pytest
 from containers import Containers, docker
+
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.full("needs containers of three releases"),
+    pytest.mark.timeout(900),
+]
 
 POLL_S = 2.0
 SEEN_S = 3.0

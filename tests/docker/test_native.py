@@ -14,8 +14,13 @@ QOS = "preemptible"
 MARK = "# native preemption\n"
 POLL_S = 3.0
 
-# The oldest and the newest: the one setting that moved did so in 23.02.
-pytestmark = pytest.mark.parametrize("cluster", ["22.05", "26.05"], indirect=True)
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.full("needs containers of three releases"),
+    pytest.mark.timeout(900),
+    # The oldest and the newest: the one setting that moved did so in 23.02.
+    pytest.mark.parametrize("cluster", ["22.05", "26.05"], indirect=True),
+]
 
 
 def sacctmgr(cluster: Containers, *argv: str) -> None:

@@ -9,6 +9,12 @@ from contextlib import contextmanager
 import pytest
 from containers import Containers, docker
 
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.full("needs containers of three releases"),
+    pytest.mark.timeout(900),
+]
+
 POLL_S = 3.0
 PAUSE_S = 60.0
 

@@ -16,6 +16,12 @@ from containers import Containers
 
 from slurm_dl.backends.slurm.versions import SERIES
 
+pytestmark = [
+    pytest.mark.docker,
+    pytest.mark.full("needs containers of three releases"),
+    pytest.mark.timeout(900),
+]
+
 PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = "/opt/slurm_dl/bin/python"
 SEGFAULT = 128 + 11
