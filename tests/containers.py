@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 from slurm_dl.sandbox.wait import eventually
 
 RELEASES = ("22.05", "24.11", "26.05")
-ASKED = tuple(filter(None, os.environ.get("SLURM_DL_TEST_RELEASES", "").split(","))) or RELEASES
-"""The releases whose tests run: all, or those that SLURM_DL_TEST_RELEASES names."""
 NODES = ("n1", "n2", "n3", "n4")
 PARTS = ("slurmctld", "dlschedd", "login", *NODES)
 """Containers with Slurm's configuration, but for that of accounting."""

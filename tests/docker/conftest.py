@@ -5,35 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import pytest
-from containers import ASKED, RELEASES, Containers, docker
+from containers import RELEASES, Containers, docker
 from engine import NoEngineError, docker_engine
 
 _LIVE: list[Containers] = []
 _SAID: dict[str, str] = {}
 """What is to be told at the end, by release."""
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the tests of releases that ``SLURM_DL_TEST_RELEASES`` does not name."""
-    if unknown := set(ASKED) - set(RELEASES):
-        msg = f"SLURM_DL_TEST_RELEASES: no release {', '.join(sorted(unknown))} in {RELEASES}"
-        raise pytest.UsageError(msg)
-    wanted = {None, *ASKED}
-    others = [item for item in items if _release(item) not in wanted]
-    if others:
-        config.hook.pytest_deselected(items=others)
-        items[:] = [item for item in items if _release(item) in wanted]
-
-
-def _release(item: pytest.Item) -> str | None:
-    """The release that a test of this directory uses, if it has one as its parameter."""
-    if Path(__file__).parent not in item.path.parents or not hasattr(item, "callspec"):
-        return None
-    params = item.callspec.params
-    return params.get("release", params.get("cluster"))
 
 
 @pytest.fixture(scope="session")
