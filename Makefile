@@ -143,10 +143,9 @@ chaos: system database venv ## A thousand jobs and a hundred faults on a sandbox
 
 .PHONY: images test-docker
 images: venv ## The images of all Slurm releases; they are built anew only if their content differs
-	@exec $(BIN)/python tests/docker/images.py
-test-docker: venv ## The tests in containers alone, three Slurm releases; part of test-all
-	@exec $(BIN)/python tests/docker/images.py --run \
-		$(BIN)/python -m pytest --durations=15 tests/docker $(PYTEST)
+	@exec $(BIN)/python tests/engine.py docker/images
+test-docker: images ## The tests in containers alone, three Slurm releases; part of test-all
+	@exec $(BIN)/python -m pytest --durations=15 tests/docker $(PYTEST)
 
 .PHONY: unit thorough
 unit: venv ## The fast tests, with few examples of each property, without Slurm; any user

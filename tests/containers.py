@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from slurm_dl.sandbox.wait import eventually
+from patience import eventually
 
 RELEASES = ("22.05", "24.11", "26.05")
 NODES = ("n1", "n2", "n3", "n4")

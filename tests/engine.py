@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from slurm_dl.sandbox.wait import eventually
+from patience import eventually
 
 PACKAGES = ("docker.io", "docker-compose", "debootstrap", "iptables")
 

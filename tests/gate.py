@@ -41,11 +41,12 @@ NO_TESTS: Final = 5
 TELL_EVERY_S: Final = 60
 QUICK: Final = " and ".join(f"not {mark}" for mark in LEFT_OUT)
 
-# nice alone does nothing between sessions: each has an equal share of the cores.
+# nice alone does nothing between sessions: each has an equal share of the cores. With more than 5,
+# a lane beside busy programs gets so little that its subprocesses time out.
 GIVE_WAY: Final = (
     "sh",
     "-c",
-    'echo 19 2>/dev/null >/proc/self/autogroup; exec nice -n 10 "$@"',
+    'echo 5 2>/dev/null >/proc/self/autogroup; exec nice -n 5 "$@"',
     "sh",
 )
 
@@ -58,14 +59,12 @@ class Lane:
         name: Of its caches and its log.
         tests: pytest's arguments.
         before: What runs before pytest.
-        around: A command that runs pytest, with what pytest needs.
         gives_way: Whether the other lanes have the cores first.
     """
 
     name: str
     tests: Sequence[str]
     before: Sequence[str] = ()
-    around: Sequence[str] = ()
     gives_way: bool = False
     process: subprocess.Popen[bytes] | None = None
     status: int | None = None
@@ -75,7 +74,6 @@ class Lane:
     def start(self, run: Path) -> None:
         """Start it; its output goes to a file."""
         pytest = [
-            *self.around,
             *(sys.executable, "-m", "pytest", "--durations=15", f"--record={self._record(run)}"),
             *("-o", f"cache_dir=.pytest_cache/{self.name}", *self.tests),
         ]
@@ -204,7 +202,7 @@ def _lanes_of_all() -> list[Lane]:
     live = [*_spread(3), "-m", "slurm and not docker", *_files(live=True, quick=False)]
     rest = [*_spread(1), "-m", "not slurm and not docker", *_files(live=False, quick=False)]
     return [
-        Lane("docker", ["-m", "docker", "tests/docker"], around=_with_images()),
+        Lane("docker", ["-m", "docker", "tests/docker"], before=_images()),
         Lane("live", live),
         Lane("computing", rest, before=("make", "--silent", "lint"), gives_way=True),
     ]
@@ -222,8 +220,8 @@ def _lanes_of_part(part: str, changed: Sequence[str], table: selection.Durations
     ]
     if any(unit.startswith("tests/docker") for unit in mine):
         releases = [unit.partition("@")[2] for unit in sorted(mine) if "@" in unit]
-        around = _with_images(*releases)
-        lanes.append(Lane("docker", ["-m", "docker", "tests/docker", *chosen], around=around))
+        before = _images(*releases)
+        lanes.append(Lane("docker", ["-m", "docker", "tests/docker", *chosen], before=before))
     return lanes
 
 
@@ -232,9 +230,9 @@ def _spread(workers: int) -> tuple[str, ...]:
     return ("-q", "-n", str(workers), "--dist=loadfile", "--no-loadscope-reorder")
 
 
-def _with_images(*releases: str) -> tuple[str, ...]:
-    """Builds the images before pytest starts."""
-    return (sys.executable, "tests/docker/images.py", *releases, "--run")
+def _images(*releases: str) -> tuple[str, ...]:
+    """Builds the images, which stay where the tests' engine finds them."""
+    return (sys.executable, "tests/engine.py", "docker/images", *releases)
 
 
 # A run
@@ -283,7 +281,7 @@ def _repeat(lanes: Sequence[Lane], run: Path) -> bool:
     # Fresh processes and sandboxes: a dead daemon of a module would fail each repetition in it.
     chosen = ["-p", "no:xdist", "--last-failed", "--last-failed-no-failures=none", *files]
     docker = any(file.startswith("tests/docker/") for file in files)
-    again = Lane("again", chosen, around=_with_images() if docker else ())
+    again = Lane("again", chosen, before=_images() if docker else ())
     _run([again], run, LANE_S["test"])
     if again.status != 0:
         return False

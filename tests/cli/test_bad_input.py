@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from bad_inputs import row, rows
+from patience import PATIENCE
 
 from slurm_dl.apps.client import Client, DaemonError
 from slurm_dl.apps.sim import main
@@ -73,7 +74,9 @@ class Site:
     def run(self, *options: str, by: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
         """``dlschedd`` with *options*, under the command *by*."""
         argv = [*by, str(BIN / "dlschedd"), "--config", str(self.config), *options]
-        return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            argv, capture_output=True, text=True, timeout=60 * PATIENCE, check=False
+        )
 
 
 @pytest.fixture
@@ -423,7 +426,7 @@ def test_no_daemon(command: Command, short_directory: Path) -> None:
 def test_no_such_template() -> None:
     """Where it was looked for, and what there is."""
     argv = [str(BIN / "dlsubmit"), "--show-template", "nothere"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60 * PATIENCE, check=False)
 
     refused(done, "no such template")
 

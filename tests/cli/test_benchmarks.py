@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from slurm_dl.backends.sim.slurm.costs import SlurmCosts
 
@@ -30,7 +31,7 @@ def results(directory: Path, name: str, *options: object) -> dict[str, dict[str,
         capture_output=True,
         text=True,
         check=False,
-        timeout=540,
+        timeout=540 * PATIENCE,
     )
     assert ran.returncode == 0, ran.stderr
     text = (directory / "b" / "results" / f"{name}.json").read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner
+from patience import PATIENCE
 
 from slurm_dl.apps.ctl import dlctl
 from slurm_dl.apps.queue import dlqueue
@@ -97,7 +98,11 @@ def test_help_is_fast(app: str) -> None:
     code = f"import sys, slurm_dl.apps.{app}; print(sorted({heavy} & set(sys.modules)))"
 
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60 * PATIENCE,
+        check=True,
     )
 
     assert done.stdout == "[]\n"
@@ -118,7 +123,7 @@ def test_shells_can_complete(app: str) -> None:
         [sys.executable, "-c", f"from slurm_dl.apps.{app} import main; main()"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=60 * PATIENCE,
         check=False,
         env=env,
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from slurm_dl.policies import registry
 
@@ -48,7 +49,7 @@ def on_a_terminal(width: int, *args: str) -> list[str]:
                 text += chunk
         except OSError:
             pass  # Linux' way to say that the other side is closed.
-        assert done.wait(30) == 0, text
+        assert done.wait(30 * PATIENCE) == 0, text
     finally:
         os.close(master)
     return re.sub(r"\x1b\[[0-9;]*m", "", text.decode("utf-8")).replace("\r", "").splitlines()

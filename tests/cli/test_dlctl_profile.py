@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from slurm_dl.apps.profile import DEFAULT_DIRECTORY, _site_directory
 
@@ -36,7 +37,7 @@ def run(site: Path, tmp_path: Path) -> Run:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=60 * PATIENCE,
         )
 
     return run

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from patience import PATIENCE
 
 Done = subprocess.CompletedProcess[str]
 Run = Callable[..., Done]
@@ -32,7 +33,7 @@ def run(tmp_path: Path) -> Run:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=120 * PATIENCE,
         )
 
     return run

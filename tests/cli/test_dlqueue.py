@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
+from patience import PATIENCE
 
 Schedd = Any
 """The class of that name in conftest.py, which cannot be imported."""
@@ -49,7 +50,7 @@ def on_terminal(columns: int, *args: str) -> str:
             break
         said += chunk
     os.close(master)
-    assert process.wait(30) == 0, said
+    assert process.wait(30 * PATIENCE) == 0, said
     return said.decode()
 
 
@@ -135,7 +136,9 @@ def validator(of: str) -> Draft202012Validator:
 def run_command(*args: str) -> str:
     """What the command prints, without a daemon."""
     argv = [sys.executable, "-c", "from slurm_dl.apps.queue import main; main()", *args]
-    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+    return subprocess.run(
+        argv, capture_output=True, text=True, timeout=60 * PATIENCE, check=True
+    ).stdout
 
 
 def test_answers_are_what_their_schema_says(reading: Schedd) -> None:
@@ -294,7 +297,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(reading: Schedd) -> None:
     writer.stdout.close()
 
     said = writer.stderr.read()
-    writer.wait(30)
+    writer.wait(30 * PATIENCE)
     writer.stderr.close()
 
     assert said == b""

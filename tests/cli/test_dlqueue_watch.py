@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from patience import eventually
+from patience import PATIENCE, eventually
 from watched import HOSTILE, MODULE, Place, Screen, place_of, queue_of, without
 
 Watch = Callable[..., Screen]
@@ -103,7 +103,7 @@ def test_every_key_does_what_help_says(watch: Watch) -> None:
     then("?", lambda s: "-- keys" not in "\n".join(s.lines), "no help")
     screen.press("q")
 
-    assert screen.process.wait(20) == 0
+    assert screen.process.wait(20 * PATIENCE) == 0
     eventually(lambda: is_as_it_was(screen), 10.0)
 
 
@@ -181,7 +181,7 @@ def test_whatever_ends_it_gives_the_terminal_back(
     else:
         screen.process.send_signal(how)
 
-    assert screen.process.wait(20) == status
+    assert screen.process.wait(20 * PATIENCE) == status
     eventually(lambda: is_as_it_was(screen), 10.0)
 
 
@@ -196,7 +196,7 @@ def test_an_exception_gives_the_terminal_back(place: Place) -> None:
     )
     screen = Screen([sys.executable, "-c", broken, "--socket", str(place.socket), "--watch"])
     try:
-        assert screen.process.wait(30) == 1
+        assert screen.process.wait(30 * PATIENCE) == 1
         eventually(lambda: b"RuntimeError: a bug" in screen.raw, 10.0)
         assert screen.terminal_modes == screen.modes
         assert screen.raw.rindex(b"\x1b[?1049l") < screen.raw.rindex(b"RuntimeError")
@@ -253,7 +253,7 @@ def test_in_a_pipe_it_says_what_to_do(
         [*MODULE, "--socket", str(place.socket), *args],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=60 * PATIENCE,
         check=False,
         stdin=subprocess.DEVNULL,
     )
@@ -267,7 +267,7 @@ def test_a_mistake_is_said_before_the_screen_is_taken(place: Place) -> None:
     """A state that is none, on a terminal: one line and status 1."""
     screen = Screen([*MODULE, "--socket", str(place.socket), "-t", "ZZ", "--watch"])
     try:
-        assert screen.process.wait(30) == 1
+        assert screen.process.wait(30 * PATIENCE) == 1
         eventually(lambda: b"no job state 'ZZ'" in screen.raw, 10.0)
         assert b"\x1b[?1049h" not in screen.raw
     finally:

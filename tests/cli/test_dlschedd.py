@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 Eventually = Callable[..., object]
 Schedd = Any
@@ -83,7 +84,9 @@ def test_a_second_daemon_is_refused_by_name(schedd: Schedd) -> None:
     """Two daemons on one ledger would fight; the second one names the first and ends with 1."""
     first = schedd.start()
 
-    second = subprocess.run(schedd.argv(), capture_output=True, text=True, timeout=60, check=False)
+    second = subprocess.run(
+        schedd.argv(), capture_output=True, text=True, timeout=60 * PATIENCE, check=False
+    )
 
     assert second.returncode == 1
     assert second.stderr == (
@@ -250,7 +253,11 @@ def test_log_lines_are_json_and_escape_users(schedd: Schedd, eventually: Eventua
 
 def once(schedd: Schedd, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        schedd.argv("--once", *options), capture_output=True, text=True, timeout=60, check=False
+        schedd.argv("--once", *options),
+        capture_output=True,
+        text=True,
+        timeout=60 * PATIENCE,
+        check=False,
     )
 
 
@@ -317,7 +324,7 @@ def test_a_wrong_command_line_is_one_line_and_2(
 ) -> None:
     """What is wrong with the command line is said in one line without a traceback."""
     done = subprocess.run(
-        schedd.argv(*options), capture_output=True, text=True, timeout=60, check=False
+        schedd.argv(*options), capture_output=True, text=True, timeout=60 * PATIENCE, check=False
     )
 
     assert done.returncode == 2

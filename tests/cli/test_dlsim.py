@@ -19,6 +19,7 @@ import click
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from patience import PATIENCE
 
 from slurm_dl.apps.sim import main
 from slurm_dl.apps.sim.sweep import (
@@ -684,7 +685,7 @@ def test_an_interrupt_ends_the_processes(eventually: Eventually, name: str) -> N
     try:
         eventually(lambda: len(workers()) == 2, 60.0, what="two processes")
         os.killpg(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=30 * PATIENCE)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

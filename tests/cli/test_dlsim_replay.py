@@ -16,6 +16,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from patience import PATIENCE
 from rich.console import Console
 from rich.progress import Progress
 from streams import Stream, fake_cluster
@@ -484,7 +485,7 @@ def test_a_signal_ends_the_recording_with_a_whole_file(
     try:
         eventually(lambda: _has_a_cycle(out), within_s=30, every_s=0.05)
         process.send_signal(number)
-        said, wrong = process.communicate(timeout=30)
+        said, wrong = process.communicate(timeout=30 * PATIENCE)
     finally:
         process.kill()
         process.wait()
@@ -530,6 +531,10 @@ def test_the_commands_explain_themselves(command: click.Command) -> None:
         f"print(sorted({heavy} & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60 * PATIENCE,
+        check=True,
     )
     assert done.stdout == "[]\n"

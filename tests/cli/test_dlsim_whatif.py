@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from patience import PATIENCE
 
 from slurm_dl.apps.sim import main
 from slurm_dl.backends.slurm.history import FIELDS, HEADER
@@ -214,7 +215,7 @@ def test_a_bar_on_a_terminal_and_none_in_the_results(site: Path) -> None:
         shown += part
     os.close(ours)
 
-    assert process.wait(60) == 0
+    assert process.wait(60 * PATIENCE) == 0
     assert b"what if" in shown
     assert json.loads((site / "out").read_text("utf-8"))["days"] == 20
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from slurm_dl import __version__
 
@@ -74,7 +75,7 @@ class Site:
             env={"PATH": f"{self.base}/bin:/usr/bin:/bin", "HOME": str(self.base), **env},
             capture_output=True,
             encoding="utf-8",
-            timeout=60,
+            timeout=60 * PATIENCE,
             check=False,
         )
 

@@ -11,8 +11,7 @@ import containers
 import pytest
 import yaml
 from containers import DOCKER, PARTS, RELEASES, Containers
-
-from slurm_dl.sandbox.wait import eventually
+from patience import PATIENCE, eventually
 
 SCRIPTS = ("up", "down", "in", "build", "images", "base-image", "image/role", "image/healthy")
 
@@ -28,7 +27,7 @@ def run(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=60 * PATIENCE,
         check=False,
     )
 

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from third_party import EXAMPLE, ROOT, TUTORIAL, install
 
 TEXT = TUTORIAL.read_text("utf-8")
@@ -35,7 +36,7 @@ def run(command: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
         env=env,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=300 * PATIENCE,
         check=False,
     )
 

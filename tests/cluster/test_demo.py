@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from patience import PATIENCE
 
 pytestmark = [pytest.mark.full("runs the whole demo twice"), pytest.mark.timeout(900)]
 
@@ -41,7 +42,7 @@ def play(*options: str, within_s: float) -> tuple[subprocess.Popen[str], str, st
     finally:
         if demo.poll() is None:
             demo.terminate()
-            demo.communicate(timeout=60)
+            demo.communicate(timeout=60 * PATIENCE)
     return demo, printed, said
 
 
@@ -108,11 +109,11 @@ def test_a_demo_that_is_stopped_ends_all_that_it_started(
         assert isinstance(directory, Path)
         assert len(processes_in(directory)) > 5
         demo.send_signal(number)
-        status = demo.wait(60)
+        status = demo.wait(60 * PATIENCE)
     finally:
         if demo.poll() is None:
             demo.terminate()
-            demo.wait(60)
+            demo.wait(60 * PATIENCE)
 
     assert status == 128 + number, (tmp_path / "said").read_text()
     assert processes_in(directory) == []

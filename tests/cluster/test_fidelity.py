@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -36,7 +37,7 @@ def test_the_simulator_predicts_a_small_workload(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=400,
+        timeout=400 * PATIENCE,
     )
     assert ran.returncode == 0, ran.stderr
     text = (tmp_path / "b" / "results" / "fidelity.json").read_text(encoding="utf-8")

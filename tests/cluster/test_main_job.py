@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from conftest import MakeSandbox
 from schedd import Schedd, schedd_in, toy_steps
 
 from slurm_dl.sandbox import Sandbox, SandboxSpec
@@ -28,7 +27,9 @@ def daemon(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
 
 
 @pytest.fixture
-def recorded(make_sandbox: MakeSandbox, short_directory: Path, tmp_path: Path) -> Iterator[Schedd]:
+def recorded(
+    make_sandbox: Callable[[SandboxSpec], Sandbox], short_directory: Path, tmp_path: Path
+) -> Iterator[Schedd]:
     """A running dlschedd on a cluster that writes each run that ends into "completions"."""
     extra = ("JobCompType=jobcomp/filetxt", f"JobCompLoc={tmp_path / 'completions'}")
     with schedd_in(make_sandbox(SandboxSpec(slurm_conf_extra=extra)), short_directory) as place:

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import yaml
+from patience import PATIENCE
 from schedd import ROOT, Schedd, schedd_in
 
 from slurm_dl.apps.metrics.catalogue import METRICS
@@ -112,7 +113,7 @@ class Monitored:
         """What Prometheus' API says."""
         query = urllib.parse.urlencode(parameters)
         url = f"{self.url}/api/v1/{path}?{query}"
-        with urllib.request.urlopen(url, timeout=20) as answer:  # noqa: S310 - our own, loopback
+        with urllib.request.urlopen(url, timeout=20 * PATIENCE) as answer:  # noqa: S310 - our own, loopback
             content = json.load(answer)
         assert content["status"] == "success", content
         return content["data"]
@@ -189,7 +190,7 @@ def prometheus(home: Path, target: str) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(30 * PATIENCE)
 
 
 @pytest.fixture
@@ -508,7 +509,7 @@ def test_a_port_that_is_taken_ends_the_start_and_not_a_reload(
 
 
 def _scraped(port: int) -> str:
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+    with socket.create_connection(("127.0.0.1", port), timeout=20 * PATIENCE) as sock:
         sock.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         chunks = iter(lambda: sock.recv(65536), b"")
         return b"".join(chunks).decode()

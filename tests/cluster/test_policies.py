@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import eventually
+from patience import PATIENCE, eventually
 from schedd import BIN, Schedd, schedd_in, toy_steps
 
 from slurm_dl.backends.replay.plans import plan_bytes
@@ -60,7 +60,7 @@ def recording(place: Schedd) -> Iterator[Path]:
         yield path
     finally:
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=60 * PATIENCE)
     assert process.returncode in {0, 130}, said.decode()
 
 

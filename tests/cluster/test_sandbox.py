@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from patience import eventually
+from patience import PATIENCE, eventually
 
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.sandbox import NodeGroup, PartitionSpec, Sandbox, SandboxSpec, processes
@@ -320,7 +320,7 @@ def only(last):
 Sandbox.up({str(directory)!r}, SandboxSpec(groups=(NodeGroup(nodes=1, gpus=2),), nodes_per_leaf=0))
 """
     try:
-        died = subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+        died = subprocess.run([sys.executable, "-c", code], check=False, timeout=60 * PATIENCE)
         assert died.returncode == -signal.SIGKILL
         box = Sandbox.open(directory)
         assert not box.status().is_up
@@ -403,7 +403,7 @@ def test_the_command_line_from_up_to_remove(short_directory: Path) -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=30,
+            timeout=30 * PATIENCE,
         )
         assert shell.stdout == "1 idle\n"
         refused = dlctl("up", str(directory), "--gpus", "2")

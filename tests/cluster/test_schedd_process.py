@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from slurm_dl.sandbox import Sandbox
 
@@ -69,7 +70,7 @@ class Schedd:
         finally:
             if self.process.poll() is None:
                 self.process.send_signal(signal.SIGKILL if killed else signal.SIGTERM)
-            status = self.process.wait(60)
+            status = self.process.wait(60 * PATIENCE)
         assert status == (-signal.SIGKILL if killed else 0), (self.directory / "log").read_text(
             "utf-8"
         )
@@ -81,7 +82,7 @@ class Schedd:
             [sys.executable, "-c", f"from slurm_dl.apps.{app} import main; main()", *args],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=60 * PATIENCE,
             check=False,
             env=env,
             stdin=subprocess.DEVNULL,

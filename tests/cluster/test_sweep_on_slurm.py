@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 
 from slurm_dl.sandbox import Sandbox
 
@@ -65,7 +66,7 @@ class Desk:
         try:
             eventually((self.folder / "jobs.json").exists, 30.0, what="the array")
             process.send_signal(signal.SIGINT)
-            _, said = process.communicate(timeout=30)
+            _, said = process.communicate(timeout=30 * PATIENCE)
         finally:
             process.kill()
             process.wait()

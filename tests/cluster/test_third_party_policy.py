@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from schedd import Schedd, schedd_in, toy_steps
 from third_party import ROOT, TUTORIAL, install
 
@@ -65,7 +66,7 @@ def test_the_page_can_be_played(short_directory: Path) -> None:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=300 * PATIENCE,
             check=False,
         )
     finally:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from slurm_dl.sandbox import Sandbox
 
@@ -64,7 +65,7 @@ class Installed:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=120 * PATIENCE,
         )
 
 

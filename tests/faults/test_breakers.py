@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from schedd import Schedd, schedd_in
 
 from slurm_dl.sandbox import Sandbox
@@ -109,7 +110,7 @@ def as_nobody(daemon: Schedd, *argv: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-c", AS_NOBODY, *argv, "--socket", str(socket)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=60 * PATIENCE,
         check=False,
     )
 

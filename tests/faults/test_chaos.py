@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE
 from schedd import ROOT
 
 from chaos.faults import KINDS
@@ -32,11 +33,11 @@ def play(keep: Path, *options: str) -> tuple[int, dict[str, Any], str]:
         argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
-            out, err = process.communicate(timeout=400)
+            out, err = process.communicate(timeout=400 * PATIENCE)
         except BaseException:
             # It ends what it has started.
             process.send_signal(signal.SIGTERM)
-            process.wait(60)
+            process.wait(60 * PATIENCE)
             raise
     assert out, err
     return process.returncode, json.loads(out), err
@@ -79,7 +80,7 @@ def test_a_stopped_campaign_leaves_nothing(short_directory: Path) -> None:
             rest = process.stdout.read()
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(60 * PATIENCE)
     assert process.returncode == 128 + signal.SIGTERM, rest
     assert "stopped" in rest
     assert not (site / "state").is_mount()

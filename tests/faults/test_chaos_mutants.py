@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE, eventually
 from schedd import ROOT, Schedd
 
 from chaos.checker import Report, check
 from chaos.mutants import MUTANTS
 from slurm_dl.apps.client import Client, DaemonError
 from slurm_dl.sandbox import NodeGroup, PartitionSpec, Sandbox, SandboxSpec
-from slurm_dl.sandbox.wait import eventually
 
 pytestmark = [
     pytest.mark.slurm,
@@ -109,7 +109,7 @@ class Story:
         process = self.schedd.process
         if process is not None and process.poll() is None:
             process.kill()
-            process.wait(20)
+            process.wait(20 * PATIENCE)
 
     def cycles(self) -> int:
         """How often the daemon has looked; 0 while it does not answer."""

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import eventually
 from schedd import ROOT, Schedd, schedd_in
 
 from slurm_dl.apps.pace import SLOW_DUMP_S
 from slurm_dl.sandbox import Sandbox
-from slurm_dl.sandbox.wait import eventually
 
 pytestmark = [pytest.mark.slurm, pytest.mark.full("waits out real quanta, graces and clock jumps")]
 

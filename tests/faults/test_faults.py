@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import eventually
 from schedd import Schedd, schedd_in, toy_steps
 from victims import sank
 
 from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
-from slurm_dl.sandbox.wait import eventually
 
 pytestmark = pytest.mark.slurm
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 from schedd import BIN, Schedd, schedd_in
 
 from slurm_dl.apps.snapshot_file import decode
@@ -151,7 +152,7 @@ def test_hostile_arguments_get_an_error_of_ours(place: Schedd) -> None:
             env=place.env,
             cwd=place.home,
             capture_output=True,
-            timeout=60,
+            timeout=60 * PATIENCE,
             check=False,
         )
         said = (done.stdout + done.stderr).decode("utf-8", errors="replace")

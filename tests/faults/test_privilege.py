@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from bad_inputs import row
+from patience import PATIENCE
 from schedd import BIN, ROOT, Schedd, schedd_in, toy_steps
 
 from slurm_dl.backends.slurm.accounting import Accounting
@@ -255,7 +256,7 @@ def as_user(place: Schedd, user: str, *argv: str) -> subprocess.CompletedProcess
         env={**place.env, "SLURM_DL_SOCKET": str(place.home / "run" / "dlschedd.sock")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=60 * PATIENCE,
         check=False,
     )
 
