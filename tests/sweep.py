@@ -27,7 +27,7 @@ def sweep(run: Path) -> None:
 
 
 def _kill(name: str) -> None:
-    """Kill the processes with *name* in command line or environment; not this one and its parent."""
+    """Kill the processes with *name* in command line or environment, but not this one."""
     for directory in Path("/proc").glob("[0-9]*"):
         pid = int(directory.name)
         if pid in {os.getpid(), os.getppid()}:
