@@ -65,7 +65,7 @@ TABLE: Final = (
         '"--on", "slurm"',
     ),
     Elsewhere("make demo", _TAKES_LONG, "tests/cluster/test_demo.py", '"-m", "demo"'),
-    Elsewhere("make test", "it runs this test", ".ci/run", "exec make test"),
+    Elsewhere("make test", "it runs this test", ".ci/run", "make test"),
     Elsewhere("make venv", "it changes what the tests run with", "Makefile", "test: system"),
     Elsewhere("make fuzz", _TAKES_LONG, "tests/unit/test_fuzz_corpus.py", "target.run"),
     Elsewhere("python -m fuzz", _TAKES_LONG, "tests/unit/test_fuzz_corpus.py", "target.run"),
