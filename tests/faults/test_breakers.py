@@ -17,7 +17,7 @@ from slurm_dl.sandbox import Sandbox
 
 pytestmark = [
     pytest.mark.slurm,
-    pytest.mark.full("waits until breakers count real jobs for a minute or more"),
+    pytest.mark.full("two tests of up to 40 s: jobs fail until a breaker trips"),
 ]
 
 CLAIM = json.dumps({"slurm_dl": {"v": 1, "sig": "USR1", "grace_s": 1, "by": "daemon"}})
