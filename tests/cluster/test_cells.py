@@ -10,9 +10,7 @@ from schedd import Schedd, schedd_in, toy_steps
 
 from slurm_dl.sandbox import Sandbox
 
-pytestmark = pytest.mark.slurm
-
-STEPS = 120
+pytestmark = [pytest.mark.slurm, pytest.mark.full("ten jobs; the main job has cheaper tests")]
 
 
 @pytest.fixture
@@ -36,14 +34,22 @@ def test_opportunistic_jobs_give_way_to_who_owns_the_nodes(place: Schedd) -> Non
 
     Plain counting would fail it: half of the GPUs are its own, and no node is whole.
     """
-    others = [place.toy(2, STEPS, options=["-A", "nlp"]) for _ in range(8)]
-    place.until("the others to run", lambda: all(place.state(j) == "RUNNING" for j in others), 60)
+    end = place.home / "end"
+    others = [place.toy(2, 1, "--until", str(end), options=["-A", "nlp"]) for _ in range(8)]
+
+    def run() -> bool:
+        return all(place.state(j) == "RUNNING" for j in others)
+
+    place.until("the others to run", run)
     gang = place.toy(8, 8, options=["-A", "vision", "--nodes", "2"])
     place.until_state(gang, "RUNNING", "COMPLETED", within_s=90)
 
     stopped = [j for j in others if int(place.job(j, "Restarts")[0]) > 0]
     assert len(stopped) == 4
     place.until_state(gang, "COMPLETED", within_s=60)
+    place.until("the others to run again", run, 120)
+    end.touch()
     for job in others:
-        place.until_state(job, "COMPLETED", within_s=150)
-        assert toy_steps(place.home, job) == list(range(1, STEPS + 1))
+        place.until_state(job, "COMPLETED", within_s=120)
+        steps = toy_steps(place.home, job)
+        assert steps == list(range(1, steps[-1] + 1))

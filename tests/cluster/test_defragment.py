@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from schedd import Schedd, schedd_in, toy_steps
 
+from slurm_dl.apps.client import Client
 from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
 
-pytestmark = pytest.mark.slurm
-
-STEPS = 160
+pytestmark = [pytest.mark.slurm, pytest.mark.full("moves of jobs; the main job has cheaper tests")]
 
 
 @pytest.fixture
@@ -26,14 +25,15 @@ def place(
 
 
 def fragment(place: Schedd) -> list[str]:
-    """One training of four GPUs on each node, the other half of each node free."""
+    """A training of four GPUs on each node until "end" exists; half of each node is free."""
     walls = []
     for n in range(1, 5):
         wrap = ["--gpus-per-node=4", "--mem=100", "--wrap=exec sleep 600"]
         argv = ["sbatch", "--parsable", "--output=/dev/null", f"--nodelist=n{n}", "--nodes=1"]
         walls.append(place.box.run([*argv, *wrap]).stdout.strip())
     place.until("the walls to stand", lambda: all(place.state(w) == "RUNNING" for w in walls))
-    trainings = [place.toy(4, STEPS, options=["--mem=100"]) for _ in range(4)]
+    until = ["--until", str(place.home / "end")]
+    trainings = [place.toy(4, 1, *until, options=["--mem=100"]) for _ in range(4)]
     place.until(
         "four trainings to run", lambda: all(place.state(t) == "RUNNING" for t in trainings)
     )
@@ -41,6 +41,20 @@ def fragment(place: Schedd) -> list[str]:
     nodes = {place.job(t, "NodeList")[0] for t in trainings}
     assert nodes == {"n1", "n2", "n3", "n4"}
     return trainings
+
+
+def end(place: Schedd, trainings: Sequence[str]) -> None:
+    """Let the trainings end; each took every step once."""
+    (place.home / "end").touch()
+    for training in trainings:
+        place.until_state(training, "COMPLETED", within_s=120)
+        steps = toy_steps(place.home, training)
+        assert steps == list(range(1, steps[-1] + 1))
+
+
+def cycles(place: Schedd) -> int:
+    """How often the daemon has looked at the cluster."""
+    return int(str(Client(place.socket).ask("status")["cycles"]))
 
 
 def configure(place: Schedd, **defragment: object) -> None:
@@ -59,7 +73,8 @@ def test_a_gang_starts_after_the_smallest_set_of_moves(place: Schedd) -> None:
     configure(place, enabled=True)
     place.start()
     trainings = fragment(place)
-    gang = place.toy(16, 40, options=["--nodes", "2", "--mem=100"])
+    held = ["--until", str(place.home / "moved")]
+    gang = place.toy(16, 1, *held, options=["--nodes", "2", "--mem=100"])
     place.until_state(gang, "RUNNING", "COMPLETED", within_s=90)
 
     moved = [t for t in trainings if place.job(t, "Restarts") == ["1"]]
@@ -71,17 +86,19 @@ def test_a_gang_starts_after_the_smallest_set_of_moves(place: Schedd) -> None:
         60,
     )
     assert {place.job(t, "NodeList")[0] for t in moved} <= stayed
+    (place.home / "moved").touch()
     second = place.toy(24, 4, options=["--nodes", "3", "--no-preempt", "--mem=100"])
-    for job in [gang, *trainings, second]:
-        place.until_state(job, "COMPLETED", within_s=150)
+    place.until_state(gang, "COMPLETED")
+    looked = cycles(place)
+    place.until("the second gang to be looked at after after_s", lambda: cycles(place) > looked + 8)
+    end(place, trainings)
+    place.until_state(second, "COMPLETED")
 
     assert sorted(place.job(t, "Restarts")[0] for t in trainings) == ["0", "0", "1", "1"]
-    for training in trainings:
-        assert toy_steps(place.home, training) == list(range(1, STEPS + 1))
     opened = place.audit(action="open_handover", result="ok")
     assert len(opened) == 1
     assert "moved elsewhere" in opened[0]["reason"]
-    place.until("the reservations to go", lambda: not place.reservations(), 10)
+    place.until("the reservations to go", lambda: not place.reservations(), 30)
     assert place.open_handovers() == 0
 
 
@@ -116,6 +133,4 @@ def test_nodes_are_freed_as_a_whole(place: Schedd) -> None:
         90,
     )
     assert sum(int(place.job(t, "Restarts")[0]) for t in trainings) == 2
-    for training in trainings:
-        place.until_state(training, "COMPLETED", within_s=120)
-        assert toy_steps(place.home, training) == list(range(1, STEPS + 1))
+    end(place, trainings)
