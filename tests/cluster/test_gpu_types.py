@@ -44,7 +44,7 @@ def node_of(place: Schedd, job: str) -> str:
 
 def test_the_first_job_goes_to_the_fast_gpus_and_the_next_to_what_is_left(place: Schedd) -> None:
     """Gavel's FIFO: the best type for each, in the order of arrival."""
-    first = place.toy(4, 100)
+    first = place.toy(4, 1, "--until", str(place.home / "never"))
     assert node_of(place, first) == "n2"
     second = place.toy(4, 8)
     assert node_of(place, second) == "n1"
