@@ -83,7 +83,9 @@ def _until_saved(place: Schedd) -> None:
     """Wait until slurmctld has written its jobs down; it may forget younger ones when it ends."""
     state = place.box.directory / "state" / "job_state"
     began = state.stat().st_mtime if state.exists() else 0.0
-    place.until("slurmctld to save its state", lambda: state.stat().st_mtime > began, 60)
+    place.until(
+        "slurmctld to save its state", lambda: state.exists() and state.stat().st_mtime > began, 60
+    )
 
 
 def test_a_restarted_daemon_keeps_the_service(place: Schedd) -> None:
