@@ -38,6 +38,10 @@ LANE_S: Final = {"test": 25 * 60, "part": 40 * 60, "all": 60 * 60, "some": 25 * 
 KILL_AFTER_S: Final = 60
 NO_TESTS: Final = 5
 """Exit status of pytest that was left without a test."""
+SOME_FAILED: Final = 1
+"""Exit status of pytest if tests failed and nothing else was wrong."""
+BEFORE_FAILED: Final = 90
+"""Exit status of a lane in which what comes before the tests failed."""
 TELL_EVERY_S: Final = 60
 QUICK: Final = " and ".join(f"not {mark}" for mark in LEFT_OUT)
 
@@ -60,12 +64,14 @@ class Lane:
         tests: pytest's arguments.
         before: What runs before pytest.
         gives_way: Whether the other lanes have the cores first.
+        may_be_empty: Whether it may find no test to run.
     """
 
     name: str
     tests: Sequence[str]
     before: Sequence[str] = ()
     gives_way: bool = False
+    may_be_empty: bool = False
     process: subprocess.Popen[bytes] | None = None
     status: int | None = None
     failed: dict[str, bool] = field(default_factory=dict)
@@ -78,10 +84,8 @@ class Lane:
             *("-o", f"cache_dir=.pytest_cache/{self.name}", *self.tests),
         ]
         # The tests run even if what comes before them fails.
-        script = '"$@" || status=$?; exit ${status:-0}'
-        if self.before:
-            script = f"{' '.join(self.before)} || status=1; " + script
-        argv = ["bash", "-c", script, "bash", *pytest]
+        before = f"{' '.join(self.before) or ':'} || status={BEFORE_FAILED}"
+        argv = ["bash", "-c", f'{before}; "$@"; exit ${{status:-$?}}', "bash", *pytest]
         with self.log(run).open("wb") as log:
             self.process = subprocess.Popen(
                 [*(GIVE_WAY if self.gives_way else ()), *argv],
@@ -108,7 +112,7 @@ class Lane:
         status = self.process.poll()
         if status is None:
             return False
-        self.status = 0 if status == NO_TESTS else status
+        self.status = 0 if status == NO_TESTS and self.may_be_empty else status
         if self._record(run).exists():
             told = json.loads(self._record(run).read_text(encoding="utf-8"))
             self.failed, self.seconds = told["failed"], told["seconds"]
@@ -215,8 +219,8 @@ def _lanes_of_part(part: str, changed: Sequence[str], table: selection.Durations
     live = [*_spread(2), "-m", "slurm and not docker", *_files(live=True, quick=False)]
     rest = [*_spread(1), "-m", "not slurm and not docker", *_files(live=False, quick=False)]
     lanes = [
-        Lane("live", [*live, *chosen]),
-        Lane("computing", [*rest, *chosen], gives_way=True),
+        Lane("live", [*live, *chosen], may_be_empty=True),
+        Lane("computing", [*rest, *chosen], gives_way=True, may_be_empty=True),
     ]
     if any(unit.startswith("tests/docker") for unit in mine):
         releases = [unit.partition("@")[2] for unit in sorted(mine) if "@" in unit]
@@ -270,7 +274,11 @@ def _repeat(lanes: Sequence[Lane], run: Path) -> bool:
     """Run what failed once more; whether all of it has passed now."""
     failed = {test: again for lane in lanes for test, again in lane.failed.items()}
     final = sorted(test for test, again in failed.items() if not again)
-    unexplained = [lane.name for lane in lanes if lane.status and not lane.failed]
+    unexplained = [
+        f"lane {lane.name} (exit status {lane.status})"
+        for lane in lanes
+        if lane.status not in {0, SOME_FAILED} or (lane.status and not lane.failed)
+    ]
     if final or unexplained or len(failed) > MOST_REPEATED:
         _say(f"not repeated: {', '.join(unexplained + final) or f'{len(failed)} tests failed'}")
         return False

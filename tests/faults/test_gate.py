@@ -1,4 +1,4 @@
-"""An interrupted run of tests leaves no daemon, no job and no directory."""
+"""What a run of tests repeats, and that an interrupted one leaves no daemon and no directory."""
 
 from __future__ import annotations
 
@@ -19,6 +19,11 @@ pytestmark = pytest.mark.slurm
 ENDLESS = "tests/faults/endless.py"
 
 
+def environment() -> dict[str, str]:
+    """For a run of its own, which must not sweep the directory of this one."""
+    return {k: v for k, v in os.environ.items() if k != "SLURM_DL_TEST_RUN"}
+
+
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """A run whose only test has a Slurm and a job and does not end; its directory."""
@@ -26,8 +31,7 @@ def gate(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     with said.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, str(ROOT / "tests" / "gate.py"), "some", ENDLESS],
-            # The lane must not take this run's directory for its own.
-            env={k: v for k, v in os.environ.items() if k != "SLURM_DL_TEST_RUN"},
+            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -75,3 +79,34 @@ def test_sigterm_leaves_nothing(gate: tuple[subprocess.Popen[bytes], Path], targ
     assert status != 0
     assert not naming(str(run))
     assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("test", "status", "said"),
+    [
+        (
+            "test_on_daemons",
+            0,
+            "PASSED ONLY WHEN REPEATED:\n  tests/faults/once.py::test_on_daemons",
+        ),
+        ("test_that_computes", 1, "not repeated: tests/faults/once.py::test_that_computes"),
+        ("test_that_always_fails", 1, "gate: FAILED"),
+        ("test_that_is_not_there", 1, "not repeated: "),
+    ],
+)
+def test_only_tests_on_daemons_are_repeated(
+    tmp_path: Path, test: str, status: int, said: str
+) -> None:
+    """Once; the run tells it."""
+    done = subprocess.run(
+        [sys.executable, "tests/gate.py", "some", f"tests/faults/once.py::{test}"],
+        cwd=ROOT,
+        env={**environment(), "SLURM_DL_TEST_ONCE": str(tmp_path / "begun")},
+        capture_output=True,
+        text=True,
+        timeout=120 * PATIENCE,
+        check=False,
+    )
+
+    assert done.returncode == status, done.stdout
+    assert said in done.stdout
