@@ -193,6 +193,8 @@ def test_a_job_that_finishes_during_its_grace_stays_completed(daemon: Schedd) ->
     daemon.until("it to sink", lambda: _sank(daemon, big))
     small = daemon.toy(1, 4)
     daemon.until("it to be signalled", lambda: daemon.audit(action="signal", result="ok"))
+    signalled = len(toy_steps(daemon.home, big))
+    daemon.until("it to train on", lambda: len(toy_steps(daemon.home, big)) > signalled + 8)
     end.touch()
     daemon.until_state(big, "COMPLETED")
     daemon.until_state(small, "COMPLETED")
