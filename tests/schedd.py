@@ -112,11 +112,15 @@ class Schedd:
         )
         assert self.answers(), (self.home / "schedd.log").read_text(encoding="utf-8")
 
+    def cycles(self) -> int:
+        """How often the daemon has looked at the cluster."""
+        # Asked here, as a command for each look would keep a core from what starts.
+        return int(str(Client(self.socket).ask("status")["cycles"]))
+
     def answers(self) -> bool:
         """The daemon has looked at least once."""
         try:
-            # Asked here, as a command for each look would keep a core from what starts.
-            return int(str(Client(self.socket).ask("status")["cycles"])) > 0
+            return self.cycles() > 0
         except DaemonError:
             return False
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from schedd import Schedd, schedd_in, toy_steps
 
-from slurm_dl.apps.client import Client
 from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
 
 pytestmark = [pytest.mark.slurm, pytest.mark.full("moves of jobs; the main job has cheaper tests")]
@@ -52,11 +51,6 @@ def end(place: Schedd, trainings: Sequence[str]) -> None:
         assert steps == list(range(1, steps[-1] + 1))
 
 
-def cycles(place: Schedd) -> int:
-    """How often the daemon has looked at the cluster."""
-    return int(str(Client(place.socket).ask("status")["cycles"]))
-
-
 def configure(place: Schedd, **defragment: object) -> None:
     place.configure(
         policy={"order": "fifo_skip", "parameters": {}},
@@ -89,8 +83,10 @@ def test_a_gang_starts_after_the_smallest_set_of_moves(place: Schedd) -> None:
     (place.home / "moved").touch()
     second = place.toy(24, 4, options=["--nodes", "3", "--no-preempt", "--mem=100"])
     place.until_state(gang, "COMPLETED")
-    looked = cycles(place)
-    place.until("the second gang to be looked at after after_s", lambda: cycles(place) > looked + 8)
+    looked = place.cycles()
+    place.until(
+        "the second gang to be looked at after after_s", lambda: place.cycles() > looked + 8
+    )
     end(place, trainings)
     place.until_state(second, "COMPLETED")
 

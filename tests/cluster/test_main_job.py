@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from schedd import Schedd, schedd_in, toy_steps
+from victims import sank
 
 from slurm_dl.sandbox import Sandbox, SandboxSpec
 
@@ -44,10 +45,10 @@ def runs_of(log: Path, job: str) -> list[tuple[float, float]]:
     return [(_epoch(t["StartTime"]), _epoch(t["EndTime"])) for t in times]
 
 
-def toys(daemon: Schedd, count: int, *more: str, options: Sequence[str] = ()) -> list[str]:
+def toys(daemon: Schedd, count: int, *, options: Sequence[str] = ()) -> list[str]:
     """Submit trainings of one GPU and eight steps at the same time; the job ids."""
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(daemon.toy, 1, 8, *more, options=options) for _ in range(count)]
+        asked = [pool.submit(daemon.toy, 1, 8, options=options) for _ in range(count)]
         return [job.result() for job in asked]
 
 
@@ -60,7 +61,7 @@ def test_a_large_job_gives_way_to_small_ones_and_resumes(recorded: Schedd, tmp_p
     daemon, log = recorded, tmp_path / "completions"
     end = daemon.home / "end"
     big = daemon.toy(16, 1, "--until", str(end), "--checkpoint-every", "1000000")
-    daemon.until("the large job to sink", lambda: _sank(daemon, big))
+    daemon.until("the large job to sink", lambda: sank(daemon, big))
     small = toys(daemon, 12)
     daemon.until(
         "the small jobs to end", lambda: all(daemon.state(s) == "COMPLETED" for s in small), 120
@@ -94,10 +95,6 @@ def test_a_large_job_gives_way_to_small_ones_and_resumes(recorded: Schedd, tmp_p
     assert daemon.open_handovers() == 0
 
 
-def _sank(daemon: Schedd, job: str) -> bool:
-    return len(daemon.audit(action="set_site_factor", job=int(job), result="ok")) > 1
-
-
 def _gone(daemon: Schedd) -> set[int]:
     return {entry["job"] for entry in daemon.audit(action="mark_gone", result="ok")}
 
@@ -113,7 +110,7 @@ def test_freed_nodes_go_to_nobody_else(daemon: Schedd) -> None:
     slow = daemon.toy(4, 1, *endless, "--save-until", str(saved), options=["--grace", "140"])
     jobs = [*walls, quick, slow]
     daemon.until("four jobs to run", lambda: all(daemon.state(j) == "RUNNING" for j in jobs))
-    daemon.until("the victims to sink", lambda: _sank(daemon, quick) and _sank(daemon, slow))
+    daemon.until("the victims to sink", lambda: sank(daemon, quick) and sank(daemon, slow))
 
     beneficiary = daemon.toy(8, 8, options=["--nodes", "2"])
     others = toys(daemon, 6, options=["--time", "5"])
@@ -141,7 +138,7 @@ def test_who_did_not_opt_in_is_left_alone(daemon: Schedd) -> None:
     """No signal, no requeue, whatever waits; the user is told why nothing happens."""
     end = daemon.home / "end"
     big = daemon.toy(16, 1, "--until", str(end), options=["--no-preempt"])
-    daemon.until("it to sink", lambda: _sank(daemon, big))
+    daemon.until("it to sink", lambda: sank(daemon, big))
     small = daemon.toy(1, 4)
     daemon.until(
         "the reason to be told",
@@ -169,7 +166,7 @@ def test_a_job_that_ignores_the_signal_goes_after_its_grace_and_not_before(daemo
         "10",
         options=["--grace", str(grace_s)],
     )
-    daemon.until("it to sink", lambda: _sank(daemon, big))
+    daemon.until("it to sink", lambda: sank(daemon, big))
     small = daemon.toy(1, 4)
     daemon.until(
         "it to be requeued",
@@ -190,7 +187,7 @@ def test_a_job_that_finishes_during_its_grace_stays_completed(daemon: Schedd) ->
     """What is done is never run again."""
     end = daemon.home / "end"
     big = daemon.toy(16, 1, "--until", str(end), "--ignore-signal", options=["--grace", "140"])
-    daemon.until("it to sink", lambda: _sank(daemon, big))
+    daemon.until("it to sink", lambda: sank(daemon, big))
     small = daemon.toy(1, 4)
     daemon.until("it to be signalled", lambda: daemon.audit(action="signal", result="ok"))
     signalled = len(toy_steps(daemon.home, big))

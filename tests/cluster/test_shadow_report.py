@@ -37,11 +37,6 @@ def wishes(place: Schedd) -> list[Wish]:
     return [line for line in kept.lines if isinstance(line, Wish)]
 
 
-def looks(place: Schedd) -> int:
-    """How often the daemon has looked."""
-    return int(json.loads(place.ask("dlctl", "status", "--json").stdout)["cycles"])
-
-
 def test_the_wish_is_reported_and_nothing_is_done(place: Schedd) -> None:
     """A large training holds all GPUs; small ones wait for it, and would not have to.
 
@@ -55,8 +50,8 @@ def test_the_wish_is_reported_and_nothing_is_done(place: Schedd) -> None:
     place.until("the wish", lambda: wishes(place))
     place.kill()
     place.start(mode="--shadow")
-    so_far = looks(place)
-    place.until("more looks", lambda: looks(place) > so_far + 3)
+    so_far = place.cycles()
+    place.until("more looks", lambda: place.cycles() > so_far + 3)
 
     told = place.ask("dlctl", "shadow-report", "--simulate", "0", "--json")
     (wish,) = json.loads(told.stdout)["wishes"]

@@ -9,7 +9,6 @@ import pytest
 import yaml
 from schedd import Schedd, schedd_in
 
-from slurm_dl.apps.client import Client
 from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
 
 pytestmark = pytest.mark.slurm
@@ -50,11 +49,6 @@ def cpus(place: Schedd, job: str) -> int:
     return int(place.job(job, "NumCPUs")[0].partition("-")[0])
 
 
-def cycles(place: Schedd) -> int:
-    """How often the daemon has looked at the cluster."""
-    return int(str(Client(place.socket).ask("status")["cycles"]))
-
-
 def test_a_waiting_job_is_cut_to_its_part_and_starts(place: Schedd) -> None:
     """Two GPUs and 16 CPUs are free; it asks for two GPUs and 24 CPUs, and its part is 16."""
     wall = place.submit(2, "sleep", "600", options=["--cpus", "8", "--no-preempt"])
@@ -79,8 +73,8 @@ def test_who_named_the_cpus_keeps_them(place: Schedd) -> None:
     firm = place.submit(
         2, "sleep", "1", options=["--model", "hungry", "--cpus", "12", "--no-preempt"]
     )
-    looked = cycles(place)
-    place.until("the daemon to look at it some times", lambda: cycles(place) > looked + 5)
+    looked = place.cycles()
+    place.until("the daemon to look at it some times", lambda: place.cycles() > looked + 5)
     assert place.state(firm) == "PENDING"
     go_on.touch()
     place.until_state(firm, "COMPLETED")

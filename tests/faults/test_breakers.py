@@ -89,15 +89,10 @@ def preempted(daemon: Schedd) -> int:
     return len(daemon.audit(action="open_handover", result="ok"))
 
 
-def looks(daemon: Schedd) -> int:
-    """Looks so far."""
-    return int(json.loads(daemon.ask("dlctl", "status", "--json").stdout)["cycles"])
-
-
 def stays_stopped(daemon: Schedd, job: str) -> None:
     """Look three times more: *job* waits, is told why, and no hand-over is begun."""
-    begun, upto = preempted(daemon), looks(daemon) + 3
-    daemon.until("three more looks", lambda: looks(daemon) >= upto)
+    begun, upto = preempted(daemon), daemon.cycles() + 3
+    daemon.until("three more looks", lambda: daemon.cycles() >= upto)
     assert preempted(daemon) == begun
     assert daemon.state(job) == "PENDING"
     assert "preemption is stopped by the breaker" in daemon.ask("dlqueue", "why", job).stdout

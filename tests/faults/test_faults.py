@@ -151,13 +151,13 @@ def test_idle_polls_cost_three_rpcs_at_most_and_write_nothing(place: Schedd) -> 
         place.toy(1, 4, options=["--no-preempt"])
     place.until("the wall to sink", lambda: sank(place, wall))
     place.until("three cycles without an action", _three_idle_cycles(place))
-    before = _cycles(place)
+    before = place.cycles()
     place.box.run(["sdiag", "--reset"])
-    after = _cycles(place)
-    place.until("ten polls", lambda: _cycles(place) >= after + 10, 120)
-    least = _cycles(place) - after
+    after = place.cycles()
+    place.until("ten polls", lambda: place.cycles() >= after + 10, 120)
+    least = place.cycles() - after
     report = place.box.run(["sdiag"]).stdout
-    most = _cycles(place) - before + 1
+    most = place.cycles() - before + 1
 
     counts = _rpcs(report)
     reads = sum(n for name, n in counts.items() if "STATS" not in name and "PING" not in name)
@@ -172,17 +172,13 @@ def _three_idle_cycles(place: Schedd) -> Callable[[], bool]:
 
     def idle() -> bool:
         nonlocal entries, since
-        cycles, now = _cycles(place), len(place.audit())
+        cycles, now = place.cycles(), len(place.audit())
         if now != entries:
-            entries, since = now, _cycles(place)
+            entries, since = now, place.cycles()
         # The newest entry may be of the cycle after *since*, which had not ended yet.
         return cycles > since + 3
 
     return idle
-
-
-def _cycles(place: Schedd) -> int:
-    return int(json.loads(place.ask("dlctl", "status", "--json").stdout)["cycles"])
 
 
 def _rpcs(report: str) -> dict[str, int]:
