@@ -10,12 +10,10 @@ import json
 import os
 import shutil
 import signal
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import pytest
@@ -23,6 +21,7 @@ import selection
 from effort import tried_more
 from hypothesis import HealthCheck, settings
 from patience import eventually as patiently
+from sweep import new_directory
 
 from slurm_dl.model.errors import ConfigError, SlurmDlError
 from slurm_dl.sandbox import Sandbox, SandboxSpec
@@ -86,16 +85,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     selection.longest_first(items, table)
     for item in items:
         item.user_properties.append(("unit", selection.unit_of(item)))
-        item.user_properties.append(("left_out", selection.is_left_out(item)))
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let a terminated run clean up like an interrupted one: its daemons must not outlive it."""
-
-    def interrupt(_signum: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if (path := config.getoption("--record")) and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Record(path))
 
@@ -116,7 +110,7 @@ class _Record:
             self._failed[report.nodeid] = bool(self.repeatable & set(report.keywords))
         about = dict(report.user_properties)
         if "unit" in about:
-            kind = "full" if about["left_out"] else "test"
+            kind = "full" if set(selection.LEFT_OUT) & set(report.keywords) else "test"
             self._seconds[str(about["unit"])][kind] += report.duration
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -261,10 +255,7 @@ def _own_sandbox(spec: SandboxSpec, *, port: int | None = None) -> Iterator[Sand
 
 @contextmanager
 def _short_directory() -> Iterator[Path]:
-    # The directory of a whole run, if there is one, is swept when the run has ended.
-    run = os.environ.get("SLURM_DL_TEST_RUN")
-    path = Path(tempfile.mkdtemp(dir=run) if run else tempfile.mkdtemp(prefix="sdl-", dir="/tmp"))
-    path.chmod(0o755)
+    path = new_directory()
     try:
         yield path
     finally:

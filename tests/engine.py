@@ -22,7 +22,7 @@ from patience import eventually
 PACKAGES = ("docker.io", "docker-compose", "debootstrap", "iptables")
 
 
-SKIPPED = 77
+NO_ENGINE = 77
 """Exit status of the command line where there can be no engine."""
 
 
@@ -130,7 +130,7 @@ def _install() -> None:
 
 
 def _main(argv: list[str]) -> int:
-    """Run *argv* with an engine; its exit status, or `SKIPPED`."""
+    """Run *argv* with an engine; its exit status, or `NO_ENGINE`."""
     # The engine must not outlive a terminated run.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
@@ -142,7 +142,7 @@ def _main(argv: list[str]) -> int:
                 raise
     except NoEngineError as err:
         print(err, file=sys.stderr)  # noqa: T201
-        return SKIPPED
+        return NO_ENGINE
 
 
 if __name__ == "__main__":

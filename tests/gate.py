@@ -12,23 +12,23 @@ import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import selection
+from engine import NO_ENGINE
 from selection import LEFT_OUT, ROOT
-from sweep import sweep
+from sweep import new_directory, sweep
 
 PARTS: Final = 6
 MOST_REPEATED: Final = 8
@@ -84,7 +84,9 @@ class Lane:
             *("-o", f"cache_dir=.pytest_cache/{self.name}", *self.tests),
         ]
         # The tests run even if what comes before them fails.
-        before = f"{' '.join(self.before) or ':'} || status={BEFORE_FAILED}"
+        before = shlex.join(self.before or [":"])
+        # Without a Docker Engine the tests themselves are skipped, or fail where CI is set.
+        before += f" || [ $? = {NO_ENGINE} ] || status={BEFORE_FAILED}"
         argv = ["bash", "-c", f'{before}; "$@"; exit ${{status:-$?}}', "bash", *pytest]
         with self.log(run).open("wb") as log:
             self.process = subprocess.Popen(
@@ -214,8 +216,8 @@ def _lanes_of_all() -> list[Lane]:
 
 def _lanes_of_part(part: str, changed: Sequence[str], table: selection.Durations) -> list[Lane]:
     chosen = (f"--part={part}", f"--changed={','.join(changed)}")
-    units = {unit for unit, seconds in table.items() if seconds.get("full")}
-    mine = {u for u, n in selection.part_of(units, PARTS, table).items() if f"{n}/{PARTS}" == part}
+    part_by_unit = selection.part_of(selection.slow_units(table), PARTS, table)
+    mine = {unit for unit, n in part_by_unit.items() if f"{n}/{PARTS}" == part}
     live = [*_spread(2), "-m", "slurm and not docker", *_files(live=True, quick=False)]
     rest = [*_spread(1), "-m", "not slurm and not docker", *_files(live=False, quick=False)]
     lanes = [
@@ -299,23 +301,21 @@ def _repeat(lanes: Sequence[Lane], run: Path) -> bool:
 
 def _merged(lanes: Sequence[Lane], table: selection.Durations) -> dict[str, dict[str, float]]:
     """The table of durations, with what these lanes have measured."""
-    measured: dict[str, dict[str, float]] = defaultdict(dict)
+    measured: dict[str, Counter[str]] = defaultdict(Counter)
     for lane in lanes:
         for unit, seconds in lane.seconds.items():
-            for kind, value in seconds.items():
-                measured[unit][kind] = measured[unit].get(kind, 0.0) + value
-    merged = {unit: {**table.get(unit, {}), **new} for unit, new in measured.items()}
-    return {
-        unit: {kind: round(value, 1) for kind, value in sorted(seconds.items())}
-        for unit, seconds in sorted({**table, **merged}.items())
+            measured[unit].update(seconds)
+    rounded = {
+        unit: {kind: round(value, 1) for kind, value in seconds.items()}
+        for unit, seconds in measured.items()
     }
+    return {unit: {**table.get(unit, {}), **rounded.get(unit, {})} for unit in {*table, *rounded}}
 
 
 @contextmanager
 def _directory() -> Iterator[Path]:
     """A short directory of this run; all that is left of it is ended with it."""
-    run = Path(tempfile.mkdtemp(prefix="sdl-", dir="/tmp"))
-    run.chmod(0o755)
+    run = new_directory()
     try:
         yield run
     finally:
@@ -337,10 +337,7 @@ def main() -> None:
     parser.add_argument("files", nargs="*", help="test files, for `some`")
     options = parser.parse_args()
 
-    def interrupt(_signum: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     table = selection.durations()
     commit = _git("rev-parse", "HEAD") or "0"
     if options.what == "test":

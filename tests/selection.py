@@ -96,7 +96,7 @@ def outside_part(
     items = list(items)
     number, _, parts = part.partition("/")
     slow = {item: unit_of(item) for item in items if is_left_out(item)}
-    part_by_unit = part_of({*slow.values(), *_full_units(table)}, int(parts), table)
+    part_by_unit = part_of({*slow.values(), *slow_units(table)}, int(parts), table)
     files = set(changed)
     return {
         item
@@ -106,7 +106,7 @@ def outside_part(
     }
 
 
-def _full_units(table: Durations) -> set[str]:
+def slow_units(table: Durations) -> set[str]:
     """Units with slow tests: a run of some directories must cut the parts as a whole run does."""
     return {unit for unit, seconds in table.items() if seconds.get("full")}
 

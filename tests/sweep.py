@@ -1,4 +1,4 @@
-"""Ends what an interrupted run of tests has left: its Slurm daemons and all other processes."""
+"""The directories of a run of tests, and what ends all that an interrupted run has left."""
 
 from __future__ import annotations
 
@@ -6,10 +6,23 @@ import contextlib
 import os
 import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.sandbox import Sandbox
+
+
+def new_directory() -> Path:
+    """An empty directory that every user can enter and whose name is short.
+
+    It lies in the directory of the run that this process belongs to, if any, and is swept with it.
+    """
+    run = os.environ.get("SLURM_DL_TEST_RUN")
+    made = tempfile.mkdtemp(dir=run) if run else tempfile.mkdtemp(prefix="sdl-", dir="/tmp")
+    path = Path(made)
+    path.chmod(0o755)
+    return path
 
 
 def sweep(run: Path) -> None:

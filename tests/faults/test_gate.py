@@ -19,11 +19,6 @@ pytestmark = pytest.mark.slurm
 ENDLESS = "tests/faults/endless.py"
 
 
-def environment() -> dict[str, str]:
-    """For a run of its own, which must not sweep the directory of this one."""
-    return {k: v for k, v in os.environ.items() if k != "SLURM_DL_TEST_RUN"}
-
-
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     """A run whose only test has a Slurm and a job and does not end; its directory."""
@@ -31,7 +26,6 @@ def gate(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     with said.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, str(ROOT / "tests" / "gate.py"), "some", ENDLESS],
-            env=environment(),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -101,7 +95,7 @@ def test_only_tests_on_daemons_are_repeated(
     done = subprocess.run(
         [sys.executable, "tests/gate.py", "some", f"tests/faults/once.py::{test}"],
         cwd=ROOT,
-        env={**environment(), "SLURM_DL_TEST_ONCE": str(tmp_path / "begun")},
+        env={**os.environ, "SLURM_DL_TEST_ONCE": str(tmp_path / "begun")},
         capture_output=True,
         text=True,
         timeout=120 * PATIENCE,
