@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 import torch
-from steps import Steps
+from steps import Steps, let_gloo_finish
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 from slurm_dl import job
@@ -74,6 +74,7 @@ def main() -> None:
     )
     checkpoint = job.resume_from()
     trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+    let_gloo_finish()
 
 
 if __name__ == "__main__":

@@ -33,3 +33,12 @@ class Steps:
         finally:
             os.close(descriptor)
         time.sleep(self._pause_s)
+
+
+def let_gloo_finish() -> None:
+    """Wait after the last collective, before the process group is destroyed or the process ends.
+
+    gloo's thread then frees the last tensors, for which it needs the interpreter's lock. PyTorch
+    2.13 aborts if the interpreter ends first, and hangs if the group is destroyed meanwhile.
+    """
+    time.sleep(0.5)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from steps import Steps
+from steps import Steps, let_gloo_finish
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -78,8 +78,10 @@ def main() -> None:
                 scratch.replace(path)
                 job.checkpoint_saved(path, step=step)
             dist.barrier()  # nobody leaves before it is saved
+            let_gloo_finish()
             dist.destroy_process_group()
             job.exit_for_requeue()
+    let_gloo_finish()
     dist.destroy_process_group()
 
 
