@@ -139,7 +139,7 @@ test-all: system database readers venv-all frameworks ## Every test, in containe
 
 .PHONY: chaos
 chaos: system database venv ## A thousand jobs and a hundred faults on a sandbox; 40 minutes (root)
-	@exec $(BIN)/python -m chaos $(CHAOS)
+	@exec $(BIN)/python -m tools.chaos $(CHAOS)
 
 .PHONY: images test-docker
 images: venv ## The images of all Slurm releases; they are built anew only if their content differs
@@ -175,17 +175,17 @@ fuzz: venv ## Look for input that breaks a parser; FUZZ="squeue comment --second
 	@$(RETRY)
 	$(PIP_INSTALL)
 	pip_install $(BIN)/python --group fuzz
-	exec $(BIN)/python -m fuzz $(FUZZ)
+	exec $(BIN)/python -m tools.fuzz $(FUZZ)
 
 .PHONY: bench
 bench: system venv ## Speed and memory: plans, placement, polls, simulations; 20 minutes (root)
-	@$(BIN)/python benchmarks/bench_plan.py
-	$(BIN)/python benchmarks/bench_place.py
-	$(BIN)/python benchmarks/bench_policies.py
-	$(BIN)/python benchmarks/bench_when.py
-	$(BIN)/python benchmarks/bench_ledger.py
-	$(BIN)/python benchmarks/bench_sim.py
-	$(BIN)/python benchmarks/bench_poll.py
+	@$(BIN)/python tools/benchmarks/bench_plan.py
+	$(BIN)/python tools/benchmarks/bench_place.py
+	$(BIN)/python tools/benchmarks/bench_policies.py
+	$(BIN)/python tools/benchmarks/bench_when.py
+	$(BIN)/python tools/benchmarks/bench_ledger.py
+	$(BIN)/python tools/benchmarks/bench_sim.py
+	$(BIN)/python tools/benchmarks/bench_poll.py
 
 .PHONY: docs
 docs: venv-all ## The site with all documents in site/; a dead link is an error
@@ -195,26 +195,26 @@ docs: venv-all ## The site with all documents in site/; a dead link is an error
 .PHONY: wheel
 wheel: venv ## dist/*.whl and dist/*.tar.gz
 	@$(RETRY)
-	retry $(BIN)/python packaging/dist.py
+	retry $(BIN)/python tools/packaging/dist.py
 
 .PHONY: deb lintian man
 deb: venv ## dist/slurm-dl_*.deb for this host's Debian; DEB="--revision 1site1" for a site's own
 	@$(RETRY)
-	retry $(BIN)/python packaging/deb.py $(DEB)
+	retry $(BIN)/python tools/packaging/deb.py $(DEB)
 lintian: venv ## Build that package, and have lintian look at all that is in it; 10 minutes
 	@$(RETRY)
 	$(INSTALL)
 	missing=()
 	command -v lintian >/dev/null || missing+=(lintian)
 	if (($${#missing[@]})); then install lintian; fi
-	package=$$(retry $(BIN)/python packaging/deb.py $(DEB))
-	exec $(BIN)/python packaging/lintian.py "$$package"
+	package=$$(retry $(BIN)/python tools/packaging/deb.py $(DEB))
+	exec $(BIN)/python tools/packaging/lintian.py "$$package"
 man: venv ## Manual pages of all commands in build/man
-	@$(BIN)/python packaging/man.py build/man
+	@$(BIN)/python tools/packaging/man.py build/man
 
 .PHONY: clean
 clean: ## Remove all that was made, the virtual environments too
-	@rm -rf .venv .venv-torch build dist site ./*.egg-info benchmarks/results demo-result.json .coverage \
+	@rm -rf .venv .venv-torch build dist site ./*.egg-info tools/benchmarks/results demo-result.json .coverage \
 		.hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 

@@ -21,7 +21,7 @@ from demo.evidence import Evidence
 from demo.screen import OURS, PLAIN, Lines, Picture, Screen
 from demo.site import CRED_EXPIRE_S, Daemon, Site
 from demo.workload import GPUS, GPUS_PER_NODE, NODES, Workload, mixed, quick
-from slurm_dl.apps.commandline import run as run_command
+from slurm_dl.cli.commandline import run as run_command
 from slurm_dl.model.errors import ConfigError, SlurmDlError
 
 NOTE = f"seconds stand for hours; cred_expire is {CRED_EXPIRE_S} s (Slurm's default: 120 s)"

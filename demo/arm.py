@@ -19,7 +19,7 @@ from demo import logs
 from demo.frames import Event, Frame, Row, Strip
 from demo.site import Daemon, Site, SlurmJob
 from demo.workload import Training, Workload
-from slurm_dl.apps.wire import JsonObject
+from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ClusterError, SlurmDlError
 
 LOOK_EVERY_S = 0.5

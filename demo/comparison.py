@@ -16,8 +16,8 @@ from rich.text import Text
 from demo.evidence import Evidence, record_of
 from demo.site import CRED_EXPIRE_S
 from demo.workload import GPUS, Kind
-from slurm_dl.model.record import Records
-from slurm_dl.report.metrics import summarise
+from slurm_dl.model.job_record import Records
+from slurm_dl.report.summary_metrics import summarise
 
 FOOTNOTE = (
     "JCT: from submission to the end. p95: nearest rank. Utilisation: GPU-seconds of all runs /"

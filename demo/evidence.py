@@ -15,9 +15,9 @@ from demo.arm import Watched
 from demo.logs import Between, TrainingLog, read_log
 from demo.site import SlurmJob
 from demo.workload import Training, Workload
-from slurm_dl.backends.store import SqliteStore
+from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.record import JobRecord
+from slurm_dl.model.job_record import JobRecord
 from slurm_dl.report.interruption import Interruption
 
 CLOCK_S = 2.0

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Final
 
 from demo.workload import GPUS_PER_NODE, NODES, Training, Workload
-from slurm_dl.apps.client import Client, DaemonError
-from slurm_dl.apps.wire import SOCKET_NAME, Json, JsonObject
+from slurm_dl.daemon.control.client import Client, DaemonError
+from slurm_dl.daemon.control.wire_format import SOCKET_NAME
+from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.sandbox import LIVELY_SCHEDULER, NodeGroup, Sandbox, SandboxSpec
-from slurm_dl.sandbox.wait import eventually
+from slurm_dl.sandbox import LIVELY_SCHEDULER, Sandbox, SandboxNodes, SandboxSpec
+from slurm_dl.sandbox.wait_until import eventually
 
 CRED_EXPIRE_S: Final = 5
 """Slurm's default is 120; a requeued job is held for this long + 1 s."""
@@ -32,7 +33,7 @@ TRAINING: Final = CHECKOUT / "examples" / "train_toy.py"
 
 # Backfill in whole seconds: by default it rounds to minutes, longer than most jobs here.
 _SPEC: Final = SandboxSpec(
-    groups=(NodeGroup(nodes=NODES, gpus=GPUS_PER_NODE),),
+    groups=(SandboxNodes(nodes=NODES, gpus=GPUS_PER_NODE),),
     cred_expire_s=CRED_EXPIRE_S,
     kill_wait_s=2,
     scheduler_parameters=f"{LIVELY_SCHEDULER},bf_resolution=1",

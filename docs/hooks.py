@@ -76,7 +76,7 @@ def _titled(docs: Path, directory: str, but: str = "") -> list[dict[str, str]]:
 
 def _commands() -> dict[str, str]:
     """The page of each command, subcommands in it."""
-    sys.path.insert(0, str(_ROOT / "packaging"))
+    sys.path.insert(0, str(_ROOT / "tools" / "packaging"))
     try:
         from commands import described  # noqa: PLC0415 - it lies there
     finally:

@@ -15,9 +15,9 @@ from typing import Any
 
 from architectures import ARCHITECTURES
 
-from slurm_dl.backends.profiles.schema import shape_of
-from slurm_dl.backends.profiles.store import path_of, write_profile
 from slurm_dl.model.profile import Profile, ShapeRate, Speed, skew_of
+from slurm_dl.profiles.directory import path_of, write_profile
+from slurm_dl.profiles.file_schema import shape_of
 
 HERE = Path(__file__).parent
 COMMENT = "Computed by profiles/build.py; a site's own profile of this name counts before it."

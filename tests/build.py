@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from slurm_dl.engine.fold import FORGET_AFTER_S, Folded, fold
-from slurm_dl.engine.service import Service, remembered
+from slurm_dl.ledger.apply_observation import FORGET_AFTER_S, Folded, fold
+from slurm_dl.ledger.attained_service import AttainedService, remembered
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
@@ -86,7 +86,7 @@ def snapshot(
     **more: Any,  # noqa: ANN401
 ) -> Snapshot:
     """*seen* with a ledger beside it; *memory*: column -> job id -> value, the rest as if new."""
-    base = remembered(Service.empty(), seen.jobs)
+    base = remembered(AttainedService.empty(), seen.jobs)
     columns = {name: getattr(base, name).copy() for name in base.__slots__}
     row_of = seen.jobs.row_of()
     for name, values in (memory or {}).items():
@@ -103,6 +103,6 @@ def snapshot(
     )
 
 
-def folded(before: Service, seen: Observed) -> Folded:
+def folded(before: AttainedService, seen: Observed) -> Folded:
     """*seen* booked by a ledger that has been looked after for a week at least."""
     return fold(before, seen, forget_before_s=seen.now_s - FORGET_AFTER_S)

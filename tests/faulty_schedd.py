@@ -13,10 +13,10 @@ import signal
 import sys
 from collections.abc import Callable
 
-from slurm_dl.apps.schedd import main
-from slurm_dl.backends.slurm.cluster import SlurmCluster
-from slurm_dl.engine.ledger import Ledger
+from slurm_dl.cli.dlschedd.command import main
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.plan import Action
+from slurm_dl.slurm.cluster import SlurmCluster
 
 
 def _dies_after(method: Callable[..., None], when: str, point: str) -> Callable[..., None]:

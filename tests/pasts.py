@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from slurm_dl.model.past import Past
+from slurm_dl.model.completed_jobs import Past
 
 
 class Over(NamedTuple):

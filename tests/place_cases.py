@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from slurm_dl.engine.placing import Placed, place_waiting
+from slurm_dl.engine.placing.place_waiting import Placed, place_waiting
 from slurm_dl.engine.settings import Placement
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
@@ -20,11 +20,11 @@ from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.profile import Load, Profile
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.base import Placer, Scheme, Spot
-from slurm_dl.placement.need import Needs
-from slurm_dl.placement.offer import Offer
-from slurm_dl.placement.stock import Stock
-from slurm_dl.placement.want import Want
+from slurm_dl.placement.candidate_nodes import CandidateNodes
+from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.resource_request import ResourceRequests
+from slurm_dl.placement.scheme import Placer, Scheme, Spot
 
 RUNS = 1_000_000
 """The first of the running jobs' ids."""
@@ -145,15 +145,15 @@ def snapshot(case: Case, *, backwards: bool = False) -> Snapshot:
     return dataclasses.replace(snap, left_s=left_s, managed=np.array([True, True]))
 
 
-def wants(snap: Snapshot, profiles: Mapping[str, Profile] = PROFILES) -> list[Want]:
+def wants(snap: Snapshot, profiles: Mapping[str, Profile] = PROFILES) -> list[PendingJob]:
     """The waiting jobs of a case, in the order of the queue."""
-    needs, jobs = Needs(snap), snap.jobs
+    needs, jobs = ResourceRequests(snap), snap.jobs
     found = []
     for job_id, row in sorted(jobs.row_of().items()):
         if job_id >= RUNS:
             continue
         found.append(
-            Want(
+            PendingJob(
                 row=row,
                 job_id=job_id,
                 need=needs.of(row),
@@ -168,10 +168,10 @@ def wants(snap: Snapshot, profiles: Mapping[str, Profile] = PROFILES) -> list[Wa
 
 def begin(
     scheme: Scheme, case: Case, profiles: Mapping[str, Profile] = PROFILES
-) -> tuple[Stock, Placer, list[Want]]:
+) -> tuple[FreeNodes, Placer, list[PendingJob]]:
     """The stock, the scheme at work on it, and the waiting jobs."""
     snap = snapshot(case)
-    stock = Stock.of(snap, profiles)
+    stock = FreeNodes.of(snap, profiles)
     return stock, scheme.begin(snap, stock, profiles), wants(snap, profiles)
 
 
@@ -208,7 +208,7 @@ class Ledger:
         )
 
 
-def shares(want: Want) -> dict[int, tuple[float, int, int]]:
+def shares(want: PendingJob) -> dict[int, tuple[float, int, int]]:
     """By number of nodes, what the job asks of each."""
     return {ask.n_nodes: (ask.gpus, ask.cpus, ask.mem_mb) for ask in want.need.asks}
 
@@ -223,7 +223,7 @@ def check_best_scores(
     stock, placer, waiting = begin(scheme, case)
     ledger = Ledger(case)
     for want in waiting:
-        answer = placer.place(want, Offer(stock, want, ()))
+        answer = placer.place(want, CandidateNodes(stock, want, ()))
         for n, share in shares(want).items():
             fitting = [
                 node

@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 from small_traces import make_trace
 
-from slurm_dl.backends.sim.active import Active
-from slurm_dl.backends.sim.ideal import simulate
-from slurm_dl.backends.sim.nodes import OnNodes
-from slurm_dl.backends.sim.outcome import Outcome
-from slurm_dl.backends.sim.shape import parse_shape
 from slurm_dl.engine.settings import Placement
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.profile import Load, Profile
 from slurm_dl.model.trace import Trace
-from slurm_dl.placement.base import Scheme
+from slurm_dl.placement.scheme import Scheme
 from slurm_dl.policies.base import Policy
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.ideal.active_jobs import ActiveJobs
+from slurm_dl.simulation.ideal.jobs_on_nodes import OnNodes
+from slurm_dl.simulation.ideal.simulator import simulate
+from slurm_dl.simulation.outcome import Outcome
 
 SKEWED: Final = Profile(name="skewed", skew=0.75, load=Load(network_mb_s=100.0, pcie_mb_s=40.0))
 EVEN: Final = Profile(name="even", skew=0.05, load=Load(network_mb_s=10.0))
@@ -44,13 +44,13 @@ class Watched(OnNodes):
         self.seen = 0
         self.shapes: dict[int, list[tuple[int, ...]]] = {}
 
-    def enter(self, jobs: Active, rows: npt.NDArray[np.int64], /) -> None:
+    def enter(self, jobs: ActiveJobs, rows: npt.NDArray[np.int64], /) -> None:
         """Remember where they were put."""
         super().enter(jobs, rows)
         for job in jobs.job_id[rows].tolist():
             self.shapes.setdefault(job, []).append(tuple(self._node[self._job == job].tolist()))
 
-    def changed(self, jobs: Active, /) -> tuple[npt.NDArray[np.int64], F64]:
+    def changed(self, jobs: ActiveJobs, /) -> tuple[npt.NDArray[np.int64], F64]:
         """Capacity of each node, gangs whole, running is holding, and no speed above 1."""
         self.seen += 1
         on = np.bincount(self._node, weights=self._gpus, minlength=len(self._watched_gpus))

@@ -14,13 +14,13 @@ from typing import Literal, TypeVar
 
 from protocol_world import World
 
-from slurm_dl.apps.pace import may_have_reservations
-from slurm_dl.backends.store import SqliteStore, StoreError, supersede
-from slurm_dl.engine.ledger import Ledger
-from slurm_dl.engine.loop import Cycle, Done, run_cycle
-from slurm_dl.engine.memory import Change, Memory
+from slurm_dl.daemon.rate_limits import may_have_reservations
+from slurm_dl.engine.cycle import AppliedAction, Cycle, run_cycle
 from slurm_dl.engine.settings import Settings
-from slurm_dl.engine.writes import Refusals
+from slurm_dl.engine.write_retries import Refusals
+from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, supersede
+from slurm_dl.ledger.store_protocol import Memory, StoreChange
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError, SlurmDlError
 from slurm_dl.model.ids import HandoverId
 from slurm_dl.model.plan import Action, ClusterAction
@@ -111,7 +111,7 @@ class _Store:
         """All that is stored."""
         return self.inner.load()
 
-    def save(self, change: Change, /) -> None:
+    def save(self, change: StoreChange, /) -> None:
         """Write *change*, if nothing goes wrong."""
         self._faults.guard(self.doing, StoreError, lambda: self.inner.save(change))
         self.saved += 1
@@ -146,7 +146,7 @@ class Life:
         self.under_way: set[HandoverId] = set()
         self.superseded = False
         self.acting = False
-        self.on_done: Callable[[Done], None] = lambda _: None
+        self.on_done: Callable[[AppliedAction], None] = lambda _: None
         self._refusals = Refusals()
         self._name("begin")
         self._name("settle")

@@ -16,17 +16,17 @@ import numpy as np
 from protocol_life import Life
 from protocol_world import World
 
-from slurm_dl.backends.fake.job import FakeJob
-from slurm_dl.engine.loop import Done
-from slurm_dl.engine.memory import HOUR_S
-from slurm_dl.engine.protocol import BEGIN_WITHIN_S
+from slurm_dl.engine.cycle import AppliedAction
+from slurm_dl.engine.preemption.handover_protocol import BEGIN_WITHIN_S
 from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.ledger.store_protocol import HOUR_S
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover, VictimState, reservation_name
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.plan import ClusterAction, MarkGone, Requeue, Reserve, Signal, Unseal
 from slurm_dl.model.snapshot import Observed
+from slurm_dl.testing.in_memory.fake_job import FakeJob
 
 STAYS = (JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING)
 
@@ -234,7 +234,7 @@ class Invariants:
 
     # After a cycle.
 
-    def done(self, done: Done) -> None:
+    def done(self, done: AppliedAction) -> None:
         """Object to an ending that is told twice."""
         if isinstance(done.action, MarkGone) and not done.error:
             gone = (done.action.handover_id, done.action.job_id)

@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from slurm_dl.backends.fake.cluster import FakeCluster
-from slurm_dl.backends.fake.job import FakeJob, FakeReservation
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import ClusterAction, Requeue, Signal
 from slurm_dl.model.snapshot import Observed
+from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
+from slurm_dl.testing.in_memory.fake_job import FakeJob, FakeReservation
 
 SAVED_EVERY_S = 5
 """Slurmctld forgets at most so much when it dies."""

@@ -17,8 +17,8 @@ from typing import Any
 import yaml
 from patience import PATIENCE, eventually
 
-from slurm_dl.apps.client import Client, DaemonError
-from slurm_dl.apps.wire import SOCKET_NAME
+from slurm_dl.daemon.control.client import Client, DaemonError
+from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.sandbox import Sandbox
 
 ROOT = Path(__file__).parent.parent

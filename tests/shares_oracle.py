@@ -10,7 +10,7 @@ import numpy as np
 import pulp
 
 from slurm_dl.model.jobs import F64, Bool
-from slurm_dl.policies.arithmetic import lp
+from slurm_dl.policies.arithmetic import linear_programs
 
 
 def variable(name: str, low: float | None = None) -> Any:  # noqa: ANN401 - PuLP is not typed
@@ -72,12 +72,12 @@ class Shares:
         return self.largest(level)
 
 
-def of_pool(pool: lp.Pool) -> Shares:
+def of_pool(pool: linear_programs.Pool) -> Shares:
     """The shares of a pool whose rows are one job each."""
     return Shares(pool.gpus, pool.may, pool.capacity)
 
 
-def check_within(pool: lp.Pool, share: F64) -> None:
+def check_within(pool: linear_programs.Pool, share: F64) -> None:
     """Assert that *share* keeps to what every program keeps to."""
     assert share.min(initial=0.0) >= 0
     assert (share[~pool.may] == 0).all()
@@ -85,7 +85,7 @@ def check_within(pool: lp.Pool, share: F64) -> None:
     assert ((pool.gpus * pool.count) @ share <= pool.capacity * (1 + 1e-6) + 1e-9).all()
 
 
-def draw_pool(seed: int, most: int = 6) -> tuple[lp.Pool, F64, np.random.Generator]:
+def draw_pool(seed: int, most: int = 6) -> tuple[linear_programs.Pool, F64, np.random.Generator]:
     """A small pool with rates, among them jobs that are alike, that run on few types or nowhere."""
     draw = np.random.default_rng(seed)
     k, kinds = int(draw.integers(1, most + 1)), int(draw.integers(1, 4))
@@ -94,17 +94,19 @@ def draw_pool(seed: int, most: int = 6) -> tuple[lp.Pool, F64, np.random.Generat
     twin = int(draw.integers(k))
     rates[0], gpus[0] = rates[twin], gpus[twin]
     capacity = draw.choice([0.0, 1.0, 2.0, 3.0, 5.0, 8.0], kinds)
-    return lp.pool(draw.permutation(k) + 1, gpus, rates, capacity), rates, draw
+    return linear_programs.pool(draw.permutation(k) + 1, gpus, rates, capacity), rates, draw
 
 
 def whole(
-    pool: lp.Pool, columns: tuple[F64, ...], solve: Callable[..., lp.Solved | None]
-) -> lp.Solved:
+    pool: linear_programs.Pool,
+    columns: tuple[F64, ...],
+    solve: Callable[..., linear_programs.Solved | None],
+) -> linear_programs.Solved:
     """`lp.by_classes`, each column an argument of its own."""
 
-    def called(some: lp.Pool, said: tuple[F64, ...]) -> lp.Solved:
+    def called(some: linear_programs.Pool, said: tuple[F64, ...]) -> linear_programs.Solved:
         found = solve(some, *said)
         assert found is not None
         return found
 
-    return lp.by_classes(pool, columns, called)
+    return linear_programs.by_classes(pool, columns, called)

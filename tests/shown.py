@@ -147,7 +147,7 @@ def inline() -> Iterator[Shown]:
 
 def ours() -> dict[str, click.Command]:
     """Our commands that click reads, by name."""
-    sys.path.insert(0, str(ROOT / "packaging"))
+    sys.path.insert(0, str(ROOT / "tools" / "packaging"))
     try:
         from commands import CLICK  # noqa: PLC0415 - it lies there
     finally:

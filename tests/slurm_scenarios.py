@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from slurm_dl.backends.sim.outcome import Outcome
-from slurm_dl.backends.sim.shape import parse_shape
-from slurm_dl.backends.sim.slurm.costs import IDEAL, SlurmCosts
-from slurm_dl.backends.sim.slurm.habits import Habits
-from slurm_dl.backends.sim.slurm.run import Scenario, simulate_plain, simulate_slurm
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.model.record import Records
+from slurm_dl.model.job_record import Records
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.outcome import Outcome
+from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour
+from slurm_dl.simulation.slurm.overheads import IDEAL, SlurmCosts
+from slurm_dl.simulation.slurm.scenario import Scenario, simulate_plain, simulate_slurm
 
 Job = tuple[float, float, float]
 """Submission, duration, GPUs."""
@@ -54,7 +54,7 @@ def ideal(**costs: float) -> SlurmCosts:
 
 
 def scenario(jobs: Sequence[Job], shape: str = "1x1", **more: Any) -> Scenario:  # noqa: ANN401
-    values: dict[str, Any] = {"costs": IDEAL, "habits": Habits(limit_factor=100.0), **more}
+    values: dict[str, Any] = {"costs": IDEAL, "habits": JobBehaviour(limit_factor=100.0), **more}
     ending = values.pop("ending", ())
     return Scenario(trace=trace_of(jobs, ending), shape=parse_shape(shape), **values)
 

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from slurm_dl.backends.sim.ideal import simulate
-from slurm_dl.backends.sim.outcome import Outcome
-from slurm_dl.backends.sim.shape import parse_shape
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.base import Policy
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.ideal.simulator import simulate
+from slurm_dl.simulation.outcome import Outcome
 
 
 def make_trace(

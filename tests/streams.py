@@ -13,23 +13,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_dl.backends.fake.cluster import FakeCluster
-from slurm_dl.backends.fake.job import OnSignal
-from slurm_dl.backends.memory_store import MemoryStore
-from slurm_dl.backends.replay.recording import Setup
-from slurm_dl.backends.sim.shape import parse_shape
-from slurm_dl.backends.sim.slurm.costs import IDEAL
-from slurm_dl.backends.sim.slurm.habits import Habits
-from slurm_dl.backends.sim.slurm.run import Scenario
-from slurm_dl.engine.ledger import Ledger
-from slurm_dl.engine.loop import Cycle, run_cycle
+from slurm_dl.engine.cycle import Cycle, run_cycle
 from slurm_dl.engine.settings import Placement, Preemption, Settings
+from slurm_dl.ledger.store_protocol import MemoryStore
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.trace import Trace
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.recording.cycles_file import Setup
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour
+from slurm_dl.simulation.slurm.overheads import IDEAL
+from slurm_dl.simulation.slurm.scenario import Scenario
+from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
+from slurm_dl.testing.in_memory.fake_job import OnSignal
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ def simulated_slurm(cycles: int = 100) -> Stream:
     costs = dataclasses.replace(
         IDEAL, save_s=2.0, restore_s=1.0, cred_expire_s=5.0, kill_wait_s=4.0, bf_interval_s=3.0
     )
-    habits = Habits(
+    habits = JobBehaviour(
         opted_in_frac=0.8, ignore_frac=0.25, finish_frac=0.25, grace_s=12.0, limit_factor=100.0
     )
     scenario = Scenario(

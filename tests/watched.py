@@ -23,21 +23,21 @@ import pyte
 from build import NOW_S, observed, pending, running, snapshot
 from patience import eventually
 
-from slurm_dl.apps.answers import Answers
-from slurm_dl.apps.audit import AuditLog
-from slurm_dl.apps.control import ControlServer
-from slurm_dl.apps.levers import Levers
-from slurm_dl.apps.pause import PauseSwitch
-from slurm_dl.apps.published import Board, Published, Reloaded
-from slurm_dl.backends.slurm.site_config import SiteConfig
-from slurm_dl.backends.slurm.versions import parse_release
 from slurm_dl.config import load_with_origins, show
+from slurm_dl.daemon.audit_log import AuditLog
+from slurm_dl.daemon.control.context import ControlContext
+from slurm_dl.daemon.control.request_handlers import RequestHandlers
+from slurm_dl.daemon.control.socket_server import ControlServer
+from slurm_dl.daemon.pause import PauseSwitch
+from slurm_dl.daemon.published_state import Board, PublishedState, Reloaded
+from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.loop import Cycle
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.slurm.releases import parse_release
+from slurm_dl.slurm.running_config import SiteConfig
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 SETTINGS = Settings(partitions=frozenset({"gpu"}))
@@ -51,7 +51,7 @@ OPEN = SiteConfig(
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07[red]x[/]\r\nroot \u202e終わり\U0001f600"
 
-MODULE = [sys.executable, "-c", "from slurm_dl.apps.queue import main; main()"]
+MODULE = [sys.executable, "-c", "from slurm_dl.cli.dlqueue.command import main; main()"]
 
 
 def queue_of(n: int, *, names: Callable[[int], str] = lambda j: f"job-{j}") -> Cycle:
@@ -100,14 +100,14 @@ def without(cycle: Cycle, job_id: int) -> Cycle:
     return Cycle(snapshot=snap, plan=decide(snap, POLICY, SETTINGS), acting=False)
 
 
-def levers_of(directory: Path, cycle: Cycle) -> Levers:
+def levers_of(directory: Path, cycle: Cycle) -> ControlContext:
     """A daemon's insides after *cycle*."""
     path = directory / "dl.yaml"
     path.write_text("manage: {partitions: [gpu]}\n", "utf-8")
     config, origins = load_with_origins(path)
-    return Levers(
+    return ControlContext(
         board=Board(
-            Published(
+            PublishedState(
                 config=config,
                 config_rows=tuple(show(config, origins)),
                 started_s=time.time(),
@@ -131,7 +131,7 @@ class Place:
     """A daemon's socket, over answers that a test can change."""
 
     directory: Path
-    levers: Levers
+    levers: ControlContext
     server: ControlServer | None = None
     bugs: list[Exception] = field(default_factory=list)
 
@@ -146,7 +146,7 @@ class Place:
             self.socket,
             mode=0o666,
             admins=(),
-            answer=Answers(self.levers),
+            answer=RequestHandlers(self.levers),
             on_bug=self.bugs.append,
         )
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from slurm_dl.config.document import Loc, Place, Problem, dotted, parse, read_text
-from slurm_dl.config.origins import DEFAULT, FLAG, Origins
+from slurm_dl.config.error_text import sentence, shown, unknown_key
 from slurm_dl.config.tree import SECTIONS, Config
-from slurm_dl.config.wording import sentence, shown, unknown_key
+from slurm_dl.config.value_origins import DEFAULT, FLAG, Origins
+from slurm_dl.config.yaml_document import Loc, Problem, SourcePlace, dotted, parse, read_text
 from slurm_dl.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def load_with_origins(
 ) -> tuple[Config, Origins]:
     """As `load`, and say where each value comes from."""
     chosen, chosen_by = _choose(path, environ)
-    whole_file = Place(0, str(chosen))
+    whole_file = SourcePlace(0, str(chosen))
     document = parse(read_text(chosen, require_private=require_private), whole_file.name)
     values, places = _sections(document.value, whole_file), document.places
     problems = list(document.problems)
@@ -87,23 +87,23 @@ def _choose(path: str | Path | None, environ: Mapping[str, str]) -> tuple[Path, 
     return DEFAULT_PATH, DEFAULT
 
 
-def _sections(value: object, whole_file: Place) -> dict[str, object]:
+def _sections(value: object, whole_file: SourcePlace) -> dict[str, object]:
     """The top level with every section there: one that is empty or missing is all defaults."""
     given = {} if value is None else value
     if not isinstance(given, dict):
         text = f"must be a mapping of sections, such as 'manage:' (got {shown(given)})"
-        raise ConfigError(str(Problem(Place(1, whole_file.name), "", text)))
+        raise ConfigError(str(Problem(SourcePlace(1, whole_file.name), "", text)))
     empty: dict[str, object] = {name: {} for name in SECTIONS if given.get(name) is None}
     return {**given, **empty}
 
 
 def _override(
-    values: dict[str, object], places: dict[Loc, Place], override: str, flag: int
+    values: dict[str, object], places: dict[Loc, SourcePlace], override: str, flag: int
 ) -> list[Problem]:
     """Put the value of a ``KEY=VALUE`` flag where it belongs; what is wrong with the flag."""
     key, equals, text = override.partition("=")
     cut = override if len(override) <= _LONGEST_FLAG else f"{override[:_LONGEST_FLAG]}…"
-    place = Place(0, f"--set {cut}", flag)
+    place = SourcePlace(0, f"--set {cut}", flag)
     loc = tuple(key.split("."))
     if not equals or not all(loc):
         return [Problem(place, "", "must be KEY=VALUE, such as daemon.poll_s=5")]
@@ -113,7 +113,7 @@ def _override(
         document = parse(text, place.name, flag=flag)
     except ConfigError as err:
         # It names the flag already.
-        return [Problem(Place(0, "", flag), "", str(err))]
+        return [Problem(SourcePlace(0, "", flag), "", str(err))]
     parent = values
     for depth, part in enumerate(loc[:-1], start=1):
         child = parent.setdefault(part, {})
@@ -130,7 +130,9 @@ def _override(
     return [replace(problem, key=f"{key}.{problem.key}") for problem in document.problems]
 
 
-def _problem(error: ErrorDetails, places: Mapping[Loc, Place], whole_file: Place) -> Problem:
+def _problem(
+    error: ErrorDetails, places: Mapping[Loc, SourcePlace], whole_file: SourcePlace
+) -> Problem:
     loc: Loc = error["loc"]
     # Where two keys disagree and one of them is a default, the line is that of the other.
     others: Sequence[Loc] = error.get("ctx", {}).get("others", ())
@@ -150,7 +152,7 @@ def _unknown_key(loc: Loc) -> str:
     return unknown_key(key, keys[str(loc[0])] if loc[1:] else keys, elsewhere)
 
 
-def _error(problems: Sequence[Problem], whole_file: Place) -> ConfigError:
+def _error(problems: Sequence[Problem], whole_file: SourcePlace) -> ConfigError:
     ordered = sorted(set(problems), key=lambda p: (p.place.flag, p.place.line, p.key, p.text))
     lines = [str(problem) for problem in ordered[:_MOST_ERRORS]]
     if len(ordered) > _MOST_ERRORS:

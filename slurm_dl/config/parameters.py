@@ -18,12 +18,12 @@ from typing import Generic, TypeVar
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
-from slurm_dl.config.document import Loc
-from slurm_dl.config.wording import sentence, shown, unknown_key
+from slurm_dl.config.error_text import sentence, shown, unknown_key
+from slurm_dl.config.yaml_document import Loc
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.placement import registry as placement_registry
-from slurm_dl.placement.base import Scheme
+from slurm_dl.placement import scheme_registry as placement_registry
 from slurm_dl.placement.rule import Rule
+from slurm_dl.placement.scheme import Scheme
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import Policy, Preempts
 
@@ -203,7 +203,7 @@ SCHEME: Family[Scheme] = Family(
     placement_registry.scheme_names,
     placement_registry.find_scheme,
     _lacks_of("source", "interpretation", "begin"),
-    "slurm_dl.placement.base.Scheme",
+    "slurm_dl.placement.scheme.Scheme",
 )
 """What can stand in ``placement.scheme``."""
 

@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from slurm_dl.config.error_text import written
+from slurm_dl.config.page_parts import first_line, parameter_table, table_row
 from slurm_dl.config.parameters import parameters_of
-from slurm_dl.config.parts import first_line, parameter_table, table_row
-from slurm_dl.config.wording import written
 from slurm_dl.policies.base import Policy
+from slurm_dl.policies.policy_text import LEVELS, PREEMPTS, need_in_words
 from slurm_dl.policies.registry import POLICIES, runs_on_slurm
-from slurm_dl.policies.wording import LEVELS, PREEMPTS, need_in_words
 
 PAGE_PATH = Path("docs/policies.md")
 DIRECTORY = Path("docs/policies")

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from pydantic import ConfigDict, TypeAdapter
 
+from slurm_dl.config.error_text import number, written
 from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT
-from slurm_dl.config.parameters import Parameter, parameters_of
-from slurm_dl.config.parts import (
+from slurm_dl.config.page_parts import (
     TABLE_HEAD,
     default_cell,
     first_line,
@@ -27,14 +27,14 @@ from slurm_dl.config.parts import (
     parameter_table,
     table_row,
 )
-from slurm_dl.config.placement import PlacementSection
+from slurm_dl.config.parameters import Parameter, parameters_of
+from slurm_dl.config.placement_section import PlacementSection
 from slurm_dl.config.policies_page import pages
 from slurm_dl.config.tree import SECTIONS, Config, PolicySection
-from slurm_dl.config.values import Unit
-from slurm_dl.config.wording import number, written
-from slurm_dl.placement.base import Scheme
-from slurm_dl.placement.registry import RULES, SCHEMES
+from slurm_dl.config.value_types import NumberUnit
 from slurm_dl.placement.rule import Rule
+from slurm_dl.placement.scheme import Scheme
+from slurm_dl.placement.scheme_registry import RULES, SCHEMES
 from slurm_dl.policies.registry import POLICIES, runs_on_slurm
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def _allowed(field: FieldInfo) -> str:
         return f"one of {', '.join(_for_slurm())}"
     if field is PlacementSection.model_fields["scheme"]:
         return f"empty, or one of {', '.join(SCHEMES)}"
-    unit = next((item.name for item in field.metadata if isinstance(item, Unit)), "")
+    unit = next((item.name for item in field.metadata if isinstance(item, NumberUnit)), "")
     words = [unit or kind_of(field.annotation)]
     for item in field.metadata:
         for name, words_for_it in _BOUNDS.items():

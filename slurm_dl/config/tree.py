@@ -12,35 +12,32 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
-from slurm_dl.config.breakers import BreakersSection
-from slurm_dl.config.by_name import checked_name, checked_parameters
-from slurm_dl.config.daemon import DaemonSection
-from slurm_dl.config.defragment import DefragmentSection
-from slurm_dl.config.estimates import EstimatesSection
-from slurm_dl.config.forecasts import ForecastsSection
-from slurm_dl.config.metrics import MetricsSection
+from slurm_dl.config.breakers_section import BreakersSection
+from slurm_dl.config.daemon_section import DaemonSection, TakeoverSection
+from slurm_dl.config.error_text import number
+from slurm_dl.config.estimates_section import EstimatesSection, ForecastsSection
+from slurm_dl.config.metrics_section import MetricsSection
+from slurm_dl.config.named_choice import checked_name, checked_parameters
 from slurm_dl.config.parameters import POLICY
-from slurm_dl.config.placement import PlacementSection
-from slurm_dl.config.preemption import PreemptionSection
+from slurm_dl.config.placement_section import DefragmentSection, PlacementSection
+from slurm_dl.config.preemption_section import PreemptionSection
 from slurm_dl.config.section import Section
-from slurm_dl.config.takeover import TakeoverSection
-from slurm_dl.config.values import (
+from slurm_dl.config.value_types import (
     AbsolutePath,
     Admin,
     ClusterName,
+    NumberUnit,
     Parameters,
     PartitionName,
     PathOrEmpty,
     Seconds,
-    Unit,
     Whole,
     distinct,
     refuse_key,
     short,
 )
-from slurm_dl.config.wording import number
-from slurm_dl.engine.guaranteed import tiers_of
-from slurm_dl.engine.levels import levels_of
+from slurm_dl.engine.placing.guarantees import tiers_of
+from slurm_dl.engine.priority_levels import levels_of
 from slurm_dl.engine.site_factors import highest_site_factor
 from slurm_dl.policies.base import Policy
 
@@ -125,7 +122,7 @@ class PolicySection(Section):
 class RankingSection(Section):
     """How an order becomes Slurm priorities, by way of each job's SiteFactor."""
 
-    band_width: Annotated[Whole, Unit("points of priority")] = Field(
+    band_width: Annotated[Whole, NumberUnit("points of priority")] = Field(
         default=10_000_000,
         ge=1,
         lt=SITE_FACTOR_END,
@@ -135,7 +132,7 @@ class RankingSection(Section):
             "mix the tiers. Tiers x band_width must stay below 2147483646."
         ),
     )
-    window: Annotated[Whole, Unit("jobs")] = Field(
+    window: Annotated[Whole, NumberUnit("jobs")] = Field(
         default=1000,
         ge=1,
         le=100_000,
@@ -149,7 +146,7 @@ class RankingSection(Section):
 class WritesSection(Section):
     """How fast Slurm is written to. What is left over is done in the next cycle."""
 
-    rate_per_s: Annotated[float, Unit("writes per second")] = Field(
+    rate_per_s: Annotated[float, NumberUnit("writes per second")] = Field(
         default=2.0,
         gt=0,
         le=1000,
@@ -161,7 +158,7 @@ class WritesSection(Section):
             "is on, keep rate_per_s x daemon.poll_s and burst at 20 or less."
         ),
     )
-    burst: Annotated[Whole, Unit("writes")] = Field(
+    burst: Annotated[Whole, NumberUnit("writes")] = Field(
         default=20,
         ge=1,
         le=10_000,

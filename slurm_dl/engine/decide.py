@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import numpy as np
 
-from slurm_dl.engine.breakers import bounded, stopped, tripped, trips
-from slurm_dl.engine.external import ExternalEngine
-from slurm_dl.engine.guaranteed import guarantee
-from slurm_dl.engine.guard import WAITS_FOR
+from slurm_dl.engine.circuit_breakers import bounded, stopped, tripped, trips
 from slurm_dl.engine.intent import intend, staying
 from slurm_dl.engine.leases import LEASED, bounded_by_leases, lease_of, next_end_s, under_lease
-from slurm_dl.engine.levels import at_rest, in_levels, preempts_by_levels
-from slurm_dl.engine.native import NativeEngine
-from slurm_dl.engine.placing import place_notes, place_waiting, with_settling
+from slurm_dl.engine.placing.eligible_nodes import on_types
+from slurm_dl.engine.placing.gpu_sharing import with_shares
+from slurm_dl.engine.placing.guarantees import guarantee
+from slurm_dl.engine.placing.place_waiting import place_notes, place_waiting, with_settling
+from slurm_dl.engine.placing.steering import cleared_for, steering
+from slurm_dl.engine.placing.trim_requests import trims
+from slurm_dl.engine.preemption.eligibility import WAITS_FOR
+from slurm_dl.engine.preemption.external_mode import ExternalEngine
+from slurm_dl.engine.preemption.mode import DecisionContext, Engine, PreemptionSteps
+from slurm_dl.engine.preemption.native_mode import NativeEngine
+from slurm_dl.engine.priority_levels import at_rest, in_levels, preempts_by_levels
 from slurm_dl.engine.settings import External, Native, Settings
-from slurm_dl.engine.sharing import with_shares
 from slurm_dl.engine.site_factors import wanted_site_factor
-from slurm_dl.engine.steering import cleared_for, steering
-from slurm_dl.engine.tuning import trims
-from slurm_dl.engine.turn import Engine, Ground, Turn
-from slurm_dl.engine.within import on_types
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I16, Held, JobState
@@ -70,7 +70,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     bands = wanted_site_factor(order, settings)
     if order is not said and isinstance(settings.mode, External):
         bands = at_rest(snap, bands, order, settings.band_width)
-    ground = Ground(
+    ground = DecisionContext(
         snap=snap,
         preempts=preempts_by_levels(policy),
         intent=intent,
@@ -130,7 +130,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     )
 
 
-def _open_after(snap: Snapshot, turn: Turn) -> list[Handover]:
+def _open_after(snap: Snapshot, turn: PreemptionSteps) -> list[Handover]:
     """The hand-overs that are under way once *turn* is done."""
     opened = [step.handover for step in turn.steps if isinstance(step, OpenHandover)]
     closed = {step.handover_id for step in turn.steps if isinstance(step, CloseHandover)}

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.credits import needs
-from slurm_dl.engine.types import TypedRoom
+from slurm_dl.engine.placing.typed_resources import TypedRoom
+from slurm_dl.ledger.lease_credits import needs
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, NOT_HELD, PENDING, Bool
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.holding import type_held
+from slurm_dl.policies.arithmetic.gpu_type_held import type_held
 from slurm_dl.policies.base import Order, Policy
 
 Rows = npt.NDArray[np.int64]

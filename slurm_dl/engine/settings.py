@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_dl.model.profile import Profile
-from slurm_dl.placement.base import Scheme
 from slurm_dl.placement.rule import Rule
+from slurm_dl.placement.scheme import Scheme
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakers:
-    """When to stop taking GPUs back until an admin says otherwise; see `engine.breakers`.
+    """When to stop taking GPUs back until an admin says otherwise; see `engine.circuit_breakers`.
 
     Attributes:
         gpus_per_hour: More GPUs than this taken back within an hour; 0 is no breaker.

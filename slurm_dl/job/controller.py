@@ -39,7 +39,7 @@ class CallFailedError(Exception):
     """Slurm refused or was silent; the message is one printable line."""
 
 
-class Standing(NamedTuple):
+class JobStatus(NamedTuple):
     """What Slurm says of this job at one instant.
 
     Attributes:
@@ -58,7 +58,7 @@ class Standing(NamedTuple):
         return _ENDING.fullmatch(self.state) is not None
 
 
-class Controller:
+class JobController:
     """This job as scontrol and squeue reach it.
 
     Args:
@@ -85,7 +85,7 @@ class Controller:
         self._environ = _clean(environ)
         self._prepare = prepare
 
-    def standing(self) -> Standing:
+    def standing(self) -> JobStatus:
         """What Slurm says of the job now.
 
         Raises:
@@ -96,7 +96,7 @@ class Controller:
         if len(words) != 3:  # noqa: PLR2004 -- as many as in the format above
             msg = f"squeue says nothing of job {self.label}"
             raise CallFailedError(msg)
-        return Standing(words[0], time_left_s(words[1]), words[2])
+        return JobStatus(words[0], time_left_s(words[1]), words[2])
 
     def is_preempted(self) -> bool:
         """True if Slurm itself is preempting the job, and ends it when its grace is over.
@@ -108,7 +108,7 @@ class Controller:
         text = self._call([self._squeue, "-h", "-j", self.label, "-O", "PreemptTime:40"])
         return _TIME.match(text.strip()) is not None
 
-    def set_ack(self, standing: Standing, ack: int | None) -> bool:
+    def set_ack(self, standing: JobStatus, ack: int | None) -> bool:
         """Write *ack* into the comment, or take it out if None. False: no comment of ours.
 
         Raises:
@@ -116,7 +116,7 @@ class Controller:
         """
         return self._set_comment(standing, with_ack(standing.comment, ack))
 
-    def set_rate(self, standing: Standing, rate: float) -> bool:
+    def set_rate(self, standing: JobStatus, rate: float) -> bool:
         """Write how fast the job is, steps a second. False: no comment of ours, or no room there.
 
         Raises:
@@ -152,7 +152,7 @@ class Controller:
         # Incomplete: never bring a job back that has been cancelled or timed out meanwhile.
         self._call([self._scontrol, "requeue", "Incomplete", self.label])
 
-    def _set_comment(self, standing: Standing, comment: str | None) -> bool:
+    def _set_comment(self, standing: JobStatus, comment: str | None) -> bool:
         if comment is None:
             return False
         if comment != standing.comment:
@@ -187,7 +187,7 @@ class Controller:
 
 def find_controller(
     environ: Mapping[str, str], prepare: Callable[[], None]
-) -> tuple[Controller | None, str]:
+) -> tuple[JobController | None, str]:
     """The controller for the job that *environ* describes; or None and why there is none."""
     label = job_label(environ)
     if label is None:
@@ -196,7 +196,7 @@ def find_controller(
     scontrol, squeue = shutil.which("scontrol", path=path), shutil.which("squeue", path=path)
     if scontrol is None or squeue is None:
         return None, "scontrol and squeue are not on PATH; make them visible inside the container"
-    controller = Controller(
+    controller = JobController(
         label,
         scontrol=os.path.abspath(scontrol),  # noqa: PTH100 -- a link must keep its name
         squeue=os.path.abspath(squeue),  # noqa: PTH100

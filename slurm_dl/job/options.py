@@ -28,7 +28,7 @@ ACK_MARGIN_S = 60.0
 """Beyond the grace a daemon that is alive has requeued the job."""
 
 
-class Options(NamedTuple):
+class DlrunOptions(NamedTuple):
     """How to run the command.
 
     Attributes:
@@ -52,7 +52,7 @@ class Options(NamedTuple):
     rate_every_s: float | None = None
 
 
-def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptions:
     """Options from *argv* (without the program's name) and *environ*; exits with 2 if wrong."""
     parser = dlrun_parser()
     found = parser.parse_args(argv)
@@ -71,7 +71,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         parser.error(
             f"environment variable SLURM_DL_GRACE_S, _ACK_WAIT_S, _RATE_EVERY_S or _SIGNAL: {err}"
         )
-    return Options(
+    return DlrunOptions(
         command=tuple(command),
         launcher=found.launcher,
         signum=signum,

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_dl.job.controller import CallFailedError, Controller
+from slurm_dl.job.controller import CallFailedError, JobController
 from slurm_dl.job.run_files import write_lines
-from slurm_dl.job.topology import hosts, leaves, switch_order
+from slurm_dl.job.switch_order import hosts, leaves, switch_order
 
 RANK_FILE = "slurm_dl.ranks"
 """Written by dlrun: the node of each rank, a line for each."""
@@ -34,7 +34,7 @@ _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,()]+)?:(\d{1,4})(?=[(,]|$)", re.ASCII)
 _REPEATED = re.compile(r"(\d{1,6})(?:\(x(\d{1,6})\))?", re.ASCII)
 
 
-class Layout(NamedTuple):
+class RankLayout(NamedTuple):
     """Where a job's ranks are.
 
     Attributes:
@@ -49,8 +49,8 @@ class Layout(NamedTuple):
 
 
 def find_layout(
-    environ: Mapping[str, str], launcher: str, controller: Controller
-) -> tuple[Layout | None, str]:
+    environ: Mapping[str, str], launcher: str, controller: JobController
+) -> tuple[RankLayout | None, str]:
     """Where the ranks of this job are; or None, and why that is not known (empty: no need to).
 
     What Slurm does not say falls back to its own order, but never to a wrong number of ranks.
@@ -77,7 +77,7 @@ def find_layout(
         leaf_of = {}  # As where no topology is configured: one switch for all.
     ordered = switch_order(nodes, leaf_of)
     return (
-        Layout(
+        RankLayout(
             nodes=tuple(ordered),
             ranks=tuple(ranks.get(node, 0) for node in ordered),
             reordered=ordered != nodes,
@@ -99,7 +99,7 @@ def gpus_on(described: str, nodes: Sequence[str]) -> dict[str, int]:
 
 
 def write_layout(
-    layout: Layout, run_dir: Path, environ: Mapping[str, str], launcher: str
+    layout: RankLayout, run_dir: Path, environ: Mapping[str, str], launcher: str
 ) -> dict[str, str]:
     """Write both files; the variables that tell the command of them.
 

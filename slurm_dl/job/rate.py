@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from slurm_dl.job.controller import CallFailedError, Controller
+from slurm_dl.job.controller import CallFailedError, JobController
 from slurm_dl.job.run_files import PROGRESS_FILE, RunId, read_object
 
 _DIGITS = 4
@@ -44,7 +44,7 @@ class RateReport:
     def __init__(
         self,
         run_dir: Path,
-        controller: Controller,
+        controller: JobController,
         *,
         every_s: float,
         log: Callable[[str], None],

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
-from slurm_dl.job.controller import Controller, find_controller, job_label
-from slurm_dl.job.options import Options, parse_options
+from slurm_dl.job.controller import JobController, find_controller, job_label
+from slurm_dl.job.options import DlrunOptions, parse_options
 from slurm_dl.job.rank_order import RANKS_VARIABLE, find_layout, write_layout
 from slurm_dl.job.run_files import restart_count
 from slurm_dl.job.signals import Signals
@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     return supervisor.run()
 
 
-def _ranks(options: Options, controller: Controller) -> dict[str, str] | None:
+def _ranks(options: DlrunOptions, controller: JobController) -> dict[str, str] | None:
     """Variables that say in what order the ranks are; None if the command cannot do without."""
     layout, why = find_layout(os.environ, options.launcher, controller)
     if layout is not None:
@@ -62,7 +62,7 @@ def _ranks(options: Options, controller: Controller) -> dict[str, str] | None:
     return {}
 
 
-def _make_run_dir(options: Options) -> None:
+def _make_run_dir(options: DlrunOptions) -> None:
     options.run_dir.mkdir(parents=True, exist_ok=True)
     # Left by a run that was killed while it wrote.
     for scratch in options.run_dir.glob(".slurm_dl.*.tmp"):

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from slurm_dl.job.checkpoint import EXIT_REQUEUE, recorded
 from slurm_dl.job.child import Child
-from slurm_dl.job.controller import CallFailedError, Controller
-from slurm_dl.job.options import Options
+from slurm_dl.job.controller import CallFailedError, JobController
+from slurm_dl.job.options import DlrunOptions
 from slurm_dl.job.rate import RateReport
 from slurm_dl.job.run_files import (
     ATTEMPT_VARIABLE,
@@ -87,12 +87,12 @@ class Supervisor:
 
     def __init__(
         self,
-        options: Options,
+        options: DlrunOptions,
         *,
         environ: Mapping[str, str],
         restart: int,
         signals: Signals,
-        controller: Controller | None,
+        controller: JobController | None,
         outside: bool,
     ) -> None:
         self._options = options
@@ -297,14 +297,14 @@ class Supervisor:
             return
         self._withdraw(self._controller)
 
-    def _is_preempted(self, controller: Controller) -> bool:
+    def _is_preempted(self, controller: JobController) -> bool:
         try:
             return controller.is_preempted()
         except CallFailedError as err:
             log(f"whether Slurm is preempting this job is not known: {err}")
             return False
 
-    def _acknowledge(self, controller: Controller) -> float | None:
+    def _acknowledge(self, controller: JobController) -> float | None:
         """Tell the daemon that the job may be requeued; seconds to the time limit, if known."""
         deadline_s = (self._asked_s or time.monotonic()) + self._options.grace_s
         left_s, delay_s = None, 1.0
@@ -344,7 +344,7 @@ class Supervisor:
             log(f"time limit in {left_s:.0f} s: requeueing itself in {wait_s:.0f} s")
         return wait_s
 
-    def _requeue(self, controller: Controller) -> bool:
+    def _requeue(self, controller: JobController) -> bool:
         """Requeue the job; true once Slurm has told dlrun to end."""
         for attempt in range(REQUEUE_TRIES):
             if attempt and self._pause(float(attempt)):
@@ -361,7 +361,7 @@ class Supervisor:
             break
         return self._ended_by is not None
 
-    def _withdraw(self, controller: Controller) -> None:
+    def _withdraw(self, controller: JobController) -> None:
         """Take the acknowledgement back, however long it takes.
 
         A job that still has one may be requeued at any moment, so its command must not start.

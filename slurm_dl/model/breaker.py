@@ -1,7 +1,7 @@
 """What the circuit breakers go by: GPUs taken back, what became of who lost them, and the trips.
 
 A limit keeps the daemon within a bound and goes on; a breaker that trips stops it from beginning
-anything new until somebody who is responsible says otherwise. See `engine.breakers`.
+anything new until somebody who is responsible says otherwise. See `engine.circuit_breakers`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A hand-over: GPUs on their way from victims to the jobs that deserve them.
 
-It is data: the ledger keeps it over a crash, `engine.protocol` says what comes next, and no
-code path holds any of it in local variables only.
+It is data: the ledger keeps it over a crash, `engine.preemption.handover_protocol` says what comes
+next, and no code path holds any of it in local variables only.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class ShapeRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
+class CheckpointCost:
     """What saving and restoring costs.
 
     Attributes:
@@ -177,7 +177,7 @@ class Profile:
     label: Label | None = None
     beside: Mapping[str, float] = field(default_factory=dict)
     host: tuple[HostRate, ...] = ()
-    checkpoint: Checkpoint = Checkpoint()
+    checkpoint: CheckpointCost = CheckpointCost()
     speeds: tuple[Speed, ...] = ()
     shape_rates: tuple[ShapeRate, ...] = ()
     batch: tuple[int, int] | None = None

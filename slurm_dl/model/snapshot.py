@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_dl.model.breaker import Breaker, Restart, Taken
+from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.contract import NO_CLAIM, Claim
-from slurm_dl.model.estimates import I8
+from slurm_dl.model.estimate_origin import I8
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import F64, I16, I32, I64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations, Nodes
-from slurm_dl.model.past import NO_PAST, Past
-from slurm_dl.model.sharing import SharedGpu
+from slurm_dl.model.shared_gpu import SharedGpu
 from slurm_dl.model.steer import Steer
 
 

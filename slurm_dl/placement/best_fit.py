@@ -16,12 +16,12 @@ from typing import ClassVar
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.base import Answer, Spot
-from slurm_dl.placement.conditions import GPUS, JOBS, Conditions, Rows
-from slurm_dl.placement.need import Ask
-from slurm_dl.placement.offer import Offer
-from slurm_dl.placement.stock import Stock
-from slurm_dl.placement.want import Want
+from slurm_dl.placement.candidate_nodes import CandidateNodes
+from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.node_groups import GPUS, JOBS, NodeGroups, Rows
+from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.resource_request import Ask
+from slurm_dl.placement.scheme import Answer, Spot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +35,13 @@ class BestFit:
         "ties by the order of nodes"
     )
 
-    def begin(self, _snap: Snapshot, _stock: Stock, _profiles: Mapping[str, Profile], /) -> BestFit:
+    def begin(
+        self, _snap: Snapshot, _stock: FreeNodes, _profiles: Mapping[str, Profile], /
+    ) -> BestFit:
         """See `Scheme`: it needs to know nothing else."""
         return self
 
-    def place(self, want: Want, offer: Offer, /) -> Answer:
+    def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
         """See `Placer`."""
         for ask in want.need.asks:
             nodes = offer.best(ask, free_gpus)
@@ -48,7 +50,7 @@ class BestFit:
         return None
 
 
-def free_gpus(stock: Conditions, rows: Rows | slice, _ask: Ask) -> F64:
+def free_gpus(stock: NodeGroups, rows: Rows | slice, _ask: Ask) -> F64:
     """``(k,)`` free GPUs, with more than any node has on top where no job is; see `Key`."""
     empty = stock.column(JOBS)[rows] == 0
     key: F64 = stock.column(GPUS)[rows] + empty * (stock.most_whole_gpus + 1)

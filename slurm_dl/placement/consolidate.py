@@ -20,14 +20,14 @@ import numpy as np
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.profile import Profile, skew_of
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.base import Answer, Placer, Spot, Wait
 from slurm_dl.placement.best_fit import free_gpus
-from slurm_dl.placement.leaves import fewest_leaves, nodes_on
-from slurm_dl.placement.need import Ask
-from slurm_dl.placement.offer import Offer
+from slurm_dl.placement.candidate_nodes import CandidateNodes
+from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.leaf_switches import fewest_leaves, nodes_on
+from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.resource_request import Ask
+from slurm_dl.placement.scheme import Answer, Placer, Spot, Wait
 from slurm_dl.placement.soonest import Soonest
-from slurm_dl.placement.stock import Stock
-from slurm_dl.placement.want import Want
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,11 +65,13 @@ class Consolidate:
                 msg = f"{name} must be a finite number, 0 or more (got {value})"
                 raise ValueError(msg)
 
-    def begin(self, snap: Snapshot, stock: Stock, _profiles: Mapping[str, Profile], /) -> Placer:
+    def begin(
+        self, snap: Snapshot, stock: FreeNodes, _profiles: Mapping[str, Profile], /
+    ) -> Placer:
         """See `Scheme`."""
         return _Consolidating(self, snap, stock)
 
-    def wait_s(self, want: Want) -> float:
+    def wait_s(self, want: PendingJob) -> float:
         """How long *want* waits for the fewest nodes in all, seconds."""
         more = self.locality_wait_per_run
         grown = more * want.limit_s if more > 0 else 0.0
@@ -88,13 +90,13 @@ def skew(profile: Profile | None) -> float | None:
 class _Consolidating:
     """See `Consolidate`."""
 
-    def __init__(self, how: Consolidate, snap: Snapshot, stock: Stock) -> None:
+    def __init__(self, how: Consolidate, snap: Snapshot, stock: FreeNodes) -> None:
         self._how = how
         self._snap = snap
         self._stock = stock
         self._known: Soonest | None = None
 
-    def place(self, want: Want, offer: Offer, /) -> Answer:
+    def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
         """See `Placer`."""
         known = skew(want.profile)
         if known is None:
@@ -106,7 +108,7 @@ class _Consolidating:
             return self._together(want, offer, f"as few nodes as may be: skew {known:.2f}")
         return _fragments(want, offer, f"left-over GPUs: skew {known:.2f}")
 
-    def _together(self, want: Want, offer: Offer, why: str) -> Answer:
+    def _together(self, want: PendingJob, offer: CandidateNodes, why: str) -> Answer:
         """The fewest nodes; others only when the wait is over, or if these can never be had."""
         first, *others = want.need.asks
         for_s = self._how.wait_s(want) - want.waited_s
@@ -122,7 +124,7 @@ class _Consolidating:
                 return self._wait(want, wide, for_s, why)
         return _first_that_fits(offer, others)
 
-    def _wait(self, want: Want, wide: Bool, for_s: float, why: str) -> Wait | None:
+    def _wait(self, want: PendingJob, wide: Bool, for_s: float, why: str) -> Wait | None:
         """Where it cannot start but together; None if it cannot start otherwise anyway."""
         first = want.need.asks[0]
         if len(want.need.asks) > 1:
@@ -140,7 +142,7 @@ class _Consolidating:
         return self._known
 
 
-def _first_that_fits(offer: Offer, asks: Sequence[Ask]) -> Spot | None:
+def _first_that_fits(offer: CandidateNodes, asks: Sequence[Ask]) -> Spot | None:
     for ask in asks:
         nodes = "one node" if ask.n_nodes == 1 else f"{ask.n_nodes} nodes"
         spot, _ = _on_fewest_leaves(offer, ask, f"{nodes}, the fewest on which it fits now")
@@ -149,7 +151,7 @@ def _first_that_fits(offer: Offer, asks: Sequence[Ask]) -> Spot | None:
     return None
 
 
-def _on_fewest_leaves(offer: Offer, ask: Ask, why: str) -> tuple[Spot | None, int]:
+def _on_fewest_leaves(offer: CandidateNodes, ask: Ask, why: str) -> tuple[Spot | None, int]:
     """*ask* on as few leaves as may be, and on how many; None if it does not fit."""
     if ask.n_nodes == 1:
         leaves, nodes = 1, offer.best(ask, free_gpus)
@@ -159,7 +161,7 @@ def _on_fewest_leaves(offer: Offer, ask: Ask, why: str) -> tuple[Spot | None, in
     return (None if nodes is None else Spot(nodes=nodes, why=why)), leaves
 
 
-def _fragments(want: Want, offer: Offer, why: str) -> Spot | None:
+def _fragments(want: PendingJob, offer: CandidateNodes, why: str) -> Spot | None:
     """Of all ways the one that opens the fewest empty nodes, then leaves the fewest GPUs over."""
     stock = offer.stock
     best: tuple[tuple[float, float, int], tuple[int, ...]] | None = None

@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 
 from slurm_dl.model.jobs import Bool
-from slurm_dl.placement.need import Ask
-from slurm_dl.placement.stock import Stock
-from slurm_dl.placement.want import Want
+from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.resource_request import Ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Contention:
                 msg = f"{name} must be a finite number, 0 or more (got {value})"
                 raise ValueError(msg)
 
-    def allows(self, want: Want, ask: Ask, stock: Stock, /) -> Bool:
+    def allows(self, want: PendingJob, ask: Ask, stock: FreeNodes, /) -> Bool:
         """See `Rule`."""
         gang = ask.n_nodes > 1
         if self.network_mb_s == 0 and self.pcie_mb_s == 0:
@@ -74,6 +74,6 @@ class Contention:
         return allowed
 
 
-def _alone(stock: Stock) -> Bool:
+def _alone(stock: FreeNodes) -> Bool:
     alone: Bool = stock.gangs == 0
     return alone

@@ -20,13 +20,13 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState
 from slurm_dl.model.profile import Profile, Shape
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.base import Answer, Placer, Spot, Wait
 from slurm_dl.placement.best_fit import free_gpus
-from slurm_dl.placement.need import Ask, Need, Needs
-from slurm_dl.placement.offer import Offer
+from slurm_dl.placement.candidate_nodes import CandidateNodes
+from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.pending_job import PendingJob
 from slurm_dl.placement.pool_replay import Replay
-from slurm_dl.placement.stock import Stock
-from slurm_dl.placement.want import Want
+from slurm_dl.placement.resource_request import Ask, ResourceRequest, ResourceRequests
+from slurm_dl.placement.scheme import Answer, Placer, Spot, Wait
 
 NEVER_S: Final = 1e9
 """Stands for an end that nobody knows; what comes on top of it still counts."""
@@ -79,7 +79,9 @@ class Pools:
                 msg = f"success of {gpu_type!r} must be above 0 and at most 1 (got {success})"
                 raise ValueError(msg)
 
-    def begin(self, snap: Snapshot, _stock: Stock, _profiles: Mapping[str, Profile], /) -> Placer:
+    def begin(
+        self, snap: Snapshot, _stock: FreeNodes, _profiles: Mapping[str, Profile], /
+    ) -> Placer:
         """See `Scheme`."""
         return _Placer(self, snap)
 
@@ -103,7 +105,7 @@ class _Pool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
+class PoolEstimate:
     """What is expected of a job in one pool, in seconds from now.
 
     Attributes:
@@ -127,7 +129,7 @@ class _Choice:
 
     pool: _Pool
     ask: Ask
-    estimate: Estimate
+    estimate: PoolEstimate
     within: Bool
     elsewhere: bool
 
@@ -137,11 +139,11 @@ class _Placer:
 
     def __init__(self, scheme: Pools, snap: Snapshot) -> None:
         self._scheme, self._snap = scheme, snap
-        self._needs = Needs(snap)
+        self._needs = ResourceRequests(snap)
         self._pools = _pools_of(snap)
         self._known: dict[JobId, _Choice | None] = {}
 
-    def place(self, want: Want, offer: Offer, /) -> Answer:
+    def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
         """See `Placer`."""
         if want.job_id not in self._known:
             self._known[want.job_id] = self._choose(want)
@@ -166,7 +168,7 @@ class _Placer:
             expected_start_s=expected,
         )
 
-    def _choose(self, want: Want) -> _Choice | None:
+    def _choose(self, want: PendingJob) -> _Choice | None:
         """The best pool; the job is in its queue from now on."""
         need = self._needs.of(want.row)
         choices = self._choices(want, need)
@@ -188,7 +190,7 @@ class _Placer:
             best.pool.replay.admit(best.ask.n_nodes, best.ask.gpus, may, run_s)
         return best
 
-    def _choices(self, want: Want, need: Need) -> list[_Choice]:
+    def _choices(self, want: PendingJob, need: ResourceRequest) -> list[_Choice]:
         """Every pool that holds the job when it is empty, in each way that it may lie there."""
         nodes = self._snap.seen.nodes
         found: list[tuple[_Pool, Ask, Bool]] = []
@@ -206,8 +208,8 @@ class _Placer:
         ]
 
     def _estimate(
-        self, want: Want, pool: _Pool, ask: Ask, within: Bool, types: Sequence[str]
-    ) -> Estimate:
+        self, want: PendingJob, pool: _Pool, ask: Ask, within: Bool, types: Sequence[str]
+    ) -> PoolEstimate:
         scheme = self._scheme
         wait_s = pool.replay.start_s(ask.n_nodes, ask.gpus, within[pool.rows].tolist())
         left_s = min(want.left_s, want.limit_s, NEVER_S)
@@ -216,9 +218,9 @@ class _Placer:
         # A run that fails is begun again: 1/p runs until one succeeds.
         tried_s = run_s / scheme.success.get(pool.gpu_type, 1.0)
         wait_s = min(wait_s, NEVER_S)
-        return Estimate(wait_s=wait_s, done_s=wait_s + tried_s, run_s=run_s)
+        return PoolEstimate(wait_s=wait_s, done_s=wait_s + tried_s, run_s=run_s)
 
-    def _sent_to(self, job_id: JobId, need: Need) -> _Pool | None:
+    def _sent_to(self, job_id: JobId, need: ResourceRequest) -> _Pool | None:
         """The pool that the job was sent to before; None if it was not, or is let go."""
         steer = self._snap.steers.get(job_id)
         if steer is None or steer.kind not in ("spot", "wait") or not steer.avoid:
@@ -282,7 +284,7 @@ def _pools_of(snap: Snapshot) -> tuple[_Pool, ...]:
     return tuple(pools)
 
 
-def _anywhere(want: Want, offer: Offer) -> Answer:
+def _anywhere(want: PendingJob, offer: CandidateNodes) -> Answer:
     """For a job that has no choice of pools, or that only several of them hold together."""
     for ask in want.need.asks:
         nodes = offer.best(ask, free_gpus)

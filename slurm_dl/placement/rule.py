@@ -1,13 +1,13 @@
-"""What a rule of placement has to say, and nothing more; see `slurm_dl.placement.base`."""
+"""What a rule of placement has to say, and nothing more; see `slurm_dl.placement.scheme`."""
 
 from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
 from slurm_dl.model.jobs import Bool
-from slurm_dl.placement.need import Ask
-from slurm_dl.placement.stock import Stock
-from slurm_dl.placement.want import Want
+from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.resource_request import Ask
 
 
 class Rule(Protocol):
@@ -21,7 +21,7 @@ class Rule(Protocol):
     strict: ClassVar[bool]
     """True: never there. False: there only if nothing else fits."""
 
-    def allows(self, want: Want, ask: Ask, stock: Stock, /) -> Bool:
+    def allows(self, want: PendingJob, ask: Ask, stock: FreeNodes, /) -> Bool:
         """``(v,)`` bool by kind of node in *stock*: one share of *want* may be there.
 
         Args:

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from slurm_dl.model.jobs import Bool
-from slurm_dl.placement.need import Ask
-from slurm_dl.placement.stock import Stock
-from slurm_dl.placement.want import Want
+from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.resource_request import Ask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class SmallApart:
             msg = f"small_gpus must be a finite number above 0 (got {self.small_gpus})"
             raise ValueError(msg)
 
-    def allows(self, want: Want, ask: Ask, stock: Stock, /) -> Bool:
+    def allows(self, want: PendingJob, ask: Ask, stock: FreeNodes, /) -> Bool:
         """See `Rule`."""
         if want.gpus > self.small_gpus:
             apart: Bool = stock.least_gpus > self.small_gpus

@@ -10,11 +10,11 @@ import numpy as np
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.conditions import CPUS, GPUS, MEM, Rows
-from slurm_dl.placement.need import Ask
-from slurm_dl.placement.offer import Offer
-from slurm_dl.placement.stock import Stock
-from slurm_dl.placement.want import Want
+from slurm_dl.placement.candidate_nodes import CandidateNodes
+from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.node_groups import CPUS, GPUS, MEM, Rows
+from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.resource_request import Ask
 
 NEVER_S = 1e9
 """Stands for an end that nobody knows; a second more behind it still counts."""
@@ -23,7 +23,7 @@ NEVER_S = 1e9
 class Soonest:
     """When there is room where, and for whom it is meant already."""
 
-    def __init__(self, snap: Snapshot, stock: Stock) -> None:
+    def __init__(self, snap: Snapshot, stock: FreeNodes) -> None:
         self._stock = stock
         self._nodes = snap.seen.nodes
         held = snap.seen.held
@@ -37,7 +37,7 @@ class Soonest:
         self._promised: dict[JobId, tuple[list[int], float]] = {}
         self._behind_s = np.zeros(len(self._nodes))
 
-    def wide(self, offer: Offer, ask: Ask) -> Bool:
+    def wide(self, offer: CandidateNodes, ask: Ask) -> Bool:
         """``(m,)`` bool, the nodes that the job may use and that hold a share when empty."""
         nodes = self._nodes
         wide = offer.within_rules(ask)
@@ -56,7 +56,7 @@ class Soonest:
             known = self._room[share] = (len(self._stock), self._room_s(share))
         return known[1] + self._behind_s
 
-    def best_nodes(self, want: Want, wide: Bool, ask: Ask) -> Bool:
+    def best_nodes(self, want: PendingJob, wide: Bool, ask: Ask) -> Bool:
         """``(m,)`` bool: as many of *wide* as *ask* has, on one leaf if one is wide enough.
 
         Those that will have room first; of equals those with the most free GPUs.
@@ -68,7 +68,7 @@ class Soonest:
         self._promise(want, chosen.tolist())
         return _mask(chosen, len(self._nodes))
 
-    def best_leaf(self, want: Want, wide: Bool, ask: Ask) -> Bool | None:
+    def best_leaf(self, want: PendingJob, wide: Bool, ask: Ask) -> Bool | None:
         """``(m,)`` bool, of *wide* the leaf that will have room first; None if none ever has."""
         room_s = self._room_for(want, ask)
         leaf = self._best_leaf(wide, room_s, ask.n_nodes)
@@ -102,14 +102,14 @@ class Soonest:
         last_s = room_s[rows[begins[holds] + n_nodes - 1]]
         return int(leaf[holds][np.argmin(last_s)])
 
-    def _room_for(self, want: Want, ask: Ask) -> F64:
+    def _room_for(self, want: PendingJob, ask: Ask) -> F64:
         """`room_s` for a job that may be asked about again: it does not wait for itself."""
         before = self._promised.pop(want.job_id, None)
         if before is not None:
             self._behind_s[before[0]] -= before[1]
         return self.room_s(ask)
 
-    def _promise(self, want: Want, nodes: list[int]) -> None:
+    def _promise(self, want: PendingJob, nodes: list[int]) -> None:
         run_s = min(want.left_s, want.limit_s, NEVER_S)
         self._promised[want.job_id] = nodes, run_s
         self._behind_s[nodes] += run_s

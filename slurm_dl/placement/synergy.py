@@ -60,7 +60,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tenant:
+class ServerTenant:
     """A job on a server.
 
     Attributes:
@@ -78,11 +78,11 @@ class Tenant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Server:
+class SynergyServer:
     """A node and who is on it."""
 
     host: Host
-    tenants: tuple[Tenant, ...] = ()
+    tenants: tuple[ServerTenant, ...] = ()
 
     @property
     def free_gpus(self) -> float:
@@ -99,7 +99,7 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class HostDemand:
     """What a job wants of each of its servers, the same on all.
 
     Attributes:
@@ -114,7 +114,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tuned:
+class HostAllotment:
     """How a job can be started.
 
     Attributes:
@@ -164,7 +164,7 @@ def demand(profile: Profile | None, host: Host, gpus: float) -> Share:
     return Share(max(part.cpus, min(cpus, host.cpus)), max(part.mem_mb, min(mem_mb, host.mem_mb)))
 
 
-def tune(servers: Sequence[Server], wish: Wish) -> Tuned | None:
+def tune(servers: Sequence[SynergyServer], wish: HostDemand) -> HostAllotment | None:
     """Start a job with what it wants, else with its part, else by having others give back.
 
     First with all it wants. If that does not fit and it wants more than its part, with its part.
@@ -184,7 +184,7 @@ def tune(servers: Sequence[Server], wish: Wish) -> Tuned | None:
     for gets in (dict.fromkeys(with_gpus, wish.share), reduced):
         fitting = [i for i in with_gpus if servers[i].free.covers(gets[i])]
         if len(fitting) >= wish.n_servers:
-            return Tuned(gets={i: gets[i] for i in fitting[: wish.n_servers]})
+            return HostAllotment(gets={i: gets[i] for i in fitting[: wish.n_servers]})
     back = {i: _give_back(servers[i], reduced[i]) for i in with_gpus}
     possible = [
         (len(found), place, i)
@@ -194,13 +194,13 @@ def tune(servers: Sequence[Server], wish: Wish) -> Tuned | None:
     chosen = [i for _, _, i in sorted(possible)[: wish.n_servers]]
     if len(chosen) < wish.n_servers:
         return None
-    return Tuned(
+    return HostAllotment(
         gets={i: reduced[i] for i in chosen},
         given_back={(i, job): left for i in chosen for job, left in (back[i] or {}).items()},
     )
 
 
-def _give_back(server: Server, share: Share) -> dict[int, Share] | None:
+def _give_back(server: SynergyServer, share: Share) -> dict[int, Share] | None:
     """What is left to each job that has to give back so that *share* is free; None: never."""
     free, left = server.free, dict[int, Share]()
     more = []

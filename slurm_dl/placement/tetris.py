@@ -17,12 +17,12 @@ from typing import ClassVar
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.base import Answer, Spot
-from slurm_dl.placement.conditions import Conditions, Rows
-from slurm_dl.placement.need import Ask
-from slurm_dl.placement.offer import Offer
-from slurm_dl.placement.stock import Stock
-from slurm_dl.placement.want import Want
+from slurm_dl.placement.candidate_nodes import CandidateNodes
+from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.node_groups import NodeGroups, Rows
+from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.resource_request import Ask
+from slurm_dl.placement.scheme import Answer, Spot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +36,13 @@ class Tetris:
         "network and disk are left out"
     )
 
-    def begin(self, _snap: Snapshot, _stock: Stock, _profiles: Mapping[str, Profile], /) -> Tetris:
+    def begin(
+        self, _snap: Snapshot, _stock: FreeNodes, _profiles: Mapping[str, Profile], /
+    ) -> Tetris:
         """See `Scheme`: it needs to know nothing else."""
         return self
 
-    def place(self, want: Want, offer: Offer, /) -> Answer:
+    def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
         """See `Placer`."""
         for ask in want.need.asks:
             nodes = offer.best(ask, _misalignment)
@@ -49,7 +51,7 @@ class Tetris:
         return None
 
 
-def _misalignment(stock: Conditions, rows: Rows | slice, ask: Ask) -> F64:
+def _misalignment(stock: NodeGroups, rows: Rows | slice, ask: Ask) -> F64:
     """``(k,)`` minus the alignment score; see `Key`."""
     unit, free = stock.unit[:, rows], stock.free_share[:, rows]
     score: F64 = ask.gpus * unit[0] * free[0]

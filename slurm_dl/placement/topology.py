@@ -16,14 +16,14 @@ from typing import ClassVar
 
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.base import Answer, Placer, Spot, Wait
 from slurm_dl.placement.best_fit import free_gpus
-from slurm_dl.placement.leaves import fewest_leaves, nodes_on
-from slurm_dl.placement.need import Ask
-from slurm_dl.placement.offer import Offer
+from slurm_dl.placement.candidate_nodes import CandidateNodes
+from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.leaf_switches import fewest_leaves, nodes_on
+from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.resource_request import Ask
+from slurm_dl.placement.scheme import Answer, Placer, Spot, Wait
 from slurm_dl.placement.soonest import Soonest
-from slurm_dl.placement.stock import Stock
-from slurm_dl.placement.want import Want
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,9 @@ class Topology:
             msg = f"locality_wait_s must be a finite number, 0 or more (got {self.locality_wait_s})"
             raise ValueError(msg)
 
-    def begin(self, snap: Snapshot, stock: Stock, _profiles: Mapping[str, Profile], /) -> Placer:
+    def begin(
+        self, snap: Snapshot, stock: FreeNodes, _profiles: Mapping[str, Profile], /
+    ) -> Placer:
         """See `Scheme`."""
         return _OnLeaves(self, snap, stock)
 
@@ -57,13 +59,13 @@ class Topology:
 class _OnLeaves:
     """See `Topology`."""
 
-    def __init__(self, how: Topology, snap: Snapshot, stock: Stock) -> None:
+    def __init__(self, how: Topology, snap: Snapshot, stock: FreeNodes) -> None:
         self._how = how
         self._snap = snap
         self._stock = stock
         self._known: Soonest | None = None
 
-    def place(self, want: Want, offer: Offer, /) -> Answer:
+    def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
         """See `Placer`."""
         for_s = self._how.locality_wait_s - want.waited_s
         for ask in want.need.asks:
@@ -77,7 +79,7 @@ class _OnLeaves:
                 return Spot(nodes=nodes, why=_words(len(leaves)))
         return None
 
-    def _wait(self, want: Want, offer: Offer, ask: Ask, for_s: float) -> Wait | None:
+    def _wait(self, want: PendingJob, offer: CandidateNodes, ask: Ask, for_s: float) -> Wait | None:
         """On one leaf; None if no leaf, or every node that it may use, is as good."""
         if self._known is None:
             self._known = Soonest(self._snap, self._stock)

@@ -24,14 +24,14 @@ import numpy as np
 
 from slurm_dl.model.jobs import F64, I16, I64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.bounds import at_least_one
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
-from slurm_dl.policies.arithmetic.gavel_pool import LEAST_LEFT_S
-from slurm_dl.policies.arithmetic.holding import type_held
+from slurm_dl.policies.arithmetic.gpu_type_held import type_held
 from slurm_dl.policies.arithmetic.matching import coarse, match
-from slurm_dl.policies.arithmetic.served import bucket_edges, served
+from slurm_dl.policies.arithmetic.parameter_bounds import at_least_one
+from slurm_dl.policies.arithmetic.service_history import bucket_edges, served
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
+from slurm_dl.policies.gavel.pool import LEAST_LEFT_S
 
 _DAY_S = 86_400.0
 _BUCKETS = 24

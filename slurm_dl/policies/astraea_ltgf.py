@@ -31,10 +31,10 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, I16, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.bounds import positive
 from slurm_dl.policies.arithmetic.demand import Tenants, contenders, tenants
 from slurm_dl.policies.arithmetic.lifetimes import lifetimes
-from slurm_dl.policies.arithmetic.served import bucket_edges, served, tenant_of_past
+from slurm_dl.policies.arithmetic.parameter_bounds import positive
+from slurm_dl.policies.arithmetic.service_history import bucket_edges, served, tenant_of_past
 from slurm_dl.policies.arithmetic.supply import gpus_by_type
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
 

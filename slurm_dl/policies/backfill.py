@@ -31,9 +31,9 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.availability import (
     ROUNDING_S,
     SLACK_GPUS,
-    Held,
-    Profile,
-    Waiting,
+    FreeGpuProfile,
+    HeldGpus,
+    WaitingJobs,
     held,
     waiting,
 )
@@ -81,7 +81,7 @@ class _Backfill(abc.ABC):
         return math.inf
 
     @abc.abstractmethod
-    def start_on(self, queue: Waiting, on: list[Held], /) -> I16:
+    def start_on(self, queue: WaitingJobs, on: list[HeldGpus], /) -> I16:
         """``(q,)`` the type of GPUs on which each job of the queue is to start now; -1: not now."""
 
 
@@ -107,7 +107,7 @@ class Easy(_Backfill):
         "as soon as those that are running have ended, and the others get to be first"
     )
 
-    def start_on(self, queue: Waiting, on: list[Held], /) -> I16:
+    def start_on(self, queue: WaitingJobs, on: list[HeldGpus], /) -> I16:
         """``(q,)`` the type of GPUs on which each job is to start now; -1: not now."""
         starts = _Starts(queue, on)
         jobs = _places(queue)
@@ -157,20 +157,20 @@ class Conservative(_Backfill):
             msg = f"window must be 1 or more (got {self.window})"
             raise ValueError(msg)
 
-    def start_on(self, queue: Waiting, on: list[Held], /) -> I16:
+    def start_on(self, queue: WaitingJobs, on: list[HeldGpus], /) -> I16:
         """``(q,)`` the type of GPUs on which each job is to start now; -1: not now."""
         start_s, kind = reservations(queue, on, self.window)
         return np.where(start_s == 0, kind, np.int16(-1)).astype(np.int16)
 
 
-def reservations(queue: Waiting, on: list[Held], window: int) -> tuple[F64, I16]:
+def reservations(queue: WaitingJobs, on: list[HeldGpus], window: int) -> tuple[F64, I16]:
     """When and on which type each job of *queue* is to start, made in their order.
 
     Returns:
         ``(q,)`` seconds from now, inf: nobody knows; ``(q,)`` type, -1 for those without a
         reservation: jobs that fit nowhere, and those behind the first *window* that do.
     """
-    profiles = [Profile(k) for k in on]
+    profiles = [FreeGpuProfile(k) for k in on]
     start_s = np.full(len(queue.rows), np.inf)
     kind = np.full(len(queue.rows), -1, dtype=np.int16)
     for job in _places(queue)[:window]:
@@ -202,7 +202,7 @@ def _best(option: _Option) -> tuple[float, float, float, int]:
     return option.start_s, 0.0 if known else -option.free, option.slowness, option.kind
 
 
-def _places(queue: Waiting) -> list[int]:
+def _places(queue: WaitingJobs) -> list[int]:
     """Places in *queue* of the jobs that can run somewhere, in their order."""
     can: Bool = ~np.isnan(queue.lasts_s)
     return [job for job, kinds in enumerate(can.tolist()) if any(kinds)]
@@ -211,7 +211,7 @@ def _places(queue: Waiting) -> list[int]:
 class _Starts:
     """Who starts now, while at most one job that cannot has a reservation."""
 
-    def __init__(self, queue: Waiting, on: list[Held]) -> None:
+    def __init__(self, queue: WaitingJobs, on: list[HeldGpus]) -> None:
         self.kind: I16 = np.full(len(queue.rows), -1, dtype=np.int16)
         self._queue, self._on = queue, on
         self._gpus: list[float] = queue.gpus.tolist()

@@ -27,11 +27,17 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.bounds import positive
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
-from slurm_dl.policies.arithmetic.dominant import Weights, check_weights, parts, sum_by, weights_of
-from slurm_dl.policies.arithmetic.fair_finish import FairWorld, fair_world
+from slurm_dl.policies.arithmetic.dominant_shares import (
+    Weights,
+    check_weights,
+    parts,
+    sum_by,
+    weights_of,
+)
+from slurm_dl.policies.arithmetic.drf_finish_times import FairWorld, fair_world
 from slurm_dl.policies.arithmetic.latest_start import latest_start
+from slurm_dl.policies.arithmetic.parameter_bounds import positive
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 from slurm_dl.policies.base import About, Order, Preempts
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.bounds import not_negative
+from slurm_dl.policies.arithmetic.parameter_bounds import not_negative
 from slurm_dl.policies.base import About, Order, Preempts
 
 Rows = npt.NDArray[np.int64]

@@ -25,7 +25,13 @@ import numpy.typing as npt
 from slurm_dl.model.jobs import COMPLETING, F64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
-from slurm_dl.policies.arithmetic.dominant import Weights, check_weights, parts, sum_by, weights_of
+from slurm_dl.policies.arithmetic.dominant_shares import (
+    Weights,
+    check_weights,
+    parts,
+    sum_by,
+    weights_of,
+)
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
 
 I64 = npt.NDArray[np.int64]

@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.bounds import positive
 from slurm_dl.policies.arithmetic.demand import contenders, tenants
-from slurm_dl.policies.arithmetic.dominant import Weights, check_weights, weights_of
+from slurm_dl.policies.arithmetic.dominant_shares import Weights, check_weights, weights_of
+from slurm_dl.policies.arithmetic.parameter_bounds import positive
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 from slurm_dl.policies.arithmetic.trading import trade
 from slurm_dl.policies.base import About, Order, Preempts, by_share

@@ -23,13 +23,13 @@ from typing import ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.estimates import Origin
+from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.bounds import not_negative
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.latest_start import latest_start
+from slurm_dl.policies.arithmetic.parameter_bounds import not_negative
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 from slurm_dl.policies.base import About, Order, Preempts
 from slurm_dl.policies.discrete_las import check_thresholds, edges_of, first_to_sink

@@ -16,7 +16,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import COMPLETING, F64, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.bounds import positive
+from slurm_dl.policies.arithmetic.parameter_bounds import positive
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from slurm_dl.model.jobs import COMPLETING, F64, I16, PENDING, RUNNING, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.bounds import not_negative
+from slurm_dl.policies.arithmetic.parameter_bounds import not_negative
 from slurm_dl.policies.base import About, Order, Preempts
 from slurm_dl.policies.discrete_las import DiscreteLas, Rows, edges_of, first_to_sink
 

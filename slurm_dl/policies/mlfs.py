@@ -27,8 +27,8 @@ import numpy.typing as npt
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.bounds import not_negative, positive
 from slurm_dl.policies.arithmetic.demand import contenders
+from slurm_dl.policies.arithmetic.parameter_bounds import not_negative, positive
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
 
 Rows = npt.NDArray[np.int64]

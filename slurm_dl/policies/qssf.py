@@ -5,8 +5,9 @@ is measured. Two predictions are mixed,
 
     rank = GPUs x (0.1 x rolling + 0.9 x learned),
 
-the mean of like jobs of the same user (`slurm_dl.estimates.runtimes`) and what boosted trees
-learned from all jobs (`slurm_dl.estimates.learned`). Smallest rank first; who runs is left running.
+the mean of like jobs of the same user (`slurm_dl.estimates.similar_jobs`) and what boosted trees
+learned from all jobs (`slurm_dl.estimates.boosted_trees`). Smallest rank first; who runs is left
+running.
 
 Source: Hu et al., "Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU
 Datacenters", SC 2021, section 4.2; the weights are those of its code, S-Lab HeliosArtifact.
@@ -20,13 +21,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from slurm_dl.estimates.asked import asked
-from slurm_dl.estimates.learned import learned_s
-from slurm_dl.estimates.runtimes import rolling_s
+from slurm_dl.estimates.boosted_trees import learned_s
+from slurm_dl.estimates.job_features import asked
+from slurm_dl.estimates.similar_jobs import rolling_s
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic.bounds import positive
 from slurm_dl.policies.arithmetic.demand import contenders
+from slurm_dl.policies.arithmetic.parameter_bounds import positive
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
 
 

@@ -18,7 +18,8 @@ from slurm_dl.policies.drf import Drf
 from slurm_dl.policies.elas import Elas
 from slurm_dl.policies.fifo import Fifo, FifoSkip, StaticPriority
 from slurm_dl.policies.gandiva_fair import GandivaFair
-from slurm_dl.policies.gavel import (
+from slurm_dl.policies.gavel.hierarchy import GavelHierarchical
+from slurm_dl.policies.gavel.objectives import (
     GavelCost,
     GavelCostSlo,
     GavelFinishTime,
@@ -27,9 +28,8 @@ from slurm_dl.policies.gavel import (
     GavelMaxMinAgnostic,
     GavelSum,
 )
-from slurm_dl.policies.gavel_hierarchy import GavelHierarchical
-from slurm_dl.policies.gavel_queues import GavelFifo, GavelIsolated, GavelProportional, GavelSjf
-from slurm_dl.policies.gavel_strategy_proof import GavelStrategyProof
+from slurm_dl.policies.gavel.queues import GavelFifo, GavelIsolated, GavelProportional, GavelSjf
+from slurm_dl.policies.gavel.strategy_proof import GavelStrategyProof
 from slurm_dl.policies.gittins import Gittins
 from slurm_dl.policies.grouper import Grouper
 from slurm_dl.policies.hug import Hug
@@ -41,7 +41,7 @@ from slurm_dl.policies.mlfs import Mlfs
 from slurm_dl.policies.qssf import Qssf
 from slurm_dl.policies.shortest import FewestGpus, LongestPending, Sjf, Srsf, Srtf
 from slurm_dl.policies.tagged import Tagged
-from slurm_dl.policies.themis import Themis, ThemisConvex
+from slurm_dl.policies.themis.finish_time_auction import Themis, ThemisConvex
 
 ENTRY_POINT_GROUP = "slurm_dl.policies"
 

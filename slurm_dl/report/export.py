@@ -22,12 +22,12 @@ import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from slurm_dl.model.job_record import Records
 from slurm_dl.model.jobs import F64
-from slurm_dl.model.record import Records
-from slurm_dl.report.files import write_whole
-from slurm_dl.report.metrics import Group, Summary
-from slurm_dl.report.spread import Spread
-from slurm_dl.report.wording import plain_number
+from slurm_dl.report.atomic_files import write_whole
+from slurm_dl.report.distribution import Spread
+from slurm_dl.report.number_format import plain_number
+from slurm_dl.report.summary_metrics import Group, Summary
 
 _FORMULA = ("=", "+", "-", "@")
 """What a spreadsheet takes for the beginning of a formula."""

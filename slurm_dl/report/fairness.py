@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from slurm_dl.model.job_record import Records
 from slurm_dl.model.jobs import F64, I64
-from slurm_dl.model.record import Records
-from slurm_dl.report.spread import NAN
+from slurm_dl.report.distribution import NAN
 from slurm_dl.report.timeline import jobs_present
 
 UNFAIR_RHO = 1.05

@@ -1,7 +1,7 @@
 """A schedule as one picture for paper: jobs on GPUs over time, and what that amounts to.
 
 Import it where a picture is asked for: Matplotlib takes half a second. The rows are those of the
-HTML page (`slurm_dl.report.html.rows`).
+HTML page (`slurm_dl.report.html.row_packing`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from slurm_dl.model.job_record import Records
 from slurm_dl.model.jobs import I64
-from slurm_dl.model.record import Records
 from slurm_dl.report import style, timeline
-from slurm_dl.report.html.columns import PREEMPTED, how_they_ended
-from slurm_dl.report.html.rows import pack
-from slurm_dl.report.html.slots import number
-from slurm_dl.report.wording import Unit, unit_of
+from slurm_dl.report.html.gpu_rows import number
+from slurm_dl.report.html.page_data import PREEMPTED, how_they_ended
+from slurm_dl.report.html.row_packing import pack
+from slurm_dl.report.number_format import TimeUnit, unit_of
 
 MOST_SCHEDULES: Final = 6
 """More do not fit on one page."""
@@ -179,7 +179,7 @@ def _bars(
     *,
     first_s: float,
     last_s: float,
-    unit: Unit,
+    unit: TimeUnit,
 ) -> None:
     runs, job = records.runs, records.runs.job.astype(np.int64)
     tick_s = (last_s - first_s) / _TICKS

@@ -18,12 +18,12 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 from matplotlib.ticker import PercentFormatter as Percent
 
+from slurm_dl.model.job_record import Records
 from slurm_dl.model.jobs import F64
-from slurm_dl.model.record import Records
 from slurm_dl.report import style, timeline
-from slurm_dl.report.metrics import Summary
-from slurm_dl.report.spread import spread
-from slurm_dl.report.wording import NONE, duration, number, unit_of
+from slurm_dl.report.distribution import spread
+from slurm_dl.report.number_format import NONE, duration, number, unit_of
+from slurm_dl.report.summary_metrics import Summary
 
 _POINTS: Final = 2000
 """Most points of one line; a page is not wider."""

@@ -25,8 +25,8 @@ from matplotlib.ticker import NullLocator
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
-from slurm_dl.report.files import write_whole
-from slurm_dl.report.wording import NONE, printable
+from slurm_dl.report.atomic_files import write_whole
+from slurm_dl.report.number_format import NONE, printable
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito without the yellow, which is too faint for a line on white."""

@@ -16,10 +16,18 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from slurm_dl.report.distribution import Spread
 from slurm_dl.report.fairness import UNFAIR_RHO
-from slurm_dl.report.metrics import Group, Summary
-from slurm_dl.report.spread import Spread
-from slurm_dl.report.wording import NONE, Unit, duration, number, percent, printable, unit_of
+from slurm_dl.report.number_format import (
+    NONE,
+    TimeUnit,
+    duration,
+    number,
+    percent,
+    printable,
+    unit_of,
+)
+from slurm_dl.report.summary_metrics import Group, Summary
 
 _NAME: Final = 14
 _CAUSE: Final = 20
@@ -125,7 +133,7 @@ def comparison_table(runs: Mapping[str, Summary]) -> RenderableType:
     return Stack(table, Text(f"x: times the figure of {first}; {marks}", style="dim"))
 
 
-def _compared(times_s: Sequence[float], unit: Unit, *, best_s: float) -> list[Text]:
+def _compared(times_s: Sequence[float], unit: TimeUnit, *, best_s: float) -> list[Text]:
     """The cells of a column; the best is marked, and the others leave room for the mark."""
     cells = []
     for i, time_s in enumerate(times_s):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from slurm_dl.model.job_record import Records, Runs
 from slurm_dl.model.jobs import F64
-from slurm_dl.model.record import Records, Runs
-from slurm_dl.report.steps import Steps
+from slurm_dl.report.step_function import Steps
 
 
 def gpus_in_use(records: Records) -> Steps:

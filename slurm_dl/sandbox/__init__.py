@@ -1,11 +1,11 @@
 """A private Slurm cluster on one host, in one directory, for trying things and for tests."""
 
-from slurm_dl.sandbox.cluster import Sandbox
+from slurm_dl.sandbox.private_cluster import Sandbox
 from slurm_dl.sandbox.spec import (
     LIVELY_SCHEDULER,
     PRODUCTION_SCHEDULER,
-    NodeGroup,
     PartitionSpec,
+    SandboxNodes,
     SandboxSpec,
 )
 from slurm_dl.sandbox.status import DaemonStatus, NodeStatus, SandboxStatus
@@ -14,10 +14,10 @@ __all__ = [
     "LIVELY_SCHEDULER",
     "PRODUCTION_SCHEDULER",
     "DaemonStatus",
-    "NodeGroup",
     "NodeStatus",
     "PartitionSpec",
     "Sandbox",
+    "SandboxNodes",
     "SandboxSpec",
     "SandboxStatus",
 ]

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Final
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.sandbox import accounting, ports, processes
+from slurm_dl.sandbox import accounting_database, ports, process_control
 from slurm_dl.sandbox import layout as layouts
+from slurm_dl.sandbox.config_files import slurmdbd_port
 from slurm_dl.sandbox.layout import Layout
-from slurm_dl.sandbox.processes import Process
-from slurm_dl.sandbox.record import Record
-from slurm_dl.sandbox.slurm_conf import slurmdbd_port
+from slurm_dl.sandbox.manifest import Record
+from slurm_dl.sandbox.process_control import Process
 
 MUNGED: Final = "munged"
 MYSQLD: Final = "mysqld"
@@ -61,12 +61,12 @@ class Daemons:
 
     def recorded(self, name: str) -> Process | None:
         """The process that was started last and not stopped; it may have died."""
-        return processes.read_record(self._record(name))
+        return process_control.read_record(self._record(name))
 
     def alive(self, name: str) -> Process | None:
         """The running process."""
         process = self.recorded(name)
-        return process if process is not None and processes.is_alive(process) else None
+        return process if process is not None and process_control.is_alive(process) else None
 
     def forget(self, name: str) -> None:
         """Drop the record of a process that was ended."""
@@ -85,7 +85,7 @@ class Daemons:
         if name == MUNGED:
             return self.layout.munge_socket.is_socket()
         if name == MYSQLD:
-            return accounting.server_answers(self.layout)
+            return accounting_database.server_answers(self.layout)
         return not ports.is_free(self.port(name))
 
     def output(self, name: str) -> Path:
@@ -124,10 +124,12 @@ class Daemons:
             else:
                 ports.check_free(range(self.port(name), self.port(name) + 1))
         for name in missing:
-            processes.spawn(
+            process_control.spawn(
                 name,
                 self._argv(name),
-                env={**env, **accounting.slurmdbd_env(self.layout)} if name == SLURMDBD else env,
+                env={**env, **accounting_database.slurmdbd_env(self.layout)}
+                if name == SLURMDBD
+                else env,
                 output=self.output(name),
                 record=self._record(name),
             )
@@ -137,8 +139,8 @@ class Daemons:
 
         Job steps are left alone: the new slurmd finds them again.
         """
-        holders = processes.daemons_holding([self.output(name) for name in names])
-        processes.end(
+        holders = process_control.daemons_holding([self.output(name) for name in names])
+        process_control.end(
             (holder for holder in holders if not holder.name.startswith("slurmstepd")),
             term_s=TERM_S,
         )
@@ -155,7 +157,7 @@ class Daemons:
                 f"--seed-file={munge}/munged.seed",
             ]
         if name == MYSQLD:
-            return accounting.server_argv(self.layout)
+            return accounting_database.server_argv(self.layout)
         if name in {SLURMCTLD, SLURMDBD}:
             return [layouts.program(name), "-D"]
         return [layouts.program("slurmd"), "-D", "-N", name.removeprefix(SLURMD)]

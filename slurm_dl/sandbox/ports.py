@@ -33,7 +33,7 @@ CLAIMS: Final = Path("/run/slurm_dl-sandbox-ports.json")
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class PortClaim:
     """One sandbox's block; it counts as long as its record in *directory* names *sandbox_id*."""
 
     directory: str
@@ -46,7 +46,7 @@ class Claim:
         return first < self.first + self.count and self.first < first + count
 
 
-_CLAIMS_JSON: Final = TypeAdapter(tuple[Claim, ...])
+_CLAIMS_JSON: Final = TypeAdapter(tuple[PortClaim, ...])
 
 
 def is_free(port: int) -> bool:
@@ -98,12 +98,12 @@ def claimed_block(
         else:
             _check_asked(first, count, others)
         yield first
-        _write((*others, Claim(str(directory), sandbox_id, first, count)))
+        _write((*others, PortClaim(str(directory), sandbox_id, first, count)))
     finally:
         os.close(lock_fd)
 
 
-def _find(directory: Path, count: int, others: tuple[Claim, ...]) -> int:
+def _find(directory: Path, count: int, others: tuple[PortClaim, ...]) -> int:
     step = max(count, 16)
     slots = (CEILING - FLOOR) // step
     # Sandboxes begin their search in different places, so that one that is down is rarely
@@ -122,7 +122,7 @@ def _find(directory: Path, count: int, others: tuple[Claim, ...]) -> int:
     raise ConfigError(message)
 
 
-def _check_asked(first: int, count: int, others: tuple[Claim, ...]) -> None:
+def _check_asked(first: int, count: int, others: tuple[PortClaim, ...]) -> None:
     if not _LOWEST <= first <= _HIGHEST + 1 - count:
         message = (
             f"port {first}: {count} ports from there do not lie between {_LOWEST} and {_HIGHEST}"
@@ -138,7 +138,7 @@ def _check_asked(first: int, count: int, others: tuple[Claim, ...]) -> None:
     check_free(range(first, first + count))
 
 
-def _counts(claim: Claim, directory: Path) -> bool:
+def _counts(claim: PortClaim, directory: Path) -> bool:
     """Whether *claim* is of another sandbox that still exists."""
     if claim.directory == str(directory):
         return False
@@ -150,7 +150,7 @@ def _counts(claim: Claim, directory: Path) -> bool:
     return claim.sandbox_id in text
 
 
-def _read() -> tuple[Claim, ...]:
+def _read() -> tuple[PortClaim, ...]:
     try:
         return _CLAIMS_JSON.validate_json(CLAIMS.read_bytes())
     except FileNotFoundError:
@@ -160,7 +160,7 @@ def _read() -> tuple[Claim, ...]:
         raise ConfigError(message) from err
 
 
-def _write(claims: tuple[Claim, ...]) -> None:
+def _write(claims: tuple[PortClaim, ...]) -> None:
     text = json.dumps([asdict(claim) for claim in claims], indent=1) + "\n"
     new = CLAIMS.with_suffix(".new")
     new.write_text(text, encoding="utf-8")

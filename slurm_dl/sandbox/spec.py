@@ -77,7 +77,7 @@ def _check_range(what: str, value: int, low: int, high: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeGroup:
+class SandboxNodes:
     """Nodes of one kind.
 
     Attributes:
@@ -161,7 +161,7 @@ class SandboxSpec:
         accounting: A MariaDB and a slurmdbd of the sandbox's own, so that sacct and sacctmgr work.
     """
 
-    groups: tuple[NodeGroup, ...] = (NodeGroup(),)
+    groups: tuple[SandboxNodes, ...] = (SandboxNodes(),)
     nodes_per_leaf: int = 2
     topology: Literal["tree", "block"] = "tree"
     cred_expire_s: int = 5
@@ -205,7 +205,7 @@ class SandboxSpec:
         """Every node's name, in Slurm's order."""
         return tuple(f"n{index}" for index in range(1, self.node_count + 1))
 
-    def ranges(self) -> Iterator[tuple[NodeGroup, int, int]]:
+    def ranges(self) -> Iterator[tuple[SandboxNodes, int, int]]:
         """Each group with the numbers of its first and last node."""
         first = 1
         for group in self.groups:
@@ -213,13 +213,13 @@ class SandboxSpec:
             first += group.nodes
 
 
-def parse_group(text: str, *, cpus: int, mem_mb: int) -> NodeGroup:
+def parse_group(text: str, *, cpus: int, mem_mb: int) -> SandboxNodes:
     """A group from ``NODESxGPUS:TYPE``, such as ``4x4:a100``; ``2x0`` has no GPUs."""
     match = _GROUP.fullmatch(text)
     if not match or (int(match[2]) > 0) != (match[3] is not None):
         message = f"group {text!r}: want NODESxGPUS:TYPE such as 4x4:a100, or 2x0 without GPUs"
         raise ConfigError(message)
-    return NodeGroup(
+    return SandboxNodes(
         nodes=int(match[1]),
         gpus=int(match[2]),
         gpu_type=match[3] or "",

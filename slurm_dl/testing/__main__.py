@@ -9,7 +9,7 @@ import click
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import Policy
-from slurm_dl.testing import ALL_CHECKS, Broken, starved_in
+from slurm_dl.testing import ALL_CHECKS, ContractFailure, starved_in
 
 
 @click.command()
@@ -39,7 +39,7 @@ def _checked(policy: Policy) -> int:
         said = "ok"
         try:
             check(policy)
-        except Broken as err:
+        except ContractFailure as err:
             said, broken = f"BROKEN: {err}", broken + 1
         click.echo(f"{policy.name}: {check.__name__.replace('_', ' ')}: {said}")
     if policy.about.starves:

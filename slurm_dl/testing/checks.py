@@ -1,6 +1,6 @@
 """What is asked of a policy about single snapshots; see the package.
 
-Each check says in its name what must be true, and in `Broken` where it is not.
+Each check says in its name what must be true, and in `ContractFailure` where it is not.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 from slurm_dl.policies.base import Order, Policy
-from slurm_dl.testing.broken import Broken, Check, fail, ordered
-from slurm_dl.testing.documented import ABOUT
+from slurm_dl.testing.contract_failure import Check, ContractFailure, fail, ordered
+from slurm_dl.testing.documentation_checks import ABOUT
 from slurm_dl.testing.situations import Situation, situations
-from slurm_dl.testing.variants import deprived, shuffles
+from slurm_dl.testing.snapshot_variants import deprived, shuffles
 
 _SAME: Final = 1e-9
 """Shares this close are one: a linear program's answer may depend that much on the listing."""
@@ -314,7 +314,7 @@ def _intended(policy: Policy, snap: Snapshot, where: str) -> Intent:
         return intend(snap, policy)
     except Exception as err:
         msg = f"policy {policy.name}, {where}: {type(err).__name__}: {err}"
-        raise Broken(msg) from err
+        raise ContractFailure(msg) from err
 
 
 def _left_out(snap: Snapshot, intent: Intent) -> int | None:

@@ -15,13 +15,21 @@ from typing import Any, Final
 
 import numpy as np
 
+from slurm_dl.model.completed_jobs import NO_PAST
 from slurm_dl.model.contract import Claim, Contract
-from slurm_dl.model.estimates import Origin
+from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
-from slurm_dl.model.past import NO_PAST
 from slurm_dl.model.snapshot import JobText, Snapshot
-from slurm_dl.testing.building import NOW_S, TYPES, a_past, running, snapshot, texts_of, waiting
+from slurm_dl.testing.snapshot_builder import (
+    NOW_S,
+    TYPES,
+    a_past,
+    running,
+    snapshot,
+    texts_of,
+    waiting,
+)
 
 _DRAWN: Final = 8
 

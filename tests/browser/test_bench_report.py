@@ -19,11 +19,20 @@ ROOT = Path(__file__).parents[2]
 def test_the_report_benchmark_measures_a_page(tmp_path: Path) -> None:
     """Every time is there, and what was drawn is the schedule of that many jobs."""
     shutil.copytree(
-        ROOT / "benchmarks", tmp_path / "b", ignore=shutil.ignore_patterns("results", "__pycache__")
+        ROOT / "tools" / "benchmarks",
+        tmp_path / "tools" / "b",
+        ignore=shutil.ignore_patterns("results", "__pycache__"),
     )
     (tmp_path / "traces").symlink_to(ROOT / "traces")
     ran = subprocess.run(
-        [sys.executable, tmp_path / "b" / "bench_report.py", "--jobs", "300", "--rounds", "1"],
+        [
+            sys.executable,
+            tmp_path / "tools" / "b" / "bench_report.py",
+            "--jobs",
+            "300",
+            "--rounds",
+            "1",
+        ],
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -33,7 +42,9 @@ def test_the_report_benchmark_measures_a_page(tmp_path: Path) -> None:
     )
 
     assert ran.returncode == 0, ran.stderr
-    found = json.loads((tmp_path / "b" / "results" / "bench_report.json").read_text("utf-8"))
+    found = json.loads(
+        (tmp_path / "tools" / "b" / "results" / "bench_report.json").read_text("utf-8")
+    )
     case = found["cases"]["300"]
     assert case["jobs"] == 300
     assert case["runs"] >= 300

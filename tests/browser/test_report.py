@@ -11,9 +11,9 @@ from browser.shown import Show, Shown
 from patience import eventually
 from playwright.sync_api import expect
 
-from slurm_dl.model.record import Records, RunNodes, Runs
-from slurm_dl.report.html.columns import Schedule, Subject, page_data
-from slurm_dl.report.html.page import page
+from slurm_dl.model.job_record import Records, RunNodes, Runs
+from slurm_dl.report.html import page
+from slurm_dl.report.html.page_data import Schedule, Subject, page_data
 
 pytestmark = pytest.mark.full("needs Chromium")
 

@@ -18,12 +18,12 @@ DRIVER = """
 import os, sys, time
 from dataclasses import dataclass, replace
 
-import slurm_dl.apps.assembly as assembly
-from slurm_dl.apps.schedd import main
-from slurm_dl.backends.fake.cluster import FakeCluster
-from slurm_dl.backends.slurm.versions import parse_release
-from slurm_dl.backends.store import SqliteStore
-from slurm_dl.engine.ledger import Ledger
+import slurm_dl.daemon.assembly as assembly
+from slurm_dl.cli.dlschedd.command import main
+from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
+from slurm_dl.slurm.releases import parse_release
+from slurm_dl.ledger.sqlite.store import SqliteStore
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.snapshot import JobText
 from pathlib import Path
@@ -65,7 +65,7 @@ CLUSTER = Cluster()
 
 def assemble(config, *, generation=None):
     state = config.paths.state_dir
-    return assembly.Parts(
+    return assembly.DaemonComponents(
         cluster=CLUSTER,
         ledger=Ledger(SqliteStore(state / "ledger.sqlite", generation=generation)),
         policy=config.policy.make(),
@@ -182,7 +182,7 @@ def run(
     """One of the commands, as a user would run it, its output piped."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_DL_")}
     return subprocess.run(
-        [sys.executable, "-c", f"from slurm_dl.apps.{app} import main; main()", *args],
+        [sys.executable, "-c", f"from slurm_dl.cli.dl{app}.command import main; main()", *args],
         capture_output=True,
         text=True,
         timeout=60 * PATIENCE,

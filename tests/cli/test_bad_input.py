@@ -20,9 +20,9 @@ import pytest
 from bad_inputs import row, rows
 from patience import PATIENCE
 
-from slurm_dl.apps.client import Client, DaemonError
-from slurm_dl.apps.sim import main
-from slurm_dl.backends.traces.registry import FORMATS
+from slurm_dl.cli.dlsim.command import main
+from slurm_dl.daemon.control.client import Client, DaemonError
+from slurm_dl.traces.format_registry import FORMATS
 
 BIN = Path(sys.executable).parent
 ROOT = Path(__file__).parents[2]
@@ -553,7 +553,7 @@ TESTS = (
     "cli/test_bad_input.py",
     "faults/test_bad_input.py",
     "faults/test_privilege.py",
-    "unit/test_slurm_rights.py",
+    "unit/test_slurm_permissions.py",
 )
 
 

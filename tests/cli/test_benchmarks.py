@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
-from slurm_dl.backends.sim.slurm.costs import SlurmCosts
+from slurm_dl.simulation.slurm.overheads import SlurmCosts
 
 pytestmark = [pytest.mark.full("runs the benchmarks"), pytest.mark.timeout(900)]
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "tools" / "benchmarks"
 
 
 def results(directory: Path, name: str, *options: object) -> dict[str, dict[str, object]]:

@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 from patience import PATIENCE
 
-from slurm_dl.apps.ctl import dlctl
-from slurm_dl.apps.queue import dlqueue
-from slurm_dl.apps.schedd import dlschedd
-from slurm_dl.backends.store import SqliteStore
-from slurm_dl.engine.memory import Change
+from slurm_dl.cli.dlctl.command import dlctl
+from slurm_dl.cli.dlqueue.command import dlqueue
+from slurm_dl.cli.dlschedd.command import dlschedd
+from slurm_dl.ledger.sqlite.store import SqliteStore
+from slurm_dl.ledger.store_protocol import StoreChange
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.steer import Steer
 
@@ -91,11 +91,20 @@ def test_every_field_of_an_answer_is_documented(reading: Schedd) -> None:
     assert missing == set()
 
 
-@pytest.mark.parametrize("app", ["ctl", "queue", "schedd", "client", "commandline"])
+@pytest.mark.parametrize(
+    "app",
+    [
+        "cli.dlctl.command",
+        "cli.dlqueue.command",
+        "cli.dlschedd.command",
+        "daemon.control.client",
+        "cli.commandline",
+    ],
+)
 def test_help_is_fast(app: str) -> None:
     """Nothing heavy is imported before a command is run: users wait at every prompt."""
     heavy = "{'numpy', 'pydantic', 'yaml', 'rich', 'structlog', 'ClusterShell', 'scipy'}"
-    code = f"import sys, slurm_dl.apps.{app}; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, slurm_dl.{app}; print(sorted({heavy} & set(sys.modules)))"
 
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -120,7 +129,7 @@ def test_shells_can_complete(app: str) -> None:
     }
 
     done = subprocess.run(
-        [sys.executable, "-c", f"from slurm_dl.apps.{app} import main; main()"],
+        [sys.executable, "-c", f"from slurm_dl.cli.dl{app}.command import main; main()"],
         capture_output=True,
         text=True,
         timeout=60 * PATIENCE,
@@ -240,7 +249,7 @@ def test_show_config_names_origins(command: Command, reading: Schedd) -> None:
 
 def test_snapshot_is_a_file_that_can_be_replayed(schedd: Schedd) -> None:
     """The saved file holds the queue as the daemon saw it."""
-    from slurm_dl.apps.snapshot_file import decode  # noqa: PLC0415
+    from slurm_dl.recording.snapshot_file import decode  # noqa: PLC0415
 
     schedd.start()
     path = schedd.directory / "saved.json"
@@ -299,8 +308,8 @@ def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., t
         told.append((within, steers))
         yield "job 7: ExcNodeList="
 
-    monkeypatch.setattr("slurm_dl.backends.slurm.release_all.release_all", undo)
-    monkeypatch.setattr("slurm_dl.apps.assembly.slurm_of", lambda _: None)
+    monkeypatch.setattr("slurm_dl.slurm.write.release_all.release_all", undo)
+    monkeypatch.setattr("slurm_dl.daemon.assembly.slurm_of", lambda _: None)
     path = tmp_path / "dl.yaml"
     path.write_text(
         "manage: {partitions: [gpu]}\n"
@@ -325,7 +334,7 @@ def test_release_all_undoes_the_steers_of_the_ledger(
     )
     (tmp_path / "state").mkdir()
     store = SqliteStore(tmp_path / "state" / "ledger.sqlite")
-    store.save(Change(steers=[steer]))
+    store.save(StoreChange(steers=[steer]))
     store.close()
 
     result, steers = released("--json")

@@ -36,7 +36,13 @@ def on_a_terminal(width: int, *args: str) -> list[str]:
     master, slave = pty.openpty()
     try:
         done = subprocess.Popen(
-            [sys.executable, "-c", "from slurm_dl.apps.ctl import main; main()", "policies", *args],
+            [
+                sys.executable,
+                "-c",
+                "from slurm_dl.cli.dlctl.command import main; main()",
+                "policies",
+                *args,
+            ],
             env={**os.environ, "COLUMNS": str(width), "TERM": "xterm"},
             stdin=subprocess.DEVNULL,
             stdout=slave,

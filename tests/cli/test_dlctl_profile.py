@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
-from slurm_dl.apps.profile import DEFAULT_DIRECTORY, _site_directory
+from slurm_dl.cli.dlctl.profiles import DEFAULT_DIRECTORY, _site_directory
 
 Done = subprocess.CompletedProcess[str]
 Run = Callable[..., Done]
@@ -29,7 +29,7 @@ def run(site: Path, tmp_path: Path) -> Run:
     """Run ``dlctl profile ARGS`` with the site's directory."""
 
     def run(command: str, *arguments: str, where: bool = True) -> Done:
-        program = "from slurm_dl.apps.ctl import main; main()"
+        program = "from slurm_dl.cli.dlctl.command import main; main()"
         line = [sys.executable, "-c", program, "profile", command, *arguments]
         return subprocess.run(
             [*line, *(["--dir", str(site)] if where else [])],

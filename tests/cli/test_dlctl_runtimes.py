@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> Run:
     """Run ``dlctl runtimes check ARGS`` where nothing else is."""
 
     def run(*arguments: str) -> Done:
-        program = "from slurm_dl.apps.ctl import main; main()"
+        program = "from slurm_dl.cli.dlctl.command import main; main()"
         return subprocess.run(
             [sys.executable, "-c", program, "runtimes", "check", *arguments],
             cwd=tmp_path,

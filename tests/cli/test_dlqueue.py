@@ -33,7 +33,7 @@ def on_terminal(columns: int, *args: str) -> str:
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     env = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES", "NO_COLOR"}}
     process = subprocess.Popen(
-        [sys.executable, "-c", "from slurm_dl.apps.queue import main; main()", *args],
+        [sys.executable, "-c", "from slurm_dl.cli.dlqueue.command import main; main()", *args],
         stdin=slave,
         stdout=slave,
         stderr=slave,
@@ -135,7 +135,7 @@ def validator(of: str) -> Draft202012Validator:
 
 def run_command(*args: str) -> str:
     """What the command prints, without a daemon."""
-    argv = [sys.executable, "-c", "from slurm_dl.apps.queue import main; main()", *args]
+    argv = [sys.executable, "-c", "from slurm_dl.cli.dlqueue.command import main; main()", *args]
     return subprocess.run(
         argv, capture_output=True, text=True, timeout=60 * PATIENCE, check=True
     ).stdout
@@ -285,7 +285,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(reading: Schedd) -> None:
         [
             sys.executable,
             "-c",
-            "from slurm_dl.apps.queue import main; main()",
+            "from slurm_dl.cli.dlqueue.command import main; main()",
             "--socket",
             str(reading.socket),
         ],

@@ -188,8 +188,8 @@ def test_whatever_ends_it_gives_the_terminal_back(
 def test_an_exception_gives_the_terminal_back(place: Place) -> None:
     """A bug is told on the ordinary screen."""
     broken = (
-        "import slurm_dl.apps.watch.loop as loop\n"
-        "from slurm_dl.apps.queue import main\n"
+        "import slurm_dl.cli.dlqueue.watch.event_loop as loop\n"
+        "from slurm_dl.cli.dlqueue.command import main\n"
         "def drawn(*_): raise RuntimeError('a bug')\n"
         "loop.drawn = drawn\n"
         "main()"

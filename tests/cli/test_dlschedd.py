@@ -383,7 +383,7 @@ def test_many_clients_at_once_do_not_slow_the_loop(schedd: Schedd, eventually: E
     """Fifty readers over and over, some stuck: cycles go on being made and all are answered."""
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
-    from slurm_dl.apps.client import Client  # noqa: PLC0415
+    from slurm_dl.daemon.control.client import Client  # noqa: PLC0415
 
     schedd.start()
     before = status(schedd)["cycles"]

@@ -21,22 +21,16 @@ import pytest
 from click.testing import CliRunner, Result
 from patience import PATIENCE
 
-from slurm_dl.apps.sim import main
-from slurm_dl.apps.sim.sweep import (
-    CellError,
-    CellResult,
-    Failure,
-    Sweep,
-    parse_policies,
-)
-from slurm_dl.apps.sim.workers import run_here, run_in_processes
-from slurm_dl.backends.sim.presets import PRESETS
-from slurm_dl.backends.traces import FORMATS, read_trace
+from slurm_dl.cli.dlsim.command import main
+from slurm_dl.experiments.sweep import CellError, CellResult, Failure, Sweep, parse_policies
+from slurm_dl.experiments.sweep_workers import run_here, run_in_processes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import Order
 from slurm_dl.policies.las import Las
 from slurm_dl.policies.registry import POLICIES
+from slurm_dl.simulation.ideal.presets import PRESETS
+from slurm_dl.traces import FORMATS, read_trace
 
 Eventually = Callable[..., object]
 
@@ -47,7 +41,7 @@ GAVEL = TRACES / "gavel" / "2869ce.trace"
 
 INTERRUPTIBLE = """
 import signal
-from slurm_dl.apps.sim import main
+from slurm_dl.cli.dlsim.command import main
 # Tests that run in the background of a shell have it ignored, and would pass that on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 main()
@@ -809,7 +803,7 @@ def test_generate_after_a_trace_or_a_fit_of_it(tmp_path: Path) -> None:
     trace = TRACES / "tiresias-derived" / "itp10.csv"
     fit = tmp_path / "fit.json"
     subprocess.run(
-        [sys.executable, "-m", "slurm_dl.backends.traces", trace, "--out", fit],
+        [sys.executable, "-m", "slurm_dl.traces", trace, "--out", fit],
         check=True,
         capture_output=True,
     )

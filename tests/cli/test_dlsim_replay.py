@@ -22,16 +22,16 @@ from rich.progress import Progress
 from streams import Stream, fake_cluster
 
 import slurm_dl
-from slurm_dl.apps import snapshot_file
-from slurm_dl.apps.client import DaemonError
-from slurm_dl.apps.commandline import run
-from slurm_dl.apps.sim import replay as sim_replay
-from slurm_dl.apps.sim.follow import Follower
-from slurm_dl.apps.sim.record import record_command
-from slurm_dl.apps.sim.replay import replay_command
-from slurm_dl.backends.replay.recording import Recorded, Recording, RecordingError, Setup, Writer
+from slurm_dl.cli.commandline import run
+from slurm_dl.cli.dlsim import replay as sim_replay
+from slurm_dl.cli.dlsim.follow_daemon import Follower
+from slurm_dl.cli.dlsim.record import record_command
+from slurm_dl.cli.dlsim.replay import replay_command
+from slurm_dl.daemon.control.client import DaemonError
 from slurm_dl.model.plan import SetSiteFactor
 from slurm_dl.policies.fifo import Fifo
+from slurm_dl.recording import snapshot_file
+from slurm_dl.recording.cycles_file import RecordedCycle, Recording, RecordingError, Setup, Writer
 
 Schedd = Any
 """The class of that name in conftest.py, which cannot be imported."""
@@ -399,7 +399,7 @@ def test_answers_that_are_not_understood(stream: Stream, field: str) -> None:
         Follower(ask).look()
 
 
-def recorded(path: Path) -> list[Recorded]:
+def recorded(path: Path) -> list[RecordedCycle]:
     """The cycles of a recording that is whole."""
     with Recording(path) as recording:
         cycles = list(recording)
@@ -472,8 +472,8 @@ def test_a_signal_ends_the_recording_with_a_whole_file(
     """Status 0, and the sum is told."""
     out = tmp_path / "r.jsonl.gz"
     code = (
-        "from slurm_dl.apps.commandline import run; "
-        "from slurm_dl.apps.sim.record import record_command; "
+        "from slurm_dl.cli.commandline import run; "
+        "from slurm_dl.cli.dlsim.record import record_command; "
         "run(record_command, 'dlsim')"
     )
     process = subprocess.Popen(
@@ -527,7 +527,7 @@ def test_the_commands_explain_themselves(command: click.Command) -> None:
         assert not isinstance(parameter, click.Option) or parameter.help
     heavy = "{'numpy', 'pydantic', 'yaml', 'rich'}"
     code = (
-        "import sys, slurm_dl.apps.sim.record, slurm_dl.apps.sim.replay; "
+        "import sys, slurm_dl.cli.dlsim.record, slurm_dl.cli.dlsim.replay; "
         f"print(sorted({heavy} & set(sys.modules)))"
     )
     done = subprocess.run(

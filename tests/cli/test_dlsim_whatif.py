@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 from patience import PATIENCE
 
-from slurm_dl.apps.sim import main
-from slurm_dl.backends.slurm.history import FIELDS, HEADER
+from slurm_dl.cli.dlsim.command import main
+from slurm_dl.slurm.accounting.site_history import FIELDS, HEADER
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -196,7 +196,7 @@ def test_a_bar_on_a_terminal_and_none_in_the_results(site: Path) -> None:
     argv = ["whatif", "--from-sacct", "dump.txt", "--cluster", "1x1", "--json", "-"]
     with (site / "out").open("wb") as out:
         process = subprocess.Popen(
-            [sys.executable, "-c", "from slurm_dl.apps.sim import main; main()", *argv],
+            [sys.executable, "-c", "from slurm_dl.cli.dlsim.command import main; main()", *argv],
             stdout=out,
             stderr=theirs,
             stdin=subprocess.DEVNULL,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from schedd import Schedd, schedd_in, toy_steps
 
-from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
+from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 
 pytestmark = [pytest.mark.slurm, pytest.mark.full("moves of jobs; the main job has cheaper tests")]
 
@@ -18,7 +18,7 @@ def place(
     make_sandbox: Callable[[SandboxSpec], Sandbox], short_directory: Path
 ) -> Iterator[Schedd]:
     """A place for a daemon on four nodes of eight GPUs."""
-    box = make_sandbox(SandboxSpec(groups=(NodeGroup(nodes=4, gpus=8, cpus=64),)))
+    box = make_sandbox(SandboxSpec(groups=(SandboxNodes(nodes=4, gpus=8, cpus=64),)))
     with schedd_in(box, short_directory) as daemon:
         yield daemon
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "tools" / "benchmarks"
 
 pytestmark = [
     pytest.mark.slurm,

@@ -9,14 +9,14 @@ import pytest
 from conftest import MakeSandbox
 from schedd import Schedd, schedd_in
 
-from slurm_dl.sandbox.spec import NodeGroup, SandboxSpec
+from slurm_dl.sandbox.spec import SandboxNodes, SandboxSpec
 
 pytestmark = pytest.mark.slurm
 
 MIXED = SandboxSpec(
     groups=(
-        NodeGroup(nodes=1, gpus=4, gpu_type="k80"),
-        NodeGroup(nodes=1, gpus=4, gpu_type="v100"),
+        SandboxNodes(nodes=1, gpus=4, gpu_type="k80"),
+        SandboxNodes(nodes=1, gpus=4, gpu_type="v100"),
     ),
     nodes_per_leaf=0,
 )

@@ -23,7 +23,7 @@ import yaml
 from patience import PATIENCE
 from schedd import ROOT, Schedd, schedd_in
 
-from slurm_dl.apps.metrics.catalogue import METRICS
+from slurm_dl.daemon.metrics.catalogue import METRICS
 from slurm_dl.sandbox import Sandbox
 
 PROMETHEUS = shutil.which("prometheus") or ""

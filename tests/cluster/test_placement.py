@@ -16,7 +16,7 @@ import yaml
 from ClusterShell.NodeSet import NodeSet
 from schedd import Schedd, schedd_in
 
-from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
+from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 
 pytestmark = [pytest.mark.slurm, pytest.mark.full("walls of jobs on four clusters take minutes")]
 
@@ -50,7 +50,7 @@ def box(make_sandbox: Callable[[SandboxSpec], Sandbox], tmp_path: Path) -> Sandb
     """The cluster; slurmctld writes each job that ends into a log of its own."""
     return make_sandbox(
         SandboxSpec(
-            groups=(NodeGroup(nodes=8, gpus=8, cpus=64),),
+            groups=(SandboxNodes(nodes=8, gpus=8, cpus=64),),
             nodes_per_leaf=4,
             slurm_conf_extra=(
                 "JobCompType=jobcomp/filetxt",

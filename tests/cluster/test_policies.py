@@ -12,13 +12,13 @@ import pytest
 from patience import PATIENCE, eventually
 from schedd import BIN, Schedd, schedd_in, toy_steps
 
-from slurm_dl.backends.replay.plans import plan_bytes
-from slurm_dl.backends.replay.recording import Recorded, Recording
 from slurm_dl.config.parameters import complete, make
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.levels import LEVELS
+from slurm_dl.engine.priority_levels import LEVELS
 from slurm_dl.model.jobs import PENDING, RUNNING
 from slurm_dl.policies import registry
+from slurm_dl.recording.cycles_file import RecordedCycle, Recording
+from slurm_dl.recording.plan_diff import plan_bytes
 from slurm_dl.sandbox import Sandbox
 
 pytestmark = pytest.mark.slurm
@@ -85,7 +85,7 @@ def began(place: Schedd, job: int) -> float:
     return float((place.home / f"{job}.said").read_text(encoding="ascii"))
 
 
-def cycles_since(path: Path, begin: int, policy: str) -> list[Recorded]:
+def cycles_since(path: Path, begin: int, policy: str) -> list[RecordedCycle]:
     """The cycles in which *policy* ordered, of what is in a recording from its byte *begin* on."""
     whole = path.read_bytes()
     *before, last = whole[:begin].splitlines(keepends=True) or [b""]
@@ -100,7 +100,7 @@ def cycles_since(path: Path, begin: int, policy: str) -> list[Recorded]:
         return [cycle for cycle in recording if cycle.setup.policy == policy]
 
 
-def is_ordered(cycle: Recorded, job: int) -> bool:
+def is_ordered(cycle: RecordedCycle, job: int) -> bool:
     """Whether the job waits, and an earlier plan has been written to it."""
     row = cycle.snapshot.jobs.row_of().get(job)
     return _waits(cycle, job) and cycle.snapshot.memory.site_factor[row] > 0
@@ -124,7 +124,7 @@ def test_slurm_starts_first_what_the_policy_puts_first(
     larger = queue(place, 4, THE_TIME, "-t", "50")
     shorter = queue(place, 3, THE_TIME, "-t", "5")
 
-    def while_both_wait() -> list[Recorded]:
+    def while_both_wait() -> list[RecordedCycle]:
         """Since both have been told their places by this policy."""
         return [
             c
@@ -153,17 +153,17 @@ def test_slurm_starts_first_what_the_policy_puts_first(
         assert plan_bytes(again) == plan_bytes(cycle.plan)
 
 
-def _state(cycle: Recorded, job: int) -> int:
+def _state(cycle: RecordedCycle, job: int) -> int:
     jobs = cycle.snapshot.jobs
     row = jobs.row_of().get(job)
     return -1 if row is None else int(jobs.state[row])
 
 
-def _waits(cycle: Recorded, job: int) -> bool:
+def _waits(cycle: RecordedCycle, job: int) -> bool:
     return _state(cycle, job) == PENDING
 
 
-def _runs(cycle: Recorded, job: int) -> bool:
+def _runs(cycle: RecordedCycle, job: int) -> bool:
     return _state(cycle, job) == RUNNING
 
 

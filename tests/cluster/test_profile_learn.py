@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from slurm_dl.apps.ctl import dlctl
-from slurm_dl.backends.profiles import load_profiles
+from slurm_dl.cli.dlctl.command import dlctl
 from slurm_dl.model.profile import Shape
+from slurm_dl.profiles import load_profiles
 from slurm_dl.sandbox import Sandbox
 
 pytestmark = [pytest.mark.slurm, pytest.mark.full("profiles several trainings one after the other")]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
+from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 
 pytestmark = pytest.mark.slurm
 
@@ -93,7 +93,7 @@ class Cluster:
 
 @pytest.fixture
 def cluster(make_sandbox: Callable[..., Sandbox], eventually: Eventually) -> Cluster:
-    spec = SandboxSpec(groups=(NodeGroup(nodes=8, gpus=2),), nodes_per_leaf=4)
+    spec = SandboxSpec(groups=(SandboxNodes(nodes=8, gpus=2),), nodes_per_leaf=4)
     return Cluster(make_sandbox(spec), eventually)
 
 

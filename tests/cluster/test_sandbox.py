@@ -14,17 +14,17 @@ import pytest
 from patience import PATIENCE, eventually
 
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.sandbox import NodeGroup, PartitionSpec, Sandbox, SandboxSpec, processes
+from slurm_dl.sandbox import PartitionSpec, Sandbox, SandboxNodes, SandboxSpec, process_control
 
 pytestmark = pytest.mark.slurm
 
 MakeSandbox = Callable[..., Sandbox]
 
-SMALL = SandboxSpec(groups=(NodeGroup(nodes=1, gpus=2),), nodes_per_leaf=0)
+SMALL = SandboxSpec(groups=(SandboxNodes(nodes=1, gpus=2),), nodes_per_leaf=0)
 CLI = [
     sys.executable,
     "-c",
-    "from slurm_dl.apps.sandbox import sandbox; sandbox(prog_name='dlctl sandbox')",
+    "from slurm_dl.cli.dlctl.sandbox import sandbox; sandbox(prog_name='dlctl sandbox')",
 ]
 
 
@@ -174,7 +174,7 @@ def test_several_clusters_do_not_meet(sandbox: Sandbox, make_sandbox: MakeSandbo
     """Clusters on one host have their own ports, queues, keys and lives."""
     other = make_sandbox(
         SandboxSpec(
-            groups=(NodeGroup(nodes=2, gpus=8, gpu_type="v100"), NodeGroup(nodes=1, gpus=0)),
+            groups=(SandboxNodes(nodes=2, gpus=8, gpu_type="v100"), SandboxNodes(nodes=1, gpus=0)),
             partitions=(PartitionSpec("gpu", "n[1-2]"), PartitionSpec("cpu", "n3", ("MaxTime=5",))),
         )
     )
@@ -263,7 +263,7 @@ def test_down_touches_no_process_but_its_own(make_sandbox: MakeSandbox, tmp_path
             # The pid of a daemon that died now belongs to somebody else.
             box.kill_daemon("slurmd-n1")
             record = box.directory / "run" / "slurmd-n1.json"
-            stale = processes.read_record(record)
+            stale = process_control.read_record(record)
             assert stale is not None
             record.write_text(record.read_text().replace(str(stale.pid), str(foreign.pid)))
 
@@ -305,7 +305,7 @@ def test_a_start_killed_half_way_goes_on(short_directory: Path, moment: str) -> 
     }[moment]
     code = f"""
 import os, signal
-from slurm_dl.sandbox import Sandbox, SandboxSpec, NodeGroup, layout as layouts
+from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec, layout as layouts
 from slurm_dl.sandbox.daemons import Daemons
 start = Daemons.start
 def die(*args, **kwargs):
@@ -317,7 +317,9 @@ def only(last):
             die()
     return until
 {hook}
-Sandbox.up({str(directory)!r}, SandboxSpec(groups=(NodeGroup(nodes=1, gpus=2),), nodes_per_leaf=0))
+Sandbox.up({str(directory)!r}, SandboxSpec(
+    groups=(SandboxNodes(nodes=1, gpus=2),), nodes_per_leaf=0
+))
 """
     try:
         died = subprocess.run([sys.executable, "-c", code], check=False, timeout=60 * PATIENCE)
@@ -368,7 +370,7 @@ def test_thousands_of_nodes_without_slurmd(make_sandbox: MakeSandbox) -> None:
     """The controller alone answers for 2,500 nodes and keeps waiting jobs."""
     box = make_sandbox(
         SandboxSpec(
-            groups=(NodeGroup(nodes=2_500),),
+            groups=(SandboxNodes(nodes=2_500),),
             nodes_per_leaf=50,
             start_slurmd=False,
             slurm_conf_extra=("MaxJobCount=100000",),

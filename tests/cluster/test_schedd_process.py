@@ -61,7 +61,7 @@ class Schedd:
     def running(self, *, killed: bool = False) -> Iterator[Schedd]:
         """Run it; in the end it is killed, or ended by SIGTERM and must end well."""
         with (self.directory / "log").open("ab") as log:
-            code = "from slurm_dl.apps.schedd import main; main()"
+            code = "from slurm_dl.cli.dlschedd.command import main; main()"
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code, "--config", str(self.config)], stdout=log, stderr=log
             )
@@ -79,7 +79,7 @@ class Schedd:
         """``dlctl`` or ``dlqueue`` on it."""
         env = {**os.environ, "SLURM_DL_SOCKET": str(self.socket)}
         return subprocess.run(
-            [sys.executable, "-c", f"from slurm_dl.apps.{app} import main; main()", *args],
+            [sys.executable, "-c", f"from slurm_dl.cli.dl{app}.command import main; main()", *args],
             capture_output=True,
             text=True,
             timeout=60 * PATIENCE,

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from schedd import Schedd, schedd_in
 
-from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
+from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 
 pytestmark = [pytest.mark.slurm, pytest.mark.full("pairs of jobs that share GPUs take minutes")]
 
@@ -46,7 +46,7 @@ def place(
 ) -> Iterator[Schedd]:
     """Four nodes, and a daemon that packs."""
     box = make_sandbox(
-        SandboxSpec(groups=(NodeGroup(nodes=4, gpus=2, shards=8, cpus=32),), nodes_per_leaf=0)
+        SandboxSpec(groups=(SandboxNodes(nodes=4, gpus=2, shards=8, cpus=32),), nodes_per_leaf=0)
     )
     with schedd_in(box, short_directory) as daemon:
         profiles = daemon.home / "profiles"

@@ -12,11 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from slurm_dl.backends.slurm.cluster import SlurmCluster
-from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.job_now import job_now
-from slurm_dl.backends.slurm.release_all import release_all
-from slurm_dl.backends.slurm.words import one_spelling
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
@@ -32,6 +27,11 @@ from slurm_dl.model.plan import (
 )
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.sandbox import PartitionSpec, Sandbox, SandboxSpec
+from slurm_dl.slurm.cluster import SlurmCluster
+from slurm_dl.slurm.read.vocabulary import one_spelling
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.slurm.write.current_job import job_now
+from slurm_dl.slurm.write.release_all import release_all
 
 pytestmark = pytest.mark.slurm
 

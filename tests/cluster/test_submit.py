@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_dl.apps.submit.sbatch_options import SBATCH_22_05, Takes
-from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
+from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
+from slurm_dl.submit.sbatch_options import SBATCH_22_05, Takes
 
 pytestmark = pytest.mark.slurm
 
@@ -258,7 +258,7 @@ def test_half_a_gpu(
     make_sandbox: Callable[..., Sandbox], desk_in: Callable[[Sandbox], Path], eventually: Eventually
 ) -> None:
     """Two jobs fill a GPU and a third waits; dlrun tells how fast the one is."""
-    box = make_sandbox(SandboxSpec(groups=(NodeGroup(nodes=1, gpus=1, shards=4),)))
+    box = make_sandbox(SandboxSpec(groups=(SandboxNodes(nodes=1, gpus=1, shards=4),)))
     user = User(box, desk_in(box), eventually)
     templates = user.desk / "templates"
     templates.mkdir()

@@ -21,7 +21,7 @@ Eventually = Callable[..., object]
 
 INTERRUPTIBLE = """
 import signal
-from slurm_dl.apps.sim import main
+from slurm_dl.cli.dlsim.command import main
 # Tests that run in the background of a shell have it ignored, and would pass that on.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 main()

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from schedd import Schedd, schedd_in
 
-from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
+from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 
 pytestmark = pytest.mark.slurm
 
@@ -26,7 +26,7 @@ HUNGRY = {
 @pytest.fixture
 def place(make_sandbox: object, short_directory: Path) -> Iterator[Schedd]:
     """A daemon that may cut CPUs, on one node of four GPUs and 32 CPUs."""
-    spec = SandboxSpec(groups=(NodeGroup(nodes=1, gpus=4, cpus=32),), nodes_per_leaf=0)
+    spec = SandboxSpec(groups=(SandboxNodes(nodes=1, gpus=4, cpus=32),), nodes_per_leaf=0)
     box: Sandbox = make_sandbox(spec)  # type: ignore[operator]
     with schedd_in(box, short_directory) as daemon:
         profiles = daemon.home / "profiles"

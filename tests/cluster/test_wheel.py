@@ -118,7 +118,7 @@ def test_the_wheel_holds_what_is_needed_and_no_more(wheel: Path) -> None:
         assert {f"slurm_dl/_data/{path.relative_to(ROOT)}" for path in files} <= names
     tests = re.compile(r"(^|/)(tests?(/|$)|test_|conftest\.py$)")
     # A command of ours is called test-signal.
-    ours = {name for name in names if not name.startswith("slurm_dl/apps/test_signal/")}
+    ours = {name for name in names if name != "slurm_dl/cli/dlctl/test_signal.py"}
     assert not {name for name in ours if tests.search(name) or name.endswith(".pyc")}
 
 
@@ -160,7 +160,7 @@ def test_the_source_distribution_holds_what_builds_the_packages(wheel: Path) -> 
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
 
-    packaging = {path for path in (ROOT / "packaging").rglob("*") if path.is_file()}
+    packaging = {path for path in (ROOT / "tools" / "packaging").rglob("*") if path.is_file()}
     wanted = {str(p.relative_to(ROOT)) for p in packaging if "__pycache__" not in p.parts}
     assert wanted
     assert wanted <= names

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from slurm_dl.sandbox import PartitionSpec, SandboxSpec
-from slurm_dl.sandbox.spec import NodeGroup
+from slurm_dl.sandbox.spec import SandboxNodes
 
 Record = dict[str, Any]
 
 SHARDS_PER_GPU: Final = 4
 CLUSTER: Final = SandboxSpec(
-    groups=(NodeGroup(nodes=6, gpus=4, shards=4 * SHARDS_PER_GPU),),
+    groups=(SandboxNodes(nodes=6, gpus=4, shards=4 * SHARDS_PER_GPU),),
     # Requeued jobs stay held, and what ignores SIGTERM stays COMPLETING, until all is looked at.
     cred_expire_s=600,
     kill_wait_s=600,

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from contract.cases import AFTERWARDS, CASES, CLUSTER, FEATURES, SETTLED_AT_LAST, Case
 
-from slurm_dl.backends.slurm.versions import Release, parse_release
 from slurm_dl.sandbox import Sandbox, SandboxSpec
-from slurm_dl.sandbox.wait import eventually
+from slurm_dl.sandbox.wait_until import eventually
+from slurm_dl.slurm.releases import Release, parse_release
 
 WITHIN_S = 240.0
 

@@ -11,14 +11,14 @@ from contract.cases import CASES, CLUSTER, STUBBORN, Case
 from contract.filling import with_ids
 from contract.subject import Does
 
-from slurm_dl.backends.fake.cluster import FakeCluster
-from slurm_dl.backends.slurm.claims import ClaimReader
-from slurm_dl.backends.slurm.tres import parse_gres
-from slurm_dl.backends.slurm.words import limit_s
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.plan import Attach, ClusterAction, Requeue, Reserve
 from slurm_dl.model.snapshot import Observed
+from slurm_dl.slurm.read.comment_claims import ClaimReader
+from slurm_dl.slurm.read.tres import parse_gres
+from slurm_dl.slurm.read.vocabulary import limit_s
+from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 WITHIN_S: Final = 300
 _GPUS: Final = CLUSTER.groups[0].gpus

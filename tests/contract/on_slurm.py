@@ -14,15 +14,15 @@ from contract.described import described, unsound, wrong_in
 from contract.filling import WITHIN_S
 from contract.subject import Does
 
-from slurm_dl.backends.slurm.cluster import SlurmCluster
-from slurm_dl.backends.slurm.command import Slurm, printable
-from slurm_dl.backends.slurm.readers import Wanted, make_queue
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import ClusterAction
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.sandbox import Sandbox
-from slurm_dl.sandbox.wait import eventually
+from slurm_dl.sandbox.wait_until import eventually
+from slurm_dl.slurm.cluster import SlurmCluster
+from slurm_dl.slurm.pyslurm.reader_choice import Wanted, make_queue
+from slurm_dl.slurm.tool_runner import Slurm, printable
 
 Problems = dict[str, list[str]]
 """What is not as it must be, by the name of what was looked at; empty lists where all is."""

@@ -18,8 +18,8 @@ from contract.filling import cases_of, fill, own_cluster, release_of
 from contract.on_slurm import OnSlurm, backend, differences, wrong_action, wrong_jobs
 from contract.subject import SMALL
 
-from slurm_dl.backends.slurm.readers import Wanted
 from slurm_dl.model.errors import ClusterError
+from slurm_dl.slurm.pyslurm.reader_choice import Wanted
 
 
 def main() -> None:

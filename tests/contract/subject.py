@@ -9,7 +9,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import ClusterAction
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.sandbox import SandboxSpec
-from slurm_dl.sandbox.spec import NodeGroup
+from slurm_dl.sandbox.spec import SandboxNodes
 
 Does = Literal["sleeps", "ends", "finishes when told", "saves when told"]
 """What a job does: it sleeps, ends with success at once, does so when it is sent USR1, or then says
@@ -18,7 +18,7 @@ in its comment that its work is saved, and goes on."""
 CLAIM: Final = '--comment={"slurm_dl":{"v":1,"sig":"USR1"}}'
 """The option that agrees to preemption."""
 
-SMALL: Final = SandboxSpec(groups=(NodeGroup(nodes=2, gpus=4),), nodes_per_leaf=0)
+SMALL: Final = SandboxSpec(groups=(SandboxNodes(nodes=2, gpus=4),), nodes_per_leaf=0)
 """The cluster that actions are tried on: empty before each."""
 
 

@@ -15,11 +15,11 @@ from contract.filling import cases_of, fill, own_cluster, release_of
 from contract.on_slurm import OnSlurm, backend, wrong_action, wrong_jobs
 from contract.subject import CLAIM, SMALL
 
-from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.release_all import release_all
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import SetSteer
 from slurm_dl.model.snapshot import Observed
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.slurm.write.release_all import release_all
 
 pytestmark = pytest.mark.slurm
 

@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from contract.described import unsound, wrong_in
 
-from slurm_dl.backends.slurm.choices import EXCLUDED_ARGUMENTS
-from slurm_dl.backends.slurm.cluster import SlurmCluster
-from slurm_dl.backends.slurm.command import Slurm, printable
-from slurm_dl.backends.slurm.versions import NEWEST, OLDEST, parse_release, unsupported
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.snapshot import Observed
+from slurm_dl.slurm.cluster import SlurmCluster
+from slurm_dl.slurm.read.node_choices import EXCLUDED_ARGUMENTS
+from slurm_dl.slurm.releases import NEWEST, OLDEST, parse_release, unsupported
+from slurm_dl.slurm.tool_runner import Slurm, printable
 
 RELEASES = sorted(Path(__file__).parents[1].glob("data/slurm-*"))
 

@@ -21,15 +21,15 @@ from contract.cases import CLUSTER, NODES, Case
 from contract.described import wrong_in
 from contract.filling import cases_of, fill, own_cluster, release_of
 
-from slurm_dl.backends.slurm.arrays import folded_arguments
-from slurm_dl.backends.slurm.choices import EXCLUDED_ARGUMENTS
-from slurm_dl.backends.slurm.cluster import SlurmCluster
-from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.queue_fields import job_fields, queue_arguments
-from slurm_dl.backends.slurm.read_nodes import node_arguments
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.sandbox import Sandbox
-from slurm_dl.sandbox.wait import eventually
+from slurm_dl.sandbox.wait_until import eventually
+from slurm_dl.slurm.cluster import SlurmCluster
+from slurm_dl.slurm.read.job_arrays import folded_arguments
+from slurm_dl.slurm.read.node_choices import EXCLUDED_ARGUMENTS
+from slurm_dl.slurm.read.node_reader import node_arguments
+from slurm_dl.slurm.read.squeue_fields import job_fields, queue_arguments
+from slurm_dl.slurm.tool_runner import Slurm
 
 NONCE: Final = "xrecorded0"
 HAS_BLOCKS: Final = (23, 11)

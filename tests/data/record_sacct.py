@@ -23,10 +23,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from slurm_dl.backends.slurm.accounting import run_arguments
-from slurm_dl.backends.slurm.history import HEADER, window_arguments
-from slurm_dl.backends.slurm.versions import parse_release
-from slurm_dl.sandbox.wait import eventually
+from slurm_dl.sandbox.wait_until import eventually
+from slurm_dl.slurm.accounting.job_runs import run_arguments
+from slurm_dl.slurm.accounting.site_history import HEADER, window_arguments
+from slurm_dl.slurm.releases import parse_release
 
 HERE = Path(__file__).parent
 PATIENCE_S = 240.0

@@ -23,7 +23,7 @@ from contract.actions import ACTIONS
 from contract.filling import cases_of
 from contract.on_slurm import ALL
 
-from slurm_dl.backends.slurm.versions import parse_release, series_of
+from slurm_dl.slurm.releases import parse_release, series_of
 
 pytestmark = [
     pytest.mark.docker,

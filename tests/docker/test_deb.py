@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from containers import CHECKOUT, docker
 
-sys.path.append(str(CHECKOUT / "packaging"))
+sys.path.append(str(CHECKOUT / "tools" / "packaging"))
 import lintian
 
 pytestmark = [
@@ -107,7 +107,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     said = ""
     for _ in range(3):  # The index may be away for a moment.
         done = subprocess.run(
-            [sys.executable, CHECKOUT / "packaging" / "deb.py", "--out", out],
+            [sys.executable, CHECKOUT / "tools" / "packaging" / "deb.py", "--out", out],
             capture_output=True,
             text=True,
             timeout=600,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from containers import Containers
 
-from slurm_dl.backends.slurm.versions import SERIES
+from slurm_dl.slurm.releases import SERIES
 
 pytestmark = [
     pytest.mark.docker,
@@ -93,7 +93,7 @@ def test_the_daemon_reads_by_pyslurm_where_there_is_one(cluster: Containers) -> 
 
     def workers() -> list[str]:
         return cluster.run(
-            "dlschedd", "pgrep", "-f", "pyslurm_worker.py", check=False
+            "dlschedd", "pgrep", "-f", "worker_program.py", check=False
         ).stdout.split()
 
     (before,) = workers()

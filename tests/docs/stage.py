@@ -14,10 +14,10 @@ from docs.typed import Shell, environment
 from schedd import Schedd, schedd_in
 from shown import ROOT
 
-from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
+from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 
 SPEC: Final = SandboxSpec(
-    groups=(NodeGroup(nodes=2, gpus=8, cpus=64, mem_mb=256_000),), accounting=True
+    groups=(SandboxNodes(nodes=2, gpus=8, cpus=64, mem_mb=256_000),), accounting=True
 )
 """Large enough for every job that a page submits."""
 
@@ -153,10 +153,10 @@ def _furnish(home: Path) -> None:
     desk = home / "desk"
     desk.mkdir()
     for path in ROOT.iterdir():
-        if path.name not in {"traces", "docs", "benchmarks"}:
+        if path.name not in {"traces", "docs", "tools"}:
             (desk / path.name).symlink_to(path)
     skip = shutil.ignore_patterns("results", "__pycache__")
-    shutil.copytree(ROOT / "benchmarks", desk / "benchmarks", ignore=skip)
+    shutil.copytree(ROOT / "tools", desk / "tools", ignore=skip)
     (desk / "docs").mkdir()
     shutil.copytree(ROOT / "docs" / "img", desk / "docs" / "img")
     (desk / "traces").mkdir()

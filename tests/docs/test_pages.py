@@ -20,8 +20,8 @@ from docs.stage import SPEC, Stage, stage
 from docs.typed import Shell, environment, follow
 from patience import eventually
 
-from fuzz.targets import TARGETS
 from slurm_dl.sandbox import Sandbox
+from tools.fuzz.targets import TARGETS
 
 pytestmark = [pytest.mark.full("types each command of each page"), pytest.mark.timeout(900)]
 
@@ -270,7 +270,7 @@ def test_targets_of_make_that_are_shown_are_there() -> None:
 
 def test_fuzzers_that_are_shown_are_there() -> None:
     """By name, with the options that the program has."""
-    lines = shown_with("python -m fuzz") + shown_with(".venv/bin/python -m fuzz")
+    lines = shown_with("python -m tools.fuzz") + shown_with(".venv/bin/python -m tools.fuzz")
     names = set(TARGETS)
     asked = {word for words in lines for word in words}
 

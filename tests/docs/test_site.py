@@ -99,7 +99,7 @@ def test_every_page_can_be_found(site: Path) -> None:
 
 def test_a_dead_link_is_an_error(tmp_path: Path) -> None:
     """A page, a heading and a picture that are not there are each named."""
-    for name in ("docs", "packaging"):
+    for name in ("docs", "tools/packaging"):
         shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     dead = ("nowhere.md", "admin-guide.md#nowhere", "img/no.png")

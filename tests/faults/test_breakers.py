@@ -26,12 +26,12 @@ BROKEN = "trap '' USR1; [ ${SLURM_RESTART_COUNT:-0} -eq 0 ] || exit 1; sleep 600
 """It fails as soon as it is restarted."""
 AS_NOBODY = """
 import os, pwd, sys
-from slurm_dl.apps import breakers_command, ctl
+from slurm_dl.cli.dlctl import breakers, command
 nobody = pwd.getpwnam("nobody")
 os.setgroups([])
 os.setresgid(*[nobody.pw_gid] * 3)
 os.setresuid(*[nobody.pw_uid] * 3)
-ctl.main()
+command.main()
 """
 """Python itself may be where that user cannot read."""
 

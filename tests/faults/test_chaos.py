@@ -14,8 +14,8 @@ import pytest
 from patience import PATIENCE
 from schedd import ROOT
 
-from chaos.faults import KINDS
-from chaos.workload import Kind, crowd
+from tools.chaos.faults import KINDS
+from tools.chaos.workload import Kind, crowd
 
 pytestmark = [
     pytest.mark.slurm,
@@ -28,7 +28,7 @@ JOBS = 60
 
 def play(keep: Path, *options: str) -> tuple[int, dict[str, Any], str]:
     """One campaign as a process: status, result, what it said meanwhile."""
-    argv = [sys.executable, "-m", "chaos", "--keep", str(keep), "--json", *options]
+    argv = [sys.executable, "-m", "tools.chaos", "--keep", str(keep), "--json", *options]
     with subprocess.Popen(
         argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -68,7 +68,17 @@ def test_everything_holds_in_a_short_campaign(short_directory: Path) -> None:
 def test_a_stopped_campaign_leaves_nothing(short_directory: Path) -> None:
     """SIGTERM in the middle ends cluster, daemon and mount, and removes the directory's tree."""
     site = short_directory / "s"
-    argv = [sys.executable, "-m", "chaos", "--jobs", "60", "--minutes", "4", "--keep", str(site)]
+    argv = [
+        sys.executable,
+        "-m",
+        "tools.chaos",
+        "--jobs",
+        "60",
+        "--minutes",
+        "4",
+        "--keep",
+        str(site),
+    ]
     with subprocess.Popen(
         argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as process:

@@ -21,10 +21,10 @@ import pytest
 from patience import PATIENCE, eventually
 from schedd import ROOT, Schedd
 
-from chaos.checker import Report, check
-from chaos.mutants import MUTANTS
-from slurm_dl.apps.client import Client, DaemonError
-from slurm_dl.sandbox import NodeGroup, PartitionSpec, Sandbox, SandboxSpec
+from slurm_dl.daemon.control.client import Client, DaemonError
+from slurm_dl.sandbox import PartitionSpec, Sandbox, SandboxNodes, SandboxSpec
+from tools.chaos.checker import Report, check
+from tools.chaos.mutants import MUTANTS
 
 pytestmark = [
     pytest.mark.slurm,
@@ -57,7 +57,7 @@ def _prefix(name: str) -> str:
 def _spec() -> SandboxSpec:
     nodes = {n: f"n{i},n{SPARE[n]}" if n in SPARE else f"n{i}" for i, n in enumerate(NAMES, 1)}
     return SandboxSpec(
-        groups=(NodeGroup(nodes=len(NAMES) + len(SPARE), gpus=6),),
+        groups=(SandboxNodes(nodes=len(NAMES) + len(SPARE), gpus=6),),
         nodes_per_leaf=0,
         cred_expire_s=5,  # less is taken for the default, 120 (22.05.8)
         kill_wait_s=3,
@@ -94,7 +94,12 @@ class Story:
         with (self.home / "schedd.log").open("ab") as log:
             self.schedd.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-P", str(ROOT / "chaos" / "mutants.py"), self.name),
+                    *(
+                        sys.executable,
+                        "-P",
+                        str(ROOT / "tools" / "chaos" / "mutants.py"),
+                        self.name,
+                    ),
                     *(_prefix(self.name), "--config", str(self.schedd.config)),
                     *("--live", "--allow-root"),
                 ],
@@ -124,7 +129,7 @@ class Story:
         terms = {"signal": "USR1", "target": "batch", "grace_s": grace_s, "by": "daemon"}
         claim = {"v": 1, "sig": "USR1", "to": "batch", "grace_s": grace_s, "by": "daemon"}
         comment = json.dumps({"slurm_dl": claim if willing else {"v": 1}})
-        job = [sys.executable, str(ROOT / "chaos" / "job.py"), "--site", str(self.home)]
+        job = [sys.executable, str(ROOT / "tools" / "chaos" / "job.py"), "--site", str(self.home)]
         argv = [
             *("sbatch", "--parsable", "--requeue", "--nodes=1", "--output=/dev/null"),
             *(f"--partition={_partition(self.name)}", f"--gres=gpu:{gpus}", f"--job-name={who}"),

@@ -15,7 +15,7 @@ import pytest
 from patience import eventually
 from schedd import ROOT, Schedd, schedd_in
 
-from slurm_dl.apps.pace import SLOW_DUMP_S
+from slurm_dl.daemon.rate_limits import SLOW_DUMP_S
 from slurm_dl.sandbox import Sandbox
 
 pytestmark = [pytest.mark.slurm, pytest.mark.full("waits out real quanta, graces and clock jumps")]
@@ -106,7 +106,7 @@ def test_a_daemon_whose_clock_is_wrong_and_jumps_keeps_its_promises(
     """An hour off from the start, and another one in the middle of a grace."""
     skew = place.home / "skew"
     skew.write_text(str(first_s), encoding="ascii")
-    place.command = [sys.executable, str(ROOT / "chaos" / "skewed.py"), str(skew)]
+    place.command = [sys.executable, str(ROOT / "tools" / "chaos" / "skewed.py"), str(skew)]
     _configure(place)
     place.start()
     ahead_s = _slurmctld(place)["ahead_s"]

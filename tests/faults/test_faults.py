@@ -12,7 +12,7 @@ from patience import eventually
 from schedd import Schedd, schedd_in, toy_steps
 from victims import sank
 
-from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
+from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 
 pytestmark = pytest.mark.slurm
 
@@ -112,7 +112,7 @@ def test_a_restarted_daemon_knows_jobs_that_slurm_has_forgotten(
     make_sandbox: MakeSandbox, short_directory: Path
 ) -> None:
     """Tasks of an array by their names, and how they ended, out of the ledger."""
-    box = make_sandbox(SandboxSpec(groups=(NodeGroup(nodes=1),)))
+    box = make_sandbox(SandboxSpec(groups=(SandboxNodes(nodes=1),)))
     name = "e\x1b[2Jvil"
     with schedd_in(box, short_directory) as place:
         place.start()

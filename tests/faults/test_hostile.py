@@ -14,13 +14,13 @@ import pytest
 from patience import PATIENCE
 from schedd import BIN, Schedd, schedd_in
 
-from slurm_dl.apps.snapshot_file import decode
-from slurm_dl.backends.slurm.holdings import splits_in
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.recording.snapshot_file import decode
 from slurm_dl.sandbox import Sandbox
+from slurm_dl.slurm.read.gpu_holdings import splits_in
 
 pytestmark = pytest.mark.slurm
 

@@ -21,11 +21,11 @@ from bad_inputs import row
 from patience import PATIENCE
 from schedd import BIN, ROOT, Schedd, schedd_in, toy_steps
 
-from slurm_dl.backends.slurm.accounting import Accounting
-from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.past import PastReader
-from slurm_dl.backends.traces import read_trace
-from slurm_dl.sandbox import NodeGroup, Sandbox, SandboxSpec
+from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
+from slurm_dl.slurm.accounting.job_runs import Accounting
+from slurm_dl.slurm.accounting.past_jobs import PastReader
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.traces import read_trace
 
 pytestmark = [
     pytest.mark.slurm,
@@ -43,7 +43,7 @@ LACKS = "account games may not change other users' jobs: in slurmdbd it "
 @pytest.fixture(scope="module")
 def box(module_directory: Path) -> Iterator[Sandbox]:
     """Two nodes of two GPUs, and a slurmdbd."""
-    spec = SandboxSpec(groups=(NodeGroup(nodes=2, gpus=2),), accounting=True)
+    spec = SandboxSpec(groups=(SandboxNodes(nodes=2, gpus=2),), accounting=True)
     made = Sandbox.up(module_directory / "c", spec)
     try:
         yield made

@@ -15,9 +15,6 @@ from pathlib import Path
 import pytest
 from patience import eventually
 
-from slurm_dl.backends.slurm.act import Actor
-from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.job_now import job_now
 from slurm_dl.job.checkpoint import recorded
 from slurm_dl.model.contract import SignalTarget
 from slurm_dl.model.handover import Run
@@ -25,6 +22,9 @@ from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Requeue, Signal
 from slurm_dl.sandbox import Sandbox
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.slurm.write.actions import Actor
+from slurm_dl.slurm.write.current_job import job_now
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples" / "frameworks"

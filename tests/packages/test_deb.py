@@ -61,7 +61,7 @@ def test_a_unit_that_starts_something_else_is_refused(
 @pytest.mark.parametrize("name", deb.SCRIPTS)
 def test_the_scripts_are_shell_and_refuse_what_they_do_not_know(name: str) -> None:
     """By dash, which Debian runs them with; ``set -e`` in all."""
-    script = ROOT / "packaging/deb" / name
+    script = ROOT / "tools/packaging/deb" / name
     subprocess.run(["/bin/sh", "-n", script], check=True)
 
     done = subprocess.run(
@@ -99,7 +99,7 @@ class Host:
 
     def script(self, name: str, *words: str) -> list[str]:
         """What *name* asks systemctl to do."""
-        text = (ROOT / "packaging/deb" / name).read_text("utf-8")
+        text = (ROOT / "tools/packaging/deb" / name).read_text("utf-8")
         here = self.top / name
         for place in ("/run/", "/var/lib/slurm_dl"):
             text = text.replace(place, f"{self.top}{place}")

@@ -105,7 +105,7 @@ class Built:
 
 def built(tree: Path, out: Path, *, env: dict[str, str] | None = None, umask: int = 0o022) -> Built:
     """What the script of *tree* builds from it."""
-    said = python(tree / "packaging/dist.py", "--out", out, env=env, umask=umask)
+    said = python(tree / "tools/packaging/dist.py", "--out", out, env=env, umask=umask)
     sdist, wheel = sorted(map(Path, said.splitlines()), key=lambda path: path.suffix)
     assert (sdist.suffix, wheel.suffix) == (".gz", ".whl")
     assert sorted(out.iterdir()) == sorted([sdist, wheel])
@@ -140,7 +140,7 @@ def test_the_source_distribution_is_what_git_tracks(checkout: Path, once: Built)
     assert once.names == tracked | {"PKG-INFO"}
     for name in ("LICENSE", "README.md", "CHANGELOG.md", "docs/install.md", "Makefile"):
         assert name in once.names
-    for top in ("tests/", "examples/", "docs/", "packaging/", "slurm_dl/"):
+    for top in ("tests/", "examples/", "docs/", "tools/", "slurm_dl/"):
         assert sum(name.startswith(top) for name in once.names) > 5, top
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_dl.backends.ledger_schema import SCHEMA_VERSION
-from slurm_dl.backends.store import SqliteStore, StoreError
-from slurm_dl.engine.memory import Change
+from slurm_dl.ledger.sqlite.schema import SCHEMA_VERSION
+from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
+from slurm_dl.ledger.store_protocol import StoreChange
 from slurm_dl.model.handover import VictimState
 from slurm_dl.model.ids import JobId
 
@@ -57,7 +57,7 @@ def test_an_upgrade_keeps_what_the_ledger_remembers(schema: int, tmp_path: Path)
         with closing(SqliteStore(path, cluster="deb")) as store:
             memory, runs = store.load(), store.runs_of(JobId(901))
             # It can be gone on with, too.
-            store.save(Change(jobs=memory.service))
+            store.save(StoreChange(jobs=memory.service))
 
         jobs = memory.service
         assert jobs.job_id.tolist() == [901, 902]

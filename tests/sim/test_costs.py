@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_traces import make_trace
 
-from slurm_dl.backends.sim.costs import (
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.simulation.ideal.start_costs import (
     FlatCosts,
     MuriCosts,
     NoCosts,
@@ -17,7 +18,6 @@ from slurm_dl.backends.sim.costs import (
     muri_costs,
     quantile_costs,
 )
-from slurm_dl.model.errors import ConfigError
 
 
 def rng() -> np.random.Generator:

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 from trace_parts import first_jobs
 
-from slurm_dl.apps.sim import clusters, experiment
-from slurm_dl.backends.sim.costs import MuriCosts
-from slurm_dl.backends.sim.shape import parse_shape
-from slurm_dl.backends.traces.registry import read_trace
-from slurm_dl.model.record import Records
-from slurm_dl.report.metrics import summarise
+from slurm_dl.experiments import cluster_presets, simulation_run
+from slurm_dl.model.job_record import Records
+from slurm_dl.report.summary_metrics import summarise
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.ideal.start_costs import MuriCosts
+from slurm_dl.traces.format_registry import read_trace
 
 ROOT = Path(__file__).parents[2]
 ORACLES = ROOT / "tests/data/oracles"
@@ -53,24 +53,26 @@ class Case:
     path: Path = field(compare=False)
 
     @property
-    def wish(self) -> experiment.Wish | None:
+    def wish(self) -> simulation_run.PolicySpec | None:
         """What to run for it; None where it has no counterpart."""
         if self.schedule in PLAIN:
-            return experiment.Wish(policy=PLAIN[self.schedule])
+            return simulation_run.PolicySpec(policy=PLAIN[self.schedule])
         match = re.fullmatch(r"dlas(-gpu)?(-gittins)?(?:-(\d+|pack))?", self.schedule)
         if self.schedule in NOT_OURS or match is None:
             return None
         two, gittins, knob = match[1], match[2], match[3]
         if gittins and (knob is None or self.code == "corrected"):
             # Published with a number, it runs without any index; corrected, it does use it.
-            return experiment.Wish(policy="gittins", preset="gittins-artifact")
+            return simulation_run.PolicySpec(policy="gittins", preset="gittins-artifact")
         preset = "tiresias-artifact" if self.code == "as-published" else "tiresias-corrected"
         if not two:
             preset = "tiresias-artifact-1d"
         # The packing variants and Gittins with a number are plain 2D-LAS in the published code.
         promotes = knob is not None and knob.isdigit()
         parameters = {"promote_knob": float(knob)} if promotes else {}
-        return experiment.Wish(policy="discrete_las", preset=preset, parameters=parameters)
+        return simulation_run.PolicySpec(
+            policy="discrete_las", preset=preset, parameters=parameters
+        )
 
 
 def cases() -> list[Case]:
@@ -89,9 +91,9 @@ def simulated(case: Case) -> Records:
     trace = read_trace(TRACES[case.trace])
     wish = case.wish
     assert wish is not None
-    chosen = experiment.choose(wish, trace)
-    cluster = clusters.find("none", chosen.preset, trace)
-    return experiment.run(chosen, trace, cluster, parse_shape(case.cluster)).outcome.records
+    chosen = simulation_run.choose(wish, trace)
+    cluster = cluster_presets.find("none", chosen.preset, trace)
+    return simulation_run.run(chosen, trace, cluster, parse_shape(case.cluster)).outcome.records
 
 
 def published(path: Path) -> dict[str, tuple[float, ...]]:
@@ -189,9 +191,9 @@ MURI_POLICIES = {"srtf": "SRTF", "srsf": "SRSF", "discrete_las": "Tiresias_L"}
 def test_muri_as_published(name: str, policy: str) -> None:
     """Mean and 99th percentile of JCT and makespan, to 1e-9 (all digits that are printed)."""
     trace = read_trace(ROOT / f"traces/muri/{name}.csv")
-    chosen = experiment.choose(experiment.Wish(policy=policy, preset="muri"), trace)
-    cluster = clusters.find(None, "muri", trace)
-    records = experiment.run(chosen, trace, cluster, parse_shape("8x8")).outcome.records
+    chosen = simulation_run.choose(simulation_run.PolicySpec(policy=policy, preset="muri"), trace)
+    cluster = cluster_presets.find(None, "muri", trace)
+    records = simulation_run.run(chosen, trace, cluster, parse_shape("8x8")).outcome.records
 
     figures = summarise(records, gpus=64)
     at = MURI["trace_order"].index(name)
@@ -212,9 +214,9 @@ def test_without_the_slowdown_muri_is_missed(monkeypatch: pytest.MonkeyPatch) ->
     """The gate can fail: 1.5 % of speed is 5 % of the mean."""
     trace = read_trace(ROOT / "traces/muri/trace3.csv")
     monkeypatch.setattr(MuriCosts, "slowdown", 1.0)
-    chosen = experiment.choose(experiment.Wish(policy="srtf", preset="muri"), trace)
-    cluster = clusters.find(None, "muri", trace)
-    records = experiment.run(chosen, trace, cluster, parse_shape("8x8")).outcome.records
+    chosen = simulation_run.choose(simulation_run.PolicySpec(policy="srtf", preset="muri"), trace)
+    cluster = cluster_presets.find(None, "muri", trace)
+    records = simulation_run.run(chosen, trace, cluster, parse_shape("8x8")).outcome.records
 
     assert summarise(records, gpus=64).jct_s.mean < 0.96 * 193081.796
 
@@ -233,9 +235,11 @@ def test_every_other_trace_runs_to_its_end(path: Path) -> None:
     trace = first_jobs(read_trace(path), 200)
     gpus = max(int(trace.gpus.max()), 8)
     for policy in ("discrete_las", "srtf", "fifo_skip"):
-        chosen = experiment.choose(experiment.Wish(policy=policy), trace)
-        cluster = clusters.find("none", chosen.preset, trace)
-        records = experiment.run(chosen, trace, cluster, parse_shape(f"1x{gpus}")).outcome.records
+        chosen = simulation_run.choose(simulation_run.PolicySpec(policy=policy), trace)
+        cluster = cluster_presets.find("none", chosen.preset, trace)
+        records = simulation_run.run(
+            chosen, trace, cluster, parse_shape(f"1x{gpus}")
+        ).outcome.records
         assert records.finished.all()
         assert np.allclose(records.service_gpu_s, trace.duration_s * trace.gpus, rtol=1e-9)
         assert (records.jct_s >= trace.duration_s * (1 - 1e-9)).all()

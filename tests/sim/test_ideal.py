@@ -15,11 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_traces import make_trace, outcome_of, traces
 
-from slurm_dl.backends.sim.clockwork import Clockwork
-from slurm_dl.backends.sim.costs import FlatCosts, MuriCosts, NoCosts
-from slurm_dl.backends.sim.ideal import IdealCluster
-from slurm_dl.backends.sim.outcome import Outcome, SimulationError
-from slurm_dl.backends.sim.shape import parse_shape
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Ending, Trace
@@ -29,6 +24,11 @@ from slurm_dl.policies.fifo import Fifo, FifoSkip
 from slurm_dl.policies.gittins import Gittins
 from slurm_dl.policies.las import Las
 from slurm_dl.policies.shortest import FewestGpus, Srsf, Srtf
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.ideal.decision_times import DecisionTimes
+from slurm_dl.simulation.ideal.simulator import IdealCluster
+from slurm_dl.simulation.ideal.start_costs import FlatCosts, MuriCosts, NoCosts
+from slurm_dl.simulation.outcome import Outcome, SimulationError
 
 EXACT = settings(max_examples=25, deadline=None)
 
@@ -168,7 +168,7 @@ def test_a_flat_cost_equals_the_slow_simulator(
 def test_rounds_equal_the_slow_simulator(name: str, trace: Trace, round_s: int) -> None:
     """Decisions at multiples of a round after the first submission only."""
     policy, rule = PAIRS[name]
-    found = outcome_of(trace, "1x4", policy, clockwork=Clockwork(round_s=round_s))
+    found = outcome_of(trace, "1x4", policy, clockwork=DecisionTimes(round_s=round_s))
 
     assert_same(found, slow.run(trace, 4, rule(), round_s=round_s))
     assert ((found.records.runs.start_s - trace.submit_s[:1].sum()) % round_s == 0).all()
@@ -182,7 +182,7 @@ def test_rounds_equal_the_slow_simulator(name: str, trace: Trace, round_s: int) 
 def test_ticks_equal_the_slow_simulator(name: str, trace: Trace, tick_s: int) -> None:
     """What the policy asks for in between happens at multiples of a tick."""
     policy, rule = PAIRS[name]
-    found = outcome_of(trace, "1x4", policy, clockwork=Clockwork(tick_s=tick_s))
+    found = outcome_of(trace, "1x4", policy, clockwork=DecisionTimes(tick_s=tick_s))
 
     assert_same(found, slow.run(trace, 4, rule(), tick_s=tick_s))
 
@@ -236,7 +236,7 @@ def test_rounds_count_from_the_first_submission() -> None:
     """The second job waits from the end of the first at 105 for the round at 107."""
     trace = make_trace([77, 77], [28, 10])
 
-    records = outcome_of(trace, "1x1", Fifo(), clockwork=Clockwork(round_s=10)).records
+    records = outcome_of(trace, "1x1", Fifo(), clockwork=DecisionTimes(round_s=10)).records
 
     assert records.start_s.tolist() == [77, 107]
     assert records.end_s.tolist() == [105, 117]
@@ -350,7 +350,7 @@ def test_a_round_is_not_missed_by_a_rounding_error() -> None:
     """The first job ends in round 34, counted from 12.34 s; the second starts at its end."""
     trace = make_trace([12.34, 12.34], [33.5 * 60, 10])
 
-    records = outcome_of(trace, "1x1", Fifo(), clockwork=Clockwork(round_s=60)).records
+    records = outcome_of(trace, "1x1", Fifo(), clockwork=DecisionTimes(round_s=60)).records
 
     assert records.start_s[1] == pytest.approx(12.34 + 34 * 60)
 
@@ -369,7 +369,7 @@ def test_what_has_become_of_the_jobs_so_far_can_be_asked_before_the_end() -> Non
         shape=parse_shape("1x1"),
         policy=Fifo(),
         costs=NoCosts(),
-        clockwork=Clockwork(),
+        clockwork=DecisionTimes(),
         seed=0,
     )
     assert not cluster.outcome().records.finished.any()
@@ -397,4 +397,4 @@ def test_turns_shorter_than_a_restart_end_the_simulation_with_a_reason() -> None
 def test_a_clockwork_of_nonsense_is_refused(field: str, value: float) -> None:
     """Negative, infinite or undefined times are no clock."""
     with pytest.raises(ValueError, match=field):
-        Clockwork(**{field: value})
+        DecisionTimes(**{field: value})

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_traces import make_trace, outcome_of, traces
 
-from slurm_dl.backends.sim.clockwork import Clockwork
-from slurm_dl.backends.sim.costs import FlatCosts, QuantileCosts
-from slurm_dl.backends.sim.outcome import Outcome
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.registry import POLICIES
+from slurm_dl.simulation.ideal.decision_times import DecisionTimes
+from slurm_dl.simulation.ideal.start_costs import FlatCosts, QuantileCosts
+from slurm_dl.simulation.outcome import Outcome
 
 SIZES: Final = (3.0, 7.0, 20.0, 21.0, 64.0)
 PARAMETERS: Final[dict[str, dict[str, Any]]] = {
@@ -197,7 +197,7 @@ def test_costs_rounds_and_ticks_leave_it_sound(
 ) -> None:
     """Drawn restart costs below a turn, decisions in rounds; and equal inputs, equal outcomes."""
     costs = QuantileCosts("drawn", np.array([0.0, 0.25, 0.75, 1.0]))
-    clockwork = Clockwork(round_s=round_s, tick_s=tick_s)
+    clockwork = DecisionTimes(round_s=round_s, tick_s=tick_s)
 
     def once() -> Outcome:
         policy = policy_called(name)

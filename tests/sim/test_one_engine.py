@@ -14,20 +14,20 @@ from pathlib import Path
 import pytest
 from trace_parts import first_jobs
 
-from slurm_dl.apps import snapshot_file
-from slurm_dl.apps.sim import experiment
-from slurm_dl.backends.sim import presets
-from slurm_dl.backends.sim.costs import NoCosts
-from slurm_dl.backends.sim.ideal import IdealCluster
-from slurm_dl.backends.sim.shape import parse_shape
-from slurm_dl.backends.traces.registry import read_trace
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.experiments import simulation_run
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import RUNNING
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
+from slurm_dl.recording import snapshot_file
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.ideal import presets
+from slurm_dl.simulation.ideal.simulator import IdealCluster
+from slurm_dl.simulation.ideal.start_costs import NoCosts
+from slurm_dl.traces.format_registry import read_trace
 
 ITP10 = Path(__file__).parents[2] / "traces/tiresias-derived/itp10.csv"
 FREE = Settings(
@@ -70,7 +70,7 @@ def test_the_daemon_wants_what_the_simulator_does(name: str) -> None:
     # Those with leases solve a program at each decision.
     leased = "lease_s" in {f.name for f in dataclasses.fields(registry.POLICIES[name])}
     trace = first_jobs(read_trace(ITP10), 60 if leased else 80)
-    chosen = experiment.choose(experiment.Wish(policy=name, preset="none"), trace)
+    chosen = simulation_run.choose(simulation_run.PolicySpec(policy=name, preset="none"), trace)
     simulation = Watched(
         trace=trace,
         shape=parse_shape("2x8"),

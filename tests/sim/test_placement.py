@@ -13,30 +13,30 @@ from hypothesis import strategies as st
 from placed import EVEN, PROFILES, SKEWED, placed, with_models
 from small_traces import make_trace, outcome_of, traces
 
-from slurm_dl.backends.sim.clockwork import Clockwork
-from slurm_dl.backends.sim.costs import FlatCosts, MuriCosts, QuantileCosts
-from slurm_dl.backends.sim.nodes import OnNodes
-from slurm_dl.backends.sim.outcome import Outcome
-from slurm_dl.backends.sim.place_speed import Contention, skew_prior
-from slurm_dl.backends.sim.shape import parse_shape
 from slurm_dl.engine.settings import Placement
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
-from slurm_dl.placement import registry
-from slurm_dl.placement.base import Answer, Scheme, Spot, Wait
+from slurm_dl.placement import scheme_registry
 from slurm_dl.placement.best_fit import BestFit
+from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.consolidate import Consolidate
-from slurm_dl.placement.need import Ask
-from slurm_dl.placement.offer import Offer
-from slurm_dl.placement.stock import Stock
-from slurm_dl.placement.want import Want
+from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.resource_request import Ask
+from slurm_dl.placement.scheme import Answer, Scheme, Spot, Wait
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo, FifoSkip
 from slurm_dl.policies.las import Las
 from slurm_dl.policies.shortest import Srsf, Srtf
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.ideal.decision_times import DecisionTimes
+from slurm_dl.simulation.ideal.jobs_on_nodes import OnNodes
+from slurm_dl.simulation.ideal.placement_speed import ContentionSpeed, skew_prior
+from slurm_dl.simulation.ideal.start_costs import FlatCosts, MuriCosts, QuantileCosts
+from slurm_dl.simulation.outcome import Outcome
 
 DRAWN = settings(max_examples=12, deadline=None)
 
@@ -68,7 +68,7 @@ class Widest:
         """It needs to know nothing."""
         return self
 
-    def place(self, want: Want, offer: Offer, /) -> Answer:
+    def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
         """The last way that fits."""
         for ask in reversed(want.need.asks):
             usable, count = offer.usable(ask)
@@ -146,14 +146,14 @@ def test_capacity_gangs_and_work_hold_for_every_policy(
         np.testing.assert_array_equal(values, columns(again)[name], err_msg=name)
 
 
-@pytest.mark.parametrize("name", sorted(registry.SCHEMES))
+@pytest.mark.parametrize("name", sorted(scheme_registry.SCHEMES))
 @DRAWN
 @given(trace=modelled(gpus=(1, 2, 3, 4, 6)), shape=st.sampled_from(["2x4", "4x2@2"]))
 def test_every_scheme_that_comes_with_the_project_can_be_simulated(
     name: str, trace: Trace, shape: str
 ) -> None:
     """With its own parameters: nothing is given twice, and nobody is left behind for good."""
-    outcome, _ = placed(trace, shape, POLICIES["discrete_las"], registry.SCHEMES[name]())
+    outcome, _ = placed(trace, shape, POLICIES["discrete_las"], scheme_registry.SCHEMES[name]())
 
     assert_conserved(outcome, trace)
     assert outcome.records.finished.all()
@@ -164,11 +164,13 @@ def test_every_scheme_that_comes_with_the_project_can_be_simulated(
 @given(
     trace=modelled(gpus=(1, 2, 4)),
     seed=st.integers(0, 9),
-    clockwork=st.sampled_from([Clockwork(), Clockwork(round_s=7.0), Clockwork(tick_s=1.0)]),
+    clockwork=st.sampled_from(
+        [DecisionTimes(), DecisionTimes(round_s=7.0), DecisionTimes(tick_s=1.0)]
+    ),
     network_mb_s=st.sampled_from([math.inf, 150.0]),
 )
 def test_costs_rounds_and_contention_leave_it_sound(
-    policy: Policy, trace: Trace, seed: int, clockwork: Clockwork, network_mb_s: float
+    policy: Policy, trace: Trace, seed: int, clockwork: DecisionTimes, network_mb_s: float
 ) -> None:
     """Restart costs work on top of speeds that change while a job runs."""
     costs = QuantileCosts("drawn", np.array([0.0, 0.25, 0.5]))
@@ -177,7 +179,7 @@ def test_costs_rounds_and_contention_leave_it_sound(
         "3x2",
         policy,
         Widest(),
-        contention=Contention(network_mb_s=network_mb_s, pcie_mb_s=50.0),
+        contention=ContentionSpeed(network_mb_s=network_mb_s, pcie_mb_s=50.0),
         whole={"costs": costs, "clockwork": clockwork, "seed": seed},
     )
 
@@ -269,7 +271,7 @@ def test_neighbours_share_a_link_only_while_both_are_there() -> None:
     The first works 30 s alone, the second comes; each does 35 s of work in 70; then one is alone.
     """
     trace = with_models(make_trace([0, 30], [65, 100], [4, 4]), [1, 1])
-    how = Contention(network_mb_s=20.0)
+    how = ContentionSpeed(network_mb_s=20.0)
 
     outcome, _ = placed(trace, "2x4", FifoSkip(), Widest(), contention=how)
     assert outcome.records.end_s.tolist() == pytest.approx([100, 165])
@@ -290,7 +292,7 @@ def test_contention_and_a_restart_that_is_not_paid_yet() -> None:
         "2x4",
         FifoSkip(),
         Widest(),
-        contention=Contention(network_mb_s=20.0),
+        contention=ContentionSpeed(network_mb_s=20.0),
         whole={"costs": costs},
     )
     # The second starts to work at 10; the first works from 6 on at half speed until 26.
@@ -411,7 +413,7 @@ def test_rules_are_kept_and_those_that_are_not_strict_give_way() -> None:
         source: ClassVar[str] = "none"
         interpretation: ClassVar[str] = ""
 
-        def allows(self, _want: Want, _ask: Ask, stock: Stock, /) -> Bool:
+        def allows(self, _want: PendingJob, _ask: Ask, stock: FreeNodes, /) -> Bool:
             allowed = np.ones(len(stock), dtype=np.bool_)
             # The leaf of the first node.
             allowed[stock.leaf == 0] = False
@@ -433,7 +435,7 @@ def test_no_place_for_one_model_says_nothing_about_another() -> None:
     """Two jobs that ask for the same, of two models: the scheme has no place for the first."""
 
     class Choosy(BestFit):
-        def place(self, want: Want, offer: Offer, /) -> Answer:
+        def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
             refused = want.profile is not None and want.profile.name == "skewed"
             return None if refused else super().place(want, offer)
 
@@ -446,7 +448,7 @@ def test_a_job_told_to_wait_for_ever_is_left_waiting() -> None:
     """No wake, no end: the simulation is over, and says that the job did not finish."""
 
     class Never(BestFit):
-        def place(self, want: Want, offer: Offer, /) -> Answer:
+        def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
             if want.row == 0:
                 return Wait(within=None, for_s=math.inf, why="never")
             return super().place(want, offer)

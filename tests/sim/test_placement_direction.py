@@ -15,14 +15,14 @@ import pytest
 from placed import fragmenting, placed, with_models
 from small_traces import make_trace
 
-from slurm_dl.apps.sim.sweep import resampled
-from slurm_dl.backends.profiles import shipped_profiles
-from slurm_dl.backends.sim.outcome import SKEWED_FROM, Outcome
-from slurm_dl.backends.traces.registry import read_trace
+from slurm_dl.experiments.sweep import resampled
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.trace import Trace
 from slurm_dl.placement.consolidate import Consolidate
 from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.profiles import shipped_profiles
+from slurm_dl.simulation.outcome import SKEWED_FROM, Outcome
+from slurm_dl.traces.format_registry import read_trace
 
 SIXTY = Path(__file__).parents[2] / "traces" / "tiresias" / "60_job.csv"
 SEEDS = range(6)

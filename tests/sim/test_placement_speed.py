@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.backends.sim.nodes import profile_named
-from slurm_dl.backends.sim.place_speed import Contention, PlaceSpeed, place_speed, skew_prior
 from slurm_dl.model.profile import Profile, Shape, Speed
+from slurm_dl.simulation.ideal.jobs_on_nodes import profile_named
+from slurm_dl.simulation.ideal.placement_speed import (
+    ContentionSpeed,
+    PlacementSpeed,
+    place_speed,
+    skew_prior,
+)
 
 
 def speeds(*steps: tuple[int, int, float], gpu_type: str = "") -> tuple[Speed, ...]:
@@ -26,28 +31,28 @@ MEASURED = Profile(
 )
 
 
-def of(profile: Profile | None, gpus: float, nodes: int, largest: float = 4) -> PlaceSpeed:
+def of(profile: Profile | None, gpus: float, nodes: int, largest: float = 4) -> PlacementSpeed:
     return place_speed(profile, gpus=gpus, n_nodes=nodes, largest_node_gpus=largest)
 
 
 def test_measured_in_the_shape_is_relative_to_the_best_with_as_many_gpus() -> None:
-    assert of(MEASURED, 4, 1) == PlaceSpeed(1.0, "measured")
-    assert of(MEASURED, 4, 2) == PlaceSpeed(0.8, "measured")
-    assert of(MEASURED, 4, 4) == PlaceSpeed(0.5, "measured")
+    assert of(MEASURED, 4, 1) == PlacementSpeed(1.0, "measured")
+    assert of(MEASURED, 4, 2) == PlacementSpeed(0.8, "measured")
+    assert of(MEASURED, 4, 4) == PlacementSpeed(0.5, "measured")
 
 
 def test_a_best_shape_that_the_cluster_does_not_have_does_not_count() -> None:
     """On nodes of 2 GPUs two nodes are the best there is."""
-    assert of(MEASURED, 4, 2, largest=2) == PlaceSpeed(1.0, "measured")
-    assert of(MEASURED, 4, 4, largest=2) == PlaceSpeed(5 / 8, "measured")
+    assert of(MEASURED, 4, 2, largest=2) == PlacementSpeed(1.0, "measured")
+    assert of(MEASURED, 4, 4, largest=2) == PlacementSpeed(5 / 8, "measured")
 
 
 def test_one_shape_alone_says_nothing_about_another() -> None:
     """The only measurement of 4 GPUs is on 2 nodes: that is not its best place."""
     alone = Profile(name="a", speeds=speeds((2, 2, 8.0)))
 
-    assert of(alone, 4, 2) == PlaceSpeed(1.0, "unknown")
-    assert of(alone, 4, 2, largest=2) == PlaceSpeed(1.0, "measured")
+    assert of(alone, 4, 2) == PlacementSpeed(1.0, "unknown")
+    assert of(alone, 4, 2, largest=2) == PlacementSpeed(1.0, "measured")
 
 
 def test_between_measured_nodes_it_is_linear_in_their_logarithm() -> None:
@@ -58,15 +63,15 @@ def test_between_measured_nodes_it_is_linear_in_their_logarithm() -> None:
     found = of(MEASURED, 3, 3)
     assert found.rung == "interpolated"
     assert found.speed == pytest.approx(expected)
-    assert of(MEASURED, 8, 8) == PlaceSpeed(5 / 8, "interpolated")
+    assert of(MEASURED, 8, 8) == PlacementSpeed(5 / 8, "interpolated")
 
 
 def test_the_best_place_may_lie_between_measured_ones() -> None:
     """8 GPUs need two nodes of 4, which nobody measured: half way between one and four."""
     ends = Profile(name="e", speeds=speeds((1, 4, 10.0), (4, 1, 5.0)))
 
-    assert of(ends, 8, 2) == PlaceSpeed(1.0, "interpolated")
-    assert of(ends, 8, 4) == PlaceSpeed(5.0 / 7.5, "interpolated")
+    assert of(ends, 8, 2) == PlacementSpeed(1.0, "interpolated")
+    assert of(ends, 8, 4) == PlacementSpeed(5.0 / 7.5, "interpolated")
 
 
 def test_the_curve_of_the_nearest_number_of_gpus_is_taken() -> None:
@@ -74,8 +79,8 @@ def test_the_curve_of_the_nearest_number_of_gpus_is_taken() -> None:
         name="b", speeds=speeds((1, 2, 4.0), (2, 1, 1.0), (1, 8, 10.0), (2, 4, 9.0), (8, 1, 3.0))
     )
 
-    assert of(both, 3, 2, largest=8) == PlaceSpeed(0.25, "interpolated")
-    assert of(both, 6, 2, largest=8) == PlaceSpeed(0.9, "interpolated")
+    assert of(both, 3, 2, largest=8) == PlacementSpeed(0.25, "interpolated")
+    assert of(both, 6, 2, largest=8) == PlacementSpeed(0.9, "interpolated")
 
 
 def test_another_type_of_gpu_is_better_than_none() -> None:
@@ -98,9 +103,9 @@ def test_the_ladder_ends_with_the_skew_and_then_with_nothing() -> None:
     skewed = Profile(name="s", skew=0.75)
     tensors = Profile(name="t", tensors_mb=(75.0, 25.0))
 
-    assert of(skewed, 4, 4) == PlaceSpeed(1 / (1 + 3 * 0.5), "skew")
+    assert of(skewed, 4, 4) == PlacementSpeed(1 / (1 + 3 * 0.5), "skew")
     assert of(tensors, 4, 4) == of(skewed, 4, 4)
-    assert of(Profile(name="u"), 4, 4) == of(None, 4, 4) == PlaceSpeed(1.0, "unknown")
+    assert of(Profile(name="u"), 4, 4) == of(None, 4, 4) == PlacementSpeed(1.0, "unknown")
 
 
 def test_the_prior_is_relative_to_the_fewest_nodes() -> None:
@@ -161,7 +166,7 @@ def test_who_uses_a_full_link_is_slowed_by_the_sum_over_the_capacity(
 ) -> None:
     """Against the formula, share by share."""
     node, net, bus = (np.array(column) for column in zip(*shares, strict=True))
-    found = Contention(network_mb_s=network, pcie_mb_s=pcie).slowdown(
+    found = ContentionSpeed(network_mb_s=network, pcie_mb_s=pcie).slowdown(
         node.astype(np.int32), net, bus
     )
 
@@ -178,7 +183,7 @@ def test_who_uses_a_full_link_is_slowed_by_the_sum_over_the_capacity(
 @pytest.mark.parametrize("name", ["network_mb_s", "pcie_mb_s"])
 def test_a_capacity_of_nonsense_is_refused(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
-        Contention(**{name: value})
+        ContentionSpeed(**{name: value})
 
 
 def test_models_of_traces_are_found_by_what_matters_of_their_names() -> None:

@@ -20,17 +20,17 @@ import numpy as np
 import pytest
 import yaml
 
-from slurm_dl.backends.sim.ideal import simulate
-from slurm_dl.backends.sim.known import Known
-from slurm_dl.backends.sim.outcome import Outcome
-from slurm_dl.backends.sim.shape import parse_shape
 from slurm_dl.model.jobs import F64, I32, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import About, Order, Policy, Preempts
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.report.metrics import Summary, summarise
+from slurm_dl.report.summary_metrics import Summary, summarise
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.ideal.simulator import simulate
+from slurm_dl.simulation.job_knowledge import TraceKnowledge
+from slurm_dl.simulation.outcome import Outcome
 
 SEEDS = range(3)
 DIRECTIONS = Path(__file__).parents[1] / "data" / "directions.yaml"
@@ -42,7 +42,7 @@ class Load:
 
     trace: Trace
     shape: str
-    known: Known = dataclasses.field(default_factory=lambda: Known(texts=True))
+    known: TraceKnowledge = dataclasses.field(default_factory=lambda: TraceKnowledge(texts=True))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -155,7 +155,7 @@ def due(seed: int) -> Load:
     slack = rng.uniform(1.3, 6, n)
     due_s = load.trace.submit_s + slack * load.trace.duration_s + 600
     due_s[rng.random(n) >= 0.4] = np.inf
-    return dataclasses.replace(load, known=Known(due_s=due_s, texts=True))
+    return dataclasses.replace(load, known=TraceKnowledge(due_s=due_s, texts=True))
 
 
 @functools.cache
@@ -195,7 +195,9 @@ def all_at_once(seed: int) -> Load:
     trace = dataclasses.replace(load.trace, submit_s=np.zeros(n), **first)
     gain = np.random.default_rng(300 + seed).permutation(np.resize([4.0, 1.2], n))
     rates = np.stack([gain, np.ones(n)], axis=1)
-    return Load(trace=trace, shape="1x4:fast,1x4:slow", known=Known(rates=rates, texts=True))
+    return Load(
+        trace=trace, shape="1x4:fast,1x4:slow", known=TraceKnowledge(rates=rates, texts=True)
+    )
 
 
 @functools.cache

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slurm_dl.backends.sim.outcome import Outcome
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import Order, Policy, one_tier
 from slurm_dl.policies.fifo import Fifo, FifoSkip
 from slurm_dl.policies.las import Las
 from slurm_dl.policies.shortest import Srtf
-from slurm_dl.testing import RUNS, Broken, Check, runs, starved_in, streams
+from slurm_dl.simulation.outcome import Outcome
+from slurm_dl.testing import RUNS, Check, ContractFailure, simulation_checks, starved_in, streams
 
 _OVERLOAD = 1.3
 """Some starve an old job only where far more comes than can be done."""
@@ -77,15 +77,15 @@ def test_lost_jobs_and_endless_looks_are_caught(
     bad: Policy, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of them would hold up a cluster, or a daemon."""
-    monkeypatch.setattr(runs, "_MOST_REPORTS", 3)
+    monkeypatch.setattr(simulation_checks, "_MOST_REPORTS", 3)
 
-    with pytest.raises(Broken, match=said):
-        runs.no_job_is_lost(bad)
+    with pytest.raises(ContractFailure, match=said):
+        simulation_checks.no_job_is_lost(bad)
 
 
 def test_service_that_is_not_the_demand_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever loses it, policy or simulator."""
-    simulate = runs.simulate
+    simulate = simulation_checks.simulate
 
     def lossy(*args: Any, **more: Any) -> Outcome:  # noqa: ANN401
         out = simulate(*args, **more)
@@ -96,10 +96,10 @@ def test_service_that_is_not_the_demand_is_caught(monkeypatch: pytest.MonkeyPatc
             out, records=dataclasses.replace(out.records, service_gpu_s=service)
         )
 
-    monkeypatch.setattr(runs, "simulate", lossy)
+    monkeypatch.setattr(simulation_checks, "simulate", lossy)
 
-    with pytest.raises(Broken, match=r"job 5 had .* GPU-seconds and needs"):
-        runs.no_job_is_lost(Fifo())
+    with pytest.raises(ContractFailure, match=r"job 5 had .* GPU-seconds and needs"):
+        simulation_checks.no_job_is_lost(Fifo())
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_service_that_is_not_the_demand_is_caught(monkeypatch: pytest.MonkeyPatc
 )
 def test_starvation_that_is_not_said_is_caught(kind: type[Policy], where: str) -> None:
     """Three policies that are known to starve, once they are silent about it."""
-    with pytest.raises(Broken, match=f"{where}.*an old job starves"):
-        runs.nobody_starves_unless_it_says_so(silent(kind))
+    with pytest.raises(ContractFailure, match=f"{where}.*an old job starves"):
+        simulation_checks.nobody_starves_unless_it_says_so(silent(kind))
 
 
 def test_who_starves_in_which_stream_is_known_for_the_plain_policies() -> None:

@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_traces import make_trace, traces
 
-from slurm_dl.apps.sim import clusters, experiment
-from slurm_dl.apps.sim.places import PLAIN, Named
-from slurm_dl.backends.sim.shape import parse_shape
-from slurm_dl.model.record import Records, RunNodes
+from slurm_dl.experiments import cluster_presets, simulation_run
+from slurm_dl.experiments.placement_choice import PLAIN, Named
+from slurm_dl.model.job_record import Records, RunNodes
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.registry import POLICIES
-from slurm_dl.report.html.rows import Blocks
-from slurm_dl.report.html.slots import in_order, number
+from slurm_dl.report.html.gpu_rows import in_order, number
+from slurm_dl.report.html.row_packing import Blocks
+from slurm_dl.simulation.cluster_shape import parse_shape
 
 BEST_FIT = Named(name="best_fit")
 
@@ -27,12 +27,14 @@ def records_of(
     policy: str, trace: Trace, shape: str, *, place: Named | None = BEST_FIT, costs: str = "none"
 ) -> Records:
     """What becomes of *trace*, with the nodes noted."""
-    chosen = experiment.choose(
-        experiment.Wish(policy=policy), trace, on_slurm=clusters.is_slurm(costs)
+    chosen = simulation_run.choose(
+        simulation_run.PolicySpec(policy=policy), trace, on_slurm=cluster_presets.is_slurm(costs)
     )
-    cluster = clusters.with_ground(clusters.find(costs, chosen.preset, trace), place, PLAIN)
-    cluster = clusters.with_nodes_noted(cluster)
-    return experiment.run(chosen, trace, cluster, parse_shape(shape)).outcome.records
+    cluster = cluster_presets.with_ground(
+        cluster_presets.find(costs, chosen.preset, trace), place, PLAIN
+    )
+    cluster = cluster_presets.with_nodes_noted(cluster)
+    return simulation_run.run(chosen, trace, cluster, parse_shape(shape)).outcome.records
 
 
 def rows_of(records: Records, node_gpus: tuple[int, ...]) -> Blocks:
@@ -117,10 +119,12 @@ def test_a_run_over_two_nodes_is_on_both(costs: str) -> None:
 def test_nothing_is_noted_unless_it_is_asked_for() -> None:
     """Nor where GPUs are only counted."""
     trace = make_trace([0, 0], [5, 9], [2, 2])
-    chosen = experiment.choose(experiment.Wish(policy="fifo"), trace)
+    chosen = simulation_run.choose(simulation_run.PolicySpec(policy="fifo"), trace)
     for costs, place in (("none", BEST_FIT), ("slurm", None)):
-        cluster = clusters.with_ground(clusters.find(costs, "none", trace), place, PLAIN)
-        told = experiment.run(chosen, trace, cluster, parse_shape("1x4")).outcome.records
+        cluster = cluster_presets.with_ground(
+            cluster_presets.find(costs, "none", trace), place, PLAIN
+        )
+        told = simulation_run.run(chosen, trace, cluster, parse_shape("1x4")).outcome.records
         assert told.runs.nodes is None
     assert records_of("fifo", trace, "1x4", place=None).runs.nodes is None
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.backends.sim.shape import (
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.simulation.cluster_shape import (
     MAX_GPUS_PER_NODE,
     MAX_LEAVES,
     MAX_NODES,
@@ -15,7 +16,6 @@ from slurm_dl.backends.sim.shape import (
     NodeGroup,
     parse_shape,
 )
-from slurm_dl.model.errors import ConfigError
 
 GROUPS = st.builds(
     NodeGroup,

@@ -8,17 +8,17 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from slurm_dl.backends.sim.costs import FlatCosts
-from slurm_dl.backends.sim.ideal import simulate
-from slurm_dl.backends.sim.known import Known
-from slurm_dl.backends.sim.outcome import Outcome
-from slurm_dl.backends.sim.shape import parse_shape
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.policies.base import About, Order, Preempts, by_share
 from slurm_dl.policies.fifo import FifoSkip
 from slurm_dl.policies.shortest import Srtf
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.ideal.simulator import simulate
+from slurm_dl.simulation.ideal.start_costs import FlatCosts
+from slurm_dl.simulation.job_knowledge import TraceKnowledge
+from slurm_dl.simulation.outcome import Outcome
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,9 @@ def test_on_two_types_each_share_is_had_on_its_type_and_at_its_speed() -> None:
     rates = np.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0]])
     policy = Fixed(shares=((0.455, 0.0), (0.455, 0.091), (0.091, 0.909)))
     trace = trace_of([1e5] * 3, [1, 1, 1])
-    outcome = simulate(trace, parse_shape("1x1:v100,1x1:k80"), policy, known=Known(rates=rates))
+    outcome = simulate(
+        trace, parse_shape("1x1:v100,1x1:k80"), policy, known=TraceKnowledge(rates=rates)
+    )
 
     # Normalised throughput is equal, so jobs with twice the speed-up have done more work.
     assert outcome.records.finished.all()
@@ -158,7 +160,7 @@ def test_an_order_without_types_takes_the_fastest_gpus_first() -> None:
         trace_of([100, 100, 100], [1, 1, 1], [0, 1, 2]),
         parse_shape("1x1:k80,1x1:v100"),
         FifoSkip(),
-        known=Known(rates=rates),
+        known=TraceKnowledge(rates=rates),
     )
 
     assert outcome.records.end_s.tolist() == [50.0, 101.0, 150.0]
@@ -167,7 +169,7 @@ def test_an_order_without_types_takes_the_fastest_gpus_first() -> None:
 def test_what_is_foreseen_need_not_be_what_is() -> None:
     """Shortest first by estimates runs the job first that is thought to be short."""
     trace = trace_of([100, 200], [1, 1])
-    foreseen = Known(foreseen_s=np.array([300.0, 50.0]))
+    foreseen = TraceKnowledge(foreseen_s=np.array([300.0, 50.0]))
 
     known = simulate(trace, parse_shape("1x1"), Srtf())
     wrong = simulate(trace, parse_shape("1x1"), Srtf(), known=foreseen)

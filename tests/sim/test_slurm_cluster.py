@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import slurm_scenarios as scenes
 
-from slurm_dl.backends.sim.slurm.cluster import EPOCH_S, SlurmSim
-from slurm_dl.backends.sim.slurm.habits import Habits, NodeFailures
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
@@ -26,6 +24,8 @@ from slurm_dl.model.plan import (
     Unseal,
 )
 from slurm_dl.model.steer import Steer
+from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
+from slurm_dl.simulation.slurm.simulated_cluster import EPOCH_S, SlurmSim
 
 FIRST, SECOND = JobId(1), JobId(2)
 ONE, TWO = HandoverId(1), HandoverId(2)
@@ -216,7 +216,7 @@ def test_only_the_run_that_was_chosen_is_signalled_and_requeued() -> None:
 def test_a_preemption_goes_through_its_states() -> None:
     """Running, acknowledged, completing, held, running again where it had stopped."""
     costs = scenes.ideal(save_s=4.0, ack_s=1.0, stop_s=2.0, epilog_s=3.0, cred_expire_s=9.0)
-    sim = cluster([(0.0, 100.0, 1.0)], costs=costs, habits=Habits(limit_factor=10.0))
+    sim = cluster([(0.0, 100.0, 1.0)], costs=costs, habits=JobBehaviour(limit_factor=10.0))
     sim.machine.advance_to(30.0)
     run = run_of(sim, FIRST)
     sim.apply(signal(run))

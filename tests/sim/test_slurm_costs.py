@@ -12,8 +12,13 @@ import slurm_scenarios as scenes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.backends.memory_store import MemoryStore
-from slurm_dl.backends.sim.slurm.costs import (
+from slurm_dl.ledger.store_protocol import MemoryStore
+from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.sandbox import SandboxSpec
+from slurm_dl.simulation.slurm.daemon_timing import Writes
+from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures, OnSignal, shapes
+from slurm_dl.simulation.slurm.overheads import (
     IDEAL,
     PRESETS,
     PRODUCTION,
@@ -21,12 +26,7 @@ from slurm_dl.backends.sim.slurm.costs import (
     SlurmCosts,
     read_costs,
 )
-from slurm_dl.backends.sim.slurm.habits import Habits, NodeFailures, OnSignal, shapes
-from slurm_dl.backends.sim.slurm.pacing import Writes
-from slurm_dl.backends.sim.slurm.passes import BackfillClock, MainClock, next_on_grid
-from slurm_dl.engine.ledger import Ledger
-from slurm_dl.model.errors import ConfigError
-from slurm_dl.sandbox import SandboxSpec
+from slurm_dl.simulation.slurm.scheduling_passes import BackfillClock, MainClock, next_on_grid
 
 
 def written(directory: Path, text: str) -> Path:
@@ -155,7 +155,9 @@ def test_jobs_are_spread_evenly_over_the_fewest_nodes() -> None:
 
 
 def test_habits_are_drawn_in_their_shares() -> None:
-    habits = Habits(opted_in_frac=0.8, ignore_frac=0.1, finish_frac=0.2, requeue_itself_frac=0.3)
+    habits = JobBehaviour(
+        opted_in_frac=0.8, ignore_frac=0.1, finish_frac=0.2, requeue_itself_frac=0.3
+    )
     opted_in, which = habits.draw(20_000, np.random.default_rng(1))
 
     assert opted_in.mean() == pytest.approx(0.8, abs=0.02)
@@ -168,7 +170,7 @@ def test_habits_are_drawn_in_their_shares() -> None:
 
 def test_time_limits_are_whole_minutes_with_room_for_the_job() -> None:
     trace = scenes.trace_of([(0.0, 50.0, 1.0), (0.0, 1000.0, 1.0)])
-    limit_s = Habits(limit_factor=1.0, limit_least_s=0.0).limits(trace, overhead_s=20.0)
+    limit_s = JobBehaviour(limit_factor=1.0, limit_least_s=0.0).limits(trace, overhead_s=20.0)
 
     assert limit_s.tolist() == [120.0, 1020.0]
 
@@ -184,7 +186,7 @@ def test_time_limits_are_whole_minutes_with_room_for_the_job() -> None:
 )
 def test_habits_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be"):
-        Habits(**wrong)
+        JobBehaviour(**wrong)
 
 
 def test_failures_need_times() -> None:

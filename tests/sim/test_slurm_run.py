@@ -12,23 +12,23 @@ import slurm_scenarios as scenes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.apps import pace
-from slurm_dl.backends.sim.outcome import Outcome
-from slurm_dl.backends.sim.slurm import run
-from slurm_dl.backends.sim.slurm.cluster import EPOCH_S
-from slurm_dl.backends.sim.slurm.costs import IDEAL, PRODUCTION, SANDBOX, SlurmCosts
-from slurm_dl.backends.sim.slurm.habits import Habits, NodeFailures
-from slurm_dl.backends.sim.slurm.machine import Machine
-from slurm_dl.backends.sim.slurm.pacing import delay_after
-from slurm_dl.backends.sim.slurm.run import Simulation
-from slurm_dl.config.daemon import DaemonSection
-from slurm_dl.engine.loop import Cycle
+from slurm_dl.config.daemon_section import DaemonSection
+from slurm_dl.daemon import rate_limits
+from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.job_record import Records
 from slurm_dl.model.jobs import JobState
-from slurm_dl.model.record import Records
 from slurm_dl.model.trace import Ending
 from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.simulation.outcome import Outcome
+from slurm_dl.simulation.slurm import scenario
+from slurm_dl.simulation.slurm.daemon_timing import delay_after
+from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
+from slurm_dl.simulation.slurm.machine import Machine
+from slurm_dl.simulation.slurm.overheads import IDEAL, PRODUCTION, SANDBOX, SlurmCosts
+from slurm_dl.simulation.slurm.scenario import Simulation
+from slurm_dl.simulation.slurm.simulated_cluster import EPOCH_S
 
 LONG_AND_SHORT = [(0.0, 100.0, 1.0), (20.0, 10.0, 1.0)]
 """On one GPU with a threshold of 10 GPU-seconds the second job takes the first one's GPU."""
@@ -123,16 +123,16 @@ def test_a_job_ends_at_its_time_limit() -> None:
     stays = scenes.scenario(
         jobs,
         limit_s=limit_s,
-        habits=Habits(ignore_frac=1.0),
+        habits=JobBehaviour(ignore_frac=1.0),
         costs=scenes.ideal(stop_s=2.0, kill_wait_s=30.0),
     )
-    records = run.simulate_plain(stays).records
+    records = scenario.simulate_plain(stays).records
 
     assert records.end_s[0] == 60.0
     assert not records.success[0]
     assert records.start_s[1] == 90.0
-    leaves = dataclasses.replace(stays, habits=Habits())
-    assert run.simulate_plain(leaves).records.start_s[1] == 62.0
+    leaves = dataclasses.replace(stays, habits=JobBehaviour())
+    assert scenario.simulate_plain(leaves).records.start_s[1] == 62.0
 
 
 def test_a_gang_that_could_never_start_is_refused() -> None:
@@ -217,7 +217,7 @@ def test_commands_take_their_time() -> None:
 
 def test_a_job_that_does_nothing_is_killed_after_its_grace_and_works_again() -> None:
     """Signalled at 20, requeued at 50, killed at 60: 50 s of work are done again."""
-    habits = Habits(ignore_frac=1.0, grace_s=30.0, limit_factor=100.0)
+    habits = JobBehaviour(ignore_frac=1.0, grace_s=30.0, limit_factor=100.0)
     costs = scenes.ideal(kill_wait_s=10.0)
     records = scenes.scheduled(scenes.scenario(LONG_AND_SHORT, habits=habits, costs=costs)).records
 
@@ -229,7 +229,7 @@ def test_a_job_that_does_nothing_is_killed_after_its_grace_and_works_again() -> 
 
 def test_checkpoints_of_its_own_bound_what_is_done_again() -> None:
     """One every 8 s, each taking 1 s: at 50 s five are written and 5 s of work are not in them."""
-    habits = Habits(ignore_frac=1.0, grace_s=30.0, limit_factor=100.0, checkpoint_every_s=8.0)
+    habits = JobBehaviour(ignore_frac=1.0, grace_s=30.0, limit_factor=100.0, checkpoint_every_s=8.0)
     records = scenes.scheduled(
         scenes.scenario(LONG_AND_SHORT, habits=habits, costs=scenes.ideal(save_s=1.0))
     ).records
@@ -240,7 +240,7 @@ def test_checkpoints_of_its_own_bound_what_is_done_again() -> None:
 
 
 def test_a_job_that_finishes_on_the_signal_is_not_run_again() -> None:
-    habits = Habits(finish_frac=1.0, limit_factor=100.0)
+    habits = JobBehaviour(finish_frac=1.0, limit_factor=100.0)
     records = scenes.scheduled(
         scenes.scenario(LONG_AND_SHORT, habits=habits, costs=scenes.ideal(save_s=4.0))
     ).records
@@ -252,7 +252,7 @@ def test_a_job_that_finishes_on_the_signal_is_not_run_again() -> None:
 
 def test_a_job_whose_code_has_ended_is_not_run_again() -> None:
     """The signal comes too late, and the requeue before Slurm knows that the job is done."""
-    habits = Habits(grace_s=7.0, limit_factor=100.0)
+    habits = JobBehaviour(grace_s=7.0, limit_factor=100.0)
     costs = scenes.ideal(signal_s=10.0, finish_s=20.0)
     jobs = [(0.0, 100.0, 1.0), (95.0, 5.0, 1.0)]
     records = scenes.scheduled(scenes.scenario(jobs, habits=habits, costs=costs)).records
@@ -263,7 +263,7 @@ def test_a_job_whose_code_has_ended_is_not_run_again() -> None:
 
 
 def test_a_job_that_requeues_itself_is_not_waited_for_longer() -> None:
-    habits = Habits(requeue_itself_frac=1.0, limit_factor=100.0)
+    habits = JobBehaviour(requeue_itself_frac=1.0, limit_factor=100.0)
     records = scenes.scheduled(
         scenes.scenario(LONG_AND_SHORT, habits=habits, costs=scenes.ideal(save_s=4.0))
     ).records
@@ -273,7 +273,7 @@ def test_a_job_that_requeues_itself_is_not_waited_for_longer() -> None:
 
 
 def test_a_job_that_has_not_opted_in_is_left_alone() -> None:
-    habits = Habits(opted_in_frac=0.0, limit_factor=100.0)
+    habits = JobBehaviour(opted_in_frac=0.0, limit_factor=100.0)
     records = scenes.scheduled(scenes.scenario(LONG_AND_SHORT, habits=habits)).records
 
     assert records.end_s.tolist() == [100.0, 110.0]
@@ -301,7 +301,7 @@ def test_a_node_that_dies_takes_its_jobs_work_with_it() -> None:
         costs=scenes.ideal(slurmd_timeout_s=25.0),
         seed=3,
     )
-    records = run.simulate_plain(failing).records
+    records = scenario.simulate_plain(failing).records
     deaths = len(records.runs) - 1
 
     assert deaths >= 1
@@ -324,10 +324,10 @@ JOBS = st.lists(
 )
 HABITS = st.sampled_from(
     [
-        Habits(limit_factor=100.0, grace_s=20.0),
-        Habits(limit_factor=100.0, grace_s=20.0, ignore_frac=0.5, checkpoint_every_s=20.0),
-        Habits(limit_factor=100.0, grace_s=5.0, finish_frac=0.3, requeue_itself_frac=0.3),
-        Habits(limit_factor=100.0, opted_in_frac=0.5, requeue_itself_frac=0.5),
+        JobBehaviour(limit_factor=100.0, grace_s=20.0),
+        JobBehaviour(limit_factor=100.0, grace_s=20.0, ignore_frac=0.5, checkpoint_every_s=20.0),
+        JobBehaviour(limit_factor=100.0, grace_s=5.0, finish_frac=0.3, requeue_itself_frac=0.3),
+        JobBehaviour(limit_factor=100.0, opted_in_frac=0.5, requeue_itself_frac=0.5),
     ]
 )
 COSTS = st.sampled_from(
@@ -344,7 +344,7 @@ LIMITS = dataclasses.replace(scenes.EAGER, min_quantum_s=15.0, cooldown_s=10.0)
 
 
 @st.composite
-def scenarios(draw: st.DrawFn) -> run.Scenario:
+def scenarios(draw: st.DrawFn) -> scenario.Scenario:
     return scenes.scenario(
         sorted(draw(JOBS)),
         "2x4",
@@ -355,7 +355,7 @@ def scenarios(draw: st.DrawFn) -> run.Scenario:
     )
 
 
-def check(outcome: Outcome, what: run.Scenario) -> None:
+def check(outcome: Outcome, what: scenario.Scenario) -> None:
     """Everything that is true of any simulation that has come to its end."""
     records, runs, trace = outcome.records, outcome.records.runs, what.trace
     assert records.finished.all()
@@ -399,23 +399,23 @@ def _equal(one: Any, other: Any) -> bool:  # noqa: ANN401
 
 @settings(max_examples=60, deadline=None)
 @given(what=scenarios())
-def test_plain_slurm_keeps_the_rules(what: run.Scenario) -> None:
-    outcome = run.simulate_plain(what)
+def test_plain_slurm_keeps_the_rules(what: scenario.Scenario) -> None:
+    outcome = scenario.simulate_plain(what)
 
     check(outcome, what)
     assert outcome.records.preemptions.sum() == 0
-    assert same(outcome.records, run.simulate_plain(what).records)
+    assert same(outcome.records, scenario.simulate_plain(what).records)
 
 
 @settings(max_examples=15, deadline=None)
 @given(what=scenarios())
-def test_slurm_with_the_daemon_keeps_the_rules(what: run.Scenario) -> None:
+def test_slurm_with_the_daemon_keeps_the_rules(what: scenario.Scenario) -> None:
     outcome = scenes.scheduled(what, 60.0, 400.0, limits=LIMITS)
 
     check(outcome, what)
 
 
-def watched(what: run.Scenario, limits: Preemption) -> tuple[list[Cycle], Machine]:
+def watched(what: scenario.Scenario, limits: Preemption) -> tuple[list[Cycle], Machine]:
     """Every cycle of a simulation, and the machine after it."""
     simulation = Simulation(
         what,
@@ -496,7 +496,7 @@ def test_looks_that_are_left_out_would_have_changed_nothing(
     edges = (60.0 * times, 400.0 * times)
     limits = dataclasses.replace(LIMITS, min_quantum_s=25.0 * times, cooldown_s=40.0 * times)
     with_gaps = scenes.scheduled(what, *edges, limits=limits, knob=3.0)
-    monkeypatch.setattr(run, "quiet_until", lambda *_: -math.inf)
+    monkeypatch.setattr(scenario, "quiet_until", lambda *_: -math.inf)
     without = scenes.scheduled(what, *edges, limits=limits, knob=3.0)
 
     assert with_gaps.decisions < 0.9 * without.decisions
@@ -514,7 +514,7 @@ def test_the_pace_is_the_daemons() -> None:
     section = DaemonSection(poll_s=30.0, fast_poll_s=5.0)
 
     delays = [delay_after(cycle, costs) for cycle in cycles]
-    assert delays == [pace.delay_after(cycle, section) for cycle in cycles]
+    assert delays == [rate_limits.delay_after(cycle, section) for cycle in cycles]
     assert {5.0, 30.0} <= set(delays)
 
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.backends.sim.slurm.scheduler import (
+from slurm_dl.simulation.slurm.scheduler import (
     Backfill,
     Reserved,
     Running,
-    Waiting,
+    WaitingJob,
     backfill_pass,
     main_pass,
 )
@@ -24,8 +24,10 @@ EXACT = Backfill(resolution_s=0.0, precision_s=0.0, window_s=1e9, max_jobs=100)
 Held = Sequence[tuple[float, dict[int, int]]]
 
 
-def job(number: int, share: int, *, nodes: int = 1, limit: float = 10, resv: str = "") -> Waiting:
-    return Waiting(job=number, n_nodes=nodes, share=share, limit_s=limit, reservation=resv)
+def job(
+    number: int, share: int, *, nodes: int = 1, limit: float = 10, resv: str = ""
+) -> WaitingJob:
+    return WaitingJob(job=number, n_nodes=nodes, share=share, limit_s=limit, reservation=resv)
 
 
 def sealed(name: str, nodes: Sequence[bool], end_s: float = 1e6) -> Reserved:
@@ -42,7 +44,7 @@ def running(held: Held) -> Running:
 
 
 def started(
-    waiting: Sequence[Waiting],
+    waiting: Sequence[WaitingJob],
     free: Sequence[int],
     held: Held = (),
     reserved: Sequence[Reserved] = (),
@@ -62,7 +64,7 @@ def started(
 
 
 def main_started(
-    waiting: Sequence[Waiting],
+    waiting: Sequence[WaitingJob],
     free: Sequence[int],
     reserved: Sequence[Reserved] = (),
     up: Sequence[bool] | None = None,
@@ -209,7 +211,7 @@ def neighbours_first(fits: Sequence[int], wanted: int) -> list[int]:
 
 
 def planned_by_force(
-    waiting: Sequence[Waiting], free: Sequence[int], held: Held, reserved: Sequence[Reserved]
+    waiting: Sequence[WaitingJob], free: Sequence[int], held: Held, reserved: Sequence[Reserved]
 ) -> dict[int, list[int]]:
     """Conservative backfill from its definition: what starts now.
 
@@ -260,7 +262,7 @@ def planned_by_force(
 @st.composite
 def queues(
     draw: st.DrawFn,
-) -> tuple[list[Waiting], list[int], list[tuple[float, dict[int, int]]], list[Reserved]]:
+) -> tuple[list[WaitingJob], list[int], list[tuple[float, dict[int, int]]], list[Reserved]]:
     """A small cluster in the middle of its work, where no two things end at the same time."""
     m = draw(st.integers(1, 4))
     seconds = st.integers(1, 10**9)
@@ -270,7 +272,7 @@ def queues(
     seal = [draw(st.booleans()) for _ in range(m)]
     reserved = [sealed("a", seal, NOW_S + lapse)] if any(seal) else []
     waiting = [
-        Waiting(
+        WaitingJob(
             job=number,
             n_nodes=draw(st.integers(1, m)),
             share=draw(st.integers(1, 3)),
@@ -286,7 +288,7 @@ def queues(
 @settings(max_examples=300, deadline=None)
 @given(queue=queues())
 def test_backfill_equals_a_planner_that_tries_everything(
-    queue: tuple[list[Waiting], list[int], list[tuple[float, dict[int, int]]], list[Reserved]],
+    queue: tuple[list[WaitingJob], list[int], list[tuple[float, dict[int, int]]], list[Reserved]],
 ) -> None:
     waiting, free, held, reserved = queue
     forever = Backfill(resolution_s=0.0, precision_s=0.0, window_s=1e18, max_jobs=100)

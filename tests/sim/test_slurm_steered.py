@@ -10,21 +10,21 @@ from typing import ClassVar
 import numpy as np
 import slurm_scenarios as scenes
 
-from slurm_dl.backends.memory_store import MemoryStore
-from slurm_dl.backends.sim.slurm.costs import PRODUCTION
-from slurm_dl.backends.sim.slurm.habits import NodeFailures
-from slurm_dl.backends.sim.slurm.run import simulate_slurm
-from slurm_dl.engine.ledger import Ledger
-from slurm_dl.engine.loop import run_cycle
+from slurm_dl.engine.cycle import run_cycle
 from slurm_dl.engine.settings import Placement, Preemption, Settings
+from slurm_dl.ledger.store_protocol import MemoryStore
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.plan import ForgetSteer
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.base import Answer, Placer, Spot, Wait
-from slurm_dl.placement.offer import Offer
-from slurm_dl.placement.stock import Stock
-from slurm_dl.placement.want import Want
+from slurm_dl.placement.candidate_nodes import CandidateNodes
+from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.scheme import Answer, Placer, Spot, Wait
 from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.simulation.slurm.job_behaviour import NodeFailures
+from slurm_dl.simulation.slurm.overheads import PRODUCTION
+from slurm_dl.simulation.slurm.scenario import simulate_slurm
 
 
 @dataclass(frozen=True)
@@ -35,11 +35,13 @@ class LastFit:
     source: ClassVar[str] = ""
     interpretation: ClassVar[str] = ""
 
-    def begin(self, _snap: Snapshot, _stock: Stock, _profiles: Mapping[str, Profile], /) -> Placer:
+    def begin(
+        self, _snap: Snapshot, _stock: FreeNodes, _profiles: Mapping[str, Profile], /
+    ) -> Placer:
         """See `Scheme`."""
         return self
 
-    def place(self, want: Want, offer: Offer, /) -> Answer:
+    def place(self, want: PendingJob, offer: CandidateNodes, /) -> Answer:
         """See `Placer`."""
         for ask in want.need.asks:
             usable, _ = offer.usable(ask)
@@ -103,11 +105,13 @@ class NotBefore:
     interpretation: ClassVar[str] = ""
     wait_s: float
 
-    def begin(self, _snap: Snapshot, _stock: Stock, _profiles: Mapping[str, Profile], /) -> Placer:
+    def begin(
+        self, _snap: Snapshot, _stock: FreeNodes, _profiles: Mapping[str, Profile], /
+    ) -> Placer:
         """See `Scheme`."""
         return self
 
-    def place(self, want: Want, _offer: Offer, /) -> Answer:
+    def place(self, want: PendingJob, _offer: CandidateNodes, /) -> Answer:
         """See `Placer`."""
         left_s = self.wait_s - want.waited_s
         return Wait(within=None, for_s=left_s, why="its time") if left_s > 0 else None

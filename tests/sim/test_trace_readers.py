@@ -16,8 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.apps.sim.sweep import resampled
-from slurm_dl.backends.traces import (
+from slurm_dl.experiments.sweep import resampled
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.trace import Ending, Trace
+from slurm_dl.traces import (
     FORMATS,
     LeftOut,
     Reason,
@@ -26,12 +28,10 @@ from slurm_dl.backends.traces import (
     summarize,
     write_trace,
 )
-from slurm_dl.backends.traces import gather as gather_module
-from slurm_dl.backends.traces import lines as lines_module
-from slurm_dl.backends.traces.left_out import SHOWN_PER_REASON
-from slurm_dl.backends.traces.lines import read_head
-from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.trace import Ending, Trace
+from slurm_dl.traces import builder as gather_module
+from slurm_dl.traces import file_lines as lines_module
+from slurm_dl.traces.file_lines import read_head
+from slurm_dl.traces.skipped_lines import SHOWN_PER_REASON
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces"
@@ -221,7 +221,7 @@ def test_gavel_durations_are_steps_over_measured_speed() -> None:
 def test_gavel_jobs_nobody_measured_are_left_out(name: str) -> None:
     path = TRACES / "gavel" / f"{name}.trace"
     lines = [line.split("\t") for line in path.read_text().splitlines()]
-    table = ROOT / "slurm_dl" / "backends" / "traces" / "gavel_steps_per_s.json"
+    table = ROOT / "slurm_dl" / "traces" / "formats" / "gavel_steps_per_s.json"
     measured = json.loads(table.read_text())["steps_per_s"]
     known = [str(i) for i, f in enumerate(lines) if f[6] in measured.get(f[0], {})]
     trace = read_trace(path)
@@ -627,7 +627,7 @@ def test_a_philly_log_that_nests_without_end_is_read_up_to_there(tail: str, tmp_
 def test_a_philly_log_longer_than_the_buffer_is_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = "slurm_dl.backends.traces.philly_json"
+    module = "slurm_dl.traces.formats.philly_json"
     monkeypatch.setattr(f"{module}.MAX_OBJECT", 1500)
     monkeypatch.setattr(f"{module}._CHUNK", 301)
     job = json.loads(OF_FORMAT["philly-json"].read_text())[0]
@@ -862,7 +862,7 @@ def test_the_carried_oracles_belong_to_the_carried_traces() -> None:
     ],
 )
 def test_measured_tables_tell_where_they_are_from(name: str, key: str, unit: str) -> None:
-    folder = ROOT / "slurm_dl" / "backends" / "sim" / "measured"
+    folder = ROOT / "slurm_dl" / "simulation" / "ideal" / "measured"
     table = json.loads((folder / f"{name}.json").read_text())
 
     assert "@" in table["origin"]

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chaos.checker.evidence import (
+from tools.chaos.checker.evidence import (
     deeds_of,
     faults_of,
     labels_in,
@@ -21,7 +21,7 @@ from chaos.checker.evidence import (
     runs_of,
     submission_of,
 )
-from chaos.checker.records import (
+from tools.chaos.checker.records import (
     Booked,
     Deed,
     Evidence,
@@ -33,7 +33,7 @@ from chaos.checker.records import (
     Submission,
     Terms,
 )
-from chaos.checker.report import Report, judge
+from tools.chaos.checker.report import Report, judge
 
 T0 = 1_000_000.0
 QUANTUM_S = 10.0

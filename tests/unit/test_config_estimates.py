@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from slurm_dl.apps.assembly import knowledge_of
-from slurm_dl.apps.history import History
 from slurm_dl.config import Config, load
-from slurm_dl.config.estimates import EstimatesSection
-from slurm_dl.estimates.speed import SitePriors
+from slurm_dl.config.estimates_section import EstimatesSection
+from slurm_dl.daemon.assembly import knowledge_of
+from slurm_dl.daemon.history_cache import HistoryCache
+from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.model.errors import ConfigError
 
 
@@ -76,6 +76,6 @@ def test_days_of_history_make_a_history(tmp_path: Path, monkeypatch: pytest.Monk
     )
     history = knowledge_of(config)._history
 
-    assert isinstance(history, History)
+    assert isinstance(history, HistoryCache)
     assert history._every_s == 600
     assert math.isinf(history._next_s)

@@ -13,7 +13,7 @@ import pytest
 
 from slurm_dl.config import Config, load
 from slurm_dl.config.parameters import complete, parameters_of
-from slurm_dl.config.values import FrozenMapping
+from slurm_dl.config.value_types import FrozenMapping
 from slurm_dl.model import plugins
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies import registry

@@ -12,7 +12,7 @@ import pytest
 from slurm_dl.config import Config, load, load_with_origins, reference, show
 from slurm_dl.config.parameters import parameters_of
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.placement import registry
+from slurm_dl.placement import scheme_registry
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.policies.registry import POLICIES
 
@@ -85,8 +85,8 @@ def names(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schemes and rules of the test alone."""
     schemes = {"best_fit": BestFit, "near": Near, "lame": Lame}
     rules = {"apart": Apart, "quiet": Quiet, "lax": Lax}
-    monkeypatch.setattr(registry, "SCHEMES", schemes)
-    monkeypatch.setattr(registry, "RULES", rules)
+    monkeypatch.setattr(scheme_registry, "SCHEMES", schemes)
+    monkeypatch.setattr(scheme_registry, "RULES", rules)
 
 
 def configured(tmp_path: Path, text: str) -> Config:
@@ -143,7 +143,7 @@ def test_scheme_and_rules_are_made_with_their_parameters(tmp_path: Path) -> None
             [
                 (
                     "3: placement.scheme: scheme 'lame' cannot be configured: it lacks begin; see "
-                    "slurm_dl.placement.base.Scheme"
+                    "slurm_dl.placement.scheme.Scheme"
                 )
             ],
         ),
@@ -304,8 +304,8 @@ def test_the_page_and_the_schema_know_them(monkeypatch: pytest.MonkeyPatch) -> N
 def test_all_that_ships_says_what_each_parameter_means(monkeypatch: pytest.MonkeyPatch) -> None:
     """No parameter is without a sentence, and all can be configured."""
     monkeypatch.undo()
-    for kind in (*registry.SCHEMES.values(), *registry.RULES.values()):
+    for kind in (*scheme_registry.SCHEMES.values(), *scheme_registry.RULES.values()):
         assert all(parameter.meaning for parameter in parameters_of(kind)), kind
     assert reference.reference().count("\n### `") == sum(
-        map(len, (registry.SCHEMES, registry.RULES))
+        map(len, (scheme_registry.SCHEMES, scheme_registry.RULES))
     )

@@ -14,9 +14,9 @@ from click.testing import CliRunner
 from pydantic.fields import FieldInfo
 
 from slurm_dl.config import Config, load, policies_page, reference
+from slurm_dl.config.error_text import written
 from slurm_dl.config.tree import SECTIONS
-from slurm_dl.config.values import Unit
-from slurm_dl.config.wording import written
+from slurm_dl.config.value_types import NumberUnit
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.policies.base import About
 from slurm_dl.policies.registry import POLICIES, runs_on_slurm
@@ -68,7 +68,7 @@ def test_every_key_has_a_sentence_a_unit_and_a_place_in_the_texts(
     """Each key is explained; numbers say what they count; seconds are called ``_s``."""
     assert field.description is not None
     assert re.fullmatch(r"[A-Z].*\.", field.description)
-    units = [item.name for item in field.metadata if isinstance(item, Unit)]
+    units = [item.name for item in field.metadata if isinstance(item, NumberUnit)]
     assert len(units) == (field.annotation in {int, float})
     assert key.endswith("_s") == (bool(units) and units[0] in {"seconds", "writes per second"})
     assert field.is_required() == ((section, key) == ("manage", "partitions"))

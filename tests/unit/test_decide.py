@@ -12,12 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.backends.fake.cluster import FakeCluster
-from slurm_dl.backends.store import SqliteStore
+from slurm_dl.engine.cycle import run_cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.ledger import Ledger
-from slurm_dl.engine.loop import run_cycle
 from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.ledger.sqlite.store import SqliteStore
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
@@ -26,6 +25,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
+from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 POLICY = DiscreteLas(thresholds_gpu_s=(1000.0, 5000.0))
 B = 1000
@@ -297,7 +297,7 @@ def test_what_slurm_never_honours_is_not_planned_twice_in_every_cycle(
         plans.append(decide(snap, policy, settings))
         return plans[-1]
 
-    monkeypatch.setattr("slurm_dl.engine.loop.decide", counting)
+    monkeypatch.setattr("slurm_dl.engine.cycle.decide", counting)
     for _ in range(8):
         cluster.advance(1)
         cycle = run_cycle(cluster, ledger, POLICY, SETTINGS, clock=cluster.clock, acting=True)

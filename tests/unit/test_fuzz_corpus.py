@@ -12,11 +12,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "hostile-input.md"
 
-sys.path.append(str(ROOT))  # fuzz/ lies beside the package, as benchmarks/ does
+sys.path.append(str(ROOT))  # tools/ lies beside the package
 
-from fuzz import corpus  # noqa: E402
-from fuzz.target import Target  # noqa: E402
-from fuzz.targets import TARGETS, table  # noqa: E402
+from tools.fuzz import corpus  # noqa: E402
+from tools.fuzz.target import Target  # noqa: E402
+from tools.fuzz.targets import TARGETS, table  # noqa: E402
 
 EVERY_TARGET = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 
@@ -26,18 +26,18 @@ READS = re.compile(
 """What a module of a parser is known by."""
 
 NOT_IN_THE_TABLE = {
-    "backends/sim/costs.py": "a table of the package's own; tables of users come as values",
-    "backends/traces/gavel.py": "a table of the package's own; its traces are a target",
-    "backends/slurm/pyslurm_worker.py": "requests of the daemon that started it",
-    "apps/when/worker.py": "questions and answers between the daemon and a process of its own",
-    "apps/test_signal/commands.py": "what dlsubmit, our own, has printed",
-    "testing/documented.py": "what the tests wrote themselves",
+    "simulation/ideal/start_costs.py": "a table of our own; tables of users come as values",
+    "traces/formats/gavel_shockwave.py": "a table of the package's own; its traces are a target",
+    "slurm/pyslurm/worker_program.py": "requests of the daemon that started it",
+    "forecast/worker.py": "questions and answers between the daemon and its process",
+    "signal_test/trial_commands.py": "what dlsubmit, our own, has printed",
+    "testing/documentation_checks.py": "what the tests wrote themselves",
     "sandbox/ports.py": "a list of our own, read as the record of a sandbox is",
-    "sandbox/processes.py": "files of our own, read as the record of a sandbox is",
-    "apps/queue.py": "node names that the user's own command line has",
+    "sandbox/process_control.py": "files of our own, read as the record of a sandbox is",
+    "cli/dlqueue/command.py": "node names that the user's own command line has",
     # Parts of parsers that have a target by another name.
-    "backends/profiles/document.py": "profile",
-    "backends/traces/table.py": "trace-itp and others",
+    "profiles/yaml_reader.py": "profile",
+    "traces/table_format.py": "trace-itp and others",
     "job/run_files.py": "job-progress and job-checkpoints",
 }
 
@@ -45,7 +45,7 @@ NOT_IN_THE_TABLE = {
 @pytest.fixture(autouse=True)
 def _scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The targets' files lie in pytest's directory and go with it."""
-    from fuzz import target  # noqa: PLC0415
+    from tools.fuzz import target  # noqa: PLC0415
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(target, "_FOLDERS", [tmp_path_factory.getbasetemp()])
@@ -108,7 +108,7 @@ def test_a_seed_is_of_the_right_form(target: Target) -> None:
 
 
 def test_the_document_has_the_table_of_all_targets() -> None:
-    """``python -m fuzz --table`` prints it."""
+    """``python -m tools.fuzz --table`` prints it."""
     assert "\n".join(table()) in DOCUMENT.read_text()
 
 

@@ -10,9 +10,9 @@ from build import observed, pending, running, snapshot
 
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.intent import intend
+from slurm_dl.engine.placing.eligible_nodes import on_types
+from slurm_dl.engine.placing.typed_resources import TypedRoom
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.engine.types import TypedRoom
-from slurm_dl.engine.within import on_types
 from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.plan import OpenHandover
 from slurm_dl.model.snapshot import Snapshot
@@ -20,7 +20,7 @@ from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 from slurm_dl.policies.base import Order
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
-from slurm_dl.policies.gavel_queues import GavelFifo
+from slurm_dl.policies.gavel.queues import GavelFifo
 from slurm_dl.policies.shortest import Srtf
 
 SETTINGS = Settings(

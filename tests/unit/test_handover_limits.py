@@ -11,16 +11,14 @@ import build
 import numpy as np
 import pytest
 
-from slurm_dl.backends.fake.cluster import FakeCluster
-from slurm_dl.backends.fake.job import FakeJob
-from slurm_dl.backends.memory_store import MemoryStore
+from slurm_dl.engine.cycle import AppliedAction, Cycle, run_cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.guard import victims
-from slurm_dl.engine.ledger import Ledger
-from slurm_dl.engine.loop import Cycle, Done, run_cycle
-from slurm_dl.engine.protocol import next_steps
-from slurm_dl.engine.scene import Scene
+from slurm_dl.engine.preemption.eligibility import victims
+from slurm_dl.engine.preemption.handover_context import HandoverContext
+from slurm_dl.engine.preemption.handover_protocol import next_steps
 from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.ledger.store_protocol import MemoryStore
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
@@ -41,6 +39,8 @@ from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.policies.base import Order, Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
+from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
+from slurm_dl.testing.in_memory.fake_job import FakeJob
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 LIMITS = Preemption(
@@ -67,7 +67,7 @@ def _cycle(
     *,
     policy: Policy = POLICY,
     settings: Settings = SETTINGS,
-    on_done: Callable[[Done], None] = lambda _: None,
+    on_done: Callable[[AppliedAction], None] = lambda _: None,
 ) -> Cycle:
     cluster.advance(2)
     return run_cycle(
@@ -212,7 +212,7 @@ def test_an_acknowledgement_counts_only_of_who_is_known_to_have_been_told(
         [build.running(1, 4), build.pending(2, 4)], held={1: {0: 4}}, claims={JobId(1): claim}
     )
     snap = build.snapshot(seen, handovers=[handover])
-    scene = Scene(
+    scene = HandoverContext(
         snap=snap,
         rows=snap.jobs.row_of(),
         wanted=snap.memory.site_factor,
@@ -245,8 +245,8 @@ class Stopped(BaseException):
     """The cycle ends here: a pause, a kill."""
 
 
-def _stop_after(kind: type[ClusterAction]) -> Callable[[Done], None]:
-    def stop(done: Done) -> None:
+def _stop_after(kind: type[ClusterAction]) -> Callable[[AppliedAction], None]:
+    def stop(done: AppliedAction) -> None:
         if isinstance(done.action, kind):
             raise Stopped
 

@@ -14,23 +14,24 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.backends.slurm import details, holdings, past, read_shares
-from slurm_dl.backends.slurm.claims import ClaimReader
-from slurm_dl.backends.slurm.command import printable
-from slurm_dl.backends.slurm.holdings import Holdings, splits_in
-from slurm_dl.backends.slurm.job_table import JobTable
-from slurm_dl.backends.slurm.node_lists import MOST_NODES, expand, names_in
-from slurm_dl.backends.slurm.queue_fields import JOB_FIELDS
-from slurm_dl.backends.slurm.read_jobs import JobReader
-from slurm_dl.backends.slurm.read_nodes import NODE_FIELDS, Site, read_nodes, site_of
-from slurm_dl.backends.slurm.read_shares import devices_in
-from slurm_dl.backends.slurm.records import new_nonce, output_format
-from slurm_dl.backends.slurm.site_config import SiteConfig
-from slurm_dl.backends.slurm.tres import Gres, parse_gres
-from slurm_dl.backends.slurm.versions import Release
 from slurm_dl.model.contract import NO_CLAIM
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
+from slurm_dl.slurm.accounting import past_jobs
+from slurm_dl.slurm.read import gpu_holdings, gpu_share_reader, job_details
+from slurm_dl.slurm.read.comment_claims import ClaimReader
+from slurm_dl.slurm.read.gpu_holdings import Holdings, splits_in
+from slurm_dl.slurm.read.gpu_share_reader import devices_in
+from slurm_dl.slurm.read.hostlists import MOST_NODES, expand, names_in
+from slurm_dl.slurm.read.job_reader import JobReader
+from slurm_dl.slurm.read.job_table import JobTable
+from slurm_dl.slurm.read.node_reader import NODE_FIELDS, ClusterReading, read_nodes, site_of
+from slurm_dl.slurm.read.record_parser import new_nonce, output_format
+from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS
+from slurm_dl.slurm.read.tres import Gres, parse_gres
+from slurm_dl.slurm.releases import Release
+from slurm_dl.slurm.running_config import SiteConfig
+from slurm_dl.slurm.tool_runner import printable
 
 OPTED_IN = '{"slurm_dl":{"v":1,"sig":"USR1","grace_s":60,"ack":0}}'
 OTHERS_NONCE = "xabcdefghi"
@@ -91,7 +92,7 @@ HOSTILE = st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=5)
 """Name and comment of each job."""
 
 
-def _site() -> Site:
+def _site() -> ClusterReading:
     node = {"StateComplete": "mixed", "Partition": "gpu*", "CPUs": "16", "Memory": "1000"}
     rows = [node | {"NodeList": n, "Gres": "gpu:4", "features_act": ""} for n in ("n1", "n2")]
     said = "".join("xnf".join(row[name] for name in NODE_FIELDS) + "xnr\n" for row in rows)
@@ -255,7 +256,7 @@ def test_lists_of_nodes_in_names_cost_no_more_than_one_that_is_true(
         made += names_in(nodes)
         return expand(nodes)
 
-    monkeypatch.setattr(details, "expand", counted)
+    monkeypatch.setattr(job_details, "expand", counted)
     detail = _details([HONEST, *[(bomb * 10, bomb * 10)] * 50])
 
     assert splits_in(detail, {1, 7})[1] == {"n1": 4.0, "n2": 0.0}
@@ -275,8 +276,8 @@ def test_a_long_gres_is_read_once_for_all_of_its_nodes(monkeypatch: pytest.Monke
         asked.append(gres)
         return ()
 
-    monkeypatch.setattr(holdings, "parse_gres", counted)
-    monkeypatch.setattr(read_shares, "_indices", counted_indices)
+    monkeypatch.setattr(gpu_holdings, "parse_gres", counted)
+    monkeypatch.setattr(gpu_share_reader, "_indices", counted_indices)
     detail = _details([("Nodes=n[0-9999] CPU_IDs= Mem=0 GRES=gpu:1(IDX:0-3) ", "")])
 
     assert len(splits_in(detail, {1})[1] or ()) == 10_000
@@ -304,16 +305,16 @@ def test_each_run_of_sacct_is_its_own_jobs(words: list[tuple[str, str]]) -> None
             "ReqTRES": "",
             "AllocTRES": f"gres/gpu={number}",
         }
-        text += nonce.join(fields[n] for n in past.FIELDS) + f"{nonce}\n"
+        text += nonce.join(fields[n] for n in past_jobs.FIELDS) + f"{nonce}\n"
 
-    runs, unreadable = past.read_runs(text, nonce)
+    runs, unreadable = past_jobs.read_runs(text, nonce)
 
     assert unreadable == 0
     assert [(r.job, r.user, r.gpus) for r in runs] == [
         (str(n), f"user{n}", float(n)) for n in range(1, len(words) + 1)
     ]
     assert [r.name for r in runs] == [name[:1024] for name, _ in words]
-    told = past.past_of(runs)
+    told = past_jobs.past_of(runs)
     assert np.array_equal(np.sort(told.gpus), np.arange(1.0, len(words) + 1))
 
 

@@ -9,8 +9,8 @@ import pytest
 from slurm_dl.job import controller
 from slurm_dl.job.controller import (
     CallFailedError,
-    Controller,
-    Standing,
+    JobController,
+    JobStatus,
     find_controller,
     job_label,
     time_left_s,
@@ -81,7 +81,7 @@ def test_a_comment_of_somebody_else_is_not_ours_to_change(comment: str) -> None:
     assert with_ack(comment, 1) is None
 
 
-def fake(tmp_path: Path, script: str) -> Controller:
+def fake(tmp_path: Path, script: str) -> JobController:
     for name in ("scontrol", "squeue"):
         (tmp_path / name).write_text("#!/bin/sh\n" + script)
         (tmp_path / name).chmod(0o755)
@@ -97,9 +97,9 @@ def test_standing_is_state_time_and_the_whole_comment(tmp_path: Path) -> None:
     comment = '{"slurm_dl":{},"x":" RUNNING 1:00  |"}'
     found = fake(tmp_path, f"printf '%s\\n' 'RUNNING 1:30 {comment}'").standing()
 
-    assert found == Standing("RUNNING", 90.0, comment)
+    assert found == JobStatus("RUNNING", 90.0, comment)
     assert not found.is_ending
-    assert Standing("COMPLETING", None, "").is_ending
+    assert JobStatus("COMPLETING", None, "").is_ending
 
 
 def test_bytes_that_are_not_text_survive_the_change(tmp_path: Path) -> None:

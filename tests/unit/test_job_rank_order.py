@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from slurm_dl.job.controller import CallFailedError, Controller
-from slurm_dl.job.rank_order import Layout, find_layout, gpus_on, write_layout
-from slurm_dl.job.topology import hosts
+from slurm_dl.job.controller import CallFailedError, JobController
+from slurm_dl.job.rank_order import RankLayout, find_layout, gpus_on, write_layout
+from slurm_dl.job.switch_order import hosts
 
 TREE = "SwitchName=a Level=0 LinkSpeed=1 Nodes=n[1,3]\nSwitchName=b Level=0 LinkSpeed=1 Nodes=n2\n"
 
@@ -24,7 +24,7 @@ JobId=7 JobName=x Nodes=n1 GRES=gpu:99
 """
 
 
-class Answers(Controller):
+class Answers(JobController):
     """A controller that says what it is told to, or nothing."""
 
     def __init__(self, described: str | None, topology: str | None) -> None:
@@ -67,7 +67,7 @@ def test_tasks_of_srun_in_the_order_of_switches() -> None:
 
     layout, why = find_layout(job(SLURM_NTASKS="6"), "srun", asked)
 
-    assert (layout, why) == (Layout(("n1", "n3", "n2"), (2, 2, 2), reordered=True), "")
+    assert (layout, why) == (RankLayout(("n1", "n3", "n2"), (2, 2, 2), reordered=True), "")
     assert asked.asked == ["topology"]
 
 
@@ -75,13 +75,13 @@ def test_tasks_of_srun_in_the_order_of_switches() -> None:
 def test_one_rank_for_each_gpu(launcher: str) -> None:
     layout, _ = find_layout(job(SLURM_DL_RANKS="gpu"), launcher, Answers(UNEVEN, TREE))
 
-    assert layout == Layout(("n1", "n3", "n2"), (3, 2, 2), reordered=True)
+    assert layout == RankLayout(("n1", "n3", "n2"), (3, 2, 2), reordered=True)
 
 
 def test_no_topology_is_one_switch() -> None:
     layout, _ = find_layout(job(), "torchrun", Answers(UNEVEN, None))
 
-    assert layout == Layout(("n1", "n2", "n3"), (3, 2, 2), reordered=False)
+    assert layout == RankLayout(("n1", "n2", "n3"), (3, 2, 2), reordered=False)
 
 
 @pytest.mark.parametrize(
@@ -108,8 +108,8 @@ def test_what_is_not_known_is_not_guessed(
     assert bool(said) == bool(why)
 
 
-MOVED = Layout(("n1", "n3", "n2"), (2, 1, 1), reordered=True)
-AS_IT_IS = Layout(("n1", "n2", "n3"), (2, 1, 1), reordered=False)
+MOVED = RankLayout(("n1", "n3", "n2"), (2, 1, 1), reordered=True)
+AS_IT_IS = RankLayout(("n1", "n2", "n3"), (2, 1, 1), reordered=False)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ AS_IT_IS = Layout(("n1", "n2", "n3"), (2, 1, 1), reordered=False)
 )  # fmt: skip
 def test_what_srun_is_told(
     tmp_path: Path,
-    layout: Layout,
+    layout: RankLayout,
     launcher: str,
     environ: Mapping[str, str],
     told: tuple[str, str] | None,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_dl.job.controller import MOST_BYTES, CallFailedError, Controller, Standing, with_rate
+from slurm_dl.job.controller import MOST_BYTES, CallFailedError, JobController, JobStatus, with_rate
 from slurm_dl.job.rate import Progress, RateReport, rate_between
 from slurm_dl.job.run_files import PROGRESS_FILE, RunId
 
@@ -15,7 +15,7 @@ COMMENT = '{"slurm_dl":{"v":1,"sig":"USR1","ack":2},"mine":"é"}'
 RUN = RunId(2, 0)
 
 
-class Slurm(Controller):
+class Slurm(JobController):
     """A Slurm that keeps a comment, or is silent."""
 
     def __init__(self, comment: str = COMMENT) -> None:
@@ -25,12 +25,12 @@ class Slurm(Controller):
         self._scontrol = "scontrol"
         self.updates = 0
 
-    def standing(self) -> Standing:
+    def standing(self) -> JobStatus:
         """What it says of the job."""
         if self.silent:
             msg = "silent"
             raise CallFailedError(msg)
-        return Standing("RUNNING", None, self.comment)
+        return JobStatus("RUNNING", None, self.comment)
 
     def _call(self, argv: list[str]) -> str:
         self.comment = argv[-1].removeprefix("Comment=")

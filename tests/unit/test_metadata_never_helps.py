@@ -16,12 +16,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.apps.knowledge import Knowledge
-from slurm_dl.backends.profiles import shipped_profiles
-from slurm_dl.backends.slurm.claims import ClaimReader
+from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.estimates.speed import SitePriors
+from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.model.contract import NO_CLAIM, SIGNALS, Claim, Contract
 from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
@@ -30,11 +28,13 @@ from slurm_dl.model.plan import OpenHandover, Plan, Requeue, SetSiteFactor
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.registry import POLICIES
+from slurm_dl.profiles import shipped_profiles
+from slurm_dl.slurm.read.comment_claims import ClaimReader
 
 MAX_GRACE_S = 300.0
 PROFILES = shipped_profiles()
 MODELS = ("a3c", "alexnet", "resnet18", "resnet50", "no-such-model")
-KNOW = Knowledge(profiles=PROFILES, site=SitePriors(gpu_speed={"a100": 2.0}))
+KNOW = Enricher(profiles=PROFILES, site=SitePriors(gpu_speed={"a100": 2.0}))
 DEFAULT = DiscreteLas(thresholds_gpu_s=(1000.0, 10_000.0, 100_000.0))
 SETTINGS = Settings(
     partitions=frozenset({"gpu"}),

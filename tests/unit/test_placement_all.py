@@ -9,9 +9,9 @@ import place_cases as pc
 import pytest
 from hypothesis import given, settings
 
-from slurm_dl.placement.base import Scheme
-from slurm_dl.placement.registry import RULES, SCHEMES
 from slurm_dl.placement.rule import Rule
+from slurm_dl.placement.scheme import Scheme
+from slurm_dl.placement.scheme_registry import RULES, SCHEMES
 
 PLAIN_SCHEMES = sorted(name for name in SCHEMES if name != "cells")
 """Those that need nothing but a cluster; the parameters of cells describe one."""

@@ -6,7 +6,7 @@ import place_cases as pc
 from hypothesis import given, settings
 
 from slurm_dl.placement.best_fit import BestFit
-from slurm_dl.placement.offer import Offer
+from slurm_dl.placement.candidate_nodes import CandidateNodes
 
 
 def test_the_fullest_node_that_fits_is_taken() -> None:
@@ -40,7 +40,7 @@ def test_no_empty_node_is_opened_while_used_ones_fit_and_fuller_ones_come_first(
     stock, placer, wants = pc.begin(BestFit(), case)
     ledger = pc.Ledger(case)
     for want in wants:
-        answer = placer.place(want, Offer(stock, want, ()))
+        answer = placer.place(want, CandidateNodes(stock, want, ()))
         fitting = {
             n: [
                 node

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 
 from slurm_dl.model.profile import Profile
-from slurm_dl.placement.base import Spot, Wait
+from slurm_dl.placement.candidate_nodes import CandidateNodes
 from slurm_dl.placement.consolidate import Consolidate, skew
-from slurm_dl.placement.offer import Offer
-from slurm_dl.placement.want import Want
+from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.scheme import Spot, Wait
 
 # Parameter tensors of AlexNet (torchvision's shapes), in millions of values: convolutions and
 # fully connected layers, biases left out as they hardly count. 0.611 is the published class.
@@ -48,9 +48,9 @@ def test_the_classes_of_the_published_models(known: float, together: bool) -> No
     profiles = {"m": Profile(name="m", skew=known)}
     stock, placer, wants = pc.begin(Consolidate(), case, profiles)
     row = wants[0]
-    want = Want(row=row.row, job_id=row.job_id, need=row.need, profile=profiles["m"])
+    want = PendingJob(row=row.row, job_id=row.job_id, need=row.need, profile=profiles["m"])
 
-    answer = placer.place(want, Offer(stock, want, ()))
+    answer = placer.place(want, CandidateNodes(stock, want, ()))
 
     assert isinstance(answer, Spot)
     assert answer.nodes == ((2,) if together else (0, 1))
@@ -173,7 +173,7 @@ def test_a_model_that_is_not_skewed_leaves_the_fewest_gpus_over(case: pc.Case) -
     stock, placer, wants = pc.begin(Consolidate(), case)
     ledger = pc.Ledger(case)
     for want in wants:
-        answer = placer.place(want, Offer(stock, want, ()))
+        answer = placer.place(want, CandidateNodes(stock, want, ()))
         if want.profile is pc.PROFILES["even"]:
             scores = [
                 (
@@ -213,7 +213,7 @@ def test_the_wait_grows_with_the_time_limit_up_to_its_cap() -> None:
     )
     job = pc.wants(pc.snapshot(pc.Case(THREE, (), (pc.Waiting(limit_s=1000.0),))))[0]
     for limit_s, wait_s in ((1000.0, 160.0), (10_000.0, 500.0), (math.inf, 500.0)):
-        want = Want(row=job.row, job_id=job.job_id, need=job.need, limit_s=limit_s)
+        want = PendingJob(row=job.row, job_id=job.job_id, need=job.need, limit_s=limit_s)
         assert scheme.wait_s(want) == wait_s
         assert Consolidate().wait_s(want) == 600.0
 

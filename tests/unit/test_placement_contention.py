@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.placement.contention import Contention
-from slurm_dl.placement.registry import SCHEMES
-from slurm_dl.placement.want import Want
+from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.scheme_registry import SCHEMES
 
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate)  # Shrinking these takes minutes.
 SCHEMES_HERE = [SCHEMES[name]() for name in ("best_fit", "consolidate", "load_balance", "topology")]
@@ -44,12 +44,12 @@ class Loads:
             self.gangs[node].append((network, pcie))
 
 
-def _on(want: Want, n_nodes: int) -> tuple[float | None, float | None]:
+def _on(want: PendingJob, n_nodes: int) -> tuple[float | None, float | None]:
     ask = want.need.ask(n_nodes)
     return want.network_mb_s(ask), want.pcie_mb_s(ask)
 
 
-def _reach(placed: pc.Placed, want: Want) -> tuple[list[int], list[int]]:
+def _reach(placed: pc.Placed, want: PendingJob) -> tuple[list[int], list[int]]:
     """Nodes that the job may start on, and in which numbers of nodes it may."""
     spot, wait = placed.spots.get(want.job_id), placed.waits.get(want.job_id)
     if spot is not None:

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.backends.store import SqliteStore, stored_steers
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.memory import Change
-from slurm_dl.engine.placing import place_waiting
+from slurm_dl.engine.placing.place_waiting import place_waiting
 from slurm_dl.engine.settings import Placement, Settings
+from slurm_dl.ledger.sqlite.store import SqliteStore, stored_steers
+from slurm_dl.ledger.store_protocol import StoreChange
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
@@ -26,9 +26,9 @@ from slurm_dl.model.plan import ForgetSteer, SetSteer
 from slurm_dl.model.profile import Profile, Shape, Speed
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
-from slurm_dl.placement.base import Spot, Wait
 from slurm_dl.placement.pool_replay import Replay
 from slurm_dl.placement.pools import Pools, speed_ups
+from slurm_dl.placement.scheme import Spot, Wait
 from slurm_dl.policies.fifo import Fifo
 
 A100, V100 = 0, 1
@@ -381,7 +381,7 @@ def test_the_start_that_was_expected_is_compared_with_the_real_one(tmp_path: Pat
     how = Settings(partitions=frozenset({"gpu"}), placement=Placement(scheme=Pools(), steer=True))
     first = next(a for a in decide(snap, Fifo(), how).actions if isinstance(a, SetSteer))
     store = SqliteStore(tmp_path / "ledger.db")
-    store.save(Change(steers=(first.steer,)))
+    store.save(StoreChange(steers=(first.steer,)))
     store.close()
 
     (kept,) = stored_steers(tmp_path / "ledger.db")

@@ -6,9 +6,9 @@ import place_cases as pc
 import pytest
 from hypothesis import given, settings
 
-from slurm_dl.placement.need import Ask
+from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.resource_request import Ask
 from slurm_dl.placement.soonest import NEVER_S, Soonest
-from slurm_dl.placement.stock import Stock
 
 
 @given(case=pc.cases())
@@ -16,7 +16,7 @@ from slurm_dl.placement.stock import Stock
 def test_room_comes_when_enough_of_the_jobs_on_a_node_have_ended(case: pc.Case) -> None:
     """At each end in turn what it held is free again; an end that nobody knows comes last."""
     snap = pc.snapshot(case)
-    soonest = Soonest(snap, Stock.of(snap, pc.PROFILES))
+    soonest = Soonest(snap, FreeNodes.of(snap, pc.PROFILES))
     for share in ((8.0, 1, 0), (6.0, 1, 0), (4.0, 50, 900), (1.0, 60, 0)):
         ask = Ask(1, *share)
         expected = []

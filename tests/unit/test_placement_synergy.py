@@ -12,17 +12,17 @@ from build import observed, running, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
+from slurm_dl.daemon.control.capacity import strands
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.profile import HostRate, Profile
-from slurm_dl.placement.stock import Stock
-from slurm_dl.placement.strands import strands
+from slurm_dl.placement.free_nodes import FreeNodes
 from slurm_dl.placement.synergy import (
     Host,
-    Server,
+    HostAllotment,
+    HostDemand,
+    ServerTenant,
     Share,
-    Tenant,
-    Tuned,
-    Wish,
+    SynergyServer,
     demand,
     knee,
     proportional,
@@ -39,14 +39,16 @@ HUNGRY = Profile(
 )
 
 
-def settled(servers: Sequence[Server], job: int, wish: Wish, tuned: Tuned) -> list[Server]:
+def settled(
+    servers: Sequence[SynergyServer], job: int, wish: HostDemand, tuned: HostAllotment
+) -> list[SynergyServer]:
     """The servers once *tuned* has been done."""
     after = list(servers)
     for (i, other), left in tuned.given_back.items():
         tenants = tuple(replace(t, has=left) if t.job == other else t for t in after[i].tenants)
         after[i] = replace(after[i], tenants=tenants)
     for i, share in tuned.gets.items():
-        tenant = Tenant(job=job, gpus=wish.gpus, has=share)
+        tenant = ServerTenant(job=job, gpus=wish.gpus, has=share)
         after[i] = replace(after[i], tenants=(*after[i].tenants, tenant))
     return after
 
@@ -87,17 +89,19 @@ def test_a_demand_is_the_part_or_more() -> None:
 
 def test_tuning_step_by_step() -> None:
     """With all it wants; then with its part; then those with more than theirs give back."""
-    wish = Wish(n_servers=1, gpus=2, share=Share(18, 125_000))
-    first = tune([Server(host=HOST)], wish)
-    assert first == Tuned(gets={0: Share(18, 125_000)})
+    wish = HostDemand(n_servers=1, gpus=2, share=Share(18, 125_000))
+    first = tune([SynergyServer(host=HOST)], wish)
+    assert first == HostAllotment(gets={0: Share(18, 125_000)})
 
-    after = settled([Server(host=HOST)], 1, wish, first)
+    after = settled([SynergyServer(host=HOST)], 1, wish, first)
     second = tune(after, wish)
-    assert second == Tuned(gets={0: Share(6, 125_000)})
+    assert second == HostAllotment(gets={0: Share(6, 125_000)})
 
     after = settled(after, 2, wish, second)
     third = tune(after, wish)
-    assert third == Tuned(gets={0: Share(6, 125_000)}, given_back={(0, 1): Share(6, 125_000)})
+    assert third == HostAllotment(
+        gets={0: Share(6, 125_000)}, given_back={(0, 1): Share(6, 125_000)}
+    )
 
     fixed = [
         replace(after[0], tenants=tuple(replace(t, may_change=False) for t in after[0].tenants))
@@ -108,39 +112,44 @@ def test_tuning_step_by_step() -> None:
 def test_the_most_cpus_for_each_gpu_give_back_first() -> None:
     """And nobody after it does not have to any more."""
     tenants = (
-        Tenant(job=1, gpus=4, has=Share(14, 1000)),
-        Tenant(job=2, gpus=1, has=Share(9, 1000)),
+        ServerTenant(job=1, gpus=4, has=Share(14, 1000)),
+        ServerTenant(job=2, gpus=1, has=Share(9, 1000)),
     )
 
-    tuned = tune([Server(host=HOST, tenants=tenants)], Wish(n_servers=1, gpus=1, share=Share(3, 9)))
+    tuned = tune(
+        [SynergyServer(host=HOST, tenants=tenants)],
+        HostDemand(n_servers=1, gpus=1, share=Share(3, 9)),
+    )
 
-    assert tuned == Tuned(gets={0: Share(3, 9)}, given_back={(0, 2): Share(3, 1000)})
+    assert tuned == HostAllotment(gets={0: Share(3, 9)}, given_back={(0, 2): Share(3, 1000)})
 
 
 def test_a_server_on_which_fewer_give_back_comes_first() -> None:
     """Two would have to on the first one, one has to on the second."""
-    two = tuple(Tenant(job=j, gpus=3, has=Share(12, 9)) for j in (1, 2))
-    one = (Tenant(job=3, gpus=6, has=Share(24, 9)),)
-    wish = Wish(n_servers=1, gpus=2, share=Share(6, 9))
+    two = tuple(ServerTenant(job=j, gpus=3, has=Share(12, 9)) for j in (1, 2))
+    one = (ServerTenant(job=3, gpus=6, has=Share(24, 9)),)
+    wish = HostDemand(n_servers=1, gpus=2, share=Share(6, 9))
 
-    tuned = tune([Server(host=HOST, tenants=two), Server(host=HOST, tenants=one)], wish)
+    tuned = tune(
+        [SynergyServer(host=HOST, tenants=two), SynergyServer(host=HOST, tenants=one)], wish
+    )
 
-    assert tuned == Tuned(gets={1: Share(6, 9)}, given_back={(1, 3): Share(18, 9)})
+    assert tuned == HostAllotment(gets={1: Share(6, 9)}, given_back={(1, 3): Share(18, 9)})
 
 
 hosts = st.builds(Host, gpus=st.integers(1, 4), cpus=st.integers(0, 12), mem_mb=st.integers(0, 12))
 shares = st.builds(Share, st.integers(0, 12), st.integers(0, 12))
 wishes = st.builds(
-    Wish, n_servers=st.integers(1, 2), gpus=st.sampled_from([0.5, 1, 2, 3]), share=shares
+    HostDemand, n_servers=st.integers(1, 2), gpus=st.sampled_from([0.5, 1, 2, 3]), share=shares
 )
 
 
 @given(st.lists(hosts, min_size=1, max_size=3), st.lists(wishes, max_size=8))
 def test_nobody_ever_gets_less_than_the_lesser_of_part_and_wish(
-    given_hosts: list[Host], wanted: list[Wish]
+    given_hosts: list[Host], wanted: list[HostDemand]
 ) -> None:
     """At every moment, on every server; and no server gives what it has not."""
-    servers = [Server(host=host) for host in given_hosts]
+    servers = [SynergyServer(host=host) for host in given_hosts]
     for job, wish in enumerate(wanted):
         tuned = tune(servers, wish)
         if tuned is None:
@@ -160,10 +169,10 @@ def test_nobody_ever_gets_less_than_the_lesser_of_part_and_wish(
 
 @given(st.lists(hosts, min_size=1, max_size=3), st.lists(wishes, max_size=8), wishes)
 def test_whoever_finds_the_gpus_finds_room(
-    given_hosts: list[Host], wanted: list[Wish], last: Wish
+    given_hosts: list[Host], wanted: list[HostDemand], last: HostDemand
 ) -> None:
     """Where all can change, no GPU is stranded for lack of CPUs or memory."""
-    servers = [Server(host=host) for host in given_hosts]
+    servers = [SynergyServer(host=host) for host in given_hosts]
     for job, wish in enumerate(wanted):
         tuned = tune(servers, wish)
         servers = servers if tuned is None else settled(servers, job, wish, tuned)
@@ -173,10 +182,10 @@ def test_whoever_finds_the_gpus_finds_room(
     assert (tune(servers, last) is not None) == enough
 
 
-def fits_somehow(servers: Sequence[Server], wish: Wish) -> bool:
+def fits_somehow(servers: Sequence[SynergyServer], wish: HostDemand) -> bool:
     """Try every set of servers, every set of jobs on them that give back, and both shares."""
 
-    def possible(server: Server) -> bool:
+    def possible(server: SynergyServer) -> bool:
         if server.free_gpus < wish.gpus:
             return False
         reduced = wish.share.no_more_than(proportional(server.host, wish.gpus))
@@ -200,37 +209,39 @@ def fits_somehow(servers: Sequence[Server], wish: Wish) -> bool:
 
 
 @st.composite
-def servers_with_tenants(draw: st.DrawFn) -> Server:
+def servers_with_tenants(draw: st.DrawFn) -> SynergyServer:
     """A server on which nobody has what is not there, some of whose jobs cannot change."""
-    server = Server(host=draw(hosts))
+    server = SynergyServer(host=draw(hosts))
     for job in range(draw(st.integers(0, 3))):
         gpus = draw(st.sampled_from([0.5, 1, 2]))
         if gpus > server.free_gpus:
             continue
         free = server.free
         has = Share(draw(st.integers(0, free.cpus)), draw(st.integers(0, free.mem_mb)))
-        tenant = Tenant(job=job, gpus=gpus, has=has, may_change=draw(st.booleans()))
+        tenant = ServerTenant(job=job, gpus=gpus, has=has, may_change=draw(st.booleans()))
         server = replace(server, tenants=(*server.tenants, tenant))
     return server
 
 
 @given(st.lists(servers_with_tenants(), min_size=1, max_size=3), wishes)
-def test_feasibility_is_that_of_trying_everything(servers: list[Server], wish: Wish) -> None:
+def test_feasibility_is_that_of_trying_everything(
+    servers: list[SynergyServer], wish: HostDemand
+) -> None:
     assert (tune(servers, wish) is not None) == fits_somehow(servers, wish)
 
 
 MIX = [
-    *[Wish(n_servers=1, gpus=1, share=Share(9, 62_500))] * 2,
-    Wish(n_servers=2, gpus=2, share=Share(12, 125_000)),
-    Wish(n_servers=1, gpus=2, share=Share(4, 200_000)),
-    *[Wish(n_servers=1, gpus=1, share=Share(9, 30_000))] * 8,
+    *[HostDemand(n_servers=1, gpus=1, share=Share(9, 62_500))] * 2,
+    HostDemand(n_servers=2, gpus=2, share=Share(12, 125_000)),
+    HostDemand(n_servers=1, gpus=2, share=Share(4, 200_000)),
+    *[HostDemand(n_servers=1, gpus=1, share=Share(9, 30_000))] * 8,
 ]
 """16 GPUs in all: jobs that want three times their CPUs, one much memory, one on two servers."""
 
 
 def test_the_mix_strands_gpus_and_tuning_strands_none() -> None:
     """As they ask, 10 of 16 GPUs find no CPUs or memory; tuned, each job starts."""
-    servers = [Server(host=HOST), Server(host=HOST)]
+    servers = [SynergyServer(host=HOST), SynergyServer(host=HOST)]
     started = 0
     for job, wish in enumerate(MIX):
         fits = [
@@ -240,12 +251,12 @@ def test_the_mix_strands_gpus_and_tuning_strands_none() -> None:
         ]
         if len(fits) >= wish.n_servers:
             gets = dict.fromkeys(fits[: wish.n_servers], wish.share)
-            servers = settled(servers, job, wish, Tuned(gets=gets))
+            servers = settled(servers, job, wish, HostAllotment(gets=gets))
             started += 1
     assert started < len(MIX)
     assert sum(server.free_gpus for server in servers) == 10
 
-    servers = [Server(host=HOST), Server(host=HOST)]
+    servers = [SynergyServer(host=HOST), SynergyServer(host=HOST)]
     for job, wish in enumerate(MIX):
         tuned = tune(servers, wish)
         assert tuned is not None, job
@@ -253,7 +264,7 @@ def test_the_mix_strands_gpus_and_tuning_strands_none() -> None:
     assert sum(server.free_gpus for server in servers) == 0
 
 
-def stock(*taken: tuple[float, int, int]) -> Stock:
+def stock(*taken: tuple[float, int, int]) -> FreeNodes:
     """Nodes of 4 GPUs, 64 CPUs and 1000 MB, and what one job on each has of it."""
     m = len(taken)
     seen = observed([running(j, gpus=taken[j][0]) for j in range(m)], nodes=(4,) * m)
@@ -264,7 +275,7 @@ def stock(*taken: tuple[float, int, int]) -> Stock:
         cpus=np.array([t[1] for t in taken], dtype=np.int32),
         mem_mb=np.array([t[2] for t in taken], dtype=np.int64),
     )
-    return Stock.of(snapshot(replace(seen, held=held)), {})
+    return FreeNodes.of(snapshot(replace(seen, held=held)), {})
 
 
 @pytest.mark.parametrize(

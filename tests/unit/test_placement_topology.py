@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.placement.base import Spot, Wait
-from slurm_dl.placement.leaves import fewest_leaves
-from slurm_dl.placement.offer import Offer
+from slurm_dl.placement.candidate_nodes import CandidateNodes
+from slurm_dl.placement.leaf_switches import fewest_leaves
+from slurm_dl.placement.scheme import Spot, Wait
 from slurm_dl.placement.topology import Topology
 
 
@@ -50,7 +50,7 @@ def test_a_job_lies_on_the_fewest_leaves(case: pc.Case) -> None:
     stock, placer, wants = pc.begin(Topology(), case)
     ledger = pc.Ledger(case)
     for want in wants:
-        answer = placer.place(want, Offer(stock, want, ()))
+        answer = placer.place(want, CandidateNodes(stock, want, ()))
         for n, share in pc.shares(want).items():
             room = [0, 0, 0]
             for node in range(len(case.nodes)):

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from policy_runs import Work
 
 from slurm_dl.engine.intent import intend
+from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, Jobs
-from slurm_dl.model.past import NO_PAST, Past
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.arithmetic.demand import tenants
 from slurm_dl.policies.astraea_ltgf import (

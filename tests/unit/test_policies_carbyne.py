@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from policy_runs import Work, run
 
-from slurm_dl.model.past import Past
+from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
-from slurm_dl.policies.arithmetic.fair_finish import FairWorld, fair_world
+from slurm_dl.policies.arithmetic.drf_finish_times import FairWorld, fair_world
 from slurm_dl.policies.carbyne import Carbyne
 
 NOW_S = build.NOW_S

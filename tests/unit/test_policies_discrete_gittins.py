@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.engine.intent import intend
-from slurm_dl.model.past import Past
+from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.discrete_gittins import DiscreteGittins
 from slurm_dl.policies.discrete_las import DiscreteLas

@@ -19,7 +19,7 @@ from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies import registry
-from slurm_dl.policies.arithmetic.dominant import fluid_progress
+from slurm_dl.policies.arithmetic.dominant_shares import fluid_progress
 from slurm_dl.policies.drf import Drf, launch_order
 
 F64 = npt.NDArray[np.float64]

@@ -18,7 +18,7 @@ from slurm_dl.model.jobs import Held, JobRow
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies import registry
-from slurm_dl.policies.arithmetic.stride import first_pass, stride_turn
+from slurm_dl.policies.arithmetic.stride_scheduling import first_pass, stride_turn
 from slurm_dl.policies.arithmetic.trading import trade
 from slurm_dl.policies.gandiva_fair import GandivaFair, fill, trade_types
 

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Held, JobRow, JobState
 from slurm_dl.model.snapshot import JobText, Snapshot
-from slurm_dl.policies.arithmetic import lp
-from slurm_dl.policies.arithmetic.gavel_pool import LEAST_LEFT_S, Sharing
+from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.base import Leasing
-from slurm_dl.policies.gavel import (
+from slurm_dl.policies.gavel.hierarchy import GavelHierarchical
+from slurm_dl.policies.gavel.objectives import (
     GavelCost,
     GavelCostSlo,
     GavelFinishTime,
@@ -30,9 +30,9 @@ from slurm_dl.policies.gavel import (
     GavelMaxMinAgnostic,
     GavelSum,
 )
-from slurm_dl.policies.gavel_hierarchy import GavelHierarchical
-from slurm_dl.policies.gavel_queues import GavelFifo, GavelIsolated, GavelProportional, GavelSjf
-from slurm_dl.policies.gavel_strategy_proof import GavelStrategyProof
+from slurm_dl.policies.gavel.pool import LEAST_LEFT_S, Sharing
+from slurm_dl.policies.gavel.queues import GavelFifo, GavelIsolated, GavelProportional, GavelSjf
+from slurm_dl.policies.gavel.strategy_proof import GavelStrategyProof
 from slurm_dl.policies.registry import POLICIES
 
 EVERY: tuple[Sharing, ...] = (
@@ -574,4 +574,4 @@ def test_parts_and_lack_of_time_are_said() -> None:
         found = policy.solved(snap)
         assert found.how == how
         assert (found.share == policy.order(snap).share).all()
-    assert isinstance(found, lp.Solved)
+    assert isinstance(found, linear_programs.Solved)

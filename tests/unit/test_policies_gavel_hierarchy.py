@@ -12,8 +12,8 @@ import shares_oracle as oracle
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.snapshot import JobText, Snapshot
-from slurm_dl.policies.arithmetic import lp
-from slurm_dl.policies.gavel_hierarchy import GavelHierarchical, Inside, filled
+from slurm_dl.policies.arithmetic import linear_programs
+from slurm_dl.policies.gavel.hierarchy import GavelHierarchical, Inside, filled
 
 WEIGHTS = (("x", 2.0), ("y", 1.0), ("z", 0.5))
 BOTH = pytest.mark.parametrize("inside", ["fairness", "fifo"])
@@ -132,7 +132,7 @@ def test_parts_keep_the_weights_of_accounts(
     inside: Inside, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where their jobs are not spread evenly over the parts: x has a fifth of the jobs."""
-    monkeypatch.setattr(lp, "ALL_LEVELS_UP_TO", 1000)
+    monkeypatch.setattr(linear_programs, "ALL_LEVELS_UP_TO", 1000)
     draw = np.random.default_rng(2)
     accounts = ["x" if i % 5 == 0 else "y" for i in range(150)]
     rates = draw.uniform(0.9, 1.1, (150, 2))
@@ -149,7 +149,7 @@ def test_parts_keep_the_weights_of_accounts(
 
 def test_many_jobs_in_order_of_arrival_are_served_in_slices() -> None:
     """Ten GPUs of each type for x, five for y; earlier jobs of an account are full before later."""
-    k = lp.ALL_LEVELS_UP_TO + 20
+    k = linear_programs.ALL_LEVELS_UP_TO + 20
     draw = np.random.default_rng(4)
     accounts = ["x" if i % 2 else "y" for i in range(k)]
     rates = draw.uniform(0.5, 4.0, (k, 2))
@@ -179,14 +179,14 @@ def test_slices_are_exact_for_one_type(seed: int, monkeypatch: pytest.MonkeyPatc
     policy = GavelHierarchical(weights=WEIGHTS, inside="fifo")
 
     exact = policy.order(snap).share
-    monkeypatch.setattr(lp, "ALL_LEVELS_UP_TO", 1)
+    monkeypatch.setattr(linear_programs, "ALL_LEVELS_UP_TO", 1)
 
     assert policy.order(snap).share == pytest.approx(exact, abs=1e-6)
 
 
 def test_where_not_all_levels_are_raised_nothing_is_idle() -> None:
     """A hundred and twenty jobs that could all run: they do."""
-    k = lp.ALL_LEVELS_UP_TO + 20
+    k = linear_programs.ALL_LEVELS_UP_TO + 20
     rates = np.random.default_rng(3).uniform(0.5, 4.0, (k, 2))
     snap = cluster([1.0] * k, ["x", "y"] * (k // 2), [k / 2, k], rates)
 

@@ -13,8 +13,8 @@ import shares_oracle as oracle
 
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.arithmetic import lp
-from slurm_dl.policies.gavel_strategy_proof import (
+from slurm_dl.policies.arithmetic import linear_programs
+from slurm_dl.policies.gavel.strategy_proof import (
     GavelStrategyProof,
     discounts,
     proportionally_fair,
@@ -32,12 +32,14 @@ def cluster(gpus: list[float], capacity: list[float], rates: F64) -> Snapshot:
     return dataclasses.replace(build.snapshot(seen), rates=rates)
 
 
-def drawn(seed: int, k: int) -> tuple[lp.Pool, F64, F64]:
+def drawn(seed: int, k: int) -> tuple[linear_programs.Pool, F64, F64]:
     """A pool, its rates and weights."""
     draw = np.random.default_rng(seed)
     rates = draw.uniform(0.1, 4.0, (k, 3)) * (draw.random((k, 3)) < 0.85)
     rates[:, 0] = np.where(rates.any(axis=1), rates[:, 0], 1.0)
-    pool = lp.pool(np.arange(k), draw.choice([1.0, 2.0], k), rates, draw.choice([2.0, 4.0], 3))
+    pool = linear_programs.pool(
+        np.arange(k), draw.choice([1.0, 2.0], k), rates, draw.choice([2.0, 4.0], 3)
+    )
     return pool, np.where(pool.may, rates, 0.0), draw.uniform(0.5, 2.0, k)
 
 
@@ -64,8 +66,8 @@ def test_of_one_type_the_plain_rule_equals_newton_steps(seed: int) -> None:
     draw = np.random.default_rng(seed)
     k = 2 + seed
     gpus, weight = draw.choice([1.0, 2.0, 4.0], k), draw.uniform(0.5, 2.0, k)
-    one = lp.pool(np.arange(k), gpus, np.ones((k, 1)), np.array([6.0]))
-    two = lp.pool(np.arange(k), gpus, np.ones((k, 2)), np.array([6.0, 6.0]))
+    one = linear_programs.pool(np.arange(k), gpus, np.ones((k, 1)), np.array([6.0]))
+    two = linear_programs.pool(np.arange(k), gpus, np.ones((k, 2)), np.array([6.0, 6.0]))
     rates = np.tile([1.0, 1e-9], (k, 1))
 
     plain = proportionally_fair(one, np.ones((k, 1)), weight)[:, 0]
@@ -80,7 +82,7 @@ def test_types_that_are_alike_are_no_trouble() -> None:
     """How a job's time is split among them decides nothing, and rounding must not stop it."""
     for k, types in itertools.product((1, 2, 5), (2, 3)):
         rates = np.ones((k, types))
-        pool = lp.pool(np.arange(k), np.full(k, 2.0), rates, np.full(types, 8.0))
+        pool = linear_programs.pool(np.arange(k), np.full(k, 2.0), rates, np.full(types, 8.0))
 
         share = proportionally_fair(pool, rates, np.ones(k))
 
@@ -115,7 +117,7 @@ def test_what_is_held_back_is_the_product_over_the_others(seed: int) -> None:
 
     for m in range(4):
         others = [i for i in range(4) if i != m]
-        rest = lp.pool(np.arange(3), pool.gpus[others], rates[others], pool.capacity)
+        rest = linear_programs.pool(np.arange(3), pool.gpus[others], rates[others], pool.capacity)
         without = proportionally_fair(rest, rates[others], weight[others])
         product = 1.0
         for at, i in enumerate(others):
@@ -159,7 +161,7 @@ def test_false_figures_never_pay(seed: int) -> None:
 def test_uncut_false_figures_would_pay() -> None:
     """Or the test above would show nothing: who names the type he likes less gets more."""
     rates = np.array([[1.0, 0.9], [1.0, 0.1]])
-    pool = lp.pool(np.arange(2), np.ones(2), rates, np.ones(2) * 0.5 + 0.5)
+    pool = linear_programs.pool(np.arange(2), np.ones(2), rates, np.ones(2) * 0.5 + 0.5)
     lie = np.array([[1.0, 0.2], [1.0, 0.1]])
 
     honest, lied = (proportionally_fair(pool, said, np.ones(2))[0] for said in (rates, lie))

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.engine.intent import intend
-from slurm_dl.model.past import Past
+from slurm_dl.model.completed_jobs import Past
 from slurm_dl.policies.gittins import Gittins, gittins_index, past_sizes
 from slurm_dl.policies.las import Las
 

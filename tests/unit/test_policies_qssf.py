@@ -11,10 +11,10 @@ import pytest
 from pasts import Over, past_of
 
 from slurm_dl.engine.intent import intend
-from slurm_dl.estimates import learned
+from slurm_dl.estimates import boosted_trees
+from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow
-from slurm_dl.model.past import NO_PAST, Past
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.qssf import Qssf
 
@@ -72,14 +72,14 @@ def test_with_enough_jobs_it_learns_and_without_the_library_it_does_not(
     ]
     snap = snap_of([build.pending(1, 1)], {1: ("ann", "aaaa")}, past_of(over))
     mixed = Qssf().order(snap).key[0]
-    monkeypatch.setattr(learned, "is_available", lambda: False)
-    learned._model_of.cache_clear()
+    monkeypatch.setattr(boosted_trees, "is_available", lambda: False)
+    boosted_trees._model_of.cache_clear()
     rolling = Qssf().order(snap).key[0]
 
     assert rolling == pytest.approx(np.mean([job.ran_s for job in over if job.name == "aaaa"]))
     assert mixed != rolling
     assert 60 < mixed < 120
-    learned._model_of.cache_clear()
+    boosted_trees._model_of.cache_clear()
 
 
 def test_without_a_past_the_time_limit_decides() -> None:

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_traces import make_trace, outcome_of
 
-from slurm_dl.backends.sim.known import Known
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.shortest import FewestGpus, LongestPending, Sjf, Srsf, Srtf
+from slurm_dl.simulation.job_knowledge import TraceKnowledge
 
 SIZE_OF: dict[str, Callable[[float, int], float]] = {
     "srtf": lambda left_s, _: left_s,
@@ -134,7 +134,7 @@ def test_sjf_lets_a_long_job_run_to_its_end() -> None:
 def test_true_run_times_or_estimates_decide_whichever_the_snapshot_has(policy: Policy) -> None:
     """Two jobs come while the GPU is busy; what is foreseen is the wrong way round."""
     trace = make_trace([0, 1, 1], [10, 50, 20])
-    guess = Known(foreseen_s=np.array([10.0, 15.0, 60.0]))
+    guess = TraceKnowledge(foreseen_s=np.array([10.0, 15.0, 60.0]))
     true = outcome_of(trace, "1x1", policy).records.start_s.tolist()
     guessed = outcome_of(trace, "1x1", policy, known=guess).records.start_s.tolist()
 

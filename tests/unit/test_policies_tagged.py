@@ -10,9 +10,9 @@ import pytest
 from pasts import Over, past_of
 
 from slurm_dl.engine.intent import intend
+from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow
-from slurm_dl.model.past import NO_PAST, Past
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.tagged import Tagged
 

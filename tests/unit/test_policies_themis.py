@@ -18,15 +18,15 @@ from policy_runs import Work
 from scipy import optimize
 
 from slurm_dl.engine.intent import intend
+from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
-from slurm_dl.model.past import Past
 from slurm_dl.model.snapshot import JobText, Snapshot
-from slurm_dl.policies.arithmetic import lp
+from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.arithmetic.finish_fairness import apps, mean_contention
-from slurm_dl.policies.arithmetic.gavel_pool import entrants
-from slurm_dl.policies.arithmetic.themis_auction import Bid, Won, auction, nash_bid
-from slurm_dl.policies.themis import Themis, ThemisConvex, least_worst, standing
+from slurm_dl.policies.gavel.pool import entrants
+from slurm_dl.policies.themis.finish_time_auction import Themis, ThemisConvex, least_worst, standing
+from slurm_dl.policies.themis.partial_allocation import Bid, Won, auction, nash_bid
 
 F64 = npt.NDArray[np.float64]
 
@@ -341,7 +341,7 @@ def test_the_convex_form_equals_a_root_finder_and_a_linear_program(
     """The largest ratio, by the program for several types, and by Brent's method."""
     past, coming, gpus = (np.array(column) for column in zip(*jobs, strict=True))
     capacity = np.array([room])
-    pool = lp.pool(np.arange(len(gpus)), gpus, np.ones((len(gpus), 1)), capacity)
+    pool = linear_programs.pool(np.arange(len(gpus)), gpus, np.ones((len(gpus), 1)), capacity)
     share = least_worst(past, coming, pool)[:, 0]
     worst = float((past + coming / share).max())
 
@@ -354,13 +354,13 @@ def test_the_convex_form_equals_a_root_finder_and_a_linear_program(
     floor = float((past + coming).max())
     best = floor if over(floor) <= 0 else optimize.brentq(over, floor, 1e4)
     assert worst == pytest.approx(best, rel=1e-6)
-    solved = lp.min_max_ratio(pool, np.ones((len(gpus), 1)), past=past, coming=coming)
+    solved = linear_programs.min_max_ratio(pool, np.ones((len(gpus), 1)), past=past, coming=coming)
     assert worst == pytest.approx(float((past + coming / solved.share[:, 0]).max()), rel=1e-6)
 
 
 def test_who_can_still_be_helped_is_helped() -> None:
     """One job is late whatever happens; the other two come to one ratio, not just below it."""
-    pool = lp.pool(np.arange(3), np.ones(3), np.ones((3, 1)), np.array([2.0]))
+    pool = linear_programs.pool(np.arange(3), np.ones(3), np.ones((3, 1)), np.array([2.0]))
     share = least_worst(np.array([9.0, 0.0, 0.0]), np.array([1.0, 1.0, 3.0]), pool)[:, 0]
 
     assert share == pytest.approx([1.0, 0.25, 0.75])

@@ -20,8 +20,15 @@ from slurm_dl.policies import registry
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
 from slurm_dl.policies.base import About, Order, Policy, by_share, one_tier
-from slurm_dl.testing import CHECKS, Broken, Check, checks, documented, situations
-from slurm_dl.testing.variants import deprived, reordered
+from slurm_dl.testing import (
+    CHECKS,
+    Check,
+    ContractFailure,
+    checks,
+    documentation_checks,
+    situations,
+)
+from slurm_dl.testing.snapshot_variants import deprived, reordered
 
 EVERY_CHECK = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 
@@ -310,32 +317,32 @@ BAD: dict[str, tuple[Check, type[Policy], str]] = {
         "waits and fits",
     ),
     "a row that is empty": (
-        documented.it_says_what_people_should_know,
+        documentation_checks.it_says_what_people_should_know,
         variant(about=about(row=" ")),
         "about.row is empty",
     ),
     "a source that is empty": (
-        documented.it_says_what_people_should_know,
+        documentation_checks.it_says_what_people_should_know,
         variant(source=""),
         "source is empty",
     ),
     "a level that is none": (
-        documented.it_says_what_people_should_know,
+        documentation_checks.it_says_what_people_should_know,
         variant(about=about(level="W9")),
         "about.level 'W9'",
     ),
     "a need without a fallback": (
-        documented.it_says_what_people_should_know,
+        documentation_checks.it_says_what_people_should_know,
         variant(about=about(needs=("left_s",))),
         "about.fallback must say",
     ),
     "a need that nobody knows": (
-        documented.it_says_what_people_should_know,
+        documentation_checks.it_says_what_people_should_know,
         variant(about=about(needs=("moon",), fallback="none")),
         "nobody knows moon",
     ),
     "a name with a blank": (
-        documented.it_says_what_people_should_know,
+        documentation_checks.it_says_what_people_should_know,
         variant(name="our site"),
         "its name",
     ),
@@ -345,13 +352,13 @@ BAD: dict[str, tuple[Check, type[Policy], str]] = {
 @pytest.mark.parametrize(("check", "bad", "said"), BAD.values(), ids=BAD)
 def test_each_check_catches_a_bad_policy(check: Check, bad: type[Policy], said: str) -> None:
     """A check that cannot fail would be worth nothing."""
-    with pytest.raises(Broken, match=said):
+    with pytest.raises(ContractFailure, match=said):
         check(bad())
 
 
 def test_every_check_is_shown_to_fail() -> None:
     """No check is without a policy that breaks it."""
-    elsewhere = {documented.its_parameters_are_documented}
+    elsewhere = {documentation_checks.its_parameters_are_documented}
     assert {check for check, _, _ in BAD.values()} | elsewhere == set(CHECKS)
 
 
@@ -375,14 +382,14 @@ class Silent(Site):
 
 def test_a_parameter_without_a_word_is_found() -> None:
     """The reference would have an empty line."""
-    with pytest.raises(Broken, match="parameter more is not in the docstring"):
-        documented.its_parameters_are_documented(Silent())
+    with pytest.raises(ContractFailure, match="parameter more is not in the docstring"):
+        documentation_checks.its_parameters_are_documented(Silent())
 
 
 def test_a_parameter_without_a_default_is_found() -> None:
     """Each policy can be chosen by its name alone."""
-    with pytest.raises(Broken, match="parameter must_s has no default"):
-        documented.its_parameters_are_documented(Needy(must_s=1.0))
+    with pytest.raises(ContractFailure, match="parameter must_s has no default"):
+        documentation_checks.its_parameters_are_documented(Needy(must_s=1.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -401,8 +408,8 @@ class Rounded(Site):
 
 def test_a_parameter_that_changes_on_its_way_through_a_file_is_found() -> None:
     """What stands in the file is what the policy is made with."""
-    with pytest.raises(Broken, match="another one after its parameters were written down"):
-        documented.its_parameters_are_documented(Rounded())
+    with pytest.raises(ContractFailure, match="another one after its parameters were written down"):
+        documentation_checks.its_parameters_are_documented(Rounded())
 
 
 @dataclass(kw_only=True)
@@ -422,10 +429,10 @@ class Thawed:
 
 def test_a_policy_that_can_be_changed_or_lacks_something_is_found() -> None:
     """Both would fail in the daemon, later."""
-    with pytest.raises(Broken, match="it is not frozen"):
-        documented.its_parameters_are_documented(Thawed())  # type: ignore[arg-type]
-    with pytest.raises(Broken, match="lacks preempts"):
-        documented.its_parameters_are_documented(variant(preempts="all")())
+    with pytest.raises(ContractFailure, match="it is not frozen"):
+        documentation_checks.its_parameters_are_documented(Thawed())  # type: ignore[arg-type]
+    with pytest.raises(ContractFailure, match="lacks preempts"):
+        documentation_checks.its_parameters_are_documented(variant(preempts="all")())
 
 
 def test_the_situations_hold_what_they_must() -> None:

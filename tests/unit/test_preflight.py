@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from slurm_dl.backends.slurm.choices import EXCLUDED_ARGUMENTS
-from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.preflight import check_external, check_native, to_end_within
-from slurm_dl.backends.slurm.release_all import release_all
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.slurm.preflight import check_external, check_native, to_end_within
+from slurm_dl.slurm.read.node_choices import EXCLUDED_ARGUMENTS
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.slurm.write.release_all import release_all
 
 # As 'scontrol show config' printed them on clusters that preempt; lines that are not read left out.
 COMMON = """\

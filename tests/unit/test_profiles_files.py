@@ -10,20 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.backends.profiles import load_profiles, shipped_profiles, site_over
-from slurm_dl.backends.profiles.document import LARGEST_BYTES, parse
-from slurm_dl.backends.profiles.schema import profile_of
-from slurm_dl.backends.profiles.store import (
-    add_profile,
-    path_of,
-    plain,
-    read_profile,
-    text_of,
-    write_profile,
-)
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.profile import (
-    Checkpoint,
+    CheckpointCost,
     HostRate,
     Load,
     Profile,
@@ -31,6 +20,17 @@ from slurm_dl.model.profile import (
     ShapeRate,
     Speed,
 )
+from slurm_dl.profiles import load_profiles, shipped_profiles, site_over
+from slurm_dl.profiles.directory import (
+    add_profile,
+    path_of,
+    plain,
+    read_profile,
+    text_of,
+    write_profile,
+)
+from slurm_dl.profiles.file_schema import profile_of
+from slurm_dl.profiles.yaml_reader import LARGEST_BYTES, parse
 
 EVERYTHING = """\
 name: my/model-1.0
@@ -82,7 +82,7 @@ def test_every_key_reaches_the_profile() -> None:
         load=Load(
             gpu_util=0.9, gpu_mem_mb=9000, gpu_mem_kept_mb=3000, network_mb_s=10.5, pcie_mb_s=0
         ),
-        checkpoint=Checkpoint(size_mb=12.5, save_s=3, restore_s=4.5, observations=7),
+        checkpoint=CheckpointCost(size_mb=12.5, save_s=3, restore_s=4.5, observations=7),
         beside={"resnet50": 0.75, "vgg16": 0},
         host=(
             HostRate(cpus_per_gpu=2, mem_mb_per_gpu=4000, rate=0.5),
@@ -343,7 +343,7 @@ SPEEDS = st.lists(
         beside=st.dictionaries(st.sampled_from(["on", "1e3", "m"]), st.floats(0, 1)),
         host=st.just(()),
         checkpoint=st.builds(
-            Checkpoint, size_mb=st.none() | FIGURES, observations=st.integers(0, 9)
+            CheckpointCost, size_mb=st.none() | FIGURES, observations=st.integers(0, 9)
         ),
         speeds=SPEEDS.map(tuple),
         batch=st.none() | st.just((1, 8)),

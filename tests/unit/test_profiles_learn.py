@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl import job
-from slurm_dl.backends.profiles import runs
-from slurm_dl.backends.profiles.learn import learned
-from slurm_dl.backends.profiles.runs import Measured, Reports, read_reports
 from slurm_dl.job import progress
-from slurm_dl.model.profile import Checkpoint, Profile, Shape, Speed
+from slurm_dl.model.profile import CheckpointCost, Profile, Shape, Speed
+from slurm_dl.profiles import run_reports
+from slurm_dl.profiles.learning import learned
+from slurm_dl.profiles.run_reports import Measured, Reports, read_reports
 
 Clock = Callable[[float], None]
 
@@ -301,8 +301,8 @@ def test_any_json_is_survived(
     """Whatever a user writes, only plausible figures come out."""
     place = tmp_path_factory.getbasetemp() / "any"
     write(place)
-    (place / runs.SPEED_FILE).write_text(json.dumps({"runs": runs_}))
-    (place / runs.STATE_FILE).write_text(json.dumps({"checkpoints": checkpoints}))
+    (place / run_reports.SPEED_FILE).write_text(json.dumps({"runs": runs_}))
+    (place / run_reports.STATE_FILE).write_text(json.dumps({"checkpoints": checkpoints}))
 
     for speed in read_reports(place, {"m"}).speeds:
         assert 1e-6 <= speed.steps_per_s <= 1e6
@@ -310,8 +310,8 @@ def test_any_json_is_survived(
 
 def test_the_job_and_the_learner_mean_the_same_files() -> None:
     """The job's package stands alone, so the names are written twice."""
-    assert runs.SPEED_FILE == progress.SPEED_FILE
-    assert runs.STATE_FILE == job.checkpoint.STATE_FILE
+    assert run_reports.SPEED_FILE == progress.SPEED_FILE
+    assert run_reports.STATE_FILE == job.checkpoint.STATE_FILE
 
 
 def reports(rates: Sequence[float], saves_s: Sequence[float] = ()) -> Reports:
@@ -365,9 +365,9 @@ def test_the_admin_names_the_gpus() -> None:
 
 def test_saves_are_averaged_by_their_number() -> None:
     """A declared time without observations gives way."""
-    before = Profile(name="m", checkpoint=Checkpoint(save_s=99.0, restore_s=5.0))
+    before = Profile(name="m", checkpoint=CheckpointCost(save_s=99.0, restore_s=5.0))
     once = learned(before, [reports([1.0], [2.0, 4.0])])
     twice = learned(once, [reports([1.0], [9.0])])
 
-    assert once.checkpoint == Checkpoint(save_s=3.0, restore_s=5.0, observations=2)
-    assert twice.checkpoint == Checkpoint(save_s=5.0, restore_s=5.0, observations=3)
+    assert once.checkpoint == CheckpointCost(save_s=3.0, restore_s=5.0, observations=2)
+    assert twice.checkpoint == CheckpointCost(save_s=5.0, restore_s=5.0, observations=3)

@@ -13,9 +13,9 @@ from types import ModuleType
 
 import pytest
 
-from slurm_dl.backends.profiles import shipped_profiles
-from slurm_dl.backends.profiles.store import shipped_directory
 from slurm_dl.model.profile import Shape, skew_of
+from slurm_dl.profiles import shipped_profiles
+from slurm_dl.profiles.directory import shipped_directory
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "profiles"

@@ -16,14 +16,9 @@ from types import SimpleNamespace
 import pytest
 from patience import eventually
 
-from slurm_dl.backends.slurm import pyslurm_process
-from slurm_dl.backends.slurm.pyslurm_process import (
-    PausedError,
-    PyslurmProcess,
-    environment,
-    probe,
-)
 from slurm_dl.model.errors import ClusterError
+from slurm_dl.slurm.pyslurm import worker_process
+from slurm_dl.slurm.pyslurm.worker_process import PausedError, PyslurmProcess, environment, probe
 
 FAKE = Path(__file__).parents[1] / "fake_pyslurm"
 
@@ -226,7 +221,7 @@ def test_noise_without_an_end_is_no_answer(
         assert next(heard) < 1_000_000, "it listens for ever"
         return bool(os.read(err, 1))
 
-    monkeypatch.setattr(pyslurm_process, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
+    monkeypatch.setattr(worker_process, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
     monkeypatch.setattr(process, "_listen", listen)
 
     with pytest.raises(ClusterError, match="no answer in 20 s"):
@@ -260,7 +255,7 @@ def test_it_dies_with_the_process_that_asked(how: str, two_jobs: Path) -> None:
     """Killed without a word in the middle of a question or between two, nothing is left behind."""
     script = (
         "import os, sys, threading\n"
-        "from slurm_dl.backends.slurm.pyslurm_process import PyslurmProcess\n"
+        "from slurm_dl.slurm.pyslurm.worker_process import PyslurmProcess\n"
         "p = PyslurmProcess(dict(os.environ), timeout_s=600)\n"
         "def tell():\n"
         "    while p.pid is None: pass\n"

@@ -26,18 +26,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from streams import STEERED, STREAMS, Stream, fake_cluster, steered_cluster
 
-from slurm_dl.backends.codec import FormError, _bare, codec_of, from_plain, to_plain
-from slurm_dl.backends.memory_store import MemoryStore
-from slurm_dl.backends.replay import recording as recording_module
-from slurm_dl.backends.replay.anonymous import Anonymous
-from slurm_dl.backends.replay.cluster import ReplayCluster, ReplayOverError
-from slurm_dl.backends.replay.plans import differences, plan_bytes
-from slurm_dl.backends.replay.recording import Recorded, Recording, RecordingError, Setup, Writer
-from slurm_dl.backends.replay.settings import SETTINGS
+from slurm_dl.engine.cycle import run_cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.ledger import Ledger
-from slurm_dl.engine.loop import run_cycle
 from slurm_dl.engine.settings import Placement, Settings
+from slurm_dl.ledger.store_protocol import MemoryStore
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.breaker import OWNER_UNKNOWN, Breaker, Restart
 from slurm_dl.model.contract import SIGNALS, Contract
 from slurm_dl.model.errors import ConfigError
@@ -56,12 +49,19 @@ from slurm_dl.model.plan import (
     TripBreaker,
 )
 from slurm_dl.model.profile import Profile, Shape, ShapeRate, Speed
-from slurm_dl.model.sharing import SharedGpu
+from slurm_dl.model.shared_gpu import SharedGpu
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.model.steer import Steer
-from slurm_dl.placement import registry as placement_registry
+from slurm_dl.placement import scheme_registry as placement_registry
 from slurm_dl.policies import registry
 from slurm_dl.policies.fifo import Fifo
+from slurm_dl.recording import cycles_file as recording_module
+from slurm_dl.recording.anonymise import Anonymous
+from slurm_dl.recording.codec import FormError, _bare, codec_of, from_plain, to_plain
+from slurm_dl.recording.cycles_file import RecordedCycle, Recording, RecordingError, Setup, Writer
+from slurm_dl.recording.plan_diff import differences, plan_bytes
+from slurm_dl.recording.replay_cluster import ReplayCluster, ReplayOverError
+from slurm_dl.recording.settings_codec import SETTINGS
 
 FUZZ = 100
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
@@ -370,7 +370,7 @@ def write(path: Path, stream: Stream) -> Path:
     return path
 
 
-def read(path: Path) -> list[Recorded]:
+def read(path: Path) -> list[RecordedCycle]:
     """All its cycles."""
     with Recording(path) as recording:
         return list(recording)
@@ -926,7 +926,7 @@ def lived(request: pytest.FixtureRequest) -> Stream:
 
 
 @pytest.fixture
-def recorded(lived: Stream, tmp_path: Path) -> list[Recorded]:
+def recorded(lived: Stream, tmp_path: Path) -> list[RecordedCycle]:
     """The same stream out of a file."""
     return read(write(tmp_path / "stream.gz", lived))
 
@@ -944,7 +944,7 @@ def test_the_stream_has_something_to_get_wrong(lived: Stream) -> None:
 
 
 def test_each_recorded_snapshot_gives_the_plan_the_loop_made(
-    lived: Stream, recorded: list[Recorded]
+    lived: Stream, recorded: list[RecordedCycle]
 ) -> None:
     """Byte for byte, with the policy and the limits out of the file."""
     for cycle, kept in zip(lived.cycles, recorded, strict=True):
@@ -954,7 +954,7 @@ def test_each_recorded_snapshot_gives_the_plan_the_loop_made(
 
 
 def test_the_loop_on_what_was_seen_plans_the_same_again(
-    lived: Stream, recorded: list[Recorded]
+    lived: Stream, recorded: list[RecordedCycle]
 ) -> None:
     """From an empty ledger: it grows as it grew then, and the same is told to the cluster."""
     cluster = ReplayCluster(kept.snapshot.seen for kept in recorded)
@@ -984,7 +984,7 @@ def changed_parameters(stream: Stream) -> dict[str, Any]:
     return other
 
 
-def test_another_parameter_makes_other_plans(lived: Stream, recorded: list[Recorded]) -> None:
+def test_another_parameter_makes_other_plans(lived: Stream, recorded: list[RecordedCycle]) -> None:
     """So the tests above can fail: every parameter shows in some plan."""
     changes = changed_parameters(lived)
     assert changes
@@ -999,7 +999,9 @@ def test_another_parameter_makes_other_plans(lived: Stream, recorded: list[Recor
         ), name
 
 
-def test_a_ledger_that_forgets_makes_other_plans(lived: Stream, recorded: list[Recorded]) -> None:
+def test_a_ledger_that_forgets_makes_other_plans(
+    lived: Stream, recorded: list[RecordedCycle]
+) -> None:
     """What is remembered matters: with a new ledger in the middle the plans are others."""
     half = len(recorded) // 3
     cluster = ReplayCluster(kept.snapshot.seen for kept in recorded[half:])

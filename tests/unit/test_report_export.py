@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from report_cases import Life, life, records_of, workloads
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.record import Records
+from slurm_dl.model.job_record import Records
+from slurm_dl.report.atomic_files import write_whole
 from slurm_dl.report.export import (
     groups_json,
     jobs_csv,
@@ -25,8 +26,7 @@ from slurm_dl.report.export import (
     write_jobs_csv,
     write_json,
 )
-from slurm_dl.report.files import write_whole
-from slurm_dl.report.metrics import by_user, summarise
+from slurm_dl.report.summary_metrics import by_user, summarise
 
 HEADER = (
     "job_id,user,gpus,submit_s,start_s,end_s,jct_s,queue_s,alone_s,slowdown,service_gpu_s,"

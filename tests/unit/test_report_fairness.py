@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_cases import Life, life, records_of, workloads
 
-from slurm_dl.model.record import Records
+from slurm_dl.model.job_record import Records
 from slurm_dl.report.fairness import (
     finish_time_fairness,
     jain,
     mean_jobs_present,
     static_finish_time_fairness,
 )
-from slurm_dl.report.metrics import summarise
+from slurm_dl.report.summary_metrics import summarise
 
 
 def jain_of(records: Records) -> float:

@@ -20,13 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from report_cases import Life, life, records_of
 
-from slurm_dl.apps.sim import main
+from slurm_dl.cli.dlsim.command import main
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.record import Records, RunNodes, Runs
+from slurm_dl.model.job_record import Records, RunNodes, Runs
 from slurm_dl.report import gantt, style, timeline
-from slurm_dl.report.html import columns
-from slurm_dl.report.html.columns import NEVER, Schedule, Subject, how_they_ended, page_data
-from slurm_dl.report.html.page import SCRIPTS, inert_json, page
+from slurm_dl.report.html import SCRIPTS, inert_json, page
+from slurm_dl.report.html import page_data as columns
+from slurm_dl.report.html.page_data import NEVER, Schedule, Subject, how_they_ended, page_data
 
 SIXTY = Path(__file__).parents[2] / "traces" / "tiresias" / "60_job.csv"
 HOSTILE = "</script><img src=x onerror=alert(1)><!--<script>\u2028'\"&amp;{{style}}\ud800"

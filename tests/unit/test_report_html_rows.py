@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.report.html.rows import Blocks, pack
+from slurm_dl.report.html.row_packing import Blocks, pack
 
 Run = tuple[int, int, int, int]
 """Start, end, job, GPUs."""

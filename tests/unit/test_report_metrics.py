@@ -14,10 +14,17 @@ from hypothesis import strategies as st
 from report_cases import Life, life, records_of, workloads
 
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.record import JobRecord, Records
+from slurm_dl.model.job_record import JobRecord, Records
+from slurm_dl.report.distribution import Spread, spread, spreads
 from slurm_dl.report.interruption import Interruption
-from slurm_dl.report.metrics import SIZE_CLASSES, Group, Summary, by_size, by_user, summarise
-from slurm_dl.report.spread import Spread, spread, spreads
+from slurm_dl.report.summary_metrics import (
+    SIZE_CLASSES,
+    Group,
+    Summary,
+    by_size,
+    by_user,
+    summarise,
+)
 
 GPUS = 24.0
 

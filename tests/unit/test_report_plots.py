@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from report_cases import life, records_of
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.model.record import Records, Runs
+from slurm_dl.model.job_record import Records, Runs
 from slurm_dl.report import plots, style
-from slurm_dl.report.metrics import summarise
+from slurm_dl.report.summary_metrics import summarise
 
 EVIL = r"$\frac{1}{0$ _x & <b> % 漢字"
 

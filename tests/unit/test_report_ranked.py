@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from report_cases import life, records_of
 
 from slurm_dl.report import style
-from slurm_dl.report.metrics import Summary, summarise
-from slurm_dl.report.ranked import ranking
+from slurm_dl.report.ranking_plot import ranking
+from slurm_dl.report.summary_metrics import Summary, summarise
 
 
 def summary(*lengths: float) -> Summary:

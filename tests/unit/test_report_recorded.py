@@ -15,11 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_cases import life, records_of
 
-from slurm_dl.apps.sim.report import report_command
-from slurm_dl.backends.traces.recorded import Recorded, read_recorded
-from slurm_dl.backends.traces.registry import read_trace
+from slurm_dl.cli.dlsim.report import report_command
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.report.html.columns import (
+from slurm_dl.report.html.page_data import (
     ENDED,
     MOVED,
     PREEMPTED,
@@ -28,6 +26,8 @@ from slurm_dl.report.html.columns import (
     how_they_ended,
     page_data,
 )
+from slurm_dl.traces.format_registry import read_trace
+from slurm_dl.traces.recorded_schedule import RecordedSchedule, read_recorded
 
 HELIOS_JOBS = {"vcpDC": 3, "vcJkd": 1, "vchbv": 1}
 HEADER = "JobID|User|Account|Submit|Start|End|State|ElapsedRaw|ReqTRES|AllocTRES"
@@ -54,7 +54,7 @@ LINES = (
 )
 
 
-def recorded_of(tmp_path: Path, *lines: str, header: str = HEADER) -> Recorded:
+def recorded_of(tmp_path: Path, *lines: str, header: str = HEADER) -> RecordedSchedule:
     path = tmp_path / "history.txt"
     path.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
     told = read_recorded(path, read_trace(path))

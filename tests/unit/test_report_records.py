@@ -10,7 +10,7 @@ import pytest
 from report_cases import life, records_of
 
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.record import JobRecord, Records, Runs
+from slurm_dl.model.job_record import JobRecord, Records, Runs
 
 
 def row(job_id: int, user: str) -> JobRecord:

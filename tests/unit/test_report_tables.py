@@ -12,9 +12,16 @@ from report_cases import Life, life, records_of, workloads
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from slurm_dl.report.metrics import Summary, by_size, by_user, summarise
+from slurm_dl.report.number_format import (
+    duration,
+    number,
+    percent,
+    plain_number,
+    printable,
+    unit_of,
+)
+from slurm_dl.report.summary_metrics import Summary, by_size, by_user, summarise
 from slurm_dl.report.tables import comparison_table, run_tables, sizes_table, users_table
-from slurm_dl.report.wording import duration, number, percent, plain_number, printable, unit_of
 
 HOUR = 3600.0
 

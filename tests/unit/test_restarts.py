@@ -9,10 +9,10 @@ from typing import Any
 import build
 import pytest
 
-from slurm_dl.backends.memory_store import MemoryStore
-from slurm_dl.engine.ledger import Ledger
-from slurm_dl.engine.restarts import FOLLOWED_S, SOON_S, Restarts
-from slurm_dl.engine.service import Service
+from slurm_dl.ledger.attained_service import AttainedService
+from slurm_dl.ledger.restarts import FOLLOWED_S, SOON_S, Restarts
+from slurm_dl.ledger.store_protocol import MemoryStore
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.breaker import NOT_OURS, Fate, Restart
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover, Run, Victim, VictimState
@@ -233,7 +233,7 @@ def test_our_own_requeues_are_known_as_ours(
 def test_whose_job_it_was_is_known_once_its_fate_is() -> None:
     """Written down by a hand-over, or a version, that did not know."""
     known = Restart(job_id=JOB, restarts=0, gpus=4.0, requeued_s=START_S + 10)
-    nothing = Service.empty()
+    nothing = AttainedService.empty()
 
     (restart,) = Restarts([known]).news(nothing, nothing, _over(JobState.FAILED, 20))
     assert (restart.fate, restart.uid) == ("failed", UID)

@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from slurm_dl.apps.sandbox import sandbox as group
+from slurm_dl.cli.dlctl.sandbox import sandbox as group
 from slurm_dl.sandbox import (
-    NodeGroup,
     PartitionSpec,
     Sandbox,
+    SandboxNodes,
     SandboxSpec,
-    accounting,
+    accounting_database,
     layout,
-    record,
+    manifest,
 )
 from slurm_dl.sandbox.layout import Layout
-from slurm_dl.sandbox.record import Record
+from slurm_dl.sandbox.manifest import Record
 
 
 def invoke(*args: str) -> Result:
@@ -40,15 +40,17 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[SandboxSpec | None, int
 
     monkeypatch.setattr(Sandbox, "up", up)
     monkeypatch.setattr(layout, "check_host", lambda: None)
-    monkeypatch.setattr(accounting, "check_host", lambda: None)
+    monkeypatch.setattr(accounting_database, "check_host", lambda: None)
     return found
 
 
 @pytest.fixture
 def there(short_directory: Path) -> Path:
     """The directory of a sandbox whose daemons do not run."""
-    spec = SandboxSpec(groups=(NodeGroup(nodes=2), NodeGroup(nodes=1, gpus=8, gpu_type="v100")))
-    text = record._RECORD_JSON.dump_json(Record(spec, 18_900)).decode()
+    spec = SandboxSpec(
+        groups=(SandboxNodes(nodes=2), SandboxNodes(nodes=1, gpus=8, gpu_type="v100"))
+    )
+    text = manifest._RECORD_JSON.dump_json(Record(spec, 18_900)).decode()
     (short_directory / "sandbox.json").write_text(text)
     return short_directory
 
@@ -79,7 +81,7 @@ def test_options_become_a_spec(
     assert asked == [
         (
             SandboxSpec(
-                groups=(NodeGroup(3, 2, "h100", 8, 900),),
+                groups=(SandboxNodes(3, 2, "h100", 8, 900),),
                 nodes_per_leaf=3,
                 cred_expire_s=70,
                 kill_wait_s=30,
@@ -104,7 +106,7 @@ def test_groups_may_be_repeated(
 
     assert result.exit_code == 0
     assert asked[0][0] == SandboxSpec(
-        groups=(NodeGroup(4, 4, "a100", cpus=8), NodeGroup(2, 0, "", cpus=8))
+        groups=(SandboxNodes(4, 4, "a100", cpus=8), SandboxNodes(2, 0, "", cpus=8))
     )
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.sandbox import NodeGroup, SandboxSpec, accounting, layout, record
+from slurm_dl.sandbox import SandboxNodes, SandboxSpec, accounting_database, layout, manifest
 from slurm_dl.sandbox.layout import Layout
-from slurm_dl.sandbox.record import Record
-from slurm_dl.sandbox.wait import DeadlinePassedError, eventually
+from slurm_dl.sandbox.manifest import Record
+from slurm_dl.sandbox.wait_until import DeadlinePassedError, eventually
 
 SPEC = SandboxSpec()
 
@@ -29,7 +29,7 @@ def masked() -> Iterator[None]:
 def made(short_directory: Path) -> Layout:
     """A sandbox's directory with its record, without daemons."""
     made = Layout(short_directory)
-    layout.write_file(made.record, record._RECORD_JSON.dump_json(Record(SPEC, 18_900)).decode())
+    layout.write_file(made.record, manifest._RECORD_JSON.dump_json(Record(SPEC, 18_900)).decode())
     return made
 
 
@@ -49,7 +49,7 @@ def test_a_path_too_long_for_unix_sockets_is_refused(short_directory: Path) -> N
         layout.check_directory(Layout(short_directory / ("x" * (room + 1))), SPEC)
     with pytest.raises(ConfigError, match="6 characters too long"):
         layout.check_directory(
-            Layout(short_directory / ("x" * room)), SandboxSpec(groups=(NodeGroup(nodes=1_000),))
+            Layout(short_directory / ("x" * room)), SandboxSpec(groups=(SandboxNodes(nodes=1_000),))
         )
 
 
@@ -102,7 +102,7 @@ def test_a_directory_others_can_replace_is_refused(
     monkeypatch.setattr(Path, "stat", of_alice)
     with pytest.raises(ConfigError, match=f"{box} belongs to the user with id 1234"):
         layout.check_path(box)
-    with pytest.raises(ConfigError, match="belongs to"), record.locked(Layout(box)):
+    with pytest.raises(ConfigError, match="belongs to"), manifest.locked(Layout(box)):
         pass
 
 
@@ -117,7 +117,7 @@ def test_a_host_that_cannot_run_slurm_is_refused(
         layout.check_host()
 
     with pytest.raises(ConfigError, match=r"not installed: slurmdbd, .*apt-get install"):
-        accounting.check_host()
+        accounting_database.check_host()
 
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(ConfigError, match="needs root"):
@@ -129,7 +129,7 @@ def test_modes_do_not_depend_on_the_umask(short_directory: Path) -> None:
     """Users can read what they need, and the controller's state and the key are root's alone."""
     made = Layout(short_directory / "new" / "box")
     layout.make_directory(made.directory, 0o755)
-    layout.make_tree(made, SandboxSpec(groups=(NodeGroup(gpus=0),)))
+    layout.make_tree(made, SandboxSpec(groups=(SandboxNodes(gpus=0),)))
     layout.write_file(made.slurm_conf, "x")
 
     modes = {
@@ -165,7 +165,7 @@ def test_a_host_without_mknod_is_told_so(
 def test_what_a_tree_already_has_stays(short_directory: Path) -> None:
     """Making the tree again changes neither the key nor the state."""
     made = Layout(short_directory)
-    without_gpus = SandboxSpec(groups=(NodeGroup(gpus=0),))
+    without_gpus = SandboxSpec(groups=(SandboxNodes(gpus=0),))
     layout.make_tree(made, without_gpus)
     key = made.munge_key.read_bytes()
     (made.state / "job_state").write_text("jobs")
@@ -178,7 +178,7 @@ def test_what_a_tree_already_has_stays(short_directory: Path) -> None:
 def test_a_directory_without_record_is_no_sandbox(short_directory: Path) -> None:
     """The message says how to make one."""
     with pytest.raises(ConfigError, match=r"no sandbox in .* make one with 'dlctl sandbox up"):
-        record.load(Layout(short_directory / "none"))
+        manifest.load(Layout(short_directory / "none"))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_a_damaged_record_is_named(short_directory: Path, text: str, words: str)
     (short_directory / "sandbox.json").write_text(text)
 
     with pytest.raises(ConfigError, match=words):
-        record.load(Layout(short_directory))
+        manifest.load(Layout(short_directory))
 
 
 def test_a_record_of_a_later_format_is_refused(made: Layout) -> None:
@@ -202,29 +202,29 @@ def test_a_record_of_a_later_format_is_refused(made: Layout) -> None:
     made.record.write_text(made.record.read_text().replace('"format":1', '"format":2'))
 
     with pytest.raises(ConfigError, match="is of format 2"):
-        record.load(made)
+        manifest.load(made)
 
 
 def test_another_spec_or_port_is_refused(made: Layout) -> None:
     """Resuming with other options says what differs; with the same or none it passes."""
-    there = record.load(made)
-    record.check_same(made, there, None, None)
-    record.check_same(made, there, SPEC, 18_900)
+    there = manifest.load(made)
+    manifest.check_same(made, there, None, None)
+    manifest.check_same(made, there, SPEC, 18_900)
 
     with pytest.raises(ConfigError, match="kill_wait_s is 5, asked for 9; the first port is 18900"):
-        record.check_same(made, there, SandboxSpec(kill_wait_s=9), 18_000)
+        manifest.check_same(made, there, SandboxSpec(kill_wait_s=9), 18_000)
 
 
 def test_two_commands_do_not_work_on_one_sandbox(made: Layout) -> None:
     """The second one gives up with a line instead of starting the same daemons."""
     with (
-        record.locked(made),
+        manifest.locked(made),
         pytest.raises(ClusterError, match="another command"),
-        record.locked(made, within_s=0.0),
+        manifest.locked(made, within_s=0.0),
     ):
         pass
 
-    with record.locked(made, within_s=0.0):
+    with manifest.locked(made, within_s=0.0):
         pass
 
 

@@ -13,8 +13,8 @@ import pytest
 from patience import eventually
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.sandbox import processes
-from slurm_dl.sandbox.processes import Process
+from slurm_dl.sandbox import process_control
+from slurm_dl.sandbox.process_control import Process
 
 SLEEP = ["/usr/bin/sleep", "60"]
 DEAF = [
@@ -30,12 +30,12 @@ def started() -> Iterator[list[Process]]:
     found: list[Process] = []
     yield found
     for process in found:
-        processes.send(process, signal.SIGKILL)
-    assert processes.wait_gone(found, 5.0) == ()
+        process_control.send(process, signal.SIGKILL)
+    assert process_control.wait_gone(found, 5.0) == ()
 
 
 def spawn(started: list[Process], tmp_path: Path, argv: list[str] = SLEEP) -> Process:
-    process = processes.spawn(
+    process = process_control.spawn(
         "probe", argv, env={"A": "1"}, output=tmp_path / "out", record=tmp_path / "record.json"
     )
     started.append(process)
@@ -48,8 +48,8 @@ def test_a_spawned_process_is_on_its_own(started: list[Process], tmp_path: Path)
     proc = Path(f"/proc/{process.pid}")
     eventually(lambda: (proc / "comm").read_text() == "sleep\n", 5.0, 0.01)
 
-    assert processes.is_alive(process)
-    assert processes.read_record(tmp_path / "record.json") == process
+    assert process_control.is_alive(process)
+    assert process_control.read_record(tmp_path / "record.json") == process
     assert os.getsid(process.pid) == process.pid
     assert (proc / "cwd").readlink() == Path("/")
     assert (proc / "environ").read_bytes() == b"A=1\0"
@@ -67,20 +67,20 @@ def test_a_reused_pid_is_neither_alive_nor_signalled(
         replace(process, start_ticks=process.start_ticks - 1),
         replace(process, boot_id="00000000-0000-0000-0000-000000000000"),
     ):
-        assert not processes.is_alive(stale)
-        assert not processes.send(stale, signal.SIGKILL)
-        assert processes.end((stale,), term_s=0.0) == ()
+        assert not process_control.is_alive(stale)
+        assert not process_control.send(stale, signal.SIGKILL)
+        assert process_control.end((stale,), term_s=0.0) == ()
 
-    assert processes.is_alive(process)
+    assert process_control.is_alive(process)
 
 
 def test_end_says_which_processes_lived(started: list[Process], tmp_path: Path) -> None:
     """A process that has ended already is not counted as ended by us."""
     process = spawn(started, tmp_path)
 
-    assert processes.end((process,), term_s=5.0) == (process,)
-    assert not processes.is_alive(process)
-    assert processes.end((process,), term_s=5.0) == ()
+    assert process_control.end((process,), term_s=5.0) == (process,)
+    assert not process_control.is_alive(process)
+    assert process_control.end((process,), term_s=5.0) == ()
 
 
 def test_a_process_deaf_to_sigterm_is_killed(started: list[Process], tmp_path: Path) -> None:
@@ -88,26 +88,26 @@ def test_a_process_deaf_to_sigterm_is_killed(started: list[Process], tmp_path: P
     process = spawn(started, tmp_path, DEAF)
     eventually(lambda: (tmp_path / "out").read_text() == "deaf\n", 10.0, 0.01)
 
-    assert processes.end((process,), term_s=0.1) == (process,)
-    assert not processes.is_alive(process)
+    assert process_control.end((process,), term_s=0.1) == (process,)
+    assert not process_control.is_alive(process)
 
 
 def test_a_zombie_is_not_alive() -> None:
     """A process that ended and was not reaped by its parent does not hold anything any more."""
     with subprocess.Popen(["/usr/bin/sleep", "60"]) as child:  # its parent: this test
-        process = processes.find("sleep", child.pid)
+        process = process_control.find("sleep", child.pid)
         assert process is not None
         child.kill()
 
-        eventually(lambda: not processes.is_alive(process), 5.0, 0.01)
-        assert processes.find("sleep", child.pid) is None
+        eventually(lambda: not process_control.is_alive(process), 5.0, 0.01)
+        assert process_control.find("sleep", child.pid) is None
 
 
 def test_a_program_that_is_missing_is_seen_as_ended(started: list[Process], tmp_path: Path) -> None:
     """A daemon that cannot even be executed leaves its reason in its output."""
     process = spawn(started, tmp_path, ["/nonexistent/daemon"])
 
-    eventually(lambda: not processes.is_alive(process), 5.0, 0.01)
+    eventually(lambda: not process_control.is_alive(process), 5.0, 0.01)
     assert "/nonexistent/daemon" in (tmp_path / "out").read_text()
 
 
@@ -123,7 +123,7 @@ def test_only_slurms_own_programs_count_as_holders(started: list[Process], tmp_p
     logs.mkdir()
     found = {}
     for path in (reader, daemon):
-        process = processes.spawn(
+        process = process_control.spawn(
             path.name,
             [str(path), "60"],
             env={},
@@ -134,10 +134,10 @@ def test_only_slurms_own_programs_count_as_holders(started: list[Process], tmp_p
         eventually(partial(is_running, process.pid, path), 5.0, 0.01)
         found[path.name] = process
 
-    assert processes.daemons_holding([logs]) == (found["slurmd-wlm"],)
-    assert processes.daemons_holding([logs / "slurmd-wlm.out"]) == (found["slurmd-wlm"],)
-    assert processes.daemons_holding([logs / "slurmd-wlm"]) == ()
-    assert processes.daemons_holding([tmp_path / "lo"]) == ()
+    assert process_control.daemons_holding([logs]) == (found["slurmd-wlm"],)
+    assert process_control.daemons_holding([logs / "slurmd-wlm.out"]) == (found["slurmd-wlm"],)
+    assert process_control.daemons_holding([logs / "slurmd-wlm"]) == ()
+    assert process_control.daemons_holding([tmp_path / "lo"]) == ()
 
 
 def test_descendants_are_found_through_all_generations(
@@ -148,7 +148,7 @@ def test_descendants_are_found_through_all_generations(
     process = spawn(started, tmp_path, [sys.executable, "-Sc", code])
 
     def three() -> tuple[Process, ...]:
-        below = processes.descendants((process,))
+        below = process_control.descendants((process,))
         return below if len(below) == 3 else ()
 
     below = eventually(three, 10.0, 0.02)
@@ -160,11 +160,11 @@ def test_descendants_are_found_through_all_generations(
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     """The message says which file to delete; a missing record is no error."""
     path = tmp_path / "record.json"
-    assert processes.read_record(path) is None
+    assert process_control.read_record(path) is None
     path.write_text('{"name": "x", "pid": "many"}')
 
     with pytest.raises(ConfigError, match=str(path)):
-        processes.read_record(path)
+        process_control.read_record(path)
 
 
 def is_running(pid: int, program: Path) -> bool:

@@ -7,14 +7,18 @@ import pytest
 from pydantic import TypeAdapter
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.sandbox import NodeGroup, PartitionSpec, SandboxSpec, accounting
+from slurm_dl.sandbox import PartitionSpec, SandboxNodes, SandboxSpec, accounting_database
+from slurm_dl.sandbox.config_files import files, gres_conf, ports_needed, slurm_conf, topology_conf
 from slurm_dl.sandbox.layout import Layout
-from slurm_dl.sandbox.slurm_conf import files, gres_conf, ports_needed, slurm_conf, topology_conf
 from slurm_dl.sandbox.spec import differences, parse_group, parse_partition
 
 LAYOUT = Layout(Path("/srv/box"))
 MIXED = SandboxSpec(
-    groups=(NodeGroup(nodes=3), NodeGroup(nodes=2, gpus=8, gpu_type="v100"), NodeGroup(1, 0, "")),
+    groups=(
+        SandboxNodes(nodes=3),
+        SandboxNodes(nodes=2, gpus=8, gpu_type="v100"),
+        SandboxNodes(1, 0, ""),
+    ),
     partitions=(PartitionSpec("gpu"), PartitionSpec("old", "n[4-5]", ("MaxTime=60",))),
 )
 
@@ -25,8 +29,8 @@ def conf(spec: SandboxSpec) -> list[str]:
 
 def test_group_text_names_nodes_gpus_and_type() -> None:
     """The text 2x8:v100 is two nodes with eight v100 each, 3x0 three nodes without GPUs."""
-    assert parse_group("2x8:v100", cpus=8, mem_mb=100) == NodeGroup(2, 8, "v100", 8, 100)
-    assert parse_group("3x0", cpus=8, mem_mb=100) == NodeGroup(3, 0, "", 8, 100)
+    assert parse_group("2x8:v100", cpus=8, mem_mb=100) == SandboxNodes(2, 8, "v100", 8, 100)
+    assert parse_group("3x0", cpus=8, mem_mb=100) == SandboxNodes(3, 0, "", 8, 100)
 
 
 @pytest.mark.parametrize(
@@ -156,7 +160,7 @@ def test_leaves_hold_nodes_of_one_group() -> None:
         "SwitchName=core Switches=leaf[1-4]",
     ]
     assert (
-        topology_conf(SandboxSpec(groups=(NodeGroup(nodes=2),)))
+        topology_conf(SandboxSpec(groups=(SandboxNodes(nodes=2),)))
         == "SwitchName=leaf1 Nodes=n[1-2]\n"
     )
 
@@ -171,7 +175,7 @@ def test_gres_names_each_groups_devices() -> None:
 
 def test_a_controller_alone_needs_two_ports_and_forgives_silence() -> None:
     """Without slurmd there are no devices, and no node is ever declared DOWN."""
-    spec = SandboxSpec(groups=(NodeGroup(nodes=2_500),), start_slurmd=False)
+    spec = SandboxSpec(groups=(SandboxNodes(nodes=2_500),), start_slurmd=False)
     made = dict(files(spec, LAYOUT, cluster="c", first_port=18_000))
 
     assert ports_needed(spec) == 2
@@ -191,7 +195,7 @@ def test_no_topology_means_no_topology_plugin() -> None:
 
 def test_shards_are_named_where_the_gpus_are() -> None:
     """Slurm wants shards in GresTypes, on the node's line and, counted, in gres.conf."""
-    spec = replace(MIXED, groups=(NodeGroup(nodes=2, shards=16), NodeGroup(nodes=1)))
+    spec = replace(MIXED, groups=(SandboxNodes(nodes=2, shards=16), SandboxNodes(nodes=1)))
 
     assert gres_conf(spec, LAYOUT).splitlines() == [
         "NodeName=n[1-2] Name=gpu Type=a100 File=/srv/box/dev/gpu[0-3]",
@@ -210,7 +214,7 @@ def test_shards_are_named_where_the_gpus_are() -> None:
 def test_shards_that_no_gpu_could_have_are_refused(gpus: int, shards: int) -> None:
     """Slurm spreads the shards of a node evenly over its GPUs, and keeps no others."""
     with pytest.raises(ConfigError, match="shards of a node"):
-        NodeGroup(gpus=gpus, shards=shards)
+        SandboxNodes(gpus=gpus, shards=shards)
 
 
 def test_blocks_stand_in_for_leaf_switches() -> None:
@@ -237,14 +241,19 @@ def test_accounting_has_its_own_port_and_socket() -> None:
     assert "AccountingStoragePort=18007" in lines
     assert "AccountingStorageTRES=gres/gpu" in lines
     assert not any("AccountingStorageTRES" in line for line in conf(MIXED))
-    assert "StorageHost=localhost" in accounting.slurmdbd_conf(LAYOUT, port=18_007).splitlines()
-    assert accounting.slurmdbd_env(LAYOUT) == {"MYSQL_UNIX_PORT": "/srv/box/database/mysqld.sock"}
+    assert (
+        "StorageHost=localhost"
+        in accounting_database.slurmdbd_conf(LAYOUT, port=18_007).splitlines()
+    )
+    assert accounting_database.slurmdbd_env(LAYOUT) == {
+        "MYSQL_UNIX_PORT": "/srv/box/database/mysqld.sock"
+    }
 
 
 def test_the_database_server_is_private(monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads no file of the host, opens no port, and lies in the sandbox's directory."""
-    monkeypatch.setattr(accounting.layouts, "program", lambda name: f"/usr/sbin/{name}")
-    program, first, *rest = accounting.server_argv(LAYOUT)
+    monkeypatch.setattr(accounting_database.layouts, "program", lambda name: f"/usr/sbin/{name}")
+    program, first, *rest = accounting_database.server_argv(LAYOUT)
 
     assert (program, first) == ("/usr/sbin/mariadbd", "--no-defaults")
     assert "--skip-networking" in rest

@@ -18,44 +18,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 from patience import eventually
 
-from slurm_dl.apps import logs
-from slurm_dl.apps.published import Published
-from slurm_dl.apps.shadow import recorder as recording
-from slurm_dl.apps.shadow import wishes as wishing
-from slurm_dl.apps.shadow.lines import (
-    LONGEST_LINE,
-    MOST_VICTIMS,
-    UNSEEN,
-    EndedJob,
-    Lookout,
-    Wish,
-    WishedVictim,
-    parsed,
-    written,
-)
-from slurm_dl.apps.shadow.order import compare
-from slurm_dl.apps.shadow.recorder import Recorder, Watch
-from slurm_dl.apps.shadow.store import (
-    JOB,
-    OPEN,
-    STANDING,
-    Kept,
-    ShadowError,
-    Standing,
-    Store,
-    joined,
-    read_kept,
-    read_open,
-    read_standing,
-)
+from slurm_dl import logging_setup
 from slurm_dl.config import Config
-from slurm_dl.engine.loop import Cycle
+from slurm_dl.daemon.published_state import PublishedState
+from slurm_dl.engine.cycle import Cycle
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.plan import Action, OpenHandover, Plan, SetSiteFactor, TripBreaker
 from slurm_dl.model.snapshot import JobText
+from slurm_dl.shadow import planned_handovers as wishing
+from slurm_dl.shadow import recorder as recording
+from slurm_dl.shadow.recorder import Recorder, ShadowObserver, compare
+from slurm_dl.shadow.records import (
+    LONGEST_LINE,
+    MOST_VICTIMS,
+    UNSEEN,
+    EndedJobRecord,
+    Lookout,
+    WishedHandover,
+    WishedVictim,
+    parsed,
+    written,
+)
+from slurm_dl.shadow.segment_store import (
+    JOB,
+    OPEN,
+    STANDING,
+    Kept,
+    SegmentStore,
+    ShadowError,
+    UnfinishedJobs,
+    joined,
+    read_kept,
+    read_open,
+    read_standing,
+)
 
 CONFIG = Config.model_validate({"manage": {"partitions": ["gpu"]}})
 NOW_S = build.NOW_S
@@ -87,7 +86,7 @@ def look(
     live: bool = False,
     rank: Sequence[int] | None = None,
     **more: Any,  # noqa: ANN401
-) -> Published:
+) -> PublishedState:
     """One cycle, *at_s* seconds after the first, that planned *actions* and did nothing."""
     account = {JobId(r.job_id): JobText(label=str(r.job_id), account="vision") for r in rows}
     seen = build.observed(rows, now_s=NOW_S + at_s, texts=account, **more)
@@ -100,7 +99,7 @@ def look(
         target=frozenset(),
         actions=actions,
     )
-    return Published(
+    return PublishedState(
         config=CONFIG,
         config_rows=(),
         started_s=0.0,
@@ -109,22 +108,22 @@ def look(
     )
 
 
-def kept_by(directory: Path, *looks: Published) -> Kept:
+def kept_by(directory: Path, *looks: PublishedState) -> Kept:
     """What a recorder keeps of *looks*."""
-    recorder = Recorder(Store(directory))
+    recorder = Recorder(SegmentStore(directory))
     for now in looks:
         recorder.take(now)
     return read_kept(directory, 0.0)
 
 
-def wishes(kept: Kept) -> list[Wish]:
+def wishes(kept: Kept) -> list[WishedHandover]:
     """The wishes among the lines."""
-    return [line for line in kept.lines if isinstance(line, Wish)]
+    return [line for line in kept.lines if isinstance(line, WishedHandover)]
 
 
-def ended(kept: Kept) -> list[EndedJob]:
+def ended(kept: Kept) -> list[EndedJobRecord]:
     """The ends among the lines."""
-    return [line for line in kept.lines if isinstance(line, EndedJob)]
+    return [line for line in kept.lines if isinstance(line, EndedJobRecord)]
 
 
 # Wishes.
@@ -202,7 +201,7 @@ def test_a_restart_does_not_count_a_wish_twice(tmp_path: Path) -> None:
     assert (wish.begin_s, wish.last_s, wish.started_s) == (NOW_S, NOW_S + 60, NOW_S + 100)
 
 
-def a_morning() -> list[Published]:
+def a_morning() -> list[PublishedState]:
     """Two jobs that wait and are wished for, and start minutes after the last wish."""
     waits = [build.running(1), build.running(5), build.pending(2), build.pending(3)]
     two, three = build.running(2, ran_s=-400), build.running(3, ran_s=-700)
@@ -228,7 +227,7 @@ def test_a_restart_in_the_middle_changes_nothing(tmp_path: Path, cut: int, *, ki
     looks = a_morning()
     whole = kept_by(tmp_path / "whole", *looks)
     for part in (looks[:cut], looks[cut:]):
-        recorder = Recorder(Store(tmp_path / "parts"))
+        recorder = Recorder(SegmentStore(tmp_path / "parts"))
         for now in part:
             recorder.take(now)
         if not killed:
@@ -271,8 +270,10 @@ def test_a_job_that_went_between_two_looks_never_started(tmp_path: Path) -> None
 
 def test_a_wish_whose_end_was_lost_is_not_open(tmp_path: Path) -> None:
     """It is in no list of the open ones, and older than that: nobody knows what became of it."""
-    lost = dataclasses.replace(next(w for w in LINES if isinstance(w, Wish)), begin_s=NOW_S - 500)
-    Store(tmp_path / "s").append([written(lost)])
+    lost = dataclasses.replace(
+        next(w for w in LINES if isinstance(w, WishedHandover)), begin_s=NOW_S - 500
+    )
+    SegmentStore(tmp_path / "s").append([written(lost)])
     rows = [build.running(1), build.pending(7)]
 
     kept = kept_by(tmp_path / "s", look(rows), look(rows, handover(7, 1), at_s=60))
@@ -316,12 +317,12 @@ def test_a_list_of_open_wishes_that_is_none_is_as_good_as_none(
     (tmp_path / OPEN).write_bytes(content)
 
     assert read_open(tmp_path / OPEN) is None
-    assert Store(tmp_path).open_wishes() == ((), -math.inf)
+    assert SegmentStore(tmp_path).open_wishes() == ((), -math.inf)
 
 
 def test_an_open_wish_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> None:
     """The others are still known after a restart."""
-    recorder = Recorder(Store(tmp_path))
+    recorder = Recorder(SegmentStore(tmp_path))
     rows = [build.running(1), build.running(3), build.pending(2), build.pending(4)]
     recorder.take(look(rows, handover(2, 1), handover(4, 3)))
     recorder.close()
@@ -350,7 +351,7 @@ def test_a_job_that_one_look_missed_is_still_wished_for(tmp_path: Path) -> None:
 
 def test_a_clock_that_was_set_back_stops_no_checkpoint(tmp_path: Path) -> None:
     """Else what is open would be known as of the time before, for hours."""
-    recorder = Recorder(Store(tmp_path))
+    recorder = Recorder(SegmentStore(tmp_path))
     rows = [build.running(1), build.pending(2)]
     recorder.take(look(rows, at_s=0.0))
     recorder.take(look(rows, handover(2, 1), at_s=-7200.0))
@@ -370,7 +371,7 @@ def test_what_a_killed_daemon_was_writing_is_removed(tmp_path: Path) -> None:
     for path in (old, other):
         os.utime(path, (1.0, 1.0))
 
-    Recorder(Store(tmp_path))
+    Recorder(SegmentStore(tmp_path))
 
     assert sorted(tmp_path.iterdir()) == sorted([young, other])
 
@@ -461,7 +462,7 @@ def test_unmanaged_jobs_and_jobs_without_gpus_are_not_kept(tmp_path: Path) -> No
 def test_accounts_that_nobody_uses_any_more_are_forgotten(tmp_path: Path) -> None:
     """A user may write another one into each job; those of the jobs that are left stay right."""
 
-    def with_account(job_id: int, at_s: float) -> Published:
+    def with_account(job_id: int, at_s: float) -> PublishedState:
         now = look([build.running(1), build.pending(job_id)], at_s=at_s)
         assert now.cycle is not None
         texts = now.cycle.snapshot.seen.texts
@@ -474,7 +475,7 @@ def test_accounts_that_nobody_uses_any_more_are_forgotten(tmp_path: Path) -> Non
     kept = kept_by(tmp_path / "s", *looks, look([], at_s=4000))
 
     assert [j.account for j in ended(kept)] == ["vision"]
-    recorder = Recorder(Store(tmp_path / "t"))
+    recorder = Recorder(SegmentStore(tmp_path / "t"))
     for now in looks:
         recorder.take(now)
     standing = recorder._before
@@ -553,8 +554,8 @@ def test_a_damaged_file_never_breaks_the_reader(cut: int, noise: bytes) -> None:
 
 def test_the_files_are_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None:
     """Many jobs later there are as many files as may be, and the newest jobs are there."""
-    store = Store(tmp_path / "s", segment_bytes=1000, keep=3)
-    job = next(line for line in LINES if isinstance(line, EndedJob))
+    store = SegmentStore(tmp_path / "s", segment_bytes=1000, keep=3)
+    job = next(line for line in LINES if isinstance(line, EndedJobRecord))
 
     for i in range(200):
         store.append([written(dataclasses.replace(job, job_id=i))])
@@ -569,7 +570,7 @@ def test_the_files_are_bounded_and_the_oldest_goes_first(tmp_path: Path) -> None
 
 def test_a_job_costs_less_than_a_hundred_bytes() -> None:
     """So a day of 100,000 jobs is less than 10 MB."""
-    job = EndedJob(
+    job = EndedJobRecord(
         job_id=12_345_678,
         uid=1_000_123_456,
         account="vision-research",
@@ -590,8 +591,8 @@ def test_a_full_disk_stops_nobody_and_is_said_once(
 ) -> None:
     """What could not be written is written when there is room again."""
     log = io.StringIO()
-    logs.configure(level="info", form="json", stream=log)
-    recorder = Recorder(Store(tmp_path / "s"))
+    logging_setup.configure(level="info", form="json", stream=log)
+    recorder = Recorder(SegmentStore(tmp_path / "s"))
     rows = [build.running(1), build.pending(2)]
 
     def full(*_: object, **__: object) -> None:
@@ -612,7 +613,7 @@ def test_what_waits_for_room_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
     """The oldest goes, and is counted."""
     monkeypatch.setattr(recording, "_MOST_UNWRITTEN", 3)
     (tmp_path / "s").write_text("a file where the directory should be", "utf-8")
-    recorder = Recorder(Store(tmp_path / "s"))
+    recorder = Recorder(SegmentStore(tmp_path / "s"))
     for i in range(10):
         recorder.take(look([build.pending(2)], at_s=100.0 * i))
 
@@ -627,10 +628,10 @@ def test_what_waits_for_room_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_the_standing_jobs_come_back_as_they_were(tmp_path: Path) -> None:
     """And a file that is torn or forged is as good as none."""
-    store = Store(tmp_path)
+    store = SegmentStore(tmp_path)
     jobs = np.zeros(2, dtype=JOB)
     jobs["job_id"], jobs["gpus"], jobs["account"] = [3, 5], 1.0, [0, 1]
-    store.stand(Standing(NOW_S, jobs, ("a", "b")))
+    store.stand(UnfinishedJobs(NOW_S, jobs, ("a", "b")))
 
     again = store.standing()
     assert again is not None
@@ -644,7 +645,7 @@ def test_the_standing_jobs_come_back_as_they_were(tmp_path: Path) -> None:
         path.write_bytes(whole[:cut])
         assert read_standing(path) is None
     jobs["account"] = 7
-    store.stand(Standing(NOW_S, jobs, ("a", "b")))
+    store.stand(UnfinishedJobs(NOW_S, jobs, ("a", "b")))
     assert store.standing() is None
     with path.open("wb") as file:
         np.savez(file, jobs=np.array([{}], dtype=object))
@@ -661,25 +662,25 @@ def test_nothing_kept_is_said_with_what_to_do(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def watch(tmp_path: Path) -> Iterator[Watch]:
+def watch(tmp_path: Path) -> Iterator[ShadowObserver]:
     """A watcher, ended in the end."""
-    watcher = Watch(tmp_path)
+    watcher = ShadowObserver(tmp_path)
     yield watcher
     watcher.close()
 
 
 def test_the_daemon_waits_for_nothing(
-    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watch: ShadowObserver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the disk hangs looks are missed and counted; the loop goes on."""
     hangs = threading.Event()
-    append = Store.append
+    append = SegmentStore.append
 
-    def hang(store: Store, lines: Sequence[bytes]) -> None:
+    def hang(store: SegmentStore, lines: Sequence[bytes]) -> None:
         hangs.wait(30)
         append(store, lines)
 
-    monkeypatch.setattr(Store, "append", hang)
+    monkeypatch.setattr(SegmentStore, "append", hang)
     for i in range(10):
         watch.saw(look([build.pending(2)], at_s=100.0 * i))
     hangs.set()
@@ -689,7 +690,7 @@ def test_the_daemon_waits_for_nothing(
     assert 1 <= len(lookouts) <= 3
 
 
-def test_a_daemon_that_acts_keeps_nothing(watch: Watch, tmp_path: Path) -> None:
+def test_a_daemon_that_acts_keeps_nothing(watch: ShadowObserver, tmp_path: Path) -> None:
     """No thread, no file."""
     watch.saw(look([build.pending(2)], live=True))
     watch.close()
@@ -698,11 +699,11 @@ def test_a_daemon_that_acts_keeps_nothing(watch: Watch, tmp_path: Path) -> None:
 
 
 def test_a_bug_ends_the_thread_and_not_the_daemon(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
+    watch: ShadowObserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is logged; looks after it are dropped."""
     log = io.StringIO()
-    logs.configure(level="info", form="json", stream=log)
+    logging_setup.configure(level="info", form="json", stream=log)
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError
@@ -716,7 +717,7 @@ def test_a_bug_ends_the_thread_and_not_the_daemon(
     assert log.getvalue().count("bug in the recorder") == 1
 
 
-def test_the_end_keeps_what_has_been_seen(watch: Watch, tmp_path: Path) -> None:
+def test_the_end_keeps_what_has_been_seen(watch: ShadowObserver, tmp_path: Path) -> None:
     """The looks that no line has told yet, and the wishes that are open; a second time is none."""
     rows = [build.running(1), build.pending(2)]
     for i in range(2):
@@ -731,13 +732,13 @@ def test_the_end_keeps_what_has_been_seen(watch: Watch, tmp_path: Path) -> None:
 
 
 def test_the_end_does_not_wait_for_a_disk_that_hangs(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
+    watch: ShadowObserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says that something is lost, and raises nothing."""
     log = io.StringIO()
-    logs.configure(level="info", form="json", stream=log)
+    logging_setup.configure(level="info", form="json", stream=log)
     hangs = threading.Event()
-    monkeypatch.setattr(Store, "append", lambda *_: hangs.wait(60))
+    monkeypatch.setattr(SegmentStore, "append", lambda *_: hangs.wait(60))
     for i in range(5):
         watch.saw(look([build.pending(2)], at_s=100.0 * i))
     eventually(lambda: watch._looks.full() or watch.saw(look([])), 60.0, what="a full queue")
@@ -749,7 +750,7 @@ def test_the_end_does_not_wait_for_a_disk_that_hangs(
 
 
 def test_a_thread_that_hung_ends_and_writes_no_more(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
+    watch: ShadowObserver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The disk is back when the daemon has long ended, in a later turn perhaps."""
     hangs, written_times = threading.Event(), list[None]()
@@ -758,7 +759,7 @@ def test_a_thread_that_hung_ends_and_writes_no_more(
         written_times.append(None)
         hangs.wait(60)
 
-    monkeypatch.setattr(Store, "append", hang)
+    monkeypatch.setattr(SegmentStore, "append", hang)
     for i in range(5):
         watch.saw(look([build.pending(2)], at_s=100.0 * i))
     eventually(lambda: watch._looks.full() or watch.saw(look([])), 60.0, what="a full queue")
@@ -774,7 +775,7 @@ def test_a_thread_that_hung_ends_and_writes_no_more(
 def test_a_daemon_that_was_passed_over_overwrites_nothing(tmp_path: Path) -> None:
     """Another one keeps its own in the same directory by now."""
     rows = [build.running(1), build.pending(2)]
-    one, other = Watch(tmp_path), Watch(tmp_path)
+    one, other = ShadowObserver(tmp_path), ShadowObserver(tmp_path)
     for watcher, at_s in ((one, 0.0), (other, 1000.0)):
         watcher.saw(look(rows, handover(2, 1), at_s=at_s))
         eventually(watcher._looks.empty, 60.0, what="the thread")
@@ -803,7 +804,7 @@ victims = st.builds(
     grace_s=numbers,
 )
 any_wish = st.builds(
-    Wish,
+    WishedHandover,
     key=st.text(max_size=40),
     purpose=st.just("preempt"),
     lead=wholes,
@@ -822,7 +823,7 @@ any_wish = st.builds(
 )
 
 LINES = (
-    EndedJob(
+    EndedJobRecord(
         job_id=1,
         uid=2,
         account="a",
@@ -851,7 +852,7 @@ LINES = (
         tripped=0,
         shape=((4, 4, "a100"),),
     ),
-    Wish(
+    WishedHandover(
         key="preempt 2:0",
         purpose="preempt",
         lead=2,
@@ -871,13 +872,13 @@ LINES = (
 
 
 @given(wish=any_wish)
-def test_a_wish_comes_back_as_it_was(wish: Wish) -> None:
+def test_a_wish_comes_back_as_it_was(wish: WishedHandover) -> None:
     """Through any text."""
     assert parsed(written(wish).rstrip(b"\n")) == wish
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: type(line).__name__)
-def test_a_line_comes_back_as_it_was(line: EndedJob | Wish | Lookout) -> None:
+def test_a_line_comes_back_as_it_was(line: EndedJobRecord | WishedHandover | Lookout) -> None:
     """Each kind."""
     raw = written(line)
 
@@ -897,7 +898,7 @@ def test_the_longest_wish_is_a_line_that_is_read() -> None:
         ran_s=1e9,
         grace_s=1e6,
     )
-    wish = next(line for line in LINES if isinstance(line, Wish))
+    wish = next(line for line in LINES if isinstance(line, WishedHandover))
     wish = dataclasses.replace(
         wish,
         lead_account="\U0001f600" * 64,
@@ -910,12 +911,12 @@ def test_the_longest_wish_is_a_line_that_is_read() -> None:
 
     assert len(raw) < LONGEST_LINE
     again = parsed(raw)
-    assert isinstance(again, Wish)
+    assert isinstance(again, WishedHandover)
     assert len(again.victims) == len(again.beneficiaries) == MOST_VICTIMS
 
 
 @given(a=any_wish, b=any_wish)
-def test_two_lines_about_a_wish_are_joined(a: Wish, b: Wish) -> None:
+def test_two_lines_about_a_wish_are_joined(a: WishedHandover, b: WishedHandover) -> None:
     """The earliest begin, the latest sight; no end is forgotten but of a job that came back."""
     both = joined(a, b)
     first, last = sorted((a, b), key=lambda w: w.begin_s)

@@ -19,10 +19,13 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.apps.ctl import dlctl
-from slurm_dl.apps.shadow import simulation
-from slurm_dl.apps.shadow.balances import Simulated, simulated_of, size_of
-from slurm_dl.apps.shadow.counterfactual import (
+from slurm_dl.cli.dlctl.command import dlctl
+from slurm_dl.config import Config
+from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.shadow import timed_counterfactual
+from slurm_dl.shadow.counterfactual import (
     Cast,
     Effects,
     Player,
@@ -31,24 +34,14 @@ from slurm_dl.apps.shadow.counterfactual import (
     effects,
     shape_of,
 )
-from slurm_dl.apps.shadow.lines import EndedJob, Lookout, Wish, WishedVictim, written
-from slurm_dl.apps.shadow.page import page
-from slurm_dl.apps.shadow.report import (
-    Report,
-    covered_s,
-    loss_of,
-    period_of,
-    report_of,
-    sooner_s,
-)
-from slurm_dl.apps.shadow.sample import sampled
-from slurm_dl.apps.shadow.store import JOB, Kept, Standing, Store
-from slurm_dl.apps.shadow.wording import doubts
-from slurm_dl.backends.sim.shape import ClusterShape
-from slurm_dl.config import Config
-from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.model.errors import SlurmDlError
-from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.shadow.effects_by_group import Simulated, simulated_of, size_of
+from slurm_dl.shadow.html_report import page
+from slurm_dl.shadow.records import EndedJobRecord, Lookout, WishedHandover, WishedVictim, written
+from slurm_dl.shadow.report_data import Report, covered_s, loss_of, period_of, report_of, sooner_s
+from slurm_dl.shadow.sampling import sampled
+from slurm_dl.shadow.segment_store import JOB, Kept, SegmentStore, UnfinishedJobs
+from slurm_dl.shadow.sentences import doubts
+from slurm_dl.simulation.cluster_shape import ClusterShape
 
 BEGIN_S = 1_800_000_000.0
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>\x1b[2J\u202e"
@@ -86,7 +79,7 @@ def victim(job_id: int, *, gpus: float = 4, ran_s: float = 7200, uid: int = 7) -
     )
 
 
-def wish(lead: int, *victims: WishedVictim, at_s: float = 60, **more: Any) -> Wish:  # noqa: ANN401
+def wish(lead: int, *victims: WishedVictim, at_s: float = 60, **more: Any) -> WishedHandover:  # noqa: ANN401
     """A hand-over for *lead*, wished *at_s* after the beginning."""
     values: dict[str, Any] = {
         "key": f"preempt {lead}:0",
@@ -103,10 +96,10 @@ def wish(lead: int, *victims: WishedVictim, at_s: float = 60, **more: Any) -> Wi
         "last_s": BEGIN_S + at_s + 100,
         **more,
     }
-    return Wish(**values)
+    return WishedHandover(**values)
 
 
-def job(job_id: int, submit_s: float, start_s: float, ran_s: float, **more: Any) -> EndedJob:  # noqa: ANN401
+def job(job_id: int, submit_s: float, start_s: float, ran_s: float, **more: Any) -> EndedJobRecord:  # noqa: ANN401
     """A job that ended; times after the beginning."""
     values: dict[str, Any] = {
         "job_id": job_id,
@@ -121,10 +114,10 @@ def job(job_id: int, submit_s: float, start_s: float, ran_s: float, **more: Any)
         "opted_in": True,
         **more,
     }
-    return EndedJob(**values)
+    return EndedJobRecord(**values)
 
 
-def observed(*wishes: Wish, **more: Any) -> Report:  # noqa: ANN401
+def observed(*wishes: WishedHandover, **more: Any) -> Report:  # noqa: ANN401
     """The report of an hour with these wishes."""
     period = period_of(Kept((lookout(**more), *wishes), None, 0), 0.0)
     assert period is not None
@@ -261,7 +254,7 @@ def test_sizes(gpus: float, name: str) -> None:
 # The counterfactual.
 
 
-def queue_of(lengths_s: Sequence[float]) -> list[EndedJob]:
+def queue_of(lengths_s: Sequence[float]) -> list[EndedJobRecord]:
     """Jobs of a whole node, submitted a minute apart, served in turn on two nodes."""
     free = [0.0, 0.0]
     jobs = []
@@ -273,7 +266,9 @@ def queue_of(lengths_s: Sequence[float]) -> list[EndedJob]:
     return jobs
 
 
-def simulated(jobs: Sequence[EndedJob], standing: Standing | None = None) -> tuple[Effects, Cast]:
+def simulated(
+    jobs: Sequence[EndedJobRecord], standing: UnfinishedJobs | None = None
+) -> tuple[Effects, Cast]:
     """The counterfactual of *jobs* under Tiresias with short queues."""
     end_s = max(j.end_s for j in jobs)
     cast = cast_of(jobs, standing, SHAPE, BEGIN_S, end_s)
@@ -325,7 +320,9 @@ def test_who_takes_part() -> None:
         job(4, -900, -800, 100),
     ]
 
-    cast = cast_of(jobs, Standing(BEGIN_S + 600, standing, ("nlp",)), SHAPE, BEGIN_S, BEGIN_S + 600)
+    cast = cast_of(
+        jobs, UnfinishedJobs(BEGIN_S + 600, standing, ("nlp",)), SHAPE, BEGIN_S, BEGIN_S + 600
+    )
 
     told = {p.job_id: (p.arrive_s - BEGIN_S, p.duration_s, p.ended) for p in cast.players}
     assert told == {
@@ -561,7 +558,7 @@ def site(tmp_path: Path) -> Path:
         )
         for j in queue_of([900, 900, 100, 100])
     ]
-    Store(state / "shadow").append(written(line) for line in (seen, wished, *short))
+    SegmentStore(state / "shadow").append(written(line) for line in (seen, wished, *short))
     config = tmp_path / "dl.yaml"
     config.write_text(
         f"manage: {{partitions: [gpu]}}\npaths: {{state_dir: {state}, profile_dir: {state}}}\n",
@@ -717,7 +714,7 @@ def test_where_there_is_no_sample_what_was_recorded_is_told(site: Path) -> None:
     now_s = time.time()
     shift = now_s - 1700 - BEGIN_S
     gang = dataclasses.replace(job(50, shift, shift + 10, 900, gpus=8.0), account="vision")
-    Store(site.parent / "state" / "shadow").append([written(gang)])
+    SegmentStore(site.parent / "state" / "shadow").append([written(gang)])
 
     done = shadow_report(site, "--simulate", "3")
 
@@ -739,7 +736,7 @@ def test_a_mistake_of_several_lines_is_one_sentence(
         msg = "a.yaml:1: name: is required\na.yaml:2: unknown key"
         raise SlurmDlError(msg)
 
-    monkeypatch.setattr(simulation, "simulated", wrong)
+    monkeypatch.setattr(timed_counterfactual, "simulated", wrong)
 
     told = json.loads(shadow_report(site, "--json").stdout)
 
@@ -775,12 +772,12 @@ def within(
             open_ended=0,
         )
 
-    monkeypatch.setattr(simulation, "effects", run)
+    monkeypatch.setattr(timed_counterfactual, "effects", run)
     short = [job(i + 1, 3.0 * i, 3.0 * i, 60) for i in range(1000)]
     period = period_of(Kept((lookout(shape=((100, 4, "a100"),)), *short), None, 0), 0.0)
     assert period is not None
     said: list[str] = []
-    found = simulation.simulated(
+    found = timed_counterfactual.simulated(
         period,
         None,
         Config.model_validate({"manage": {"partitions": ["gpu"]}}),

@@ -12,20 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.placing import Placed
-from slurm_dl.engine.room import Room
+from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.engine.placing.gpu_sharing import with_shares
+from slurm_dl.engine.placing.place_waiting import Placed
 from slurm_dl.engine.settings import Placement, Settings
-from slurm_dl.engine.sharing import with_shares
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.plan import SetSteer
 from slurm_dl.model.profile import Load, Profile
-from slurm_dl.model.sharing import SharedGpu
+from slurm_dl.model.shared_gpu import SharedGpu
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement.best_fit import BestFit
-from slurm_dl.placement.stock import Stock
+from slurm_dl.placement.free_nodes import FreeNodes
 from slurm_dl.policies.fifo import Fifo
 from tests.build import NOW_S, observed, pending, running, snapshot
 
@@ -348,12 +348,12 @@ def test_whole_gpu_jobs_are_placed_beside_it_all() -> None:
     ],
 )
 def test_two_halves_on_two_devices_leave_six_whole_ones(shared: list[SharedGpu], free: int) -> None:
-    """Eight GPUs on two nodes, as `Room` and `Stock` count them for jobs that want whole ones."""
+    """Eight GPUs on two nodes, as both count them for jobs that want whole ones."""
     rows = [running(j, 0.5) for g in shared for j in g.jobs]
     snap = scene(rows, {}, nodes=(4, 4), shared=shared)
-    stock = Stock.of(snap, {})
+    stock = FreeNodes.of(snap, {})
 
-    assert Room.free_in(snap).gpus.sum() == free
+    assert FreeResources.free_in(snap).gpus.sum() == free
     assert (stock.gpus * stock.count).sum() == free
 
 
@@ -363,10 +363,10 @@ def test_shares_of_unknown_devices_fill_one_after_the_other() -> None:
     held = {j: {0: 0.25} for j in range(1, 6)} | {6: {0: 2}}
     snap = scene(rows, {}, nodes=(8,), whole=held)
 
-    assert Room.free_in(snap).gpus.tolist() == [8 - 2 - 2]
+    assert FreeResources.free_in(snap).gpus.tolist() == [8 - 2 - 2]
     rows[0] = JobRow(job_id=1, state=JobState.COMPLETING, gpus=0.25)
     ending = scene(rows, {}, nodes=(8,), whole=held)
-    assert Room.free_in(ending).gpus.tolist() == [8 - 1 - 2]
+    assert FreeResources.free_in(ending).gpus.tolist() == [8 - 1 - 2]
 
 
 devices = st.dictionaries(

@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from slurm_dl.backends.store import SqliteStore
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.ledger import Ledger
-from slurm_dl.engine.placing import Placed
+from slurm_dl.engine.placing.gpu_sharing import with_shares
+from slurm_dl.engine.placing.place_waiting import Placed
+from slurm_dl.engine.preemption.unpack_pairs import Losing, losing_pairs
 from slurm_dl.engine.settings import Placement, Preemption, Settings
-from slurm_dl.engine.sharing import with_shares
-from slurm_dl.engine.splitting import Losing, losing_pairs
+from slurm_dl.ledger.sqlite.store import SqliteStore
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import OpenHandover, Requeue, Signal
 from slurm_dl.model.profile import Load, Profile, Shape, Speed
-from slurm_dl.model.sharing import SharedGpu
+from slurm_dl.model.shared_gpu import SharedGpu
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.fifo import Fifo
 from tests.build import observed, pending, running, snapshot

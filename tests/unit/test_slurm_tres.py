@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_dl.backends.slurm.tres import (
+from slurm_dl.slurm.read.tres import (
     NO_GRES,
     Gres,
-    Request,
+    TresRequest,
     job_request,
     parse_gres,
     parse_memory_mb,
@@ -79,7 +79,7 @@ def test_tres_gives_nodes_memory_and_gpus() -> None:
     assert parse_tres("cpu=8,node=2,billing=8").gres == NO_GRES
 
 
-def request(alloc: str = "cpu=1,node=1", **asked: str | int) -> Request:
+def request(alloc: str = "cpu=1,node=1", **asked: str | int) -> TresRequest:
     fields = {f"per_{unit}": "N/A" for unit in ("node", "job", "task", "socket")}
     return job_request(alloc, **fields | {"nodes": 1, "tasks": 1, "sockets": 1} | asked)
 
@@ -99,7 +99,7 @@ def request(alloc: str = "cpu=1,node=1", **asked: str | int) -> Request:
     ],
 )
 def test_gpus_come_from_the_most_direct_statement(
-    made: Request,
+    made: TresRequest,
     gpus: float,
     even: bool,  # noqa: FBT001
 ) -> None:

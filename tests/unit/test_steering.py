@@ -15,14 +15,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from slurm_dl.backends.fake.cluster import FakeCluster
-from slurm_dl.backends.memory_store import MemoryStore
-from slurm_dl.backends.store import SqliteStore
-from slurm_dl.engine.ledger import Ledger
-from slurm_dl.engine.loop import Cycle, run_cycle
-from slurm_dl.engine.placing import Placed
+from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.placing.place_waiting import Placed
+from slurm_dl.engine.placing.steering import LONGEST_DEFER_S, cleared_for, steering
 from slurm_dl.engine.settings import Placement, Preemption, Settings
-from slurm_dl.engine.steering import LONGEST_DEFER_S, cleared_for, steering
+from slurm_dl.ledger.sqlite.store import SqliteStore
+from slurm_dl.ledger.store_protocol import MemoryStore
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
@@ -31,14 +30,15 @@ from slurm_dl.model.plan import Action, ClearSteer, ForgetSteer, OpenHandover, R
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.model.steer import Steer
-from slurm_dl.placement.base import Answer, Placer, Spot, Wait
 from slurm_dl.placement.best_fit import BestFit
-from slurm_dl.placement.offer import Offer
-from slurm_dl.placement.stock import Stock
-from slurm_dl.placement.want import Want
+from slurm_dl.placement.candidate_nodes import CandidateNodes
+from slurm_dl.placement.free_nodes import FreeNodes
+from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.scheme import Answer, Placer, Spot, Wait
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
+from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 NODES = ("n1", "n2", "n3")
 STEER_FOR_S = 100.0
@@ -54,11 +54,13 @@ class Told:
     interpretation: ClassVar[str] = ""
     says: Mapping[JobId, Answer] = field(default_factory=dict)
 
-    def begin(self, _snap: Snapshot, _stock: Stock, _profiles: Mapping[str, Profile], /) -> Placer:
+    def begin(
+        self, _snap: Snapshot, _stock: FreeNodes, _profiles: Mapping[str, Profile], /
+    ) -> Placer:
         """See `Scheme`."""
         return self
 
-    def place(self, want: Want, _offer: Offer, /) -> Answer:
+    def place(self, want: PendingJob, _offer: CandidateNodes, /) -> Answer:
         """See `Placer`."""
         return self.says.get(want.job_id)
 

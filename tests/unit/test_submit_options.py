@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.apps.submit.command import options_of
-from slurm_dl.apps.submit.sbatch_options import REFUSED, SBATCH, CommandLine, Option, Takes, divide
+from slurm_dl.cli.dlsubmit.command import options_of
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.submit.sbatch_options import REFUSED, SBATCH, CommandLine, Option, Takes, divide
 
 NAME = Option("name", Takes.VALUE)
 OWN = {

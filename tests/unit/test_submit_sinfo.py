@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_dl.apps.submit.shape import GpuNode
-from slurm_dl.apps.submit.slurm_calls import parse_gres, parse_partitions
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.submit.job_shape import GpuNode
+from slurm_dl.submit.slurm_calls import parse_gres, parse_partitions
 
 SINFO = """\
 gpu*|idle|gpu:a100:4(S:0,1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_dl.model.estimates import Origin
+from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.jobs import COMPLETING, F64, I64, PENDING
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
@@ -30,7 +30,7 @@ _SHORTEST_S = 1e-3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
+class WaitingJobs:
     """The jobs that wait for room, by first submission, then job id; q of them.
 
     Attributes:
@@ -48,7 +48,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class HeldGpus:
     """GPUs of one type that jobs hold now.
 
     Attributes:
@@ -67,17 +67,17 @@ class Held:
         return self.there - float(self.gpus.sum())
 
 
-def waiting(snap: Snapshot) -> Waiting:
+def waiting(snap: Snapshot) -> WaitingJobs:
     """The jobs of *snap* that wait for room and nothing else."""
     jobs = snap.jobs
     rows = (contenders(snap) & (jobs.state == PENDING)).nonzero()[0]
     rows = rows[np.lexsort((jobs.job_id[rows], snap.memory.first_submit_s[rows]))]
     lasts_s = _lasts_s(snap, rows)
     lasts_s[jobs.gpus[rows, None] > gpus_by_type(snap) + SLACK_GPUS] = np.nan
-    return Waiting(rows, jobs.gpus[rows], lasts_s, slowness=-rates_of(snap)[rows])
+    return WaitingJobs(rows, jobs.gpus[rows], lasts_s, slowness=-rates_of(snap)[rows])
 
 
-def held(snap: Snapshot) -> list[Held]:
+def held(snap: Snapshot) -> list[HeldGpus]:
     """Who holds GPUs of each type, managed or not."""
     jobs, supply = snap.jobs, gpus_by_type(snap)
     rows = ((jobs.state > PENDING) & (jobs.state < COMPLETING) & (jobs.gpus > 0)).nonzero()[0]
@@ -89,7 +89,7 @@ def held(snap: Snapshot) -> list[Held]:
         # Where its speed is not known, or said to be nothing although it runs: for ever.
         end_s = np.where(np.isnan(ends_s[here, kind]), np.inf, ends_s[here, kind])
         by_end = np.lexsort((jobs.job_id[rows[here]], end_s))
-        found.append(Held(there, end_s[by_end], on[here, kind][by_end]))
+        found.append(HeldGpus(there, end_s[by_end], on[here, kind][by_end]))
     return found
 
 
@@ -129,14 +129,14 @@ def _held_by_type(snap: Snapshot, kinds: int) -> F64:
     return on
 
 
-class Profile:
+class FreeGpuProfile:
     """GPUs of one type that are free from now on, as a step function of time.
 
     Beyond the last step lies the end of all times: what is promised there, to jobs of which nobody
     knows when they can start, is kept from those that never end.
     """
 
-    def __init__(self, now: Held) -> None:
+    def __init__(self, now: HeldGpus) -> None:
         ends = now.ends_s < np.inf
         # Those that end together, all but for rounding, make one step.
         at_s, gpus = now.ends_s[ends], now.gpus[ends]

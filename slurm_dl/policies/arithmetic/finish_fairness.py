@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64
-from slurm_dl.model.past import Past
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.jobs import F64
-from slurm_dl.model.past import Past
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,19 +11,19 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from slurm_dl.apps.submit import script, shape
-from slurm_dl.apps.submit.command import choose_shape, options_of
-from slurm_dl.apps.submit.quoting import quote
-from slurm_dl.apps.submit.request import check
-from slurm_dl.apps.submit.templates import Place
+from slurm_dl.cli.dlsubmit.command import choose_shape, options_of
+from slurm_dl.submit import batch_script, job_shape
+from slurm_dl.submit.job_request import check
+from slurm_dl.submit.script_templates import TemplateDirectory
+from slurm_dl.submit.shell_quoting import quote
 
 HERE = Path(__file__).parent
-TEMPLATES = (Place(owner="checkout", directory=HERE.parents[2] / "templates"),)
-PARTITION = shape.Partition(
+TEMPLATES = (TemplateDirectory(owner="checkout", directory=HERE.parents[2] / "templates"),)
+PARTITION = job_shape.GpuPartition(
     name="gpu",
-    nodes=tuple(shape.GpuNode(gpu_type="a100", gpus=4, up=True, shards=16) for _ in range(4)),
+    nodes=tuple(job_shape.GpuNode(gpu_type="a100", gpus=4, up=True, shards=16) for _ in range(4)),
 )
-EXTRAS = script.Extras(nccl={"NCCL_ALGO": "Tree", "NCCL_IB_HCA": "it's mlx5"})
+EXTRAS = batch_script.Extras(nccl={"NCCL_ALGO": "Tree", "NCCL_IB_HCA": "it's mlx5"})
 """What the profile that is named says."""
 
 
@@ -40,7 +40,7 @@ def render(args: Sequence[str]) -> str:
         typed, sbatch=line.sbatch, command=line.command, cwd="/home/ann", dlrun="/opt/dl/bin/dlrun"
     )
     extras = None if request.model is None else EXTRAS
-    made = script.compose(request, choose_shape(request, [PARTITION]), TEMPLATES, extras)
+    made = batch_script.compose(request, choose_shape(request, [PARTITION]), TEMPLATES, extras)
     return f"# {quote(made.args)}\n{made.script}"
 
 

@@ -14,13 +14,13 @@ import sys
 import time
 from typing import Any
 
-from slurm_dl.backends.slurm.cluster import SlurmCluster
-from slurm_dl.backends.slurm.command import Slurm
-from slurm_dl.backends.slurm.pyslurm_process import PyslurmProcess, environment
-from slurm_dl.backends.slurm.read_pyslurm import PyslurmQueue
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, Jobs, JobState
 from slurm_dl.model.snapshot import Observed
+from slurm_dl.slurm.cluster import SlurmCluster
+from slurm_dl.slurm.pyslurm.worker_process import PyslurmProcess, environment
+from slurm_dl.slurm.pyslurm.worker_queue import PyslurmQueue
+from slurm_dl.slurm.tool_runner import Slurm
 
 TRIES = 10
 

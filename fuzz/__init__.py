@@ -1,5 +1,0 @@
-"""Hostile bytes for everything that reads something from outside: see docs/hostile-input.md.
-
-`targets` lists the parsers. The corpus is replayed by the unit tests without any tool; with atheris
-``python -m fuzz NAME`` looks for more, led by coverage.
-"""

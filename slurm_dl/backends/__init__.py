@@ -1,1 +1,0 @@
-"""The only code that talks to a cluster, real or not, or to a disk."""

@@ -1,0 +1,1 @@
+"""``dlctl``: one module for each subcommand, and what they print."""

@@ -1,0 +1,302 @@
+"""Policies as plain values and as text, for ``dlctl`` and ``dlsim``; and ``dlctl policies``."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from slurm_dl.cli.commandline import print_json
+from slurm_dl.cli.shared_options import AS_JSON
+from slurm_dl.policies.policy_text import LEVELS, PREEMPTS, need_in_words, unit_of
+from slurm_dl.report.terminal_table import Column, show
+from slurm_dl.text import safe
+
+if TYPE_CHECKING:
+    from slurm_dl.json_types import Json, JsonObject
+
+_MOST_VALUES: Final = 8
+_LONGEST: Final = 10_000
+_TITLE: Final = 12
+
+
+def _completions(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
+    from slurm_dl.policies import registry  # noqa: PLC0415 - numpy
+
+    return [CompletionItem(name) for name in registry.names() if name.startswith(begun)]
+
+
+@click.group(invoke_without_command=True)
+@AS_JSON
+@click.pass_context
+def policies(ctx: click.Context, *, as_json: bool) -> None:
+    """List the policies: the published system each is, what is shown of it, what it needs.
+
+    ROW and LEVEL are explained in docs/policies.md. Those that run on Slurm can stand in
+    policy.order; what the others do there has not been shown, and they run in dlsim.
+
+    \b
+    Examples:
+      dlctl policies
+      dlctl policies --json
+      dlctl policies show discrete_las
+    """  # noqa: D301 - \b is click's mark
+    if ctx.invoked_subcommand is not None:
+        return
+    found = all_policies()
+    if as_json:
+        print_json(found)
+        return
+    columns = (
+        Column(title="NAME"),
+        Column(title="ROW"),
+        Column(title="LEVEL", short="LV"),
+        Column(title="RUNS"),
+        Column(title="NEEDS", least=10, folds=True),
+        Column(title="RULE", least=16, folds=True),
+    )
+    show(columns, [_cells(p) for p in found])
+
+
+@policies.command("show")
+@click.argument("name", shell_complete=_completions)
+@AS_JSON
+def show_(name: str, *, as_json: bool) -> None:
+    """Say all of one policy: paper, formula, needs, whom it preempts, who starves, parameters.
+
+    \b
+    Example:
+      dlctl policies show discrete_las
+    """  # noqa: D301 - \b is click's mark
+    from slurm_dl.model.errors import ConfigError  # noqa: PLC0415 - beside the registry
+    from slurm_dl.policies import registry  # noqa: PLC0415 - numpy
+
+    if name not in registry.names():
+        raise ConfigError(_unknown(name, registry.names()))
+    found = described(name)
+    if as_json:
+        print_json(found)
+        return
+    for line in lines(found, _width()):
+        click.echo(line)
+
+
+def _unknown(name: str, names: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name[:60], names, n=3)
+    there = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names)}"
+    return f"no policy {safe(name, 60)!r}; {there}"
+
+
+def all_policies() -> list[JsonObject]:
+    """Each policy as plain values, by name; see `described`."""
+    from slurm_dl.policies import registry  # noqa: PLC0415 - numpy
+
+    return [described(name) for name in registry.names()]
+
+
+def described(name: str) -> JsonObject:
+    """What there is to know of a policy, as plain values.
+
+    ``error`` says why it cannot be used; null if it can.
+    """
+    from slurm_dl.config.parameters import POLICY  # noqa: PLC0415 - numpy, pydantic
+    from slurm_dl.model.errors import ConfigError  # noqa: PLC0415
+    from slurm_dl.policies import registry  # noqa: PLC0415
+
+    try:
+        kind: Any = registry.find(name)
+        # The check of the configuration refuses those of the simulator, which are listed too.
+        dataclasses.replace(POLICY, why_not=lambda _: "").check(name)
+        return {"name": name, "error": None, **_values(kind)}
+    except (ConfigError, ValueError, AttributeError) as err:
+        return {"name": name, "error": str(err), **_NOTHING}
+
+
+def _values(kind: Any) -> JsonObject:  # noqa: ANN401 - a class of a site
+    from slurm_dl.config.parameters import parameters_of  # noqa: PLC0415 - see described
+    from slurm_dl.policies.registry import runs_on_slurm  # noqa: PLC0415
+
+    about = kind.about
+    parameters: list[Json] = [
+        {
+            "name": p.name,
+            "meaning": p.meaning,
+            "default": plain(p.default),
+            "required": p.default is dataclasses.MISSING,
+            "unit": unit_of(p.name),
+        }
+        for p in parameters_of(kind)
+    ]
+    return {
+        "rule": (kind.__doc__ or "").partition("\n")[0],
+        "row": str(about.row),
+        "source": str(kind.source),
+        "level": str(about.level),
+        "needs": [str(need) for need in about.needs],
+        "interpretation": str(kind.interpretation),
+        "fallback": str(about.fallback),
+        "formula": str(about.formula),
+        "starves": str(about.starves),
+        "idles": str(about.idles),
+        "trusts": [str(said) for said in about.trusts],
+        "preempts": str(kind.preempts),
+        "skips": bool(kind.skips),
+        "tiers": _tiers(kind),
+        "on_slurm": bool(runs_on_slurm(kind)),
+        "module": str(kind.__module__),
+        "parameters": parameters,
+    }
+
+
+_NOTHING: Final[JsonObject] = {
+    "rule": "",
+    "row": "",
+    "source": "",
+    "level": "",
+    "needs": [],
+    "interpretation": "",
+    "fallback": "",
+    "formula": "",
+    "starves": "",
+    "idles": "",
+    "trusts": [],
+    "preempts": "",
+    "skips": False,
+    "tiers": None,
+    "on_slurm": False,
+    "module": "",
+    "parameters": [],
+}
+"""What is known of a policy that cannot be loaded."""
+
+
+def _tiers(kind: Any) -> int | None:  # noqa: ANN401 - a class of a site
+    """How many tiers it has as it comes; None if it must be given parameters first."""
+    try:
+        return int(kind().tiers)
+    except TypeError:
+        return None
+
+
+def plain(value: object) -> Json:
+    """A parameter's value as JSON has it; null if there is none."""
+    match value:
+        case float() if not math.isfinite(value):
+            return str(value)
+        case bool() | int() | float() | str():
+            return value
+        case tuple() | list():
+            return [plain(item) for item in value]
+        case _ if value is None or value is dataclasses.MISSING:
+            return None
+        case _:
+            return str(value)
+
+
+def _cells(policy: JsonObject) -> list[str]:
+    needs = policy["needs"]
+    assert isinstance(needs, list)  # noqa: S101 - narrows the type
+    rule = policy["rule"] if policy["error"] is None else f"cannot be used: {policy['error']}"
+    runs = "Slurm" if policy["on_slurm"] else "dlsim"
+    return [
+        str(policy["name"]),
+        str(policy["row"]) or "-",
+        str(policy["level"]) or "-",
+        runs if policy["error"] is None else "-",
+        ", ".join(map(str, needs)) or "-",
+        str(rule),
+    ]
+
+
+def lines(policy: JsonObject, width: int) -> Iterator[str]:
+    """All of a policy for people.
+
+    Args:
+        width: Characters of a line; 0: each fact on one line, however long.
+    """
+    if policy["error"] is not None:
+        yield from wrapped(f"{policy['name']} cannot be used: {policy['error']}", width)
+        return
+    yield from wrapped(f"{policy['name']}: {policy['rule']}", width)
+    yield ""
+    for title, text in _facts(policy).items():
+        yield from wrapped(text, width, f"{title + ':':<{_TITLE}}", " " * _TITLE)
+    yield ""
+    if not policy["parameters"]:
+        yield "No parameters."
+        return
+    yield "Parameters:"
+    yield from parameter_lines(policy, width, "  ")
+
+
+def _facts(policy: JsonObject) -> dict[str, str]:
+    needs, trusts = policy["needs"], policy["trusts"]
+    assert isinstance(needs, list)  # noqa: S101 - narrows the type
+    assert isinstance(trusts, list)  # noqa: S101 - narrows the type
+    level = str(policy["level"])
+    facts = {
+        "Source": policy["source"],
+        "Row": policy["row"],
+        "Level": f"{level}: {LEVELS.get(level, 'not known')}",
+        "Runs": "on Slurm and in dlsim" if policy["on_slurm"] else "in dlsim only",
+        "Formula": policy["formula"],
+        "Read as": policy["interpretation"],
+        "Needs": "; ".join(need_in_words(str(n)) for n in needs) or "nothing beyond the queue",
+        "Without it": policy["fallback"],
+        "Preempts": PREEMPTS[str(policy["preempts"])],
+        "Passing": "jobs behind one that does not fit are served meanwhile"
+        if policy["skips"]
+        else "nobody passes a job that does not fit",
+        "Starves": policy["starves"] or "nobody",
+        "Idle GPUs": policy["idles"] or "none that a waiting job could use",
+        "Trusts": "; ".join(map(str, trusts)) or "nothing that jobs say of themselves",
+    }
+    return {title: str(text) for title, text in facts.items() if text}
+
+
+def parameter_lines(policy: JsonObject, width: int, indent: str) -> Iterator[str]:
+    """Each parameter with its default, unit and meaning.
+
+    Args:
+        indent: Before the name of each.
+    """
+    parameters = policy["parameters"]
+    assert isinstance(parameters, list)  # noqa: S101 - narrows the type
+    for p in parameters:
+        assert isinstance(p, dict)  # noqa: S101 - narrows the type
+        unit = f", {p['unit']}" if p["unit"] else ""
+        default = "required" if p["required"] else f"default {told(p['default'])}"
+        text = f"{p['name']} ({default}{unit}): {p['meaning']}"
+        yield from wrapped(text, width, indent, " " * max(4, len(indent)))
+
+
+def told(value: object) -> str:
+    """A value as it would be typed after ``-p KEY=``."""
+    from slurm_dl.config.error_text import written  # noqa: PLC0415 - pydantic
+
+    if isinstance(value, list) and len(value) > _MOST_VALUES:
+        return f"a table of {len(value)} values"
+    return written(value)
+
+
+def wrapped(text: str, width: int, first: str = "", rest: str = "  ") -> list[str]:
+    """*text* in lines of so many characters, one line if 0; text of plugins is a stranger's."""
+    text = safe(text, _LONGEST)
+    if not width:
+        return [first + text]
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )
+
+
+def _width() -> int:
+    """Characters of a line on the terminal; 0 for a pipe."""
+    return max(40, shutil.get_terminal_size().columns) if sys.stdout.isatty() else 0

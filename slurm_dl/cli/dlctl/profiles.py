@@ -1,0 +1,347 @@
+"""``dlctl profile``: look at models' profiles, install them, and learn them from real runs."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slurm_dl.cli.commandline import EXIT_USAGE, print_json
+from slurm_dl.cli.shared_options import AS_JSON, CONFIG
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.report.terminal_table import Column, show
+from slurm_dl.text import safe
+
+if TYPE_CHECKING:
+    from slurm_dl.model.profile import Profile, Speed
+
+DEFAULT_DIRECTORY = Path("/etc/slurm_dl/profiles")
+
+_DIR = click.option(
+    "--dir",
+    "directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="The site's profiles, if not those in paths.profile_dir of the configuration.",
+)
+_SITE, _SHIPPED = "site", "slurm_dl"
+_LONGEST = 4000
+
+
+@click.group()
+def profile() -> None:
+    """Look at models' profiles, install them, and learn them from real runs.
+
+    A profile says what is known of a model: its tensors, its speed in each shape, what saving a
+    checkpoint costs. Those in the site's directory count before the ones that come with slurm_dl.
+
+    \b
+    Examples:
+      dlctl profile list
+      dlctl profile show resnet50
+      dlctl profile learn --model resnet50 runs/slurm_dl-17 --dry-run
+    """  # noqa: D301 - \b is click's mark
+
+
+@profile.command("list")
+@_DIR
+@CONFIG
+@AS_JSON
+def list_(*, directory: Path | None, config_path: Path | None, as_json: bool) -> None:
+    """List all profiles with what they know.
+
+    \b
+    Example:
+      dlctl profile list --json
+    """  # noqa: D301 - \b is click's mark
+    found = _all(_site_directory(directory, config_path))
+    rows = []
+    for owner, one in sorted(_once(found), key=lambda row: row[1].name):
+        rows.append(
+            {
+                "name": one.name,
+                "from": owner,
+                "parameters": one.parameters,
+                "skew": one.skew,
+                "speeds": len(one.speeds) + len(one.shape_rates),
+                "aliases": list(one.aliases),
+            }
+        )
+    if as_json:
+        print_json({"profiles": rows})
+        return
+    columns = (
+        Column(title="NAME"),
+        Column(title="FROM"),
+        Column(title="PARAMETERS", right=True),
+        Column(title="SKEW", right=True),
+        Column(title="SPEEDS", right=True),
+        Column(title="ALIASES", least=10),
+    )
+    show(columns, [_row(row) for row in rows])
+
+
+def _row(row: Mapping[str, object]) -> list[str]:
+    skew, aliases = row["skew"], row["aliases"]
+    return [
+        str(row["name"]),
+        str(row["from"]),
+        "" if row["parameters"] is None else f"{row['parameters']:,}",
+        "" if skew is None else f"{skew:.3f}",
+        str(row["speeds"]),
+        ", ".join(aliases) if isinstance(aliases, list) else "",
+    ]
+
+
+@profile.command("show")
+@click.argument("name")
+@_DIR
+@CONFIG
+@AS_JSON
+def show_(*, name: str, directory: Path | None, config_path: Path | None, as_json: bool) -> None:
+    """Show one profile, by its name or an alias, as its file says it.
+
+    \b
+    Example:
+      dlctl profile show "ResNet-50 (batch size 64)"
+    """  # noqa: D301 - \b is click's mark
+    from slurm_dl.profiles.directory import plain, text_of  # noqa: PLC0415 - pydantic, YAML
+
+    found = _all(_site_directory(directory, config_path))
+    if name not in found:
+        near = difflib.get_close_matches(name[:64], list(found), n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; see 'dlctl profile list'"
+        msg = f"no profile {safe(name, 64)}{hint}"
+        raise ConfigError(msg)
+    owner, one = found[name]
+    if as_json:
+        print_json({"from": owner, "profile": plain(one)})
+        return
+    click.echo(f"# from {owner}")
+    for line in text_of(one).splitlines():
+        click.echo(safe(line, _LONGEST))
+
+
+@profile.command()
+@click.argument(
+    "files", nargs=-1, required=True, metavar="FILE...", type=click.Path(path_type=Path)
+)
+@AS_JSON
+def check(*, files: tuple[Path, ...], as_json: bool) -> None:
+    """Check profiles before they are installed; nothing is written.
+
+    \b
+    Example:
+      dlctl profile check mymodel.yaml
+    """  # noqa: D301 - \b is click's mark
+    from slurm_dl.profiles.directory import read_profile  # noqa: PLC0415 - pydantic, YAML
+
+    rows, errors = [], []
+    for file in files:
+        try:
+            rows.append({"file": str(file), "name": read_profile(file, reader=None).name})
+        except ConfigError as err:
+            errors += str(err).splitlines()
+    if as_json:
+        print_json({"ok": not errors, "profiles": rows, "errors": errors})
+    else:
+        for row in rows:
+            click.echo(f"{safe(row['file'], 1000)}: ok ({row['name']})")
+        if errors:
+            raise ConfigError("\n".join(errors))
+    if errors:
+        raise SystemExit(EXIT_USAGE)
+
+
+@profile.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@_DIR
+@CONFIG
+@AS_JSON
+def add(*, file: Path, directory: Path | None, config_path: Path | None, as_json: bool) -> None:
+    """Check a profile and install it for the site, whole or not at all.
+
+    The daemon reads it with the next 'dlctl reload'. A profile of this name that is there is
+    replaced.
+
+    \b
+    Example:
+      dlctl profile add mymodel.yaml && dlctl reload
+    """  # noqa: D301 - \b is click's mark
+    from slurm_dl.profiles.directory import add_profile, read_profile  # noqa: PLC0415
+
+    one = read_profile(file, reader=None)
+    path, replaced = add_profile(_ready(_site_directory(directory, config_path)), one)
+    if as_json:
+        print_json({"name": one.name, "file": str(path), "replaced": replaced})
+    else:
+        click.echo(f"{one.name}: {'replaced' if replaced else 'added'} {safe(str(path), 1000)}")
+
+
+@profile.command()
+@click.argument("run_dirs", nargs=-1, metavar="[RUN_DIR]...", type=click.Path(path_type=Path))
+@click.option("--model", required=True, metavar="NAME", help="The model that these runs trained.")
+@click.option(
+    "--gpu-type", default="", metavar="TYPE", help="GPUs they ran on, if the runs do not know it."
+)
+@click.option(
+    "--any-model", is_flag=True, help="Take runs that were submitted as another model too."
+)
+@click.option("--dry-run", is_flag=True, help="Show the difference; write nothing.")
+@_DIR
+@CONFIG
+@AS_JSON
+def learn(
+    *,
+    run_dirs: tuple[Path, ...],
+    model: str,
+    gpu_type: str,
+    any_model: bool,
+    dry_run: bool,
+    directory: Path | None,
+    config_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Write what real runs have shown into the model's profile.
+
+    RUN_DIR is a job's run directory (slurm_dl-JOBID), by default the one you stand in. Jobs under
+    dlrun that call slurm_dl.job.report leave there how fast their steps were and on which nodes
+    and GPUs. The median of each run counts, joined with earlier runs by their number; give each
+    run directory once.
+
+    \b
+    Examples:
+      dlctl profile learn --model resnet50 --dry-run runs/slurm_dl-17 runs/slurm_dl-18
+      dlctl profile learn --model resnet50 runs/slurm_dl-* && dlctl reload
+    """  # noqa: D301 - \b is click's mark
+    from slurm_dl.profiles.directory import add_profile  # noqa: PLC0415
+    from slurm_dl.profiles.learning import learned  # noqa: PLC0415 - pydantic, YAML
+    from slurm_dl.profiles.run_reports import read_reports  # noqa: PLC0415
+
+    site = _site_directory(directory, config_path)
+    before = _before(model, site)
+    names = None if any_model else {model, before.name, *before.aliases}
+    # Whatever a shell expanded to, each directory counts once.
+    places = dict.fromkeys(place.resolve() for place in run_dirs or (Path(),))
+    reports = [read_reports(place, names) for place in places]
+    remarks = [remark for report in reports for remark in report.remarks]
+    after = learned(before, reports, gpu_type=_plain_type(gpu_type))
+    changes = _changes(before, after)
+    runs = sum(len(report.speeds) for report in reports)
+    path = None
+    if runs and not dry_run:
+        path, _ = add_profile(_ready(site), after, comment="Written by dlctl profile learn.")
+    if as_json:
+        where = None if path is None else str(path)
+        done = {"name": after.name, "runs": runs, "changes": changes, "left_out": remarks}
+        print_json({**done, "file": where})
+    else:
+        for line in (*remarks, *changes):
+            click.echo(safe(line, 500))
+        if path is not None:
+            click.echo(f"{after.name}: written to {safe(str(path), 1000)}")
+    if not runs:
+        msg = "no run told enough to learn from; does the script call slurm_dl.job.report?"
+        raise click.ClickException(msg)
+
+
+def _before(model: str, site: Path) -> Profile:
+    """The profile to be continued: the site's, else the shipped one, else an empty one.
+
+    Raises:
+        ConfigError: *model* is no name for a new profile, or the site's files are not in order.
+    """
+    from slurm_dl.profiles.file_schema import profile_of  # noqa: PLC0415
+    from slurm_dl.profiles.yaml_reader import ProfileDocument  # noqa: PLC0415 - pydantic, YAML
+
+    found = _all(site)
+    if model in found:
+        return found[model][1]
+    return profile_of(ProfileDocument({"name": model}, {}, []), "--model")
+
+
+def _plain_type(text: str) -> str:
+    if text and not (text.isascii() and text.replace("-", "a").replace("_", "a").isalnum()):
+        msg = "--gpu-type: must be letters, digits, - and _"
+        raise ConfigError(msg)
+    return text
+
+
+def _changes(before: Profile, after: Profile) -> list[str]:
+    """One line for each figure that is another than before."""
+    lines = []
+    old = {(s.shape, s.gpu_type): s for s in before.speeds}
+    for speed in after.speeds:
+        known = old.get((speed.shape, speed.gpu_type))
+        if speed != known:
+            was = "unknown" if known is None else _speed(known)
+            where = f"{speed.shape} {speed.gpu_type}".strip()
+            lines.append(f"speed {where}: {was} -> {_speed(speed)}")
+    for key, unit in (("size_mb", "MB"), ("save_s", "s"), ("observations", "saves")):
+        was, now = getattr(before.checkpoint, key), getattr(after.checkpoint, key)
+        if was != now:
+            known_text = "unknown" if was is None else f"{was:g}"
+            lines.append(f"checkpoint {key}: {known_text} -> {now:g} {unit}")
+    return lines
+
+
+def _speed(speed: Speed) -> str:
+    text = f"{speed.steps_per_s:g} steps/s"
+    if speed.origin != "measured":
+        return f"{text} ({speed.origin})"
+    spread = "" if speed.spread is None else f" ± {speed.spread:.1%}"
+    return f"{text}{spread} ({speed.observations} run{'s' if speed.observations > 1 else ''})"
+
+
+def _all(site: Path) -> dict[str, tuple[str, Profile]]:
+    """Every profile by name and alias, with whose it is."""
+    from slurm_dl.profiles import (  # noqa: PLC0415 - pydantic, YAML
+        load_profiles,
+        shipped_profiles,
+        site_over,
+    )
+
+    own: Mapping[str, Profile] = load_profiles(site, reader="user") if _is_seen(site) else {}
+    ours = {one.name for one in own.values()}
+    merged = site_over(shipped_profiles(), own)
+    return {key: (_SITE if one.name in ours else _SHIPPED, one) for key, one in merged.items()}
+
+
+def _once(found: Mapping[str, tuple[str, Profile]]) -> Sequence[tuple[str, Profile]]:
+    """Each profile once, whatever names lead to it."""
+    return list({one.name: (owner, one) for owner, one in found.values()}.values())
+
+
+def _site_directory(directory: Path | None, config_path: Path | None) -> Path:
+    if directory is not None:
+        return directory
+    from slurm_dl.config import load  # noqa: PLC0415 - pydantic and YAML
+    from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT  # noqa: PLC0415
+
+    # Users and simulations have none that they may read, and need none for this.
+    is_open = os.access(DEFAULT_PATH, os.R_OK)
+    if config_path is None and not os.environ.get(ENVIRONMENT) and not is_open:
+        return DEFAULT_DIRECTORY
+    return load(config_path).paths.profile_dir
+
+
+def _is_seen(path: Path) -> bool:
+    """*path* is there, as far as we may see: users know no more than what comes with slurm_dl."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def _ready(site: Path) -> Path:
+    """*site*, made if it is not there yet."""
+    try:
+        site.mkdir(mode=0o755, exist_ok=True)
+    except OSError as err:
+        msg = f"{safe(str(site), 1000)}: cannot be made: {err.strerror}; name another with --dir"
+        raise ConfigError(msg) from None
+    return site

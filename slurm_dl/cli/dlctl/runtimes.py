@@ -1,0 +1,220 @@
+"""``dlctl runtimes``: whether a site's history tells how long jobs will run."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slurm_dl.cli.commandline import EXIT_FAILED, print_json
+from slurm_dl.cli.shared_options import AS_JSON, CONFIG
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.report.terminal_table import Column, show
+
+if TYPE_CHECKING:
+    from slurm_dl.estimates.backtest import HeldOut, PredictorScore
+    from slurm_dl.model.completed_jobs import Past
+    from slurm_dl.slurm.tool_runner import Slurm
+
+LEAST_TESTED = 20
+"""Of fewer jobs nothing can be said."""
+
+TIMEOUT_S = 300.0
+"""For one window of accounting; nobody waits for it but the one who asked."""
+
+_TRAINED_PART = 0.8
+_LAW = "mean of all"
+
+
+@click.group()
+def runtimes() -> None:
+    """Say whether the site's history tells how long jobs will run.
+
+    \b
+    Example:
+      dlctl runtimes check --days 90
+    """  # noqa: D301 - \b is click's mark
+
+
+@runtimes.command()
+@click.option(
+    "--from-sacct",
+    "dump",
+    metavar="DUMP",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A file that sacct wrote; not given: accounting is asked.",
+)
+@click.option(
+    "--days",
+    type=click.IntRange(1, 3650),
+    default=90,
+    show_default=True,
+    help="How far back accounting is asked.",
+)
+@click.option(
+    "--test-weeks",
+    type=click.FloatRange(0, min_open=True),
+    metavar="WEEKS",
+    help="Predict the jobs of the last so many weeks; not given: the last fifth of all jobs.",
+)
+@click.option(
+    "--least",
+    type=click.FloatRange(-1, 1),
+    default=0.1,
+    show_default=True,
+    help="Rank correlation below which history is of no use.",
+)
+@CONFIG
+@AS_JSON
+def check(
+    *,
+    dump: Path | None,
+    days: int,
+    test_weeks: float | None,
+    least: float,
+    config_path: Path | None,
+    as_json: bool,
+) -> None:
+    """Predict later jobs from those that were over when they were submitted.
+
+    For each way to predict: the jobs it said something of, its relative error, and its rank
+    correlation with the truth: 1 is the true order of run times, 0 is chance. Policies qssf and
+    tagged order jobs by such predictions. 'learned' and nine tenths of 'qssf' need scikit-learn.
+
+    Ends with status 1 if no way reaches --least, 2 if there are too few jobs to tell.
+
+    \b
+    Examples:
+      dlctl runtimes check --days 90
+      f=JobID,User,Account,Submit,Start,End,State,ElapsedRaw,ReqTRES,AllocTRES
+      sacct -aPX --duplicates -S 2026-01-01 --format=$f,JobName > history.txt
+      dlctl runtimes check --from-sacct history.txt --test-weeks 2 --json
+    """  # noqa: D301 - \b is click's mark
+    from slurm_dl.daemon.enrich import learn_on_one_core  # noqa: PLC0415 - numpy
+    from slurm_dl.estimates.backtest import WEEK_S, held_out  # noqa: PLC0415
+
+    learn_on_one_core()
+    past = _live(days, config_path) if dump is None else _from_dump(dump)
+    if test_weeks is None:
+        submitted = sorted(past.submit_s.tolist())
+        from_s = submitted[int(_TRAINED_PART * len(submitted))] if submitted else 0.0
+    else:
+        from_s = float(past.submit_s.max(initial=0.0)) - test_weeks * WEEK_S
+    found = held_out(past, from_s=from_s)
+    predicted = max(score.jobs for score in found.scores)
+    if min(predicted, found.known) < LEAST_TESTED:
+        msg = (
+            f"too few jobs to tell: {found.known:,} before, {found.jobs:,} after; "
+            f"{LEAST_TESTED} of each are needed"
+        )
+        raise ConfigError(msg)
+    best = best_of(found)
+    if as_json:
+        print_json(_as_object(found, best))
+    else:
+        _print(found, best)
+    if best is None or best.rank_correlation < least:
+        raise SystemExit(EXIT_FAILED)
+
+
+def best_of(found: HeldOut) -> PredictorScore | None:
+    """The way with the highest rank correlation, apart from the one that knows no job."""
+    able = [
+        score
+        for score in found.scores
+        if score.predictor != _LAW and not math.isnan(score.rank_correlation)
+    ]
+    return max(able, key=lambda score: score.rank_correlation, default=None)
+
+
+def _from_dump(path: Path) -> Past:
+    from slurm_dl.traces.slurm.past_jobs_dump import read_dump  # noqa: PLC0415 - numpy
+
+    dump = read_dump(path)
+    if dump.left_out:
+        click.echo(f"{dump.left_out:,} lines could not be read and were left out", err=True)
+    if not dump.has_names:
+        click.echo("no column JobName: jobs are told apart by user and GPUs alone", err=True)
+    return dump.past
+
+
+def _live(days: int, config_path: Path | None) -> Past:
+    from slurm_dl.slurm.accounting.past_jobs import PastReader  # noqa: PLC0415 - numpy
+
+    reader = PastReader(_slurm(config_path), days=days)
+    past = reader.read()
+    if reader.unreadable:
+        click.echo(f"{reader.unreadable:,} records could not be read and were left out", err=True)
+    return past
+
+
+def _slurm(config_path: Path | None) -> Slurm:
+    """The commands of the configured cluster; without a configuration, those that are found."""
+    from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT  # noqa: PLC0415
+    from slurm_dl.slurm.tool_runner import Slurm  # noqa: PLC0415 - see above
+
+    conf, bin_dir = os.environ.get("SLURM_CONF"), ""
+    if config_path or os.environ.get(ENVIRONMENT) or os.access(DEFAULT_PATH, os.R_OK):
+        from slurm_dl.config import load  # noqa: PLC0415 - pydantic and YAML
+
+        section = load(config_path).cluster
+        conf, bin_dir = section.slurm_conf, section.bin_dir
+    return Slurm(
+        slurm_conf=Path(conf) if conf else None,
+        bin_dir=Path(bin_dir) if bin_dir else None,
+        timeout_s=TIMEOUT_S,
+    )
+
+
+def _as_object(found: HeldOut, best: PredictorScore | None) -> dict[str, object]:
+    scores = [
+        {
+            key: None if isinstance(value, float) and math.isnan(value) else value
+            for key, value in dataclasses.asdict(score).items()
+        }
+        for score in found.scores
+    ]
+    return {
+        "jobs": found.jobs,
+        "known": found.known,
+        "tag_hits": found.tag_hits,
+        "best": None if best is None else best.predictor,
+        "predictors": scores,
+    }
+
+
+def _print(found: HeldOut, best: PredictorScore | None) -> None:
+    click.echo(
+        f"{found.jobs:,} later jobs predicted; {found.known:,} were over before the first of them; "
+        f"{found.tag_hits:.0%} had a tag that was seen before"
+    )
+    columns = (
+        Column(title="PREDICTOR"),
+        Column(title="JOBS", right=True),
+        Column(title="MEDIAN ERROR", short="MEDIAN", right=True),
+        Column(title="P90 ERROR", short="P90", right=True),
+        Column(title="RANK CORRELATION", short="RANK", right=True),
+    )
+    show(
+        columns,
+        [
+            [
+                score.predictor,
+                f"{score.jobs:,}",
+                _figure(score.median_error, ".0%"),
+                _figure(score.p90_error, ".0%"),
+                _figure(score.rank_correlation, ".2f"),
+            ]
+            for score in found.scores
+        ],
+    )
+    if best is not None:
+        click.echo(f"best: {best.predictor}")
+
+
+def _figure(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else format(value, form)

@@ -1,0 +1,173 @@
+"""``dlctl shadow-report``: what dlschedd would have done in the time it was watched."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from slurm_dl.cli.commandline import print_json
+from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET
+from slurm_dl.text import safe
+
+if TYPE_CHECKING:
+    from slurm_dl.config import Config
+    from slurm_dl.shadow.report_data import Period, Report
+    from slurm_dl.shadow.segment_store import Kept
+
+MOST_JOBS = 20_000
+"""Jobs that are simulated unless somebody asks for more."""
+
+_UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
+    """Seconds out of ``90m``, ``24h`` or ``7d``."""
+    match = re.fullmatch(r"([0-9]{1,6})([mhd])", value)
+    if match is None or not int(match[1]):
+        msg = f"{safe(value, 40)!r} is no time: write 90m, 24h or 7d"
+        raise click.BadParameter(msg, ctx=ctx, param=param)
+    return int(match[1]) * _UNITS_S[match[2]]
+
+
+@click.command("shadow-report")
+@click.option(
+    "--since",
+    "since_s",
+    callback=_seconds,
+    default="24h",
+    metavar="TIME",
+    show_default=True,
+    help="How far back: 90m, 24h, 7d.",
+)
+@click.option(
+    "--html", "page_path", type=click.Path(path_type=Path, dir_okay=False), help="Write a page."
+)
+@click.option(
+    "--simulate",
+    "most_jobs",
+    type=click.IntRange(0, 1_000_000),
+    default=MOST_JOBS,
+    show_default=True,
+    help="Most jobs to run once more in the simulator; of more a sample. 0: never.",
+)
+@click.option(
+    "--within",
+    "within_s",
+    callback=_seconds,
+    default="30m",
+    metavar="TIME",
+    show_default=True,
+    help="The simulation's longest time; a sample is taken in time.",
+)
+@CONFIG
+@SET
+@AS_JSON
+def shadow_report(
+    *,
+    since_s: float,
+    page_path: Path | None,
+    most_jobs: int,
+    within_s: float,
+    config_path: Path | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Say what dlschedd would have done while it ran in shadow mode.
+
+    Which jobs it would have stopped, for whom and why; what that would have cost at most; and, by
+    simulating the recorded jobs, whom the configured policy would have helped and hurt. It reads
+    the daemon's state directory, so it is for root and those who may read that, and it works
+    without a running daemon. The page is one file without scripts; only its owner may read it.
+
+    \b
+    Examples:
+      dlctl shadow-report
+      dlctl shadow-report --since 7d --html report.html
+      dlctl shadow-report --simulate 0 --json
+    """  # noqa: D301 - \b is click's mark
+    from slurm_dl.config import load  # noqa: PLC0415
+    from slurm_dl.shadow import report_data as reports  # noqa: PLC0415 - numpy, pydantic, YAML
+    from slurm_dl.shadow.segment_store import DIRECTORY, ShadowError, read_kept  # noqa: PLC0415
+
+    config = load(config_path, overrides=settings)
+    directory = config.paths.state_dir / DIRECTORY
+    begin_s = time.time() - since_s
+    kept = read_kept(directory, begin_s)
+    period = reports.period_of(kept, begin_s)
+    if period is None:
+        msg = f"{directory}: nobody looked in shadow mode in that time; see --since"
+        raise ShadowError(msg)
+    report = reports.report_of(
+        period, bad=kept.bad, restart_s=config.preemption.checkpoint_cost_s, name_of=user_name
+    )
+    report = _with_simulation(report, period, kept, config, most_jobs=most_jobs, within_s=within_s)
+    if page_path is not None:
+        _write_page(page_path, report)
+    if as_json:
+        print_json(reports.as_json(report))
+    elif page_path is None:
+        from slurm_dl.shadow.terminal_report import print_report  # noqa: PLC0415 - only here
+
+        print_report(report)
+    else:
+        click.echo(safe(f"written to {page_path}", 1000))
+
+
+def _with_simulation(
+    report: Report,
+    period: Period,
+    kept: Kept,
+    config: Config,
+    *,
+    most_jobs: int,
+    within_s: float,
+) -> Report:
+    """*report* with the counterfactual, or with why there is none."""
+    from slurm_dl.model.errors import SlurmDlError  # noqa: PLC0415
+    from slurm_dl.shadow.timed_counterfactual import simulated  # noqa: PLC0415 - see the command
+
+    if not most_jobs:
+        return dataclasses.replace(report, why_not="--simulate 0")
+    try:
+        found = simulated(
+            period,
+            kept.standing,
+            config,
+            most_jobs=most_jobs,
+            within_s=within_s,
+            name_of=user_name,
+            say=lambda line: click.echo(line, err=True),
+        )
+    except SlurmDlError as err:
+        # A mistake in a profile is said line by line.
+        return dataclasses.replace(report, why_not="; ".join(str(err).splitlines()))
+    return dataclasses.replace(report, simulated=found)
+
+
+def _write_page(path: Path, report: Report) -> None:
+    from slurm_dl.report.atomic_files import replacing  # noqa: PLC0415
+    from slurm_dl.shadow.html_report import page  # noqa: PLC0415 - see the command
+
+    try:
+        with replacing(path, mode=0o600) as file:
+            file.write(page(report))
+    except OSError as err:
+        msg = f"cannot write {path}: {err.strerror or err}; name a file where you may write"
+        raise click.ClickException(msg) from None
+
+
+@functools.cache
+def user_name(uid: int) -> str:
+    """A user's login name; the number if this host does not know it."""
+    import pwd  # noqa: PLC0415 - only here
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)

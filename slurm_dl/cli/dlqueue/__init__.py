@@ -1,0 +1,1 @@
+"""``dlqueue``: the queue as the daemon sees it, and why a job is where it is."""

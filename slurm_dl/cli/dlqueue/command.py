@@ -1,0 +1,286 @@
+"""``dlqueue``: the queue as the daemon sees it, and why a job is where it is.
+
+It asks the daemon for its last snapshot and never slurmctld, so anybody may run it as often as
+they like.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+import slurm_dl
+from slurm_dl.cli.commandline import print_json, run
+from slurm_dl.cli.dlqueue.when import when
+from slurm_dl.cli.shared_options import SOCKET
+from slurm_dl.daemon.control.client import Client, socket_path
+from slurm_dl.daemon.control.sort_keys import SORTS, unknown
+from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.report.terminal_table import Column, show
+from slurm_dl.text import ago, duration, safe
+
+COLUMNS = (
+    Column(title="JOBID", least=8),
+    Column(title="PARTITION", short="PART", least=4),
+    Column(title="NAME", least=6),
+    Column(title="USER", least=5),
+    Column(title="ST"),
+    Column(title="GPUS", right=True),
+    Column(title="TIER", right=True),
+    Column(title="RANK", right=True),
+    Column(title="ATTAINED(GPU-h)", short="GPU-h", right=True),
+    Column(title="RESTARTS", short="RST", right=True),
+    Column(title="TIME", right=True),
+    Column(title="NODELIST(REASON)", short="NODES(WHY)", least=8),
+)
+
+STYLES = {"R": "green", "CG": "dim", "CD": "dim", "F": "dim", "CF": "cyan", "S": "dim"}
+_STALE_S = 120.0
+
+
+@click.group(invoke_without_command=True)
+@click.option("--me", is_flag=True, help="Only my own jobs.")
+@click.option(
+    "-u", "--user", "users", metavar="LIST", multiple=True, help="Only jobs of these users."
+)
+@click.option(
+    "-p", "--partition", "partitions", metavar="LIST", multiple=True, help="Only these partitions."
+)
+@click.option(
+    "-t",
+    "--states",
+    "states",
+    metavar="LIST",
+    multiple=True,
+    help="Only jobs in these states: PD, R, CG, ..., their long names, or all.",
+)
+@click.option(
+    "-w",
+    "--nodelist",
+    "nodelists",
+    metavar="LIST",
+    multiple=True,
+    help="Only jobs on these nodes, for instance gpu[01-04].",
+)
+@click.option(
+    "-A", "--account", "accounts", metavar="LIST", multiple=True, help="Only these accounts."
+)
+@click.option("-q", "--qos", "qos", metavar="LIST", multiple=True, help="Only jobs of these QOS.")
+@click.option(
+    "-n", "--name", "names", metavar="LIST", multiple=True, help="Only jobs of these names."
+)
+@click.option(
+    "-j",
+    "--jobs",
+    "job_ids",
+    metavar="LIST",
+    multiple=True,
+    help="Only these jobs; 4711 is every task of an array, 4711_3 one of them.",
+)
+@click.option("-h", "--noheader", is_flag=True, help="Without headings.")
+@click.option(
+    "-S",
+    "--sort",
+    "sorts",
+    metavar="LIST",
+    default="rank",
+    show_default=True,
+    help=f"By what, the first word before all others: {', '.join(SORTS)}. A word with a - before "
+    "it turns that order round; running: by state, running jobs first.",
+)
+@click.option(
+    "-i",
+    "--watch",
+    "watch_s",
+    metavar="[SECONDS]",
+    is_flag=False,
+    flag_value=2.0,
+    type=click.FloatRange(min=0.5, max=3600.0),
+    help="Stay, and show it anew every so many seconds, 2 if not said; ? shows the keys.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--json-schema",
+    "as_schema",
+    is_flag=True,
+    help="Print the JSON Schema of what --json prints, of the list and of why.",
+)
+@SOCKET
+@click.version_option(slurm_dl.__version__, prog_name="dlqueue")
+@click.pass_context
+def dlqueue(
+    ctx: click.Context,
+    *,
+    me: bool,
+    users: tuple[str, ...],
+    partitions: tuple[str, ...],
+    states: tuple[str, ...],
+    nodelists: tuple[str, ...],
+    accounts: tuple[str, ...],
+    qos: tuple[str, ...],
+    names: tuple[str, ...],
+    job_ids: tuple[str, ...],
+    noheader: bool,
+    sorts: str,
+    watch_s: float | None,
+    as_json: bool,
+    as_schema: bool,
+    socket: Path | None,
+) -> None:
+    """Show the queue as dlschedd sees it: tier, rank and attained service of each job.
+
+    RANK is the job's place in the order over all managed jobs, running ones included. TIER is its
+    queue, 0 is served first. ATTAINED is what it has received so far, over all its runs.
+
+    \b
+    Examples:
+      dlqueue --me
+      dlqueue -p gpu -t PD --sort -gpus,user
+      dlqueue --watch
+      dlqueue why 4711_3
+    """  # noqa: D301 - \b is click's mark
+    ctx.obj = socket
+    if ctx.invoked_subcommand is not None:
+        return
+    if as_schema:
+        click.echo(schema_text(), nl=False)
+        return
+    by = [word for word in sorts.split(",") if word]
+    if word := unknown(by):
+        msg = f"--sort: nothing is sorted by {word!r}: use {', '.join(SORTS)}, or -WORD"
+        raise click.UsageError(msg)
+    wanted = [str(os.getuid())] if me else []
+    filters: dict[str, list[Json]] = {
+        "user": [*wanted, *_items(users)],
+        "partition": _items(partitions),
+        "state": _items(states),
+        "node": _node_names(nodelists),
+    }
+    # A daemon of before there were these is not asked for them.
+    more = {"account": accounts, "qos": qos, "name": names, "job": job_ids}
+    filters |= {field: _items(given) for field, given in more.items() if given}
+    client = Client(socket_path(socket))
+    if watch_s is not None:
+        if as_json:
+            msg = "--watch and --json exclude each other"
+            raise click.UsageError(msg)
+        from slurm_dl.cli.dlqueue.watch.event_loop import watch  # noqa: PLC0415 - rich costs 0.1 s
+
+        watch(client, filters, by, every_s=watch_s, me=me)
+        return
+    if by != ["rank"]:
+        filters["sort"] = [*by]
+    answer = client.ask("queue", **filters)
+    jobs = [job for job in _list(answer.get("jobs")) if isinstance(job, dict)]
+    if as_json:
+        print_json(answer)
+        return
+    styles = {i: STYLES[str(job["state"])] for i, job in enumerate(jobs) if job["state"] in STYLES}
+    show(COLUMNS, [cells(job) for job in jobs], header=not noheader, styles=styles)
+    _warn(answer)
+
+
+@dlqueue.command()
+@click.argument("job")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with the job's audit lines.")
+@click.pass_obj
+def why(socket: Path | None, job: str, *, as_json: bool) -> None:
+    """Say in sentences why a job is where it is, and what was done to it.
+
+    JOB is a job id; one task of an array is named 4711_3.
+
+    \b
+    Example:
+      dlqueue why 4711
+    """  # noqa: D301 - \b is click's mark
+    answer = Client(socket_path(socket)).ask("why", job=job)
+    if as_json:
+        print_json(answer)
+        return
+    for sentence in _list(answer.get("sentences")):
+        click.echo(safe(str(sentence), 1000))
+    _warn(answer)
+
+
+dlqueue.add_command(when)
+
+
+def cells(job: JsonObject) -> list[str]:
+    """One job as the cells of `COLUMNS`."""
+    waits = job["state"] == "PD"
+    where = f"({job['reason'] or 'None'})" if waits else str(job["nodes"])
+    return [
+        str(job["job"]),
+        str(job["partition"] or "-"),
+        str(job["name"]),
+        str(job["user"]),
+        str(job["state"]),
+        f"{_number(job['gpus']):g}",
+        _or_dash(job["tier"]),
+        _or_dash(job["rank"]),
+        f"{_number(job['attained_gpu_h']):.2f}",
+        str(job["restarts"]),
+        duration(_number(job["time_s"])),
+        where,
+    ]
+
+
+def schema_text() -> str:
+    """The JSON Schema of what ``--json`` prints."""
+    return (Path(__file__).parent / "dlqueue.schema.json").read_text("utf-8")
+
+
+def _warn(answer: JsonObject) -> None:
+    """Say on standard error if what was shown is old, or nothing comes of it."""
+    age_s, doing = _number(answer.get("age_s")), str(answer.get("doing", ""))
+    if age_s > _STALE_S:
+        click.echo(f"dlqueue: this is {ago(age_s)} old; dlschedd is {safe(doing)}", err=True)
+    elif isinstance(paused := answer.get("paused"), dict):
+        by, reason = safe(str(paused["by"])), safe(str(paused["reason"]))
+        click.echo(
+            f"dlqueue: dlschedd is paused by {by}{f': {reason}' if reason else ''}", err=True
+        )
+
+
+def _items(options: tuple[str, ...]) -> list[Json]:
+    return [item for option in options for item in option.split(",") if item]
+
+
+def _node_names(nodelists: tuple[str, ...]) -> list[Json]:
+    """Single names; expanded here, because a short list can stand for very many nodes."""
+    if not nodelists:
+        return []
+    from ClusterShell.NodeSet import NodeSet, NodeSetException  # noqa: PLC0415 - 40 ms
+
+    try:
+        nodes = NodeSet(",".join(nodelists))
+    except (NodeSetException, ArithmeticError, AssertionError, ValueError) as err:
+        msg = f"-w: {err}"
+        raise click.BadParameter(msg) from None
+    if len(nodes) > _MOST_NODES:
+        msg = f"-w: {len(nodes)} nodes; at most {_MOST_NODES} can be named"
+        raise click.BadParameter(msg)
+    return list(nodes)
+
+
+_MOST_NODES = 10_000
+
+
+def _list(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []
+
+
+def _number(value: Json) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _or_dash(value: Json) -> str:
+    return "-" if value is None else str(value)
+
+
+def main() -> NoReturn:
+    """Entry point of ``dlqueue``."""
+    run(dlqueue, "dlqueue")

@@ -1,0 +1,1 @@
+"""``dlschedd``: the daemon's command line."""

@@ -1,0 +1,1 @@
+"""``dlsim``: one module for each subcommand, and what they print."""

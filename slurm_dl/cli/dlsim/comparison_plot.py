@@ -1,0 +1,125 @@
+"""A comparison as one picture: bars, or with several loads a line for each policy.
+
+Up to seven policies have a colour each; more of them, or several cost models, are bars in the order
+of the mean JCT.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from slurm_dl.cli.dlsim.comparison_text import are_many, best_first
+from slurm_dl.experiments.comparison import Comparison
+from slurm_dl.experiments.cost_models import costs_of
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.report.number_format import unit_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_DRAWN: Final = 28
+
+
+def draw(comparisons: Sequence[Comparison], path: Path) -> None:
+    """Write one picture to *path*: bars, or with several loads a line for each policy.
+
+    Args:
+        comparisons: Under different cost models; with several loads only the first is drawn.
+
+    Raises:
+        ConfigError: The ending is no picture's, or the file cannot be written.
+    """
+    from slurm_dl.report import plots, ranking_plot, style  # noqa: PLC0415 - matplotlib takes 0.5 s
+
+    first = comparisons[0]
+    if len(first.sweep.loads) > 1:
+        figure = _over_loads(first)
+    elif len(comparisons) > 1 or are_many(first):
+        figure = ranking_plot.ranking(
+            {
+                costs_of(comparison): {
+                    row.label: row.summary for row in best_first(comparison.rows)
+                }
+                for comparison in comparisons
+            }
+        )
+    else:
+        names = _drawn_names(first.sweep.labels)
+        figure = plots.comparison({names[row.label]: row.summary for row in first.rows})
+    style.save(figure, path)
+
+
+def _drawn_names(labels: Sequence[str]) -> dict[str, str]:
+    """What a picture calls the policies: of a name that is cut there the preset alone."""
+    presets = [label.partition(":")[2] for label in labels]
+    return {
+        label: preset if len(label) > _DRAWN and presets.count(preset) == 1 else label
+        for label, preset in zip(labels, presets, strict=True)
+    }
+
+
+def check_picture(path: Path) -> None:
+    """Raise what is wrong with the name of a picture, before the work is done.
+
+    Raises:
+        ConfigError: The ending is no picture's.
+    """
+    endings = (".png", ".svg", ".pdf")
+    if path.suffix.lower() not in endings:
+        msg = f"--plot {path}: name a file that ends with one of {', '.join(endings)}"
+        raise ConfigError(msg)
+
+
+def _over_loads(comparison: Comparison) -> Figure:
+    """Mean JCT against the load, with the intervals as bands where there are seeds."""
+    import numpy as np  # noqa: PLC0415 - with matplotlib, for pictures alone
+    from matplotlib.ticker import (  # noqa: PLC0415
+        FixedLocator,
+        FuncFormatter,
+        LogLocator,
+        NullFormatter,
+        NullLocator,
+    )
+
+    from slurm_dl.report import style  # noqa: PLC0415
+
+    loads = np.array(sorted(comparison.sweep.loads))
+    means_s = [row.figures["avg_jct_s"].mean.value for row in comparison.rows]
+    unit = unit_of(means_s)
+    with style.styled():
+        figure = style.canvas(height=4.2)
+        axes = figure.add_subplot()
+        axes.set_title("Mean job completion time")
+        axes.set_xlabel("load, times the trace's arrival rate (log scale)")
+        axes.set_ylabel(f"mean JCT ({unit.sign}, log scale)")
+        if not any(math.isfinite(m) for m in means_s):
+            style.nothing(axes, "no job finished")
+            return figure
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        lines = []
+        names = _drawn_names(comparison.sweep.labels)
+        for i, label in enumerate(comparison.sweep.labels):
+            rows = sorted((r for r in comparison.rows if r.label == label), key=lambda r: r.load)
+            means = [row.figures["avg_jct_s"].mean for row in rows]
+            at = np.array([mean.value for mean in means]) / unit.in_s
+            line = style.line(axes, loads, at, i)
+            line.set(marker="o", markersize=4)
+            half = np.array([mean.half for mean in means]) / unit.in_s
+            if comparison.sweep.seeds > 1:
+                # On a logarithmic axis nothing can be drawn down to 0 or below.
+                low = np.maximum(at - half, at / 100)
+                axes.fill_between(loads, low, at + half, color=style.colour(i), alpha=0.15, lw=0)
+            lines.append((style.label_of(names[label]), line))
+        axes.xaxis.set_major_locator(FixedLocator(loads.tolist()))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.grid(visible=True, axis="y")
+        style.key_below(figure, lines)
+        return figure

@@ -1,0 +1,181 @@
+"""``dlsim generate``: a workload of any size and load, like a real one."""
+
+from __future__ import annotations
+
+import importlib.resources
+import math
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from slurm_dl.cli.commandline import print_json
+from slurm_dl.cli.dlsim.simulation_options import cluster_option
+
+if TYPE_CHECKING:
+    from slurm_dl.traces.workload_fit import Fit
+
+FITS: Final = ("philly", "itp")
+"""Fits that come with the project."""
+
+_ARRIVALS: Final = ("poisson", "diurnal")
+
+
+@click.command(name="generate")
+@click.option(
+    "--like",
+    metavar="philly|itp|FILE",
+    required=True,
+    help="Whose sizes, durations, hours and users: Microsoft's Philly or ITP clusters, a trace, "
+    "or a fit that was written before.",
+)
+@click.option("--format", "format_name", metavar="FORMAT", help="Format of the trace of --like.")
+@click.option("--jobs", type=click.IntRange(min=1), required=True, help="How many.")
+@click.option(
+    "--load",
+    type=click.FloatRange(min=0, min_open=True),
+    required=True,
+    help="GPU-seconds that arrive per second, over the GPUs of the cluster; 1 is all it can do.",
+)
+@cluster_option()
+@click.option(
+    "--arrivals",
+    type=click.Choice(_ARRIVALS),
+    default="poisson",
+    show_default=True,
+    help="At an even rate, or at one that follows the hours of the day.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of all that is drawn.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    required=True,
+    help="Write the trace here.",
+)
+@click.option("--force", is_flag=True, help="Overwrite it if it is there.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def generate_command(
+    *,
+    like: str,
+    format_name: str | None,
+    jobs: int,
+    load: float,
+    cluster: str,
+    arrivals: str,
+    seed: int,
+    out: Path,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Write a trace of made jobs, with statistics of a real one, and say how well they fit.
+
+    The same options give the same trace, with one version of NumPy. The load is that of the jobs
+    that were drawn, so a few very long ones do not change it.
+
+    \b
+    Examples:
+      dlsim generate --like philly --jobs 20000 --load 0.8 --cluster 64x8 --arrivals diurnal \\
+        --seed 1 --out made.csv
+      dlsim generate --like history.txt --format sacct --jobs 5000 --load 1.2 --cluster 8x4 \\
+        --out busier.csv
+    """  # noqa: D301 - \b is click's mark
+    from slurm_dl.cli.dlsim.listing import summary_json, summary_lines  # noqa: PLC0415
+    from slurm_dl.simulation.cluster_shape import parse_shape  # noqa: PLC0415 - numpy is slow
+    from slurm_dl.traces import workload_generator as made  # noqa: PLC0415
+    from slurm_dl.traces.summary import summarize  # noqa: PLC0415
+    from slurm_dl.traces.writer import write_trace  # noqa: PLC0415
+
+    if out.exists() and not force:
+        msg = f"{out} is there already; --force overwrites it"
+        raise click.UsageError(msg)
+    shape = parse_shape(cluster)
+    fit = _fit(like, format_name)
+    kind = next(known for known in made.ARRIVALS if known == arrivals)
+    trace = made.generate(fit, jobs=jobs, load=load, gpus=shape.gpus, seed=seed, arrivals=kind)
+    write_trace(trace, out)
+    summary = summarize(trace)
+    offered = summary.mean_gpus / shape.gpus
+    if as_json:
+        load_told = offered if math.isfinite(offered) else None
+        told = {"out": str(out), "offered_load": load_told, "fit": fit_json(fit)}
+        print_json(told | {"trace": summary_json(summary)})
+        return
+    for line in summary_lines(summary):
+        click.echo(line)
+    if math.isfinite(offered):
+        click.echo(f"{'load':<11}{offered:.3f} of {shape.gpus:,} GPUs over the span")
+    click.echo()
+    click.echo(f"fit of {fit.origin} ({fit.jobs:,} jobs)")
+    click.echo("  GPUs           jobs   KS distance of durations, 0 is perfect")
+    for part in fit.classes:
+        sizes = f"{part.low_gpus:g}"
+        if part.high_gpus > part.low_gpus:
+            sizes += f" to {part.high_gpus:g}"
+        click.echo(f"  {sizes:<12}{part.jobs:>7,}   {part.ks:.3f}")
+    click.echo(
+        f"  a job's mean GPU-seconds: {fit.mean_gpu_s_data:,.0f} in the data, "
+        f"{fit.mean_gpu_s_fit:,.0f} in the fit"
+    )
+    click.echo(f"written to {out}")
+
+
+def fit_json(fit: Fit) -> dict[str, object]:
+    """How good a fit is, as plain values."""
+    return {
+        "origin": fit.origin,
+        "jobs": fit.jobs,
+        "mean_gpu_s_data": fit.mean_gpu_s_data,
+        "mean_gpu_s_fit": fit.mean_gpu_s_fit,
+        "interarrival_cv": fit.interarrival_cv,
+        "classes": [
+            {
+                "low_gpus": part.low_gpus,
+                "high_gpus": part.high_gpus,
+                "jobs": part.jobs,
+                "components": len(part.durations.weight),
+                "ks": part.ks,
+                "quantiles": [quantile.model_dump() for quantile in part.quantiles],
+            }
+            for part in fit.classes
+        ],
+    }
+
+
+def _fit(like: str, format_name: str | None) -> Fit:
+    """The fit that ``--like`` means.
+
+    Raises:
+        ConfigError: It is neither a fit of ours nor a file, or the file is neither trace nor fit.
+    """
+    from slurm_dl.model.errors import ConfigError  # noqa: PLC0415
+    from slurm_dl.traces import workload_fit as fits  # noqa: PLC0415
+    from slurm_dl.traces.format_registry import read_trace  # noqa: PLC0415
+
+    if like in FITS:
+        with importlib.resources.as_file(_ours(like)) as path:
+            return fits.read_fit(path)
+    path = Path(like)
+    if not path.exists():
+        msg = f"--like {like}: must be {', '.join(FITS)} or a file, and there is no such file"
+        raise ConfigError(msg)
+    if format_name is None and _is_object(path):
+        return fits.read_fit(path)
+    return fits.fit(read_trace(path, format_name))
+
+
+def _ours(name: str) -> Traversable:
+    """The fit of that name: the wheel's, or the checkout's."""
+    package = importlib.resources.files("slurm_dl")
+    in_wheel = package / "_data" / "fits" / f"{name}.json"
+    if not in_wheel.is_file() and isinstance(package, Path):
+        return package.parent / "traces" / "fits" / f"{name}.json"
+    return in_wheel
+
+
+def _is_object(path: Path) -> bool:
+    """Whether the file begins as a JSON object does; no format of traces is one."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(64).lstrip().startswith(b"{")

@@ -1,0 +1,1 @@
+"""``dlsubmit``: its command line."""

@@ -1,0 +1,361 @@
+"""The command dlsubmit: its options, its help, what it prints and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+import click
+
+import slurm_dl
+from slurm_dl.cli.dlqueue.when import before_submitting
+from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
+from slurm_dl.submit import (
+    batch_script,
+    half_gpu,
+    job_environment,
+    job_extras,
+    job_shape,
+    node_range,
+    script_templates,
+    site_settings,
+    slurm_calls,
+    user_notes,
+)
+from slurm_dl.submit.half_gpu import HalfGpu
+from slurm_dl.submit.host_resources import Wanted
+from slurm_dl.submit.job_request import (
+    DEFAULT_RUN_DIR,
+    DEFAULT_SIGNAL,
+    LAUNCHERS,
+    JobRequest,
+    SubmitOptions,
+    check,
+    qos_of,
+)
+from slurm_dl.submit.node_range import NodeRange
+from slurm_dl.submit.option_values import clean_text
+from slurm_dl.submit.sbatch_options import CommandLine, Option, Takes, divide
+from slurm_dl.submit.shell_quoting import quote
+
+_LINE = "slurm_dl.command_line"
+
+_EPILOG = """
+\b
+Examples:
+  dlsubmit --gpus 8 -- python train.py --epochs 90
+  dlsubmit --gpus 16 --gpu-type a100 --launcher torchrun --time 2-0 -- train.py
+  dlsubmit --gpus 4 --launcher srun --array 0-9%2 -A vision -c 8 -- python sweep.py
+  dlsubmit --gpus 8 --nodes 1-4 --launcher torchrun -- train.py
+  dlsubmit --share --model resnet18 -- python train.py
+  dlsubmit --gpus 8 --model resnet50 --signal USR2@120 --requeued-by job -- python run.py
+  dlsubmit --gpus 8 --dry-run -- python train.py
+  dlsubmit --when --gpus 8,16,2x8 --time 1-0
+
+Every other option of sbatch is passed on to it. Options go before --, COMMAND after it; an option
+that only your site's sbatch knows is written --option=value.
+"""
+
+
+class _DividedCommand(click.Command):
+    """A command whose line is divided before click sees its own part of it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if ctx.resilient_parsing:  # shell completion: the line is not finished yet
+            return super().parse_args(ctx, args)
+        line = divide(args, _own_options(self.get_params(ctx)))
+        ctx.meta[_LINE] = line
+        return super().parse_args(ctx, list(line.own))
+
+
+def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
+    """Our options by each of their spellings, under the first long one."""
+    table: dict[str, Option] = {}
+    for param in params:
+        if not isinstance(param, click.Option):
+            continue
+        name = next(opt for opt in param.opts if opt.startswith("--")).removeprefix("--")
+        option = Option(name, Takes.NOTHING if param.is_flag else Takes.VALUE)
+        table |= dict.fromkeys(param.opts, option)
+    return table
+
+
+@click.command(
+    cls=_DividedCommand,
+    epilog=_EPILOG,
+    options_metavar="--gpus N [OPTIONS] [SBATCH OPTIONS] -- COMMAND...",
+    context_settings={"help_option_names": ["--help", "-h"], "max_content_width": 100},
+)
+@click.option("--gpus", "-G", metavar="[TYPE:]N", help="GPUs of the whole job.")
+@click.option("--gpu-type", metavar="T", help="Only GPUs of this type.")
+@click.option(
+    "--nodes",
+    "-N",
+    metavar="N|MIN-MAX",
+    help="Exactly N nodes, or any number in a range; else the fewest that fit.",
+)
+@click.option("--share", is_flag=True, help="Half a GPU, beside one other such job.")
+@click.option(
+    "--cpus",
+    metavar="auto|none|N",
+    default="auto",
+    show_default=True,
+    help="CPUs for each GPU; auto is the GPUs' part of the node, none what Slurm gives.",
+)
+@click.option(
+    "--launcher",
+    metavar="|".join(LAUNCHERS),
+    default="plain",
+    show_default=True,
+    help="Run COMMAND once on the first node, under torchrun, or as one srun task for each GPU.",
+)
+@click.option("--model", metavar="NAME", help="Name of the model's profile.")
+@click.option("--name", "--job-name", "-J", metavar="X", help="Job name; else the script's name.")
+@click.option("--partition", "-p", metavar="P", help="Partition; else the default one.")
+@click.option("--time", "-t", metavar="T", help="Time limit, in sbatch's words.")
+@click.option("--array", "-a", metavar="SPEC", help="Array of jobs, such as 0-15%4.")
+@click.option(
+    "--signal",
+    metavar="SIG@LEAD",
+    default=DEFAULT_SIGNAL,
+    show_default=True,
+    help="Checkpoint signal; Slurm sends it LEAD seconds before the time limit.",
+)
+@click.option(
+    "--grace",
+    metavar="S",
+    default="120",
+    show_default=True,
+    help="Longest time that a checkpoint takes, seconds; the site may allow less.",
+)
+@click.option(
+    "--requeued-by",
+    metavar="daemon|job",
+    default="daemon",
+    show_default=True,
+    help="Who puts the job back after the signal; job for submitit and Lightning.",
+)
+@click.option("--no-preempt", is_flag=True, help="The job's GPUs may not be taken back.")
+@click.option("--no-requeue", is_flag=True, help="Never put it back; only with --no-preempt.")
+@click.option("--ntasks-per-node", "--tasks-per-node", metavar="N", help="Tasks on each node.")
+@click.option("--comment", metavar="TEXT", help="Your comment: text, or a JSON object.")
+@click.option("--output", "-o", metavar="FILE", help="Log file, in sbatch's patterns.")
+@click.option(
+    "--run-dir",
+    metavar="DIR",
+    help=f"Each job keeps its state in a directory of its own in DIR; else {DEFAULT_RUN_DIR}.",
+)
+@click.option("--template", metavar="NAME", help="Script template; else the launcher's.")
+@click.option("--dlrun", metavar="PATH", help="dlrun on the compute nodes; else the one beside me.")
+@click.option("--keep-sbatch-env", is_flag=True, help="Let SBATCH_* variables have effect.")
+@click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
+@click.option(
+    "--when",
+    is_flag=True,
+    help="Say when it would start, for several shapes as --gpus 8,16,2x8, and stop.",
+)
+@click.option("--show-template", metavar="NAME", help="Say which file is the template, and stop.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--parsable", is_flag=True, help="Print the job id alone.")
+@click.option("--quiet", "-Q", is_flag=True, help="Print nothing but errors.")
+@click.version_option(slurm_dl.__version__, "--version", "-V", prog_name="dlsubmit")
+@click.pass_context
+def dlsubmit(  # noqa: C901 - one branch for each way to end early
+    ctx: click.Context,
+    /,
+    *,
+    keep_sbatch_env: bool,
+    dry_run: bool,
+    when: bool,
+    show_template: str | None,
+    as_json: bool,
+    parsable: bool,
+    quiet: bool,
+    **_typed: str | bool | None,
+) -> int:
+    """Submit a deep-learning job that can be preempted by a checkpoint and resumed."""
+    environ = dict(os.environ)
+    where = script_templates.places(environ)
+    if show_template is not None:
+        _show_template(script_templates.find(show_template, where), as_json=as_json)
+        return 0
+    if when:
+        return before_submitting(ctx.params, as_json=as_json)
+    cleaned = job_environment.clean(environ, keep_sbatch=keep_sbatch_env)
+    typed, line = _typed_in(ctx)
+    if typed.partition is None:
+        # Kept only on request; the shape has to be looked for where sbatch will put the job.
+        typed = replace(typed, partition=cleaned.environ.get("SBATCH_PARTITION"))
+    at_site = site_settings.read_site(environ)
+    request = check(
+        typed,
+        sbatch=_with_kept_qos(line.sbatch, cleaned),
+        command=line.command,
+        cwd=str(Path.cwd()),
+        dlrun=_dlrun_beside(sys.argv[0]),
+        qos=at_site.qos,
+    )
+    partitions = slurm_calls.read_partitions(environ).select(request.partitions)
+    chosen = choose_shape(request, partitions)
+    profile, model_note = None, ""
+    if request.model is not None:
+        profile, model_note = site_settings.find_profile(request.model, at_site)
+    found = job_extras.find(
+        request,
+        chosen,
+        job_extras.SiteFacts(
+            partitions=partitions,
+            site=at_site,
+            profile=profile,
+            kept=frozenset(cleaned.environ),
+            environ=environ,
+        ),
+    )
+    submission = batch_script.compose(request, chosen, where, found.extras)
+    argv = (slurm_calls.tool("sbatch", environ), *submission.args)
+    if not quiet:
+        of_qos = user_notes.qos_notes(request, at_site, typed)
+        of_job = user_notes.notes_on(request, chosen, cleaned)
+        for note in (*of_qos, *of_job, model_note, *found.notes):
+            if note:
+                click.echo(f"dlsubmit: note: {note}", err=True)
+    if dry_run:
+        _show(_dry_run_text(argv, submission.script), argv, submission, as_json=as_json)
+        return 0
+    answer = slurm_calls.submit(argv, submission.script.encode(), cleaned.environ)
+    click.echo(answer.text, nl=False, err=True)  # bytes, as they came
+    if answer.job_id is None:
+        return 1
+    if not quiet:
+        text = f"{answer.job_id}" if parsable else f"Submitted batch job {answer.job_id}"
+        _show(f"{text}\n", argv, submission, as_json=as_json, job_id=answer.job_id)
+    return 0
+
+
+def choose_shape(request: JobRequest, partitions: Sequence[job_shape.GpuPartition]) -> Wanted:
+    """The shape of the job in one of *partitions*: even, over a range of nodes, or half a GPU.
+
+    Raises:
+        ConfigError: It has none there.
+    """
+    if request.share:
+        return half_gpu.choose(partitions, gpu_type=request.gpu_type)
+    if request.most_nodes is not None:
+        return node_range.choose(
+            partitions,
+            gpus=request.gpus,
+            gpu_type=request.gpu_type,
+            least=request.nodes or 1,
+            most=request.most_nodes,
+        )
+    return job_shape.choose(
+        partitions, gpus=request.gpus, gpu_type=request.gpu_type, nodes=request.nodes
+    )
+
+
+def options_of(args: Sequence[str]) -> tuple[SubmitOptions, CommandLine]:
+    """Read a command line without doing what it says.
+
+    Raises:
+        ConfigError: It cannot be divided.
+    """
+    with dlsubmit.make_context("dlsubmit", list(args)) as ctx:
+        return _typed_in(ctx)
+
+
+def _typed_in(ctx: click.Context) -> tuple[SubmitOptions, CommandLine]:
+    line: CommandLine = ctx.meta[_LINE]
+    return SubmitOptions(
+        **{field.name: ctx.params[field.name] for field in fields(SubmitOptions)}
+    ), line
+
+
+def _dry_run_text(argv: Sequence[str], text: str) -> str:
+    return f"# {quote(argv)}\n{text}"
+
+
+def _show(
+    text: str,
+    argv: Sequence[str],
+    submission: batch_script.Submission,
+    *,
+    as_json: bool,
+    job_id: int | None = None,
+) -> None:
+    """Print the result as text or as JSON; in UTF-8 whatever the terminal's language is."""
+    if as_json:
+        wanted = submission.shape
+        ranges = isinstance(wanted, NodeRange)
+        shown = {
+            "nodes": wanted.nodes,
+            "most_nodes": wanted.most_nodes if isinstance(wanted, NodeRange) else wanted.nodes,
+            "gpus_per_node": None if ranges else wanted.gpus // wanted.nodes,
+            "gpus": wanted.gpus,
+            "gpu_type": wanted.gpu_type,
+            "shared": isinstance(wanted, HalfGpu),
+        }
+        result = {
+            "job_id": job_id,
+            "script": submission.script,
+            "shape": shown,
+            "argv": list(argv),
+        }
+        text = json.dumps(result, indent=2) + "\n"
+    click.echo(text.encode(), nl=False)
+
+
+def _show_template(found: script_templates.FoundTemplate, *, as_json: bool) -> None:
+    if as_json:
+        hides = [{"owner": owner, "path": path} for owner, path in found.hides]
+        value = {"name": found.name, "owner": found.owner, "path": found.path, "hides": hides}
+        click.echo(json.dumps(value, indent=2))
+        return
+    click.echo(f"{found.path} ({found.owner})")
+    for owner, path in found.hides:
+        click.echo(f"  hides {path} ({owner})")
+
+
+def _with_kept_qos(sbatch: Sequence[str], cleaned: job_environment.Cleaned) -> tuple[str, ...]:
+    """Sbatch's options with the QOS from the environment, where that was kept and none is given."""
+    kept = cleaned.environ.get("SBATCH_QOS")
+    if kept is None or qos_of(sbatch) is not None:
+        return tuple(sbatch)
+    return (*sbatch, f"--qos={clean_text(kept, 'SBATCH_QOS')}")
+
+
+def _dlrun_beside(program: str) -> str | None:
+    """Dlrun beside this program, beside what that links to, or beside the interpreter."""
+    path = Path(program).absolute()
+    for directory in (path.parent, path.resolve().parent, Path(sys.executable).parent):
+        candidate = directory / "dlrun"
+        if candidate.is_file() and os.access(candidate, os.X_OK):
+            return str(candidate)
+    return None
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run dlsubmit; the exit status is 0, 1 if Slurm refused, 2 if the command line is wrong."""
+    try:
+        result = dlsubmit.main(
+            args=None if args is None else list(args),
+            prog_name="dlsubmit",
+            standalone_mode=False,
+        )
+    except click.ClickException as err:
+        return _fail(err.format_message(), 2)
+    except click.Abort:
+        return _fail("interrupted", 1)
+    except ConfigError as err:
+        return _fail(str(err), 2)
+    except (ClusterError, SlurmDlError) as err:
+        return _fail(str(err), 1)
+    return int(result or 0)
+
+
+def _fail(message: str, status: int) -> int:
+    click.echo(f"dlsubmit: error: {message}", err=True)
+    return status

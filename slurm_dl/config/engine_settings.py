@@ -1,0 +1,83 @@
+"""From a configuration to the engine's settings and the profiles of models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from slurm_dl.config.tree import Config
+from slurm_dl.engine.settings import (
+    Breakers,
+    Defragment,
+    External,
+    Native,
+    Placement,
+    Preemption,
+    Settings,
+)
+from slurm_dl.model.profile import Profile
+from slurm_dl.profiles import load_profiles, shipped_profiles, site_over
+from slurm_dl.profiles.yaml_reader import Reader
+
+DEFER_POLLS = 3
+"""A job that is not to start anywhere is put off by so many polls at a time: two may fail."""
+
+LEAST_DEFER_S = 20.0
+"""However often it looks, a daemon may be late once."""
+
+NO_PROFILES: Mapping[str, Profile] = MappingProxyType({})
+
+
+def profiles_of(config: Config, *, reader: Reader = "daemon") -> Mapping[str, Profile]:
+    """The profiles of models, by name: the site's, and those that come with us.
+
+    Args:
+        reader: Who has to trust the site's; see `load_profiles`.
+
+    Raises:
+        ConfigError: One of them is bad; one line for each mistake.
+    """
+    directory = config.paths.profile_dir
+    try:
+        directory.stat()
+    except FileNotFoundError:
+        return shipped_profiles()
+    except OSError:
+        pass  # Why it cannot be read is said where it is.
+    return site_over(shipped_profiles(), load_profiles(directory, reader=reader))
+
+
+def settings_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) -> Settings:
+    """The limits of the engine as configured."""
+    section = config.preemption
+    # Slurm writes the names of QOS in small letters.
+    native = Native(section.qos.lower()) if section.mode == "native" else None
+    return Settings(
+        partitions=frozenset(config.manage.partitions),
+        band_width=config.ranking.band_width,
+        window=config.ranking.window,
+        preemption=Preemption(**section.model_dump(exclude={"mode", "qos"})),
+        mode=native or External(),
+        placement=_placement_of(config, profiles),
+        defragment=Defragment(**config.defragment.model_dump()),
+        breakers=Breakers(**config.breakers.model_dump()),
+    )
+
+
+def _placement_of(config: Config, profiles: Mapping[str, Profile]) -> Placement:
+    section = config.placement
+    scheme, rules = section.make()
+    return Placement(
+        scheme=scheme,
+        rules=rules,
+        steer=section.steer,
+        trim=section.trim,
+        steer_for_s=section.steer_for_s,
+        defer_s=max(DEFER_POLLS * config.daemon.poll_s, LEAST_DEFER_S),
+        settle_s=section.settle_s,
+        window=section.window,
+        profiles=profiles,
+        pack=section.pack,
+        gpu_mem_mb=dict(section.gpu_mem_mb),
+        max_host_slowdown=section.max_host_slowdown if section.max_host_slowdown < 1 else None,
+    )

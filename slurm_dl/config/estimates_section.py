@@ -1,0 +1,112 @@
+"""The section ``estimates``: from where it is known beforehand how long and how fast jobs run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from pydantic import Field, PlainSerializer, field_validator
+from pydantic_core import InitErrorDetails
+
+from slurm_dl.config.error_text import number
+from slurm_dl.config.section import Section
+from slurm_dl.config.value_types import (
+    FrozenMapping,
+    NumberUnit,
+    Seconds,
+    Whole,
+    refuse,
+    refuse_all,
+    wrong,
+)
+
+GpuSpeed = Annotated[
+    Mapping[str, float],
+    PlainSerializer(dict, return_type=dict[str, object]),
+]
+"""Relative speed by the GPU's type."""
+
+
+class EstimatesSection(Section):
+    """What is known of jobs before they run: out of accounting, and of the site's GPUs."""
+
+    history_days: Annotated[Whole, NumberUnit("days")] = Field(
+        default=0,
+        ge=0,
+        le=3650,
+        description=(
+            "Jobs that ended in the last so many days are read from Slurm's accounting, with "
+            "their users and names, to predict how long others will run. Policies qssf and "
+            "tagged go by it. 0: accounting is not asked for that."
+        ),
+    )
+    refresh_s: Seconds = Field(
+        default=3600,
+        ge=60,
+        le=7 * 86400,
+        description="Time between two looks at accounting for jobs that have ended since.",
+    )
+    gpu_speed: GpuSpeed = Field(
+        default={},
+        description=(
+            "Relative speed of one GPU by its type, for instance {a100: 2.4, v100: 1}. It counts "
+            "for models whose profile does not tell; a type that is not named has 1."
+        ),
+    )
+    serial_share: Annotated[float, NumberUnit("part of the work")] = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description=(
+            "Part of a training on one GPU that no further GPU shortens (Amdahl's law), for "
+            "models whose profile does not tell how they scale."
+        ),
+    )
+
+    @field_validator("gpu_speed")
+    @classmethod
+    def _check_speed(cls, given: Mapping[str, float]) -> Mapping[str, object]:
+        details = [
+            InitErrorDetails(type=wrong("must be greater than 0"), loc=(kind,), input=speed)
+            for kind, speed in given.items()
+            if not (speed > 0 and math.isfinite(speed))
+        ]
+        if details:
+            refuse_all(details)
+        return FrozenMapping(tuple(given.items()))
+
+
+# The section ``forecasts``: what it may cost to know how good they are.
+LEAST_EVERY_S: Final = 60
+
+
+class ForecastsSection(Section):
+    """When jobs start and end; answers to users need no settings."""
+
+    sample_every_s: Seconds = Field(
+        default=600,
+        ge=0,
+        le=7 * 86400,
+        description=(
+            "Ten waiting jobs are predicted so often without being asked about, so that it is "
+            "known how often such ranges hold. 0, or 60 and more. 0: never; then only ranges "
+            "that users were told are judged."
+        ),
+    )
+    sample_s: Seconds = Field(
+        default=20,
+        gt=0,
+        le=20,
+        description=(
+            "One core's time for that, each time, at nice 10; who asks meanwhile waits. Too little "
+            "for 10 forward runs and nothing is judged."
+        ),
+    )
+
+    @field_validator("sample_every_s")
+    @classmethod
+    def _check_seldom(cls, every_s: float) -> float:
+        if 0 < every_s < LEAST_EVERY_S:
+            refuse(f"must be 0 for never, or at least {LEAST_EVERY_S} (got {number(every_s)})")
+        return every_s

@@ -1,0 +1,230 @@
+"""The section ``placement``: where waiting jobs should go, and whether they are made to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field, ValidationInfo, field_validator
+from pydantic_core import InitErrorDetails
+
+from slurm_dl.config.named_choice import checked_name, checked_parameters, details_of
+from slurm_dl.config.parameters import RULE, SCHEME
+from slurm_dl.config.section import Section
+from slurm_dl.config.value_types import (
+    FrozenMapping,
+    GpuMemory,
+    NumberUnit,
+    Parameters,
+    Rules,
+    Seconds,
+    Whole,
+    refuse,
+    refuse_all,
+    wrong,
+)
+from slurm_dl.placement.rule import Rule
+from slurm_dl.placement.scheme import Scheme
+
+_MONTH_S = 30 * 86400
+
+_NO_SCHEME = "placement.scheme names nothing: Slurm places all jobs"
+
+
+class PlacementSection(Section):
+    """Where waiting jobs should go."""
+
+    scheme: str = Field(
+        default="",
+        description="Name of the scheme that chooses nodes. Empty: Slurm places all jobs.",
+    )
+    parameters: Parameters = Field(
+        default={},
+        description="Parameters of that scheme; what is left out has the scheme's own default.",
+    )
+    rules: Rules = Field(
+        default={},
+        description=(
+            "Rules that say where a job may not, or had better not be: each rule's name with its "
+            "parameters, for instance {NAME: {}}. They are kept beside the scheme, in this order."
+        ),
+    )
+    steer: bool = Field(
+        default=False,
+        description=(
+            "Keep pending jobs from other nodes than the chosen ones (their ExcNodeList), and put "
+            "off those that are to start nowhere yet (their begin time). False: only say so, in "
+            "dlqueue why."
+        ),
+    )
+    trim: bool = Field(
+        default=False,
+        description=(
+            "Cut the CPUs and memory that a pending job asks for to the part of a node that goes "
+            "with its GPUs, where its owner allows that and it fits then. It needs no scheme."
+        ),
+    )
+    steer_for_s: Seconds = Field(
+        default=600,
+        ge=1,
+        le=_MONTH_S,
+        description=(
+            "A job is kept to the nodes that were chosen for it for this long; then it may go "
+            "anywhere. What it waits for by the scheme or a rule has a time of its own."
+        ),
+    )
+    settle_s: Seconds = Field(
+        default=0,
+        ge=0,
+        le=_MONTH_S,
+        description=(
+            "How much later dlsubmit lets a new job begin (sbatch --begin): the daemon places it "
+            "meanwhile. Without that Slurm starts a job that fits at once, wherever it fits. "
+            "Above daemon.poll_s, better twice that. 0: new jobs are left to Slurm until the next "
+            "look."
+        ),
+    )
+    window: Annotated[Whole, NumberUnit("jobs")] = Field(
+        default=200,
+        ge=1,
+        le=100_000,
+        description="Waiting jobs of each partition, best first, that are placed.",
+    )
+    pack: bool = Field(
+        default=False,
+        description=(
+            "Put two jobs that ask for half a GPU (gres/shard) on one where their models' profiles "
+            "say that they get on with each other, and keep all other jobs with shares apart. "
+            "Works only with steer."
+        ),
+    )
+    gpu_mem_mb: GpuMemory = Field(
+        default={},
+        description=(
+            "Memory of one GPU in MB by its type, for instance {a100: 40960}. Nobody is packed on "
+            "a type that is not named."
+        ),
+    )
+    max_host_slowdown: Annotated[float, NumberUnit("part of its speed")] = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description=(
+            "Most that a job may lose to one that is packed beside it. Below 1 only pairs whose "
+            "speeds were measured are packed."
+        ),
+    )
+
+    @field_validator("scheme")
+    @classmethod
+    def _check_scheme(cls, name: str) -> str:
+        return checked_name(SCHEME, name) if name else name
+
+    @field_validator("parameters")
+    @classmethod
+    def _check_parameters(
+        cls, given: Mapping[str, object], info: ValidationInfo
+    ) -> Mapping[str, object]:
+        scheme = info.data.get("scheme")
+        if scheme is None:
+            return given
+        if not scheme:
+            _refuse_without_scheme(bool(given))
+            return FrozenMapping(())
+        return checked_parameters(SCHEME, scheme, given)
+
+    @field_validator("rules")
+    @classmethod
+    def _check_rules(
+        cls, given: Mapping[str, Mapping[str, object]], info: ValidationInfo
+    ) -> Mapping[str, object]:
+        _refuse_without_scheme(bool(given) and info.data.get("scheme") == "")
+        checked: list[tuple[str, object]] = []
+        details: list[InitErrorDetails] = []
+        for name, parameters in given.items():
+            try:
+                RULE.check(name)
+            except ValueError as err:
+                details.append(InitErrorDetails(type=wrong(str(err)), loc=(name,), input=name))
+                continue
+            whole, mistakes = RULE.complete(name, parameters)
+            details += details_of(mistakes, name)
+            checked.append((name, FrozenMapping(tuple(whole.items()))))
+        if details:
+            refuse_all(details)
+        return FrozenMapping(tuple(checked))
+
+    @field_validator("steer")
+    @classmethod
+    def _check_steer(cls, steer: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 - pydantic's call
+        _refuse_without_scheme(steer and info.data.get("scheme") == "")
+        return steer
+
+    @field_validator("pack")
+    @classmethod
+    def _check_pack(cls, pack: bool, info: ValidationInfo) -> bool:  # noqa: FBT001 - pydantic's call
+        if pack and info.data.get("steer") is False:
+            refuse("has no effect (placement.steer is false)", others=(("placement", "steer"),))
+        return pack
+
+    @field_validator("gpu_mem_mb")
+    @classmethod
+    def _check_memory(cls, given: Mapping[str, float]) -> Mapping[str, object]:
+        details = [
+            InitErrorDetails(type=wrong("must be greater than 0"), loc=(kind,), input=mem_mb)
+            for kind, mem_mb in given.items()
+            if not mem_mb > 0
+        ]
+        if details:
+            refuse_all(details)
+        return FrozenMapping(tuple(given.items()))
+
+    def make(self) -> tuple[Scheme | None, tuple[Rule, ...]]:
+        """The scheme and the rules with their parameters, ready to work."""
+        scheme = SCHEME.make(self.scheme, self.parameters) if self.scheme else None
+        return scheme, tuple(RULE.make(name, given) for name, given in self.rules.items())
+
+    def in_words(self) -> str:
+        """Who places jobs, by which rules, and whether they are made to go there."""
+        if not self.scheme:
+            return "left to Slurm"
+        rules = f" with {', '.join(self.rules)}" if self.rules else ""
+        does = "jobs are steered" if self.steer else "only said, nobody is steered"
+        return f"{self.scheme}{rules}; {does}"
+
+
+def _refuse_without_scheme(given: bool) -> None:  # noqa: FBT001 - the condition itself
+    if given:
+        refuse(f"has no effect ({_NO_SCHEME})", others=(("placement", "scheme"),))
+
+
+# The section ``defragment``: when running jobs are moved together.
+class DefragmentSection(Section):
+    """When running jobs that agreed to preemption are moved together, so that larger ones fit."""
+
+    enabled: bool = Field(
+        default=False,
+        description=(
+            "Move jobs so that a waiting job fits for which there are GPUs enough, but in pieces. "
+            "All limits of preemption hold; with daemon.shadow it only says so. Not with "
+            "preemption.mode native."
+        ),
+    )
+    after_s: Seconds = Field(
+        default=300,
+        ge=0,
+        le=30 * 86400,
+        description="Only for a job that has waited this long.",
+    )
+    max_moves: Annotated[Whole, NumberUnit("jobs")] = Field(
+        default=8, ge=1, le=1000, description="Most jobs that are moved at a time."
+    )
+    free_nodes: Annotated[Whole, NumberUnit("nodes")] = Field(
+        default=0,
+        ge=0,
+        le=100_000,
+        description=(
+            "Nodes that are to be free as a whole: while fewer are, jobs are moved together, one "
+            "node at a time, if no job waits for room. 0: nobody is moved for that."
+        ),
+    )

@@ -1,0 +1,149 @@
+"""The section ``preemption``: it has the most keys, and its checks are about each other."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from slurm_dl.config.error_text import number
+from slurm_dl.config.section import Section
+from slurm_dl.config.value_types import NumberUnit, QosName, Seconds, Whole, refuse
+
+_MONTH_S = 30 * 86400
+
+
+class PreemptionSection(Section):
+    """When GPUs may be taken back from jobs that agreed to it, by whom, and how many."""
+
+    enabled: bool = Field(
+        default=True,
+        description=(
+            "Take GPUs back at all. False: nothing new is begun, what was begun is brought to "
+            "its end; in native mode running jobs get a SiteFactor that no waiting job exceeds."
+        ),
+    )
+    mode: Literal["external", "native"] = Field(
+        default="external",
+        description=(
+            "Who takes GPUs back. external: dlschedd, by signal, wait and requeue; slurm.conf "
+            "stays as it is. native: Slurm itself, inside preemption.qos and by the priorities "
+            "that follow from dlschedd's SiteFactors; it needs slurmdbd and settings in "
+            "slurm.conf, see 'Native preemption' in the admin guide. Of the limits below only "
+            "min_quantum_s, cooldown_s, max_preemptions and max_grace_s count then."
+        ),
+    )
+    qos: QosName = Field(
+        default="",
+        description=(
+            "QOS of the jobs that agreed to give way: dlsubmit submits them to it, and in native "
+            "mode, which needs one, Slurm preempts inside it. Empty: the users' own."
+        ),
+    )
+    min_quantum_s: Seconds = Field(
+        default=900,
+        ge=0,
+        le=_MONTH_S,
+        description=(
+            "A run is left alone for this long. In native mode Slurm sees to it: "
+            "PreemptExemptTime of preemption.qos must be at least this."
+        ),
+    )
+    cooldown_s: Seconds = Field(
+        default=900,
+        ge=0,
+        le=_MONTH_S,
+        description="A job is left alone for this long after it was preempted.",
+    )
+    max_preemptions: Annotated[Whole, NumberUnit("preemptions")] = Field(
+        default=5,
+        ge=0,
+        le=1_000_000,
+        description=(
+            "Most preemptions of one job in its life. 0: no job is ever preempted. Under a policy "
+            "with leases any other number is no bound: its leases are. In native mode every "
+            "requeue counts, the job's own too: Slurm does not tell them apart."
+        ),
+    )
+    max_grace_s: Seconds = Field(
+        default=600,
+        ge=1,
+        le=_MONTH_S,
+        description=(
+            "A job that asks for more time than this between signal and requeue is not preempted. "
+            "In native mode at most the GraceTime of preemption.qos."
+        ),
+    )
+    handover_timeout_s: Seconds = Field(
+        default=900,
+        gt=0,
+        le=_MONTH_S,
+        description=(
+            "A hand-over that has not signalled any job by then is given up, and the reservation "
+            "of any hand-over lapses by itself. More than preemption.max_grace_s."
+        ),
+    )
+    max_handovers: Annotated[Whole, NumberUnit("hand-overs")] = Field(
+        default=4, ge=1, le=1000, description="Most hand-overs under way at once."
+    )
+    max_victims: Annotated[Whole, NumberUnit("jobs")] = Field(
+        default=64, ge=1, le=10_000, description="Most jobs that give way in one hand-over."
+    )
+    max_gpus_per_hour: Annotated[float, NumberUnit("GPUs per hour")] = Field(
+        default=0,
+        ge=0,
+        le=1_000_000,
+        description="Most GPUs taken back in any hour. 0: no limit.",
+    )
+    limit_reserve_s: Seconds = Field(
+        default=600,
+        ge=0,
+        le=_MONTH_S,
+        description="A job with less than this left of its time limit is left alone.",
+    )
+    start_margin_s: Seconds = Field(
+        default=120,
+        ge=0,
+        le=3600,
+        description=(
+            "Time Slurm gets to start the jobs a hand-over is for, once all its GPUs are free."
+        ),
+    )
+    checkpoint_cost_s: Seconds = Field(
+        default=60,
+        ge=0,
+        le=86400,
+        description="Time to save and restore one job; weighs victims against each other.",
+    )
+
+    @field_validator("qos")
+    @classmethod
+    def _check_qos(cls, qos: str, info: ValidationInfo) -> str:
+        if not qos and info.data.get("mode") == "native":
+            refuse(
+                "must name the QOS inside which Slurm preempts (preemption.mode is native)",
+                others=(("preemption", "mode"),),
+            )
+        return qos
+
+    @field_validator("handover_timeout_s")
+    @classmethod
+    def _check_handover_timeout(cls, timeout_s: float, info: ValidationInfo) -> float:
+        grace_s = info.data.get("max_grace_s")
+        if grace_s is not None and timeout_s <= grace_s:
+            refuse(
+                f"must be greater than preemption.max_grace_s (got {number(timeout_s)}, "
+                f"preemption.max_grace_s is {number(grace_s)})",
+                others=(("preemption", "max_grace_s"),),
+            )
+        return timeout_s
+
+    def in_words(self) -> str:
+        """Who takes GPUs back, and whether anybody may."""
+        match self.mode:
+            case "native":
+                who = f"by Slurm, inside QOS {self.qos}"
+                off = "off: no waiting job may exceed a running one"
+            case "external":
+                who, off = "by dlschedd", "off: nothing new is begun"
+        return who if self.enabled else f"{who}; {off}"

@@ -1,0 +1,80 @@
+"""Where each value of a configuration comes from: what ``dlctl show-config`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from slurm_dl.config.error_text import written
+from slurm_dl.config.tree import Config
+from slurm_dl.config.yaml_document import Loc, SourcePlace, dotted
+
+Plain: TypeAlias = "str | float | bool | list[Plain] | dict[str, Plain] | None"
+
+DEFAULT = "default"
+FLAG = "flag"
+
+FILE_KEY = "config_file"
+"""Not a key of the tree: the row that says which file was read, and who named it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """What a configuration was put together from.
+
+    Attributes:
+        path: The file that was read.
+        path_from: Who named it: ``flag``, ``environment`` or ``default``.
+        places: Where each value that is not a default was given.
+    """
+
+    path: Path
+    path_from: str
+    places: Mapping[Loc, SourcePlace]
+
+    def of(self, *loc: str) -> str:
+        """Origin of one value: ``FILE:LINE``, ``flag`` or ``default``."""
+        place = self.places.get(loc)
+        if place is None:
+            return DEFAULT
+        return FLAG if place.flag else str(place)
+
+
+class ConfigValue(NamedTuple):
+    """One value of a configuration; *value* can go into JSON as it is."""
+
+    key: str
+    value: Plain
+    origin: str
+
+    @property
+    def text(self) -> str:
+        """The value as it would stand in the file."""
+        return written(self.value)
+
+
+def show(config: Config, origins: Origins) -> Iterator[ConfigValue]:
+    """Every value with its key and its origin; first of all, the file itself."""
+    yield ConfigValue(FILE_KEY, str(origins.path), origins.path_from)
+    for section, model in config:
+        for key, value in model:
+            if isinstance(value, Mapping) and value:
+                for name, item in value.items():
+                    loc = (section, key, name)
+                    yield ConfigValue(dotted(loc), _plain(item), origins.of(*loc))
+            else:
+                yield ConfigValue(dotted((section, key)), _plain(value), origins.of(section, key))
+
+
+def _plain(value: object) -> Plain:
+    match value:
+        case tuple() | list():
+            return [_plain(item) for item in value]
+        case Mapping():
+            return {str(name): _plain(item) for name, item in value.items()}
+        case None | str() | int() | float():
+            return value
+        case _:
+            return str(value)

@@ -1,0 +1,318 @@
+"""The audit log: one JSON line for everything that was done, by whom, to which job and why.
+
+It stands apart from the log because it is kept, parsed and trusted: lines are only ever added,
+each is written whole or marked as torn, and the daemon acts on nothing it could not write down.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import re
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.model.plan import ClearSteer, SetSteer
+
+if TYPE_CHECKING:
+    from slurm_dl.engine.cycle import AppliedAction
+    from slurm_dl.model.plan import Action
+
+DAEMON = "dlschedd"
+"""The actor of everything that nobody asked for."""
+
+OK = "ok"
+
+_TAIL_BYTES = 16 << 20
+_CHUNK_BYTES = 1 << 20
+# More than these are looked for in the end of the file, when somebody asks.
+_JOBS_REMEMBERED = 500
+_LINES_PER_JOB = 20
+_BACKLOG = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditLine:
+    """One thing that was done, tried or asked for.
+
+    Attributes:
+        actor: `DAEMON`, or ``user NAME (uid)``.
+        action: What, in snake case: ``signal``, ``requeue``, ``pause``.
+        job: The job it was done to; None for things about no single job.
+        reason: Why, for a person.
+        result: `OK`, or the error.
+        handover: The hand-over it was a step of.
+        details: What else there is to know about this kind of action.
+        at_s: When, epoch seconds.
+    """
+
+    actor: str
+    action: str
+    job: int | None = None
+    reason: str = ""
+    result: str = OK
+    handover: int | None = None
+    details: Mapping[str, Json] = field(default_factory=dict)
+    at_s: float = field(default_factory=time.time)
+
+    def as_json(self) -> JsonObject:
+        """The line as it stands in the file."""
+        moment = datetime.fromtimestamp(self.at_s, UTC)
+        return {
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "epoch_s": round(self.at_s, 3),
+            "actor": self.actor,
+            "action": self.action,
+            "job": self.job,
+            "reason": self.reason,
+            "result": self.result,
+            "handover": self.handover,
+            "details": dict(self.details),
+        }
+
+
+def line_of(done: AppliedAction, now_s: float) -> AuditLine:
+    """The line that says what became of an action of a plan."""
+    action = done.action
+    details = _details(action)
+    reason = str(details.pop("why", ""))
+    handover, job = details.pop("handover_id", None), details.get("job_id")
+    for nested in ("handover", "run"):
+        inside = details.get(nested)
+        if isinstance(inside, dict):
+            job = inside.get("job_id", job)
+            handover = inside.get("handover_id", handover)
+    details.pop("job_id", None)
+    return AuditLine(
+        actor=DAEMON,
+        action=_snake(type(action).__name__),
+        job=job if isinstance(job, int) else None,
+        reason=reason,
+        result=done.error or OK,
+        handover=handover if isinstance(handover, int) else None,
+        details=details,
+        at_s=now_s,
+    )
+
+
+def _details(action: Action) -> dict[str, Json]:
+    """The fields of *action*; nodes that a job is kept from as Slurm folds them.
+
+    There may be thousands of them, and a line for each waiting job.
+    """
+    match action:
+        case SetSteer(steer=steer, lift=lift):
+            return {
+                "job_id": action.job_id,
+                "why": action.why,
+                "handover_id": action.handover_id,
+                "kind": steer.kind,
+                "avoid": folded(steer.avoid),
+                "own": folded(steer.own),
+                "until_s": steer.until_s if math.isfinite(steer.until_s) else None,
+                "not_before_s": steer.not_before_s or None,
+                "lift": lift,
+            }
+        case ClearSteer(own=own):
+            return {**_plain(dataclasses.replace(action, own=())), "own": folded(own)}
+        case _:
+            return _plain(action)
+
+
+def _plain(action: Action) -> dict[str, Json]:
+    fields: dict[str, Json] = json.loads(json.dumps(dataclasses.asdict(action)))
+    return fields
+
+
+def folded(names: Collection[str]) -> str:
+    """A node list as Slurm folds it."""
+    from slurm_dl.slurm.read.hostlists import fold  # noqa: PLC0415 - ClusterShell is slow
+
+    return fold(names) if names else ""
+
+
+def _snake(name: str) -> str:
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+
+
+class AuditLog:
+    """The audit file, and what it last said about each job.
+
+    A line that cannot be written is kept, and `healthy` is False until it could be. All methods
+    may be called from any thread.
+
+    Args:
+        path: The file; made with mode 0640 if missing.
+        fsync: Force each line to the disk before going on.
+        warn: Told once when writing starts to fail, and once when it works again.
+    """
+
+    def __init__(
+        self, path: Path, *, fsync: bool = False, warn: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self.path = path
+        self.error = ""
+        self._fsync = fsync
+        self._warn = warn
+        self._lock = threading.RLock()
+        self._fd: int | None = None
+        self._inode = (0, 0)
+        self._torn = False
+        self._backlog: deque[bytes] = deque(maxlen=_BACKLOG)
+        self._recent: OrderedDict[int, deque[bytes]] = OrderedDict()
+
+    @property
+    def healthy(self) -> bool:
+        """Everything so far is in the file."""
+        return not self.error
+
+    def why_not(self) -> str:
+        """See `Precondition`."""
+        return f"the audit log cannot be written: {self.error}" if self.error else ""
+
+    def write(self, line: AuditLine) -> bool:
+        """Add *line*; False if it, or one before it, could not be written yet."""
+        content = line.as_json()
+        raw = json.dumps(content).encode("ascii")
+        with self._lock:
+            self._remember(raw, content)
+            self._backlog.append(raw + b"\n")
+            return self.flush()
+
+    def flush(self) -> bool:
+        """Write what could not be written before; False if that still fails."""
+        with self._lock:
+            try:
+                while self._backlog:
+                    self._append(self._backlog[0])
+                    self._backlog.popleft()
+            except OSError as err:
+                was_healthy, self.error = self.healthy, f"{self.path}: {err.strerror or err}"
+                if was_healthy:
+                    self._warn(f"audit log cannot be written: {self.error}")
+                return False
+            if self.error:
+                self.error = ""
+                self._warn(f"audit log can be written again: {self.path}")
+            return True
+
+    def history(self, job_id: int) -> tuple[JsonObject, ...]:
+        """The last lines that concern a job, oldest first."""
+        with self._lock:
+            lines = tuple(self._recent.get(job_id, ()))
+        if len(lines) < _LINES_PER_JOB:
+            # What is remembered may be the end of it: others came between, or a restart.
+            lines = (*(raw for raw in self._filed(job_id) if raw not in lines), *lines)
+        return tuple(json.loads(raw) for raw in lines[-_LINES_PER_JOB:])
+
+    def close(self) -> None:
+        """Write what is left, if it can be, and close the file."""
+        with self._lock:
+            self.flush()
+            if self._fd is not None:
+                os.close(self._fd)
+                self._fd = None
+
+    def _append(self, line: bytes) -> None:
+        fd = self._opened()
+        # A line cut short by a full disk or a crash must not swallow the next one.
+        data = b"\n" + line if self._torn else line
+        written = os.write(fd, data)
+        if written < len(data):
+            self._torn = True
+            # The rest says why; if it fits after all, the line is whole.
+            os.write(fd, data[written:])
+        self._torn = False
+        if self._fsync:
+            os.fsync(fd)
+
+    def _opened(self) -> int:
+        """The file's descriptor; opened anew once logrotate has moved the file away."""
+        if self._fd is not None:
+            try:
+                now = self.path.stat()
+            except FileNotFoundError:
+                now = None
+            if now is not None and (now.st_dev, now.st_ino) == self._inode:
+                return self._fd
+            os.close(self._fd)
+            self._fd = None
+        fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
+        stat = os.fstat(fd)
+        self._fd, self._inode = fd, (stat.st_dev, stat.st_ino)
+        self._torn = stat.st_size > 0 and os.pread(fd, 1, stat.st_size - 1) != b"\n"
+        return fd
+
+    def _filed(self, job_id: int) -> list[bytes]:
+        """The last lines of the file that concern a job, oldest first."""
+        named = re.compile(rb"\b%d\b" % job_id)
+        found: list[bytes] = []
+        for raw in _backwards(self.path):
+            if named.search(raw) and job_id in _jobs_in(_object(raw)):
+                found.append(raw)
+                if len(found) == _LINES_PER_JOB:
+                    break
+        return found[::-1]
+
+    def _remember(self, raw: bytes, content: JsonObject) -> None:
+        for job in _jobs_in(content):
+            lines = self._recent.setdefault(job, deque(maxlen=_LINES_PER_JOB))
+            lines.append(raw)
+            self._recent.move_to_end(job)
+        while len(self._recent) > _JOBS_REMEMBERED:
+            self._recent.popitem(last=False)
+
+
+def _backwards(path: Path) -> Iterator[bytes]:
+    """The lines at the end of a file, the last first; none of a file that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            at = file.seek(0, os.SEEK_END)
+            least, rest = max(0, at - _TAIL_BYTES), b""
+            while at > least:
+                size = min(_CHUNK_BYTES, at - least)
+                at -= size
+                file.seek(at)
+                rest, *lines = (file.read(size) + rest).split(b"\n")
+                yield from reversed(lines)
+            if not at:
+                yield rest
+    except OSError:
+        return
+
+
+def _object(raw: bytes) -> JsonObject:
+    """What stands in a line; nothing in one that is torn, or that we did not write."""
+    try:
+        content = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _jobs_in(content: JsonObject) -> set[int]:
+    """Every job a line is about: the one it names, and those a hand-over opens for."""
+    jobs: list[Json] = [content.get("job")]
+    details = content.get("details")
+    handover = details.get("handover") if isinstance(details, dict) else None
+    if isinstance(handover, dict):
+        beneficiaries, victims = handover.get("beneficiaries"), handover.get("victims")
+        jobs += _items(beneficiaries)
+        for victim in _items(victims):
+            run = victim.get("run") if isinstance(victim, dict) else None
+            if isinstance(run, dict):
+                jobs.append(run.get("job_id"))
+    return {j for j in jobs if isinstance(j, int)}
+
+
+def _items(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,1 @@
+"""The control socket: requests, answers, and who may see what."""

@@ -1,0 +1,112 @@
+"""The commands' end of the control socket: ask the daemon one thing, get its answer or an error.
+
+Commands never ask slurmctld. When the daemon does not answer they say so, and what to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import time
+from pathlib import Path
+
+from slurm_dl.daemon.control.wire_format import SOCKET_NAME, RefusalKind
+from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.model.errors import SlurmDlError
+
+DEFAULT_CONFIG = Path("/etc/slurm_dl/slurm_dl.yaml")
+DEFAULT_RUN_DIR = Path("/run/slurm_dl")
+SOCKET_ENV = "SLURM_DL_SOCKET"
+CONFIG_ENV = "SLURM_DL_CONFIG"
+
+_BUSY_TRIES = 5
+
+
+class DaemonError(SlurmDlError):
+    """The daemon did not answer, or refused; commands end with exit status 1."""
+
+
+def socket_path(socket_option: Path | None = None, config_option: Path | None = None) -> Path:
+    """Where the daemon's socket is: option, environment, configuration, the usual place.
+
+    Raises:
+        ConfigError: A configuration was named and is wrong.
+    """
+    if socket_option is not None:
+        return socket_option
+    named = config_option or (Path(os.environ[CONFIG_ENV]) if CONFIG_ENV in os.environ else None)
+    if config_option is None and os.environ.get(SOCKET_ENV):
+        return Path(os.environ[SOCKET_ENV])
+    # The sample's usual place needs no look into the file; users may not be allowed to read it.
+    if named is None and not os.access(DEFAULT_CONFIG, os.R_OK):
+        return DEFAULT_RUN_DIR / SOCKET_NAME
+    from slurm_dl.config import load  # noqa: PLC0415 - pydantic and YAML cost 0.1 s
+
+    return load(named or DEFAULT_CONFIG).paths.run_dir / SOCKET_NAME
+
+
+class Client:
+    """One question at a time, each over its own connection.
+
+    Args:
+        path: The daemon's socket.
+        timeout_s: Longest wait for an answer.
+    """
+
+    def __init__(self, path: Path, timeout_s: float = 30.0) -> None:
+        self._path = path
+        self._timeout_s = timeout_s
+
+    def ask(self, request: str, **fields: Json) -> JsonObject:
+        """The result of *request*.
+
+        Raises:
+            DaemonError: Not running, no permission, no answer, or the request was refused.
+        """
+        for attempt in range(_BUSY_TRIES):
+            answer = self._exchange({"request": request, **fields})
+            if answer.get("kind") != RefusalKind.BUSY:
+                break
+            time.sleep(random.uniform(0.05, 0.2) * 2**attempt)  # noqa: S311 - not a secret
+        result = answer.get("result")
+        if answer.get("ok") is True and isinstance(result, dict):
+            return result
+        raise DaemonError(str(answer.get("error") or f"{self._path}: answer not understood"))
+
+    def _exchange(self, request: JsonObject) -> JsonObject:
+        raw = self._line(request)
+        try:
+            answer = json.loads(raw)
+        except (ValueError, RecursionError):
+            answer = None
+        if not isinstance(answer, dict):
+            msg = f"dlschedd closed {self._path} without an answer; see its log"
+            raise DaemonError(msg)
+        return answer
+
+    def _line(self, request: JsonObject) -> bytes:
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
+                sock.settimeout(self._timeout_s)
+                sock.connect(str(self._path))
+                sock.sendall(json.dumps(request).encode("ascii") + b"\n")
+                sock.shutdown(socket.SHUT_WR)
+                with sock.makefile("rb") as stream:
+                    return stream.readline()
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+            msg = (
+                f"dlschedd does not listen on {self._path}: start it (systemctl start dlschedd), "
+                "or name its socket (--socket)"
+            )
+            raise DaemonError(msg) from None
+        except PermissionError:
+            msg = f"no permission to use {self._path}: ask the admin for it (control.socket_mode)"
+            raise DaemonError(msg) from None
+        except TimeoutError:
+            msg = f"dlschedd did not answer on {self._path} within {self._timeout_s:g} s"
+            raise DaemonError(msg) from None
+        except OSError as err:
+            msg = f"{self._path}: {err.strerror or err}"
+            raise DaemonError(msg) from None

@@ -1,0 +1,280 @@
+"""What the daemon answers to each request on its control socket.
+
+Who may ask what is checked here and nowhere else; the form of the requests is `requests`' affair.
+Answers come from the `Board`, the audit log and the pause switch, never from the cluster.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from slurm_dl.config.value_origins import Plain
+from slurm_dl.daemon import forecast_service as when
+from slurm_dl.daemon import published_state
+from slurm_dl.daemon.audit_log import AuditLine
+from slurm_dl.daemon.breaker_resets import NotResetError
+from slurm_dl.daemon.control import privacy
+from slurm_dl.daemon.control.context import ControlContext
+from slurm_dl.daemon.control.ended_jobs import OVER
+from slurm_dl.daemon.control.job_history import past_object, whose
+from slurm_dl.daemon.control.privacy import Own
+from slurm_dl.daemon.control.queue_query import QueueWindow, page
+from slurm_dl.daemon.control.requests import (
+    FOR_ADMINS,
+    ConfigRequest,
+    PauseRequest,
+    QueueRequest,
+    ReloadRequest,
+    ResetBreakerRequest,
+    ResumeRequest,
+    SnapshotRequest,
+    StatusRequest,
+    WhenRequest,
+    WhyRequest,
+    parse,
+)
+from slurm_dl.daemon.control.socket_server import Peer, RequestError
+from slurm_dl.daemon.control.status_answer import paused_of, standing_of, status
+from slurm_dl.daemon.control.wire_format import RefusalKind
+from slurm_dl.daemon.published_state import LETTERS, LIVE, Filter, PublishedState
+from slurm_dl.engine.cycle import Cycle
+from slurm_dl.engine.explain.plan_reasons import Sight, why
+from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.ledger.sqlite.ending_rows import Only
+from slurm_dl.model.jobs import JobState
+from slurm_dl.policies.base import Policy
+from slurm_dl.recording import snapshot_file
+from slurm_dl.text import safe
+
+_STATES = {
+    **{letters: (state,) for state, letters in LETTERS.items()},
+    **{state.name: (state,) for state in JobState},
+    "ALL": tuple(JobState),
+}
+
+
+class RequestHandlers:
+    """Answers requests; may be called from many threads at once."""
+
+    def __init__(self, levers: ControlContext) -> None:
+        self._levers = levers
+        # Rows and snapshots are built by Python code; two at a time leave the loop its share.
+        self._heavy = threading.Semaphore(2)
+        # Who waits for a forecast; one user must not keep it from the others.
+        self._asking: set[int] = set()
+        self._asking_lock = threading.Lock()
+
+    def __call__(  # noqa: C901, PLR0911 - one return for each request
+        self, request: JsonObject, peer: Peer
+    ) -> JsonObject:
+        """The answer to *request*.
+
+        Raises:
+            RequestError: Malformed, not allowed, or there is no answer.
+        """
+        parsed = parse(request)
+        if isinstance(parsed, FOR_ADMINS) and not peer.is_admin:
+            msg = (
+                f"{parsed.request} is for root, the daemon's account and control.admins; "
+                f"you are {peer.name} ({peer.uid})"
+            )
+            raise RequestError(RefusalKind.DENIED, msg)
+        now = self._levers.board.current
+        sight = privacy.sight_of(peer, now)
+        match parsed:
+            case StatusRequest():
+                return privacy.status_for(status(self._levers), sight)
+            case QueueRequest():
+                return self._queue(parsed, sight)
+            case WhyRequest():
+                return self._why(parsed, sight)
+            case WhenRequest():
+                return self._when(parsed, sight, peer)
+            case ConfigRequest():
+                privacy.check_config(peer, now)
+                return config(now)
+            case PauseRequest():
+                return self._pause(parsed, peer)
+            case ResumeRequest():
+                return self._resume(peer)
+            case ReloadRequest():
+                return self._reload(peer)
+            case ResetBreakerRequest():
+                return self._reset_breaker(parsed, peer)
+            case SnapshotRequest():
+                with self._heavy:
+                    return {"snapshot": snapshot_file.encode(self._seen(sight)[0].snapshot)}
+
+    def _seen(self, sight: Sight) -> tuple[Cycle, Policy]:
+        now = self._levers.board.current
+        if now.cycle is None or now.policy is None:
+            last = now.trouble and privacy.trouble_for(now.trouble.message, sight)
+            msg = f"dlschedd has not seen the cluster yet{f': {last}' if last else ''}"
+            raise RequestError(
+                RefusalKind.NOT_READY, msg if last else f"{msg}; it has just started"
+            )
+        return now.cycle, now.policy
+
+    def _queue(self, request: QueueRequest, sight: Sight) -> JsonObject:
+        cycle, _ = self._seen(sight)
+        states = [s for word in request.state for s in _states(word)] or list(LIVE)
+        wanted = Filter(
+            users=request.user,
+            partitions=request.partition,
+            states=states,
+            nodes=request.node,
+            accounts=request.account,
+            qos=request.qos,
+            names=request.name,
+            jobs=request.job,
+            owner=_owner(sight),
+        )
+        order = QueueWindow(
+            by=request.sort,
+            search=request.search,
+            offset=request.offset,
+            limit=request.limit,
+            locate=request.locate,
+        )
+        ended = OVER.intersection(states)
+        with self._heavy:
+            only = Only(
+                users=whose(sight, request.user),
+                accounts=tuple(request.account),
+                qos=tuple(request.qos),
+                partitions=tuple(request.partition),
+                names=tuple(request.name),
+                jobs=tuple(request.job),
+                states=() if ended == OVER else tuple(state.name for state in ended),
+            )
+            shown = self._levers.past.listed(cycle, only) if ended else cycle
+            found = page(shown, wanted, order)
+            jobs: list[Json] = [privacy.row_for(r, sight) for r in found.jobs]
+        return {
+            "now_s": cycle.snapshot.now_s,
+            "jobs": jobs,
+            "total": found.total,
+            "offset": request.offset,
+            "at": found.at,
+            **privacy.standing_for(standing_of(self._levers), sight),
+        }
+
+    def _why(self, request: WhyRequest, sight: Sight) -> JsonObject:
+        cycle, policy = self._seen(sight)
+        seen = cycle.snapshot.seen
+        try:
+            found = published_state.find_job(seen, request.job, _owner(sight))
+        except ValueError as err:
+            raise RequestError(RefusalKind.BAD_REQUEST, str(err)) from None
+        if isinstance(found, list):
+            with self._heavy:
+                now_s = cycle.snapshot.now_s
+                gone = self._levers.past.gone(request.job, sight, self._levers.audit, now_s)
+            if gone is not None:
+                standing = privacy.standing_for(standing_of(self._levers), sight)
+                return {"now_s": cycle.snapshot.now_s, **gone, **standing}
+            hint = (
+                f"; did you mean {' or '.join(found)}?" if found else ": Slurm no longer lists it"
+            )
+            msg = f"no job {request.job} in the last snapshot{hint}"
+            raise RequestError(RefusalKind.NOT_FOUND, msg)
+        row = seen.jobs.row_of()[found]
+        with self._heavy:
+            history = self._levers.audit.history(found)
+            past = self._levers.past.of(found)
+        sentences = why(cycle, policy, found, history, sight, past=past)
+        return {
+            "now_s": cycle.snapshot.now_s,
+            "job": privacy.row_for(published_state.row(cycle, row), sight),
+            "past": None if past is None else past_object(past, sight),
+            "sentences": [safe(s, 1000) for s in sentences],
+            "history": list(privacy.history_for(history, sight)),
+            **privacy.standing_for(standing_of(self._levers), sight),
+        }
+
+    def _when(self, request: WhenRequest, sight: Sight, peer: Peer) -> JsonObject:
+        with self._asking_lock:
+            if peer.uid in self._asking:
+                msg = "you are waiting for a forecast already: one at a time"
+                raise RequestError(RefusalKind.FAILED, msg)
+            self._asking.add(peer.uid)
+        try:
+            return self._foreseen(request, sight, peer)
+        finally:
+            with self._asking_lock:
+                self._asking.discard(peer.uid)
+
+    def _foreseen(self, request: WhenRequest, sight: Sight, peer: Peer) -> JsonObject:
+        now = self._levers.board.current
+        forecasts = when.forecasts_of(now.config.paths.state_dir)
+        if request.job:
+            told = when.of_job(forecasts, now, request.job, sight)
+        else:
+            told = when.of_shapes(
+                forecasts,
+                now,
+                request.shapes,
+                partition=request.partition,
+                gpu_type=request.gpu_type,
+                limit_s=request.limit_s,
+                name=request.name,
+                uid=peer.uid,
+                user=peer.name,
+            )
+        return {**told, **privacy.standing_for(standing_of(self._levers), sight)}
+
+    def _pause(self, request: PauseRequest, peer: Peer) -> JsonObject:
+        reason = safe(request.reason, 500)
+        warning = self._levers.pause.on(by=str(peer), reason=reason, now_s=time.time())
+        self._levers.audit.write(AuditLine(actor=str(peer), action="pause", reason=reason))
+        return {"paused": paused_of(self._levers.pause), "warning": warning}
+
+    def _resume(self, peer: Peer) -> JsonObject:
+        was = self._levers.pause.pause
+        warning = self._levers.pause.off()
+        reason = f"paused by {was.by}" if was else "it was not paused"
+        self._levers.audit.write(AuditLine(actor=str(peer), action="resume", reason=reason))
+        self._levers.wake()
+        return {"was_paused": was is not None, "warning": warning}
+
+    def _reload(self, peer: Peer) -> JsonObject:
+        outcome = self._levers.reload(str(peer))
+        if not outcome.ok:
+            raise RequestError(RefusalKind.FAILED, outcome.message)
+        return {"message": outcome.message}
+
+    def _reset_breaker(self, request: ResetBreakerRequest, peer: Peer) -> JsonObject:
+        try:
+            was = self._levers.reset_breaker(request.breaker, str(peer))
+        except NotResetError as err:
+            raise RequestError(RefusalKind.FAILED, str(err)) from None
+        self._levers.wake()
+        return {"breaker": was.name, "was_tripped": was.tripped_s > 0, "why": was.why or None}
+
+
+def config(now: PublishedState) -> JsonObject:
+    """The configuration in force: each value with where it comes from."""
+    values: list[Json] = [
+        {"key": row.key, "value": _plain(row.value), "origin": row.origin}
+        for row in now.config_rows
+    ]
+    return {"values": values}
+
+
+def _plain(value: Plain) -> Json:
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+def _owner(sight: Sight) -> int | None:
+    """Whose jobs alone may be shown; None: everybody's."""
+    return sight.uid if isinstance(sight, Own) else None
+
+
+def _states(word: str) -> tuple[JobState, ...]:
+    states = _STATES.get(word.upper())
+    if states is None:
+        known = ", ".join(sorted(LETTERS.values()))
+        msg = f"no job state {safe(word, 40)!r}: use {known}, their long names, or all"
+        raise RequestError(RefusalKind.BAD_REQUEST, msg)
+    return states

@@ -1,0 +1,148 @@
+"""The requests that the daemon understands on its control socket.
+
+What they mean is in docs/control-protocol.md.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from slurm_dl.daemon.control.socket_server import RequestError
+from slurm_dl.daemon.control.sort_keys import SORTS
+from slurm_dl.daemon.control.wire_format import RefusalKind
+from slurm_dl.json_types import JsonObject
+from slurm_dl.model.breaker import BreakerName
+from slurm_dl.text import safe
+
+_Name = Annotated[str, Field(max_length=256)]
+_SortWord = Annotated[str, Field(pattern=rf"\A-?(?:{'|'.join(SORTS)})\z")]
+_MOST_JOBS = 100_000_000
+_Shape = Annotated[str, Field(pattern=r"\A[0-9]{1,6}(?:x[0-9]{1,4})?\z")]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class StatusRequest(_Request):
+    """How the daemon is."""
+
+    request: Literal["status"]
+
+
+class QueueRequest(_Request):
+    """The jobs that pass all filters that are given; all of them, or a part in some order."""
+
+    request: Literal["queue"]
+    user: list[_Name] = Field(default_factory=list, max_length=1000)
+    partition: list[_Name] = Field(default_factory=list, max_length=1000)
+    state: list[_Name] = Field(default_factory=list, max_length=100)
+    node: list[_Name] = Field(default_factory=list, max_length=20_000)
+    account: list[_Name] = Field(default_factory=list, max_length=1000)
+    qos: list[_Name] = Field(default_factory=list, max_length=1000)
+    name: list[_Name] = Field(default_factory=list, max_length=1000)
+    job: list[_Name] = Field(default_factory=list, max_length=1000)
+    search: _Name = ""
+    sort: list[_SortWord] = Field(default_factory=list, max_length=len(SORTS))
+    offset: Annotated[int, Field(ge=0, le=_MOST_JOBS)] = 0
+    limit: Annotated[int, Field(ge=0, le=_MOST_JOBS)] | None = None
+    locate: Annotated[int, Field(ge=0, le=2**32)] | None = None
+
+
+class WhyRequest(_Request):
+    """Everything about one job."""
+
+    request: Literal["why"]
+    job: Annotated[str, Field(max_length=40)]
+
+
+class WhenRequest(_Request):
+    """When a job starts and ends, or would if it were submitted; see `slurm_dl.forecast`."""
+
+    request: Literal["when"]
+    job: Annotated[str, Field(max_length=40)] = ""
+    shapes: list[_Shape] = Field(default_factory=list, max_length=8)
+    partition: _Name = ""
+    gpu_type: _Name = ""
+    limit_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    name: _Name = ""
+
+    @model_validator(mode="after")
+    def _check_one_of(self) -> Self:
+        if bool(self.job) == bool(self.shapes):
+            msg = "give a job, or shapes"
+            raise ValueError(msg)
+        return self
+
+
+class ConfigRequest(_Request):
+    """The configuration in force, with origins."""
+
+    request: Literal["config"]
+
+
+class PauseRequest(_Request):
+    """Stop acting."""
+
+    request: Literal["pause"]
+    reason: Annotated[str, Field(max_length=500)] = ""
+
+
+class ResumeRequest(_Request):
+    """Act again."""
+
+    request: Literal["resume"]
+
+
+class ReloadRequest(_Request):
+    """Read the configuration again."""
+
+    request: Literal["reload"]
+
+
+class ResetBreakerRequest(_Request):
+    """Let a circuit breaker go."""
+
+    request: Literal["reset_breaker"]
+    breaker: BreakerName
+
+
+class SnapshotRequest(_Request):
+    """The last snapshot, whole, for a bug report."""
+
+    request: Literal["snapshot"]
+
+
+Request = (
+    StatusRequest
+    | QueueRequest
+    | WhyRequest
+    | WhenRequest
+    | ConfigRequest
+    | PauseRequest
+    | ResumeRequest
+    | ReloadRequest
+    | ResetBreakerRequest
+    | SnapshotRequest
+)
+
+_ADAPTER: TypeAdapter[Request] = TypeAdapter(Annotated[Request, Field(discriminator="request")])
+
+FOR_ADMINS = (PauseRequest, ResumeRequest, ReloadRequest, ResetBreakerRequest, SnapshotRequest)
+
+
+def parse(request: JsonObject) -> Request:
+    """*request* as one of them.
+
+    Raises:
+        RequestError: It is none of them.
+    """
+    try:
+        return _ADAPTER.validate_python(request)
+    except ValidationError as err:
+        first = err.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"][1:]) or "request"
+        msg = f"{safe(where, 80)}: {first['msg']}"
+        raise RequestError(RefusalKind.BAD_REQUEST, safe(msg)) from None

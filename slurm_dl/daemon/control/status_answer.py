@@ -1,0 +1,203 @@
+"""How the daemon is: what it answers to ``status``, and what stands in every answer of it.
+
+Numbers and one phrase; who may be told of them is `privacy`'s affair.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+
+import slurm_dl
+from slurm_dl.config.value_origins import FILE_KEY
+from slurm_dl.daemon import forecast_service as when
+from slurm_dl.daemon.breaker_resets import breakers_of
+from slurm_dl.daemon.control.capacity import misfit, stranded_gpus
+from slurm_dl.daemon.control.context import ControlContext
+from slurm_dl.daemon.control.wire_format import PROTOCOL
+from slurm_dl.daemon.pause import PauseSwitch
+from slurm_dl.daemon.published_state import LETTERS, PublishedState
+from slurm_dl.engine.cycle import Cycle
+from slurm_dl.engine.settings import Breakers
+from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.model.handover import Handover
+from slurm_dl.model.jobs import JobState
+from slurm_dl.text import ago
+
+
+def status(levers: ControlContext) -> JsonObject:
+    """How the daemon is, in numbers and in one sentence."""
+    now = levers.board.current
+    answer: JsonObject = {
+        "protocol": PROTOCOL,
+        "version": slurm_dl.__version__,
+        "pid": os.getpid(),
+        "started_s": now.started_s,
+        "now_s": time.time(),
+        "live": now.live,
+        "policy": now.config.policy.order,
+        "preemption": now.config.preemption.in_words(),
+        "placement": now.config.placement.in_words(),
+        "config_file": next((row.text for row in now.config_rows if row.key == FILE_KEY), None),
+        "cycles": now.cycles,
+        "seen_s": now.seen_s or None,
+        "next_poll_s": now.next_poll_s or None,
+        "failures": now.failures,
+        "bugs": now.bugs,
+        "trouble": _trouble(now),
+        "reloaded": _reloaded(now),
+        "reader": None
+        if now.reader is None
+        else {"name": now.reader.reader, "reason": now.reader.reason},
+        "audit": {"path": str(levers.audit.path), "error": levers.audit.error or None},
+        "actions": {"done": now.done, "failed": now.failed},
+        "steers_ended": {
+            "honoured": now.steers_ended.get("honoured", 0),
+            "not_honoured": now.steers_ended.get("not honoured", 0),
+        },
+        "durations_ms": {
+            "observe": round(now.durations.observe_ms, 1),
+            "decide": round(now.durations.decide_ms, 1),
+            "apply": round(now.durations.apply_ms, 1),
+        },
+        "slurmctld": _slurmctld(now),
+        **standing_of(levers),
+    }
+    if now.cycle is not None:
+        answer |= _numbers(now.cycle)
+        limits = Breakers(**now.config.breakers.model_dump())
+        answer["breakers"] = breakers_of(now.cycle, limits, now.resets)
+        answer["forecasts"] = when.score_of(when.forecasts_of(now.config.paths.state_dir))
+        answer["misfit"] = misfit(now.config.placement, now.cycle.snapshot) or None
+    return answer
+
+
+def doing(levers: ControlContext) -> str:
+    """What the daemon does at present, as a claim about its next cycle."""
+    now = levers.board.current
+    idle = "plans and touches nothing"
+    if now.config.preemption.mode == "native":
+        idle += "; Slurm goes on preempting by the last SiteFactors"
+    first = (
+        (not levers.audit.healthy, "only looking: the audit log cannot be written"),
+        (now.bugs_in_a_row, "nothing: a bug ended the last cycle; see the log, and report it"),
+        (now.failures, f"waiting: {now.failures} polls in a row failed"),
+        (not now.live, f"shadow mode: {idle}"),
+        (levers.pause.pause is not None, f"paused: {idle}"),
+        (now.idle, f"only looking: {now.idle}"),
+        (now.looks_left, f"only looking for {now.looks_left} more cycles"),
+    )
+    return next((text for holds, text in first if holds), "") or _acting(now)
+
+
+def _acting(now: PublishedState) -> str:
+    left_s = now.vitals.distrust_until_s - time.time()
+    if now.vitals.distrust and left_s > 0:
+        return f"acting, but no GPUs are taken back for {ago(left_s)}: {now.vitals.distrust}"
+    return "acting"
+
+
+def _slurmctld(now: PublishedState) -> JsonObject:
+    """Its clock, and why it is asked less often, or told less, than configured."""
+    vitals, daemon = now.vitals, now.config.daemon
+    slowed_s = min(daemon.poll_s * vitals.slowed, daemon.slow_poll_s)
+    return {
+        "clock": vitals.clock,
+        "ahead_s": round(vitals.ahead_s, 1),
+        "jumps": vitals.jumps,
+        "distrust": vitals.distrust or None,
+        "distrust_until_s": vitals.distrust_until_s or None,
+        "slow": vitals.slow or None,
+        "poll_s": max(daemon.poll_s, slowed_s),
+        "writes_held": vitals.writes_held or None,
+    }
+
+
+def standing_of(levers: ControlContext) -> JsonObject:
+    """What every reader of an answer should know about its worth."""
+    now = levers.board.current
+    return {
+        "doing": doing(levers),
+        "paused": paused_of(levers.pause),
+        "age_s": round(time.time() - now.seen_s, 1) if now.seen_s else None,
+    }
+
+
+def _numbers(cycle: Cycle) -> JsonObject:
+    snap, plan = cycle.snapshot, cycle.plan
+    states = Counter(snap.jobs.state.tolist())
+    live = snap.jobs.state < JobState.COMPLETED
+    tiers: list[Json] = [
+        {"tier": tier, "pending": pending, "running": running}
+        for tier, pending, running in tiers_of(cycle)
+    ]
+    nodes = snap.seen.nodes
+    return {
+        "jobs": {LETTERS[s]: states.get(int(s), 0) for s in JobState},
+        "managed_jobs": int((snap.is_managed() & live).sum()),
+        "unreadable": snap.seen.unreadable,
+        "tiers": tiers,
+        "gpus": {
+            "all": float(nodes.gpus.sum()),
+            "up": float(nodes.gpus[nodes.up].sum()),
+            "held": float(snap.seen.held.gpus.sum()),
+            "stranded": stranded_gpus(snap),
+        },
+        "planned": len(plan.actions),
+        "left": len(cycle.left),
+        "handovers": [_handover(h) for h in snap.handovers],
+        "steers": steers_of(cycle),
+    }
+
+
+def steers_of(cycle: Cycle) -> JsonObject:
+    """Jobs that are steered while they wait, by what for."""
+    kinds = Counter(steer.kind for steer in cycle.snapshot.steers.values())
+    return {kind: kinds[kind] for kind in ("spot", "wait", "over")}
+
+
+def tiers_of(cycle: Cycle) -> list[tuple[int, int, int]]:
+    """Each tier with its pending jobs and those that hold GPUs."""
+    tier, state = cycle.plan.tier, cycle.snapshot.jobs.state
+    pending = state == JobState.PENDING
+    holds = (state > JobState.PENDING) & (state < JobState.COMPLETED)
+    return [
+        (t, int(((tier == t) & pending).sum()), int(((tier == t) & holds).sum()))
+        for t in range(int(tier.max(initial=-1)) + 1)
+    ]
+
+
+def _handover(handover: Handover) -> JsonObject:
+    victims: list[Json] = [
+        {
+            "job": v.run.job_id,
+            "state": str(v.state),
+            "signalled_s": v.signalled_s or None,
+            "outcome": v.outcome or None,
+        }
+        for v in handover.victims
+    ]
+    return {
+        "handover": handover.handover_id,
+        "opened_s": handover.opened_s,
+        "purpose": handover.purpose,
+        "beneficiaries": list(handover.beneficiaries),
+        "victims": victims,
+        "nodes": list(handover.nodes),
+        "seal": str(handover.seal),
+    }
+
+
+def paused_of(switch: PauseSwitch) -> JsonObject | None:
+    """Who paused it, when and why; None if nobody did."""
+    return switch.pause.as_json() if switch.pause else None
+
+
+def _trouble(now: PublishedState) -> JsonObject | None:
+    return {"at_s": now.trouble.at_s, "message": now.trouble.message} if now.trouble else None
+
+
+def _reloaded(now: PublishedState) -> JsonObject | None:
+    last = now.reloaded
+    return {"at_s": last.at_s, "ok": last.ok, "message": last.message} if last else None

@@ -1,0 +1,116 @@
+"""What is known of the jobs beforehand, added to the ledger's snapshot before anything is decided.
+
+How far jobs say they are, how long jobs like them took, how fast their models are on which GPUs;
+each with where it is from, so that a policy can tell a measurement from a guess.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import numpy as np
+
+from slurm_dl.estimates.job_features import asked
+from slurm_dl.estimates.remaining_time import left_of
+from slurm_dl.estimates.similar_jobs import tagged_s
+from slurm_dl.estimates.training_speed import SitePriors, rates_of_jobs
+from slurm_dl.model.completed_jobs import NO_PAST, Past
+from slurm_dl.model.jobs import COMPLETING, F64, I64
+from slurm_dl.model.profile import Profile
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.base import Policy
+
+
+def learn_on_one_core() -> None:
+    """Keep scikit-learn from counting the cores of this machine, for which it starts programs."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+class Historian(Protocol):
+    """Whoever keeps the jobs that are over."""
+
+    def look(self, prepare: Callable[[Past], None], /) -> Past:
+        """What is known of them by now; *prepare* is given what is found out next."""
+
+
+class Enricher:
+    """Adds to a snapshot what is known of its jobs.
+
+    Args:
+        history: Who keeps the jobs that are over; None: nobody.
+        policy: What goes by them; it is asked about a new history before a cycle waits for it.
+        profiles: What is known of models, by name.
+        site: What the admin says of GPUs.
+    """
+
+    def __init__(
+        self,
+        *,
+        history: Historian | None = None,
+        policy: Policy | None = None,
+        profiles: Mapping[str, Profile],
+        site: SitePriors,
+    ) -> None:
+        self._history = history
+        self._policy = policy
+        self._profiles = profiles
+        self._site = site
+
+    def __call__(self, snap: Snapshot) -> Snapshot:
+        """*snap* with `left_s`, `progress`, `rates` and `past`, as far as anything is known."""
+        past = NO_PAST
+        if self._history is not None:
+            past = self._history.look(lambda fresh: self._prepare(fresh, snap))
+        snap = dataclasses.replace(snap, progress=progress_of(snap), past=past)
+        left = left_of(snap, _expected_s(snap))
+        rates = rates_of_jobs(snap, self._profiles, self._site)
+        return dataclasses.replace(
+            snap,
+            left_s=left.seconds,
+            left_from=left.origin,
+            rates=None if rates is None else rates.rates,
+            rates_from=None if rates is None else rates.origin,
+        )
+
+    def _prepare(self, past: Past, snap: Snapshot) -> None:
+        """Ask about *snap* what will be asked soon: first answers are slow, and remembered."""
+        snap = dataclasses.replace(snap, past=past)
+        _expected_s(snap)
+        if self._policy is not None:
+            self._policy.order(snap)
+
+
+def progress_of(snap: Snapshot) -> F64 | None:
+    """``(n,)`` share of its work that each job says it has done; NaN of those that say nothing.
+
+    None if none says anything. `Claim.progress` is checked where comments are read.
+    """
+    told = {j: c.progress for j, c in snap.seen.claims.items() if c.progress is not None}
+    if not told:
+        return None
+    progress = np.full(len(snap.jobs), np.nan)
+    row_of = snap.jobs.row_of()
+    for job_id, share in told.items():
+        if job_id in row_of:
+            progress[row_of[job_id]] = share
+    return progress
+
+
+def _expected_s(snap: Snapshot) -> F64 | None:
+    """``(n,)`` duration of earlier jobs with the same tag; NaN without one."""
+    if not len(snap.past):
+        return None
+    rows = _rows(snap)
+    found = tagged_s(snap.past, asked(snap, rows))
+    expected = np.full(len(snap.jobs), np.nan)
+    expected[rows] = np.where(found.hit, found.seconds, np.nan)
+    return expected
+
+
+def _rows(snap: Snapshot) -> I64:
+    """Jobs that run or wait, with GPUs."""
+    rows: I64 = ((snap.jobs.state < COMPLETING) & (snap.jobs.gpus > 0)).nonzero()[0]
+    return rows

@@ -1,0 +1,250 @@
+"""What only the sequence of cycles tells: counters and distributions, kept by the loop's thread.
+
+Whoever scrapes reads `MetricsTally.totals`, one immutable value that is replaced after each cycle,
+and so never waits for the loop nor it for them. Counting starts at 0 with the daemon.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+
+from slurm_dl.daemon.metrics import catalogue
+from slurm_dl.daemon.metrics.catalogue import Metric
+from slurm_dl.daemon.published_state import Durations, PublishedState
+from slurm_dl.engine.cycle import AppliedAction, Cycle
+from slurm_dl.model.handover import Handover, Victim, VictimState
+from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.jobs import COMPLETING, F64, I64
+from slurm_dl.model.plan import CloseHandover, MarkGone, Requeue
+from slurm_dl.model.snapshot import Snapshot
+
+Key = tuple[str, ...]
+"""Values of a metric's labels, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """Values by bucket.
+
+    Attributes:
+        counts: So many up to each upper end and above the one before; the last is above all.
+        total: Sum of the values.
+    """
+
+    counts: tuple[int, ...]
+    total: float = 0.0
+
+    def after(self, value: float, upper_ends: tuple[float, ...]) -> Distribution:
+        """This, and one value more. What is below 0 counts as 0: clocks are set."""
+        value = max(0.0, value)
+        at = bisect.bisect_left(upper_ends, value)
+        counts = (*self.counts[:at], self.counts[at] + 1, *self.counts[at + 1 :])
+        return Distribution(counts, self.total + value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Totals:
+    """All counters and distributions as of one cycle.
+
+    Attributes:
+        counts: Counter and labels to value; what is not there is 0.
+        spread: Histogram and labels to distribution.
+    """
+
+    counts: Mapping[tuple[str, Key], float] = field(default_factory=lambda: MappingProxyType({}))
+    spread: Mapping[tuple[str, Key], Distribution] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+
+    def count(self, metric: Metric, *labels: str) -> float:
+        """The value of a counter."""
+        return self.counts.get((metric.name, labels), 0.0)
+
+    def distribution(self, metric: Metric, *labels: str) -> Distribution:
+        """What a histogram has seen."""
+        none = Distribution((0,) * (len(metric.buckets) + 1))
+        return self.spread.get((metric.name, labels), none)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Look:
+    """What managed jobs had received at one look, n jobs sorted by id.
+
+    Only jobs that have received anything, or are about to, are kept: 100,000 that wait cost
+    nothing.
+
+    Attributes:
+        now_s: When it was, epoch seconds.
+        job_id: ``(n,)`` ids.
+        attained_gpu_s: ``(n,)`` GPU-seconds over all runs.
+        gpus: ``(n,)`` GPUs held or asked for.
+        counted_s: ``(n,)`` nothing after this was booked yet, epoch seconds. That is this look;
+            but what a run that completes received before its end is booked once that is known.
+    """
+
+    now_s: float
+    job_id: I64
+    attained_gpu_s: F64
+    gpus: F64
+    counted_s: F64
+
+    @classmethod
+    def of(cls, snap: Snapshot, before: _Look | None) -> _Look:
+        """The look that *snap* is of, after *before*."""
+        jobs, attained = snap.jobs, snap.memory.attained_gpu_s
+        completing = jobs.state == COMPLETING
+        rows = np.flatnonzero(snap.is_managed() & ((attained > 0) | completing))
+        rows = rows[np.argsort(jobs.job_id[rows])]
+        ids, now_s = jobs.job_id[rows], snap.now_s
+        counted = np.full(len(rows), now_s)
+        if before is not None:
+            _, _, counted_s = before.beside(ids)
+            counted = np.where(completing[rows], counted_s, now_s)
+        return cls(
+            now_s=now_s,
+            job_id=ids,
+            attained_gpu_s=attained[rows],
+            gpus=jobs.gpus[rows],
+            counted_s=counted,
+        )
+
+    def beside(self, ids: I64) -> tuple[F64, F64, F64]:
+        """Attained service, GPUs and time counted to of *ids*; of those not here 0, 0, `now_s`."""
+        out = np.zeros(len(ids)), np.zeros(len(ids)), np.full(len(ids), self.now_s)
+        if len(self.job_id):
+            at = np.minimum(np.searchsorted(self.job_id, ids), len(self.job_id) - 1)
+            same = self.job_id[at] == ids
+            for into, column in zip(
+                out, (self.attained_gpu_s, self.gpus, self.counted_s), strict=True
+            ):
+                into[same] = column[at[same]]
+        return out
+
+    def served_since(self, before: _Look) -> float:
+        """GPU-seconds that all jobs together have received since *before*."""
+        attained, gpus, counted_s = before.beside(self.job_id)
+        most = np.maximum(gpus, self.gpus) * np.maximum(self.now_s - counted_s, 0.0)
+        # Less than before: the ledger was lost, or a job id is used anew.
+        return float(np.clip(self.attained_gpu_s - attained, 0.0, most).sum())
+
+
+class MetricsTally:
+    """Counts what cycles bring; a `Observer`."""
+
+    def __init__(self) -> None:
+        self.totals = Totals()
+        self._counts: dict[tuple[str, Key], float] = {}
+        self._spread: dict[tuple[str, Key], Distribution] = {}
+        self._last: _Look | None = None
+
+    def saw(self, now: PublishedState, /) -> None:
+        """Count one cycle; what happens in it is known from its plan and its results."""
+        cycle = now.cycle
+        if cycle is None:
+            return
+        self._time(now.durations)
+        self._serve(cycle.snapshot)
+        for done in cycle.done:
+            self._add(
+                catalogue.ACTIONS_BY_KIND,
+                catalogue.snake(type(done.action).__name__),
+                "failed" if done.error else "done",
+            )
+            if not done.error:
+                self._hand_over(cycle, done)
+        self.totals = Totals(counts=dict(self._counts), spread=dict(self._spread))
+
+    def _time(self, took: Durations) -> None:
+        for phase, took_ms in (
+            ("observe", took.observe_ms),
+            ("decide", took.decide_ms),
+            ("apply", took.apply_ms),
+        ):
+            self._note(catalogue.CYCLE, took_ms / 1e3, phase)
+
+    def _serve(self, snap: Snapshot) -> None:
+        """Add what managed jobs have received since the last cycle.
+
+        The ledger may learn of it late: of a job that a look missed, of one that was not managed,
+        or of earlier runs from accounting. So no job counts for more than its GPUs times the time
+        since the last look. Of the first cycle nothing is known to compare with.
+        """
+        before, self._last = self._last, _Look.of(snap, self._last)
+        if before is not None:
+            self._add(catalogue.SERVED, by=self._last.served_since(before))
+
+    def _hand_over(self, cycle: Cycle, done: AppliedAction) -> None:
+        match done.action:
+            case Requeue(handover_id=handover_id, run=run):
+                found = _victim(cycle, handover_id, run.job_id)
+                if found is not None and found[1].state is VictimState.SIGNALLED:
+                    claim = cycle.snapshot.seen.claim(run.job_id)
+                    acked = claim.acked_run == run.restarts
+                    self._noticed(cycle, found[1], "acknowledged" if acked else "grace")
+            case MarkGone(handover_id=handover_id, job_id=job_id, outcome=outcome):
+                found = _victim(cycle, handover_id, job_id)
+                if found is not None:
+                    self._gone(cycle, *found, outcome)
+            case CloseHandover(handover_id=handover_id, fruitless=fruitless):
+                handover = _open(cycle, handover_id)
+                if handover is not None:
+                    self._closed(cycle, handover, in_vain=bool(fruitless))
+            case _:
+                pass
+
+    def _gone(self, cycle: Cycle, handover: Handover, victim: Victim, outcome: str) -> None:
+        self._add(catalogue.PREEMPTIONS, handover.purpose, outcome)
+        if outcome == "refused" or victim.state is VictimState.CHOSEN:
+            return  # It kept its GPUs, or gave them up before it was told to.
+        self._add(catalogue.PREEMPTED_GPUS, handover.purpose, by=victim.gpus)
+        if not victim.signalled_s:
+            return
+        if victim.state is VictimState.SIGNALLED:
+            self._noticed(cycle, victim, "by_itself")
+        notice_s = max(0.0, cycle.snapshot.now_s - victim.signalled_s)
+        self._add(catalogue.LOST, "notice", by=victim.gpus * notice_s)
+
+    def _noticed(self, cycle: Cycle, victim: Victim, ended: str) -> None:
+        if victim.signalled_s:
+            waited_s = cycle.snapshot.now_s - victim.signalled_s
+            self._note(catalogue.CHECKPOINT, waited_s, ended)
+
+    def _closed(self, cycle: Cycle, handover: Handover, *, in_vain: bool) -> None:
+        now_s = cycle.snapshot.now_s
+        ended = "in_vain" if in_vain else "served" if handover.signalled else "withdrawn"
+        self._note(catalogue.HANDOVER, now_s - handover.opened_s, ended)
+        idle_gpu_s = sum(
+            victim.gpus * max(0.0, now_s - victim.gone_s)
+            for victim in handover.victims
+            if victim.gone_s and victim.outcome != "refused"
+        )
+        self._add(catalogue.LOST, "idle", by=idle_gpu_s)
+
+    def _add(self, metric: Metric, *labels: str, by: float = 1.0) -> None:
+        key = (metric.name, labels)
+        self._counts[key] = self._counts.get(key, 0.0) + by
+
+    def _note(self, metric: Metric, value: float, *labels: str) -> None:
+        before = self._spread.get(
+            (metric.name, labels), Distribution((0,) * (len(metric.buckets) + 1))
+        )
+        self._spread[metric.name, labels] = before.after(value, metric.buckets)
+
+
+def _open(cycle: Cycle, handover_id: HandoverId) -> Handover | None:
+    """A hand-over as it was when the cycle began."""
+    return next((h for h in cycle.snapshot.handovers if h.handover_id == handover_id), None)
+
+
+def _victim(cycle: Cycle, handover_id: HandoverId, job_id: JobId) -> tuple[Handover, Victim] | None:
+    handover = _open(cycle, handover_id)
+    if handover is None:
+        return None
+    found: Iterator[Victim] = (v for v in handover.victims if v.run.job_id == job_id)
+    victim = next(found, None)
+    return None if victim is None else (handover, victim)

@@ -1,0 +1,72 @@
+"""Who is told of each cycle once it is over: what keeps figures, predictions and reports.
+
+They stand apart from the loop because none of them may change what it does, or stop it: a bug in
+a figure must not leave the queue to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
+
+from structlog.typing import FilteringBoundLogger
+
+from slurm_dl.daemon.published_state import PublishedState
+
+
+class Observer(Protocol):
+    """Keeps something that only the sequence of cycles tells. Told by the loop's own thread."""
+
+    def saw(self, now: PublishedState, /) -> None:
+        """Take in the cycle that has just come to its end: *now* is what has been published of it.
+
+        The next look waits for it: anything longer than milliseconds belongs into a thread.
+        """
+
+
+@runtime_checkable
+class Finishing(Protocol):
+    """A watcher that has something to finish when the daemon ends."""
+
+    def close(self) -> None:
+        """Finish it, within seconds: a stop waits for it."""
+
+    def abandon(self) -> None:
+        """Write nothing more: another daemon has taken over what it would write to."""
+
+
+class Observers:
+    """All of them; one that fails is left out from then on, and the log says so."""
+
+    def __init__(self, watchers: Sequence[Observer], log: FilteringBoundLogger) -> None:
+        self._all = tuple(watchers)
+        self._watchers = list(watchers)
+        self._log = log
+
+    def tell(self, now: PublishedState) -> None:
+        """Tell each of them."""
+        for watcher in tuple(self._watchers):
+            try:
+                watcher.saw(now)
+            except Exception:  # noqa: BLE001 - whatever it is, the loop goes on without it
+                self._watchers.remove(watcher)
+                name = type(watcher).__name__
+                self._log.exception("bug in a watcher; it is not told any more", watcher=name)
+
+    def close(self) -> None:
+        """Let those finish that have something to finish, also those that are not told any more."""
+        self._end(lambda watcher: watcher.close())
+
+    def abandon(self) -> None:
+        """End them without a word more, because another daemon acts now."""
+        self._end(lambda watcher: watcher.abandon())
+
+    def _end(self, how: Callable[[Finishing], None]) -> None:
+        for watcher in self._all:
+            if not isinstance(watcher, Finishing):
+                continue
+            try:
+                how(watcher)
+            except Exception:  # noqa: BLE001 - likewise; the others have their own to finish
+                name = type(watcher).__name__
+                self._log.exception("bug in the end of a watcher", watcher=name)

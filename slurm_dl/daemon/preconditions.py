@@ -1,0 +1,32 @@
+"""The conditions under which the daemon may act, each of which can forbid it at any moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from slurm_dl.model.errors import SlurmDlError
+
+
+class WithdrawnError(SlurmDlError):
+    """A permit will not come back: the loop is to end, and to touch nothing more."""
+
+
+class Precondition(Protocol):
+    """One condition. It is asked before each cycle and again before each action."""
+
+    def why_not(self) -> str:
+        """Why nothing may be done now, as the end of "only looking: ..."; empty if it may.
+
+        Raises:
+            WithdrawnError: Nothing may be done any more.
+        """
+
+
+def first_refusal(permits: Iterable[Precondition]) -> str:
+    """What the first of *permits* that forbids it says; empty if none does.
+
+    Raises:
+        WithdrawnError: One of them is gone for good.
+    """
+    return next((why for permit in permits if (why := permit.why_not())), "")

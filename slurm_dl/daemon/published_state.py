@@ -1,0 +1,354 @@
+"""What the loop shows to everybody else: one immutable value, replaced after each cycle.
+
+The control threads read whichever value stands on the `Board`, so they never wait for the loop
+nor it for them. Rows for people are built when somebody asks and only for the jobs asked for:
+a cycle at 100,000 jobs must not pay for answers nobody wants.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from slurm_dl.config import Config, ConfigValue
+from slurm_dl.engine.cycle import Cycle
+from slurm_dl.json_types import JsonObject
+from slurm_dl.model.array_labels import has_task
+from slurm_dl.model.breaker import Breaker
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import I64, Bool, JobState
+from slurm_dl.model.plan import Action, ForgetSteer
+from slurm_dl.model.snapshot import JobText, Observed
+from slurm_dl.policies.base import Policy
+from slurm_dl.slurm.read.queue_reader import ReaderChoice
+from slurm_dl.slurm.running_config import SiteConfig
+from slurm_dl.text import escaped
+
+LETTERS: Mapping[JobState, str] = {
+    JobState.PENDING: "PD",
+    JobState.CONFIGURING: "CF",
+    JobState.RUNNING: "R",
+    JobState.SUSPENDED: "S",
+    JobState.COMPLETING: "CG",
+    JobState.COMPLETED: "CD",
+    JobState.FAILED: "F",
+}
+"""squeue's compact state of each `JobState`; every end without success is an ``F`` here."""
+
+LIVE = (
+    JobState.PENDING,
+    JobState.CONFIGURING,
+    JobState.RUNNING,
+    JobState.SUSPENDED,
+    JobState.COMPLETING,
+)
+
+_GPU_S_PER_GPU_H = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trouble:
+    """The last thing that went wrong: when, epoch seconds, and what."""
+
+    at_s: float
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reloaded:
+    """The last reload: when, epoch seconds, whether it took effect, and what was said of it."""
+
+    at_s: float
+    ok: bool
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """How long the parts of a cycle took, milliseconds."""
+
+    observe_ms: float = 0.0
+    decide_ms: float = 0.0
+    apply_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VitalsShown:
+    """slurmctld's clock and how slow it is.
+
+    Attributes:
+        clock: Whose time decisions are made in, as a clause.
+        ahead_s: How far that is ahead of this host's clock, seconds.
+        distrust: Why nothing is signalled or requeued now; empty if it may be.
+        distrust_until_s: Until when, epoch seconds by this host's clock; 0 if that is over.
+        jumps: How often slurmctld's clock has jumped since the start.
+        slow: Why it looks less often than configured; empty if it does not.
+        slowed: By what factor.
+        writes_held: Why the order is not written now; empty if it may be.
+    """
+
+    clock: str = "this host's clock"
+    ahead_s: float = 0.0
+    distrust: str = ""
+    distrust_until_s: float = 0.0
+    jumps: int = 0
+    slow: str = ""
+    slowed: float = 1.0
+    writes_held: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PublishedState:
+    """The daemon as others may see it.
+
+    Attributes:
+        config: The configuration in force.
+        config_rows: Its values with their origins.
+        started_s: When the daemon started, epoch seconds.
+        live: False: it only looks (shadow mode).
+        cycle: The last cycle that came to its end; None before the first.
+        resets: Breakers that were reset since then.
+        policy: The policy of that cycle.
+        cycles: How many there were.
+        seen_s: When the last cycle ended by this machine's clock, epoch seconds; 0 before.
+        durations: Of the last cycle.
+        idle: What forbade it to act when its last poll began, beside the audit log and a pause.
+        looks_left: Cycles that will only look: after the start, after the cluster was lost.
+        failures: Polls in a row that the cluster did not answer.
+        next_poll_s: When the next poll is due, epoch seconds.
+        trouble: The last error of a poll or a cycle.
+        bugs, bugs_in_a_row: Exceptions nobody expected, since the start and since the last cycle
+            that came to its end.
+        reloaded: The last reload.
+        reader: What reads the queue; None before the first cycle.
+        slurm: What of slurm.conf was read last; None before the first cycle.
+        vitals: slurmctld's clock and how slow it is, as of the last poll.
+        done, failed: Actions applied and refused since the start.
+        steers_ended: Steers that are over since the start, by how they ended; see `ForgetSteer`.
+    """
+
+    config: Config
+    config_rows: tuple[ConfigValue, ...]
+    started_s: float
+    live: bool
+    cycle: Cycle | None = None
+    resets: tuple[Breaker, ...] = ()
+    policy: Policy | None = None
+    cycles: int = 0
+    seen_s: float = 0.0
+    durations: Durations = field(default_factory=Durations)
+    idle: str = ""
+    looks_left: int = 0
+    failures: int = 0
+    next_poll_s: float = 0.0
+    trouble: Trouble | None = None
+    bugs: int = 0
+    bugs_in_a_row: int = 0
+    reloaded: Reloaded | None = None
+    reader: ReaderChoice | None = None
+    slurm: SiteConfig | None = None
+    vitals: VitalsShown = field(default_factory=VitalsShown)
+    done: int = 0
+    failed: int = 0
+    steers_ended: Mapping[str, int] = field(default_factory=dict)
+
+    def steers_ended_after(self, action: Action) -> Mapping[str, int]:
+        """*steers_ended* once *action* was done."""
+        if not isinstance(action, ForgetSteer):
+            return self.steers_ended
+        so_far = self.steers_ended.get(action.outcome, 0)
+        return {**self.steers_ended, action.outcome: so_far + 1}
+
+
+class Board:
+    """Where the loop hangs what it publishes. Replacing one reference is atomic."""
+
+    def __init__(self, first: PublishedState) -> None:
+        self.current = first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which jobs somebody wants to see; an empty field does not filter.
+
+    Attributes:
+        users: Login names or uids.
+        partitions: Partition names.
+        states: What they are doing.
+        nodes: Node names; jobs that hold any of them.
+        accounts: Account names.
+        qos: QOS names.
+        names: Job names.
+        jobs: Job ids; ``123`` is all of an array or het job, ``123_7`` and ``123+1`` one part.
+        owner: Uid of the only user whose jobs may be shown; None: everybody's.
+    """
+
+    users: Collection[str] = ()
+    partitions: Collection[str] = ()
+    states: Collection[JobState] = LIVE
+    nodes: Collection[str] = ()
+    accounts: Collection[str] = ()
+    qos: Collection[str] = ()
+    names: Collection[str] = ()
+    jobs: Collection[str] = ()
+    owner: int | None = None
+
+
+def rows(cycle: Cycle, wanted: Filter) -> list[JsonObject]:
+    """The jobs that pass the filter, best rank first, jobs without a rank last."""
+    seen = cycle.snapshot.seen
+    found = chosen(seen, wanted)
+    rank = cycle.plan.rank[found].astype(np.int64)
+    order = np.lexsort((seen.jobs.job_id[found], np.where(rank < 0, np.iinfo(np.int64).max, rank)))
+    return [row(cycle, int(i)) for i in found[order]]
+
+
+def chosen(seen: Observed, wanted: Filter) -> I64:
+    """The rows of the jobs that pass the filter, in Slurm's order."""
+    found = np.flatnonzero(_mask(seen, wanted))
+    tests = _word_tests(wanted)
+    if not tests:
+        return found
+    ids, uids = seen.jobs.job_id, seen.jobs.uid
+    passes = [
+        all(test(text_of(seen, JobId(int(ids[i]))), str(int(uids[i]))) for test in tests)
+        for i in found
+    ]
+    return found[np.array(passes, dtype=np.bool_)]
+
+
+def row(cycle: Cycle, i: int) -> JsonObject:
+    """One job for people, from row *i* of the columns."""
+    snap, plan = cycle.snapshot, cycle.plan
+    seen, jobs = snap.seen, snap.jobs
+    job_id = JobId(int(jobs.job_id[i]))
+    state = JobState(int(jobs.state[i]))
+    text = text_of(seen, job_id)
+    partition, rank, tier = int(jobs.partition[i]), int(plan.rank[i]), int(plan.tier[i])
+    started_s, end_s = float(jobs.start_s[i]), float(jobs.end_s[i])
+    now_s = end_s if state in {JobState.COMPLETED, JobState.FAILED} else snap.now_s
+    ran = state is not JobState.PENDING and started_s > 0
+    return {
+        "job": text.label,
+        "job_id": job_id,
+        "partition": seen.partitions[partition] if partition >= 0 else None,
+        "name": text.name,
+        "user": text.user or str(int(jobs.uid[i])),
+        "uid": int(jobs.uid[i]),
+        "account": text.account,
+        "qos": text.qos,
+        "state": LETTERS[state],
+        "tasks": int(jobs.tasks[i]),
+        "n_nodes": int(jobs.n_nodes[i]),
+        "gpus": float(jobs.gpus[i]),
+        "tier": tier if tier >= 0 else None,
+        # People count from 1.
+        "rank": rank + 1 if rank >= 0 else None,
+        "attained_gpu_h": round(float(snap.memory.attained_gpu_s[i]) / _GPU_S_PER_GPU_H, 4),
+        "restarts": int(jobs.restarts[i]),
+        "preemptions": int(snap.memory.preemptions[i]),
+        "time_s": max(0.0, round(now_s - started_s, 1)) if ran else 0.0,
+        "nodes": text.nodes,
+        "reason": text.reason,
+        "ending": text.ending.lower(),
+        "preemptible": seen.claim(job_id).contract is not None,
+        "note": plan.notes.get(job_id, ""),
+    }
+
+
+def text_of(seen: Observed, job_id: JobId) -> JobText:
+    """Words about a job; its number if there are none."""
+    return seen.texts.get(job_id) or JobText(label=str(job_id))
+
+
+def _mask(seen: Observed, wanted: Filter) -> Bool:
+    jobs = seen.jobs
+    mask: Bool = np.isin(jobs.state, [int(s) for s in wanted.states])
+    if wanted.owner is not None:
+        mask &= jobs.uid == wanted.owner
+    if wanted.partitions:
+        known = [i for i, name in enumerate(seen.partitions) if name in set(wanted.partitions)]
+        mask &= np.isin(jobs.partition, known)
+    if wanted.nodes:
+        names = frozenset(wanted.nodes)
+        node_rows = [i for i, name in enumerate(seen.nodes.name) if name in names]
+        holders = seen.held.job[np.isin(seen.held.node, node_rows)]
+        on_nodes = np.zeros(len(jobs), dtype=np.bool_)
+        on_nodes[holders] = True
+        mask &= on_nodes
+    return mask
+
+
+def _word_tests(wanted: Filter) -> list[Callable[[JobText, str], bool]]:
+    """What a job's words, and its owner's uid, must be."""
+    tests: list[Callable[[JobText, str], bool]] = []
+    if users := frozenset(wanted.users):
+        tests.append(lambda text, uid: text.user in users or uid in users)
+    if accounts := frozenset(wanted.accounts):
+        tests.append(lambda text, _: text.account in accounts)
+    if qos := frozenset(wanted.qos):
+        tests.append(lambda text, _: text.qos in qos)
+    if names := frozenset(wanted.names):
+        tests.append(lambda text, _: text.name in names)
+    if jobs := frozenset(wanted.jobs):
+        tests.append(lambda text, _: _is_one_of(text.label, jobs))
+    return tests
+
+
+def _is_one_of(label: str, jobs: Collection[str]) -> bool:
+    """Whether *jobs* has the job, the array or the het job, or a task that waits in the record."""
+    whole = re.split(r"[_+]", label, maxsplit=1)[0]
+    if label in jobs or whole in jobs:
+        return True
+    if not _is_pending_part(label):
+        return False
+    tasks = [job.partition("_")[2] for job in jobs if job.startswith(f"{whole}_")]
+    return any(_TASK.fullmatch(task) and has_task(label, int(task)) for task in tasks)
+
+
+_TASK = re.compile(r"\d{1,10}", re.ASCII)
+_JOB_NAME = re.compile(r"(?P<id>\d{1,10})(_(?P<task>\d{1,10}))?(\+\d{1,4})?", re.ASCII)
+
+
+def find_job(seen: Observed, name: str, owner: int | None = None) -> JobId | list[str]:
+    """The record that *name* means: ``123``, an array task ``123_7``, a het component ``123+1``.
+
+    Args:
+        owner: Uid of the only user whose jobs may be found; None: everybody's.
+
+    Returns:
+        Its job id; or what else it could have been, best first, none if nothing was like it.
+
+    Raises:
+        ValueError: *name* is no job id.
+    """
+    jobs = seen.jobs
+    mine = np.ones(len(jobs), np.bool_) if owner is None else jobs.uid == owner
+    ids = frozenset(jobs.job_id[mine].tolist())
+    labels = {text.label: job_id for job_id, text in seen.texts.items() if job_id in ids}
+    if name in labels:
+        return labels[name]
+    match = _JOB_NAME.fullmatch(name)
+    if match is None:
+        msg = f"{escaped(name, 40)!r} is no job id: write 123 or, for an array task, 123_7"
+        raise ValueError(msg)
+    array, task = match["id"], match["task"]
+    tasks = {label: j for label, j in labels.items() if label.startswith(f"{array}_")}
+    # Pending tasks share one record, labelled 123_[8-20%4]; the bare 123 means it too.
+    pending = [
+        j
+        for label, j in tasks.items()
+        if (_is_pending_part(label) if task is None else has_task(label, int(task)))
+    ]
+    if pending:
+        return pending[0]
+    if name == array and not tasks and int(array) in ids:
+        return JobId(int(array))
+    return sorted(tasks, key=lambda label: (len(label), label))[:5]
+
+
+def _is_pending_part(label: str) -> bool:
+    return label.endswith("]")

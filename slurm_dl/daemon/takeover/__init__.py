@@ -1,0 +1,1 @@
+"""Several daemons of which one acts: locks, the lease, and taking over."""

@@ -1,0 +1,159 @@
+"""Whether SiteFactors order the queue: what else has a say in it, and how far Slurm looks."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from slurm_dl.doctor.check_result import CannotTellError, CheckResult, error, ok, warning
+from slurm_dl.doctor.findings import Findings
+
+_WEIGHTS = ("Age", "Assoc", "FairShare", "JobSize", "Partition", "QOS", "TRES")
+_WEIGHT = re.compile(r"(?:[^=]+=)?([0-9]{1,12})(?:\.[0-9]*)?", re.ASCII)
+_BACKFILL_DEPTH = 500
+_BACKFILL_WINDOW_MIN = 1440
+_WEEK_MIN = 10_080
+_UNLIMITED_MIN = 43_200
+"""The longest bf_window that Slurm takes: 30 days."""
+
+
+def priority_plugin(found: Findings) -> CheckResult:
+    """With priority/basic Slurm accepts SiteFactor and ignores it."""
+    plugin = found.controller.text("PriorityType")
+    if plugin.lower() == "priority/multifactor":
+        return ok(plugin)
+    return error(
+        f"PriorityType={plugin}: SiteFactor is accepted and ignored",
+        "in slurm.conf: PriorityType=priority/multifactor; then restart slurmctld",
+    )
+
+
+def site_factor_plugin(found: Findings) -> CheckResult:
+    """A plug-in of the site would set the SiteFactors that we set."""
+    plugin = found.controller.text("PrioritySiteFactorPlugin")
+    if plugin.lower() in {"", "site_factor/none"}:
+        return ok("none: nobody else sets SiteFactor")
+    return error(
+        f"PrioritySiteFactorPlugin={plugin} overwrites what dlschedd sets",
+        "in slurm.conf: PrioritySiteFactorPlugin=site_factor/none; then restart slurmctld",
+    )
+
+
+def priority_weights(found: Findings) -> CheckResult:
+    """Slurm's own factors must stay within a band, and in native mode within half of one."""
+    controller, config = found.controller, found.config
+    total = 0
+    for name in _WEIGHTS:
+        text = controller.text(f"PriorityWeight{name}")
+        for part in filter(None, text.split(",")):
+            weight = _WEIGHT.fullmatch(part.strip())
+            if weight is None:
+                msg = f"PriorityWeight{name} is {text[:60]!r}, which is no weight"
+                raise CannotTellError(msg)
+            total += int(weight[1])
+    width = config.ranking.band_width
+    native = config.preemption.mode == "native"
+    most = width // 2 if native else width
+    what = "half of ranking.band_width" if native else "ranking.band_width"
+    told = f"the weights add up to {total}, {what} is {most}"
+    if total >= most:
+        # A tenth more than needed: weights grow.
+        wide = total * (2 if native else 1) * 11 // 10 + 1
+        return error(
+            f"{told}: jobs of different tiers mix",
+            f"in slurm_dl.yaml: ranking: {{band_width: {wide}}}; or lower the PriorityWeight "
+            "settings in slurm.conf",
+        )
+    # These make a factor a plain number in place of a share of 1.
+    flags = [f for f in controller.options("PriorityFlags") if f.startswith("no_normal_")]
+    if flags:
+        return warning(
+            f"{told}, but PriorityFlags={','.join(flags).upper()}: factors may exceed 1",
+            "see with sprio that no factor but SITE comes near ranking.band_width",
+        )
+    return ok(told)
+
+
+def priority_flags(found: Findings) -> CheckResult:
+    """Under INCR_ONLY a job that has had its share keeps its place."""
+    flags = found.controller.options("PriorityFlags")
+    if "incr_only" not in flags:
+        return ok("priorities may fall (no INCR_ONLY)")
+    return error(
+        "PriorityFlags has INCR_ONLY: a job that goes to a worse tier keeps its priority",
+        f"in slurm.conf: {found.controller.line_without('PriorityFlags', 'incr_only')}; then "
+        "restart slurmctld",
+    )
+
+
+def partition_tiers(found: Findings) -> CheckResult:
+    """Slurm sorts by the partition's tier before it looks at priorities."""
+    tiers = {p.name: p.text("PriorityTier") for p in found.managed()}
+    if len(set(tiers.values())) == 1:
+        return ok(f"PriorityTier {next(iter(tiers.values())) or 'not told'} for all managed")
+    told = ", ".join(f"{name} {tier}" for name, tier in tiers.items())
+    first = next(iter(tiers.values()))
+    others = ", ".join(name for name, tier in tiers.items() if tier != first)
+    return warning(
+        f"PriorityTier differs: {told}; Slurm serves the higher one first, whatever the order",
+        f"in slurm.conf, partitions {others}: PriorityTier={first}; unless they share no nodes or "
+        "that is meant",
+    )
+
+
+def backfill_depth(found: Findings) -> CheckResult:
+    """Jobs beyond the window have the SiteFactor of long ago, and backfill may look at them."""
+    kind = found.controller.text("SchedulerType")
+    if not kind.lower().endswith("backfill"):
+        return warning(
+            f"SchedulerType={kind}: one job that does not fit holds up all behind it",
+            "in slurm.conf: SchedulerType=sched/backfill; then restart slurmctld",
+        )
+    depth = found.controller.option("SchedulerParameters", "bf_max_job_test", _BACKFILL_DEPTH)
+    window = found.config.ranking.window
+    told = f"backfill looks at {depth} jobs, ranking.window is {window}"
+    if depth <= window:
+        return ok(told)
+    return warning(
+        f"{told}: jobs beyond the window are served in an old order",
+        f"in slurm_dl.yaml: ranking: {{window: {depth}}}; or lower bf_max_job_test",
+    )
+
+
+def backfill_window(found: Findings) -> CheckResult:
+    """Backfill protects a big job's start only as far ahead as it looks."""
+    minutes = found.controller.option("SchedulerParameters", "bf_window", _BACKFILL_WINDOW_MIN)
+    longest = max(found.managed(), key=lambda p: p.limit_s)
+    limit_min = longest.limit_s / 60
+    if limit_min <= minutes:
+        return ok(f"backfill looks {minutes} min ahead, time limits are at most {limit_min:g} min")
+    limit = longest.text("MaxTime")
+    # Seven days, where there is no limit to go by.
+    needed_min = min(max(1, math.ceil(limit_min)), _UNLIMITED_MIN) if limit_min < math.inf else 0
+    line = found.controller.line_with("SchedulerParameters", "bf_window", needed_min or _WEEK_MIN)
+    shorter = (
+        "" if needed_min else f"; in slurm.conf, partitions {longest.name}: MaxTime=7-00:00:00"
+    )
+    return warning(
+        f"backfill looks {minutes} min ahead, MaxTime of {longest.name} is {limit}: small jobs "
+        "may hold big ones up",
+        f"in slurm.conf: {line}{shorter}; a longer bf_resolution keeps it quick",
+    )
+
+
+def gpus(found: Findings) -> CheckResult:
+    """Slurm has to know GPUs, and to give out parts of a node."""
+    select = found.controller.text("SelectType")
+    kinds = found.controller.text("GresTypes").lower().split(",")
+    if "gpu" not in [kind.strip() for kind in kinds]:
+        return error(
+            "GresTypes has no gpu: jobs have no GPUs that Slurm knows of",
+            f"in slurm.conf: {found.controller.line_with('GresTypes', 'gpu')}; and describe the "
+            "GPUs in gres.conf",
+        )
+    if select.lower() != "select/cons_tres":
+        return warning(
+            f"SelectType={select}: --gpus and the like need select/cons_tres",
+            "in slurm.conf: SelectType=select/cons_tres; then restart slurmctld",
+        )
+    return ok(f"{select}, gpu in GresTypes")

@@ -1,0 +1,156 @@
+"""Whether jobs can give way: what a requeue costs, and who else preempts."""
+
+from __future__ import annotations
+
+from slurm_dl.doctor.check_result import CheckResult, error, ok, warning
+from slurm_dl.doctor.controller_config import PartitionRecord
+from slurm_dl.doctor.findings import Findings, need
+
+_LONG_HOLD_S = 120
+_GOOD_HOLD_S = 30
+_KILL_WAIT_S = 30
+"""Slurm's default."""
+_EXPEDITED = (25, 11)
+"""First release with sbatch --requeue=expedite, by its release notes."""
+_NO_PREEMPTION = frozenset({"", "preempt/none"})
+
+
+def requeue_hold(found: Findings) -> CheckResult:
+    """Slurm keeps a requeued job from starting for a while; two minutes unless told otherwise."""
+    hold_s, setting = found.controller.requeue_hold
+    told = f"a requeued job waits {hold_s} s before it may start ({setting})"
+    kill_s = found.controller.whole("KillWait")
+    key, _, word = setting.partition("=")
+    line = found.controller.line_with(key, word, max(_GOOD_HOLD_S, kill_s + 1))
+    if hold_s <= kill_s:
+        return warning(
+            f"{told}, its old run has up to {kill_s} s to end (KillWait): they may meet",
+            f"in slurm.conf: {line}; then restart slurmctld",
+        )
+    if hold_s < max(_LONG_HOLD_S, kill_s + _GOOD_HOLD_S):
+        return ok(told)
+    return warning(
+        f"{told}: each preempted job loses that on top of its restart",
+        f"in slurm.conf: {line}; if jobs are gone from their nodes by then",
+    )
+
+
+def kill_wait(found: Findings) -> CheckResult:
+    """A requeue ends what still runs by SIGTERM and, KillWait later, SIGKILL."""
+    kill_s = found.controller.whole("KillWait")
+    told = f"what still runs at a requeue has {kill_s} s from SIGTERM to SIGKILL (KillWait)"
+    if kill_s >= _KILL_WAIT_S:
+        return ok(told)
+    return warning(
+        f"{told}: short for a job that writes files when it is told to end",
+        f"in slurm.conf: KillWait={_KILL_WAIT_S}; unless that is meant",
+    )
+
+
+def job_requeue(found: Findings) -> CheckResult:
+    """Only jobs that may be requeued can give way."""
+    if found.controller.whole("JobRequeue") != 0:
+        told = "JobRequeue=1: batch jobs can be requeued"
+        if _is_expediting(found):
+            told += (
+                "; one submitted with --requeue=expedite goes before all others after a failed "
+                "node, and keeps its nodes: that is Slurm's, and no order of dlschedd changes it"
+            )
+        return ok(told)
+    return warning(
+        "JobRequeue=0: only jobs submitted with --requeue can give way, as dlsubmit's are",
+        "in slurm.conf: JobRequeue=1; unless that is meant",
+    )
+
+
+def _is_expediting(found: Findings) -> bool:
+    """Whether this Slurm knows expedited requeues."""
+    now = found.controller.release
+    return (now.major, now.minor) >= _EXPEDITED
+
+
+def who_preempts(found: Findings) -> CheckResult:
+    """Who takes GPUs back: nobody, dlschedd or Slurm; and whether that one can."""
+    preemption = found.config.preemption
+    if preemption.mode == "native":
+        own = need(found.native)
+        advice = "see 'Native preemption' in the admin guide"
+        if own.lacks:
+            return error("; ".join(own.lacks), advice)
+        if own.remark:
+            return warning(own.remark, advice)
+        return ok(f"Slurm preempts inside QOS {preemption.qos} and is set up for it")
+    if not preemption.enabled:
+        return ok("nobody is preempted (preemption.enabled is false)")
+    return _external(found)
+
+
+def _external(found: Findings) -> CheckResult:
+    controller = found.controller
+    plugin = controller.text("PreemptType").lower()
+    modes = controller.text("PreemptMode")
+    if "gang" in modes.lower().split(","):
+        line = controller.line_without("PreemptMode", "gang", "suspend", none="OFF")
+        return warning(
+            f"PreemptMode={modes}: suspended jobs keep their GPUs",
+            f"in slurm.conf: {line}; then restart slurmctld",
+        )
+    exposed = [p.name for p in found.managed() if _is_exposed(p, plugin)]
+    if plugin in _NO_PREEMPTION or not exposed:
+        return ok("dlschedd preempts, Slurm does not")
+    advice = (
+        f"in slurm.conf, partitions {', '.join(exposed)}: PreemptMode=OFF"
+        if plugin.endswith("partition_prio")
+        else "see that no QOS of their jobs may preempt another of theirs (sacctmgr show qos "
+        "format=Name,Preempt), or set preemption.mode: native"
+    )
+    return warning(
+        f"PreemptType={plugin}: in {', '.join(exposed)} Slurm may stop jobs that dlschedd "
+        "has chosen to keep",
+        advice,
+    )
+
+
+def _is_exposed(partition: PartitionRecord, plugin: str) -> bool:
+    """Whether Slurm may preempt its jobs; a partition's own mode counts for one plug-in only."""
+    return not (
+        plugin.endswith("partition_prio") and partition.text("PreemptMode").upper() == "OFF"
+    )
+
+
+def sharing(found: Findings) -> CheckResult:
+    """How a partition gives out its nodes."""
+    notes = [(p.name, *note) for p in found.managed() for note in _notes(p)]
+    if notes:
+        lines = [f"in slurm.conf, partitions {name}: {line}" for name, _, line in notes]
+        return warning(
+            "; ".join(told for _, told, _ in notes), f"{'; '.join(lines)}; unless it is meant"
+        )
+    graces = [p for p in found.managed() if p.text("GraceTime") not in {"", "0"}]
+    if graces and found.config.preemption.mode == "external":
+        told = ", ".join(f"{p.name} {p.text('GraceTime')} s" for p in graces)
+        return ok(f"GraceTime ({told}) is Slurm's; preemption.max_grace_s is what counts here")
+    return ok("nodes of managed partitions are shared by GPU, and jobs do not share GPUs")
+
+
+def _notes(partition: PartitionRecord) -> list[tuple[str, str]]:
+    """What is odd about it, each with what its line should say."""
+    share = partition.text("OverSubscribe").upper()
+    notes = []
+    if share.startswith("FORCE"):
+        notes.append(
+            (
+                f"OverSubscribe={share} in {partition.name}: jobs share their CPUs",
+                "OverSubscribe=NO",
+            )
+        )
+    # 26.05 has a key of its own for it.
+    own_key = partition.text("Exclusive").upper() in {"NODE", "TOPO"}
+    if share == "EXCLUSIVE" or own_key:
+        line = "Exclusive=NO" if own_key else "OverSubscribe=NO"
+        told = f"{partition.name} gives out whole nodes, whatever GPUs a job asks for"
+        notes.append((told, line))
+    if partition.text("LLN").upper() == "YES":
+        told = f"LLN=YES in {partition.name} spreads small jobs: big ones find no room"
+        notes.append((told, "LLN=NO"))
+    return notes

@@ -1,0 +1,1 @@
+"""Plans and past jobs in sentences."""

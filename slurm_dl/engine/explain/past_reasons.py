@@ -1,0 +1,124 @@
+"""What became of a job, in sentences: its runs, what it received, and each time it gave way.
+
+It goes by the ledger, so it also answers for jobs that Slurm does not list any more.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from slurm_dl.ledger.job_past import GaveWay, PastJob
+
+MOST_TOLD = 5
+"""Preemptions that are told one by one, the last ones."""
+
+
+class Naming(Protocol):
+    """Puts other jobs into words; see `plan_reasons.Sight`."""
+
+    def jobs(self, job_ids: Sequence[int]) -> str:
+        """These jobs in words, without the names of those that may not be named."""
+
+
+def moment(at_s: float) -> str:
+    """An instant for people, in UTC; the words for one that is none say so."""
+    if not (math.isfinite(at_s) and 0 < at_s < _END_OF_TIME_S):
+        return "a time that is not known"
+    # NumPy's dates know no zone and no clock, as all that decides.
+    return f"{np.datetime64(int(at_s), 's')}Z".replace("T", " ")
+
+
+_END_OF_TIME_S = 253402300800.0
+"""The year 10,000, in which calendars end."""
+
+
+def span(seconds: float) -> str:
+    """A duration in the two largest units people think in."""
+    whole = max(0, round(float(seconds)))
+    for size, unit, small, lesser in (
+        (86400, "d", 3600, "h"),
+        (3600, "h", 60, "min"),
+        (60, "min", 1, "s"),
+    ):
+        if whole >= size:
+            rest = whole % size // small
+            return f"{whole // size} {unit}" + (f" {rest} {lesser}" if rest else "")
+    return f"{whole} s"
+
+
+def how_it_gave_way(past: PastJob, sight: Naming) -> list[str]:
+    """Each time it gave way: to whom, when, what was sent and how long it took."""
+    told = past.gave_way[-MOST_TOLD:]
+    before = len(past.gave_way) - len(told)
+    often = f"{before} time{'' if before == 1 else 's'}"
+    first = [f"Before that it gave way {often} more."] if before else []
+    return [*first, *(_gave_way(one, sight) for one in told)]
+
+
+def _gave_way(one: GaveWay, sight: Naming) -> str:
+    gpus = f"{one.gpus:g} GPU{'' if one.gpus == 1 else 's'}"
+    best = sight.jobs(one.beneficiaries)
+    match one.purpose:
+        case "preempt" | None:
+            done = f"gave {gpus} to {_as_jobs(best)}" if best else f"gave {gpus} back"
+        case "defragment":
+            done = f"moved elsewhere with its {gpus}" + (f", for {_as_jobs(best)}" if best else "")
+        case "split":
+            done = f"left the {gpus} that it shared"
+    sent = f"It was sent {one.signal} and" if one.signal else "It"
+    took = f" {sent} was gone {span(one.notice_s)} later." if one.notice_s > 0 else ""
+    return f"At {moment(one.at_s)} it {done} (hand-over {one.handover_id}).{took}"
+
+
+def _as_jobs(names: str) -> str:
+    """Ids need the word before them; words for jobs that may not be named do not."""
+    ids = names.partition(" and ")[0].split(", ")
+    if not all(job_id.isdecimal() for job_id in ids):
+        return names  # It may begin with the number of those that may not be named.
+    return f"jobs {names}" if len(ids) > 1 else f"job {names}"
+
+
+def why_gone(past: PastJob, sight: Naming) -> list[str]:
+    """The story of a job that Slurm does not list any more.
+
+    Args:
+        sight: What of other jobs may be told.
+    """
+    sentences = [*_gone(past)]
+    if past.runs:
+        often = "once" if len(past.runs) == 1 else f"{len(past.runs)} times"
+        sentences.append(
+            f"It ran {often}, from {moment(past.runs[0].start_s)} to "
+            f"{moment(past.runs[-1].end_s)}, {span(past.ran_s)} in all."
+        )
+    elif not past.ran_s:
+        sentences.append("It never ran.")
+    least = "at least " if past.incomplete else ""
+    sentences.append(f"It received {least}{past.attained_gpu_s / 3600:.2f} GPU-hours.")
+    times = past.preemptions
+    often = f"{times} time{'' if times == 1 else 's'}"
+    sentences.append(f"It was preempted {often}." if times else "It was never preempted.")
+    return [*sentences, *how_it_gave_way(past, sight)]
+
+
+def _gone(past: PastJob) -> list[str]:
+    """What it was, and how it ended as far as anybody saw."""
+    ending = past.ending
+    if ending is None:
+        seen = f"; it was last seen at {moment(past.last_seen_s)}" if past.last_seen_s else ""
+        return [f"Slurm no longer lists job {past.job_id}{seen}."]
+    name = f" ({ending.name})" if ending.name else ""
+    reason = "" if ending.reason in _NO_REASON else f" ({ending.reason})"
+    at_s = ending.end_s or ending.seen_s
+    return [
+        f"Slurm no longer lists job {ending.label}{name}.",
+        f"It ended at {moment(at_s)}: {ending.how}{reason}.",
+    ]
+
+
+_NO_REASON = frozenset({"", "None"})
+"""What Slurm says where it has nothing to say of how a job ended."""

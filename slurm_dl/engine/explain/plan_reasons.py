@@ -1,0 +1,288 @@
+"""A plan in sentences, for the user who asks why.
+
+Only what the cycle and the audit trail say goes in; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from slurm_dl.engine.cycle import Cycle
+from slurm_dl.engine.explain.past_reasons import how_it_gave_way, moment, span
+from slurm_dl.engine.placing.place_waiting import named
+from slurm_dl.engine.settings import External, Native
+from slurm_dl.ledger.job_past import PastJob
+from slurm_dl.model.handover import Purpose, VictimState
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
+from slurm_dl.model.plan import OpenHandover
+from slurm_dl.placement.resource_request import ResourceRequests
+from slurm_dl.policies.base import Policy
+
+MOST_NAMED = 4
+"""Nodes that are named in a sentence."""
+
+
+class Sight(Protocol):
+    """What of others may be told to whoever asks."""
+
+    def knows(self, job_id: int) -> bool:
+        """Whether the job may be named."""
+
+    def jobs(self, job_ids: Sequence[int]) -> str:
+        """These jobs in words, without the names of those that may not be named."""
+
+    def text(self, words: str) -> str:
+        """What the engine, a scheme or the audit log says, in the same manner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """The sight of somebody from whom nothing is kept."""
+
+    def knows(self, job_id: int) -> bool:  # noqa: ARG002 - see `Sight`
+        """Any job."""
+        return True
+
+    def jobs(self, job_ids: Sequence[int]) -> str:
+        """Their ids."""
+        return ", ".join(str(j) for j in job_ids)
+
+    def text(self, words: str) -> str:
+        """As it is."""
+        return words
+
+
+def why(
+    cycle: Cycle,
+    policy: Policy,
+    job_id: JobId,
+    history: Sequence[Mapping[str, object]] = (),
+    sight: Sight = Everything(),
+    *,
+    past: PastJob | None = None,
+) -> list[str]:
+    """Why the job is where it is: rank, who is ahead, next tier, what was done, Slurm's word.
+
+    Args:
+        history: Audit entries of the job, oldest first; ``time``, ``action``, ``reason`` and
+            ``result`` are read.
+        sight: What of other jobs may be told; the job itself always is.
+        past: What the ledger knows of it beside the snapshot.
+
+    Returns:
+        Sentences; one that says so if Slurm does not list the job.
+    """
+    snap = cycle.snapshot
+    row = snap.jobs.row_of().get(job_id)
+    if row is None:
+        return [f"Slurm does not list job {job_id} any more.", *told(history, sight)]
+    text = snap.seen.texts.get(job_id)
+    label = text.label if text else str(job_id)
+    sentences = [_state(cycle, row, label)]
+    if cycle.plan.rank[row] >= 0:
+        sentences += [_standing(cycle, row), *_ahead(cycle, row, sight)]
+        sentences += _next_tier(cycle, policy, row)
+    elif snap.jobs.state[row] not in (JobState.COMPLETED, JobState.FAILED):
+        sentences.append("It is not in a partition that slurm_dl manages: only Slurm orders it.")
+    sentences += _handover(cycle, job_id, sight)
+    note = cycle.plan.notes.get(job_id)
+    if note:
+        sentences.append(f"At the last look: {sight.text(note)}.")
+    sentences += _steered(cycle, row, job_id, sight)
+    sentences += _opted(cycle, row, job_id)
+    sentences += how_it_gave_way(past, sight) if past else []
+    sentences += _not_before(cycle, row, job_id)
+    if text and text.reason and text.reason != "None":
+        sentences.append(f"Slurm's own reason: {text.reason}.")
+    return [*sentences, *told(history, sight)]
+
+
+def _state(cycle: Cycle, row: int, label: str) -> str:
+    snap = cycle.snapshot
+    jobs, now_s = snap.jobs, snap.now_s
+    state = JobState(int(jobs.state[row]))
+    gpus = f"{jobs.gpus[row]:g} GPU" + ("" if jobs.gpus[row] == 1 else "s")
+    if state is JobState.RUNNING:
+        return f"Job {label} is running on {gpus} for {span(now_s - jobs.start_s[row])}."
+    if state is JobState.PENDING:
+        since = span(now_s - snap.memory.waiting_since_s[row])
+        again = " (it has run before)" if snap.memory.ran_s[row] > 0 else ""
+        return f"Job {label} waits for {gpus} since {since}{again}."
+    return f"Job {label} is {state.name.lower()}."
+
+
+def _standing(cycle: Cycle, row: int) -> str:
+    plan, memory = cycle.plan, cycle.snapshot.memory
+    hours = memory.attained_gpu_s[row] / 3600
+    live = int((plan.rank >= 0).sum())
+    return (
+        f"It has rank {plan.rank[row] + 1} of {live}, in tier {plan.tier[row]}, "
+        f"with {hours:.2f} GPU-hours of service so far."
+    )
+
+
+def _ahead(cycle: Cycle, row: int, sight: Sight) -> list[str]:
+    plan, jobs, snap = cycle.plan, cycle.snapshot.jobs, cycle.snapshot
+    if jobs.state[row] != JobState.PENDING:
+        return []
+    before = np.flatnonzero((plan.rank >= 0) & (plan.rank < plan.rank[row]))
+    if not len(before):
+        return ["Nobody is ahead of it."]
+    running = before[jobs.state[before] == JobState.RUNNING]
+    waiting = before[jobs.state[before] == JobState.PENDING]
+    first = waiting[np.argsort(plan.rank[waiting])][:5]
+    first = first[[sight.knows(job_id) for job_id in jobs.job_id[first].tolist()]]
+    names = ", ".join(_label(snap.seen.texts, int(jobs.job_id[r])) for r in first)
+    sentence = f"Ahead of it are {len(running)} running and {len(waiting)} waiting jobs"
+    return [sentence + (f", first {names}." if names else ".")]
+
+
+def _label(texts: Mapping[JobId, object], job_id: int) -> str:
+    text = texts.get(JobId(job_id))
+    return str(getattr(text, "label", job_id))
+
+
+def _next_tier(cycle: Cycle, policy: Policy, row: int) -> list[str]:
+    # Finer orders are told in levels, which nobody sinks through.
+    edges = getattr(policy, "thresholds_gpu_s", ()) if policy.preempts == "tier" else ()
+    tier = int(cycle.plan.tier[row])
+    if tier >= len(edges):
+        return ["It is in the last tier."] if edges else []
+    memory = cycle.snapshot.memory
+    if getattr(policy, "dimensions", 2) == 1:
+        left_s = edges[tier] - (memory.ran_s[row] - memory.forgiven_ran_s[row])
+        return [f"It sinks into tier {tier + 1} after {span(left_s)} of running."]
+    left_gpu_s = edges[tier] - (memory.attained_gpu_s[row] - memory.forgiven_gpu_s[row])
+    gpus = float(cycle.snapshot.jobs.gpus[row])
+    if not (gpus > 0 and math.isfinite(left_gpu_s)):
+        return []
+    more = f"{left_gpu_s / 3600:.2f} more GPU-hours, {span(left_gpu_s / gpus)} of running"
+    return [f"It sinks into tier {tier + 1} after {more}."]
+
+
+def _handover(cycle: Cycle, job_id: JobId, sight: Sight) -> list[str]:
+    sentences = []
+    for handover in cycle.snapshot.handovers:
+        ids = [v.run.job_id for v in handover.victims]
+        if job_id in handover.beneficiaries:
+            # Where they run is theirs too.
+            on = f" on {_some(handover.nodes)}" if all(map(sight.knows, ids)) else ""
+            sentences.append(
+                f"Hand-over {handover.handover_id} is freeing GPUs for it: "
+                f"{sight.jobs(ids)} give way{on}."
+            )
+        for victim in handover.victims:
+            if victim.run.job_id != job_id:
+                continue
+            gives_way = _GIVES_WAY[handover.purpose]
+            done = {
+                VictimState.CHOSEN: f"it has been chosen {gives_way}",
+                VictimState.SIGNALLING: f"it is being sent {victim.contract.signal}",
+                VictimState.SIGNALLED: (
+                    f"it was sent {victim.contract.signal} and has "
+                    f"{victim.contract.grace_s:.0f} s to save its work"
+                ),
+                VictimState.REQUEUING: "it is being requeued",
+                VictimState.GONE: f"it has given way ({victim.outcome})",
+            }[victim.state]
+            best = sight.jobs(handover.beneficiaries[:3])
+            for_whom = f" for {best}" if best else ""
+            sentences.append(f"Hand-over {handover.handover_id}{for_whom}: {done}.")
+    return [*sentences, *_would_be(cycle, job_id, sight)]
+
+
+def _would_be(cycle: Cycle, job_id: JobId, sight: Sight) -> list[str]:
+    """Hand-overs about it that are not begun because the daemon only looks."""
+    if cycle.acting:
+        return []
+    planned = [a for a in cycle.plan.actions if isinstance(a, OpenHandover)]
+    return [
+        f"If the daemon acted, it would begin a hand-over now: {sight.text(action.why)}."
+        for action in planned
+        if job_id in action.handover.beneficiaries
+        or job_id in [victim.run.job_id for victim in action.handover.victims]
+    ]
+
+
+_GIVES_WAY: Mapping[Purpose, str] = {
+    "preempt": "to give way",
+    "defragment": "to move to other nodes, where there is room for it",
+    "split": "to leave the GPU that it shares: both jobs there are slower than one after the other",
+}
+
+
+def _steered(cycle: Cycle, row: int, job_id: JobId, sight: Sight) -> list[str]:
+    """Where we keep a waiting job, and for how long."""
+    snap, now_s = cycle.snapshot, cycle.snapshot.now_s
+    steer = snap.steers.get(job_id)
+    if steer is None or snap.jobs.state[row] != JobState.PENDING:
+        return []
+    if steer.kind == "over":
+        return ["It was to go elsewhere than Slurm would have it, and may start anywhere now."]
+    sentences, because = [], sight.text(steer.why)
+    if steer.avoid:
+        nodes = snap.seen.nodes
+        left = ResourceRequests(snap).of(row).allowed & ~named(nodes, steer.avoid)
+        names = [nodes.name[n] for n in np.flatnonzero(left).tolist()]
+        where = f"left to it are {_some(names)}" if names else "no node that is up is left to it"
+        until = f" for {span(steer.until_s - now_s)}" if math.isfinite(steer.until_s) else ""
+        kept = f"{len(steer.avoid)} node" + ("" if len(steer.avoid) == 1 else "s")
+        sentences.append(f"It is kept from {kept}{until}: {where} ({because}).")
+    if steer.not_before_s > now_s:
+        sentences.append(
+            f"It is put off for {span(steer.not_before_s - now_s)}, and at each look anew "
+            f"({because})."
+        )
+    return sentences
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first few of *names*."""
+    return ", ".join(names[:MOST_NAMED]) + (" ..." if len(names) > MOST_NAMED else "")
+
+
+def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
+    snap = cycle.snapshot
+    claim = snap.seen.claim(job_id)
+    times = int(snap.memory.preemptions[row])
+    often = f"{times} time{'' if times == 1 else 's'}"
+    match cycle.mode:
+        case External():
+            count = f"It has been preempted {often}." if times else ""
+        case Native(qos=qos):
+            # Slurm does not tell a job that it preempted from one that put itself back.
+            count = f"It has been put back into the queue {often}." if times else ""
+            text = snap.seen.texts.get(job_id)
+            if text is None or text.qos != qos:
+                return [f"It is not in QOS {qos}, inside which Slurm preempts: it keeps its GPUs."]
+    if claim.contract is None:
+        return ["It has not opted in to preemption and is never signalled or requeued."]
+    agreed = (
+        f"If it has to give way it gets {claim.contract.signal} and up to "
+        f"{claim.contract.grace_s:.0f} s to save its work."
+    )
+    return [agreed, count] if count else [agreed]
+
+
+def _not_before(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
+    """When Slurm may start a waiting job, if not yet: after a requeue it makes every job wait."""
+    snap = cycle.snapshot
+    at_s = snap.seen.begins.get(job_id, 0.0)
+    if snap.jobs.state[row] != JobState.PENDING or not snap.now_s < at_s < math.inf:
+        return []
+    return [f"Slurm does not start it before {moment(at_s)}, in {span(at_s - snap.now_s)}."]
+
+
+def told(history: Sequence[Mapping[str, object]], sight: Sight) -> list[str]:
+    """The lines of the audit log, as sentences."""
+    return [
+        f"{str(entry.get('time', '?'))[:19]}: {entry.get('action', '?')}: "
+        f"{sight.text(str(entry.get('reason', '')))} ({sight.text(str(entry.get('result', '?')))})"
+        for entry in history
+    ]

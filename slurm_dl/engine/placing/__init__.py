@@ -1,0 +1,1 @@
+"""Where waiting jobs should go, and what Slurm is told of it."""

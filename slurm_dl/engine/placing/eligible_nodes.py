@@ -1,0 +1,49 @@
+"""On which nodes room may be made for a job: those it is guaranteed, those of its type of GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from slurm_dl.engine.intent import Intent
+from slurm_dl.model.jobs import Bool
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.resource_request import ResourceRequest
+
+Within = Callable[[int], Bool | None]
+"""``(m,)`` bool by row in `Jobs`, nodes on which room may be made for it; None: on any."""
+
+
+def anywhere(_row: int) -> Bool | None:
+    """No job is confined to some nodes."""
+    return None
+
+
+def on_types(snap: Snapshot, intent: Intent) -> Within:
+    """A job for which the policy chose a type of GPUs is confined to nodes of that type.
+
+    Where it chose none types only helped to count.
+    """
+    kinds, of, order = intent.kind, snap.seen.nodes.gpu_type, intent.order
+    if kinds is None or len(snap.seen.gpu_types) < 2:  # noqa: PLR2004 - nothing to choose from
+        return anywhere
+    if order.share is None and order.gpu_type is None:
+        return anywhere
+
+    def of_type(row: int) -> Bool | None:
+        if kinds[row] < 0 or (order.gpu_type is not None and order.gpu_type[row] < 0):
+            return None
+        right: Bool = of == kinds[row]
+        return right
+
+    return of_type
+
+
+def narrowed(need: ResourceRequest, within: Bool | None) -> ResourceRequest:
+    """*need*, on the nodes *within* only."""
+    if within is None:
+        return need
+    place = (*need.place, within.tobytes())
+    return dataclasses.replace(
+        need, key=(*need.key, *place), place=place, allowed=need.allowed & within
+    )

@@ -1,0 +1,119 @@
+"""Free GPUs, CPUs and memory node by node, and whether a job fits into them.
+
+The arithmetic of "could Slurm start this now": gangs whole or not at all, the same count on every
+node, only nodes of the job's partition, type and choice. It is a working copy that one decision
+fills up as it goes; a fresh one is made for each. Where a scheme is to choose among nodes see
+`slurm_dl.placement.free_nodes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.model.jobs import F64, I64, Bool, JobState
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.gpus_taken import gpus_taken
+from slurm_dl.placement.resource_request import Ask, ResourceRequest
+
+NodeRows = npt.NDArray[np.int64]
+
+HOLDING = (JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED)
+"""States whose resources are not about to be free. COMPLETING jobs' are: nobody is preempted for
+what comes back by itself."""
+
+
+@dataclass(slots=True, eq=False)
+class FreeResources:
+    """What is free on each node, as ``(m,)`` columns that change while a decision is made.
+
+    Attributes:
+        gpus: Free GPUs, whole ones: a device that is shared is not free.
+        cpus: Free CPUs.
+        mem_mb: Free memory, MB.
+        jobs_on: Jobs that hold something of the node.
+    """
+
+    gpus: F64
+    cpus: I64
+    mem_mb: I64
+    jobs_on: I64
+
+    @classmethod
+    def free_in(cls, snap: Snapshot) -> Self:
+        """What is free now or is being freed by jobs that are ending anyway."""
+        nodes, held = snap.seen.nodes, snap.seen.held
+        staying = np.isin(snap.jobs.state[held.job], HOLDING)
+        on, m = held.node[staying], len(nodes)
+        return cls(
+            gpus=nodes.gpus - gpus_taken(snap, staying),
+            cpus=nodes.cpus.astype(np.int64)
+            - np.bincount(on, held.cpus[staying], m).astype(np.int64),
+            mem_mb=nodes.mem_mb - np.bincount(on, held.mem_mb[staying], m).astype(np.int64),
+            jobs_on=np.bincount(on, minlength=m).astype(np.int64),
+        )
+
+    def copy(self) -> FreeResources:
+        """A room of its own with the same content."""
+        return FreeResources(
+            self.gpus.copy(), self.cpus.copy(), self.mem_mb.copy(), self.jobs_on.copy()
+        )
+
+    def fits_on(self, need: ResourceRequest, ask: Ask | None = None) -> Bool:
+        """``(m,)`` bool, nodes on which one node's share of *need* fits.
+
+        Args:
+            ask: Which of its ways; None: the one with the fewest nodes.
+        """
+        ask = ask or need.asks[0]
+        fits: Bool = (
+            need.allowed
+            & (self.gpus >= ask.gpus)
+            & (self.cpus >= ask.cpus)
+            & (self.mem_mb >= ask.mem_mb)
+        )
+        if need.exclusive:
+            fits &= self.jobs_on == 0
+        return fits
+
+    def place(self, need: ResourceRequest, within: Bool | None = None) -> NodeRows | None:
+        """Nodes for *need*, as few as may be and the fullest that still fit; None if none do.
+
+        Args:
+            within: ``(m,)`` bool, the nodes that may be used; all if None.
+        """
+        for ask in need.asks:
+            fits = self.fits_on(need, ask)
+            rows = np.flatnonzero(fits if within is None else fits & within)
+            if len(rows) >= ask.n_nodes:
+                best: NodeRows = rows[np.argsort(self.gpus[rows], kind="stable")[: ask.n_nodes]]
+                return best
+        return None
+
+    def take(self, need: ResourceRequest, rows: NodeRows) -> None:
+        """Give the nodes at *rows* one share of *need* each."""
+        ask = need.ask(len(rows))
+        self.gpus[rows] -= ask.gpus
+        self.cpus[rows] -= ask.cpus
+        self.mem_mb[rows] -= ask.mem_mb
+        self.jobs_on[rows] += 1
+
+    def release(self, snap: Snapshot, job_row: int) -> None:
+        """Count what the job at *job_row* holds as free."""
+        self._shift(snap, job_row, 1)
+
+    def hold(self, snap: Snapshot, job_row: int) -> None:
+        """Count what the job at *job_row* holds as taken again."""
+        self._shift(snap, job_row, -1)
+
+    def _shift(self, snap: Snapshot, job_row: int, sign: int) -> None:
+        held = snap.seen.held
+        lo, hi = np.searchsorted(held.job, [job_row, job_row + 1])
+        on = held.node[lo:hi]
+        self.gpus[on] += sign * held.gpus[lo:hi]
+        self.cpus[on] += sign * held.cpus[lo:hi]
+        self.mem_mb[on] += sign * held.mem_mb[lo:hi]
+        self.jobs_on[on] -= sign

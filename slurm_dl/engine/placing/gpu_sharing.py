@@ -1,0 +1,296 @@
+"""Which node the waiting jobs that ask for shares of a GPU should go to, and beside whom.
+
+Slurm is told a node; the device on it is its own choice. So a pair is formed only where there is
+one device with room for it, and a job that is to be alone is kept from every node on which it could
+come beside somebody. Each of them gets nodes of its own: two that start in the same pass of Slurm
+would lie on the same device. Jobs that ask for whole GPUs are not looked at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_dl.engine.intent import Rows
+from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.engine.placing.place_waiting import Placed, holds, named, to_place, wants_of
+from slurm_dl.engine.settings import Placement
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Bool, Held, JobState
+from slurm_dl.model.profile import Profile
+from slurm_dl.model.shared_gpu import SLACK
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.gpu_packing import GpuTenant, PairLimits, rank_of, why_apart
+from slurm_dl.placement.pending_job import PendingJob
+from slurm_dl.placement.scheme import Wait
+
+_NO_PLACE = "a GPU that nobody shares, or half of one beside a job it gets on with"
+_ENDED = (JobState.PENDING, JobState.COMPLETED, JobState.FAILED)
+
+
+def with_shares(
+    snap: Snapshot, ranked: Rows, spoken_for: Collection[JobId], how: Placement, placed: Placed
+) -> Placed:
+    """*placed*, and where the jobs that ask for shares of a GPU should go.
+
+    Args:
+        ranked: Rows of the managed live jobs, best first.
+        spoken_for: Jobs that a hand-over makes room for.
+    """
+    if not how.pack or snap.seen.sharable is None:
+        return placed
+    jobs = snap.jobs
+    parts = (jobs.gpus > 0) & (jobs.gpus != np.floor(jobs.gpus))
+    # A job that was requeued starts when its interval is over, before anybody has looked again.
+    resting = parts & snap.is_managed() & (jobs.state == JobState.PENDING)
+    resting &= (jobs.held == Held.BEGIN_TIME) & (jobs.restarts > 0)
+    ready = to_place(snap, ranked, parts, how)
+    resting[ready] = False
+    rows = ranked[np.isin(ranked, ready) | resting[ranked]]
+    if not len(rows):
+        return placed
+    at_work = _Sharing(snap, how, snap.seen.sharable)
+    waits = {}
+    for want in wants_of(snap, rows, spoken_for, how):
+        wait = at_work.place(want)
+        if wait.within is None and resting[want.row]:
+            # Its begin time is Slurm's, and not to be changed.
+            wait = at_work.where_full(want) or wait
+        if wait.within is not None or not resting[want.row]:
+            waits[want.job_id] = wait
+    return dataclasses.replace(placed, waits={**placed.waits, **waits})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Device:
+    """A device in shares.
+
+    Attributes:
+        tenants: Who is on it.
+        first: Slurm takes it before any free one.
+    """
+
+    node: int
+    tenants: tuple[GpuTenant, ...]
+    first: bool = False
+
+    def has_room_for(self, guest: GpuTenant) -> bool:
+        return sum(t.share for t in self.tenants) + guest.share <= 1.0 + SLACK
+
+
+class _Views:
+    """What the nodes are to a job of one model and share.
+
+    Attributes:
+        guest: One such job.
+        hosts: Beside whom Slurm would put it, where that is certain and may be; the least rank is
+            the best.
+        beside: ``(m,)`` bool, it may come beside somebody there.
+        bearable: ``(m,)`` bool, whoever that is, it gets on with him.
+    """
+
+    def __init__(self, guest: GpuTenant, m: int) -> None:
+        self.guest = guest
+        self.hosts: dict[int, tuple[tuple[float, float, int], GpuTenant]] = {}
+        self.beside: Bool = np.zeros(m, dtype=np.bool_)
+        self.bearable: Bool = np.ones(m, dtype=np.bool_)
+
+
+class _Sharing:
+    """One walk over the jobs that want shares, best first."""
+
+    def __init__(self, snap: Snapshot, how: Placement, sharable: Bool) -> None:
+        self._snap = snap
+        self._how = how
+        self._sharable = sharable
+        self._room = FreeResources.free_in(snap)
+        self._lost = frozenset(frozenset(models) for models in snap.lost_pairs)
+        self._closed: Bool = np.zeros(len(sharable), dtype=np.bool_)
+        self._coming: dict[int, list[GpuTenant]] = {}
+        self._known: dict[tuple[str | None, float], _Views] = {}
+        self._on: dict[int, list[_Device]] = {}
+        for device in _devices(snap, how):
+            self._on.setdefault(device.node, []).append(device)
+
+    def place(self, want: PendingJob) -> Wait:
+        """The nodes on which Slurm may start it: those of its device, or of a whole free one."""
+        guest = _tenant(want.job_id, want.gpus / want.need.n_nodes, want.profile)
+        fits = self._fits(want)
+        # The tasks of an array are one record: where one goes another may follow.
+        found = self._host_of(guest, fits) if self._is_single(want) else None
+        if found is not None:
+            node, host = found
+            self._send(want, guest, node, free=0.0)
+            who = f"beside job {host.job_id} ({_model(host)})"
+            return self._only([node], f"half of a GPU of {self._name(node)}, {who}")
+        nodes = self._alone(want, guest, fits)
+        for node in nodes:
+            self._send(want, guest, node, free=1.0)
+        if nodes:
+            names = ", ".join(self._name(node) for node in nodes)
+            return self._only(nodes, f"a GPU of {names} that nobody shares yet")
+        return self._later(want)
+
+    def _is_single(self, want: PendingJob) -> bool:
+        return want.need.n_nodes == 1 and int(self._snap.jobs.tasks[want.row]) == 1
+
+    def _fits(self, want: PendingJob) -> Bool:
+        """``(m,)`` bool, nodes that have CPUs and memory for it and hand out shares."""
+        room, ask = self._room, want.need.asks[0]
+        fits = want.need.allowed & self._sharable & ~self._closed & (room.cpus >= ask.cpus)
+        fits &= room.mem_mb >= ask.mem_mb
+        if want.need.exclusive:
+            fits &= room.jobs_on == 0
+        return fits
+
+    def _host_of(self, guest: GpuTenant, fits: Bool) -> tuple[int, GpuTenant] | None:
+        """Whom it had best join, and where; None if it would surely come beside nobody."""
+        hosts = self._views(guest).hosts
+        found = [(rank, node) for node, (rank, _) in hosts.items() if fits[node]]
+        if not found:
+            return None
+        node = min(found)[1]
+        return node, hosts[node][1]
+
+    def _views(self, guest: GpuTenant) -> _Views:
+        """The nodes as jobs of this model and share see them; worked out once for all of them."""
+        key = (None if guest.profile is None else guest.profile.name, guest.share)
+        views = self._known.get(key)
+        if views is None:
+            views = self._known[key] = _Views(guest, len(self._closed))
+            for node in {*self._on, *self._coming}:
+                self._look(views, node)
+        return views
+
+    def _look(self, views: _Views, node: int) -> None:
+        guest, bounds = views.guest, self._bounds(node)
+        pairs = self._neighbours(node, guest)
+        views.beside[node] = bool(pairs)
+        views.bearable[node] = all(not why_apart(*pair, bounds) for pair in pairs)
+        views.hosts.pop(node, None)
+        host = self._first_host(node, guest) if pairs else None
+        rank = None if host is None else rank_of(host, guest, bounds)
+        if host is not None and rank is not None:
+            views.hosts[node] = (rank, host)
+
+    def _first_host(self, node: int, guest: GpuTenant) -> GpuTenant | None:
+        """The one beside whom Slurm will put *guest* there; None if that is not certain."""
+        open_to = self._open_to(node, guest)
+        coming = self._coming.get(node, [])
+        full = self._room.gpus[node] < 1
+        if not coming and len(open_to) == 1 and len(open_to[0].tenants) == 1:
+            return open_to[0].tenants[0] if full or open_to[0].first else None
+        if not open_to and len(coming) == 1 and (full or not self._snap.seen.spreads_shares):
+            # It gets the first free device. Either may start before the other.
+            return None if why_apart(guest, coming[0], self._bounds(node)) else coming[0]
+        return None
+
+    def _open_to(self, node: int, guest: GpuTenant) -> list[_Device]:
+        return [device for device in self._on.get(node, ()) if device.has_room_for(guest)]
+
+    def _neighbours(self, node: int, guest: GpuTenant) -> list[tuple[GpuTenant, GpuTenant]]:
+        """Pairs, host first, that could come about if *guest* started there."""
+        there = [tenant for device in self._open_to(node, guest) for tenant in device.tenants]
+        coming = self._coming.get(node, [])
+        return [(tenant, guest) for tenant in (*there, *coming)] + [(guest, c) for c in coming]
+
+    def _alone(self, want: PendingJob, guest: GpuTenant, fits: Bool) -> list[int]:
+        """Nodes with a whole free device on which nobody is in its way; empty if too few."""
+        gpus, views = self._room.gpus, self._views(guest)
+        crowded = np.zeros(len(gpus), dtype=np.bool_)
+        crowded[[*self._on, *self._coming]] = True
+        steer = self._snap.steers.get(want.job_id)
+        left = named(self._snap.seen.nodes, () if steer is None else steer.avoid)
+        # Where it was sent before nothing has to be written. A tenant that leaves frees half a
+        # device: better where there is none. Then the fullest.
+        nodes = np.flatnonzero(fits & views.bearable & (gpus >= 1))
+        nodes = nodes[np.lexsort([c[nodes] for c in (gpus, crowded, views.beside, left)])]
+        n_nodes, tasks = want.need.n_nodes, int(self._snap.jobs.tasks[want.row])
+        if n_nodes > 1:
+            enough = n_nodes if len(nodes) >= n_nodes else 0
+        else:
+            # As many as the tasks of an array fill.
+            enough = int(np.searchsorted(np.cumsum(gpus[nodes]), tasks)) + 1
+        return sorted(nodes[:enough].tolist())
+
+    def _later(self, want: PendingJob) -> Wait:
+        """Where it may start once something is free: nodes on which nobody shares a GPU."""
+        within = want.need.allowed & self._sharable & ~self._closed
+        within[[*self._on, *self._coming]] = False
+        if not holds(self._snap.seen.nodes, within, want, want.need.n_nodes):
+            return Wait(within=None, for_s=float("inf"), why=_NO_PLACE)
+        # Whoever comes later is sent elsewhere: it could start beside this one.
+        self._closed |= within
+        return Wait(within=within, for_s=float("inf"), why=_NO_PLACE)
+
+    def where_full(self, want: PendingJob) -> Wait | None:
+        """Nodes on which it cannot start as things are; None if there are too few."""
+        guest = _tenant(want.job_id, want.gpus / want.need.n_nodes, want.profile)
+        within = want.need.allowed & self._sharable & (self._room.gpus < 1)
+        for node in np.flatnonzero(within).tolist():
+            within[node] = not self._open_to(node, guest)
+        if not holds(self._snap.seen.nodes, within, want, want.need.n_nodes):
+            return None
+        return Wait(within=within, for_s=float("inf"), why=_NO_PLACE)
+
+    def _only(self, nodes: Sequence[int], why: str) -> Wait:
+        within = np.zeros(len(self._snap.seen.nodes), dtype=np.bool_)
+        within[list(nodes)] = True
+        return Wait(within=within, for_s=float("inf"), why=why)
+
+    def _send(self, want: PendingJob, guest: GpuTenant, node: int, *, free: float) -> None:
+        """Count on it to come to *node*, and to take *free* of its free GPUs."""
+        ask = want.need.asks[0]
+        self._coming.setdefault(node, []).append(guest)
+        self._room.gpus[node] -= free
+        self._room.cpus[node] -= ask.cpus
+        self._room.mem_mb[node] -= ask.mem_mb
+        self._room.jobs_on[node] += 1
+        for views in self._known.values():
+            self._look(views, node)
+
+    def _bounds(self, node: int) -> PairLimits:
+        seen = self._snap.seen
+        kind = int(seen.nodes.gpu_type[node])
+        gpu_type = seen.gpu_types[kind] if kind >= 0 else ""
+        return PairLimits(
+            gpu_mem_mb=self._how.gpu_mem_mb.get(gpu_type),
+            max_host_slowdown=self._how.max_host_slowdown,
+            lost=self._lost,
+        )
+
+    def _name(self, node: int) -> str:
+        return self._snap.seen.nodes.name[node]
+
+
+def _devices(snap: Snapshot, how: Placement) -> Iterator[_Device]:
+    """The devices in shares; of a job that has just started, a device of its own."""
+    held, jobs = snap.seen.held, snap.jobs
+    part = (held.gpus != np.floor(held.gpus)) & ~np.isin(jobs.state[held.job], _ENDED)
+    loose: dict[tuple[int, int], GpuTenant] = {}
+    for at in np.flatnonzero(part).tolist():
+        job_id, share = JobId(int(jobs.job_id[held.job[at]])), float(held.gpus[at] % 1.0)
+        loose[job_id, int(held.node[at])] = _tenant(job_id, share, _profile(snap, job_id, how))
+    for gpu in snap.seen.shared:
+        tenants = [loose.pop((job_id, gpu.node), None) for job_id in gpu.jobs]
+        there = tuple(tenant for tenant in tenants if tenant is not None)
+        if there:
+            yield _Device(node=gpu.node, tenants=there, first=gpu.first)
+    for (_, node), tenant in loose.items():
+        yield _Device(node=node, tenants=(tenant,))
+
+
+def _tenant(job_id: JobId, share: float, profile: Profile | None) -> GpuTenant:
+    return GpuTenant(job_id=job_id, share=share, profile=profile)
+
+
+def _profile(snap: Snapshot, job_id: JobId, how: Placement) -> Profile | None:
+    model = snap.seen.claim(job_id).model
+    return None if model is None else how.profiles.get(model)
+
+
+def _model(tenant: GpuTenant) -> str:
+    return "of an unknown model" if tenant.profile is None else tenant.profile.name

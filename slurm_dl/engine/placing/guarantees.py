@@ -1,0 +1,189 @@
+"""Jobs that are guaranteed their nodes come before all others, and others give way to them.
+
+A scheme of placement may promise nodes to some jobs. Every tier of the policy is then there twice:
+first for guaranteed jobs, then for the others. All that follows (SiteFactors, hand-overs, what
+Slurm itself preempts) is what it is for any two tiers. A guaranteed job that runs is nobody's
+victim, and GPUs are taken back for one that waits on the nodes that are its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from slurm_dl.engine.intent import checked, rank_jobs
+from slurm_dl.engine.placing.eligible_nodes import Within, anywhere
+from slurm_dl.engine.placing.free_resources import HOLDING
+from slurm_dl.engine.placing.place_waiting import to_place
+from slurm_dl.engine.preemption.eligibility import Victims
+from slurm_dl.engine.priority_levels import levels_of
+from slurm_dl.engine.settings import External, Native, Placement, Settings
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Bool, JobState
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.guarantee import GuaranteeQueue, Promise, Promising, Rows
+from slurm_dl.placement.scheme import Scheme
+from slurm_dl.policies.base import About, Order, Policy, Preempts
+
+SHIELD = "it is guaranteed the nodes it runs on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Guarantee:
+    """How a decision goes on once it is known what is promised.
+
+    Attributes:
+        policy: The policy, with guaranteed jobs before all others.
+        placement: The placement, with the scheme holding to its promise.
+        promise: What is promised; None if the scheme promises nothing.
+    """
+
+    policy: Policy
+    placement: Placement
+    promise: Promise | None = None
+
+    @property
+    def within(self) -> Within:
+        """Where room may be made for whom."""
+        return anywhere if self.promise is None else self.promise.within
+
+    def shielded(self, candidates: Victims) -> Victims:
+        """*candidates*, of whom guaranteed ones may not be preempted."""
+        if self.promise is None:
+            return candidates
+        return candidates.sparing(self.promise.guaranteed, SHIELD)
+
+    def notes(self, snap: Snapshot, notes: Mapping[JobId, str]) -> dict[JobId, str]:
+        """*notes*, and for the waiting jobs of an account what it lacks of its guarantee."""
+        told = dict(notes)
+        broken = {} if self.promise is None else self.promise.broken
+        if not broken:
+            return told
+        pending = snap.jobs.job_id[snap.jobs.state == JobState.PENDING].tolist()
+        for job_id in map(JobId, pending):
+            text = snap.seen.texts.get(job_id)
+            if text is not None and text.account in broken:
+                lack = f"its account's guarantee is broken: {broken[text.account]}"
+                told[job_id] = f"{told[job_id]}; {lack}" if job_id in told else lack
+        return told
+
+
+def guarantee(snap: Snapshot, policy: Policy, settings: Settings) -> Guarantee:
+    """Who is guaranteed what. Where the scheme promises nothing all stays as it is.
+
+    A site that does not steer only wants to be told where jobs would go: nothing is promised.
+    """
+    how = settings.placement
+    if not how.steer or not isinstance(how.scheme, Promising):
+        return Guarantee(policy=policy, placement=how)
+    order = checked(policy.order(snap), policy, len(snap.jobs))
+    gpus = snap.jobs.gpus
+    queue = GuaranteeQueue(
+        running=_running(snap, order.tiers, policy, settings),
+        waiting=to_place(
+            snap, rank_jobs(snap, order, policy), (gpus > 0) & (gpus == np.floor(gpus)), how
+        ),
+        returnable=_returnable(snap, settings),
+    )
+    promise = how.scheme.promise(snap, queue)
+    return Guarantee(
+        policy=(_SplitSkipping if policy.skips else _Split)(policy, order, promise.guaranteed),
+        placement=dataclasses.replace(how, scheme=how.scheme.keeping(promise)),
+        promise=promise,
+    )
+
+
+def tiers_of(policy: Policy, scheme: Scheme | None) -> int:
+    """How many tiers the orders of *policy* have under *scheme*, if jobs are steered by it."""
+    if not isinstance(scheme, Promising):
+        return levels_of(policy)
+    return 2 * policy.tiers if policy.preempts == "tier" else 2
+
+
+def _running(snap: Snapshot, tiers: int, policy: Policy, settings: Settings) -> Rows:
+    """Rows of the jobs that hold GPUs, by their start.
+
+    First those that stand in the band of a guaranteed job: who was guaranteed its nodes keeps them
+    when another running job comes to have a right to some.
+    """
+    jobs = snap.jobs
+    rows = np.flatnonzero(np.isin(jobs.state, HOLDING) & (jobs.gpus > 0))
+    tiers = tiers if policy.preempts == "tier" else 1
+    stood = snap.memory.site_factor[rows] > tiers * settings.band_width
+    # Where Slurm preempts by itself a shielded job stands as high.
+    stood &= isinstance(settings.mode, External)
+    ordered: Rows = rows[np.lexsort([jobs.job_id[rows], jobs.start_s[rows], ~stood])]
+    return ordered
+
+
+def _returnable(snap: Snapshot, settings: Settings) -> Bool:
+    """``(n,)`` bool, jobs whose GPUs can be taken back, now or after their minimum quantum."""
+    jobs, limits = snap.jobs, settings.preemption
+    if not limits.enabled:
+        return np.zeros(len(jobs), dtype=np.bool_)
+    contracts = {j: c.contract for j, c in snap.seen.claims.items() if c.contract is not None}
+    patient = [j for j, c in contracts.items() if c.grace_s <= limits.max_grace_s]
+    may: Bool = (
+        np.isin(jobs.job_id, patient) & jobs.requeueable & (jobs.gpus == np.floor(jobs.gpus))
+    )
+    may &= snap.memory.preemptions < limits.max_preemptions
+    may &= snap.is_managed()
+    if isinstance(settings.mode, Native):
+        inside = [j for j, t in snap.seen.texts.items() if t.qos == settings.mode.qos]
+        may &= np.isin(jobs.job_id, inside)
+    return may
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Split:
+    """A policy under a promise: each of its tiers first for guaranteed jobs, then for the others.
+
+    Where the policy's own tiers displace nobody they become part of the key, and only the two that
+    are left do.
+    """
+
+    name: ClassVar[str] = "guaranteed"
+    source: ClassVar[str] = "HiveD, OSDI 2020: guaranteed jobs before opportunistic ones"
+    interpretation: ClassVar[str] = ""
+    about: ClassVar[About] = About(
+        row="B1", level="W3", formula="the tiers of the policy, first for guaranteed jobs"
+    )
+    preempts: ClassVar[Preempts] = "tier"
+    skips: ClassVar[bool] = False
+
+    inner: Policy
+    said: Order
+    guaranteed: Bool
+
+    @property
+    def tiers(self) -> int:
+        """Twice as many as displace each other."""
+        return 2 * (self.said.tiers if self.inner.preempts == "tier" else 1)
+
+    def order(self, _snap: Snapshot, /) -> Order:
+        """What the policy said, the tiers split."""
+        said, others = self.said, (~self.guaranteed).astype(np.int16)
+        if self.inner.preempts == "tier":
+            return dataclasses.replace(
+                said, tier=(said.tier + others * said.tiers).astype(np.int16), tiers=self.tiers
+            )
+        key = said.key
+        if said.tiers > 1:
+            pairs = np.column_stack([said.tier.astype(np.float64), key])
+            key = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1).astype(np.float64)
+        return dataclasses.replace(said, tier=others, key=key, tiers=2)
+
+    def next_change_s(self, snap: Snapshot, _order: Order, running: Bool, /) -> float:
+        """As the policy says of its own order."""
+        return self.inner.next_change_s(snap, self.said, running)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _SplitSkipping(_Split):
+    """The same of a policy that serves jobs behind one that does not fit."""
+
+    skips: ClassVar[bool] = True

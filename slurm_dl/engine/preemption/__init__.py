@@ -1,0 +1,1 @@
+"""Preemption: victims, hand-overs and their protocol."""

@@ -1,0 +1,88 @@
+"""What a hand-over is judged by: the snapshot, and what it says of those who take part.
+
+It stands apart from `handover_protocol` because these are questions about what is seen, whatever
+step comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from slurm_dl.engine.preemption.eligibility import Victims
+from slurm_dl.engine.settings import Preemption
+from slurm_dl.model.handover import Victim
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import I16, I64, Held, JobState
+from slurm_dl.model.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HandoverContext:
+    """What a hand-over is judged by.
+
+    Attributes:
+        rows: Row in `Jobs` of each job id.
+        wanted: ``(n,)`` SiteFactor each job should have.
+        tier: ``(n,)`` tier of each job.
+        candidates: Who may be a victim.
+        limits: The site's limits.
+    """
+
+    snap: Snapshot
+    rows: Mapping[JobId, int]
+    wanted: I64
+    tier: I16
+    candidates: Victims
+    limits: Preemption
+
+
+def gone(victim: Victim, scene: HandoverContext) -> str:
+    """How the victim's run ended, in a word; empty while it has not, or its GPUs are not free."""
+    jobs = scene.snap.jobs
+    row = scene.rows.get(victim.run.job_id)
+    if row is None:
+        # A record that could not be read is not a job that has left.
+        return "" if scene.snap.seen.unreadable else "left"
+    state = jobs.state[row]
+    if state in (JobState.COMPLETED, JobState.FAILED):
+        return "finished"
+    if state == JobState.COMPLETING:
+        return ""
+    same_run = (
+        state != JobState.PENDING
+        and int(jobs.restarts[row]) == victim.run.restarts
+        and float(jobs.start_s[row]) == victim.run.start_s
+    )
+    return "" if same_run else "requeued"
+
+
+def is_waiting(job_id: JobId, scene: HandoverContext) -> bool:
+    """Whether the job could start if there were room for it."""
+    row = scene.rows.get(job_id)
+    if row is None:
+        return False
+    jobs = scene.snap.jobs
+    return bool(
+        jobs.state[row] == JobState.PENDING and jobs.held[row] == Held.NO and jobs.priority[row] > 0
+    )
+
+
+def is_running(victim: Victim, scene: HandoverContext) -> bool:
+    """Whether the job runs, in this run or another."""
+    row = scene.rows.get(victim.run.job_id)
+    return row is not None and scene.snap.jobs.state[row] == JobState.RUNNING
+
+
+def agrees(victim: Victim, scene: HandoverContext) -> bool:
+    """Whether its contract is still the one by which it was chosen."""
+    return scene.snap.seen.claim(victim.run.job_id).contract == victim.contract
+
+
+def is_out(victim: Victim, scene: HandoverContext) -> bool:
+    """Whether a job that was requeued has not come back yet."""
+    row = scene.rows.get(victim.run.job_id)
+    if row is None or victim.outcome != "requeued":
+        return False
+    jobs = scene.snap.jobs
+    return bool(jobs.state[row] == JobState.PENDING and jobs.held[row] != Held.USER_OR_ADMIN)

@@ -1,0 +1,390 @@
+"""What comes next in a hand-over. A pure function of the hand-over and the snapshot.
+
+The order is fixed: write it down, lower the victims' SiteFactor, seal the nodes with a reservation,
+let the beneficiaries use it, signal, wait for acknowledgement, exit or grace, and only then, if it
+is still the same run, requeue; after that only what the next snapshot shows counts. Until a
+signal may have been sent everything can be undone; from then on all victims go.
+
+Because each step is derived from what is written down and what is seen, a daemon that was killed
+anywhere goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.engine.preemption.handover_context import (
+    HandoverContext,
+    agrees,
+    gone,
+    is_out,
+    is_running,
+    is_waiting,
+)
+from slurm_dl.engine.preemption.unpack_pairs import why_not_split
+from slurm_dl.engine.settings import Preemption
+from slurm_dl.model.handover import Handover, Purpose, Seal, Victim, VictimState, reservation_name
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
+from slurm_dl.model.plan import (
+    Action,
+    Attach,
+    CloseHandover,
+    Detach,
+    MarkGone,
+    Requeue,
+    Reserve,
+    SetSiteFactor,
+    SetSteer,
+    Signal,
+    Unseal,
+)
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.steer import Steer
+from slurm_dl.placement.resource_request import ResourceRequests
+
+BEGIN_WITHIN_S = 60.0
+"""A hand-over that has not come to its signals by then is given up: it keeps others from theirs."""
+
+IN_VAIN = "it could not be begun in time"
+NOT_STARTED = "Slurm did not start all beneficiaries in time"
+SPLIT = "the job has left the GPU it shared"
+
+
+def next_steps(handover: Handover, scene: HandoverContext) -> list[Action]:
+    """The actions that bring *handover* on; each is right only if those before it succeed."""
+    seen_gone = {v.run.job_id: how for v in handover.victims if (how := gone(v, scene))}
+    marks = [
+        MarkGone(
+            handover_id=handover.handover_id,
+            job_id=v.run.job_id,
+            outcome=seen_gone[v.run.job_id],
+            why=f"its run has ended: {seen_gone[v.run.job_id]}",
+        )
+        for v in handover.victims
+        if v.state is not VictimState.GONE and v.run.job_id in seen_gone
+    ]
+    left = [
+        v
+        for v in handover.victims
+        if v.state is not VictimState.GONE and v.run.job_id not in seen_gone
+    ]
+    if not handover.signalled:
+        reason = _no_longer_right(handover, scene)
+        if reason:
+            # No marks: a victim that is gone would make the rest of it look as if it was signalled.
+            return [*_wind_up(handover, scene, reason)]
+        return [
+            *_put_in_place(handover, scene),
+            *_seal(handover, scene),
+            *_signals(handover, left, scene),
+        ]
+    if left:
+        if scene.snap.now_s - handover.opened_s > _patience_s(handover, scene.limits):
+            return [*marks, *_give_up(handover, left)]
+        return [
+            *marks,
+            *_spare(handover, left, scene),
+            *_take_along(handover, scene),
+            *_signals(handover, left, scene),
+            *_requeues(handover, left, scene),
+        ]
+    reason = _served(handover, scene)
+    if reason:
+        return [*marks, *_wind_up(handover, scene, reason)]
+    return [*marks, *_take_along(handover, scene)]
+
+
+def _no_longer_right(handover: Handover, scene: HandoverContext) -> str:
+    """Why a hand-over that has signalled nobody is to be undone; empty if it is still right."""
+    if not scene.limits.enabled:
+        return scene.limits.because
+    if handover.seal is Seal.RELEASED:
+        return "it was being undone"
+    waiting = [scene.rows[b] for b in handover.beneficiaries if is_waiting(b, scene)]
+    if handover.beneficiaries and not waiting:
+        return "no beneficiary is waiting any more"
+    for victim in handover.victims:
+        # Who is only to move keeps its place: it need not be worse than whom it makes room for.
+        compared = waiting if handover.purpose == "preempt" else []
+        reason = _no_victim(victim, compared, scene, handover.purpose)
+        if reason:
+            return reason
+    if scene.snap.now_s - handover.opened_s > BEGIN_WITHIN_S:
+        return IN_VAIN
+    return _makes_no_room(handover, scene) or _seal_is_short(handover, scene)
+
+
+def _makes_no_room(handover: Handover, scene: HandoverContext) -> str:
+    """Why the victims are not the right ones any more; empty if they are.
+
+    They were chosen for the first beneficiary; the others only share what it leaves.
+    """
+    if handover.purpose != "preempt":
+        return ""
+    first, snap = handover.beneficiaries[0], scene.snap
+    if not is_waiting(first, scene):
+        return f"job {first}, for which the victims were chosen, does not wait any more"
+    room = FreeResources.free_in(snap)
+    for victim in handover.victims:
+        room.release(snap, scene.rows[victim.run.job_id])
+    within = np.isin(snap.seen.nodes.name, handover.nodes)
+    if room.place(ResourceRequests(snap).of(scene.rows[first]), within=within) is None:
+        return f"job {first} could not start even then: nodes are down, or taken"
+    return ""
+
+
+def _seal_is_short(handover: Handover, scene: HandoverContext) -> str:
+    """Why the standing seal is not enough for what is to come; empty if it is, or none stands."""
+    if handover.seal is not Seal.STANDING:
+        return ""
+    name = reservation_name(handover.handover_id)
+    ends_s = max((r.end_s for r in scene.snap.seen.reservations if r.name == name), default=0.0)
+    needed_s = max(v.contract.grace_s for v in handover.victims) + scene.limits.start_margin_s
+    return "" if ends_s >= scene.snap.now_s + needed_s else "its seal would end too early"
+
+
+def _no_victim(
+    victim: Victim, beneficiaries: list[int], scene: HandoverContext, purpose: Purpose
+) -> str:
+    """Why the victim may not be stopped for these beneficiaries any more; empty if it may."""
+    job_id = victim.run.job_id
+    row = scene.rows.get(job_id)
+    if row is None or gone(victim, scene):
+        return "a victim ended by itself"
+    if purpose == "split":
+        protected = why_not_split(scene.snap, row, scene.limits)
+    else:
+        protected = scene.candidates.why_not(row)
+    if protected:
+        return f"victim {job_id} may not be stopped any more: {protected}"
+    if not agrees(victim, scene):
+        return f"victim {job_id} changed its contract"
+    if any(scene.tier[row] <= scene.tier[b] for b in beneficiaries):
+        return f"victim {job_id} is not of a lower tier any more"
+    return ""
+
+
+def _put_in_place(handover: Handover, scene: HandoverContext) -> Iterator[Action]:
+    """The victims must not start again before their turn, nor the beneficiaries come after them."""
+    for job_id in (*(v.run.job_id for v in handover.victims), *handover.beneficiaries):
+        row = scene.rows.get(job_id)
+        if row is not None and scene.snap.memory.site_factor[row] != scene.wanted[row]:
+            yield SetSiteFactor(
+                job_id=job_id,
+                value=int(scene.wanted[row]),
+                why="its place must be right before GPUs change hands",
+                handover_id=handover.handover_id,
+            )
+
+
+def _seal(handover: Handover, scene: HandoverContext) -> Iterator[Action]:
+    waiting = [b for b in handover.beneficiaries if is_waiting(b, scene)]
+    if handover.seal is Seal.WANTED and handover.nodes:
+        users = list(waiting)
+        if handover.purpose == "defragment":
+            users += [v.run.job_id for v in handover.victims if v.run.job_id in scene.rows]
+        uids = sorted({int(scene.snap.jobs.uid[scene.rows[j]]) for j in users})
+        longest_s = max(v.contract.grace_s for v in handover.victims)
+        yield Reserve(
+            handover_id=handover.handover_id,
+            nodes=handover.nodes,
+            uids=tuple(uids),
+            duration_s=scene.limits.handover_timeout_s + longest_s + scene.limits.start_margin_s,
+            why=f"keeps the freed GPUs for {name_jobs(waiting)}",
+        )
+    name, reserved = reservation_name(handover.handover_id), scene.snap.seen.reserved
+    for job_id in waiting:
+        # What was attached may have been detached: undoing was begun, or its owner or Slurm did it.
+        if job_id not in handover.attached or reserved.get(job_id) != name:
+            yield Attach(
+                handover_id=handover.handover_id,
+                job_id=job_id,
+                why="it is to start on the GPUs that are being freed",
+            )
+
+
+def _signals(handover: Handover, left: list[Victim], scene: HandoverContext) -> Iterator[Action]:
+    for victim in left:
+        if not is_running(victim, scene):
+            continue
+        # SIGNALLING: a daemon died between writing it down and sending. Asking twice does no harm.
+        if victim.state in (VictimState.CHOSEN, VictimState.SIGNALLING) and agrees(victim, scene):
+            yield Signal(
+                handover_id=handover.handover_id,
+                run=victim.run,
+                signal=victim.contract.signal,
+                target=victim.contract.target,
+                why=_why_signal(handover),
+            )
+
+
+def _spare(handover: Handover, left: list[Victim], scene: HandoverContext) -> Iterator[Action]:
+    """Let those go who have changed their contract before they were told anything.
+
+    Of one that was perhaps told (`VictimState.SIGNALLING`) only time tells: an acknowledgement may
+    be older than the hand-over.
+    """
+    for victim in left:
+        chosen = victim.state is VictimState.CHOSEN and is_running(victim, scene)
+        if chosen and not agrees(victim, scene):
+            yield MarkGone(
+                handover_id=handover.handover_id,
+                job_id=victim.run.job_id,
+                outcome="refused",
+                why="it changed its contract before it was signalled; it is left alone",
+            )
+
+
+def _why_signal(handover: Handover) -> str:
+    match handover.purpose:
+        case "preempt":
+            return f"it is to make room for {name_jobs(handover.beneficiaries)}"
+        case "defragment" if handover.beneficiaries:
+            return f"it is to move, so that {name_jobs(handover.beneficiaries)} will fit"
+        case "defragment":
+            return "it is to move, so that whole nodes become free"
+        case "split":
+            return "it and the job beside it on a GPU slow each other down too much"
+
+
+def _take_along(handover: Handover, scene: HandoverContext) -> Iterator[Action]:
+    """Let jobs that were moved go where there is room for them, and nowhere else."""
+    if handover.purpose != "defragment":
+        return
+    for victim in handover.victims:
+        job_id = victim.run.job_id
+        if victim.state is not VictimState.GONE or not is_out(victim, scene):
+            continue
+        if not handover.beneficiaries:
+            yield from _steer_away(handover, job_id, scene)
+        elif job_id not in handover.attached:
+            yield Attach(
+                handover_id=handover.handover_id,
+                job_id=job_id,
+                why="room is kept for it where it is moved to",
+            )
+
+
+def _steer_away(handover: Handover, job_id: JobId, scene: HandoverContext) -> Iterator[Action]:
+    """Keep a job that was moved from all nodes but those it is to go to."""
+    snap = scene.snap
+    before, submit_s = snap.steers.get(job_id), float(snap.jobs.submit_s[scene.rows[job_id]])
+    if before is not None and submit_s <= before.since_s:
+        return
+    names = snap.seen.nodes.name
+    # One of its last run is over, but what was written then still stands there.
+    own = snap.owner_excludes(job_id)
+    why = "it is to go on where other jobs are, so that whole nodes are free"
+    steer = Steer(
+        job_id=job_id,
+        kind="spot",
+        avoid=tuple(sorted(frozenset(names) - {*handover.seats, *own})),
+        own=tuple(sorted(own)),
+        left=() if before is None else before.avoid,
+        since_s=max(snap.now_s, submit_s),
+        until_s=snap.now_s + scene.limits.handover_timeout_s,
+        why=why,
+    )
+    yield SetSteer(steer=steer, why=why, handover_id=handover.handover_id)
+
+
+def _requeues(handover: Handover, left: list[Victim], scene: HandoverContext) -> Iterator[Action]:
+    for victim in left:
+        # Who is asked once more now has its grace from now on. Who is not, because it changed its
+        # contract, may never have been told.
+        if victim.state in (VictimState.CHOSEN, VictimState.SIGNALLING):
+            continue
+        if not is_running(victim, scene):
+            continue  # It is ending already, by our requeue or by itself.
+        acked = scene.snap.seen.claim(victim.run.job_id).acked_run == victim.run.restarts
+        waited_s = scene.snap.now_s - victim.signalled_s
+        if acked and victim.contract.requeued_by == "daemon":
+            why = f"it acknowledged its checkpoint within {waited_s:.0f} s"
+        elif waited_s >= victim.contract.grace_s:
+            why = f"its grace of {victim.contract.grace_s:.0f} s is over"
+        else:
+            continue
+        yield Requeue(handover_id=handover.handover_id, run=victim.run, why=why)
+
+
+def _served(handover: Handover, scene: HandoverContext) -> str:
+    """Why a hand-over whose victims are all gone is over; empty while beneficiaries may start."""
+    moves = handover.purpose == "defragment"
+    waits = any(is_waiting(b, scene) for b in handover.beneficiaries)
+    if not waits and not moves:
+        return "no beneficiary is waiting any more" if handover.beneficiaries else SPLIT
+    if any(v.state is not VictimState.GONE for v in handover.victims):
+        return ""  # The last one was only now seen to be gone.
+    if not waits and not any(is_out(v, scene) for v in handover.victims):
+        return "the jobs that were moved are back"
+    free_since_s = max(v.gone_s for v in handover.victims)
+    passed_s = scene.snap.now_s - free_since_s
+    if waits and passed_s > scene.limits.start_margin_s:
+        return NOT_STARTED
+    # Slurm keeps a requeued job back for a while, and nothing tells how long.
+    late = passed_s > scene.limits.handover_timeout_s
+    return "the jobs that were moved are not back in time" if late else ""
+
+
+def _patience_s(handover: Handover, limits: Preemption) -> float:
+    """How long a hand-over may take before victims that will not go are let go."""
+    return limits.handover_timeout_s + max(v.contract.grace_s for v in handover.victims)
+
+
+def _give_up(handover: Handover, left: list[Victim]) -> Iterator[Action]:
+    for victim in left:
+        yield MarkGone(
+            handover_id=handover.handover_id,
+            job_id=victim.run.job_id,
+            outcome="refused",
+            why="Slurm neither signalled nor requeued it in time; it is left alone",
+        )
+
+
+def _wind_up(handover: Handover, scene: HandoverContext, reason: str) -> Iterator[Action]:
+    name = reservation_name(handover.handover_id)
+    moved = [v.run.job_id for v in handover.victims if v.run.job_id in handover.attached]
+    for job_id in (*handover.beneficiaries, *moved):
+        row = scene.rows.get(job_id)
+        attached = job_id in handover.attached or scene.snap.seen.reserved.get(job_id) == name
+        if attached and row is not None and scene.snap.jobs.state[row] == JobState.PENDING:
+            yield Detach(
+                job_id=job_id,
+                why=f"hand-over {handover.handover_id} is over: {reason}",
+                handover_id=handover.handover_id,
+            )
+    if handover.nodes:
+        # Also when it was only WANTED: a daemon may have died right after creating it.
+        yield Unseal(name=name, handover_id=handover.handover_id, why=reason)
+    in_vain = reason in (IN_VAIN, NOT_STARTED)
+    yield CloseHandover(
+        handover_id=handover.handover_id,
+        outcome=reason,
+        why=reason,
+        fruitless=tuple(b for b in handover.beneficiaries if in_vain and is_waiting(b, scene)),
+    )
+
+
+def strays(snap: Snapshot, rows: Mapping[JobId, int]) -> Iterator[Action]:
+    """Clear what a hand-over that nobody remembers has left in Slurm."""
+    known = {reservation_name(h.handover_id) for h in snap.handovers}
+    for job_id, name in snap.seen.reserved.items():
+        if name not in known and snap.jobs.state[rows[job_id]] == JobState.PENDING:
+            yield Detach(job_id=job_id, why=f"reservation {name} belongs to no open hand-over")
+    for reservation in snap.seen.reservations:
+        if reservation.name not in known and reservation.end_s > snap.now_s + 60:
+            yield Unseal(
+                name=reservation.name, handover_id=None, why="it belongs to no open hand-over"
+            )
+
+
+def name_jobs(job_ids: Sequence[JobId]) -> str:
+    """The first few ids, for a reason in words."""
+    shown = ", ".join(str(j) for j in job_ids[:3])
+    more = len(job_ids) - 3
+    noun = "job" if len(job_ids) == 1 else "jobs"
+    return f"{noun} {shown}" + (f" and {more} more" if more > 0 else "")

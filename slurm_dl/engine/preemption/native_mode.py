@@ -1,0 +1,243 @@
+"""Slurm takes GPUs back by itself: all we do is to give each job its SiteFactor.
+
+Inside one QOS whose PreemptMode has WITHIN, Slurm preempts a running job for a waiting one as soon
+as the priority of the waiting one is higher. Which priorities jobs have is up to us: waiting ones
+have the band of their tier, running ones half a band more::
+
+    B = band width, K tiers, W = what all other priority factors can add up to, W < B / 2
+
+    waiting in tier t:   (K - t) B       ... (K - t) B + W
+    running in tier t:   (K - t) B + B/2 ... (K - t) B + B/2 + W
+    shielded:            K B + B/2       ... K B + B/2 + W
+
+So a waiting job exceeds the running ones of worse tiers and no other, whatever its age, its
+fair-share or its QOS add; half a band is the hysteresis that keeps jobs of one tier from
+displacing each other. A shielded job is exceeded by nobody who waits.
+
+The minimum quantum and the grace are Slurm's here (PreemptExemptTime, GraceTime of the QOS).
+Who is preempted for whom is Slurm's choice too, among those below. The other way is
+`external_mode`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_dl.engine.intent import Rows
+from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, victims, waiting
+from slurm_dl.engine.preemption.handover_context import HandoverContext
+from slurm_dl.engine.preemption.handover_protocol import next_steps, strays
+from slurm_dl.engine.preemption.mode import DecisionContext, PreemptionSteps
+from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.engine.site_factors import highest_site_factor, in_window, unhonoured
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import I64, Bool, JobState
+from slurm_dl.model.plan import Action, SetSiteFactor
+from slurm_dl.model.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class NativeEngine:
+    """SiteFactors of waiting and of running jobs, and nothing else.
+
+    Hand-overs that were begun before Slurm was to preempt by itself are brought to their end:
+    undone if nobody has been signalled, gone through with otherwise.
+    """
+
+    settings: Settings
+    qos: str
+
+    def recount(self, snap: Snapshot, /) -> Snapshot:
+        """*snap* with Slurm's restart counts in place of our own preemptions.
+
+        Slurm does not tell a job that it put back from one that put itself back.
+        """
+        jobs, memory = snap.jobs, snap.memory
+        again = (jobs.state == JobState.RUNNING) & (jobs.restarts > 0)
+        counted = dataclasses.replace(
+            memory,
+            preemptions=np.maximum(memory.preemptions, jobs.restarts),
+            last_preempted_s=np.maximum(
+                memory.last_preempted_s, np.where(again, jobs.start_s, 0.0)
+            ),
+        )
+        return dataclasses.replace(snap, memory=counted)
+
+    def candidates(self, snap: Snapshot, /) -> Victims:
+        """Who may be preempted; see `Engine`."""
+        return victims(snap, _ours(self.settings.preemption))
+
+    def turn(self, ground: DecisionContext, /) -> PreemptionSteps:
+        """What is left of hand-overs, and the SiteFactors; see `Engine`."""
+        snap, ranked = ground.snap, ground.intent.ranked
+        running = ranked[snap.jobs.state[ranked] != JobState.PENDING]
+        running = running[self._inside(snap, running)]
+        shields = self._shields(ground, running)
+        wanted = ground.bands.copy()
+        wanted[running] += self.settings.band_width // 2
+        wanted[list(shields)] = highest_site_factor(
+            ground.intent.order.tiers, self.settings.band_width
+        )
+        kind = _kind(snap, ranked, wanted, self.settings)
+        # A job of an open hand-over has the place that its hand-over needs.
+        busy = [v.run.job_id for h in snap.handovers for v in h.victims]
+        busy += [b for h in snap.handovers for b in h.beneficiaries]
+        kind[np.isin(snap.jobs.job_id[ranked], busy)] = _NOT
+        # Stable: best first inside each kind.
+        at = np.argsort(kind, kind="stable")
+        at = at[kind[at] < _NOT]
+        writes = [
+            SetSiteFactor(
+                job_id=JobId(int(snap.jobs.job_id[row])),
+                value=int(wanted[row]),
+                why=shields.get(row, _WHY[of_kind]),
+            )
+            for row, of_kind in zip(ranked[at].tolist(), kind[at].tolist(), strict=True)
+        ]
+        return PreemptionSteps(
+            steps=tuple(self._finish(ground)),
+            writes=tuple(writes),
+            notes=self._notes(ground, wanted, np.sort(wanted[running])),
+            unhonoured=unhonoured(
+                snap,
+                np.concatenate([ranked[snap.jobs.state[ranked] == JobState.PENDING], running]),
+                self.settings.band_width,
+            ),
+        )
+
+    def _inside(self, snap: Snapshot, rows: Rows) -> Bool:
+        """``(len(rows),)`` bool: in the QOS inside which Slurm preempts."""
+        texts = snap.seen.texts
+        ids = snap.jobs.job_id[rows].tolist()
+        return np.array(
+            [(t := texts.get(JobId(j))) is not None and t.qos == self.qos for j in ids],
+            dtype=np.bool_,
+        )
+
+    def _shields(self, ground: DecisionContext, running: Rows) -> dict[int, str]:
+        """Those of the rows *running* that nobody may exceed, each with the reason."""
+        rows = running.tolist()
+        if not self.settings.preemption.enabled:
+            return dict.fromkeys(rows, f"{_NOBODY}: {self.settings.preemption.because}")
+        if ground.preempts != "tier":
+            return dict.fromkeys(rows, f"{_NOBODY}: the policy preempts nobody")
+        candidates = ground.candidates
+        ruled = dict(zip(candidates.rows.tolist(), candidates.rule.tolist(), strict=True))
+        shields = {
+            row: f"{_NOBODY}: {candidates.reasons[rule]}"
+            for row in rows
+            if (rule := ruled.get(row))
+        }
+        # Slurm would preempt these too, opted in or not; nobody there could save their work.
+        idle = {
+            JobState.CONFIGURING: "its nodes are not ready",
+            JobState.SUSPENDED: "it is suspended",
+        }
+        for row in rows:
+            if why := idle.get(JobState(int(ground.snap.jobs.state[row]))):
+                shields[row] = f"{_NOBODY}: {why}"
+        return shields
+
+    def _finish(self, ground: DecisionContext) -> list[Action]:
+        snap = ground.snap
+        rows = snap.jobs.row_of()
+        scene = HandoverContext(
+            snap=snap,
+            rows=rows,
+            wanted=ground.bands,
+            tier=ground.intent.order.tier,
+            candidates=ground.candidates,
+            limits=_none_begun(self.settings.preemption),
+        )
+        steps: list[Action] = [*strays(snap, rows)]
+        for handover in snap.handovers:
+            steps += next_steps(handover, scene)
+        return steps
+
+    def _notes(self, ground: DecisionContext, wanted: I64, running: I64) -> dict[JobId, str]:
+        """What Slurm may do for each waiting job, as far as we know.
+
+        Args:
+            running: What the running jobs in the QOS should have, ascending.
+        """
+        snap, ranked = ground.snap, ground.intent.ranked
+        ready = waiting(snap)[ranked]
+        rows = ranked[ready & in_window(snap, ranked, ready, self.settings.window)]
+        below = np.searchsorted(running, wanted[rows])
+        inside = self._inside(snap, rows)
+        notes = {}
+        for row, n_below, is_inside in zip(
+            rows.tolist(), below.tolist(), inside.tolist(), strict=True
+        ):
+            if reason := not_beneficiary(snap, row):
+                note = reason
+            elif not self.settings.preemption.enabled:
+                note = self.settings.preemption.because
+            elif not is_inside:
+                note = f"Slurm preempts for jobs of QOS {self.qos} only"
+            elif not n_below:
+                note = f"no job that it may displace is running in QOS {self.qos}"
+            else:
+                note = f"Slurm may preempt for it any of {n_below} running jobs of lower tiers"
+            notes[JobId(int(snap.jobs.job_id[row]))] = note
+        return notes
+
+
+def _none_begun(limits: Preemption) -> Preemption:
+    """*limits* under which hand-overs that have signalled nobody are undone."""
+    if not limits.enabled:
+        return limits
+    return dataclasses.replace(limits, enabled=False, because="Slurm itself preempts")
+
+
+def _ours(limits: Preemption) -> Preemption:
+    """The limits that we keep by shields; Slurm keeps the minimum quantum itself.
+
+    Every shield is a write, and a job takes it along if it is requeued: none where Slurm's own
+    limit does as well, none for mere thrift (the reserve before the time limit).
+    """
+    cooldown_s = limits.cooldown_s if limits.cooldown_s > limits.min_quantum_s else 0.0
+    return dataclasses.replace(
+        limits, min_quantum_s=0.0, limit_reserve_s=0.0, cooldown_s=cooldown_s
+    )
+
+
+_PENDING_DOWN, _RUNNING_UP, _PENDING_UP, _RUNNING_DOWN, _NOT = range(5)
+
+_NOBODY = "no waiting job may exceed it"
+
+_WHY = {
+    _PENDING_DOWN: "it waits with its tier's band: no running job of its tier may give way to it",
+    _RUNNING_UP: "it runs: half a band above those who wait in its tier",
+    _PENDING_UP: "its place in the order",
+    _RUNNING_DOWN: "it changed its tier: better ones may displace it",
+}
+
+
+def _kind(snap: Snapshot, ranked: Rows, wanted: I64, settings: Settings) -> I64:
+    """``(len(ranked),)`` what kind of write each job needs, in the order of writing.
+
+    First whatever makes a preemption less likely, then what makes one more likely: Slurm may
+    look between any two writes, and where the writes end early nobody has been displaced who
+    should not have been. What must be lowered is lowered outside the window too: a job that ran
+    brings the SiteFactor of a running one back into the queue.
+    """
+    before, after = snap.memory.site_factor[ranked], wanted[ranked]
+    waits = snap.jobs.state[ranked] == JobState.PENDING
+    near = in_window(snap, ranked, waits, settings.window)
+    # Nothing was written as far as we remember, and yet there is something: the ledger was lost.
+    unknown = (before == 0) & (snap.jobs.priority[ranked] >= after + settings.band_width // 2)
+    kinds: I64 = np.select(
+        [
+            waits & ((after < before) | unknown),
+            ~waits & (after > before),
+            waits & (after > before) & near,
+            ~waits & (after < before),
+        ],
+        [_PENDING_DOWN, _RUNNING_UP, _PENDING_UP, _RUNNING_DOWN],
+        default=_NOT,
+    ).astype(np.int64)
+    return kinds

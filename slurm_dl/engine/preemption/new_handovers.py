@@ -1,0 +1,344 @@
+"""For whom to take GPUs back, and from whom: new hand-overs, as data.
+
+Walks the waiting jobs from the best down. What fits into free room is Slurm's to start. For one
+that does not fit, a set of worse-placed victims is looked for that makes it startable; the jobs
+after it that fit into the same freed room join as further beneficiaries, so that the seal
+does not keep the GPUs from those they are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.engine.placing.eligible_nodes import Within, anywhere, narrowed
+from slurm_dl.engine.placing.free_resources import FreeResources, NodeRows
+from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, tried_in_vain
+from slurm_dl.engine.preemption.victim_choice import choose_victims, reluctance
+from slurm_dl.engine.settings import Preemption
+from slurm_dl.model.handover import Handover, Run, Victim
+from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.jobs import I16, I32
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
+
+OPEN = -1
+"""Owner of a node that no hand-over has sealed."""
+
+MOST_SEARCHES = 32
+"""Kinds of jobs (tier and shape) for which victims are looked for in vain in one decision."""
+
+FORBIDDEN = -2
+"""Owner of a node that a hand-over of an earlier cycle has sealed."""
+
+
+_Kind = tuple[object, ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Draft:
+    """A hand-over in the making."""
+
+    victims: tuple[int, ...]
+    best_victim_tier: int
+    beneficiaries: list[int] = field(default_factory=list)
+    nodes: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobRanking:
+    """What the order says about each job, as the search needs it.
+
+    Attributes:
+        tier: ``(n,)`` tier of each job.
+        rank: ``(n,)`` rank of each job.
+        target: Jobs that should hold GPUs by the policy; they are stopped last.
+        within: Nodes on which room may be made for a job, or is looked for at all.
+        types: Nodes of the type of GPUs that the policy chose for a job.
+    """
+
+    tier: I16
+    rank: I32
+    target: frozenset[JobId]
+    within: Within = anywhere
+    types: Within = anywhere
+
+
+def new_handovers(
+    snap: Snapshot,
+    waiting: npt.NDArray[np.int64],
+    candidates: Victims,
+    standing: JobRanking,
+    limits: Preemption,
+) -> tuple[list[Handover], dict[JobId, str]]:
+    """Hand-overs to begin now, and for waiting jobs why nothing is taken back for them.
+
+    Args:
+        waiting: Rows of the jobs that could start if there were room, best first.
+    """
+    if not len(waiting):
+        return [], {}
+    search = _Search(snap, candidates, standing, limits)
+    notes = {}
+    for row, kind in zip(waiting.tolist(), _kinds(snap, waiting, standing), strict=True):
+        reason = search.visit(row, kind)
+        if reason:
+            notes[JobId(int(snap.jobs.job_id[row]))] = reason
+    return [_handover(snap, d, i) for i, d in enumerate(search.drafts)], notes
+
+
+class _Search:
+    """One walk over the waiting jobs, filling up the room as it goes."""
+
+    def __init__(
+        self, snap: Snapshot, candidates: Victims, standing: JobRanking, limits: Preemption
+    ) -> None:
+        self._snap = snap
+        self._candidates = candidates
+        self._tier, self._within = standing.tier, standing.within
+        self._types = standing.types
+        self._limits = limits
+        self._room = FreeResources.free_in(snap)
+        self._needs = ResourceRequests(snap)
+        self._owner = np.full(len(snap.seen.nodes), OPEN, dtype=np.int64)
+        sealed = {name for h in snap.handovers for name in h.nodes}
+        self._owner[[name in sealed for name in snap.seen.nodes.name]] = FORBIDDEN
+        self._spoken_for = {b for h in snap.handovers for b in h.beneficiaries}
+        self._gpus_last_hour = snap.preempted_gpus_last_hour
+        in_target = np.isin(snap.jobs.job_id, list(standing.target))
+        self._reluctance = reluctance(snap, in_target, limits.checkpoint_cost_s)
+        may = candidates.may
+        self._dispensable = may[np.argsort(-standing.rank[may], kind="stable")]
+        self._failed: dict[tuple[object, ...], str] = {}
+        self._no_room: set[tuple[object, ...]] = set()
+        self._in_vain: dict[_Kind, str] = {}
+        self.drafts: list[_Draft] = []
+        self._drop_sealed()
+
+    def visit(self, row: int, kind: _Kind | None = None) -> str:
+        """Find room for the waiting job at *row*; why nothing is taken back for it, if so.
+
+        Args:
+            kind: See `_kinds`.
+        """
+        if JobId(int(self._snap.jobs.job_id[row])) in self._spoken_for:
+            return ""
+        if kind in self._in_vain:
+            return self._in_vain[kind]
+        if self._snap.jobs.gpus[row] <= 0:
+            return not_beneficiary(self._snap, row)
+        need = narrowed(self._needs.of(row), self._within(row))
+        if self._fit(row, need, OPEN) == self._snap.jobs.tasks[row]:
+            return "there is room for it: Slurm is to start it in its next pass"
+        need = narrowed(need, self._types(row))
+        reason = not_beneficiary(self._snap, row)
+        if reason or self._joins(row, need):
+            return reason
+        reason = self._opens(row, need)
+        if reason and kind is not None:
+            self._in_vain[kind] = reason
+        return reason
+
+    def _place(self, need: ResourceRequest, owner: int) -> NodeRows | None:
+        """Nodes for the job among those nobody owns and those of draft *owner*."""
+        mine = (self._owner == OPEN) | (self._owner == owner)
+        return self._room.place(need, within=mine)
+
+    def _fit(self, row: int, need: ResourceRequest, owner: int, already: int = 0) -> int:
+        """Place the job, or as many tasks of the pending array as fit; how many that were."""
+        placed = already
+        key = (owner, *need.key)
+        while placed < self._snap.jobs.tasks[row] and key not in self._no_room:
+            rows = self._room.place(need, within=self._owner == owner)
+            if rows is None:
+                # Room only shrinks until the next hand-over is drafted.
+                self._no_room.add(key)
+                break
+            self._room.take(need, rows)
+            placed += 1
+        return placed
+
+    def _joins(self, row: int, need: ResourceRequest) -> bool:
+        """Let the job share the room that a hand-over of this plan frees, if it may and fits."""
+        fits_in: list[bool] | None = None
+        for index, draft in enumerate(self.drafts):
+            key = ("join", index, *need.key)
+            if self._tier[row] >= draft.best_victim_tier or key in self._no_room:
+                continue
+            if len(draft.beneficiaries) >= self._limits.max_beneficiaries:
+                continue
+            if fits_in is None:
+                fits_in = self._drafts_with_room(need)
+            rows = self._place(need, index) if fits_in[index] else None
+            if rows is not None:
+                self._seat(row, need, rows, index)
+                return True
+            self._no_room.add(key)
+        return False
+
+    def _drafts_with_room(self, need: ResourceRequest) -> list[bool]:
+        """Of each draft whether `_place` would find room for the job: for all at once."""
+        there = np.zeros(len(self.drafts), dtype=np.bool_)
+        for ask in need.asks:
+            owner = self._owner[self._room.fits_on(need, ask)]
+            own = np.bincount(owner[owner >= 0], minlength=len(there))
+            there |= own + np.count_nonzero(owner == OPEN) >= ask.n_nodes
+        return list(there.tolist())
+
+    def _opens(self, row: int, need: ResourceRequest) -> str:
+        """Draft a hand-over for the job; the reason if that can't be done."""
+        limits = self._limits
+        if not limits.enabled:
+            return limits.because
+        if len(self._snap.handovers) + len(self.drafts) >= limits.max_handovers:
+            return f"{limits.max_handovers} hand-overs are under way, the most allowed"
+        reason = tried_in_vain(self._snap, row, limits.handover_timeout_s)
+        if reason:
+            return reason
+        key = (int(self._tier[row]), *need.key)
+        if key not in self._failed:
+            victims = self._search(row, need)
+            if not isinstance(victims, str):
+                self._draft(row, need, victims)
+                return ""
+            self._failed[key] = victims
+        return self._failed[key]
+
+    def _search(self, row: int, need: ResourceRequest) -> tuple[int, ...] | str:
+        """The victims whose end makes room for the job, or why there are none."""
+        worse = self._dispensable[self._tier[self._dispensable] > self._tier[row]]
+        if not len(worse):
+            return self._nobody_to_stop(row)
+        if len(self._failed) >= MOST_SEARCHES:
+            return f"{MOST_SEARCHES} kinds of jobs were looked for in vain; it is for the next look"
+        limits = self._limits
+        victims = choose_victims(
+            self._snap,
+            self._room,
+            need,
+            candidates=worse,
+            reluctance_gpu_s=self._reluctance,
+            within=self._owner == OPEN,
+            at_most=limits.max_victims,
+        )
+        if isinstance(victims, str):
+            return victims
+        gpus = float(self._snap.jobs.gpus[list(victims)].sum())
+        if gpus > limits.most_gpus:
+            return (
+                f"{gpus:.0f} GPUs would have to be taken back for it, and a breaker allows "
+                f"{limits.most_gpus:.0f} within an hour"
+            )
+        if limits.max_gpus_per_hour and self._gpus_last_hour + gpus > limits.max_gpus_per_hour:
+            return (
+                f"{self._gpus_last_hour:.0f} GPUs were preempted in the last hour, {gpus:.0f} more "
+                f"would pass the limit of {limits.max_gpus_per_hour:.0f}"
+            )
+        self._gpus_last_hour += gpus
+        return victims
+
+    def _draft(self, row: int, need: ResourceRequest, victims: tuple[int, ...]) -> None:
+        draft = _Draft(victims, best_victim_tier=min(int(self._tier[v]) for v in victims))
+        index = len(self.drafts)
+        self.drafts.append(draft)
+        for victim in victims:
+            self._room.release(self._snap, victim)
+            freed = self._snap.seen.held.nodes_of(victim)
+            self._owner[freed] = index
+            draft.nodes.update(freed.tolist())
+        self._failed.clear()
+        self._no_room.clear()
+        self._in_vain.clear()
+        rows = self._place(need, index)
+        if rows is None:
+            msg = f"victims {victims} were said to make room for row {row}, and do not"
+            raise AssertionError(msg)
+        self._seat(row, need, rows, index)
+
+    def _seat(self, row: int, need: ResourceRequest, rows: NodeRows, index: int) -> None:
+        draft = self.drafts[index]
+        self._room.take(need, rows)
+        self._owner[rows] = index
+        draft.nodes.update(rows.tolist())
+        draft.beneficiaries.append(row)
+        self._fit(row, need, index, already=1)
+        self._drop_sealed()
+
+    def _drop_sealed(self) -> None:
+        """Who holds a node that is spoken for is nobody's victim: seals must not overlap."""
+        held = self._snap.seen.held
+        there = np.zeros(len(self._snap.jobs), dtype=np.bool_)
+        there[held.job[self._owner[held.node] != OPEN]] = True
+        self._dispensable = self._dispensable[~there[self._dispensable]]
+
+    def _nobody_to_stop(self, row: int) -> str:
+        worse = self._tier[self._candidates.rows] > self._tier[row]
+        rules = self._candidates.rule[worse & (self._candidates.rule > 0)]
+        if not len(rules):
+            return "no job of a lower tier is running"
+        commonest = self._candidates.reasons[int(np.bincount(rules).argmax())]
+        return f"none of the {len(rules)} running jobs of lower tiers may be stopped: {commonest}"
+
+
+def _kinds(
+    snap: Snapshot, waiting: npt.NDArray[np.int64], standing: JobRanking
+) -> Iterator[_Kind | None]:
+    """Of each waiting job what it shares with those that fare as it does; None: it has no like.
+
+    What was looked for in vain for one is not looked for again for the next of its kind: until
+    something is freed there is ever less room, and there are ever fewer to stop.
+    """
+    if standing.within is not anywhere or standing.types is not anywhere:
+        yield from [None] * len(waiting)
+        return
+    jobs, seen = snap.jobs, snap.seen
+    alone = snap.memory.fruitless[waiting] > 0
+    columns = (
+        standing.tier,
+        jobs.partition,
+        jobs.gpu_type,
+        jobs.gpus,
+        jobs.n_nodes,
+        jobs.cpus,
+        jobs.mem_mb,
+        jobs.exclusive,
+    )
+    kinds = zip(*(column[waiting].tolist() for column in columns), strict=True)
+    ids = jobs.job_id[waiting].tolist()
+    for number, is_alone, kind in zip(ids, alone.tolist(), kinds, strict=True):
+        job_id = JobId(number)
+        if (
+            is_alone
+            or job_id in seen.also_in
+            or job_id in seen.choices
+            or job_id in seen.excluded
+            or seen.claim(job_id).most_nodes is not None
+        ):
+            yield None
+        else:
+            yield kind
+
+
+def _handover(snap: Snapshot, draft: _Draft, index: int) -> Handover:
+    return Handover(
+        handover_id=HandoverId(snap.next_handover_id + index),
+        opened_s=snap.now_s,
+        beneficiaries=tuple(JobId(int(snap.jobs.job_id[r])) for r in draft.beneficiaries),
+        victims=tuple(victim_of(snap, row) for row in draft.victims),
+        nodes=tuple(snap.seen.nodes.name[n] for n in sorted(draft.nodes)),
+    )
+
+
+def victim_of(snap: Snapshot, row: int) -> Victim:
+    """The run at *row* as a victim."""
+    jobs = snap.jobs
+    job_id = JobId(int(jobs.job_id[row]))
+    contract = snap.seen.claim(job_id).contract
+    if contract is None:
+        msg = f"job {job_id} was chosen as a victim without a contract"
+        raise AssertionError(msg)
+    run = Run(job_id, float(jobs.start_s[row]), int(jobs.restarts[row]))
+    return Victim(run=run, gpus=float(jobs.gpus[row]), contract=contract)

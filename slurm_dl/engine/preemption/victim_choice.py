@@ -1,0 +1,281 @@
+"""Which running jobs to stop so that one pending job can start: all that it takes, or nobody.
+
+Least lost work first, and jobs the policy wants to run last. Choosing the cheapest set exactly is
+a covering problem; this clears nodes from the cheapest upwards and then puts back every victim
+that turned out not to be needed, so no proper subset of the result would do.
+
+Hot path: whether any set would do is decided on columns first, and so is what each node would cost;
+nodes are looked at one by one only in that order, and only until enough are clear.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.model.jobs import F64, I64, Bool
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.resource_request import ResourceRequest
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What one candidate holds on one node."""
+
+    row: int
+    gpus: float
+    cpus: int
+    mem_mb: int
+
+
+def choose_victims(
+    snap: Snapshot,
+    room: FreeResources,
+    need: ResourceRequest,
+    *,
+    candidates: Rows,
+    reluctance_gpu_s: F64,
+    within: Bool,
+    at_most: int,
+) -> tuple[int, ...] | str:
+    """Rows of the jobs to stop so that *need* fits into *room*, or in words why there are none.
+
+    Args:
+        room: What is free now; left as it was.
+        candidates: Rows of jobs that may be stopped, most dispensable first.
+        reluctance_gpu_s: ``(n,)`` what stopping each job costs, see `reluctance`.
+        within: ``(m,)`` bool, nodes the job may be placed on.
+        at_most: Most victims.
+    """
+    usable = within & _after_all_go(snap, room, candidates).fits_on(need)
+    if int(np.count_nonzero(usable)) < need.n_nodes:
+        return "stopping all jobs of lower tiers that may be stopped would not make room for it"
+    clearing = _Clearing(
+        snap,
+        room,
+        need,
+        candidates=candidates,
+        reluctance_gpu_s=reluctance_gpu_s,
+        usable=usable,
+    )
+    while clearing.clear < need.n_nodes:
+        clearing.clear_cheapest()
+        if len(clearing.chosen) > 2 * at_most:
+            break
+    chosen = clearing.without_surplus()
+    if len(chosen) > at_most:
+        return f"it would take more than the {at_most} victims that are allowed"
+    return tuple(chosen)
+
+
+def reluctance(snap: Snapshot, target: Bool, checkpoint_cost_s: float) -> F64:
+    """``(n,)`` what stopping each job costs, GPU-seconds.
+
+    That is its GPUs for the time of a save and a restore. Stopping a job that the policy wants to
+    run is dearer than stopping any number of others: it would only ask for its GPUs back.
+
+    Args:
+        target: ``(n,)`` bool, the policy wants the job to run.
+    """
+    lost: F64 = snap.jobs.gpus * checkpoint_cost_s
+    dearer: F64 = lost + (float(lost.sum()) + 1.0) * target
+    return dearer
+
+
+def _after_all_go(snap: Snapshot, room: FreeResources, candidates: Rows) -> FreeResources:
+    held = snap.seen.held
+    going = _rows(snap, candidates)[held.job]
+    on, m = held.node[going], len(room.gpus)
+    return FreeResources(
+        gpus=room.gpus + np.bincount(on, held.gpus[going], m),
+        cpus=room.cpus + np.bincount(on, held.cpus[going], m).astype(np.int64),
+        mem_mb=room.mem_mb + np.bincount(on, held.mem_mb[going], m).astype(np.int64),
+        jobs_on=room.jobs_on - np.bincount(on, minlength=m),
+    )
+
+
+def _rows(snap: Snapshot, rows: Rows) -> Bool:
+    mask = np.zeros(len(snap.jobs), dtype=np.bool_)
+    mask[rows] = True
+    return mask
+
+
+class _Clearing:
+    """Nodes being cleared for one need.
+
+    A heap holds the nodes by what they cost; which jobs those are is worked out when one comes to
+    the top, and again when a job that spans it has been chosen since.
+    """
+
+    def __init__(
+        self,
+        snap: Snapshot,
+        room: FreeResources,
+        need: ResourceRequest,
+        *,
+        candidates: Rows,
+        reluctance_gpu_s: F64,
+        usable: Bool,
+    ) -> None:
+        self._snap, self._need, self._usable = snap, need, usable
+        self._cost = reluctance_gpu_s
+        self._room = room.copy()
+        self._fits = self._room.fits_on(need) & usable
+        self._shares = _Shares(snap, candidates, usable & ~self._fits, self._cost)
+        first = np.full(len(snap.jobs), len(candidates))
+        first[candidates] = np.arange(len(candidates))
+        self._first = np.full(len(usable), len(candidates))
+        np.minimum.at(self._first, self._shares.node, first[self._shares.row])
+        self._offer: dict[int, tuple[list[int], float]] = {}
+        nodes = np.flatnonzero(self._first < len(candidates))
+        self._is_held = np.zeros(len(usable), dtype=np.bool_)
+        self._is_held[nodes] = True
+        least = self._shares.cost_of(self._short())[nodes]
+        self._heap = list(
+            zip(least.tolist(), self._first[nodes].tolist(), nodes.tolist(), strict=True)
+        )
+        heapq.heapify(self._heap)
+        self.chosen: list[int] = []
+
+    @property
+    def clear(self) -> int:
+        """Nodes on which the need fits now."""
+        return int(np.count_nonzero(self._fits))
+
+    def clear_cheapest(self) -> None:
+        """Choose the jobs to stop on the node that costs least to clear."""
+        while True:
+            cost, first, node = heapq.heappop(self._heap)
+            if self._fits[node]:
+                continue
+            if node not in self._offer:
+                jobs = self._jobs_to_stop(node)
+                self._offer[node] = jobs, float(self._cost[jobs].sum())
+                heapq.heappush(self._heap, (self._offer[node][1], first, node))
+            elif cost == self._offer[node][1]:
+                break
+        for row in self._offer[node][0]:
+            self.chosen.append(row)
+            self._room.release(self._snap, row)
+            for other in self._snap.seen.held.nodes_of(row).tolist():
+                # It is cheaper now, or even clear: to be worked out anew.
+                self._offer.pop(other, None)
+                if self._is_held[other] and other != node:
+                    heapq.heappush(self._heap, (0.0, int(self._first[other]), other))
+        self._fits = self._room.fits_on(self._need) & self._usable
+
+    def without_surplus(self) -> list[int]:
+        """The chosen jobs without those, dearest first, that the need can do without."""
+        keep = list(self.chosen)
+        room, job_id = self._room, self._snap.jobs.job_id
+        clear = self.clear
+        # Ties by job id: a row is only where Slurm happened to list the job.
+        for row in sorted(self.chosen, key=lambda r: (-self._cost[r], job_id[r])):
+            on = self._snap.seen.held.nodes_of(row)
+            before = int(np.count_nonzero(self._fits[on]))
+            room.hold(self._snap, row)
+            after = room.fits_on(self._need)[on] & self._usable[on]
+            if clear - before + int(np.count_nonzero(after)) >= self._need.n_nodes:
+                clear += int(np.count_nonzero(after)) - before
+                self._fits[on] = after
+                keep.remove(row)
+            else:
+                room.release(self._snap, row)
+        return keep
+
+    def _short(self) -> tuple[F64 | I64, ...]:
+        """``(m,)`` what each node lacks: GPUs, CPUs, memory, and jobs that are to go."""
+        need, room = self._need, self._room
+        return (
+            need.gpus - room.gpus,
+            need.cpus - room.cpus,
+            need.mem_mb - room.mem_mb,
+            room.jobs_on * need.exclusive,
+        )
+
+    def _jobs_to_stop(self, node: int) -> list[int]:
+        """The cheap jobs whose end would make the need fit on *node*."""
+        short: list[float] = [float(column[node]) for column in self._short()]
+        taken: list[_Share] = []
+        for share in self._shares.on(node):
+            if share.row in self.chosen:
+                continue
+            if max(short) <= 0:
+                break
+            short = _less(short, share, 1)
+            taken.append(share)
+        for share in reversed(taken):
+            back = _less(short, share, -1)
+            if max(back) <= 0:
+                short = back
+                taken = [s for s in taken if s is not share]
+        return [s.row for s in taken]
+
+
+def _less(short: list[float], share: _Share, sign: int) -> list[float]:
+    """What is still missing once *share* is free (sign 1) or is held after all (-1)."""
+    given = (share.gpus, share.cpus, share.mem_mb, 1)
+    return [s - sign * g for s, g in zip(short, given, strict=True)]
+
+
+class _Shares:
+    """What the candidates hold on the nodes *where*, node by node, the cheapest to stop first.
+
+    Attributes:
+        node: ``(h,)`` where each share is, ascending.
+        row: ``(h,)`` whose it is.
+    """
+
+    def __init__(self, snap: Snapshot, candidates: Rows, where: Bool, cost: F64) -> None:
+        held = self._held = snap.seen.held
+        self._cost = cost
+        mine = np.flatnonzero(_rows(snap, candidates)[held.job] & where[held.node])
+        job = held.job[mine]
+        # Ties by job id: a row is only where Slurm happened to list the job.
+        self._at = mine[np.lexsort((snap.jobs.job_id[job], cost[job], held.node[mine]))]
+        self.node, self.row = held.node[self._at], held.job[self._at]
+        self._edges = np.searchsorted(self.node, np.arange(len(where) + 1)).tolist()
+
+    def on(self, node: int) -> list[_Share]:
+        """Those on *node*."""
+        at, held = self._at[self._edges[node] : self._edges[node + 1]], self._held
+        columns = (held.job, held.gpus, held.cpus, held.mem_mb)
+        return [_Share(*share) for share in zip(*(c[at].tolist() for c in columns), strict=True)]
+
+    def cost_of(self, short: tuple[F64 | I64, ...]) -> F64:
+        """``(m,)`` what the jobs cost that would be stopped on each node, GPU-seconds.
+
+        It is `_Clearing`'s choice of them on all nodes at once, one share of each after the other.
+
+        Args:
+            short: Four times ``(m,)``, what each node lacks.
+        """
+        held, first = self._held, np.array(self._edges[:-1])
+        gives = [held.gpus[self._at], held.cpus[self._at], held.mem_mb[self._at]]
+        gives.append(np.ones(len(self._at)))
+        lacks = np.array(short, dtype=np.float64)
+        given, price = np.array(gives, dtype=np.float64), self._cost[self.row]
+        many = np.diff(self._edges)
+        steps = [np.flatnonzero(many > k) for k in range(int(many.max(initial=0)))]
+        taken = np.zeros(len(self._at), dtype=np.bool_)
+        for k, nodes in enumerate(steps):
+            more = nodes[lacks[:, nodes].max(axis=0) > 0]
+            lacks[:, more] -= given[:, first[more] + k]
+            taken[first[more] + k] = True
+        for k, nodes in reversed([*enumerate(steps)]):
+            at = first[nodes] + k
+            back = lacks[:, nodes] + given[:, at]
+            spare = taken[at] & (back.max(axis=0) <= 0)
+            lacks[:, nodes[spare]] = back[:, spare]
+            taken[at[spare]] = False
+        cost = np.bincount(self.node[taken], price[taken], len(many)).astype(np.float64)
+        if (price != np.floor(price)).any():
+            # Whole numbers add up to the same in any order; of others less is promised.
+            cost *= 1.0 - 1e-9
+        return cost

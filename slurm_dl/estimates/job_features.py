@@ -1,0 +1,58 @@
+"""Jobs whose run time somebody wants to know, as columns: what their owner told Slurm of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_dl.model.completed_jobs import Past
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import F64, I64
+from slurm_dl.model.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class JobFeatures:
+    """Jobs as columns of length n.
+
+    Attributes:
+        user: Whose each is.
+        name: What its owner calls it.
+        gpus: ``(n,)`` GPUs it asks for.
+        submit_s: ``(n,)`` its first submission, epoch seconds.
+    """
+
+    user: tuple[str, ...]
+    name: tuple[str, ...]
+    gpus: F64
+    submit_s: F64
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+
+def asked(snap: Snapshot, rows: I64) -> JobFeatures:
+    """The jobs at *rows*; a user id as text, and no name, where the cluster tells no more."""
+    texts = snap.seen.texts
+    ids = snap.jobs.job_id[rows].tolist()
+    found = [texts.get(JobId(job_id)) for job_id in ids]
+    uids = snap.jobs.uid[rows].tolist()
+    return JobFeatures(
+        user=tuple(
+            str(uid) if text is None else text.user for text, uid in zip(found, uids, strict=True)
+        ),
+        name=tuple("" if text is None else text.name for text in found),
+        gpus=snap.jobs.gpus[rows],
+        submit_s=snap.memory.first_submit_s[rows],
+    )
+
+
+def asked_of(past: Past, rows: I64) -> JobFeatures:
+    """The jobs at *rows* of *past*, as they were when they were submitted."""
+    return JobFeatures(
+        user=tuple(past.users[i] for i in past.user[rows].tolist()),
+        name=tuple(past.names[i] for i in past.name[rows].tolist()),
+        gpus=past.gpus[rows],
+        submit_s=np.asarray(past.submit_s[rows], dtype=np.float64),
+    )

@@ -1,0 +1,82 @@
+"""How long each job is still to run, from the best that is known of it, and where that is from.
+
+In this order, each job by itself:
+
+1. A simulation's own figure.
+2. What it reports: with a share p of its work done in t seconds of running, t x (1 - p) / p are
+   left; once p and t are large enough to tell.
+3. History: the duration that earlier jobs like it lead to expect, less what it ran; while it has
+   not outlived that. It is no longer than the time limit, at which jobs are ended.
+4. The time limit less what it ran.
+5. Nothing: inf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_dl.model.estimate_origin import I8, Origin
+from slurm_dl.model.jobs import F64
+from slurm_dl.model.snapshot import Snapshot
+
+LEAST_PROGRESS = 0.02
+"""Start-up takes a share of the first reports that nobody knows."""
+
+LEAST_RUN_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RemainingTime:
+    """What is left of each job.
+
+    Attributes:
+        seconds: ``(n,)``; inf where nothing is known.
+        origin: ``(n,)`` int8, an `Origin`.
+    """
+
+    seconds: F64
+    origin: I8
+
+
+def left_of(
+    snap: Snapshot,
+    expected_s: F64 | None = None,
+    *,
+    least_progress: float = LEAST_PROGRESS,
+    least_run_s: float = LEAST_RUN_S,
+) -> RemainingTime:
+    """Seconds left of each job of *snap*.
+
+    Args:
+        snap: Its `Snapshot.progress` is what jobs report.
+        expected_s: ``(n,)`` duration from beginning to end that history leads to expect; NaN where
+            it says nothing. None: nowhere.
+        least_progress: Reports of less say nothing yet.
+        least_run_s: Nor do those of jobs that ran for less, seconds.
+    """
+    limit_s, ran_s = snap.jobs.limit_s, np.maximum(snap.memory.ran_s, 0.0)
+    seconds = np.full(len(snap.jobs), np.inf)
+    origin = np.full(len(snap.jobs), Origin.PRIOR, dtype=np.int8)
+    has_limit = np.isfinite(limit_s)
+    seconds[has_limit] = np.maximum(limit_s - ran_s, 0.0)[has_limit]
+    origin[has_limit] = Origin.DECLARED
+    if expected_s is not None:
+        until_s = np.minimum(expected_s, limit_s)
+        # NaN is below nothing.
+        young = (ran_s < until_s) & np.isfinite(until_s)
+        # A limit below what is expected is all that was said.
+        young &= (expected_s <= limit_s) | ~has_limit
+        seconds[young] = (until_s - ran_s)[young]
+        origin[young] = Origin.HISTORY
+    if snap.progress is not None:
+        done = np.minimum(snap.progress, 1.0)
+        tells = (done >= max(least_progress, np.finfo(np.float64).tiny)) & (ran_s >= least_run_s)
+        seconds[tells] = ran_s[tells] * (1.0 - done[tells]) / done[tells]
+        origin[tells] = Origin.REPORTED
+    if snap.left_from is not None:
+        known = snap.left_from == Origin.KNOWN
+        seconds[known] = snap.left_s[known]
+        origin[known] = Origin.KNOWN
+    return RemainingTime(seconds, origin)

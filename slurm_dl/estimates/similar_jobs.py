@@ -1,0 +1,271 @@
+"""How long a job will run, from how long jobs like it ran: two ways to say which are like it.
+
+`rolling_s`: jobs of the same user whose names are close to its own. The same name, if the user had
+it before, else the two closest of the names that are at least 0.6 alike (twice the characters in
+common runs over all characters); of these jobs those with as many GPUs, if there are any; their
+mean. A user without such a name: the mean of all jobs of that user. An unknown user: the mean of
+all jobs.
+
+`tagged_s`: recurrent jobs. Jobs of one user with one name and as many GPUs carry one tag; the
+median, or mean, of the tag. Without such a tag: the mean of the user, then of all.
+
+Both know nothing (NaN) if nothing is known of any job.
+
+Source: Hu et al., "Characterization and Prediction of Deep Learning Workloads in Large-Scale GPU
+Datacenters", SC 2021, section 4.2 (QSSF, rolling estimate), and its code, S-Lab HeliosArtifact;
+Weng et al., "MLaaS in the Wild", NSDI 2022, section 5 (recurring tasks).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import Literal
+
+import numpy as np
+
+from slurm_dl.estimates.job_features import JobFeatures
+from slurm_dl.model.completed_jobs import Past
+from slurm_dl.model.jobs import F64, I64, Bool
+
+Average = Literal["median", "mean"]
+"""Which average of the durations of a tag."""
+
+CUTOFF = 0.6
+"""Least likeness of two names."""
+
+BEST = 2
+"""So many close names are taken."""
+
+MOST_COMPARED = 8
+"""So many names of one user are compared letter by letter, the most promising first."""
+
+MOST_NAMES = 1000
+"""So many names of one user are looked at, those last used."""
+
+LONGEST_NAME = 128
+"""Letters; what is beyond is not compared. It takes the product of two lengths."""
+
+_CLASSES = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TaggedEstimate:
+    """What tags say.
+
+    Attributes:
+        seconds: ``(n,)`` predicted durations; NaN if nothing is known of any job.
+        hit: ``(n,)`` bool, jobs whose own tag was seen before.
+    """
+
+    seconds: F64
+    hit: Bool
+
+
+def rolling_s(past: Past, jobs: JobFeatures) -> F64:
+    """``(n,)`` mean duration of jobs like each of *jobs*, seconds; NaN if *past* is empty."""
+    return _each(jobs, _index(past).rolling)
+
+
+def tagged_s(past: Past, jobs: JobFeatures, average: Average = "median") -> TaggedEstimate:
+    """The *average* duration of each job's tag; the user's mean, or that of all, without one."""
+    index = _index(past)
+    hit = _each(jobs, lambda user, name, gpus: float(index.has_tag(user, name, gpus)))
+    predict = index.median_of_tag if average == "median" else index.mean_of_tag
+    return TaggedEstimate(_each(jobs, predict), hit > 0)
+
+
+def _each(jobs: JobFeatures, predict: Callable[[str, str, float], float]) -> F64:
+    """*predict* for each job; asked once for jobs that are alike."""
+    known: dict[tuple[str, str, float], float] = {}
+    found = []
+    for key in zip(jobs.user, jobs.name, jobs.gpus.tolist(), strict=True):
+        value = known.get(key)
+        if value is None:
+            value = known[key] = predict(*key)
+        found.append(value)
+    return np.array(found, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Names:
+    """The names of one user.
+
+    Attributes:
+        ids: Of each name, sorted by name.
+        text: The names, cut to what is compared.
+        letters: ``(names, classes)`` how often letters of each class are in each.
+        length: ``(names,)`` letters of each.
+    """
+
+    ids: I64
+    text: tuple[str, ...]
+    letters: I64
+    length: I64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Index:
+    """A past sorted by (user, name), so that the jobs of either are one stretch.
+
+    Attributes:
+        user_id: Index of each user in the past.
+        name_id: Index of each name.
+        names: The names by index.
+        user: ``(k,)`` users, sorted.
+        both: ``(k,)`` user x names + name, sorted.
+        gpus: ``(k,)`` GPUs, in the same order.
+        ran_s: ``(k,)`` durations.
+        place: ``(k,)`` place of each job in the past, in which they stand as they ended.
+        mean_s: Mean duration of all; NaN if there are none.
+    """
+
+    user_id: dict[str, int]
+    name_id: dict[str, int]
+    names: tuple[str, ...]
+    user: I64
+    both: I64
+    gpus: F64
+    ran_s: F64
+    place: I64
+    mean_s: float
+    _names_of: dict[int, _Names] = field(default_factory=dict)
+    _mean_of: dict[int, float] = field(default_factory=dict)
+    _rolling: dict[tuple[str, str, float], float] = field(default_factory=dict)
+    _medians: dict[tuple[str, str, float], float] = field(default_factory=dict)
+
+    def rolling(self, user: str, name: str, gpus: float) -> float:
+        key = user, name, gpus
+        if key not in self._rolling:
+            self._rolling[key] = self._rolling_s(user, name, gpus)
+        return self._rolling[key]
+
+    def has_tag(self, user: str, name: str, gpus: float) -> bool:
+        return bool(len(self._of_tag(user, name, gpus)))
+
+    def median_of_tag(self, user: str, name: str, gpus: float) -> float:
+        key = user, name, gpus
+        if key not in self._medians:
+            rows = self._of_tag(user, name, gpus)
+            known = float(np.median(self.ran_s[rows])) if len(rows) else self._mean_s(user)
+            self._medians[key] = known
+        return self._medians[key]
+
+    def mean_of_tag(self, user: str, name: str, gpus: float) -> float:
+        rows = self._of_tag(user, name, gpus)
+        return float(self.ran_s[rows].mean()) if len(rows) else self._mean_s(user)
+
+    def _rolling_s(self, user: str, name: str, gpus: float) -> float:
+        whose = self.user_id.get(user)
+        if whose is None:
+            return self.mean_s
+        rows = self._of_name(whose, self.name_id.get(name, -1))
+        if not len(rows):
+            close = [self._of_name(whose, i) for i in self._close(whose, name)]
+            if not close:
+                return self._mean_s(user)
+            rows = np.concatenate(close)
+        as_many = rows[self.gpus[rows] == gpus]
+        return float(self.ran_s[as_many if len(as_many) else rows].mean())
+
+    def _mean_s(self, user: str) -> float:
+        whose = self.user_id.get(user)
+        if whose is None:
+            return self.mean_s
+        if whose not in self._mean_of:
+            first, last = self._stretch(whose)
+            mean = float(self.ran_s[first:last].mean()) if last > first else self.mean_s
+            self._mean_of[whose] = mean
+        return self._mean_of[whose]
+
+    def _of_tag(self, user: str, name: str, gpus: float) -> I64:
+        rows = self._of_name(self.user_id.get(user, -1), self.name_id.get(name, -1))
+        same: I64 = rows[self.gpus[rows] == gpus]
+        return same
+
+    def _of_name(self, user: int, name: int) -> I64:
+        if user < 0 or name < 0:
+            return np.zeros(0, dtype=np.int64)
+        both = user * len(self.names) + name
+        first, last = self.both.searchsorted(both), self.both.searchsorted(both, side="right")
+        return np.arange(first, last)
+
+    def _stretch(self, user: int) -> tuple[int, int]:
+        first, last = self.user.searchsorted(user), self.user.searchsorted(user, side="right")
+        return int(first), int(last)
+
+    def _close(self, user: int, name: str) -> list[int]:
+        """Ids of the names of *user* that are closest to *name*; `difflib.get_close_matches`.
+
+        A name can be no more alike than its letters are, whatever their order. Names are compared
+        in the order of that bound, until none that is left can be among the best.
+        """
+        if user not in self._names_of:
+            self._names_of[user] = _names_of(self._last_names(user), self.names)
+        there = self._names_of[user]
+        name = name[:LONGEST_NAME]
+        shared = np.minimum(there.letters, _letters([name])).sum(axis=1)
+        bound = 2.0 * shared / np.maximum(there.length + len(name), 1)
+        matcher = SequenceMatcher(b=name)
+        best: list[tuple[float, str, int]] = []
+        for i in np.argsort(-bound, kind="stable")[:MOST_COMPARED].tolist():
+            least = best[-1][0] if len(best) == BEST else CUTOFF
+            if bound[i] < least:
+                break
+            matcher.set_seq1(there.text[i])
+            alike = matcher.ratio()
+            if alike >= CUTOFF:
+                best.append((alike, there.text[i], int(there.ids[i])))
+                best = sorted(best, reverse=True)[:BEST]
+        return [i for _, _, i in best]
+
+    def _last_names(self, user: int) -> I64:
+        """Ids of the names that *user* used last, `MOST_NAMES` at most."""
+        first, last = self._stretch(user)
+        found, begin = np.unique(self.both[first:last], return_index=True)
+        if not len(found):
+            return found
+        used = np.maximum.reduceat(self.place[first:last], begin)
+        latest = np.argsort(-used, kind="stable")[:MOST_NAMES]
+        return found[latest] - user * len(self.names)
+
+
+def _names_of(ids: I64, names: tuple[str, ...]) -> _Names:
+    some = sorted((names[i], i) for i in ids.tolist())
+    text = tuple(name[:LONGEST_NAME] for name, _ in some)
+    return _Names(
+        ids=np.array([i for _, i in some], dtype=np.int64),
+        text=text,
+        letters=_letters(text),
+        length=np.array([len(t) for t in text], dtype=np.int64),
+    )
+
+
+def _letters(texts: Sequence[str]) -> I64:
+    """``(n, classes)`` how often letters of each class are in each; several share a class."""
+    length = np.array([len(text) for text in texts], dtype=np.int64)
+    # All at once: a character is four bytes, whatever it is.
+    raw = "".join(texts).encode("utf-32-le", "surrogatepass")
+    cell = np.repeat(np.arange(len(texts)), length) * _CLASSES
+    cell += np.frombuffer(raw, dtype="<u4") % _CLASSES
+    return np.bincount(cell, minlength=len(texts) * _CLASSES).reshape(len(texts), _CLASSES)
+
+
+@functools.lru_cache(maxsize=4)
+def _index(past: Past) -> _Index:
+    # Pasts are told apart by identity: they are not changed, and each is indexed once.
+    both = past.user.astype(np.int64) * len(past.names) + past.name
+    order = np.argsort(both, kind="stable")
+    return _Index(
+        user_id={user: i for i, user in enumerate(past.users)},
+        name_id={name: i for i, name in enumerate(past.names)},
+        names=past.names,
+        user=past.user[order].astype(np.int64),
+        both=both[order],
+        gpus=past.gpus[order],
+        ran_s=past.ran_s[order],
+        place=order,
+        mean_s=float(past.ran_s.mean()) if len(past) else float("nan"),
+    )

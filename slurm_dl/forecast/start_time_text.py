@@ -1,0 +1,118 @@
+"""Forecasts as sentences: in about how long, from when to when, and what that is worth."""
+
+from __future__ import annotations
+
+import math
+
+from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.text import ago
+
+_NOW_S = 60.0
+_FEW_RANGES = 10
+
+FEW_RUNS = 10
+"""Ranges of fewer runs are called rough, and are not held against what happens."""
+
+
+def job_lines(answer: JsonObject) -> list[str]:
+    """What ``dlqueue when JOB`` prints; the text is not made safe yet."""
+    name, now_s = f"Job {answer['job']}", _number(answer["now_s"])
+    if why := answer["why_not"]:
+        return [f"{name}: nothing can be said of its start: {why}."]
+    start, end = _object(answer["start"]), _object(answer["end"])
+    ahead_s = _number(answer["until_s"]) - now_s
+    lines = []
+    if answer["state"] == "PD":
+        lines.append(f"{name} starts {range_text(start, now_s, ahead_s)}.")
+        lines.append(f"It ends {range_text(end, now_s, ahead_s)}.")
+    else:
+        lines.append(f"{name} runs, and ends {range_text(end, now_s, ahead_s)}.")
+    return [*lines, *_worth(answer)]
+
+
+def shape_lines(answer: JsonObject) -> list[str]:
+    """What ``dlsubmit --when`` prints, a line for each shape; not made safe yet."""
+    now_s, shapes = _number(answer["now_s"]), answer["shapes"]
+    lines, is_told = [], False
+    for one in shapes if isinstance(shapes, list) else []:
+        if not isinstance(one, dict):
+            continue
+        nodes = f" on {one['n_nodes']} nodes" if _number(one["n_nodes"]) > 1 else ""
+        what = f"{one['gpus']} GPU{'' if one['gpus'] == 1 else 's'}{nodes}"
+        if one["why_not"]:
+            lines.append(f"{what}: {one['why_not']}.")
+            continue
+        ahead_s = _number(one["until_s"]) - now_s
+        is_told = True
+        start = range_text(_object(one["start"]), now_s, ahead_s)
+        end = range_text(_object(one["end"]), now_s, ahead_s)
+        lines.append(f"{what}: starts {start}, ends {end}.")
+    return [*lines, *(_worth(answer) if is_told else [])]
+
+
+def range_text(told: JsonObject, now_s: float, ahead_s: float) -> str:
+    """``in about 10 min (5 min to 40 min)``; what is more than *ahead_s* ahead is said to be."""
+    beyond = f"more than {_ago_at_least(ahead_s)}"
+    low, median, high = (told[key] for key in ("low_s", "median_s", "high_s"))
+    if low is None:
+        return "not at once" if ahead_s < 1.0 else f"not within {_ago_at_least(ahead_s)}"
+    first = _from_now(low, now_s)
+    last = beyond if high is None else _from_now(high, now_s)
+    span = f"({first} to {last})" if first != last else f"({first})"
+    if median is None:
+        return f"in {beyond}, as in most runs {span}"
+    middle = _from_now(median, now_s)
+    return f"now {span}" if middle == "now" else f"in about {middle} {span}"
+
+
+def score_text(score: JsonObject) -> str:
+    """How good the last ranges were; empty while there are too few to say."""
+    ranges, held = _number(score["ranges"]), _number(score["held"])
+    if ranges < _FEW_RANGES:
+        return ""
+    text = f"of the last {ranges:.0f} such ranges {held / ranges:.0%} held; they should be 80%"
+    error_s = score["median_error_s"]
+    return text if error_s is None else f"{text}; half were {ago(_number(error_s))} or less off"
+
+
+def _worth(answer: JsonObject) -> list[str]:
+    runs = _number(answer["runs"])
+    if not runs:
+        return [
+            (
+                "That is as far as one forward run got in its time: the queue is long. What comes "
+                "after it is not known, and other run times may lead elsewhere."
+            )
+        ]
+    lines = []
+    score = score_text(_object(answer["score"]))
+    lines.append(
+        f"From {runs:.0f} forward runs of the queue as it is, if nobody submits anything more"
+        f"{'; ' + score if score else ''}."
+    )
+    if runs < FEW_RUNS:
+        lines.append("That is few: the queue is long, and the range is rough.")
+    return lines
+
+
+def _from_now(at: Json, now_s: float) -> str:
+    seconds = _number(at) - now_s
+    return "now" if seconds < _NOW_S else ago(seconds)
+
+
+def _ago_at_least(seconds: float) -> str:
+    """`ago` rounded down: more is not known to be so."""
+    # The difference of two instants: 7 days may be a little less.
+    whole_s = math.floor(seconds + 1e-3)
+    unit_s = next(
+        (u for most, u in ((120, 1), (7200, 60), (172800, 3600)) if whole_s < most), 86400
+    )
+    return ago(whole_s // unit_s * unit_s)
+
+
+def _object(value: Json) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
+def _number(value: Json) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,137 @@
+"""Attained service: what each job has received over all its runs, folded out of observations.
+
+Slurm forgets it: a requeue clears start and end times and overwrites the submit time. So each
+observation is folded into columns of our own, and only what was really allocated counts: the time
+between two observations with the GPUs then held, the part before the first observation from
+Slurm's start time, the part after the last one from Slurm's end or requeue time.
+
+The columns are here, sorted by job id; how an observation is booked in them is in
+`apply_observation`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.model.jobs import F64, I32, I64, Bool, Jobs, JobState
+from slurm_dl.model.snapshot import Remembered
+
+Column = npt.NDArray[Any]
+
+HOLDS = (JobState.RUNNING, JobState.SUSPENDED)
+OVER = (JobState.COMPLETED, JobState.FAILED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttainedService:
+    """The ledger's columns, k rows sorted by job id.
+
+    Attributes:
+        job_id: ``(k,)`` ids, strictly increasing.
+        first_submit_s: ``(k,)`` submit time before any requeue, epoch seconds.
+        restarts: ``(k,)`` restart count when last seen.
+        run_start_s: ``(k,)`` start of the run under way, epoch seconds; 0 if none.
+        counted_to_s: ``(k,)`` the run under way is accounted for up to here, epoch seconds.
+        run_gpus: ``(k,)`` GPUs it held when last seen.
+        run_gpu_s: ``(k,)`` GPU-seconds of the run under way so far.
+        attained_gpu_s: ``(k,)`` GPU-seconds over all runs, the one under way included.
+        ran_s: ``(k,)`` seconds over all runs, the one under way included.
+        forgiven_gpu_s: ``(k,)`` see `Remembered`.
+        forgiven_ran_s: ``(k,)`` see `Remembered`.
+        first_run_s: ``(k,)`` see `Remembered`.
+        waiting_since_s: ``(k,)`` see `Remembered`.
+        preemptions: ``(k,)`` see `Remembered`.
+        last_preempted_s: ``(k,)`` see `Remembered`.
+        fruitless: ``(k,)`` see `Remembered`.
+        last_fruitless_s: ``(k,)`` see `Remembered`.
+        site_factor: ``(k,)`` see `Remembered`.
+        last_seen_s: ``(k,)`` when Slurm last listed it, epoch seconds.
+        over: ``(k,)`` bool, it has finished.
+        incomplete: ``(k,)`` bool, it ran unseen: it has had at least what is counted here. Set
+            until accounting tells the rest.
+    """
+
+    job_id: I64
+    first_submit_s: F64
+    restarts: I32
+    run_start_s: F64
+    counted_to_s: F64
+    run_gpus: F64
+    run_gpu_s: F64
+    attained_gpu_s: F64
+    ran_s: F64
+    forgiven_gpu_s: F64
+    forgiven_ran_s: F64
+    first_run_s: F64
+    waiting_since_s: F64
+    preemptions: I32
+    last_preempted_s: F64
+    fruitless: I32
+    last_fruitless_s: F64
+    site_factor: I64
+    last_seen_s: F64
+    over: Bool
+    incomplete: Bool
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+    @classmethod
+    def empty(cls) -> Self:
+        """A ledger that knows no job."""
+        return cls(**{name: np.zeros(0, dtype=dt) for name, dt in DTYPES.items()})
+
+    def columns(self) -> dict[str, Column]:
+        """Every column by name."""
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    def take(self, rows: npt.NDArray[np.int64] | Bool) -> Self:
+        """The jobs at *rows*, as columns of their own."""
+        return type(self)(**{name: column[rows] for name, column in self.columns().items()})
+
+    def rows_of(self, job_id: I64) -> npt.NDArray[np.int64]:
+        """Row of each id; every id must be known."""
+        return np.searchsorted(self.job_id, job_id)
+
+
+DTYPES: dict[str, type[np.generic]] = {
+    f.name: {"I64": np.int64, "I32": np.int32, "F64": np.float64, "Bool": np.bool_}[str(f.type)]
+    for f in dataclasses.fields(AttainedService)
+}
+"""Column names and their NumPy types."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedRun:
+    """One run of a job that is over, as the ledger booked it."""
+
+    job_id: int
+    start_s: float
+    end_s: float
+    gpu_s: float
+
+
+def remembered(service: AttainedService, jobs: Jobs) -> Remembered:
+    """The ledger's columns laid beside *jobs*, which may hold jobs the ledger does not know.
+
+    Places in earlier orders are not kept.
+    """
+    known = np.isin(jobs.job_id, service.job_id)
+    at = service.rows_of(jobs.job_id[known])
+    out: dict[str, Column] = {}
+    for field in dataclasses.fields(Remembered):
+        if field.name not in DTYPES:
+            continue
+        column = np.zeros(len(jobs), dtype=DTYPES[field.name])
+        column[known] = getattr(service, field.name)[at]
+        out[field.name] = column
+    for name in ("first_submit_s", "waiting_since_s"):
+        out[name][~known] = jobs.submit_s[~known]
+    out["tier"] = np.full(len(jobs), -1, dtype=np.int16)
+    out["place"] = np.zeros(len(jobs))
+    return Remembered(**out)

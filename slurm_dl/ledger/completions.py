@@ -1,0 +1,146 @@
+"""Jobs that are over, as Slurm last listed them: whose they were, and how they ended.
+
+Slurm forgets a job minutes after its end. What people may want to know of it then is written down
+in the look that first sees it over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_dl.ledger.attained_service import OVER, AttainedService
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import I64, JobState
+from slurm_dl.model.snapshot import JobText, Observed
+
+LONGEST_TEXT = 200
+"""Characters kept of a text; users write some of them, and may write a book."""
+
+MOST_STRANGERS = 5_000
+"""Jobs that were over when they were seen first, written down in one look; the rest in the next."""
+
+_WORDS = ("name", "user", "account", "qos", "reason", "nodes", "ending")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnding:
+    """One job that is over; texts are cut at `LONGEST_TEXT`.
+
+    Attributes:
+        job_id: Id of its record.
+        label, name, user, account, qos, reason, nodes: See `JobText`.
+        ending: Slurm's word for how it ended; empty if it was not told.
+        uid: Its owner.
+        partition: Name of its partition; empty if it named several.
+        state: How it ended, in ours.
+        tasks: Jobs in the record.
+        n_nodes: Nodes it held or asked for.
+        gpus: GPUs it held or asked for.
+        restarts: Slurm's restart count.
+        start_s: Start of its last run, epoch seconds; 0 if it never started.
+        end_s: Its end, epoch seconds; 0 if Slurm did not tell.
+        seen_s: When it was first seen over, epoch seconds.
+        preemptible: It declared a preemption contract.
+    """
+
+    job_id: JobId
+    label: str
+    name: str = ""
+    user: str = ""
+    account: str = ""
+    qos: str = ""
+    reason: str = ""
+    nodes: str = ""
+    ending: str = ""
+    uid: int
+    partition: str = ""
+    state: JobState
+    tasks: int = 1
+    n_nodes: int = 1
+    gpus: float = 0.0
+    restarts: int = 0
+    start_s: float = 0.0
+    end_s: float = 0.0
+    seen_s: float
+    preemptible: bool = False
+
+    @property
+    def how(self) -> str:
+        """How it ended, in a word for people."""
+        return (self.ending or self.state.name).lower()
+
+    @property
+    def last_run_gpu_s(self) -> float:
+        """GPU-seconds of its last run, by what Slurm told when it was over."""
+        return self.gpus * max(0.0, self.end_s - self.start_s) if self.start_s > 0 else 0.0
+
+
+def endings_of(
+    before: AttainedService, after: AttainedService, seen: Observed, strangers: I64
+) -> tuple[tuple[JobEnding, ...], I64]:
+    """The jobs that *seen* is the first look to show as over.
+
+    Args:
+        before: The ledger's columns before *seen* was folded in.
+        after: The same after that.
+        strangers: Ids of jobs that are over and not in the columns, as they came back last time;
+            none at first.
+
+    Returns:
+        How they ended, and the ids for the next look: of jobs that are listed and written down.
+    """
+    jobs = seen.jobs
+    listed = np.isin(jobs.state, OVER)
+    # They came and ended between two looks, or before the first one.
+    unknown = jobs.job_id[listed & ~np.isin(jobs.job_id, after.job_id)]
+    came = unknown[~np.isin(unknown, strangers)][:MOST_STRANGERS]
+    strangers = unknown[np.isin(unknown, strangers) | np.isin(unknown, came)]
+    over = after.job_id[after.over != 0]
+    new = np.concatenate([over[~np.isin(over, before.job_id[before.over != 0])], came])
+    if not len(new):
+        return (), strangers
+    rows = np.flatnonzero(listed & np.isin(jobs.job_id, new))
+    return tuple(_endings(rows.tolist(), seen)), strangers
+
+
+def _endings(rows: Iterable[int], seen: Observed) -> Iterator[JobEnding]:
+    jobs = seen.jobs
+    for i in rows:
+        job_id, partition = JobId(int(jobs.job_id[i])), int(jobs.partition[i])
+        text = seen.texts.get(job_id) or JobText(label=str(job_id))
+        yield JobEnding(
+            job_id=job_id,
+            label=bounded_label(text.label),
+            **{word: bounded(getattr(text, word)) for word in _WORDS},
+            uid=int(jobs.uid[i]),
+            partition=bounded(seen.partitions[partition]) if partition >= 0 else "",
+            state=JobState(int(jobs.state[i])),
+            tasks=int(jobs.tasks[i]),
+            n_nodes=int(jobs.n_nodes[i]),
+            gpus=float(jobs.gpus[i]),
+            restarts=int(jobs.restarts[i]),
+            start_s=float(jobs.start_s[i]),
+            end_s=float(jobs.end_s[i]),
+            seen_s=seen.now_s,
+            preemptible=seen.claim(job_id).contract is not None,
+        )
+
+
+def bounded(text: str) -> str:
+    """*text* as it can be kept: not too long, and nothing in it that no file can hold."""
+    # A lone surrogate is no character; what cannot be encoded could not be written down.
+    return text[:LONGEST_TEXT].encode("utf-8", "replace").decode("utf-8")
+
+
+def bounded_label(label: str) -> str:
+    """Slurm's *label* as it can be kept: a long list of tasks is cut as squeue cuts it."""
+    if len(label) > LONGEST_TEXT and label.endswith("]"):
+        whole = label[: LONGEST_TEXT - len(_MORE)].rpartition(",")[0]
+        return bounded(whole + _MORE)
+    return bounded(label)
+
+
+_MORE = ",...]"

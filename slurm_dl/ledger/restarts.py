@@ -1,0 +1,176 @@
+"""What became of jobs that were put back into the queue: did they come back?
+
+Folded out of observations, as attained service is, and kept by the ledger. Only what is known to
+be bad counts as bad: a job that waits for its turn, was cancelled, or has left the list unseen says
+nothing about whether jobs can be restarted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from slurm_dl.ledger.attained_service import AttainedService
+from slurm_dl.model.breaker import OWNER_UNKNOWN, Fate, Restart
+from slurm_dl.model.handover import Run
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.snapshot import Observed
+
+SOON_S = 300.0
+"""A job that fails within this of its restart has failed to restart."""
+
+FOLLOWED_S = 86_400.0
+"""What became of a job is remembered for this long after it was put back."""
+
+_Run = tuple[JobId, int]
+
+
+class Restarts:
+    """What became of the jobs that were put back within a day.
+
+    Hot where nothing happens: a look costs no more than what is still open.
+    """
+
+    def __init__(self, known: Iterable[Restart]) -> None:
+        self._by_run = {_key(r): r for r in known}
+        self._open = {key: r for key, r in self._by_run.items() if r.fate == "open"}
+        self._all: tuple[Restart, ...] | None = None
+
+    @property
+    def all(self) -> tuple[Restart, ...]:
+        """All of them, those that were put back first before the others."""
+        if self._all is None:
+            self._all = tuple(self._by_run.values())
+        return self._all
+
+    def of(self, run: Run) -> Restart | None:
+        """What is known of the job whose *run* was ended; None if it is not followed."""
+        return self._by_run.get((run.job_id, run.restarts))
+
+    def news(
+        self, before: AttainedService, after: AttainedService, seen: Observed
+    ) -> list[Restart]:
+        """What *seen* tells anew: jobs that were put back, and what became of earlier ones.
+
+        Args:
+            before: The ledger's columns before *seen* was folded in.
+            after: The same after that.
+        """
+        new = {_key(r): r for r in _put_back(before, after, seen)}
+        changed = {_key(r): r for r in _settled([*self._open.values(), *new.values()], seen)}
+        return [*{**new, **changed}.values()]
+
+    def keep(self, news: Iterable[Restart], now_s: float) -> None:
+        """Take *news* in, and forget what is a day old."""
+        for restart in news:
+            key = _key(restart)
+            self._by_run[key] = restart
+            self._open.pop(key, None)
+            if restart.fate == "open":
+                self._open[key] = restart
+            self._all = None
+        while self._by_run:
+            oldest = next(iter(self._by_run))
+            if now_s - self._by_run[oldest].requeued_s < FOLLOWED_S:
+                break
+            del self._by_run[oldest]
+            self._open.pop(oldest, None)
+            self._all = None
+
+
+def _key(restart: Restart) -> _Run:
+    return restart.job_id, restart.restarts
+
+
+def _put_back(before: AttainedService, after: AttainedService, seen: Observed) -> Iterator[Restart]:
+    """Runs of jobs that opted in which ended in a requeue, whoever asked for it."""
+    ran = np.flatnonzero(before.run_start_s > 0)
+    if not len(ran) or not len(after):
+        return
+    now = np.minimum(after.rows_of(before.job_id[ran]), len(after) - 1)
+    same = after.job_id[now] == before.job_id[ran]
+    again = same & (after.restarts[now] > before.restarts[ran])
+    for old, new in zip(ran[again].tolist(), now[again].tolist(), strict=True):
+        job_id = JobId(int(before.job_id[old]))
+        if seen.claim(job_id).contract is not None:
+            yield Restart(
+                job_id=job_id,
+                restarts=int(after.restarts[new]) - 1,
+                gpus=float(before.run_gpus[old]),
+                requeued_s=seen.now_s,
+            )
+
+
+def _settled(going: Sequence[Restart], seen: Observed) -> Iterator[Restart]:
+    """Those of *going* of which *seen* tells something new."""
+    if not going:
+        return
+    wanted = np.array([r.job_id for r in going], dtype=np.int64)
+    rows = np.flatnonzero(np.isin(seen.jobs.job_id, wanted)).tolist()
+    row_of = {int(seen.jobs.job_id[row]): row for row in rows}
+    for restart in going:
+        row = row_of.get(restart.job_id)
+        if row is not None:
+            after = _after(restart, row, seen)
+        elif seen.unreadable:
+            continue  # A record that could not be read is not a job that has left.
+        else:
+            after = _with(restart, "unknown", seen.now_s)
+        if after != restart:
+            yield after
+
+
+def _after(restart: Restart, row: int, seen: Observed) -> Restart:
+    jobs, now_s = seen.jobs, seen.now_s
+    state = JobState(int(jobs.state[row]))
+    again = int(jobs.restarts[row]) - restart.restarts
+    start_s, fate = 0.0, restart.fate
+    if state is JobState.PENDING and _is_stuck(row, again, seen):
+        fate = "stuck"
+    elif again != 1:
+        fate = "unknown"  # It was put back once more, or the id is another job's by now.
+    elif state is JobState.COMPLETED:
+        fate = "well"
+    elif state in (JobState.RUNNING, JobState.FAILED) and jobs.start_s[row] > 0:
+        start_s = float(jobs.start_s[row])
+        ended = state is JobState.FAILED
+        ran_s = (float(jobs.end_s[row]) if ended else now_s) - start_s
+        if ran_s >= SOON_S:
+            fate = "well"
+        elif ended:
+            fate = "unknown" if restart.job_id in seen.cut_short else "failed"
+    elif state is JobState.FAILED:
+        fate = "unknown"  # It never started: somebody cancelled it while it waited.
+    if restart.uid == OWNER_UNKNOWN:
+        restart = dataclasses.replace(restart, uid=int(jobs.uid[row]))
+    return _with(restart, fate, now_s, start_s)
+
+
+def _is_stuck(row: int, again: int, seen: Observed) -> bool:
+    """Slurm has put a pending job aside because it cannot start it.
+
+    Measured on 22.05.8: a job whose prolog fails is requeued by Slurm, counts a restart and has
+    priority 0 and the reason ``launch failed requeued held``. ``JobHeldAdmin`` is an admin's own
+    hold as well, but that counts no restart.
+    """
+    aside = seen.jobs.held[row] in (Held.USER_OR_ADMIN, Held.UNAVAILABLE)
+    if again < 1 or seen.jobs.priority[row] > 0 or not aside:
+        return False
+    text = seen.texts.get(JobId(int(seen.jobs.job_id[row])))
+    reason = "" if text is None else text.reason.replace("_", " ")
+    word = reason.split(" ")[0].rstrip(",(")
+    if word in ("BadConstraints", "JobHoldMaxRequeue") or reason.startswith("launch failed"):
+        return True
+    return word == "JobHeldAdmin" and again > 1
+
+
+def _with(restart: Restart, fate: Fate, now_s: float, start_s: float = 0.0) -> Restart:
+    return dataclasses.replace(
+        restart,
+        fate=fate,
+        settled_s=0.0 if fate == "open" else now_s,
+        restarted_s=start_s or restart.restarted_s,
+    )

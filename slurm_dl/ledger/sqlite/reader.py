@@ -1,0 +1,191 @@
+"""The ledger read by somebody else than its daemon's loop: what is known of one job.
+
+The loop writes the file while others ask, so each look is short, on a connection of its own, and
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from slurm_dl.ledger.attained_service import EndedRun
+from slurm_dl.ledger.clock_adjustment import SLACK_S
+from slurm_dl.ledger.completions import JobEnding
+from slurm_dl.ledger.job_past import GaveWay, PastJob
+from slurm_dl.ledger.sqlite.ending_rows import (
+    ANY,
+    Only,
+    RememberedEnding,
+    ended_since,
+    ending_of,
+    job_named,
+)
+from slurm_dl.model.breaker import OWNER_UNKNOWN
+from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.model.handover import Purpose
+from slurm_dl.model.ids import HandoverId, JobId
+
+_WITHIN_S = 1.0
+"""So long a look waits for the loop to have written."""
+
+_JOB = (
+    "SELECT attained_gpu_s, ran_s, first_submit_s, last_seen_s, preemptions, incomplete, "
+    "over FROM job WHERE job_id = ?"
+)
+
+_RUNS = "SELECT start_s, end_s, gpu_s FROM run WHERE job_id = ? AND start_s >= ? ORDER BY start_s"
+
+_GAVE_WAY = """
+SELECT taken.at_s, taken.notice_s, taken.gpus, taken.handover_id,
+    json_extract(body, '$.purpose'),
+    (SELECT group_concat(value) FROM json_each(body, '$.beneficiaries')),
+    (SELECT max(json_extract(value, '$.contract.signal')) FROM json_each(body, '$.victims')
+        WHERE json_extract(value, '$.run.job_id') = taken.job_id)
+FROM taken LEFT JOIN handover ON handover.handover_id = taken.handover_id
+WHERE taken.job_id = ? AND taken.at_s >= ? ORDER BY taken.at_s
+"""
+
+_OWNERS = "SELECT DISTINCT uid FROM restart WHERE job_id = ? AND requeued_s >= ?"
+
+
+class PastError(SlurmDlError):
+    """The ledger could not be read; what it knows of a job is not known now."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerReader:
+    """Reads the ledger *path*; may be asked from many threads.
+
+    Each method raises `PastError` if it is not there, is written for too long, or is no ledger of
+    today's.
+    """
+
+    path: Path
+
+    def past(self, job_id: JobId) -> PastJob | None:
+        """What it knows of a job; None if it does not know it.
+
+        Numbers come round: of several jobs that had this one it is the last.
+        """
+        with self._reading() as db:
+            return _past(db, job_id)
+
+    def named(self, label: str, now_s: float) -> JobId | None:
+        """The last job that Slurm listed as *label* and that is over; None if there is none."""
+        with self._reading() as db:
+            return job_named(db, label, now_s)
+
+    def ended_since(
+        self, since_s: float, now_s: float, most: int, only: Only = ANY
+    ) -> list[RememberedEnding]:
+        """The last *most* jobs first seen over since then, epoch seconds; see `ended_since`."""
+        with self._reading() as db:
+            return ended_since(db, since_s, now_s, most, only)
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        uri = f"{self.path.absolute().as_uri()}?mode=ro"
+        try:
+            with closing(sqlite3.connect(uri, uri=True, timeout=_WITHIN_S)) as db:
+                yield db
+        except (OSError, ArithmeticError, TypeError, ValueError, sqlite3.Error) as err:
+            msg = f"{self.path}: {err}"
+            raise PastError(msg) from err
+
+
+def _past(db: sqlite3.Connection, job_id: JobId) -> PastJob | None:
+    row = db.execute(_JOB, (job_id,)).fetchone()
+    since_s = float(row[2]) if row else 0.0
+    ending = ending_of(db, job_id)
+    if row and ending and ending.seen_s > (last_seen_s := float(row[3])) + SLACK_S:
+        # A later job of this number, which came and ended between two looks.
+        row, since_s = None, last_seen_s
+    runs = tuple(
+        EndedRun(job_id=job_id, start_s=float(start), end_s=float(end), gpu_s=float(gpu_s))
+        for start, end, gpu_s in db.execute(_RUNS, (job_id, since_s))
+    )
+    over = row is None or bool(row[6])
+    if ending and not _is_of(ending, since_s, over=over):
+        ending = None
+    if row is None and not runs:
+        return None if ending is None else _unseen(ending)
+    gave_way = tuple(_one(found) for found in db.execute(_GAVE_WAY, (job_id, since_s)))
+    owners = {int(uid) for (uid,) in db.execute(_OWNERS, (job_id, since_s))}
+    owners |= {ending.uid} if ending else set()
+    if row is None:
+        # A job that has left Slurm's list unseen is dropped after a week, a little before its runs.
+        return PastJob(
+            job_id=job_id,
+            attained_gpu_s=math.fsum(run.gpu_s for run in runs),
+            ran_s=math.fsum(run.end_s - run.start_s for run in runs),
+            preemptions=len(gave_way),
+            runs=runs,
+            gave_way=gave_way,
+            uids=frozenset(owners - {OWNER_UNKNOWN}),
+            ending=ending,
+        )
+    attained_gpu_s, ran_s, first_submit_s, last_seen_s, preemptions, incomplete, _ = row
+    return PastJob(
+        job_id=job_id,
+        attained_gpu_s=float(attained_gpu_s),
+        ran_s=float(ran_s),
+        first_submit_s=float(first_submit_s),
+        last_seen_s=float(last_seen_s),
+        preemptions=int(preemptions),
+        incomplete=bool(incomplete),
+        runs=runs,
+        gave_way=gave_way,
+        uids=frozenset(owners - {OWNER_UNKNOWN}),
+        # A slurmctld that died may have forgotten the end, and the job goes on.
+        ending=ending if over else None,
+    )
+
+
+def _is_of(ending: JobEnding, since_s: float, *, over: bool) -> bool:
+    """Whether *ending* is that of a job which was submitted at *since_s*, and of none before it.
+
+    Of a clock that was set back only Slurm's own instants tell it.
+    """
+    return ending.seen_s >= since_s or (over and ending.end_s >= since_s)
+
+
+def _unseen(ending: JobEnding) -> PastJob:
+    """A job that was over when it was seen first: Slurm told its last run."""
+    runs: tuple[EndedRun, ...] = ()
+    if 0 < ending.start_s < ending.end_s:
+        run = EndedRun(
+            job_id=ending.job_id,
+            start_s=ending.start_s,
+            end_s=ending.end_s,
+            gpu_s=ending.last_run_gpu_s,
+        )
+        runs = (run,)
+    return PastJob(
+        job_id=ending.job_id,
+        attained_gpu_s=ending.last_run_gpu_s,
+        ran_s=math.fsum(run.end_s - run.start_s for run in runs),
+        incomplete=ending.restarts > 0,
+        runs=runs,
+        uids=frozenset({ending.uid} - {OWNER_UNKNOWN}),
+        ending=ending,
+    )
+
+
+def _one(row: tuple[Any, ...]) -> GaveWay:
+    at_s, notice_s, gpus, handover_id, purpose, beneficiaries, signal = row
+    jobs = str(beneficiaries).split(",") if beneficiaries else ()
+    return GaveWay(
+        at_s=float(at_s),
+        notice_s=float(notice_s),
+        gpus=float(gpus),
+        handover_id=HandoverId(int(handover_id)),
+        purpose=next((known for known in get_args(Purpose) if known == purpose), None),
+        beneficiaries=tuple(JobId(int(j)) for j in jobs),
+        signal=str(signal or ""),
+    )

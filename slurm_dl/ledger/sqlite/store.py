@@ -1,0 +1,383 @@
+"""The ledger on disk: one SQLite file with a rollback journal.
+
+Every call is one transaction and is on the disk when it returns: `synchronous=FULL`, because what
+is written here says what may already have been done to other people's jobs. No write-ahead log:
+several hosts may share the directory (see `lease_row`), and that needs memory in common.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from slurm_dl.ledger.attained_service import DTYPES, AttainedService, EndedRun
+from slurm_dl.ledger.clock_adjustment import SLACK_S, Cut, Shift
+from slurm_dl.ledger.restarts import FOLLOWED_S
+from slurm_dl.ledger.sqlite.ending_rows import ENDING_UPSERT, ending_row
+from slurm_dl.ledger.sqlite.retention_sweep import sweep
+from slurm_dl.ledger.sqlite.row_conversion import (
+    breaker_from,
+    breaker_row,
+    handover_from,
+    restart_from,
+    steer_from,
+    steer_row,
+)
+from slurm_dl.ledger.sqlite.schema import SCHEMA_VERSION, upgrade
+from slurm_dl.ledger.store_protocol import HOUR_S, Memory, StoreChange
+from slurm_dl.model.breaker import Taken
+from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.steer import Steer
+
+_NOT_WRITTEN_BY_US = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What comes of rows that hold something else than was put into them."""
+
+
+class StoreError(SlurmDlError):
+    """The ledger cannot be read or written; nothing may be done until it can."""
+
+
+class SupersededError(StoreError):
+    """Another daemon has taken the ledger over; this one may do nothing more."""
+
+
+_CHUNK = 4_000
+
+_JOB_UPSERT = (
+    f"INSERT OR REPLACE INTO job ({', '.join(DTYPES)}) "  # noqa: S608 - our own names
+    f"VALUES ({', '.join('?' * len(DTYPES))})"
+)
+
+_SHIFTED = (
+    "UPDATE taken SET at_s = at_s + ?",
+    "UPDATE ending SET seen_s = seen_s + ?",
+    "UPDATE job SET last_seen_s = last_seen_s + ? WHERE over",
+    "UPDATE meta SET value = value + ? WHERE key = 'swept_before_s'",
+)
+
+_CUT = (
+    "UPDATE taken SET at_s = ? WHERE at_s > ?",
+    "UPDATE ending SET seen_s = ? WHERE seen_s > ?",
+    "UPDATE job SET last_seen_s = ? WHERE over AND last_seen_s > ?",
+    "UPDATE meta SET value = ? WHERE key = 'swept_before_s' AND CAST(value AS REAL) > ?",
+)
+
+_STEERS = (
+    'SELECT job_id, kind, avoid, own, "left", since_s, until_s, not_before_s, why, '
+    "expected_start_s FROM steer ORDER BY job_id"
+)
+
+_RESTARTS = (
+    "SELECT job_id, restarts, gpus, requeued_s, handover_id, restarted_s, fate, settled_s, "
+    "uid FROM restart WHERE requeued_s > (SELECT max(requeued_s) FROM restart) - ? "
+    "ORDER BY requeued_s, job_id"
+)
+
+_BREAKERS = (
+    "SELECT name, tripped_s, why, jobs, reset_s, reset_by, counts_from FROM breaker ORDER BY name"
+)
+
+
+class SqliteStore:
+    """A `Store` in one file.
+
+    Args:
+        path: The file; it is created with mode 0600 if it is not there.
+        cluster: Name of the cluster whose jobs it remembers; empty does not ask. A new ledger, and
+            one of before there were names, takes it.
+        generation: Of the daemon that writes, as `supersede` gave it; None does not ask. Once a
+            later one has been given out, nothing more is written.
+
+    Raises:
+        StoreError: It cannot be opened, is no ledger, of a newer version or of another cluster. A
+            ledger of today's version is opened without being written: also on a full disk.
+    """
+
+    def __init__(self, path: Path, *, cluster: str = "", generation: int | None = None) -> None:
+        self._path = path
+        self._generation = generation
+        try:
+            self._db = connect(path)
+            version = self._db.execute("PRAGMA user_version").fetchone()[0]
+            if version > SCHEMA_VERSION:
+                msg = f"{path}: written by a newer slurm_dl (schema {version}); upgrade slurm_dl"
+                raise StoreError(msg)
+            upgrade(self._db)
+            self._check_cluster(cluster)
+        except (OSError, sqlite3.Error) as err:
+            msg = f"{path}: cannot open the ledger: {err}"
+            raise StoreError(msg) from err
+
+    def _check_cluster(self, cluster: str) -> None:
+        if not cluster:
+            return
+        known = self._db.execute("SELECT value FROM meta WHERE key = 'cluster'").fetchone()
+        if known is None:
+            self._db.execute("INSERT OR IGNORE INTO meta VALUES ('cluster', ?)", (cluster,))
+        of = known[0] if known else cluster
+        if of != cluster:
+            msg = (
+                f"{self._path}: the ledger of cluster {of!r}, and this is {cluster!r}; "
+                "set paths.state_dir to a directory of this cluster's own"
+            )
+            raise StoreError(msg)
+
+    def load(self) -> Memory:
+        """All that is stored.
+
+        Raises:
+            StoreError: It cannot be read, or is not what was written.
+        """
+        try:
+            return self._load()
+        except (*_NOT_WRITTEN_BY_US, RecursionError) as err:
+            raise self._damaged(err) from err
+
+    def _load(self) -> Memory:
+        try:
+            service = self._jobs()
+            bodies = self._db.execute(
+                "SELECT body FROM handover WHERE closed = '' ORDER BY handover_id"
+            ).fetchall()
+            last = self._db.execute("SELECT max(handover_id) FROM handover").fetchone()[0]
+            taken = self._db.execute(
+                "SELECT at_s, job_id, gpus, notice_s, handover_id FROM taken "
+                "WHERE at_s > (SELECT max(at_s) FROM taken) - ? ORDER BY at_s",
+                (HOUR_S,),
+            ).fetchall()
+            steers = self._db.execute(_STEERS).fetchall()
+            restarts = self._db.execute(_RESTARTS, (FOLLOWED_S,)).fetchall()
+            breakers = self._db.execute(_BREAKERS).fetchall()
+            distrust = self._db.execute(
+                "SELECT value FROM meta WHERE key = 'distrust_until_s'"
+            ).fetchone()
+            swept = self._db.execute(
+                "SELECT value FROM meta WHERE key = 'swept_before_s'"
+            ).fetchone()
+            splits = self._db.execute(
+                "SELECT body FROM handover WHERE json_extract(body, '$.purpose') = 'split' "
+                "ORDER BY handover_id"
+            ).fetchall()
+        except sqlite3.Error as err:
+            raise self._error(err) from err
+        return Memory(
+            service=service,
+            handovers=tuple(handover_from(json.loads(body)) for (body,) in bodies),
+            # Numbers name reservations. After the loss of a ledger none of the old ones, which
+            # may still stand in Slurm, must come back, so a new ledger begins at the clock.
+            next_handover_id=HandoverId((last or int(time.time())) + 1),
+            taken=tuple(
+                Taken(
+                    at_s=at_s,
+                    job_id=JobId(job_id),
+                    gpus=gpus,
+                    notice_s=notice_s,
+                    handover_id=HandoverId(handover_id),
+                )
+                for at_s, job_id, gpus, notice_s, handover_id in taken
+            ),
+            steers=tuple(steer_from(row) for row in steers),
+            lost_pairs={
+                split.apart: split.opened_s
+                for split in (handover_from(json.loads(body)) for (body,) in splits)
+            },
+            restarts=tuple(restart_from(row) for row in restarts),
+            breakers=tuple(breaker_from(row) for row in breakers),
+            distrust_until_s=float(distrust[0]) if distrust else 0.0,
+            swept_before_s=float(swept[0]) if swept else None,
+        )
+
+    def _jobs(self) -> AttainedService:
+        """The rows of all jobs, with no more of them as Python objects at a time than `_CHUNK`."""
+        found = self._db.execute(
+            f"SELECT {', '.join(DTYPES)} FROM job ORDER BY job_id"  # noqa: S608 - our own names
+        )
+        parts = [tuple(AttainedService.empty().columns().values())]
+        while rows := found.fetchmany(_CHUNK):
+            columns = zip(*rows, strict=True)
+            parts.append(
+                tuple(np.array(c, dtype=dt) for c, dt in zip(columns, DTYPES.values(), strict=True))
+            )
+        whole = map(np.concatenate, zip(*parts, strict=True))
+        return AttainedService(**dict(zip(DTYPES, whole, strict=True)))
+
+    def save(self, change: StoreChange, /) -> None:
+        """Write *change*, all of it or nothing."""
+        columns = change.jobs.columns().values() if change.jobs is not None else ()
+        with self._transaction() as db:
+            # First: rows that come with the change are moved already.
+            match change.clock:
+                case Shift(by_s=by_s):
+                    for statement in _SHIFTED:
+                        db.execute(statement, (by_s,))
+                case Cut(now_s=now_s):
+                    for statement in _CUT:
+                        db.execute(statement, (now_s, now_s + SLACK_S))
+                case None:
+                    pass
+            db.executemany(_JOB_UPSERT, zip(*(c.tolist() for c in columns), strict=True))
+            db.executemany(
+                "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
+                [(r.job_id, r.start_s, r.end_s, r.gpu_s) for r in change.ended],
+            )
+            db.executemany("DELETE FROM job WHERE job_id = ?", [(j,) for j in change.forgotten])
+            db.executemany(
+                "INSERT OR REPLACE INTO handover VALUES (?, ?, ?)",
+                [
+                    (h.handover_id, json.dumps(dataclasses.asdict(h)), closed)
+                    for h, closed in change.handovers
+                ],
+            )
+            if change.distrust_until_s is not None:
+                db.execute(
+                    "INSERT OR REPLACE INTO meta VALUES ('distrust_until_s', ?)",
+                    (str(change.distrust_until_s),),
+                )
+            db.executemany(
+                "INSERT INTO taken VALUES (?, ?, ?, ?, ?)",
+                [(t.at_s, t.job_id, t.gpus, t.notice_s, t.handover_id) for t in change.taken],
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO steer VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [steer_row(s) for s in change.steers],
+            )
+            db.executemany("DELETE FROM steer WHERE job_id = ?", [(j,) for j in change.let_go])
+            db.executemany(
+                "INSERT OR REPLACE INTO restart VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                [dataclasses.astuple(r) for r in change.restarts],
+            )
+            if change.restarts:
+                oldest_s = max(r.requeued_s for r in change.restarts) - FOLLOWED_S
+                db.execute("DELETE FROM restart WHERE requeued_s <= ?", (oldest_s,))
+            db.executemany(
+                "INSERT OR REPLACE INTO breaker VALUES (?, ?, ?, ?, ?, ?, ?)",
+                [breaker_row(b) for b in change.breakers],
+            )
+            db.executemany(ENDING_UPSERT, [ending_row(e) for e in change.endings])
+            if change.over_before_s is not None:
+                sweep(db, change.over_before_s)
+                db.execute(
+                    "INSERT OR REPLACE INTO meta VALUES ('swept_before_s', ?)",
+                    (str(change.over_before_s),),
+                )
+
+    def runs_of(self, job_id: JobId) -> tuple[EndedRun, ...]:
+        """The runs of one job that are over, oldest first."""
+        rows = self._db.execute(
+            "SELECT job_id, start_s, end_s, gpu_s FROM run WHERE job_id = ? ORDER BY start_s",
+            (job_id,),
+        ).fetchall()
+        return tuple(EndedRun(job_id=j, start_s=s, end_s=e, gpu_s=g) for j, s, e, g in rows)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                self._check_generation()
+                yield self._db
+                # A reader can be in its way: it waits for 5 s and then fails.
+                self._db.execute("COMMIT")
+            except BaseException:
+                # SQLite has done so itself after some errors.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as err:
+            raise self._error(err) from err
+
+    def _check_generation(self) -> None:
+        """Compare in the same transaction that writes: nobody can come between."""
+        if self._generation is None:
+            return
+        latest = generation_in(self._db)
+        if latest != self._generation:
+            msg = (
+                f"{self._path}: taken over by another dlschedd (generation {latest}, ours is "
+                f"{self._generation})"
+            )
+            raise SupersededError(msg)
+
+    def _damaged(self, err: Exception) -> StoreError:
+        return StoreError(
+            f"{self._path}: the ledger is damaged ({type(err).__name__}): restore it, or move it "
+            "away, and what jobs have received is rebuilt from Slurm's accounting"
+        )
+
+    def _error(self, err: sqlite3.Error) -> StoreError:
+        return StoreError(f"{self._path}: {err}; nothing is done until the ledger can be written")
+
+
+def supersede(path: Path) -> int:
+    """Take the ledger *path* over: the generation to write it with, above all given out before.
+
+    Raises:
+        StoreError: It cannot be opened or written.
+    """
+    store = SqliteStore(path)
+    try:
+        with store._transaction() as db:  # noqa: SLF001 - of this module
+            generation = generation_in(db) + 1
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('generation', ?)", (str(generation),))
+    finally:
+        store.close()
+    return generation
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Open the ledger *path*, which is created with mode 0600 if it is not there.
+
+    Raises:
+        OSError: The file cannot be made.
+        sqlite3.Error: It is no database, or somebody uses it.
+    """
+    path.touch(mode=0o600)
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        # One of before, with a write-ahead log, is converted; not while anybody has it open.
+        db.execute("PRAGMA journal_mode=TRUNCATE")
+        db.execute("PRAGMA synchronous=FULL")
+        # KiB, as it is below 0. What is read is read once, at the start; 2,000 would fill slowly.
+        db.execute("PRAGMA cache_size=-512")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def generation_in(db: sqlite3.Connection) -> int:
+    """The generation that was given out last; 0 if none was."""
+    row = db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
+    return int(row[0]) if row else 0
+
+
+def stored_steers(path: Path) -> tuple[Steer, ...]:
+    """The steers in the ledger *path*, which is only read; none in one of before there were any.
+
+    What a daemon that was killed had half written is undone first, as it would be at a start.
+
+    Raises:
+        StoreError: It is not there, or cannot be read.
+    """
+    try:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)
+        with closing(db):
+            if not db.execute("PRAGMA table_info(steer)").fetchall():
+                return ()
+            rows = db.execute(_STEERS).fetchall()
+        return tuple(steer_from(row) for row in rows)
+    except (OSError, ValueError, sqlite3.Error) as err:
+        msg = f"{path}: {err}"
+        raise StoreError(msg) from err

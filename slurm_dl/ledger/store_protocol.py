@@ -1,0 +1,106 @@
+"""What the ledger writes and reads: everything that survives the daemon, and where it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from slurm_dl.ledger.attained_service import AttainedService, EndedRun
+from slurm_dl.ledger.clock_adjustment import Retiming
+from slurm_dl.ledger.completions import JobEnding
+from slurm_dl.model.breaker import Breaker, Restart, Taken
+from slurm_dl.model.handover import Handover
+from slurm_dl.model.ids import HandoverId
+from slurm_dl.model.steer import Steer
+
+HOUR_S = 3600.0
+"""GPUs that were taken back are remembered for this long."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """Everything a store holds.
+
+    Attributes:
+        swept_before_s: Before when what was over was dropped last, epoch seconds, as the clock of
+            that time told it and moved with it; None: nothing ever was.
+    """
+
+    service: AttainedService
+    handovers: tuple[Handover, ...]
+    next_handover_id: HandoverId
+    taken: tuple[Taken, ...]
+    steers: tuple[Steer, ...] = ()
+    lost_pairs: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+    restarts: tuple[Restart, ...] = ()
+    breakers: tuple[Breaker, ...] = ()
+    distrust_until_s: float = 0.0
+    swept_before_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoreChange:
+    """What a store has to write, all of it or nothing.
+
+    Attributes:
+        jobs: Jobs to insert or replace.
+        ended: Runs that are over.
+        forgotten: Ids of jobs to drop.
+        endings: Jobs that are over as of this look.
+        over_before_s: Drop jobs that are over and were seen last before this, epoch seconds, and
+            what is remembered of jobs that are gone by then; None drops nothing.
+        handovers: Hand-overs to insert or replace, each with why it is closed; empty if it is not.
+        taken: GPUs that were taken back.
+        steers: Steers to insert or replace.
+        let_go: Ids of jobs whose steers are over.
+        restarts: What became of jobs that were put back, to insert or replace.
+        breakers: Breakers to insert or replace.
+        clock: How the clock was set: what the store alone remembers is moved, before all else. It
+            has GPUs that were taken, and jobs that are over and how they ended.
+        distrust_until_s: Until when the clock is not believed; None leaves that as it is.
+    """
+
+    jobs: AttainedService | None = None
+    ended: Sequence[EndedRun] = ()
+    forgotten: Sequence[int] = ()
+    endings: Sequence[JobEnding] = ()
+    over_before_s: float | None = None
+    handovers: Sequence[tuple[Handover, str]] = ()
+    taken: Sequence[Taken] = ()
+    steers: Sequence[Steer] = ()
+    let_go: Sequence[int] = ()
+    restarts: Sequence[Restart] = ()
+    breakers: Sequence[Breaker] = ()
+    clock: Retiming | None = None
+    distrust_until_s: float | None = None
+
+
+class Store(Protocol):
+    """Where the ledger survives the daemon. Every call is durable when it returns."""
+
+    def load(self) -> Memory:
+        """All that is stored."""
+
+    def save(self, change: StoreChange, /) -> None:
+        """Write *change*."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+
+
+# A `Store` that keeps nothing: the ledger of a simulation lives as long as the simulation.
+class MemoryStore:
+    """Begins empty, and lets everything that is written go; see `Store`."""
+
+    def load(self) -> Memory:
+        """Nothing is remembered."""
+        return Memory(
+            service=AttainedService.empty(), handovers=(), next_handover_id=HandoverId(1), taken=()
+        )
+
+    def save(self, change: StoreChange, /) -> None:
+        """The ledger has it in memory already."""
+
+    def close(self) -> None:
+        """There is nothing to let go of."""

@@ -1,0 +1,91 @@
+"""What it means that a victim has left: for its hand-over, for the job and for its GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_dl.ledger.attained_service import AttainedService
+from slurm_dl.ledger.restarts import Restarts
+from slurm_dl.model.breaker import Restart, Taken
+from slurm_dl.model.handover import Handover, Victim, VictimState
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.plan import MarkGone
+
+
+@dataclass(frozen=True, slots=True)
+class VictimGone:
+    """What is to be written down, all at once.
+
+    Attributes:
+        handover: The hand-over as it is now.
+        columns: New values of the job, by the ledger's columns.
+        taken: Its GPUs, if they were taken back.
+        restarts: What is to be followed of it, if it is back in the queue.
+    """
+
+    handover: Handover
+    columns: Mapping[str, Sequence[float]]
+    taken: list[Taken]
+    restarts: list[Restart]
+
+
+def left(
+    handover: Handover, action: MarkGone, now_s: float, service: AttainedService, restarts: Restarts
+) -> VictimGone:
+    """What *action* means, which says that a victim of *handover* has left its GPUs.
+
+    Args:
+        service: The ledger's columns.
+        restarts: What is followed already.
+    """
+    victim = next(v for v in handover.victims if v.run.job_id == action.job_id)
+    gone = dataclasses.replace(victim, state=VictimState.GONE, gone_s=now_s, outcome=action.outcome)
+    told = victim.state is not VictimState.CHOSEN
+    columns: dict[str, list[float]] = {}
+    if told and action.outcome == "requeued" and knows(service, action.job_id):
+        row = int(np.searchsorted(service.job_id, action.job_id))
+        columns["preemptions"] = [int(service.preemptions[row]) + 1]
+    if action.outcome == "refused" or (told and not victim.signalled_s):
+        # Nobody wrote down when it was signalled, if it was.
+        columns["last_preempted_s"] = [now_s]
+    taken = []
+    # Slurm may have forgotten by the next look how it ended; its GPUs were given up.
+    if told and action.outcome in ("requeued", "finished", "left"):
+        taken = [
+            Taken(
+                at_s=now_s,
+                job_id=action.job_id,
+                gpus=victim.gpus,
+                notice_s=now_s - victim.signalled_s if victim.signalled_s else 0.0,
+                handover_id=action.handover_id,
+            )
+        ]
+    back = _put_back(action, victim, now_s, restarts) if told else []
+    return VictimGone(with_victim(handover, gone), columns, taken, back)
+
+
+def _put_back(action: MarkGone, victim: Victim, now_s: float, restarts: Restarts) -> list[Restart]:
+    """What is to be followed of a victim that is back in the queue."""
+    if action.outcome != "requeued":
+        return []
+    run = victim.run
+    seen = restarts.of(run) or Restart(
+        job_id=run.job_id, restarts=run.restarts, gpus=victim.gpus, requeued_s=now_s
+    )
+    return [dataclasses.replace(seen, handover_id=action.handover_id)]
+
+
+def with_victim(handover: Handover, victim: Victim) -> Handover:
+    """*handover* with *victim* in place of what it had of that job."""
+    victims = (victim if v.run.job_id == victim.run.job_id else v for v in handover.victims)
+    return dataclasses.replace(handover, victims=tuple(victims))
+
+
+def knows(service: AttainedService, job_id: JobId) -> bool:
+    """Whether *service* has a row of the job."""
+    row = int(np.searchsorted(service.job_id, job_id))
+    return row < len(service) and int(service.job_id[row]) == job_id

@@ -1,0 +1,399 @@
+"""What we remember and Slurm does not, and the rule that it is written down before it is done.
+
+The ledger lives in memory and in a `Store`. Each step of a hand-over is stored before it is
+tried (`begin`) and again once its result is known (`settle`), so a daemon killed at any instant
+finds on its next start at least everything it may have done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from slurm_dl.ledger.apply_observation import FORGET_AFTER_S, LEAVE_AFTER_S, fold, without_ours
+from slurm_dl.ledger.attained_service import AttainedService, EndedRun, remembered
+from slurm_dl.ledger.clock_adjustment import (
+    Retiming,
+    retimed_breaker,
+    retimed_handover,
+    retimed_restart,
+    retimed_service,
+    retimed_steer,
+)
+from slurm_dl.ledger.completions import endings_of
+from slurm_dl.ledger.lease_credits import Owed
+from slurm_dl.ledger.restarts import Restarts
+from slurm_dl.ledger.retention import Horizon
+from slurm_dl.ledger.store_protocol import HOUR_S, Store, StoreChange
+from slurm_dl.ledger.victim_gone import knows, left, with_victim
+from slurm_dl.model.breaker import Breaker, BreakerName, Restart, Taken
+from slurm_dl.model.handover import Handover, Seal, VictimState
+from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.plan import (
+    Action,
+    Attach,
+    ClearSteer,
+    CloseHandover,
+    ForgetSteer,
+    MarkGone,
+    OpenHandover,
+    Plan,
+    Promote,
+    Requeue,
+    Reserve,
+    SetSiteFactor,
+    SetSteer,
+    Signal,
+    Trim,
+    TripBreaker,
+    Unseal,
+)
+from slurm_dl.model.snapshot import Observed, Snapshot
+from slurm_dl.model.steer import Steer
+
+APART_S = 7 * 24 * HOUR_S
+"""Two models that lost on one GPU are kept apart for this long: one bad figure is not for ever."""
+
+
+class Ledger:
+    """The memory of one daemon; the only mutable thing the engine has."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        memory = store.load()
+        self._service = memory.service
+        self._handovers = {h.handover_id: h for h in memory.handovers}
+        self._next_id = memory.next_handover_id
+        self._taken = [*memory.taken]
+        self._steers = {s.job_id: s for s in memory.steers}
+        self._trimmed: set[JobId] = set()
+        self._lost_pairs = dict(memory.lost_pairs)
+        self._restarts = Restarts(memory.restarts)
+        self._breakers = {b.name: b for b in memory.breakers}
+        self._doubted: set[JobId] = set()
+        self._owed: Owed | None = None
+        self._swept_s: float | None = None
+        self._horizon = Horizon(memory.swept_before_s, self._service)
+        self._strangers = np.zeros(0, dtype=np.int64)
+        self.distrust_until_s = memory.distrust_until_s
+
+    @property
+    def handovers(self) -> tuple[Handover, ...]:
+        """Hand-overs that are not closed."""
+        return tuple(self._handovers.values())
+
+    @property
+    def service(self) -> AttainedService:
+        """The columns as they stand."""
+        return self._service
+
+    def book(self, seen: Observed) -> None:
+        """Fold one observation in, and store what it changed."""
+        before_s = self._horizon.look(seen.now_s)
+        folded = fold(self._service, without_ours(seen, self._steers), forget_before_s=before_s)
+        news = self._restarts.news(self._service, folded.service, seen)
+        if self._swept_s is None or self._distrusts(seen.now_s):
+            self._swept_s = seen.now_s
+        sweeps = abs(seen.now_s - self._swept_s) >= LEAVE_AFTER_S
+        endings, strangers = endings_of(self._service, folded.service, seen, self._strangers)
+        if folded.changed.any() or folded.ended or folded.forgotten or news or endings or sweeps:
+            self._store.save(
+                StoreChange(
+                    jobs=folded.service.take(folded.changed),
+                    ended=folded.ended,
+                    forgotten=folded.forgotten,
+                    endings=endings,
+                    over_before_s=before_s if sweeps else None,
+                    restarts=news,
+                )
+            )
+        if sweeps:
+            self._swept_s = seen.now_s
+        # Not before it is stored: what a store that failed lacks is then told anew by the next one.
+        self._service, self._strangers = folded.service, strangers
+        if self._trimmed:
+            self._trimmed.intersection_update(JobId(j) for j in folded.service.job_id.tolist())
+        self._restarts.keep(news, seen.now_s)
+
+    def restore(self, jobs: AttainedService, ended: Sequence[EndedRun]) -> None:
+        """Take rows that were rebuilt from elsewhere in place of the present ones, and store them.
+
+        Args:
+            jobs: Rows of jobs that are known.
+            ended: Runs of theirs that are over.
+
+        Raises:
+            ValueError: A job is not known.
+        """
+        if not np.isin(jobs.job_id, self._service.job_id).all():
+            msg = "only jobs that the ledger knows can be restored"
+            raise ValueError(msg)
+        if not len(jobs):
+            return
+        rows = self._service.rows_of(jobs.job_id)
+        columns = {name: column.copy() for name, column in self._service.columns().items()}
+        for name, column in jobs.columns().items():
+            columns[name][rows] = column
+        self._store.save(StoreChange(jobs=jobs, ended=ended))
+        self._service = AttainedService(**columns)
+
+    def snapshot(self, seen: Observed, partitions: frozenset[str]) -> Snapshot:
+        """*seen* with everything remembered beside it.
+
+        How long a job is still to run is taken from its time limit, counted over all its runs.
+        """
+        seen = without_ours(seen, self._steers)
+        memory = remembered(self._service, seen.jobs)
+        return Snapshot(
+            seen=seen,
+            memory=memory,
+            left_s=np.maximum(seen.jobs.limit_s - memory.ran_s, 0.0),
+            credit_s=None if self._owed is None else self._owed.at(seen),
+            managed=np.array([p in partitions for p in seen.partitions], dtype=np.bool_),
+            handovers=self.handovers,
+            steers=dict(self._steers),
+            trimmed=frozenset(self._trimmed),
+            lost_pairs=tuple(
+                sorted(p for p, at_s in self._lost_pairs.items() if seen.now_s - at_s < APART_S)
+            ),
+            next_handover_id=self._next_id,
+            preempted_gpus_last_hour=self._gpus_taken_since(seen.now_s - HOUR_S),
+            taken=tuple(self._taken),
+            restarts=self._restarts.all,
+            breakers=tuple(self._breakers[name] for name in sorted(self._breakers)),
+        )
+
+    def owe(self, snap: Snapshot, plan: Plan) -> None:
+        """Remember what jobs deserve from now on; a daemon that starts anew owes nobody anything.
+
+        Credits are good for a few leases and no more, so they are not stored.
+        """
+        self._owed = None if plan.share is None else Owed.after(snap, plan.share, plan.lease_s)
+
+    def doubt(self, unhonoured: Collection[JobId]) -> bool:
+        """Forget the SiteFactors that Slurm no longer counts, so that they are written once more.
+
+        Somebody may have reset them. Where it does not help Slurm does not honour them, and they
+        are left alone until it does.
+
+        Returns:
+            Whether any was forgotten.
+        """
+        settled = {
+            j
+            for j in self._doubted
+            if j not in unhonoured
+            and (not knows(self._service, j) or self._service.site_factor[self._row(j)] > 0)
+        }
+        self._doubted -= settled
+        anew = [j for j in unhonoured if j not in self._doubted]
+        self._doubted.update(anew)
+        self._change(anew, {"site_factor": [0] * len(anew)})
+        return bool(anew)
+
+    def begin(self, action: Action) -> None:
+        """Write down that *action* is about to be tried, where that matters after a crash."""
+        match action:
+            case OpenHandover(handover=handover):
+                self._next_id = HandoverId(max(self._next_id, handover.handover_id + 1))
+                self._keep(handover)
+                if handover.purpose == "split":
+                    self._lost_pairs[handover.apart] = handover.opened_s
+            case SetSteer(steer=steer):
+                # Before it is done: what may stand in Slurm must be known to be ours.
+                self._steer(steer)
+            case TripBreaker(breaker=name, at_s=at_s, why=why, jobs=jobs):
+                before = self._breakers.get(name, Breaker(name=name))
+                self._set(dataclasses.replace(before, tripped_s=at_s, why=why, jobs=jobs))
+            case Trim(job_id=job_id):
+                # Tried once: what Slurm does not do then it does not do.
+                self._trimmed.add(job_id)
+            case Signal(handover_id=hid, run=run):
+                self._turn(hid, run.job_id, state=VictimState.SIGNALLING)
+            case Requeue(handover_id=hid, run=run):
+                self._turn(hid, run.job_id, state=VictimState.REQUEUING)
+            case _:
+                pass
+
+    def settle(self, action: Action, now_s: float) -> None:
+        """Write down that *action* succeeded at *now_s*."""
+        match action:
+            case SetSiteFactor(job_id=job_id, value=value):
+                self._change([job_id], {"site_factor": [value]})
+            case Promote(job_id=job_id):
+                self._forgive(job_id)
+            case Reserve(handover_id=hid):
+                self._keep(dataclasses.replace(self._handovers[hid], seal=Seal.STANDING))
+            case Attach(handover_id=hid, job_id=job_id):
+                handover = self._handovers[hid]
+                attached = tuple(dict.fromkeys((*handover.attached, job_id)))
+                self._keep(dataclasses.replace(handover, attached=attached))
+            case Signal(handover_id=hid, run=run):
+                self._turn(hid, run.job_id, state=VictimState.SIGNALLED, signalled_s=now_s)
+                self._change([run.job_id], {"last_preempted_s": [now_s]})
+            case MarkGone():
+                self._mark_gone(action, now_s)
+            case Unseal(handover_id=hid) if hid is not None:
+                self._keep(dataclasses.replace(self._handovers[hid], seal=Seal.RELEASED))
+            case CloseHandover():
+                self._close(action, now_s)
+            case ClearSteer() | ForgetSteer():
+                self._let_go(action)
+            case _:  # Written down before it was tried, or nothing that is remembered.
+                pass
+
+    def reset(self, name: BreakerName, *, by: str, now_s: float) -> Breaker:
+        """Let the breaker *name* go; what was before *now_s* does not count for it any more.
+
+        Returns:
+            The breaker as it was.
+
+        Raises:
+            Exception: The store's own; nothing has changed then.
+        """
+        before = self._breakers.get(name, Breaker(name=name))
+        self._set(Breaker(name=name, reset_s=now_s, reset_by=by, counts_from=self._next_id))
+        return before
+
+    def retime(self, how: Retiming, *, distrust_until_s: float | None = None) -> None:
+        """Move the instants we wrote down: the clock they were told by has been set."""
+        service, rows = retimed_service(self._service, how)
+        handovers = [
+            (after, "") for h in self.handovers if (after := retimed_handover(h, how)) != h
+        ]
+        steers = [new for s in self._steers.values() if (new := retimed_steer(s, how)) != s]
+        restarts = [retimed_restart(r, how) for r in self._restarts.all]
+        breakers = [retimed_breaker(b, how) for b in self._breakers.values()]
+        self._store.save(
+            StoreChange(
+                jobs=service.take(rows),
+                handovers=handovers,
+                steers=steers,
+                restarts=restarts,
+                breakers=breakers,
+                clock=how,
+                distrust_until_s=distrust_until_s,
+            )
+        )
+        if distrust_until_s is not None:
+            self.distrust_until_s = distrust_until_s
+        # A clock that stands wrong for one look must not have a week dropped in that look.
+        self._swept_s = None
+        self._horizon.retime(how)
+        self._service = service
+        self._handovers.update({h.handover_id: h for h, _ in handovers})
+        self._steers.update({s.job_id: s for s in steers})
+        self._restarts = Restarts(restarts)
+        self._breakers.update({b.name: b for b in breakers})
+        taken_s = how.of(np.array([t.at_s for t in self._taken], dtype=np.float64)).tolist()
+        self._taken = [
+            dataclasses.replace(t, at_s=at_s) for t, at_s in zip(self._taken, taken_s, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
+
+    def _distrusts(self, now_s: float) -> bool:
+        # For longer nobody distrusts: that was told by a clock that has been set back since.
+        return 0 < self.distrust_until_s - now_s < FORGET_AFTER_S
+
+    def _gpus_taken_since(self, when_s: float) -> float:
+        """GPUs taken back since then, and those that are about to be."""
+        going = [
+            v.gpus for h in self.handovers for v in h.victims if v.state is not VictimState.GONE
+        ]
+        return math.fsum([*(t.gpus for t in self._taken if t.at_s > when_s), *going])
+
+    def _mark_gone(self, action: MarkGone, now_s: float) -> None:
+        gone = left(
+            self._handovers[action.handover_id], action, now_s, self._service, self._restarts
+        )
+        self._change(
+            [action.job_id],
+            gone.columns,
+            handovers=[(gone.handover, "")],
+            taken=gone.taken,
+            restarts=gone.restarts,
+        )
+        self._handovers[action.handover_id] = gone.handover
+        self._taken = [t for t in self._taken if t.at_s > now_s - HOUR_S] + gone.taken
+        self._restarts.keep(gone.restarts, now_s)
+
+    def _close(self, action: CloseHandover, now_s: float) -> None:
+        known = [j for j in action.fruitless if knows(self._service, j)]
+        times = [int(self._service.fruitless[self._row(j)]) + 1 for j in known]
+        handover = self._handovers[action.handover_id]
+        self._change(
+            known,
+            {"fruitless": times, "last_fruitless_s": [now_s] * len(known)},
+            handovers=[(handover, action.outcome)],
+        )
+        del self._handovers[action.handover_id]
+
+    def _forgive(self, job_id: JobId) -> None:
+        row = self._row(job_id)
+        forgiven = {
+            "forgiven_gpu_s": [float(self._service.attained_gpu_s[row])],
+            "forgiven_ran_s": [float(self._service.ran_s[row])],
+        }
+        self._change([job_id], forgiven)
+
+    def _row(self, job_id: JobId) -> int:
+        return int(self._service.rows_of(np.array([job_id], dtype=np.int64))[0])
+
+    def _change(
+        self,
+        job_ids: Sequence[JobId],
+        columns: Mapping[str, Sequence[float]],
+        *,
+        handovers: Sequence[tuple[Handover, str]] = (),
+        taken: Sequence[Taken] = (),
+        restarts: Sequence[Restart] = (),
+    ) -> None:
+        """Replace some values of some known jobs, and store those jobs and what goes with them."""
+        known = [i for i, j in enumerate(job_ids) if knows(self._service, j)] if columns else []
+        rows = self._service.rows_of(np.array([job_ids[i] for i in known], dtype=np.int64))
+        after = self._service
+        if known:
+            replaced = {}
+            for name, values in columns.items():
+                column = getattr(self._service, name).copy()
+                column[rows] = [values[i] for i in known]
+                replaced[name] = column
+            after = dataclasses.replace(self._service, **replaced)
+        if known or handovers or taken:
+            jobs = after.take(rows)
+            self._store.save(
+                StoreChange(jobs=jobs, handovers=handovers, taken=taken, restarts=restarts)
+            )
+        self._service = after
+
+    def _turn(self, handover_id: HandoverId, job_id: JobId, **changes: object) -> None:
+        handover = self._handovers[handover_id]
+        victim = next(v for v in handover.victims if v.run.job_id == job_id)
+        self._keep(with_victim(handover, dataclasses.replace(victim, **changes)))  # type: ignore[arg-type]
+
+    def _steer(self, steer: Steer) -> None:
+        self._store.save(StoreChange(steers=[steer]))
+        self._steers[steer.job_id] = steer
+
+    def _let_go(self, action: ClearSteer | ForgetSteer) -> None:
+        steer = self._steers.get(action.job_id)
+        if steer is not None and isinstance(action, ForgetSteer) and action.outcome != "gone":
+            # Its list stands there as long as it runs, and when it is requeued.
+            self._steer(dataclasses.replace(steer, kind="started", not_before_s=0.0))
+            return
+        self._store.save(StoreChange(let_go=[action.job_id]))
+        self._steers.pop(action.job_id, None)
+
+    def _set(self, breaker: Breaker) -> None:
+        self._store.save(StoreChange(breakers=[breaker]))
+        self._breakers[breaker.name] = breaker
+
+    def _keep(self, handover: Handover) -> None:
+        self._store.save(StoreChange(handovers=[(handover, "")]))
+        self._handovers[handover.handover_id] = handover

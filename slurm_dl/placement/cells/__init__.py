@@ -1,0 +1,1 @@
+"""Cells of accounts: buddy allocation with guarantees."""

@@ -1,0 +1,137 @@
+"""What a pending job asks of each of its nodes, and on which nodes it may run at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Bool
+from slurm_dl.model.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The share of one node, the same on each of *n_nodes* nodes.
+
+    Attributes:
+        n_nodes: Nodes.
+        gpus: GPUs on each; whole unless the job asks for shares of a GPU.
+        cpus: CPUs on each.
+        mem_mb: Memory on each, MB.
+    """
+
+    n_nodes: int
+    gpus: float
+    cpus: int
+    mem_mb: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ResourceRequest:
+    """What a pending job asks for.
+
+    Attributes:
+        key: Equal for jobs that ask for the same.
+        asks: The ways in which it may lie on nodes, fewest nodes first; the first is what the
+            job asks for, others are there only if its owner gave a range of nodes.
+        exclusive: It wants nodes on which nothing else runs.
+        place: Equal for jobs with the same *allowed*.
+        allowed: ``(m,)`` bool, nodes it may use at all.
+    """
+
+    key: tuple[object, ...]
+    asks: tuple[Ask, ...]
+    exclusive: bool
+    place: tuple[object, ...]
+    allowed: Bool
+
+    @property
+    def n_nodes(self) -> int:
+        """The fewest nodes it may have."""
+        return self.asks[0].n_nodes
+
+    @property
+    def gpus(self) -> float:
+        """GPUs on each of these."""
+        return self.asks[0].gpus
+
+    @property
+    def cpus(self) -> int:
+        """CPUs on each of these."""
+        return self.asks[0].cpus
+
+    @property
+    def mem_mb(self) -> int:
+        """Memory on each of these, MB."""
+        return self.asks[0].mem_mb
+
+    def ask(self, n_nodes: int) -> Ask:
+        """What it asks of each of *n_nodes* nodes, which must be one of its ways."""
+        return next(ask for ask in self.asks if ask.n_nodes == n_nodes)
+
+
+class ResourceRequests:
+    """What the pending jobs of one snapshot ask for; equal needs are worked out once."""
+
+    def __init__(self, snap: Snapshot) -> None:
+        self._snap = snap
+        self._places: dict[tuple[object, ...], tuple[Bool, float]] = {}
+        self._needs: dict[tuple[object, ...], ResourceRequest] = {}
+
+    def of(self, row: int) -> ResourceRequest:
+        """What the job at *row* asks of each node, evenly split.
+
+        A job that names GPUs in all and no node count gets the fewest nodes that could hold it.
+        """
+        jobs = self._snap.jobs
+        place = self._place_of(row)
+        gpus, n_nodes = float(jobs.gpus[row]), int(jobs.n_nodes[row])
+        claim = self._snap.seen.claim(JobId(int(jobs.job_id[row])))
+        most_nodes = claim.most_nodes
+        cpus, mem_mb = int(jobs.cpus[row]), int(jobs.mem_mb[row])
+        if most_nodes is not None:
+            # Of a job with a range of nodes Slurm tells one CPU and no memory while it waits.
+            cpus = max(cpus, math.ceil((claim.cpus_per_gpu or 0) * gpus))
+            mem_mb = max(mem_mb, math.ceil((claim.mem_mb_per_gpu or 0) * gpus))
+        exclusive = bool(jobs.exclusive[row])
+        asked = (place, gpus, n_nodes, most_nodes, cpus, mem_mb, exclusive)
+        need = self._needs.get(asked)
+        if need is None:
+            allowed, most = self._places[place]
+            if most > 0:
+                n_nodes = max(n_nodes, math.ceil(gpus / most))
+            asks = tuple(_asks(gpus, cpus, mem_mb, n_nodes, most_nodes or n_nodes))
+            key = (*place, *asks, exclusive)
+            need = self._needs[asked] = ResourceRequest(key, asks, exclusive, place, allowed)
+        return need
+
+    def _place_of(self, row: int) -> tuple[object, ...]:
+        """Where the job may run, as a key into the places that were worked out."""
+        snap, nodes = self._snap, self._snap.seen.nodes
+        job_id = JobId(int(snap.jobs.job_id[row]))
+        others = snap.seen.also_in.get(job_id, ())
+        choice = snap.choice(job_id)
+        partition, gpu_type = int(snap.jobs.partition[row]), int(snap.jobs.gpu_type[row])
+        key = (partition, others, gpu_type, None if choice is None else choice.tobytes())
+        if key not in self._places:
+            allowed = nodes.up & snap.seen.node_in[[partition, *others]].any(axis=0)
+            if gpu_type >= 0:
+                allowed &= nodes.gpu_type == gpu_type
+            if choice is not None:
+                allowed &= choice
+            allowed.setflags(write=False)
+            self._places[key] = allowed, float(nodes.gpus[allowed].max(initial=0.0))
+        return key
+
+
+def _asks(gpus: float, cpus: int, mem_mb: int, n_nodes: int, most_nodes: int) -> Iterator[Ask]:
+    """The even splits from *n_nodes* to *most_nodes*; the first always, rounded up."""
+    whole = gpus == int(gpus)
+    # A whole GPU on each: whoever claims thousands of nodes does not cost thousands of steps.
+    for n in range(n_nodes, max(n_nodes, min(most_nodes, int(gpus))) + 1):
+        if n > n_nodes and not (whole and gpus % n == 0):
+            continue
+        share = math.ceil(gpus / n) if whole else gpus / n
+        yield Ask(n, float(share), math.ceil(cpus / n), math.ceil(mem_mb / n))

@@ -1,0 +1,1 @@
+"""Gavel's policies: linear programs, queues and fairness in levels."""

@@ -1,0 +1,368 @@
+"""Gavel's objectives that are linear programs: fairness, makespan, finish times, sums and costs.
+
+Each policy says of every job for which share of the time it had best run on each GPU type, given
+how fast it is on each. With thr(m, X) = sum_j T[m, j] X[m, j] for the throughput of job m:
+
+    max-min          max min_m  gpus_m thr(m, X) / (w_m thr(m, X_proportional))
+    agnostic         the same with every T[m, j] = 1 where job m may run
+    makespan         min max_m  left_m / thr(m, X)
+    finish time      min max_m  (t_m + left_m / thr(m, X)) thr(m, X_isolated) / (done_m + left_m)
+    sum              max sum_m  thr(m, X)
+    cost             max sum_m,j  T[m, j] / cost_j X[m, j]
+    cost, with SLOs  the same with thr(m, X) >= left_m / (due_m - now) for jobs that are due
+
+Source: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning
+Workloads", OSDI 2020, section 4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from slurm_dl.model.jobs import F64
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic import linear_programs
+from slurm_dl.policies.base import About
+from slurm_dl.policies.gavel.pool import Entrants, Solving, check_table, left_of, weight_of
+
+SOURCE = "Gavel, OSDI 2020"
+READING = (
+    "unknown throughputs are not completed from reference jobs: they are those of the snapshot; "
+    "two jobs never share a GPU; a job runs on one type at a time, so one that fits on none of "
+    "them alone has no share; waiting jobs beyond the window have no share until others end"
+)
+FALLBACK = (
+    "every type is as fast as any other; where a program takes longer than limit_s, "
+    "the proportional share"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GavelMaxMin(Solving):
+    """The least normalised throughput as large as can be: LAS for GPUs of several types.
+
+    Attributes:
+        lease_s: How long a job keeps its GPUs once it has them, seconds.
+        window: The most waiting jobs that are given shares; running ones always are.
+        split_above: Most classes of jobs that are alike in one program.
+        limit_s: Seconds that one program may take.
+        weights: Weight of an account's jobs by its name; 1 for those that are not named.
+    """
+
+    name: ClassVar[str] = "gavel_max_min"
+    source: ClassVar[str] = f"{SOURCE}, section 4.1 (max-min fairness)"
+    interpretation: ClassVar[str] = (
+        f"{READING}; what the least level leaves is raised level by level, then goes to the sum; "
+        "the program with pairs of jobs is there (gavel_pairs), but an order cannot carry it out"
+    )
+    about: ClassVar[About] = About(
+        row="A6",
+        level="W3",
+        formula="max min over jobs of GPUs x thr(X) / (weight x thr(X proportional))",
+        needs=("rates",),
+        fallback=FALLBACK,
+    )
+
+    weights: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        Solving.__post_init__(self)
+        check_table("weights", self.weights)
+
+    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
+        """See `Sharing`."""
+        gain = normalised(who) / weight_of(snap, who.rows, self.weights)[:, None]
+        return self._max_min(who, gain)
+
+    def _max_min(self, who: Entrants, gain: F64) -> linear_programs.Solved:
+        return linear_programs.by_classes(
+            who.pool,
+            (gain,),
+            lambda pool, columns: linear_programs.max_min(pool, columns[0], limit_s=self.limit_s),
+            split_above=self.split_above,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GavelMaxMinAgnostic(GavelMaxMin):
+    """Max-min fairness that takes every GPU type for as fast as any other.
+
+    Attributes:
+        lease_s: How long a job keeps its GPUs once it has them, seconds.
+        window: The most waiting jobs that are given shares; running ones always are.
+        split_above: Most classes of jobs that are alike in one program.
+        limit_s: Seconds that one program may take.
+        weights: Weight of an account's jobs by its name; 1 for those that are not named.
+    """
+
+    name: ClassVar[str] = "gavel_max_min_agnostic"
+    source: ClassVar[str] = f"{SOURCE}, section 7 (the baseline without throughputs)"
+    about: ClassVar[About] = About(
+        row="A6",
+        level="W3",
+        formula="max min over jobs of GPUs x (time on any type) / weight",
+        fallback="where a program takes longer than limit_s, the proportional share",
+    )
+
+    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
+        """See `Sharing`."""
+        gpus = who.pool.gpus / weight_of(snap, who.rows, self.weights)
+        return self._max_min(who, np.where(who.pool.may, gpus[:, None], 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GavelMakespan(Solving):
+    """The jobs there are done as early as can be, the last of them.
+
+    Attributes:
+        lease_s: How long a job keeps its GPUs once it has them, seconds.
+        window: The most waiting jobs that are given shares; running ones always are.
+        split_above: Most classes of jobs that are alike in one program.
+        limit_s: Seconds that one program may take.
+    """
+
+    name: ClassVar[str] = "gavel_makespan"
+    source: ClassVar[str] = f"{SOURCE}, section 4.2 (minimum makespan)"
+    interpretation: ClassVar[str] = (
+        f"{READING}; one program in place of a bisection: thr >= left / T for the least T is the "
+        "largest least thr / left"
+    )
+    about: ClassVar[About] = About(
+        row="A6",
+        level="W3",
+        formula="the least T with thr(X) >= left / T for every job",
+        needs=("left_s", "rates"),
+        fallback=f"a job of unknown length is as long as the longest known one; {FALLBACK}",
+    )
+
+    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
+        """See `Sharing`."""
+        left = left_of(snap, who.rows)
+        known = np.isfinite(left)
+        left = np.where(known, left, left[known].max(initial=1.0))
+        return linear_programs.by_classes(
+            who.pool,
+            (who.rates / left[:, None],),
+            lambda pool, columns: linear_programs.max_min(pool, columns[0], limit_s=self.limit_s),
+            split_above=self.split_above,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GavelFinishTime(Solving):
+    """Nobody late against a fair part of the cluster for itself: least largest ratio of the two.
+
+    Attributes:
+        lease_s: How long a job keeps its GPUs once it has them, seconds.
+        window: The most waiting jobs that are given shares; running ones always are.
+        split_above: Most classes of jobs that are alike in one program.
+        limit_s: Seconds that one program may take.
+    """
+
+    name: ClassVar[str] = "gavel_finish_time"
+    source: ClassVar[str] = f"{SOURCE}, section 4.2 (finish-time fairness of Themis, NSDI 2020)"
+    interpretation: ClassVar[str] = (
+        f"{READING}; a job alone has the n-th part of every type for the n jobs of now, also for "
+        "the work it has done, where the paper adds up the parts of each moment"
+    )
+    about: ClassVar[About] = About(
+        row="A6",
+        level="W3",
+        formula="min max of (age + left / thr(X)) / ((done + left) / thr(X isolated))",
+        needs=("left_s", "progress", "rates"),
+        fallback=(
+            "work done: the time run at the mean speed of the types; of a job of unknown length "
+            f"the ratio in the long run, thr(X isolated) / thr(X); {FALLBACK}"
+        ),
+        trusts=("progress",),
+    )
+
+    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
+        """See `Sharing`."""
+        past, coming = finish_time_terms(snap, who)
+        return linear_programs.by_classes(
+            who.pool,
+            (who.rates, past, coming),
+            lambda pool, columns: linear_programs.min_max_ratio(
+                pool, columns[0], past=columns[1], coming=columns[2], limit_s=self.limit_s
+            ),
+            split_above=self.split_above,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GavelSum(Solving):
+    """The largest sum of throughputs.
+
+    Attributes:
+        lease_s: How long a job keeps its GPUs once it has them, seconds.
+        window: The most waiting jobs that are given shares; running ones always are.
+        split_above: Most classes of jobs that are alike in one program.
+        limit_s: Seconds that one program may take.
+    """
+
+    name: ClassVar[str] = "gavel_sum"
+    source: ClassVar[str] = f"{SOURCE}, section 4.2 (maximum sum of throughputs)"
+    interpretation: ClassVar[str] = (
+        f"{READING}; a job's throughput counts in units of its own speed on a type of rate 1"
+    )
+    about: ClassVar[About] = About(
+        row="A6",
+        level="W3",
+        formula="max sum over jobs of thr(X)",
+        needs=("rates",),
+        fallback=FALLBACK,
+        starves="jobs of many GPUs or of small gain, while others come",
+    )
+
+    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:  # noqa: ARG002
+        """See `Sharing`."""
+        return self._max_sum(who, who.rates, np.zeros(len(who.rows)))
+
+    def _max_sum(self, who: Entrants, value: F64, floor: F64) -> linear_programs.Solved:
+        return linear_programs.by_classes(
+            who.pool,
+            (value, who.rates, floor),
+            lambda pool, columns: _floored(pool, *columns, limit_s=self.limit_s),
+            split_above=self.split_above,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GavelCost(GavelSum):
+    """The most throughput for the money.
+
+    Attributes:
+        lease_s: How long a job keeps its GPUs once it has them, seconds.
+        window: The most waiting jobs that are given shares; running ones always are.
+        split_above: Most classes of jobs that are alike in one program.
+        limit_s: Seconds that one program may take.
+        costs: Cost of a GPU by the name of its type, in any unit; 1 for those that are not named.
+    """
+
+    name: ClassVar[str] = "gavel_cost"
+    source: ClassVar[str] = f"{SOURCE}, section 4.2 (cost)"
+    interpretation: ClassVar[str] = (
+        f"{GavelSum.interpretation}; the sum of throughput by cost, as in the paper's public code, "
+        "where the text divides the sum of throughputs by the sum of costs"
+    )
+    about: ClassVar[About] = About(
+        row="A6",
+        level="W3",
+        formula="max sum over jobs and types of rate / cost x X",
+        needs=("rates",),
+        fallback=FALLBACK,
+        starves="jobs of many GPUs or of small gain, while others come",
+    )
+
+    costs: tuple[tuple[str, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        GavelSum.__post_init__(self)
+        check_table("costs", self.costs)
+
+    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
+        """See `Sharing`."""
+        return self._max_sum(who, self._value(snap, who), np.zeros(len(who.rows)))
+
+    def _value(self, snap: Snapshot, who: Entrants) -> F64:
+        known = dict(self.costs)
+        costs = [known.get(name, 1.0) for name in snap.seen.gpu_types] or [1.0]
+        value: F64 = who.rates / np.array(costs)
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GavelCostSlo(GavelCost):
+    """The most throughput for the money among shares with which jobs are done when they are due.
+
+    Attributes:
+        lease_s: How long a job keeps its GPUs once it has them, seconds.
+        window: The most waiting jobs that are given shares; running ones always are.
+        split_above: Most classes of jobs that are alike in one program.
+        limit_s: Seconds that one program may take.
+        costs: Cost of a GPU by the name of its type, in any unit; 1 for those that are not named.
+    """
+
+    name: ClassVar[str] = "gavel_cost_slo"
+    source: ClassVar[str] = f"{SOURCE}, section 4.2 (cost subject to SLOs)"
+    interpretation: ClassVar[str] = (
+        f"{GavelCost.interpretation}; a job that cannot be done in time even alone has no such "
+        "row; if the others cannot all be done in time none has"
+    )
+    about: ClassVar[About] = About(
+        row="A6",
+        level="W3",
+        formula="max sum of rate / cost x X, thr(X) >= left / (due - now) for jobs that are due",
+        needs=("rates", "left_s", "due_s"),
+        fallback=f"a job of unknown length, not due or overdue has no such row; {FALLBACK}",
+        starves="jobs of many GPUs or of small gain that are not due, while others come",
+    )
+
+    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
+        """See `Sharing`."""
+        return self._max_sum(who, self._value(snap, who), due_floor(snap, who))
+
+
+def normalised(who: Entrants) -> F64:
+    """``(k, t)`` GPUs x rate over the throughput under the proportional split."""
+    return who.rates * (who.pool.gpus / who.normal)[:, None]
+
+
+def finish_time_terms(snap: Snapshot, who: Entrants) -> tuple[F64, F64]:
+    """``(k,)`` a and b of each job's finish-time ratio ``a + b / thr(X)``.
+
+    ``a = age / D`` and ``b = left / D`` with ``D = (done + left) / thr(X isolated)``; as *left*
+    grows without end they go to 0 and thr(X isolated).
+    """
+    left = left_of(snap, who.rows)
+    alone = (who.rates * isolated(who)).sum(axis=1)
+    # The window's jobs are those that would have to share; each of them can run somewhere.
+    known = np.isfinite(left)
+    finite = np.where(known, left, 1.0)
+    whole = (done_of(snap, who, finite) + finite) / alone
+    age = np.maximum(snap.now_s - snap.memory.first_submit_s[who.rows], 0.0)
+    return np.where(known, age / whole, 0.0), np.where(known, finite / whole, alone)
+
+
+def done_of(snap: Snapshot, who: Entrants, left: F64) -> F64:
+    """``(k,)`` work done so far, in seconds at rate 1."""
+    held = np.where(who.pool.may, who.pool.capacity, 0.0)
+    speed = (who.rates * held).sum(axis=1) / held.sum(axis=1)
+    ran: F64 = snap.memory.ran_s[who.rows] * speed
+    if snap.progress is None:
+        return ran
+    told = snap.progress[who.rows]
+    told = np.where((told >= 0) & (told < 1), told, np.nan)
+    return np.where(np.isnan(told), ran, left * told / (1 - told))
+
+
+def isolated(who: Entrants) -> F64:
+    """``(k, t)`` an equal part of the GPUs of every type for each job, at most its whole time."""
+    pool = who.pool
+    share = np.where(pool.may, pool.capacity / (len(pool) * pool.gpus)[:, None], 0.0)
+    whole: F64 = share / np.maximum(1.0, share.sum(axis=1))[:, None]
+    return whole
+
+
+def due_floor(snap: Snapshot, who: Entrants) -> F64:
+    """``(k,)`` throughput with which each job is done when it is due; 0 if it is not, or cannot."""
+    if snap.due_s is None:
+        return np.zeros(len(who.rows))
+    left, ahead = left_of(snap, who.rows), snap.due_s[who.rows] - snap.now_s
+    known = np.isfinite(left) & np.isfinite(ahead) & (ahead > 0)
+    floor: F64 = np.where(known, left, 0.0) / np.where(known, ahead, 1.0)
+    return np.where(floor <= who.rates.max(axis=1), floor, 0.0)
+
+
+def _floored(
+    pool: linear_programs.Pool, value: F64, gain: F64, floor: F64, *, limit_s: float
+) -> linear_programs.Solved:
+    """The largest sum with the floors, or without any if they cannot be reached together."""
+    found = linear_programs.max_sum(pool, value, gain=gain, floor=floor, limit_s=limit_s)
+    if found is None:
+        found = linear_programs.max_sum(pool, value, limit_s=limit_s)
+    return found or linear_programs.Solved(linear_programs.proportional(pool), "proportional")

@@ -1,0 +1,177 @@
+"""What all Gavel policies have in common: who takes part, and how shares become an order.
+
+Running jobs take part, and the waiting jobs that were submitted first, up to a window; later ones
+have no share yet. Each runs on one GPU type at a time, on all its GPUs, where it has a rate and
+where the type has that many.
+
+Source: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning
+Workloads", OSDI 2020, sections 3.1 (shares), 4 (policies) and 5 (rounds).
+"""
+
+from __future__ import annotations
+
+import abc
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from slurm_dl.model.jobs import F64, I64, PENDING, Bool
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic import linear_programs
+from slurm_dl.policies.arithmetic.demand import contenders, tenants
+from slurm_dl.policies.arithmetic.dominant_shares import weights_of
+from slurm_dl.policies.arithmetic.parameter_bounds import at_least_one, positive
+from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
+from slurm_dl.policies.base import Order, Preempts, by_share
+
+LEAST_LEFT_S = 60.0
+"""A job that should be over by now is still expected to run for a minute."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Entrants:
+    """The jobs that take part, by job id.
+
+    Attributes:
+        rows: ``(k,)`` their rows in the snapshot.
+        pool: The same jobs and the GPUs there are.
+        rates: ``(k, t)`` their speeds, 0 where they may not run.
+        arrival: ``(k,)`` place of each by first submission, then job id; 0 is first.
+    """
+
+    rows: I64
+    pool: linear_programs.Pool
+    rates: F64
+    arrival: I64
+
+    @property
+    def normal(self) -> F64:
+        """``(k,)`` throughput under the proportional split; 1 for jobs that can run nowhere."""
+        found: F64 = (self.rates * linear_programs.proportional(self.pool)).sum(axis=1)
+        return np.where(found > 0, found, 1.0)
+
+
+def entrants(snap: Snapshot, window: int) -> Entrants:
+    """The running jobs and the first *window* waiting ones, of those that can run at all."""
+    jobs = snap.jobs
+    rates = np.nan_to_num(rates_of(snap), nan=0.0, posinf=0.0, neginf=0.0)
+    capacity = gpus_by_type(snap)
+    rows = contenders(snap).nonzero()[0]
+    rows = rows[
+        linear_programs.pool(jobs.job_id[rows], jobs.gpus[rows], rates[rows], capacity).may.any(
+            axis=1
+        )
+    ]
+    rows = rows[np.lexsort((jobs.job_id[rows], snap.memory.first_submit_s[rows]))]
+    waits = jobs.state[rows] == PENDING
+    rows = rows[~waits | (waits.cumsum() <= window)]
+    by_id = jobs.job_id[rows].argsort(kind="stable")
+    found = linear_programs.pool(
+        jobs.job_id[rows[by_id]], jobs.gpus[rows[by_id]], rates[rows[by_id]], capacity
+    )
+    return Entrants(
+        rows=rows[by_id],
+        pool=found,
+        rates=np.where(found.may, rates[rows[by_id]], 0.0),
+        arrival=by_id,
+    )
+
+
+def left_of(snap: Snapshot, rows: I64) -> F64:
+    """``(len(rows),)`` seconds left at rate 1, at least a minute; inf where nothing is known."""
+    left: F64 = snap.left_s[rows]
+    return np.maximum(np.where(np.isnan(left), math.inf, left), LEAST_LEFT_S)
+
+
+def weight_of(snap: Snapshot, rows: I64, weights: tuple[tuple[str, float], ...]) -> F64:
+    """``(len(rows),)`` weight of each job's account; 1 for accounts that stand in no table."""
+    if not weights:
+        return np.ones(len(rows))
+    whose = tenants(snap)
+    found: F64 = weights_of(weights, whose.names)[whose.of[rows]]
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharing(abc.ABC):
+    """A policy that says which share of the time each job deserves on each GPU type.
+
+    Attributes:
+        lease_s: How long a job keeps its GPUs once it has them, seconds.
+        window: The most waiting jobs that are given shares; running ones always are.
+    """
+
+    preempts: ClassVar[Preempts] = "rank"
+    skips: ClassVar[bool] = True
+
+    lease_s: float = 1200.0
+    window: int = 3000
+
+    def __post_init__(self) -> None:
+        positive("lease_s", self.lease_s)
+        at_least_one("window", self.window)
+
+    @property
+    def tiers(self) -> int:
+        """One: shares say it all."""
+        return 1
+
+    def order(self, snap: Snapshot, /) -> Order:
+        """The shares of all jobs; see `Policy`."""
+        return by_share(self.solved(snap).share)
+
+    def solved(self, snap: Snapshot) -> linear_programs.Solved:
+        """``(n, t)`` the shares of all jobs, and how they were found."""
+        share = np.zeros((len(snap.jobs), max(1, len(snap.seen.gpu_types))))
+        found = entrants(snap, self.window)
+        if not len(found.rows):
+            return linear_programs.Solved(share, "solved")
+        these = self.shares(snap, found)
+        share[found.rows] = these.share
+        return linear_programs.Solved(share, these.how)
+
+    def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
+        """Never: shares change as jobs come and go, and are found anew as leases end."""
+        return math.inf
+
+    @abc.abstractmethod
+    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
+        """The shares of the jobs of *who*, of which there is at least one, in their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solving(Sharing):
+    """A sharing policy that solves programs.
+
+    Attributes:
+        lease_s: How long a job keeps its GPUs once it has them, seconds.
+        window: The most waiting jobs that are given shares; running ones always are.
+        split_above: Most classes of jobs that are alike in one program; above it jobs are dealt
+            out into parts.
+        limit_s: Seconds that one program may take; where it takes longer the proportional share
+            is used.
+    """
+
+    split_above: int = linear_programs.SPLIT_ABOVE
+    limit_s: float = linear_programs.LIMIT_S
+
+    def __post_init__(self) -> None:
+        Sharing.__post_init__(self)
+        at_least_one("split_above", self.split_above)
+        positive("limit_s", self.limit_s)
+
+
+def check_table(name: str, table: tuple[tuple[str, float], ...]) -> None:
+    """Raise if *table* does not give each name one figure above 0.
+
+    Raises:
+        ValueError: A name stands twice, or a figure is not finite or not above 0.
+    """
+    names = [key for key, _ in table]
+    if len(set(names)) < len(names):
+        msg = f"{name} must name everybody once (got {sorted(names)})"
+        raise ValueError(msg)
+    for key, value in table:
+        positive(f"{name}[{key}]", value)

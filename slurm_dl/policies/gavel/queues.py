@@ -1,0 +1,160 @@
+"""Gavel's policies that solve no program: queues that choose GPU types, and plain splits.
+
+A queue goes through the jobs, in order of arrival or the quickest first, and gives each the fastest
+type that has room for all its GPUs. A split gives each job a fixed part of every type; it is what
+the other policies are measured by.
+
+Source: Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning
+Workloads", OSDI 2020, sections 4.1 (proportional), 4.2 (FIFO, shortest job first) and 7.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from slurm_dl.model.jobs import F64, I64
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic import linear_programs
+from slurm_dl.policies.base import About
+from slurm_dl.policies.gavel.objectives import READING, SOURCE, isolated
+from slurm_dl.policies.gavel.pool import Entrants, Sharing, left_of
+
+_NO_RATES = "every type is as fast as any other; the first of them with room is taken"
+_SLACK_GPUS = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GavelFifo(Sharing):
+    """In order of arrival, each job on the fastest type with room for it.
+
+    Attributes:
+        lease_s: How long a job keeps its GPUs once it has them, seconds.
+        window: The most waiting jobs that are given shares; running ones always are.
+    """
+
+    name: ClassVar[str] = "gavel_fifo"
+    source: ClassVar[str] = f"{SOURCE}, section 4.2 (FIFO)"
+    interpretation: ClassVar[str] = (
+        f"{READING}; job by job as in the paper's public code, where the text maximises the sum of "
+        "rate / best rate x (jobs behind it); the type is chosen anew for every job each time"
+    )
+    about: ClassVar[About] = About(
+        row="A6",
+        level="W3",
+        formula="by first submission: the type with room for all GPUs where the rate is highest",
+        needs=("rates",),
+        fallback=_NO_RATES,
+        idles="behind the first job that has no room on any type nobody has a share",
+    )
+
+    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:  # noqa: ARG002
+        """See `Sharing`."""
+        return linear_programs.Solved(fill(who, who.arrival.argsort(), skips=False), "solved")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GavelSjf(Sharing):
+    """The job that would be over first on its fastest type first.
+
+    Attributes:
+        lease_s: How long a job keeps its GPUs once it has them, seconds.
+        window: The most waiting jobs that are given shares; running ones always are.
+    """
+
+    name: ClassVar[str] = "gavel_sjf"
+    source: ClassVar[str] = f"{SOURCE}, section 4.2 (shortest job first)"
+    interpretation: ClassVar[str] = f"{READING}; jobs behind one that has no room are served"
+    about: ClassVar[About] = About(
+        row="A6",
+        level="W3",
+        formula="by left / best rate: the type with room for all GPUs where the rate is highest",
+        needs=("left_s", "rates"),
+        fallback=f"jobs of unknown length last, by first submission; {_NO_RATES}",
+        starves="a long job, while shorter ones come",
+    )
+
+    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
+        """See `Sharing`."""
+        least = left_of(snap, who.rows) / who.rates.max(axis=1)
+        return linear_programs.Solved(
+            fill(who, np.lexsort((who.arrival, least)), skips=True), "solved"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GavelIsolated(Sharing):
+    """Each job the n-th part of the GPUs of every type.
+
+    Attributes:
+        lease_s: How long a job keeps its GPUs once it has them, seconds.
+        window: The most waiting jobs that are given shares; running ones always are.
+    """
+
+    name: ClassVar[str] = "gavel_isolated"
+    source: ClassVar[str] = f"{SOURCE}, section 4.2 (X isolated)"
+    interpretation: ClassVar[str] = (
+        f"{READING}; the part is cut to its whole time for each job by itself, where the paper's "
+        "public code divides all jobs by the largest"
+    )
+    about: ClassVar[About] = About(
+        row="A6",
+        level="W3",
+        formula="X = GPUs of the type / (jobs x GPUs of the job), at most 1 over all types",
+        idles="a job with few GPUs has no more than its whole time; the rest is nobody's share",
+    )
+
+    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:  # noqa: ARG002
+        """See `Sharing`."""
+        return linear_programs.Solved(isolated(who), "solved")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GavelProportional(Sharing):
+    """Each job the same share of the time, of types as there are GPUs of them.
+
+    Attributes:
+        lease_s: How long a job keeps its GPUs once it has them, seconds.
+        window: The most waiting jobs that are given shares; running ones always are.
+    """
+
+    name: ClassVar[str] = "gavel_proportional"
+    source: ClassVar[str] = f"{SOURCE}, section 4.1 (X equal)"
+    interpretation: ClassVar[str] = (
+        f"{READING}; the same time for jobs of any number of GPUs, so that it fits in the cluster"
+    )
+    about: ClassVar[About] = About(
+        row="A6",
+        level="W3",
+        formula="X = GPUs of the type / all GPUs x min(1, all GPUs / GPUs asked for)",
+        idles="what a job cannot use of a type is nobody's share",
+    )
+
+    def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:  # noqa: ARG002
+        """See `Sharing`."""
+        return linear_programs.Solved(linear_programs.proportional(who.pool), "solved")
+
+
+def fill(who: Entrants, order: I64, *, skips: bool) -> F64:
+    """``(k, t)`` 1 where each job in turn runs: its fastest type with room for all its GPUs.
+
+    Args:
+        order: The jobs, the first to be served first.
+        skips: Whether jobs behind one that fits nowhere are served.
+    """
+    pool = who.pool
+    share: F64 = np.zeros(pool.may.shape)
+    room = (pool.capacity + _SLACK_GPUS).tolist()
+    best_first = np.argsort(-who.rates, axis=1, kind="stable").tolist()
+    may, gpus = pool.may.tolist(), pool.gpus.tolist()
+    for job in order.tolist():
+        kinds = (j for j in best_first[job] if may[job][j] and gpus[job] <= room[j])
+        kind = next(kinds, None)
+        if kind is not None:
+            room[kind] -= gpus[job]
+            share[job, kind] = 1.0
+        elif not skips:
+            break
+    return share

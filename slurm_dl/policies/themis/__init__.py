@@ -1,0 +1,1 @@
+"""Themis: bids, and the auction that they go to."""

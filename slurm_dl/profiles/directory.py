@@ -1,0 +1,225 @@
+"""The directory of profiles: reading it whole, and writing one file of it whole or not at all."""
+
+from __future__ import annotations
+
+import importlib.resources
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from types import MappingProxyType
+
+import yaml
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.profile import Profile
+from slurm_dl.profiles.file_schema import profile_of
+from slurm_dl.profiles.yaml_reader import Reader, check_trust, parse, printable, read_text
+
+SUFFIX = ".yaml"
+MODE = 0o644
+_MOST_FILES = 2000
+
+
+def load_profiles(directory: Path, *, reader: Reader = "daemon") -> Mapping[str, Profile]:
+    """The profiles in *directory*, by name and by each alias.
+
+    Args:
+        reader: ``daemon``: files and directory must be root's or this process's user's. In any case
+            nobody else may be able to write them.
+
+    Raises:
+        ConfigError: One line for each mistake in any file.
+    """
+    return _by_name([profile for _, profile in _read_all(directory, reader)])
+
+
+def add_profile(directory: Path, profile: Profile, *, comment: str = "") -> tuple[Path, bool]:
+    """Put *profile* into *directory*, in place of the one of its name if there is one.
+
+    Args:
+        comment: Stands above it, one line.
+
+    Returns:
+        Its file, and whether there was one.
+
+    Raises:
+        ConfigError: The directory is not in order, another profile has one of its names, or the
+            file cannot be written; nothing has changed.
+    """
+    others = _read_all(directory, "user")
+    own = [file for file, other in others if other.name == profile.name]
+    path = own[0] if own else path_of(directory, profile.name)
+    rest = [(file, other) for file, other in others if file not in own]
+    if path in {file for file, _ in rest}:
+        msg = f"{printable(path)}: has another profile; rename that file, then add this one"
+        raise ConfigError(msg)
+    if mistakes := _clashes([*rest, (path, profile)]):
+        raise ConfigError("\n".join(mistakes))
+    write_profile(path, profile, comment=comment)
+    return path, bool(own)
+
+
+def shipped_profiles() -> Mapping[str, Profile]:
+    """The profiles that come with slurm_dl, by name and by each alias.
+
+    Raises:
+        ConfigError: The installation is broken.
+    """
+    directory = shipped_directory()
+    files = sorted(p for p in directory.iterdir() if _is_profile(p)) if directory.is_dir() else []
+    if not files:
+        msg = f"{directory}: no profiles there; slurm_dl is not installed whole"
+        raise ConfigError(msg)
+    return _by_name([read_profile(file, reader=None) for file in files])
+
+
+def shipped_directory() -> Path:
+    """Where the profiles that come with slurm_dl lie: in the package, or in its checkout."""
+    package = Path(str(importlib.resources.files("slurm_dl")))
+    installed = package / "_data" / "profiles"
+    return installed if installed.is_dir() else package.parent / "profiles" / "models"
+
+
+def site_over(shipped: Mapping[str, Profile], site: Mapping[str, Profile]) -> Mapping[str, Profile]:
+    """Both, by name and alias; where they share a name the site's stands for all of its names."""
+    taken = {profile.name: profile for profile in site.values()}
+    merged: dict[str, Profile] = {}
+    for name, profile in shipped.items():
+        merged[name] = taken.get(profile.name, profile)
+    merged.update(site)
+    return MappingProxyType(merged)
+
+
+def read_profile(path: Path, *, reader: Reader | None) -> Profile:
+    """The profile in the file *path*.
+
+    Args:
+        reader: Who must be able to trust the file; None: nobody relies on it yet.
+
+    Raises:
+        ConfigError: One line for each mistake.
+    """
+    return profile_of(parse(read_text(path, reader), str(path)), str(path))
+
+
+def text_of(profile: Profile) -> str:
+    """*profile* as its file says it; reading that gives an equal profile."""
+    return yaml.safe_dump(
+        plain(profile), sort_keys=False, default_flow_style=None, width=98, allow_unicode=False
+    )
+
+
+def path_of(directory: Path, name: str) -> Path:
+    """The file in *directory* that has, or is to have, the profile *name*."""
+    return directory / (name.replace("/", "_") + SUFFIX)
+
+
+def write_profile(path: Path, profile: Profile, *, comment: str = "") -> None:
+    """Put *profile* at *path*, mode 0644, whole or not at all.
+
+    Args:
+        comment: Stands above it, one line.
+
+    Raises:
+        ConfigError: It cannot be written, or would not be read back; the old file is as it was.
+    """
+    text = (f"# {printable(comment)}\n" if comment else "") + text_of(profile)
+    profile_of(parse(text, str(path)), str(path))
+    beside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                # The umask may have taken the others' right to read.
+                os.fchmod(descriptor, MODE)
+                os.fsync(descriptor)
+            beside.replace(path)
+        except BaseException:
+            beside.unlink(missing_ok=True)
+            raise
+    except OSError as err:
+        msg = f"{printable(path)}: cannot be written: {err.strerror}"
+        raise ConfigError(msg) from None
+
+
+def _read_all(directory: Path, reader: Reader) -> list[tuple[Path, Profile]]:
+    if os.geteuid() == 0:
+        reader = "daemon"  # Root must not be led to other files by what a user has put there.
+    try:
+        check_trust(directory, directory.stat(), reader)
+        files = sorted(p for p in directory.iterdir() if _is_profile(p))
+    except OSError as err:
+        msg = f"{printable(directory)}: cannot be read: {err.strerror}"
+        raise ConfigError(msg) from None
+    if len(files) > _MOST_FILES:
+        msg = f"{printable(directory)}: has more than {_MOST_FILES} profiles"
+        raise ConfigError(msg)
+    found, mistakes = [], []
+    for file in files:
+        try:
+            found.append((file, read_profile(file, reader=reader)))
+        except ConfigError as err:
+            mistakes.append(str(err))
+    mistakes += _clashes(found)
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return found
+
+
+def _is_profile(path: Path) -> bool:
+    return path.suffix == SUFFIX and not path.name.startswith(".")
+
+
+def _by_name(profiles: list[Profile]) -> Mapping[str, Profile]:
+    found = {alias: profile for profile in profiles for alias in profile.aliases}
+    found.update((profile.name, profile) for profile in profiles)
+    return MappingProxyType(found)
+
+
+def _clashes(found: list[tuple[Path, Profile]]) -> list[str]:
+    first: dict[str, Path] = {}
+    mistakes = []
+    for file, profile in found:
+        for name in dict.fromkeys((profile.name, *profile.aliases)):
+            if name in first:
+                text = f"the name {name} stands in {printable(first[name])} too; keep one of them"
+                mistakes.append(f"{printable(file)}: {text}")
+            first.setdefault(name, file)
+    return mistakes
+
+
+def plain(profile: Profile) -> dict[str, object]:
+    """What is known of *profile*, in the order people read it, as YAML and JSON can say it."""
+    known: dict[str, object] = {
+        "name": profile.name,
+        "aliases": list(profile.aliases),
+        "source": profile.source,
+        "parameters": profile.parameters,
+        "skew": profile.skew,
+        "label": profile.label,
+        "batch": None if profile.batch is None else list(profile.batch),
+        "load": _known(asdict(profile.load)),
+        "checkpoint": _known(asdict(profile.checkpoint)),
+        "beside": dict(profile.beside),
+        "host": [asdict(rate) for rate in profile.host],
+        "speeds": [
+            _known({**asdict(speed), "shape": str(speed.shape)}) for speed in profile.speeds
+        ],
+        "shape_rates": [{**asdict(r), "shape": str(r.shape)} for r in profile.shape_rates],
+        "nccl": dict(profile.nccl),
+        "tensors_mb": list(profile.tensors_mb),
+    }
+    return _known(known)
+
+
+def _known(values: dict[str, object]) -> dict[str, object]:
+    # 0 and 0.0 are figures; an empty text, list or mapping and 0 observations are not.
+    return {
+        key: value
+        for key, value in values.items()
+        if value is not None and value not in ("", [], {}) and (key, value) != ("observations", 0)
+    }

@@ -1,0 +1,170 @@
+"""What a job wrote of its speed and checkpoints into its run directory.
+
+Users own those directories and may write anything there. Nothing is believed that is not of the
+right type and plausible, files are read up to a limit and never through a link, and no text of
+theirs gets further than a name that is compared.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+import statistics
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from slurm_dl.model.profile import Shape
+from slurm_dl.profiles.file_schema import NAME
+from slurm_dl.profiles.yaml_reader import LARGEST_BYTES, printable
+
+SPEED_FILE = "slurm_dl.speed.json"
+STATE_FILE = "slurm_dl.state.json"
+
+LEAST_WINDOWS = 3
+"""A run with fewer windows says nothing."""
+
+_MOST_RUNS = 64
+_MOST_WINDOWS = 1024
+_MOST_CHECKPOINTS = 64
+_STEPS_PER_S = (1e-6, 1e6)
+_SAVE_S = (1e-3, 86_400.0)
+_SIZE_B = (1.0, 2.0**50)
+_GPU_TYPE = r"[A-Za-z0-9._+-]{1,64}"
+
+
+class Measured(NamedTuple):
+    """The speed of one run.
+
+    Attributes:
+        shape: What it lay on.
+        gpu_type: As in its request; empty if that named none.
+        steps_per_s: Median of its windows.
+    """
+
+    shape: Shape
+    gpu_type: str
+    steps_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """What one run directory tells.
+
+    Attributes:
+        speeds: One for each run that told enough.
+        sizes_mb: Sizes of its checkpoints, MB.
+        saves_s: Seconds of its saves, of those that were timed.
+        remarks: What was left out and why, for the admin.
+    """
+
+    speeds: tuple[Measured, ...]
+    sizes_mb: tuple[float, ...]
+    saves_s: tuple[float, ...]
+    remarks: tuple[str, ...]
+
+
+def read_reports(directory: Path, names: Collection[str] | None) -> Reports:
+    """What *directory* tells of one model.
+
+    Args:
+        names: The model's name and aliases. A run that was submitted as another one is left out;
+            one that names none is believed to be of this one. None: all runs count.
+    """
+    remarks: list[str] = []
+    speeds = []
+    for entry in _entries(directory / SPEED_FILE, "runs", _MOST_RUNS, remarks):
+        found, why = _measured(entry, names)
+        if found is not None:
+            speeds.append(found)
+        else:
+            remarks.append(f"{printable(directory)}: a run is left out: {why}")
+    sizes_mb, saves_s = [], []
+    if speeds:
+        for entry in _entries(directory / STATE_FILE, "checkpoints", _MOST_CHECKPOINTS, remarks):
+            size_b = _number(entry.get("size_b"), *_SIZE_B)
+            save_s = _number(entry.get("save_s"), *_SAVE_S)
+            sizes_mb += [] if size_b is None else [size_b / 2**20]
+            saves_s += [] if save_s is None else [save_s]
+    return Reports(tuple(speeds), tuple(sizes_mb), tuple(saves_s), tuple(remarks))
+
+
+def _measured(
+    entry: Mapping[str, object], names: Collection[str] | None
+) -> tuple[Measured | None, str]:
+    """The run's speed, or why there is none."""
+    named = entry.get("model")
+    is_ours = named is None or names is None or (isinstance(named, str) and named in names)
+    if not is_ours:
+        spelled = isinstance(named, str) and re.fullmatch(NAME, named)
+        return None, f"it is of model {named}" if spelled else "it is of another model"
+    nodes, gpus = _whole(entry.get("nodes"), 10**5 - 1), _whole(entry.get("gpus_per_node"), 9999)
+    if nodes is None or gpus is None:
+        return None, "it does not know its nodes and GPUs"
+    windows = entry.get("windows")
+    rates = []
+    for window in windows[:_MOST_WINDOWS] if isinstance(windows, list) else ():
+        if not isinstance(window, list) or len(window) != len(("steps", "seconds")):
+            continue
+        steps, seconds = _whole(window[0], 10**9), _number(window[1], 1e-3, 1e7)
+        rate = None if steps is None or seconds is None else steps / seconds
+        rates += [] if rate is None or _number(rate, *_STEPS_PER_S) is None else [rate]
+    # The first one has the warm-up in it.
+    rates = rates[1:]
+    if len(rates) < LEAST_WINDOWS:
+        return None, f"it is too short (needs {LEAST_WINDOWS + 1} windows of a second or more)"
+    kind = entry.get("gpu_type")
+    known = isinstance(kind, str) and re.fullmatch(_GPU_TYPE, kind)
+    return Measured(Shape(nodes, gpus), str(kind) if known else "", statistics.median(rates)), ""
+
+
+def _entries(path: Path, key: str, most: int, remarks: list[str]) -> list[Mapping[str, object]]:
+    try:
+        content = _content(path)
+    except FileNotFoundError:
+        remarks.append(f"{printable(path)}: is not there")
+        return []
+    except (OSError, ValueError) as err:
+        reason = err.strerror if isinstance(err, OSError) else "is no JSON object of ours"
+        remarks.append(f"{printable(path)}: {reason}")
+        return []
+    entries = content.get(key)
+    return [e for e in entries[:most] if isinstance(e, dict)] if isinstance(entries, list) else []
+
+
+def _content(path: Path) -> dict[str, object]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            msg = "not a regular file"
+            raise ValueError(msg)
+        text = file.read(LARGEST_BYTES + 1)
+    if len(text) > LARGEST_BYTES:
+        msg = "too large"
+        raise ValueError(msg)
+    try:
+        content: object = json.loads(text)
+    except RecursionError:
+        content = None
+    if not isinstance(content, dict):
+        msg = "no JSON object"
+        raise ValueError(msg)  # noqa: TRY004 - one error for every unreadable content
+    return content
+
+
+def _whole(value: object, most: int) -> int | None:
+    ok = isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most
+    return value if ok and isinstance(value, int) else None
+
+
+def _number(value: object, least: float, most: float) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    # Compared before it is converted: a whole number may be too large for a float.
+    if not (least <= value <= most):
+        return None
+    return float(value) if math.isfinite(value) else None

@@ -1,0 +1,355 @@
+"""A recording: what a daemon saw cycle by cycle, and what was planned, in one file.
+
+JSON lines, compressed where the name ends in ``.gz``. The first line says what it is and with which
+policy and limits its plans were made; each further line is a cycle, or a new policy and limits for
+the cycles after it. Lines are written whole and handed to the system one by one, so a writer that
+is killed leaves a file that lacks its last line at most. Files are read line by line; what they
+hold is hostile until it has been checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import gzip
+import json
+import os
+import zlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, NoReturn, Self
+
+import numpy as np
+
+from slurm_dl import __version__
+from slurm_dl.engine.settings import Settings
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.plan import Plan
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies import registry
+from slurm_dl.policies.base import Policy
+from slurm_dl.recording.codec import FormError, Json, JsonObject, codec_of, from_plain, to_plain
+from slurm_dl.recording.codec.protocol import at
+from slurm_dl.recording.settings_codec import SETTINGS
+from slurm_dl.recording.snapshot_consistency import check
+
+FORMAT = 1
+
+MOST_LINE_BYTES = 256 * 2**20
+"""Longest line that is read; a snapshot of 100,000 jobs with its plan takes some 30 MB."""
+
+PRIVATE = 0o600
+
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+class RecordingError(ConfigError):
+    """A recording that cannot be used; the message begins with file and line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What plans depend on besides the snapshot.
+
+    Attributes:
+        policy: Name of the policy.
+        parameters: Its parameters as plain values.
+        settings: The limits of the engine.
+    """
+
+    policy: str
+    parameters: Mapping[str, Json]
+    settings: Settings
+
+    @classmethod
+    def of(cls, policy: Policy, settings: Settings) -> Self:
+        """What *policy* and *settings* come down to.
+
+        Raises:
+            TypeError: The policy, the scheme of placement or a rule is no dataclass of values that
+                can be kept.
+        """
+        SETTINGS.write(settings)
+        parameters = to_plain(policy, type(policy))
+        assert isinstance(parameters, dict)  # noqa: S101 - a dataclass; narrows the type
+        return cls(policy=policy.name, parameters=parameters, settings=settings)
+
+    def make(self) -> Policy:
+        """The policy, ready to order jobs.
+
+        Raises:
+            ConfigError: There is no such policy here, or it refuses its parameters.
+        """
+        kind = registry.find(self.policy)
+        try:
+            policy = codec_of(kind).read(dict(self.parameters))
+        except (FormError, TypeError) as err:
+            msg = f"policy {self.policy!r} does not take the recorded parameters: {err}"
+            raise ConfigError(msg) from None
+        assert isinstance(policy, kind)  # noqa: S101 - narrows the type
+        return policy
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RecordedCycle:
+    """One cycle of a recording.
+
+    Attributes:
+        line: Its line in the file, from 1.
+        setup: What was in force.
+        plan: What was planned; None if that was not recorded.
+    """
+
+    line: int
+    setup: Setup
+    snapshot: Snapshot
+    plan: Plan | None
+
+
+class Writer:
+    """Writes one recording. The file must not be there yet; its owner alone may read it.
+
+    Args:
+        path: Compressed if its name ends in ``.gz``.
+        setup: What is in force.
+
+    Raises:
+        OSError: It is there already, or cannot be written; so does every other call.
+    """
+
+    def __init__(self, path: Path, setup: Setup) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        self._file: BinaryIO = os.fdopen(os.open(path, flags, PRIVATE), "wb")
+        self._stream: BinaryIO | gzip.GzipFile = self._file
+        if path.suffix == ".gz":
+            # Without name and time in it, equal recordings are equal files.
+            self._stream = gzip.GzipFile(filename="", mode="wb", fileobj=self._file, mtime=0)
+        self._write({"recording": FORMAT, "version": __version__, "setup": _setup_plain(setup)})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file so far."""
+        return self._file.tell()
+
+    def change(self, setup: Setup) -> None:
+        """What follows was made with *setup*."""
+        self._write({"setup": _setup_plain(setup)})
+
+    def write(self, snapshot: Snapshot, plan: Plan | None = None) -> None:
+        """Add one cycle."""
+        cycle: JsonObject = {"snapshot": to_plain(snapshot, Snapshot)}
+        if plan is not None:
+            cycle["plan"] = to_plain(plan, Plan)
+        self._write(cycle)
+
+    def close(self) -> None:
+        """End the file."""
+        with contextlib.closing(self._file):
+            if self._stream is not self._file:
+                self._stream.close()
+
+    def _write(self, content: JsonObject) -> None:
+        text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+        self._stream.write(text.encode("ascii") + b"\n")
+        self._stream.flush()
+
+
+class Recording:
+    """Reads one recording, once, from its beginning to its end.
+
+    Args:
+        path: Compressed or not, whatever its name.
+
+    Attributes:
+        first: What was in force at its beginning.
+        version: The slurm_dl that made its plans.
+        cut_off: Why its end is missing, with file and line; empty while none is known to be.
+
+    Raises:
+        RecordingError: It cannot be opened, or is no recording.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.cut_off = ""
+        try:
+            if not path.is_file():
+                self._refuse(0, "no such file" if not path.exists() else "not a regular file")
+            self._file: BinaryIO = path.open("rb")
+        except OSError as err:
+            self._refuse(0, err.strerror or str(err))
+        self.size = os.fstat(self._file.fileno()).st_size
+        try:
+            self._lines = self._objects(self._decompressed())
+            self.version, self.first = self._header()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    @property
+    def read_bytes(self) -> int:
+        """How far into the file the reading has come; its whole is *size*."""
+        return self._file.tell()
+
+    def __iter__(self) -> Iterator[RecordedCycle]:
+        """The cycles in their order.
+
+        Raises:
+            RecordingError: A line is not what it should be.
+        """
+        setup = self.first
+        for number, content in self._lines:
+            try:
+                if content.keys() == {"setup"}:
+                    setup = _setup_of(content["setup"])
+                    continue
+                yield _cycle_of(content, number, setup)
+            except FormError as err:
+                self._refuse(number, str(err))
+
+    def _header(self) -> tuple[str, Setup]:
+        number, content = next(self._lines, (1, {}))
+        if self.cut_off or not content:
+            self._refuse(number, "its first line is not whole: nothing was recorded")
+        if "recording" not in content:
+            self._refuse(number, "not a recording; 'dlsim record' makes one")
+        if content["recording"] != FORMAT:
+            found = repr(content["recording"])[:40]
+            self._refuse(number, f"a recording of format {FORMAT} was expected (got {found})")
+        version = content.get("version")
+        try:
+            setup = _setup_of(content.get("setup"))
+        except FormError as err:
+            self._refuse(number, str(err))
+        return version if isinstance(version, str) else "", setup
+
+    def _decompressed(self) -> BinaryIO | gzip.GzipFile:
+        start = self._file.read(len(_GZIP_MAGIC))
+        self._file.seek(0)
+        return gzip.GzipFile(fileobj=self._file) if start == _GZIP_MAGIC else self._file
+
+    def _objects(self, stream: BinaryIO | gzip.GzipFile) -> Iterator[tuple[int, JsonObject]]:
+        number = 0
+        while True:
+            number += 1
+            try:
+                # Bounded, so that a small compressed file cannot fill the memory.
+                raw = stream.readline(MOST_LINE_BYTES + 1)
+            except EOFError:
+                self._cut(number)
+                return
+            except (OSError, zlib.error) as err:
+                self._refuse(number, f"cannot be read: {err}")
+            if not raw:
+                return
+            if len(raw) > MOST_LINE_BYTES:
+                self._refuse(number, f"longer than {MOST_LINE_BYTES // 2**20} MiB")
+            try:
+                content = _parsed(raw)
+            except FormError as err:
+                if raw.endswith(b"\n"):
+                    self._refuse(number, str(err))
+                self._cut(number)
+                return
+            yield number, content
+
+    def _cut(self, number: int) -> None:
+        self.cut_off = (
+            f"{self.path}:{number}: the file ends within this line (was its writer killed?); "
+            "what stands before it is used"
+        )
+
+    def _refuse(self, number: int, text: str) -> NoReturn:
+        place = f"{self.path}:{number}" if number else str(self.path)
+        msg = f"{place}: {text}"
+        raise RecordingError(msg) from None
+
+
+def _no_constant(word: str) -> NoReturn:
+    msg = f"{word} is no JSON"
+    raise ValueError(msg)
+
+
+def _parsed(raw: bytes) -> JsonObject:
+    try:
+        content = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
+    except RecursionError:
+        msg = "not JSON of ours: nested too deep"
+        raise FormError(msg) from None
+    except ValueError as err:
+        msg = f"not JSON: {err}"
+        raise FormError(msg) from None
+    if not isinstance(content, dict):
+        msg = "a JSON object was expected"
+        raise FormError(msg)
+    return content
+
+
+def _setup_plain(setup: Setup) -> JsonObject:
+    return {
+        "policy": setup.policy,
+        "parameters": dict(setup.parameters),
+        "settings": SETTINGS.write(setup.settings),
+    }
+
+
+def _setup_of(content: Json) -> Setup:
+    if not isinstance(content, dict) or content.keys() != {"policy", "parameters", "settings"}:
+        msg = "policy, parameters and settings were expected"
+        raise FormError(msg, "setup")
+    policy, parameters = content["policy"], content["parameters"]
+    if not isinstance(policy, str) or not isinstance(parameters, dict):
+        msg = "a name and a mapping of parameters were expected"
+        raise FormError(msg, "setup.policy")
+    with at("setup"), at("settings"):
+        settings = SETTINGS.read(content["settings"])
+    assert isinstance(settings, Settings)  # noqa: S101 - narrows the type
+    return Setup(policy=policy, parameters=parameters, settings=settings)
+
+
+def _cycle_of(content: JsonObject, number: int, setup: Setup) -> RecordedCycle:
+    if not {"snapshot"} <= content.keys() <= {"snapshot", "plan"}:
+        msg = "a snapshot, with or without a plan, was expected"
+        raise FormError(msg)
+    with at("snapshot"):
+        snapshot = from_plain(content["snapshot"], Snapshot)
+        check(snapshot)
+    plan = None
+    if "plan" in content:
+        with at("plan"):
+            plan = _plan_of(content["plan"], len(snapshot.jobs))
+    return RecordedCycle(line=number, setup=setup, snapshot=snapshot, plan=plan)
+
+
+def _plan_of(content: Json, n: int) -> Plan:
+    plan = from_plain(content, Plan)
+    for field in dataclasses.fields(plan):
+        column = getattr(plan, field.name)
+        if isinstance(column, np.ndarray) and column.shape[:1] != (n,):
+            msg = f"{n} values were expected, one a job"
+            raise FormError(msg, field.name)
+    return plan

@@ -1,0 +1,1 @@
+"""The papers' ideal cluster: what the policy wants is so at once."""

@@ -1,0 +1,62 @@
+"""Jobs on clusters of several GPU types: a gang is on one type, and as fast as it is there."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.engine.intent import Intent
+from slurm_dl.model.jobs import F64, I16
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.simulation.ideal.active_jobs import ActiveJobs
+from slurm_dl.simulation.ideal.placement_model import Anywhere, PlacementChange
+
+Rows = npt.NDArray[np.int64]
+
+
+class OnTypes(Anywhere):
+    """GPUs are counted by type.
+
+    A job that is to run on another type than it does is stopped, and starts there.
+
+    Args:
+        rates: ``(N, t)`` speed of each job of the trace on each type; above 0 on one at least.
+    """
+
+    def __init__(self, rates: F64) -> None:
+        self._rates = rates
+        self._kind: I16 = np.zeros(0, dtype=np.int16)
+
+    def settle(self, jobs: ActiveJobs, _snap: Snapshot, intent: Intent, /) -> PlacementChange:
+        """See `PlacementModel`."""
+        # Of a single type there is nothing to tell.
+        alike = np.zeros(len(jobs), dtype=np.int16)
+        self._kind = alike if intent.kind is None else intent.kind
+        wanted = np.zeros(len(jobs), dtype=np.bool_)
+        wanted[intent.target] = True
+        moves = jobs.running & wanted & (self._kind != jobs.on_type)
+        stops = (jobs.running & (~wanted | moves)).nonzero()[0]
+        starts = (wanted & (~jobs.running | moves)).nonzero()[0]
+        return PlacementChange(stops, starts, math.inf)
+
+    def enter(self, jobs: ActiveJobs, rows: Rows, /) -> None:
+        """See `PlacementModel`."""
+        kind = self._kind[rows]
+        jobs.on_type[rows] = kind
+        jobs.speed[rows] = self._rates[jobs.job_id[rows], kind]
+
+    def leave(self, jobs: ActiveJobs, rows: Rows, /) -> None:
+        """See `PlacementModel`."""
+        jobs.speed[rows] = 1.0
+
+    def needs_s(self, jobs: ActiveJobs, rows: Rows, /) -> F64:
+        """See `PlacementModel`."""
+        needs_s: F64 = jobs.work_s[rows] / jobs.speed[rows]
+        return needs_s
+
+    def book(self, jobs: ActiveJobs, rows: Rows, worked_s: F64, /) -> F64:
+        """See `PlacementModel`."""
+        work_s: F64 = worked_s * jobs.speed[rows]
+        return work_s

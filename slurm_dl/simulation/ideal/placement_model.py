@@ -1,0 +1,133 @@
+"""Where the jobs of the ideal cluster are: anywhere, as in most papers' simulators.
+
+`PlacementModel` is all that the simulation asks; who puts jobs on nodes is `jobs_on_nodes`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.engine.intent import NOBODY, Intent
+from slurm_dl.model.contract import Claim
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.job_record import RunNodes
+from slurm_dl.model.jobs import F64
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.simulation.ideal.active_jobs import ActiveJobs
+from slurm_dl.simulation.outcome import Lay
+
+Rows = npt.NDArray[np.int64]
+
+_NO_SPEEDS: F64 = np.zeros(0)
+
+
+class PlacementChange(NamedTuple):
+    """What a decision amounts to.
+
+    Attributes:
+        stops: Rows of running jobs that stop now.
+        starts: Rows of jobs that start now; one that stops, too, is moved.
+        look_again_s: Seconds after which somebody who waits for a better place may have another.
+    """
+
+    stops: Rows
+    starts: Rows
+    look_again_s: float
+
+
+class PlacementModel(Protocol):
+    """Where jobs lie and how fast they are there; told of everything that happens."""
+
+    def claims(self) -> Mapping[JobId, Claim]:
+        """What the jobs of the trace say of themselves, by row of the trace."""
+
+    def show(self, jobs: ActiveJobs, now_s: float, /) -> None:
+        """Put into the columns for policies and schemes what they show of the places."""
+
+    def settle(self, jobs: ActiveJobs, snap: Snapshot, intent: Intent, /) -> PlacementChange:
+        """Who stops and who starts, by what the policy wants; changes nothing yet."""
+
+    def enter(self, jobs: ActiveJobs, rows: Rows, /) -> None:
+        """These start now, where the last `settle` has put them."""
+
+    def leave(self, jobs: ActiveJobs, rows: Rows, /) -> None:
+        """These hold nothing any more; their runs are over, and are booked in this order."""
+
+    def needs_s(self, jobs: ActiveJobs, rows: Rows, /) -> F64:
+        """Seconds that what these have left takes them at their present speed."""
+
+    def book(self, jobs: ActiveJobs, rows: Rows, worked_s: F64, /) -> F64:
+        """The work, in seconds at full speed, that these have done in so many seconds."""
+
+    def finish(self, jobs: ActiveJobs, rows: Rows, /) -> None:
+        """These have done the work that they had left, and hold nothing any more."""
+
+    def changed(self, jobs: ActiveJobs, /) -> tuple[Rows, F64]:
+        """Rows of running jobs whose speed is another one by now, and that speed."""
+
+    def losses(self) -> Mapping[str, F64]:
+        """``(n,)`` GPU-seconds that the jobs of the trace have lost so, by cause."""
+
+    def lay(self) -> Lay | None:
+        """How the jobs lay; None if they were on no nodes."""
+
+    def run_nodes(self) -> RunNodes | None:
+        """Which nodes the runs that are over held; None if nobody noted it."""
+
+
+class Anywhere:
+    """GPUs are counted and all alike: whoever is wanted starts, and the rest stops."""
+
+    def claims(self) -> Mapping[JobId, Claim]:
+        """See `PlacementModel`: nothing."""
+        return {}
+
+    def show(self, jobs: ActiveJobs, now_s: float, /) -> None:
+        """See `PlacementModel`: nobody holds nodes."""
+
+    def settle(self, jobs: ActiveJobs, _snap: Snapshot, intent: Intent, /) -> PlacementChange:
+        """See `PlacementModel`."""
+        wanted = np.zeros(len(jobs), dtype=np.bool_)
+        wanted[intent.target] = True
+        changes = (wanted != jobs.running).nonzero()[0]
+        starts = wanted[changes]
+        return PlacementChange(changes[~starts], changes[starts], math.inf)
+
+    def enter(self, jobs: ActiveJobs, rows: Rows, /) -> None:
+        """See `PlacementModel`."""
+
+    def leave(self, jobs: ActiveJobs, rows: Rows, /) -> None:
+        """See `PlacementModel`."""
+
+    def needs_s(self, jobs: ActiveJobs, rows: Rows, /) -> F64:
+        """See `PlacementModel`."""
+        needs_s: F64 = jobs.work_s[rows]
+        return needs_s
+
+    def book(self, _jobs: ActiveJobs, _rows: Rows, worked_s: F64, /) -> F64:
+        """See `PlacementModel`."""
+        return worked_s
+
+    def finish(self, jobs: ActiveJobs, rows: Rows, /) -> None:
+        """See `PlacementModel`."""
+
+    def changed(self, _jobs: ActiveJobs, /) -> tuple[Rows, F64]:
+        """See `PlacementModel`: never."""
+        return NOBODY, _NO_SPEEDS
+
+    def losses(self) -> Mapping[str, F64]:
+        """See `PlacementModel`: none."""
+        return {}
+
+    def lay(self) -> Lay | None:
+        """See `PlacementModel`."""
+        return None
+
+    def run_nodes(self) -> RunNodes | None:
+        """See `PlacementModel`: GPUs are only counted."""
+        return None

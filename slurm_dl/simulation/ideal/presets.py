@@ -1,0 +1,217 @@
+"""What different code bases compute under one name.
+
+"Tiresias" alone means eight things in the published simulators: they differ in the limits of the
+queues, in the order inside a queue, in the promotion knob, in when they decide and in what a
+restart costs. A preset is one of those readings, whole, and a report names it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.trace import Trace
+from slurm_dl.policies import registry
+from slurm_dl.simulation.ideal.decision_times import AT_EVENTS, DecisionTimes
+from slurm_dl.simulation.ideal.start_costs import Costs, FlatCosts, NoCosts, measured, muri_costs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyReading:
+    """A policy of the registry with some parameters set.
+
+    Attributes:
+        policy: Its name in the registry.
+        parameters: What differs from its defaults.
+    """
+
+    policy: str
+    parameters: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """One code base's way.
+
+    Attributes:
+        about: One line for people, with the source.
+        readings: What it runs for a policy of that name.
+        others: Policies that it has too, and runs as they are; None: all there are.
+        clockwork: When it decides.
+        restart_s: Seconds that every start after a job's first costs.
+        large_restart_s: The same for jobs of more than *large_gpus* GPUs.
+        start_s: Seconds that a first start costs.
+        charges: "restart": the above. "muri": Muri's rule.
+    """
+
+    about: str
+    readings: Mapping[str, PolicyReading] = field(default_factory=dict)
+    others: frozenset[str] | None = frozenset()
+    clockwork: DecisionTimes = AT_EVENTS
+    restart_s: float = 0.0
+    large_restart_s: float = 0.0
+    large_gpus: float = float("inf")
+    start_s: float = 0.0
+    charges: str = "restart"
+
+    def costs(self, trace: Trace) -> Costs:
+        """Its cost model for the jobs of *trace*."""
+        if self.charges == "muri":
+            return muri_costs(trace)
+        if not (self.restart_s or self.large_restart_s or self.start_s):
+            return NoCosts()
+        return FlatCosts(
+            restart_s=self.restart_s,
+            large_restart_s=self.large_restart_s or self.restart_s,
+            gpus=trace.gpus,
+            large_gpus=self.large_gpus,
+            start_s=self.start_s,
+        )
+
+    @property
+    def is_of_its_own(self) -> bool:
+        """Whether it says when to decide or what starting costs."""
+        charges = (self.restart_s, self.large_restart_s, self.start_s)
+        return self.clockwork != AT_EVENTS or self.charges != "restart" or any(charges)
+
+    def reading(self, policy: str) -> PolicyReading:
+        """What it runs for *policy*.
+
+        Raises:
+            ConfigError: It has no such policy.
+        """
+        if policy in self.readings:
+            return self.readings[policy]
+        if self.others is None or policy in self.others:
+            return PolicyReading(policy=policy)
+        has = ", ".join(sorted({*self.readings, *self.others}))
+        msg = f"this preset has no policy {policy!r}; it has {has} ({self.about})"
+        raise ConfigError(msg)
+
+
+_PLAIN: Final = frozenset({"fifo", "fifo_skip", "fewest_gpus", "srtf", "srsf"})
+"""Schedules of Tiresias' simulator that are as ours: compared with it job by job."""
+
+_WHOLE_SECONDS: Final = DecisionTimes(tick_s=1.0)
+
+
+def _lists(**parameters: object) -> PolicyReading:
+    return PolicyReading(policy="list_las", parameters=parameters)
+
+
+def _sizes() -> tuple[float, ...]:
+    return tuple(float(s) for s in measured("tiresias_gpu_time_samples")["samples_gpu_s"])
+
+
+PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
+    {
+        "none": Preset(
+            about="each policy as its parameters say; starting costs nothing",
+            others=None,
+        ),
+        "tiresias-corrected": Preset(
+            about="Tiresias' simulator (NSDI 2019) with demotion at the right instant",
+            readings={"discrete_las": _lists()},
+            others=_PLAIN,
+            clockwork=_WHOLE_SECONDS,
+        ),
+        "tiresias-artifact": Preset(
+            about="Tiresias' simulator as published: demotion comes late, 2D",
+            readings={"discrete_las": _lists(late_demotion=True)},
+            others=_PLAIN,
+            clockwork=_WHOLE_SECONDS,
+        ),
+        "tiresias-artifact-1d": Preset(
+            about="Tiresias' simulator as published, service in seconds alone",
+            readings={"discrete_las": _lists(dimensions=1)},
+            others=_PLAIN,
+            clockwork=_WHOLE_SECONDS,
+        ),
+        "gittins-artifact": Preset(
+            about="Tiresias' simulator as published: its own index, late demotion, its size table",
+            readings={
+                "gittins": PolicyReading(
+                    policy="list_gittins",
+                    parameters={"late_demotion": True, "sizes_gpu_s": _sizes()},
+                )
+            },
+            clockwork=_WHOLE_SECONDS,
+        ),
+        "muri": Preset(
+            about="Muri's simulator (SIGCOMM 2022): start overhead at every event",
+            readings={"discrete_las": _lists(demotion_step_s=1.0)},
+            others=frozenset({"srtf", "srsf"}),
+            charges="muri",
+        ),
+        "pollux-artifact": Preset(
+            about="rules of Pollux' simulator (OSDI 2021): 2 queues at 16 GPU-h, by arrival; "
+            "decides every 60 s; 30 s a start",
+            readings={
+                "discrete_las": PolicyReading(
+                    policy="arrival_las", parameters={"thresholds_gpu_s": (57_600.0,)}
+                )
+            },
+            clockwork=DecisionTimes(round_s=60.0),
+            restart_s=30.0,
+            start_s=30.0,
+        ),
+        "lucid": Preset(
+            about="rules of Lucid's simulator (ASPLOS 2023): 2 queues at 18,000 GPU-s, by "
+            "submission; decides every 60 s; a restart costs 40 s, above 8 GPUs 60 s",
+            readings={
+                "discrete_las": PolicyReading(
+                    policy="arrival_las", parameters={"thresholds_gpu_s": (18_000.0,)}
+                )
+            },
+            clockwork=DecisionTimes(round_s=60.0),
+            restart_s=40.0,
+            large_restart_s=60.0,
+            large_gpus=8.0,
+        ),
+        "voda": Preset(
+            about="rules of vodascheduler: 2 queues at 3,600 s of run time (it may mean GPU-s), "
+            "promotion knob 8",
+            readings={
+                "discrete_las": PolicyReading(
+                    policy="discrete_las",
+                    parameters={
+                        "thresholds_gpu_s": (3600.0,),
+                        "dimensions": 1,
+                        "promote_knob": 8.0,
+                    },
+                )
+            },
+        ),
+    }
+)
+"""By name. ``none`` is no preset."""
+
+DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({"discrete_las": "tiresias-corrected"})
+"""The preset that is meant where none is named; ``none`` for the other policies."""
+
+
+def find(name: str) -> Preset:
+    """The preset called *name*.
+
+    Raises:
+        ConfigError: There is none.
+    """
+    if name not in PRESETS:
+        msg = f"preset {name!r} is unknown; there are {', '.join(PRESETS)}"
+        raise ConfigError(msg)
+    return PRESETS[name]
+
+
+def for_policy(policy: str, preset: str | None) -> str:
+    """The name of the preset that is meant.
+
+    Raises:
+        ConfigError: There is no such policy or preset, or the preset has no such policy.
+    """
+    registry.find(policy)
+    name = preset or DEFAULTS.get(policy, "none")
+    find(name).reading(policy)
+    return name

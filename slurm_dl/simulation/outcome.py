@@ -1,0 +1,91 @@
+"""What a simulation hands back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.model.job_record import Records
+from slurm_dl.model.jobs import F64, I32
+
+
+class SimulationError(SlurmDlError):
+    """The simulation cannot go on; says at which instant and why."""
+
+
+SKEWED_FROM = 0.4
+"""A model of this skew or more is told as skewed.
+
+Source: the tensor sizes in Tiresias' public simulator: VGG and AlexNet are above 0.6, ResNet and
+Inception below 0.14.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Lay:
+    """How the jobs of the trace lay on nodes, as columns of length n.
+
+    Attributes:
+        gpus: ``(n,)`` GPUs of each.
+        nodes: ``(n,)`` nodes it lay on, the mean over the time it worked; NaN if it never did.
+        most_nodes: ``(n,)`` int32, most nodes it ever lay on; 0 if it never ran.
+        fewest_nodes: ``(n,)`` int32, the fewest it could lie on.
+        speed: ``(n,)`` its speed relative to its best place, the mean over the time it worked; NaN
+            if it never did.
+        skew: ``(n,)`` its model's; NaN if unknown.
+        rungs: Jobs that ever lay on more nodes than the fewest, by where their speed there is from
+            (`slurm_dl.simulation.ideal.placement_speed.Rung`).
+    """
+
+    gpus: F64
+    nodes: F64
+    most_nodes: I32
+    fewest_nodes: I32
+    speed: F64
+    skew: F64
+    rungs: Mapping[str, int]
+
+    @property
+    def mean_nodes(self) -> float:
+        """Nodes a job lay on, mean over the jobs; NaN if none ran."""
+        return _mean(self.nodes[~np.isnan(self.nodes)])
+
+    @property
+    def mean_speed(self) -> float:
+        """Speed relative to the best place, mean over the jobs; NaN if none ran."""
+        return _mean(self.speed[~np.isnan(self.speed)])
+
+    @property
+    def skewed_spread_frac(self) -> float:
+        """Of the skewed jobs that ran, how many ever lay on more than the fewest nodes; NaN: none.
+
+        Jobs of one GPU do not count: they cannot be spread.
+        """
+        skewed = (self.skew >= SKEWED_FROM) & (self.most_nodes > 0) & (self.gpus > 1)
+        return _mean((self.most_nodes > self.fewest_nodes)[skewed].astype(np.float64))
+
+
+def _mean(values: F64) -> float:
+    return float(values.mean()) if len(values) else float("nan")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Outcome:
+    """One simulation, whole.
+
+    Attributes:
+        records: What became of each job, in the order of the trace.
+        decisions: How often the engine decided.
+        events: Instants at which something happened.
+        now_s: The simulated time at the end, seconds.
+        lay: How the jobs lay on nodes; None if GPUs were only counted.
+    """
+
+    records: Records
+    decisions: int
+    events: int
+    now_s: float
+    lay: Lay | None = None

@@ -1,0 +1,240 @@
+"""A whole simulation: a trace on a simulated Slurm, alone or with the daemon's loop beside it.
+
+The loop is dlschedd's: the same `run_cycle`, the same pace. Looks that can bring nothing that the
+one before did not bring are left out; with them the outcome would be the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.settings import Settings
+from slurm_dl.engine.write_retries import Refusals
+from slurm_dl.ledger.store_protocol import MemoryStore
+from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.jobs import F64
+from slurm_dl.model.plan import Promote
+from slurm_dl.model.trace import Trace
+from slurm_dl.policies.base import Policy
+from slurm_dl.simulation.cluster_shape import ClusterShape
+from slurm_dl.simulation.job_knowledge import NOTHING, TraceKnowledge
+from slurm_dl.simulation.node_journal import NodeJournal
+from slurm_dl.simulation.outcome import Outcome
+from slurm_dl.simulation.slurm.daemon_timing import Writes, delay_after, quiet_until
+from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
+from slurm_dl.simulation.slurm.job_facts import JobFacts
+from slurm_dl.simulation.slurm.overheads import PRODUCTION, SlurmCosts
+from slurm_dl.simulation.slurm.scheduling_passes import Phases, next_on_grid
+from slurm_dl.simulation.slurm.simulated_cluster import EPOCH_S, FIRST_JOB_ID, SlurmSim
+
+LOOKS_AFTER_START: Final = 1
+"""dlschedd only looks in its first cycle."""
+
+WHOLE_SECOND_S: Final = 1.0
+"""Slurm tells whole seconds: looking again within one, when nothing has changed, shows nothing."""
+
+MOST_AT_ONE_INSTANT: Final = 100
+"""Cycles at one instant; with costs of zero, each may be a consequence of the one before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Scenario:
+    """What is simulated, besides who schedules it.
+
+    Attributes:
+        trace: The jobs.
+        shape: The cluster.
+        costs: What everything takes.
+        habits: What the jobs are like.
+        limit_s: ``(n,)`` time limits, seconds; None: as *habits* has it.
+        failures: When nodes break; None: never.
+        phases: Where slurmctld's clocks stand, seconds since the trace's zero; None: drawn.
+        seed: Of everything that is drawn.
+        epoch_s: Epoch seconds of the trace's zero: backfill counts minutes from there.
+        known: What is known of the jobs; names and the past are added if the policy needs them.
+        journal: Is told which nodes each run held; None: nobody wants to know.
+    """
+
+    trace: Trace
+    shape: ClusterShape
+    costs: SlurmCosts = PRODUCTION
+    habits: JobBehaviour = field(default_factory=JobBehaviour)
+    limit_s: F64 | None = None
+    failures: NodeFailures | None = None
+    phases: Phases | None = None
+    seed: int = 0
+    epoch_s: float = EPOCH_S
+    known: TraceKnowledge = NOTHING
+    journal: NodeJournal | None = None
+
+    def cluster(self, partition: str) -> SlurmSim:
+        """The cluster before anything has happened.
+
+        Raises:
+            ConfigError: A job of the trace does not fit it.
+        """
+        try:
+            return SlurmSim(
+                self.trace,
+                self.shape,
+                costs=self.costs,
+                habits=self.habits,
+                partition=partition,
+                limit_s=self.limit_s,
+                failures=self.failures,
+                phases=self.phases,
+                seed=self.seed,
+                epoch_s=self.epoch_s,
+                journal=self.journal,
+            )
+        except ValueError as err:
+            msg = f"trace {self.trace.name} on {self.shape}: {err}; take a larger cluster"
+            raise ConfigError(msg) from None
+
+
+OnStep = Callable[[int], None]
+"""Told after each step how many jobs are left; what it raises ends the run."""
+
+
+def _nobody(_: int, /) -> None:
+    """Nobody wants to know."""
+
+
+def simulate_plain(scenario: Scenario, *, on_step: OnStep = _nobody) -> Outcome:
+    """Slurm alone: by submission, with backfill.
+
+    Raises:
+        ConfigError: A job of the trace does not fit the cluster.
+    """
+    machine = scenario.cluster("gpu").machine
+    while machine.left and (next_s := machine.next_event_s()) < math.inf:
+        machine.advance_to(next_s)
+        on_step(machine.left)
+    return Outcome(
+        records=machine.jobs.records(machine.room.run_nodes()),
+        decisions=0,
+        events=machine.events,
+        now_s=machine.now_s,
+    )
+
+
+def simulate_slurm(
+    scenario: Scenario, *, policy: Policy, settings: Settings, on_step: OnStep = _nobody
+) -> Outcome:
+    """Slurm with dlschedd.
+
+    Args:
+        settings: Of its partitions the first is the one that is simulated.
+
+    Raises:
+        ConfigError: A job of the trace does not fit the cluster.
+    """
+    return Simulation(scenario, policy=policy, settings=settings).run(on_step)
+
+
+class Simulation:
+    """One run of the daemon's loop in simulated time."""
+
+    def __init__(self, scenario: Scenario, *, policy: Policy, settings: Settings) -> None:
+        self._cluster = scenario.cluster(min(settings.partitions, default="gpu"))
+        self._machine = self._cluster.machine
+        self._costs = scenario.costs
+        self._epoch_s = scenario.epoch_s
+        self._seed = scenario.seed
+        self._policy = policy
+        self._settings = settings
+        self._ledger = Ledger(MemoryStore())
+        self._refusals = Refusals()
+        self._writes = Writes(scenario.costs, self._machine.now_s)
+        self._know = JobFacts(
+            scenario.trace,
+            self._machine.jobs,
+            needs=policy.about.needs,
+            epoch_s=scenario.epoch_s,
+            known=scenario.known,
+        )
+        self._decisions = 0
+
+    def run(self, on_step: OnStep = _nobody) -> Outcome:
+        """Go on until all jobs have ended."""
+        machine = self._machine
+        # Nobody knows where in its period the daemon is when the first job comes.
+        phase = float(np.random.default_rng([self._seed, 1]).random())
+        machine.advance_to(machine.now_s + phase * self._costs.poll_s)
+        at_once = 0
+        while machine.left:
+            began_s, changes = machine.now_s, machine.changes
+            cycle = self._cycle(acting=self._decisions >= LOOKS_AFTER_START)
+            at_s = self.next_look_s(cycle, began_s, changes)
+            at_once = at_once + 1 if at_s <= began_s else 0
+            if not machine.left:
+                break
+            if at_once > MOST_AT_ONE_INSTANT:
+                at_s = began_s + WHOLE_SECOND_S
+            if at_s == math.inf:
+                break
+            machine.advance_to(at_s)
+            on_step(machine.left)
+        return Outcome(
+            records=machine.jobs.records(machine.room.run_nodes()),
+            decisions=self._decisions,
+            events=machine.events,
+            now_s=machine.now_s,
+        )
+
+    def next_look_s(self, cycle: Cycle, began_s: float, changes: int) -> float:
+        """When the next cycle begins that may bring something new; inf if none ever will.
+
+        Args:
+            began_s: When *cycle* began.
+            changes: `Machine.changes` then.
+        """
+        costs, machine = self._costs, self._machine
+        next_s = max(began_s + delay_after(cycle, costs), machine.now_s + costs.least_gap_s)
+        if machine.changes != changes:
+            return next_s
+        # With a poll period of 0 the next look is when something happens.
+        whole_s = math.floor(self._epoch_s + began_s) + WHOLE_SECOND_S - self._epoch_s
+        next_s = max(next_s, min(machine.next_event_s(), whole_s))
+        period_s = max(costs.poll_s, costs.observe_s + costs.least_gap_s)
+        quiet_s = quiet_until(cycle, self._settings) - self._epoch_s
+        # The last look before the plan changes by itself is a real one: it sets the time of the
+        # next by that change.
+        while next_s < quiet_s and next_s + period_s <= quiet_s:
+            machine.advance_to(next_s)
+            if machine.changes != changes:
+                break
+            until_s = min(quiet_s - period_s, machine.next_event_s())
+            if until_s == math.inf:
+                return math.inf
+            next_s = next_on_grid(max(until_s, next_s + period_s), next_s, period_s)
+        return next_s
+
+    def _cycle(self, *, acting: bool) -> Cycle:
+        machine, costs = self._machine, self._costs
+        self._writes.refill(machine.now_s)
+        cycle = run_cycle(
+            self._cluster,
+            self._ledger,
+            self._policy,
+            self._settings,
+            clock=self._cluster.clock,
+            acting=acting,
+            may_write=self._writes.take,
+            timer=lambda: machine.now_s,
+            write_for_s=max(costs.least_gap_s, costs.fast_poll_s) or math.inf,
+            refusals=self._refusals,
+            know=self._know,
+        )
+        self._decisions += 1
+        for done in cycle.done:
+            if isinstance(done.action, Promote) and not done.error:
+                machine.jobs.promotions[int(done.action.job_id) - FIRST_JOB_ID] += 1
+        return cycle

@@ -1,0 +1,1 @@
+"""Slurm's accounting: runs of jobs, and a site's history."""

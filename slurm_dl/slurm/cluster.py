@@ -1,0 +1,241 @@
+"""A real Slurm as the engine's cluster: `observe` and `apply`.
+
+The queue is read by what is passed in (see `queue`); all else goes through the command-line tools.
+
+What it costs slurmctld in RPCs where squeue reads it (measured on 22.05.8 with sdiag): an `observe`
+is one squeue, two RPCs; two more in a poll that finds new pending jobs, and in the one after a
+steer or a `refresh_nodes`; one more while reservations are watched; one more in a poll in which
+jobs have started that asked for GPUs in all on several nodes, and one in a poll in which jobs have
+started on nodes of which GPUs are shared. `refresh_nodes` is five, and one more where nodes have
+come or gone; it is not part of a poll. An account that is neither root nor SlurmUser asks slurmdbd,
+once for each `refresh_nodes`, what it may do.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection
+
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.plan import ClearSteer, ClusterAction, SetSteer
+from slurm_dl.model.snapshot import Observed, Reservation
+from slurm_dl.slurm.controller_status import ControllerStatus, read_health
+from slurm_dl.slurm.permissions import check_sight, lacks_rights
+from slurm_dl.slurm.read.comment_claims import ClaimReader
+from slurm_dl.slurm.read.gpu_holdings import Holdings
+from slurm_dl.slurm.read.gpu_share_reader import Shares
+from slurm_dl.slurm.read.job_reader import JobReader
+from slurm_dl.slurm.read.node_choices import NodeChoices
+from slurm_dl.slurm.read.node_reader import ClusterReading, node_arguments, read_nodes, site_of
+from slurm_dl.slurm.read.queue_reader import CliQueue, QueueReader, ReaderChoice
+from slurm_dl.slurm.read.record_parser import new_nonce
+from slurm_dl.slurm.read.reservation_reader import ReservationSeen, read_reservations
+from slurm_dl.slurm.releases import Release, no_preemption
+from slurm_dl.slurm.running_config import SiteConfig, read_config
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.slurm.write.actions import Actor
+from slurm_dl.slurm.write.release_all import site_factors
+
+
+class SlurmCluster:
+    """One Slurm cluster.
+
+    Attributes:
+        watch_reservations: Read reservations at each `observe`; to be set while hand-overs are
+            open. The first `observe` always reads them.
+        now: What time it is at slurmctld, epoch seconds.
+        asked_s: How long Slurm took to answer in the last `observe`, seconds.
+    """
+
+    def __init__(
+        self,
+        slurm: Slurm,
+        *,
+        max_grace_s: float,
+        models: Collection[str] | None = None,
+        clock: Callable[[], float] = time.time,
+        queue: QueueReader | None = None,
+    ) -> None:
+        """Bind to a cluster; nothing is read yet.
+
+        Args:
+            max_grace_s: Longest grace a job may claim, seconds.
+            models: Names of the model profiles there are; None takes any well-formed name.
+            clock: The first value of `now`.
+            queue: What reads the queue; None is squeue.
+        """
+        self.watch_reservations = False
+        self.now = clock
+        self.asked_s = 0.0
+        self._slurm = slurm
+        self._reader = JobReader(ClaimReader(max_grace_s=max_grace_s, models=models))
+        self._holdings = Holdings()
+        self._shares = Shares(slurm)
+        self._queue: QueueReader = CliQueue(slurm) if queue is None else queue
+        self._actor = Actor(slurm, set_site_factor=self._queue.set_site_factor)
+        self._config: SiteConfig | None = None
+        self._lacks_rights = ""
+        self._saw_jobs = False
+        self._topology: tuple[frozenset[str], str] | None = None
+        self._site: ClusterReading | None = None
+        self._choices: NodeChoices | None = None
+        # Types are only ever added at the end: an index keeps its meaning for our lifetime.
+        self._gpu_types: dict[str, int] = {}
+
+    @property
+    def release(self) -> Release:
+        """The controller's Slurm release.
+
+        Raises:
+            ClusterError: Nothing has been read yet.
+        """
+        if self._config is None:
+            msg = "the cluster has not been read yet"
+            raise ClusterError(msg)
+        return self._config.release
+
+    @property
+    def config(self) -> SiteConfig | None:
+        """What of slurm.conf was read last; None before the first time."""
+        return self._config
+
+    def why_not(self) -> str:
+        """Why nothing should be done to this cluster: to no effect, or without the right to.
+
+        See `Precondition`. As of the last `refresh_nodes`; empty before the first.
+        """
+        return (self._config.unfit if self._config else "") or self._lacks_rights
+
+    def refresh_nodes(self) -> None:
+        """Read settings, nodes, partitions, reservations anew; topology if nodes came or went.
+
+        Raises:
+            ClusterError: Something could not be read; what was known stays.
+        """
+        self._read_site()
+
+    def observe(self) -> Observed:
+        """The cluster now; the instant is that of `now` when the reading began.
+
+        Raises:
+            ClusterError: It could not be read whole.
+        """
+        before_s = self._slurm.spent_s
+        try:
+            return self._observe()
+        finally:
+            self.asked_s = self._slurm.spent_s - before_s
+
+    def health(self) -> ControllerStatus:
+        """How slurmctld is, and what time it is there; one RPC, that takes no lock of its jobs.
+
+        Raises:
+            ClusterError: It is silent, or there is no sdiag.
+        """
+        return read_health(self._slurm.run("sdiag"))
+
+    def _observe(self) -> Observed:
+        reservations: tuple[ReservationSeen, ...] | None = None
+        site = self._site
+        if site is None:
+            site, reservations = self._read_site()
+        # Slurm tells whole seconds. Counting in them too, no run is ever counted beyond its end.
+        now_s = float(math.floor(self.now()))
+        table, exclusions = self._queue.read(self._reader, site, now_s=now_s)
+        if self._saw_jobs and not table.texts:
+            # All gone at once: have they ended, or are they hidden from us since?
+            site, reservations = self._read_site()
+        self._saw_jobs = bool(table.texts)
+        if reservations is None:
+            reservations = self._read_reservations() if self.watch_reservations else ()
+        self._queue.learn_splits(self._holdings, table)
+        self._shares.learn(table)
+        if self._choices is None:
+            self._choices = NodeChoices(site)
+        choices, excluded = self._choices.of(table, exclusions)
+        labels = {job: text.label for job, text in table.texts.items()}
+        self._actor.know(labels, no_preemption=no_preemption(site.config.release))
+        jobs = table.columns(self._gpu_types)
+        return Observed(
+            now_s=now_s,
+            jobs=jobs,
+            nodes=site.nodes,
+            held=self._holdings.allocations(table, site),
+            partitions=site.partitions,
+            gpu_types=tuple(self._gpu_types),
+            node_in=site.node_in,
+            claims=table.claims,
+            also_in=table.also_in,
+            choices=choices,
+            excluded=excluded,
+            begins=table.begins,
+            texts=table.texts,
+            reserved=table.reserved,
+            reservations=tuple(
+                Reservation(name=r.name, end_s=r.end_s) for r in reservations if r.is_ours
+            ),
+            shared=self._shares.gpus(table, site),
+            sharable=site.sharable if site.sharable.any() else None,
+            spreads_shares=site.config.spreads_shares,
+            cut_short=frozenset(table.cut_short),
+            unreadable=table.unreadable + site.unreadable,
+        )
+
+    def apply(self, action: ClusterAction, /) -> None:
+        """Do one thing; jobs are named as the last `observe` saw them.
+
+        Raises:
+            ClusterError: Refused, silent or no longer right.
+        """
+        if isinstance(action, SetSteer | ClearSteer):
+            # Also where it fails: a command that was not answered may have done it.
+            self._queue.ask_again(action.job_id)
+        self._actor.apply(action)
+
+    def site_factors(self) -> dict[JobId, int]:
+        """SiteFactor of each pending job that is eligible; Slurm tells no others.
+
+        Raises:
+            ClusterError: Slurm is silent, or the answer cannot be read.
+        """
+        return site_factors(self._slurm)
+
+    @property
+    def reader(self) -> ReaderChoice | None:
+        """What reads the queue, and why; None before that is decided."""
+        return self._queue.choice
+
+    def close(self) -> None:
+        """End what runs for the reading; it may be read again."""
+        self._queue.close()
+
+    def _read_site(self) -> tuple[ClusterReading, tuple[ReservationSeen, ...]]:
+        shown = self._slurm.run("scontrol", "show", "config")
+        config = read_config(shown, self._slurm.slurm_conf)
+        lacks = lacks_rights(self._slurm, config)
+        if lacks is not None:
+            self._lacks_rights = lacks
+        check_sight(config, self._lacks_rights)
+        nonce = new_nonce()
+        sinfo = self._slurm.run("sinfo", *node_arguments(nonce))
+        reservations = self._read_reservations()
+        found = read_nodes(sinfo, nonce)
+        if self._topology is None or self._topology[0] != found.nodes.keys():
+            topology = self._slurm.run("scontrol", "show", "topology")
+            self._topology = frozenset(found.nodes), topology
+        site = site_of(
+            found,
+            topology=self._topology[1],
+            reservations=reservations,
+            config=config,
+            type_row=self._gpu_types,
+        )
+        self._site, self._config = site, config
+        self._choices = None
+        self._queue.forget()
+        return site, reservations
+
+    def _read_reservations(self) -> tuple[ReservationSeen, ...]:
+        return read_reservations(self._slurm.run("scontrol", "show", "reservation", "--oneliner"))

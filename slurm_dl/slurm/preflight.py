@@ -1,0 +1,279 @@
+"""Whether this Slurm preempts by itself in the way that the native mode counts on.
+
+Slurm says nothing of a setting that keeps it from preempting, or that makes it preempt within a
+tier: so what it needs is looked up before anything is written. Each finding names the line to add.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from slurm_dl.engine.settings import Settings
+from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.slurm.releases import parse_release, series_of
+from slurm_dl.slurm.running_config import config_values
+from slurm_dl.slurm.slurm_conf import site_factor_plugin
+from slurm_dl.slurm.tool_runner import Slurm, printable
+
+_BY_QOS = "preempt/qos"
+
+_CRED_EXPIRE_S = 120
+"""Slurm's own cred_expire, if AuthInfo names none."""
+
+_NEAR_POLLS = 2
+"""A run is seen, and its SiteFactor written, within so many polls."""
+
+_RAW_FACTORS = ("Assoc", "Partition", "TRES")
+"""What NO_NORMAL_* leaves as it is and differs inside a QOS. Slurm may show one of these flags as
+NO_NORMAL_ALL, so it is not known which is set."""
+
+_QOS_FIELDS = "name,preemptmode,gracetime,preemptexempttime"
+_SPAN = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Qos:
+    """One QOS, as far as preemption goes.
+
+    Attributes:
+        modes: Words of its PreemptMode, in lower case.
+        grace_s: GraceTime, seconds.
+        exempt_s: PreemptExemptTime, seconds; None: that of slurm.conf.
+    """
+
+    name: str
+    modes: frozenset[str]
+    grace_s: float
+    exempt_s: float | None
+
+
+def check_native(slurm: Slurm, *, qos: str, settings: Settings, poll_s: float) -> str:
+    """Refuse a Slurm that is not set up for native preemption inside *qos*.
+
+    Returns:
+        What could not be looked up, or keeps Slurm from preempting for now, in one line; empty if
+        there is nothing to say.
+
+    Raises:
+        ConfigError: Something is missing; one line for each thing.
+        ClusterError: slurmctld is silent.
+    """
+    values = config_values(slurm.run("scontrol", "show", "config"))
+    found = [
+        *_missing_in_slurm_conf(values, site_factor_plugin(values, slurm.slurm_conf)),
+        *_missing_for_bands(values, settings.band_width),
+        *_missing_for_requeue(values, poll_s),
+    ]
+    remark = ""
+    try:
+        seen = _read_qos(slurm, qos)
+    except ClusterError as err:
+        remark = f"QOS {qos} is not checked: {err}"
+    else:
+        default_s = _seconds(values.get("PreemptExemptTime", "")) or 0.0
+        found += _missing_in_qos(seen, qos, settings, default_s=default_s, poll_s=poll_s)
+        if seen is not None and "within" not in seen.modes:
+            # The order in which to switch it on: first the SiteFactors, then this.
+            remark = (
+                f"Slurm preempts nobody yet: once all SiteFactors are written, {_setting(qos)} "
+                "PreemptMode=REQUEUE,WITHIN"
+            )
+    if found:
+        raise ConfigError("\n".join(f"preemption.mode: native: {line}" for line in found))
+    return remark
+
+
+def to_end_within(slurm: Slurm, qos: str) -> str:
+    """What ends Slurm's preemption inside *qos*; empty if it does not preempt there now.
+
+    Raises:
+        ClusterError: It cannot be found out.
+    """
+    return _to_end_within(slurm, qos, config_values(slurm.run("scontrol", "show", "config")))
+
+
+def _to_end_within(slurm: Slurm, qos: str, values: Mapping[str, str]) -> str:
+    if values.get("PreemptType", "").lower() != _BY_QOS:
+        return ""
+    # Slurm's own rule: the word in either place is enough (preempt_p_preemptable).
+    if "within" in _words(values.get("PreemptMode", "")):
+        return "take WITHIN out of PreemptMode in slurm.conf"
+    seen = _read_qos(slurm, qos)
+    within = seen is not None and "within" in seen.modes
+    return f"{_setting(qos)} PreemptMode=REQUEUE" if within else ""
+
+
+def check_external(slurm: Slurm, qos: str) -> str:
+    """Refuse a Slurm that would preempt inside *qos* while the daemon does so too.
+
+    Running jobs lose the half band or the shield that kept others from displacing them.
+
+    Returns:
+        What could not be looked up, in one line; empty if there is nothing to say.
+
+    Raises:
+        ConfigError: Slurm preempts inside it.
+        ClusterError: slurmctld is silent.
+    """
+    values = config_values(slurm.run("scontrol", "show", "config"))
+    try:
+        end = _to_end_within(slurm, qos, values)
+    except ClusterError as err:
+        return f"whether Slurm preempts inside QOS {qos} is not known: {err}"
+    if end:
+        msg = f"preemption.mode: external: Slurm itself still preempts inside QOS {qos}: {end}"
+        raise ConfigError(msg)
+    return ""
+
+
+def _missing_in_slurm_conf(values: Mapping[str, str], plugin: str) -> Iterator[str]:
+    for key, wanted in (
+        ("AccountingStorageType", "accounting_storage/slurmdbd"),
+        ("PriorityType", "priority/multifactor"),
+        ("PreemptType", _BY_QOS),
+    ):
+        is_now = values.get(key, "")
+        if is_now.lower() != wanted:
+            yield f"slurm.conf has {key}={_shown(is_now)}; it needs the line {key}={wanted}"
+    if "requeue" not in _words(values.get("PreemptMode", "")):
+        mode = _shown(values.get("PreemptMode", ""))
+        yield f"slurm.conf has PreemptMode={mode}; it needs the line PreemptMode=REQUEUE"
+    if "within" in _words(values.get("PreemptMode", "")):
+        yield (
+            "slurm.conf has WITHIN in PreemptMode, so Slurm preempts inside every QOS, jobs that "
+            "have not opted in too; it needs the line PreemptMode=REQUEUE"
+        )
+    release = parse_release(values.get("SLURM_VERSION", ""))
+    signal = series_of(release).warn_signal
+    if signal.word not in _words(values.get(signal.key, "")):
+        yield (
+            f"jobs would get SIGTERM in place of their own signal; Slurm {release} needs "
+            f"{signal.word} in slurm.conf's line {signal.key}="
+        )
+    if "incr_only" in _words(values.get("PriorityFlags", "")):
+        yield "slurm.conf has PriorityFlags=INCR_ONLY; priorities must be able to fall"
+    if plugin:
+        yield f"PrioritySiteFactorPlugin={_shown(plugin)} would overwrite our SiteFactors"
+
+
+def _missing_for_bands(values: Mapping[str, str], band_width: int) -> Iterator[str]:
+    weights = [v for k, v in values.items() if k.startswith("PriorityWeight")]
+    total = sum(_weights(text) for text in weights)
+    if 2 * total >= band_width:
+        yield (
+            f"ranking.band_width is {band_width} and must be more than twice what the site's "
+            f"PriorityWeight settings add up to ({total}), or jobs of one tier would displace "
+            "each other"
+        )
+    raw = any(word.startswith("no_normal") for word in _words(values.get("PriorityFlags", "")))
+    if raw and any(_weights(values.get(f"PriorityWeight{name}", "")) for name in _RAW_FACTORS):
+        yield (
+            f"slurm.conf has PriorityFlags={_shown(values['PriorityFlags'])}: factors that are not "
+            "normalised have no upper bound, and jobs of one tier could displace each other; take "
+            "NO_NORMAL_* out"
+        )
+
+
+def _weights(text: str) -> int:
+    """The sum of a PriorityWeight setting, one number or one for each TRES."""
+    return sum(int(n) for n in re.findall(r"(?:^|=)(\d+)", text))
+
+
+def _missing_for_requeue(values: Mapping[str, str], poll_s: float) -> Iterator[str]:
+    setting, told = "AuthInfo=cred_expire", _number(values.get("AuthInfo", ""), "cred_expire")
+    if series_of(parse_release(values.get("SLURM_VERSION", ""))).requeue_delay:
+        delay_s = _number(values.get("SchedulerParameters", ""), "requeue_delay")
+        if delay_s is not None:
+            setting, told = "SchedulerParameters=requeue_delay", delay_s
+    hold_s = (_CRED_EXPIRE_S if told is None else told) + 1
+    if hold_s <= poll_s:
+        yield (
+            f"a requeued job may start after {hold_s} s ({setting} in slurm.conf), still "
+            f"with the SiteFactor of a running one; daemon.poll_s ({poll_s:g}) must be less"
+        )
+
+
+def _missing_in_qos(
+    seen: Qos | None, qos: str, settings: Settings, *, default_s: float, poll_s: float
+) -> Iterator[str]:
+    limits = settings.preemption
+    needed_s = max(limits.min_quantum_s, _NEAR_POLLS * poll_s)
+    if seen is None:
+        yield (
+            f"there is no QOS {qos}: sacctmgr add qos {qos} PreemptMode=REQUEUE "
+            f"GraceTime={limits.max_grace_s:.0f} PreemptExemptTime={_written(needed_s)}, and give "
+            "it to the accounts"
+        )
+        return
+    if seen.modes and "requeue" not in seen.modes:
+        has = ",".join(sorted(seen.modes))
+        yield f"QOS {qos} has PreemptMode {has}: {_setting(qos)} PreemptMode=REQUEUE"
+    if seen.grace_s < limits.max_grace_s:
+        yield (
+            f"QOS {qos} has GraceTime {seen.grace_s:.0f} s, less than preemption.max_grace_s: "
+            f"{_setting(qos)} GraceTime={limits.max_grace_s:.0f}, or lower preemption.max_grace_s"
+        )
+    exempt_s = default_s if seen.exempt_s is None else seen.exempt_s
+    if exempt_s < needed_s:
+        yield (
+            f"QOS {qos} has PreemptExemptTime {exempt_s:.0f} s; it must be at least "
+            f"preemption.min_quantum_s and {_NEAR_POLLS} x daemon.poll_s: "
+            f"{_setting(qos)} PreemptExemptTime={_written(needed_s)}"
+        )
+
+
+def _setting(qos: str) -> str:
+    return f"sacctmgr modify qos {qos} set"
+
+
+def _read_qos(slurm: Slurm, qos: str) -> Qos | None:
+    """The QOS of that name; None if there is none."""
+    text = slurm.run("sacctmgr", "-nP", "show", "qos", f"format={_QOS_FIELDS}")
+    for line in text.splitlines():
+        name, _, rest = line.partition("|")
+        if name.lower() != qos.lower():
+            continue
+        fields = rest.split("|")
+        if len(fields) != _QOS_FIELDS.count(","):
+            msg = f"sacctmgr says {printable(line)[:80]!r}, which is no QOS"
+            raise ClusterError(msg)
+        modes, grace, exempt = fields
+        return Qos(
+            name=name,
+            modes=frozenset(_words(modes) - {"cluster"}),
+            grace_s=_seconds(grace) or 0.0,
+            exempt_s=_seconds(exempt),
+        )
+    return None
+
+
+def _number(options: str, name: str) -> int | None:
+    """The value of *name* in a list such as ``socket=/run/m,cred_expire=30``; None if not there."""
+    found = re.search(rf"\b{name}=(\d{{1,9}})", options)
+    return int(found[1]) if found else None
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(word.strip().lower() for word in text.split(",") if word.strip())
+
+
+def _seconds(text: str) -> float | None:
+    """Slurm's ``days-hours:minutes:seconds`` in seconds; None if it is none."""
+    match = _SPAN.fullmatch(text.strip())
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
+
+
+def _written(seconds: float) -> str:
+    """*seconds* as Slurm reads them: a bare number would be minutes."""
+    minutes, secs = divmod(int(-(-seconds // 1)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02}:{minutes:02}:{secs:02}"
+
+
+def _shown(value: str) -> str:
+    return "nothing" if value in {"", "(null)"} else printable(value)[:60]

@@ -1,0 +1,1 @@
+"""The queue by pyslurm, in a process of its own."""

@@ -1,0 +1,1 @@
+"""Reading Slurm: the output of its tools as columns."""

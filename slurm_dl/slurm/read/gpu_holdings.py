@@ -1,0 +1,118 @@
+"""Who holds how many GPUs on which node.
+
+The queue names a job's nodes and its GPUs in all. A job that asked by the node holds the same
+number on each; one that asked in all (``-G 6``) may hold 4 and 2, and only its details say so.
+``scontrol show job -d`` is not safe from forgery (names and comments are printed raw into it), so
+they are believed only where they add up with what the queue said of the same job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import numpy as np
+
+from slurm_dl.model.jobs import JobState
+from slurm_dl.model.nodes import Allocations
+from slurm_dl.slurm.read.hostlists import expand
+from slurm_dl.slurm.read.job_details import gres_by_node
+from slurm_dl.slurm.read.job_table import JobTable
+from slurm_dl.slurm.read.node_reader import ClusterReading
+from slurm_dl.slurm.read.tres import parse_gres
+
+RunKey = tuple[int, float]
+"""Job id and start: one allocation."""
+Split = Mapping[str, float]
+"""GPUs by node name."""
+
+
+class Holdings:
+    """Builds the allocations; remembers node lists and splits while their jobs run."""
+
+    def __init__(self) -> None:
+        """Know nothing yet."""
+        self._names: dict[str, tuple[str, ...]] = {}
+        self._splits: dict[RunKey, Split | None] = {}
+
+    def unknown(self, table: JobTable) -> list[int]:
+        """Rows of running jobs whose split over their nodes has not been learnt yet."""
+        return [
+            row
+            for row, even in enumerate(table.even)
+            if not even
+            and table.state[row] is JobState.RUNNING
+            and _key(table, row) not in self._splits
+        ]
+
+    def learn(self, told: Mapping[int, Split | None], table: JobTable, rows: Sequence[int]) -> None:
+        """Take the splits of *rows* out of what was *told*, by job id.
+
+        A job whose split does not add up is split evenly and not asked about again.
+        """
+        for row in rows:
+            split = told.get(table.job_id[row])
+            adds_up = (
+                split is not None
+                and set(split) == set(self._expand(table.nodes[row]))
+                and sum(split.values()) == table.gpus[row]
+            )
+            self._splits[_key(table, row)] = split if adds_up else None
+
+    def allocations(self, table: JobTable, site: ClusterReading) -> Allocations:
+        """One row for each job and node; nodes that Slurm no longer lists are passed over."""
+        job: list[int] = []
+        node: list[int] = []
+        gpus: list[float] = []
+        cpus: list[int] = []
+        mem_mb: list[int] = []
+        splits = {}
+        for row, listed in enumerate(table.nodes):
+            if not listed:
+                continue
+            names = self._expand(listed)
+            key = _key(table, row)
+            split = self._splits.get(key)
+            if key in self._splits:
+                splits[key] = split
+            if split is None:
+                split = dict.fromkeys(names, table.gpus[row] / len(names))
+            each_cpus, more_cpus = divmod(table.cpus[row], len(names))
+            each_mb, more_mb = divmod(table.mem_mb[row], len(names))
+            for i, name in enumerate(names):
+                at = site.row.get(name)
+                if at is None:
+                    continue
+                job.append(row)
+                node.append(at)
+                gpus.append(split.get(name, 0.0))
+                cpus.append(each_cpus + (i < more_cpus))
+                mem_mb.append(each_mb + (i < more_mb))
+        self._splits = splits
+        self._names = {text: self._names[text] for text in table.nodes if text}
+        return Allocations(
+            job=np.array(job, np.int32),
+            node=np.array(node, np.int32),
+            gpus=np.array(gpus, np.float64),
+            cpus=np.array(cpus, np.int32),
+            mem_mb=np.array(mem_mb, np.int64),
+        )
+
+    def _expand(self, text: str) -> tuple[str, ...]:
+        names = self._names.get(text)
+        if names is None:
+            names = self._names[text] = expand(text)
+        return names
+
+
+def _key(table: JobTable, row: int) -> RunKey:
+    return table.job_id[row], table.start_s[row]
+
+
+def splits_in(detail: str, wanted: Collection[int]) -> dict[int, Split | None]:
+    """GPUs by node of the *wanted* jobs in ``scontrol show job -d -o``; see `gres_by_node`."""
+    found: dict[int, Split | None] = {}
+    for job_id, by_node in gres_by_node(detail, wanted).items():
+        # One text may stand for all of many nodes; it is read once.
+        gpus = {gres: parse_gres(gres).gpus for gres in set((by_node or {}).values())}
+        found[job_id] = None if by_node is None else {name: gpus[by_node[name]] for name in by_node}
+    return found

@@ -1,0 +1,79 @@
+"""The details of running jobs, asked for as seldom as may be.
+
+They are not safe from forgery: names, comments and work directories are printed raw into them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.slurm.read.hostlists import MOST_NODES, expand, names_in
+from slurm_dl.slurm.read.job_table import JobTable
+from slurm_dl.slurm.tool_runner import Slurm
+
+_MOST_ASKED_SINGLY = 2
+
+_JOB = re.compile(r"^JobId=([0-9]{1,18}) ", re.MULTILINE)
+# No more than a node list can have: "Nodes=Nodes=Nodes=" must not be looked at again and again.
+_ON_NODES = re.compile(r"\bNodes=([\w.,\[\]-]+) CPU_IDs=[0-9,-]* Mem=[0-9]+ GRES=(\S*)", re.ASCII)
+
+OnNodes = Mapping[str, str]
+"""GRES in Slurm's words by node name."""
+
+
+def job_details(
+    slurm: Slurm, table: JobTable, rows: Sequence[int]
+) -> tuple[str, Sequence[int]] | None:
+    """``scontrol show job -d`` of some of the jobs at *rows*, and of which; one call.
+
+    The few that start between two polls are asked for one at a time, all of them (after our start)
+    in one dump. None if Slurm does not answer: the job may just have ended.
+    """
+    which: tuple[str, ...] = ()
+    if len(rows) <= _MOST_ASKED_SINGLY:
+        rows = rows[:1]
+        which = (str(table.job_id[rows[0]]),)
+    try:
+        return slurm.run("scontrol", "show", "job", "--details", "--oneliner", *which), rows
+    except ClusterError:
+        return None
+
+
+def gres_by_node(detail: str, wanted: Collection[int]) -> dict[int, OnNodes | None]:
+    """What each job in ``scontrol show job -d -o`` holds where.
+
+    Whoever writes a line of another job into a name makes that job one of which nothing is known.
+    So does who writes lists of more than `MOST_NODES` nodes into his own.
+
+    Args:
+        wanted: Ids of the jobs that were asked about. Of others in the same dump it is only
+            looked whether they are told twice: their lists are not spelled out.
+
+    Returns:
+        By job id; empty for one that is not wanted, None for one of which nothing is known.
+    """
+    starts = [(int(m[1]), m.start()) for m in _JOB.finditer(detail)]
+    ends = [start for _, start in starts[1:]] + [len(detail)]
+    found: dict[int, OnNodes | None] = {}
+    for (job_id, start), end in zip(starts, ends, strict=False):
+        if job_id in found:
+            found[job_id] = None
+            continue
+        found[job_id] = _on_nodes(detail, start, end) if job_id in wanted else {}
+    return found
+
+
+def _on_nodes(detail: str, start: int, end: int) -> OnNodes | None:
+    by_node: dict[str, str] = {}
+    left = MOST_NODES
+    for nodes, gres in _ON_NODES.findall(detail, start, end):
+        count = names_in(nodes)
+        if not 0 < count <= MOST_NODES:
+            continue
+        left -= count
+        if left < 0:
+            return None
+        by_node.update(dict.fromkeys(expand(nodes), gres))
+    return by_node

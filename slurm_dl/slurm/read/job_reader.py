@@ -1,0 +1,349 @@
+"""The queue: squeue's words into columns.
+
+A hot path: 20,000 queued jobs at every poll, 100,000 at worst. The text is turned into columns
+of length n_jobs directly; no object is made per job except the words that people read. Values
+that repeat (limits, resources, reasons) are parsed once and remembered.
+
+A record with a field that is not of its type is left out and counted, never guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+from slurm_dl.model.contract import NO_CLAIM
+from slurm_dl.model.handover import RESERVATION_PREFIX
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.snapshot import JobText
+from slurm_dl.slurm.read.comment_claims import CLAIM_KEY, ClaimReader
+from slurm_dl.slurm.read.hostlists import NO_WORDS
+from slurm_dl.slurm.read.job_table import JobTable
+from slurm_dl.slurm.read.job_values import (
+    FINISHED,
+    INT32_MAX,
+    NOTHING,
+    count_of,
+    gpus_of,
+    nodes_of,
+    rows_of,
+    start_s_of,
+    whole_of,
+)
+from slurm_dl.slurm.read.node_reader import ClusterReading
+from slurm_dl.slurm.read.record_parser import none_readable, one_per_job, raw_records, split_fields
+from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS, in_known_words
+from slurm_dl.slurm.read.tres import TresRequest, job_request
+from slurm_dl.slurm.read.vocabulary import (
+    CUT_SHORT,
+    epoch_s,
+    held,
+    is_number,
+    job_state,
+    limit_s,
+    tasks_in,
+)
+from slurm_dl.slurm.tool_runner import printable
+
+_WHOLES = ("JobID", "UserID", "RestartCnt", "PriorityLong")
+_COUNTS = ("NumNodes", "NumTasks", "NumCPUs")
+_TIMES = ("SubmitTime", "StartTime", "EndTime", "EligibleTime")
+_REQUEST_FIELDS = (
+    "tres-alloc",
+    "tres-per-node",
+    "tres-per-job",
+    "tres-per-task",
+    "tres-per-socket",
+    "Sockets",
+    "NumNodes",
+    "NumTasks",
+)
+
+# "NO" is --exclusive; the others keep the nodes from other users, groups or switches' jobs.
+_EXCLUSIVE = frozenset({"NO", "USER", "MCS", "TOPO"})
+# Who runs may be moved: it has to be known where else it may go.
+_MAY_START = frozenset({JobState.PENDING, JobState.RUNNING})
+
+# Records split into fields at a time: 100,000 at once would be 3 million strings.
+_CHUNK = 4_000
+# What repeats is remembered, and most of what does not goes with the jobs it was about.
+_REMEMBERED = 1_000
+_REMEMBERED_PER_JOB = 2
+_V = TypeVar("_V")
+
+
+class _Memo(dict[str, _V], Generic[_V]):
+    """Computes what it lacks; `forget` empties it once it holds more than that."""
+
+    def __init__(self, compute: Callable[[str], _V]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, key: str) -> _V:
+        value = self[key] = self._compute(key)
+        return value
+
+    def forget(self, most: int) -> None:
+        if len(self) > most:
+            self.clear()
+
+
+class JobReader:
+    """Reads one squeue output after the other, remembering what repeats."""
+
+    def __init__(self, claims: ClaimReader) -> None:
+        """Read comments with *claims*."""
+        self._claims = claims
+        self._states = _Memo(job_state)
+        self._reasons = _Memo(held)
+        self._limits = _Memo(limit_s)
+        self._tasks = _Memo(tasks_in)
+        self._printable = _Memo(printable)
+        self._requests: dict[tuple[str, ...], TresRequest] = {}
+        self._now_s = 0.0
+
+    def read(self, text: str, nonce: str, site: ClusterReading, *, now_s: float) -> JobTable:
+        """The jobs in *text*, in its order.
+
+        Args:
+            now_s: When the reading began, epoch seconds; what is eligible later is held.
+
+        Raises:
+            ClusterError: The output is cut short, or nothing in it can be read.
+        """
+        raw, left_out = one_per_job(raw_records(text, nonce), nonce)
+        parts = (
+            split_fields(raw[first : first + _CHUNK], nonce, len(JOB_FIELDS))
+            for first in range(0, len(raw), _CHUNK)
+        )
+        parts = (in_known_words(records, site.config.release) for records in parts)
+        return self._read(parts, len(raw) + left_out, site, now_s)
+
+    def read_columns(
+        self, columns: Mapping[str, Sequence[str]], site: ClusterReading, *, now_s: float
+    ) -> JobTable:
+        """The jobs of *columns*, in squeue's words under the names of `JOB_FIELDS`.
+
+        Args:
+            columns: All of one length, job ids without repeats; see `read`.
+
+        Raises:
+            ClusterError: Nothing in them can be read.
+            ValueError: A column is missing, or they are not of one length.
+        """
+        if missing := [name for name in JOB_FIELDS if name not in columns]:
+            msg = f"there is no column {', '.join(missing)}"
+            raise ValueError(msg)
+        records = list(zip(*(columns[name] for name in JOB_FIELDS), strict=True))
+        parts = (records[first : first + _CHUNK] for first in range(0, len(records), _CHUNK))
+        return self._read(parts, len(records), site, now_s)
+
+    def _read(
+        self,
+        parts: Iterable[Sequence[Sequence[str]]],
+        n_records: int,
+        site: ClusterReading,
+        now_s: float,
+    ) -> JobTable:
+        self._forget(_REMEMBERED + _REMEMBERED_PER_JOB * n_records)
+        self._now_s = now_s
+        table = self._table((), site)
+        for records in parts:
+            try:
+                part = self._table(records, site)
+            except ValueError:
+                part = self._table([r for r in records if self._is_readable(r)], site)
+            table.extend(part)
+        table.unreadable = n_records - len(table.job_id)
+        if n_records and not table.job_id:
+            raise none_readable(n_records)
+        return table
+
+    def _is_readable(self, record: Sequence[str]) -> bool:
+        raw = dict(zip(JOB_FIELDS, record, strict=True))
+        try:
+            _ = self._states[raw["State"]], self._tasks[raw["JobArrayID"]]
+            _ = self._limits[raw["TimeLimit"]]
+            _ = [count_of(raw[name]) for name in _COUNTS]
+            _ = [whole_of(raw[name]) for name in _WHOLES]
+            _ = [epoch_s(raw[name]) for name in _TIMES]
+        except ValueError:
+            return False
+        return True
+
+    def _table(self, records: Sequence[Sequence[str]], site: ClusterReading) -> JobTable:
+        columns = zip(*records, strict=True) if records else ((),) * len(JOB_FIELDS)
+        raw: dict[str, tuple[str, ...]] = dict(zip(JOB_FIELDS, columns, strict=True))
+        state = [self._states[v] for v in raw["State"]]
+        whole = {name: [whole_of(v) for v in raw[name]] for name in _WHOLES}
+        count = {name: [count_of(v) for v in raw[name]] for name in _COUNTS}
+        times = {name: [epoch_s(v) for v in raw[name]] for name in _TIMES}
+        requests = self._requests_of(raw, count)
+        tracks_memory = site.config.tracks_memory
+        job_id = [JobId(v) for v in whole["JobID"]]
+        rows = site.partition_row
+        several = {v: r for v in set(raw["Partition"]) if "," in v and (r := rows_of(v, rows))}
+        held = [
+            self._held(*row)
+            for row in zip(
+                state,
+                raw["Reason"],
+                raw["Reservation"],
+                whole["PriorityLong"],
+                times["EligibleTime"],
+                strict=True,
+            )
+        ]
+        return JobTable(
+            job_id=whole["JobID"],
+            state=state,
+            held=held,
+            partition=[
+                several[v][0] if v in several and s is JobState.PENDING else rows.get(v, -1)
+                for s, v in zip(state, raw["Partition"], strict=True)
+            ],
+            uid=whole["UserID"],
+            tasks=[self._tasks[v] for v in raw["JobArrayID"]],
+            n_nodes=count["NumNodes"],
+            gpus=[gpus_of(r, site) for r in requests],
+            gpu_type=[r.gres.gpu_type for r in requests],
+            cpus=count["NumCPUs"],
+            mem_mb=[r.mem_mb if tracks_memory else 0 for r in requests],
+            submit_s=times["SubmitTime"],
+            start_s=[
+                start_s_of(*row)
+                for row in zip(
+                    state, times["StartTime"], times["EndTime"], raw["NodeList"], strict=True
+                )
+            ],
+            end_s=[
+                0.0 if s is JobState.PENDING else v
+                for s, v in zip(state, times["EndTime"], strict=True)
+            ],
+            limit_s=[self._limits[v] for v in raw["TimeLimit"]],
+            restarts=[min(v, INT32_MAX) for v in whole["RestartCnt"]],
+            priority=whole["PriorityLong"],
+            requeueable=[
+                requeue == batch == "1" and het in NOTHING
+                for requeue, batch, het in zip(
+                    raw["Requeue"], raw["BatchFlag"], raw["HetJobID"], strict=True
+                )
+            ],
+            exclusive=[v in _EXCLUSIVE for v in raw["OverSubscribe"]],
+            nodes=[nodes_of(s, v) for s, v in zip(state, raw["NodeList"], strict=True)],
+            even=[r.even for r in requests],
+            claims={
+                job: claim
+                for job, comment in zip(job_id, raw["Comment"], strict=True)
+                if CLAIM_KEY in comment and (claim := self._claims.read(comment)) != NO_CLAIM
+            },
+            texts=self._texts(job_id, raw),
+            reserved={
+                job: name
+                for job, name, s in zip(job_id, raw["Reservation"], state, strict=True)
+                if name.startswith(RESERVATION_PREFIX) and s not in FINISHED
+            },
+            begins={
+                job: begin_s
+                for job, why, begin_s in zip(job_id, held, times["EligibleTime"], strict=True)
+                if why is Held.BEGIN_TIME and begin_s > 0
+            },
+            also_in={
+                job: several[name][1:]
+                for job, name, s in zip(job_id, raw["Partition"], state, strict=True)
+                if name in several and s is JobState.PENDING and several[name][1:]
+            },
+            restricted={
+                job: (nodes, features, n_nodes)
+                for job, s, nodes, features, n_nodes in zip(
+                    job_id, state, raw["ReqNodes"], raw["Feature"], count["NumNodes"], strict=True
+                )
+                if s in _MAY_START and not (nodes in NO_WORDS and features in NO_WORDS)
+            },
+            gang_parts={
+                job
+                for job, s, het in zip(job_id, state, raw["HetJobID"], strict=True)
+                if s is JobState.PENDING and het not in NOTHING
+            },
+            cut_short={
+                job for job, word in zip(job_id, raw["State"], strict=True) if word in CUT_SHORT
+            },
+        )
+
+    def _requests_of(
+        self, raw: dict[str, tuple[str, ...]], count: dict[str, list[int]]
+    ) -> list[TresRequest]:
+        known = self._requests
+        requests = []
+        keys = zip(*(raw[name] for name in _REQUEST_FIELDS), strict=True)
+        for key, nodes, tasks in zip(keys, count["NumNodes"], count["NumTasks"], strict=True):
+            request = known.get(key)
+            if request is None:
+                alloc, per_node, per_job, per_task, per_socket, sockets, *_ = key
+                request = known[key] = job_request(
+                    alloc,
+                    per_node=per_node,
+                    per_job=per_job,
+                    per_task=per_task,
+                    per_socket=per_socket,
+                    nodes=nodes,
+                    tasks=tasks,
+                    sockets=int(sockets) if is_number(sockets) else 1,
+                )
+            requests.append(request)
+        return requests
+
+    def _held(
+        self, state: JobState, reason: str, reservation: str, priority: int, eligible_s: float
+    ) -> Held:
+        if state is not JobState.PENDING:
+            return Held.NO
+        why = self._reasons[reason]
+        if why in {Held.NO, Held.RESERVATION} and reservation not in NOTHING:
+            ours = reservation.startswith(RESERVATION_PREFIX)
+            why = Held.NO if ours else Held.RESERVATION
+        if why is not Held.NO:
+            return why
+        if priority == 0:
+            return Held.USER_OR_ADMIN
+        # Measured on 22.05.8: until the scheduler has looked at it, a job that was just requeued
+        # says None and only this time tells of its safety interval.
+        return Held.BEGIN_TIME if eligible_s > self._now_s else Held.NO
+
+    def _texts(
+        self, job_id: Sequence[JobId], raw: dict[str, tuple[str, ...]]
+    ) -> dict[JobId, JobText]:
+        shown = self._printable
+        columns = zip(
+            job_id,
+            raw["JobArrayID"],
+            map(printable, raw["Name"]),
+            (shown[v] for v in raw["UserName"]),
+            (shown[v] for v in raw["Account"]),
+            (shown[v] for v in raw["QOS"]),
+            (shown[v] for v in raw["Reason"]),
+            raw["NodeList"],
+            (word if self._states[word] in FINISHED else "" for word in raw["State"]),
+            strict=True,
+        )
+        return {
+            job: JobText(
+                label=label,
+                name=name,
+                user=user,
+                account="" if account in NOTHING else account,
+                qos="" if qos in NOTHING else qos,
+                reason=reason,
+                nodes=nodes,
+                ending=ending,
+            )
+            for job, label, name, user, account, qos, reason, nodes, ending in columns
+        }
+
+    def _forget(self, most: int) -> None:
+        for memo in (self._states, self._reasons, self._limits, self._tasks, self._printable):
+            memo.forget(most)
+        if len(self._requests) > most:
+            self._requests.clear()
+        self._claims.forget(most)

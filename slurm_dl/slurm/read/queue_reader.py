@@ -1,0 +1,128 @@
+"""What reads the queue: what any reader must give, and the one that uses Slurm's commands.
+
+Nodes, topology, reservations and the configuration are read by the commands in any case: seldom,
+and with what other bindings have no words for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from slurm_dl.model.ids import JobId
+from slurm_dl.slurm.read.gpu_holdings import Holdings, splits_in
+from slurm_dl.slurm.read.job_arrays import ArrayTasks
+from slurm_dl.slurm.read.job_details import job_details
+from slurm_dl.slurm.read.job_reader import JobReader
+from slurm_dl.slurm.read.job_table import JobTable
+from slurm_dl.slurm.read.node_choices import Excluded, Exclusions
+from slurm_dl.slurm.read.node_reader import ClusterReading
+from slurm_dl.slurm.read.record_parser import new_nonce
+from slurm_dl.slurm.read.squeue_fields import job_fields, queue_arguments
+from slurm_dl.slurm.tool_runner import Slurm
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderChoice:
+    """A reader of the queue by its name, and why it is this one, as one clause."""
+
+    reader: Literal["cli", "pyslurm"]
+    reason: str
+
+
+class QueueReader(Protocol):
+    """Reads the queue of one cluster again and again."""
+
+    @property
+    def choice(self) -> ReaderChoice | None:
+        """The reader in use; None before that is decided."""
+
+    def read(
+        self, reader: JobReader, site: ClusterReading, *, now_s: float
+    ) -> tuple[JobTable, Exclusions]:
+        """All jobs, as *reader* understands them, and which nodes the pending ones exclude.
+
+        Args:
+            now_s: When the reading began, epoch seconds.
+
+        Raises:
+            ClusterError: They could not be read whole.
+        """
+
+    def learn_splits(self, holdings: Holdings, table: JobTable) -> None:
+        """Tell *holdings* the splits of *table* that it lacks; what cannot be told waits."""
+
+    def set_site_factor(self, job_id: JobId, value: int) -> bool:
+        """Set the SiteFactor of one job that is no array's and no gang's; False: not by this way.
+
+        Raises:
+            ClusterError: Slurm refused.
+        """
+
+    def ask_again(self, job_id: JobId) -> None:
+        """Ask anew at the next reading which nodes this job excludes."""
+
+    def forget(self) -> None:
+        """Ask anew about what owners may have changed while their jobs wait."""
+
+    def close(self) -> None:
+        """End what runs for it. It may be read again."""
+
+
+class CliQueue:
+    """The queue by squeue; every release has it."""
+
+    def __init__(self, slurm: Slurm, reason: str = "nothing else was asked for") -> None:
+        """Read through *slurm*, for some *reason*; nothing is read yet."""
+        self.choice = ReaderChoice("cli", reason)
+        self._slurm = slurm
+        self._excluded = Excluded(slurm)
+        self._arrays = ArrayTasks(slurm)
+
+    def read(
+        self, reader: JobReader, site: ClusterReading, *, now_s: float
+    ) -> tuple[JobTable, Exclusions]:
+        """See `QueueReader.read`: one squeue, and others where new jobs or changed arrays wait."""
+        table = self.table(reader, site, now_s=now_s)
+        self._excluded.learn(table)
+        return table, self._excluded
+
+    def table(self, reader: JobReader, site: ClusterReading, *, now_s: float) -> JobTable:
+        """The jobs alone.
+
+        Raises:
+            ClusterError: They could not be read whole.
+        """
+        nonce = new_nonce()
+        fields = job_fields(site.config.release)
+        text = self._slurm.run("squeue", *queue_arguments(fields, nonce))
+        table = reader.read(text, nonce, site, now_s=now_s)
+        self._arrays.complete(table)
+        return table
+
+    def learn_splits(self, holdings: Holdings, table: JobTable) -> None:
+        """See `QueueReader.learn_splits`."""
+        rows = holdings.unknown(table)
+        if not rows:
+            return
+        found = job_details(self._slurm, table, rows)
+        if found is not None:  # Until it is known the job counts as spread evenly.
+            detail, asked = found
+            wanted = {table.job_id[row] for row in asked}
+            holdings.learn(splits_in(detail, wanted), table, asked)
+
+    def set_site_factor(self, job_id: JobId, value: int) -> bool:  # noqa: ARG002 - of the protocol
+        """See `QueueReader.set_site_factor`: never; `Actor` has scontrol."""
+        return False
+
+    def ask_again(self, job_id: JobId) -> None:
+        """See `QueueReader.ask_again`."""
+        self._excluded.ask_again(job_id)
+
+    def forget(self) -> None:
+        """See `QueueReader.forget`."""
+        self._excluded.forget()
+        self._arrays.forget()
+
+    def close(self) -> None:
+        """See `QueueReader.close`: nothing runs."""

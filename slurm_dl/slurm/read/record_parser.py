@@ -1,0 +1,114 @@
+"""Records in Slurm's text output that nobody can forge.
+
+Job names and comments may hold newlines, bars and whole fake records (measured on 22.05.8:
+sbatch takes them and squeue prints them raw). So the separators are a nonce drawn anew for each
+call; text written before the call cannot contain it.
+"""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Sequence
+
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.slurm.read.vocabulary import tasks_as_one
+
+_NONCE_CHARS = string.ascii_lowercase + string.digits
+
+
+def new_nonce() -> str:
+    """A separator that no text in the queue contains."""
+    # In squeue's -O "FIELD:SUFFIX", leading digits or a dot of the suffix would be a width. It
+    # stands behind every field of every job, so it is short: 46 bits, drawn for one call.
+    return "x" + "".join(secrets.choice(_NONCE_CHARS) for _ in range(9))
+
+
+def output_format(fields: Sequence[str], nonce: str) -> str:
+    """The ``-O`` argument that prints *fields* untruncated with separators made of *nonce*."""
+    parts = [f"{name}:{nonce}f" for name in fields[:-1]]
+    return ",".join([*parts, f"{fields[-1]}:{nonce}r"])
+
+
+def raw_records(text: str, nonce: str) -> list[str]:
+    """The records of *text*, not split into fields yet.
+
+    Raises:
+        ClusterError: The output stops in the middle of a record.
+    """
+    raw = text.split(f"{nonce}r\n")
+    if raw.pop() != "":
+        msg = "Slurm's output stops in the middle of a record; nothing of it is used"
+        raise ClusterError(msg)
+    return raw
+
+
+def one_per_job(raw: list[str], nonce: str) -> tuple[list[str], int]:
+    """The *raw* job records with one for each job id, and how many were left out for that.
+
+    The pending tasks of an array share an id and all else; their records, which differ in the
+    label alone, become one. No row may stand for two: of others with one id the first is kept.
+
+    Args:
+        raw: Records that begin with JobID and JobArrayID.
+    """
+    separator = f"{nonce}f"
+    ids = [record.partition(separator)[0] for record in raw]
+    if len(set(ids)) == len(raw):
+        return raw, 0
+    same: dict[str, list[str]] = {}
+    for job_id, record in zip(ids, raw, strict=True):
+        same.setdefault(job_id, []).append(record)
+    whole, left_out = [], 0
+    for records in same.values():
+        merged = records[0] if len(records) == 1 else _merged(records, separator)
+        left_out += len(records) - 1 if merged is None else 0
+        whole.append(records[0] if merged is None else merged)
+    return whole, left_out
+
+
+def _merged(records: Sequence[str], separator: str) -> str | None:
+    """The records of tasks of one array as one; None if they are something else."""
+    job_id, _, rest = records[0].partition(separator)
+    _, _, same = rest.partition(separator)
+    labels = [r.removeprefix(job_id + separator).removesuffix(separator + same) for r in records]
+    label = tasks_as_one(labels)
+    return None if label is None else separator.join((job_id, label, same))
+
+
+def split_fields(raw: Sequence[str], nonce: str, width: int) -> list[list[str]]:
+    """Those of the *raw* records that have exactly *width* fields."""
+    separator = f"{nonce}f"
+    return [fields for record in raw if len(fields := record.split(separator)) == width]
+
+
+def split_records(text: str, nonce: str, width: int) -> tuple[list[list[str]], int]:
+    """The records of *text* and how many others had not exactly *width* fields.
+
+    Raises:
+        ClusterError: The output stops in the middle of a record, or no record can be read.
+    """
+    return _all_split(raw_records(text, nonce), nonce, width)
+
+
+def job_records(text: str, nonce: str, width: int) -> tuple[list[list[str]], int]:
+    """The jobs of squeue's *text* and how many others cannot be read; see `one_per_job`.
+
+    Raises:
+        ClusterError: The output stops in the middle of a record, or no record can be read.
+    """
+    raw, left_out = one_per_job(raw_records(text, nonce), nonce)
+    records, unreadable = _all_split(raw, nonce, width)
+    return records, unreadable + left_out
+
+
+def _all_split(raw: Sequence[str], nonce: str, width: int) -> tuple[list[list[str]], int]:
+    records = split_fields(raw, nonce, width)
+    if raw and not records:
+        raise none_readable(len(raw))
+    return records, len(raw) - len(records)
+
+
+def none_readable(records: int) -> ClusterError:
+    """The error for output of which nothing can be read: a Slurm that is not known, most likely."""
+    return ClusterError(f"none of {records} records can be read; is this Slurm supported?")

@@ -1,0 +1,84 @@
+"""What squeue is asked of each job, in the words that each release has for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slurm_dl.slurm.read.record_parser import output_format
+from slurm_dl.slurm.releases import Release
+
+JOB_FIELDS = (
+    "JobID",
+    "JobArrayID",
+    "HetJobID",
+    "State",
+    "Reason",
+    "Partition",
+    "UserID",
+    "UserName",
+    "Account",
+    "QOS",
+    "NumNodes",
+    "NumTasks",
+    "Sockets",
+    "NumCPUs",
+    "tres-alloc",
+    "tres-per-node",
+    "tres-per-job",
+    "tres-per-task",
+    "tres-per-socket",
+    "NodeList",
+    "SubmitTime",
+    "StartTime",
+    "EndTime",
+    "EligibleTime",
+    "TimeLimit",
+    "RestartCnt",
+    "Requeue",
+    "BatchFlag",
+    "OverSubscribe",
+    "PriorityLong",
+    "Reservation",
+    "ReqNodes",
+    "Feature",
+    # What users write comes last.
+    "Name",
+    "Comment",
+)
+"""What is read of each job, in this order; `job_fields` says how to ask for it."""
+
+# From 26.05 on Exclusive says so alone, and OverSubscribe is NO for nearly every job (Slurm's
+# change log of 26.05.0rc1; measured on 26.05.5).
+_HAS_EXCLUSIVE = Release(26, 5)
+_OLDER_WORDS = {"NODE": "NO", "NO": "OK"}
+
+
+def job_fields(release: Release) -> tuple[str, ...]:
+    """`JOB_FIELDS` as squeue of *release* is to be asked for them."""
+    if release < _HAS_EXCLUSIVE:
+        return JOB_FIELDS
+    return tuple("Exclusive" if name == "OverSubscribe" else name for name in JOB_FIELDS)
+
+
+def queue_arguments(fields: Sequence[str], nonce: str) -> tuple[str, ...]:
+    """Arguments for squeue that list every job it knows as *fields* separated by *nonce*."""
+    return (
+        # --array: without it squeue folds the pending records of an array into one, and a
+        # requeued array task is not listed at all (measured on 22.05.8, 24.11.5 and 26.05.5; the
+        # first alone knows --array-unique). --noconvert: 1024 nodes are not 1K.
+        *("--noheader", "--all", "--local", "--noconvert", "--array", "--states=all"),
+        f"--Format={output_format(fields, nonce)}",
+    )
+
+
+def in_known_words(records: list[list[str]], release: Release) -> list[list[str]]:
+    """*records* as squeue of *release* told them, in the words that readers know.
+
+    What is said of Exclusive gets the word that OverSubscribe had for it; *records* are changed.
+    """
+    if release < _HAS_EXCLUSIVE:
+        return records
+    at = JOB_FIELDS.index("OverSubscribe")
+    for record in records:
+        record[at] = _OLDER_WORDS.get(record[at], record[at])
+    return records

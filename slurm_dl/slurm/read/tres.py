@@ -1,0 +1,165 @@
+"""GPUs, CPUs and memory out of Slurm's resource strings, in the spellings of all releases.
+
+======================================  ==================================================
+``gres:gpu:a100:4``                     a job's TRES-per-something, 22.05 to 23.02
+``gres/gpu:a100:4``                     the same from 23.11
+``gpu:a100:2(IDX:0-1),shard:8(S:0)``    a node's Gres, a detailed allocation
+``cpu=8,mem=62.50G,node=2,gres/gpu=4``  TRES; GPUs only if AccountingStorageTRES lists them
+``gres/gpu=4,gres/gpu:a100=4``          total and by type: the same four, counted once
+======================================  ==================================================
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from slurm_dl.slurm.read.vocabulary import is_number
+
+_IN_PARENTHESES = re.compile(r"\([^)]*\)")
+_GRES = re.compile(r"(?:gres[:/])?(gpu|shard|mps)(?:[:=](.+))?")
+_COUNT = re.compile(r"([0-9]+)([kKmM]?)")
+_MEMORY = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([KMGTP]?)[nc]?")
+_MOST_MB = 2**53
+_MOST = 1e15
+"""Units of a GRES; callers refuse far fewer, and it is no infinity."""
+_MB = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+_TIMES = {"": 1, "k": 1024, "m": 1024**2}
+
+
+@dataclass(frozen=True, slots=True)
+class Gres:
+    """GPUs and shares of GPUs.
+
+    Attributes:
+        gpus: Whole GPUs, of all types together.
+        gpu_type: The type, the first where there are several; empty if none is named.
+        shards: ``gres/shard`` units.
+        mps: ``gres/mps`` units.
+    """
+
+    gpus: float = 0.0
+    gpu_type: str = ""
+    shards: float = 0.0
+    mps: float = 0.0
+
+
+NO_GRES = Gres()
+
+
+def parse_gres(text: str) -> Gres:
+    """The GPUs in a comma-separated list; whatever else it lists is passed over."""
+    if "gpu" not in text and "shard" not in text and "mps" not in text:
+        return NO_GRES
+    untyped = {"gpu": 0.0, "shard": 0.0, "mps": 0.0}
+    typed = dict(untyped)
+    first_type = ""
+    for item in _IN_PARENTHESES.sub("", text).split(","):
+        found = _GRES.fullmatch(item.strip())
+        if found is None:
+            continue
+        kind, rest = found.groups(default="")
+        gpu_type, count = _type_and_count(rest)
+        (typed if gpu_type else untyped)[kind] += count
+        if kind == "gpu" and not first_type:
+            first_type = gpu_type
+    # Where both are listed the untyped figure is the total of the typed ones.
+    total = {kind: untyped[kind] or typed[kind] for kind in untyped}
+    return Gres(total["gpu"], first_type, total["shard"], total["mps"])
+
+
+def _type_and_count(rest: str) -> tuple[str, float]:
+    """Split ``a100:4``, ``a100=4``, ``4``, ``a100`` or nothing, which is one of any type."""
+    if not rest:
+        return "", 1.0
+    *kind, last = re.split("[:=]", rest)
+    count = _COUNT.fullmatch(last)
+    if count is None:
+        return ":".join([*kind, last]), 1.0
+    return ":".join(kind), min(float(count[1]) * _TIMES[count[2].lower()], _MOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Tres:
+    """One TRES string.
+
+    Attributes:
+        nodes: Nodes held or asked for; 0 if the string does not say.
+        mem_mb: Memory in all, MB; 0 if the string does not say.
+        gres: GPUs in all, where Slurm accounts for them.
+    """
+
+    nodes: int = 0
+    mem_mb: int = 0
+    gres: Gres = NO_GRES
+
+
+def parse_tres(text: str) -> Tres:
+    """Nodes, memory and GPUs in a TRES string."""
+    items = dict(item.partition("=")[::2] for item in text.split(","))
+    nodes = items.get("node", "")
+    return Tres(
+        nodes=int(nodes) if is_number(nodes) else 0,
+        mem_mb=parse_memory_mb(items.get("mem", "")),
+        gres=parse_gres(text),
+    )
+
+
+def parse_memory_mb(text: str) -> int:
+    """``62.50G``, ``1000M`` or ``4000`` in MB; 0 if it is nothing of the kind."""
+    found = _MEMORY.fullmatch(text)
+    return min(round(float(found[1]) * _MB[found[2]]), _MOST_MB) if found else 0
+
+
+@dataclass(frozen=True, slots=True)
+class TresRequest:
+    """What one job holds or asks for.
+
+    Attributes:
+        gres: GPUs and shares in all.
+        mem_mb: Memory in all, MB.
+        even: The GPUs are known to be the same number on each node.
+    """
+
+    gres: Gres
+    mem_mb: int
+    even: bool
+
+
+def job_request(
+    alloc: str,
+    *,
+    per_node: str,
+    per_job: str,
+    per_task: str,
+    per_socket: str,
+    nodes: int,
+    tasks: int,
+    sockets: int,
+) -> TresRequest:
+    """What a job holds or asks for, from squeue's ``tres-*`` fields.
+
+    Args:
+        alloc: TRES allocated, or requested while it waits.
+        nodes: Nodes it has now: fewer than in *alloc* while it completes.
+        sockets: Sockets it asks for on each node; 1 if it does not say.
+    """
+    tres = parse_tres(alloc)
+    share = min(1.0, nodes / tres.nodes) if tres.nodes else 1.0
+    whole = (
+        (tres.gres, share),
+        (parse_gres(per_job), share),
+        (parse_gres(per_node), float(nodes)),
+        (parse_gres(per_task), float(tasks)),
+        (parse_gres(per_socket), float(sockets * nodes)),
+    )
+    gpu_type = next((g.gpu_type for g, _ in whole if g.gpu_type), "")
+    gres = Gres(
+        gpus=next((g.gpus * times for g, times in whole if g.gpus), 0.0),
+        gpu_type=gpu_type,
+        shards=next((g.shards * times for g, times in whole if g.shards), 0.0),
+        mps=next((g.mps * times for g, times in whole if g.mps), 0.0),
+    )
+    in_all = (tres.gres.gpus or whole[1][0].gpus or whole[3][0].gpus) > 0
+    even = nodes == 1 or not in_all or parse_gres(per_node).gpus > 0
+    return TresRequest(gres=gres, mem_mb=round(tres.mem_mb * share), even=even)

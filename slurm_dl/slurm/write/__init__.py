@@ -1,0 +1,1 @@
+"""Writing to Slurm: actions, reservations, and giving everything back."""

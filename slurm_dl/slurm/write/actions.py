@@ -1,0 +1,227 @@
+"""Actions on a real Slurm, each one idempotent or compared with what is before it is done.
+
+A refusal is never understood from its words, which change between releases: where a refusal may
+mean "done already", the thing itself is read again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import assert_never
+
+from slurm_dl.model.contract import SIGNALS, SignalTarget
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.handover import RESERVATION_PREFIX, Run, reservation_name
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
+from slurm_dl.model.plan import (
+    Attach,
+    ClearSteer,
+    ClusterAction,
+    Detach,
+    Requeue,
+    Reserve,
+    SetSiteFactor,
+    SetSteer,
+    Signal,
+    Trim,
+    Unseal,
+)
+from slurm_dl.slurm.read.vocabulary import address
+from slurm_dl.slurm.tool_runner import Slurm, printable
+from slurm_dl.slurm.write.current_job import JobNow, job_now
+from slurm_dl.slurm.write.exc_node_list import exc_node_list
+from slurm_dl.slurm.write.handover_reservations import seal, unseal
+from slurm_dl.slurm.write.trim_job import trim
+
+_LONGEST_ARGUMENT = 100_000  # Linux refuses 128 KiB in one argument
+_MOST_SITE_FACTOR = 2**31 - 3
+_TARGET_FLAG: dict[SignalTarget, tuple[str, ...]] = {
+    "batch": ("--batch",),
+    "steps": (),
+    "full": ("--full",),
+}
+
+
+class Actor:
+    """Applies the actions that reach the cluster."""
+
+    def __init__(
+        self, slurm: Slurm, set_site_factor: Callable[[JobId, int], bool] = lambda *_: False
+    ) -> None:
+        """Act through *slurm*.
+
+        Args:
+            set_site_factor: A cheaper way for the SiteFactor of a job by itself; False where it
+                is none for this value.
+        """
+        self._slurm = slurm
+        self._cheaper = set_site_factor
+        self._label: Mapping[JobId, str] = {}
+        self._no_preemption = "the queue has not been read yet"
+
+    def know(self, labels: Mapping[JobId, str], *, no_preemption: str) -> None:
+        """Take over what the last observation said.
+
+        Args:
+            labels: Slurm's label of each record, ``6_[10-20]`` for a pending array.
+            no_preemption: Why nothing may be signalled or requeued; empty if it may.
+        """
+        self._label = labels
+        self._no_preemption = no_preemption
+
+    def apply(self, action: ClusterAction) -> None:
+        """Do one thing.
+
+        Raises:
+            ClusterError: Refused, silent, or no longer right.
+        """
+        match action:
+            case SetSiteFactor():
+                self._set_site_factor(action)
+            case Reserve():
+                seal(self._slurm, action)
+            case Attach():
+                name = reservation_name(action.handover_id)
+                self._update(action.job_id, f"ReservationName={name}")
+            case Detach():
+                self._detach(action.job_id)
+            case Signal():
+                self._signal(action)
+            case Requeue():
+                self._requeue(action)
+            case Unseal():
+                unseal(self._slurm, action.name)
+            case Trim():
+                trim(self._slurm, action)
+            case SetSteer() | ClearSteer():
+                self._steer(action)
+            case _:
+                assert_never(action)
+
+    def _set_site_factor(self, action: SetSiteFactor) -> None:
+        if abs(action.value) > _MOST_SITE_FACTOR:
+            msg = f"SiteFactor {action.value} of job {action.job_id} is out of Slurm's range"
+            raise ClusterError(msg)
+        # Only of a record by itself is the number its whole name; see `address`.
+        by_itself = self._label.get(action.job_id) == str(action.job_id)
+        if not (by_itself and self._cheaper(action.job_id, action.value)):
+            self._update(action.job_id, f"SiteFactor={action.value}")
+
+    def _steer(self, action: SetSteer | ClearSteer) -> None:
+        # Slurm refuses both of jobs that do not wait any more, which is no error: look first.
+        now = job_now(self._slurm, action.job_id)
+        if now is None or now.state is not JobState.PENDING:
+            return
+        not_before_s = 0.0
+        if isinstance(action, SetSteer):
+            nodes = exc_node_list(action.steer.avoid, action.steer.own)
+            not_before_s = action.steer.not_before_s
+        else:
+            nodes = exc_node_list((), action.own)
+        settings = [f"ExcNodeList={nodes}"]
+        if not_before_s > 0:
+            # It becomes the job's EligibleTime (22.05.8).
+            settings.append(f"StartTime=uts{math.ceil(not_before_s)}")
+        elif action.lift:
+            settings.append("StartTime=now")
+        update_address(self._slurm, now.address, *settings)
+
+    def _update(self, job_id: JobId, setting: str) -> None:
+        label = self._label.get(job_id)
+        if label is None:
+            msg = f"job {job_id} was not in the queue when it was last read"
+            raise ClusterError(msg)
+        update_job(self._slurm, label, setting)
+
+    def _detach(self, job_id: JobId) -> None:
+        # Slurm would let a running job lose its reservation too: look first.
+        now = job_now(self._slurm, job_id)
+        if now is None or now.state is not JobState.PENDING:
+            return
+        if now.reservation.startswith(RESERVATION_PREFIX):
+            self._slurm.run("scontrol", "update", f"JobId={now.address}", "ReservationName=")
+
+    def _signal(self, action: Signal) -> None:
+        self._may_preempt()
+        if action.signal not in SIGNALS:
+            msg = f"signal {action.signal!r} is not one of {', '.join(SIGNALS)}"
+            raise ClusterError(msg)
+        now = self._same_run(action.run)
+        flags = _TARGET_FLAG[action.target]
+        # Without --signal scancel would end the job: it is written here and nowhere else.
+        self._slurm.run("scancel", f"--signal={action.signal}", *flags, now.address)
+
+    def _requeue(self, action: Requeue) -> None:
+        self._may_preempt()
+        now = job_now(self._slurm, action.run.job_id)
+        if now is not None and now.state is JobState.PENDING:
+            return
+        now = self._same_run(action.run, now)
+        # Incomplete: a job that completes at this moment must not be run again.
+        self._slurm.run("scontrol", "requeue", "Incomplete", now.address)
+
+    def _may_preempt(self) -> None:
+        if self._no_preemption:
+            raise ClusterError(self._no_preemption)
+
+    def _same_run(self, run: Run, now: JobNow | None = None) -> JobNow:
+        now = now or job_now(self._slurm, run.job_id)
+        if now is None:
+            msg = f"job {run.job_id} is gone; nothing was done to it"
+            raise ClusterError(msg)
+        if now.state is not JobState.RUNNING or now.run != run:
+            msg = (
+                f"job {run.job_id} is not in the run that was chosen any more "
+                f"({_difference(now, run)}); nothing was done to it"
+            )
+            raise ClusterError(msg)
+        if not now.requeueable:
+            # A job that saves, ends and cannot be requeued would be lost: no signal either.
+            msg = (
+                f"job {run.job_id} may not be requeued any more (Requeue=0 was set after it "
+                "started); nothing was done to it"
+            )
+            raise ClusterError(msg)
+        return now
+
+
+def update_job(slurm: Slurm, label: str, *settings: str) -> None:
+    """Change some settings, all or none, of exactly the record *label*.
+
+    Raises:
+        ClusterError: Refused, or the label is none.
+    """
+    try:
+        named = address(label)
+    except ValueError as err:
+        raise ClusterError(printable(str(err))) from None
+    update_address(slurm, named, *settings)
+
+
+def update_address(slurm: Slurm, named: str, *settings: str) -> None:
+    """Change some settings, all or none, of the record that Slurm's tools call *named*.
+
+    Raises:
+        ClusterError: Refused, or too long for a command.
+    """
+    if len(named) > _LONGEST_ARGUMENT:
+        msg = f"job {named[:20]}...: the pending tasks of this array make too long a list to name"
+        raise ClusterError(msg)
+    for setting in settings:
+        if len(setting) > _LONGEST_ARGUMENT:
+            msg = f"job {named[:20]}: {setting[:40]}... is too long a list of nodes"
+            raise ClusterError(msg)
+    slurm.run("scontrol", "update", f"JobId={named}", *settings)
+
+
+def _difference(now: JobNow, run: Run) -> str:
+    """In what the job is no longer *run*; its state in any case."""
+    words = [now.state.name.lower()]
+    if now.run.restarts != run.restarts:
+        words.append(f"restarts {now.run.restarts} not {run.restarts}")
+    # Where a pending job has a start, it is a prediction.
+    if now.run.start_s != run.start_s and now.state is not JobState.PENDING:
+        words.append(f"start {now.run.start_s:.0f} not {run.start_s:.0f}")
+    return ", ".join(words)

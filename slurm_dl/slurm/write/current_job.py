@@ -1,0 +1,80 @@
+"""One job read again, just before something is done to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.handover import Run
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
+from slurm_dl.slurm.read.job_arrays import doubtful_in, whole_labels
+from slurm_dl.slurm.read.record_parser import job_records, new_nonce
+from slurm_dl.slurm.read.squeue_fields import queue_arguments
+from slurm_dl.slurm.read.vocabulary import address, epoch_s, is_number, job_state
+from slurm_dl.slurm.tool_runner import Slurm, printable
+
+_NOW_FIELDS = (
+    "JobID",
+    "JobArrayID",
+    "State",
+    "StartTime",
+    "RestartCnt",
+    "Requeue",
+    "Reservation",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobNow:
+    """One job as Slurm has it at this moment.
+
+    Attributes:
+        address: How the tools must name it.
+        run: Its run, as Slurm tells it; of no meaning for a pending job.
+        requeueable: Its Requeue flag is set; the owner may change it at any time.
+        reservation: Its ReservationName; ``(null)`` if it has none.
+    """
+
+    address: str
+    state: JobState
+    run: Run
+    requeueable: bool
+    reservation: str
+
+
+def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:
+    """Read one job again; None if Slurm does not list it.
+
+    Raises:
+        ClusterError: Slurm is silent, or the answer cannot be read.
+    """
+    nonce = new_nonce()
+    try:
+        text = slurm.run(
+            "squeue",
+            f"--jobs={int(job_id)}",
+            *queue_arguments(_NOW_FIELDS, nonce),
+        )
+    except ClusterError:
+        # An id that Slurm has forgotten is an error too. A controller that answers is not down.
+        slurm.run("scontrol", "ping")
+        return None
+    records, _ = job_records(text, nonce, len(_NOW_FIELDS))
+    labels = {JobId(int(raw_id)): label for raw_id, label, *_ in records if is_number(raw_id)}
+    for raw_id, _, state, start, restarts, requeue, reservation in records:
+        # An array's id is also the id of one of its records: only that one is meant.
+        if raw_id == str(job_id):
+            whole = labels | whole_labels(slurm, labels, doubtful_in({job_id: labels[job_id]}))
+            try:
+                return JobNow(
+                    address=address(whole[job_id]),
+                    state=job_state(state),
+                    run=Run(job_id=job_id, start_s=epoch_s(start), restarts=int(restarts)),
+                    requeueable=requeue == "1",
+                    reservation=reservation,
+                )
+            except ValueError as err:
+                msg = f"job {job_id} cannot be read: {printable(str(err))}"
+                raise ClusterError(msg) from None
+    return None

@@ -1,0 +1,179 @@
+"""Give the cluster back to plain Slurm: what ``dlctl release-all`` does.
+
+It needs squeue, sprio and scontrol (sacctmgr too, where Slurm preempts by itself) and nothing of
+ours: no daemon, no ledger, no configuration beyond the names of the managed partitions and of the
+QOS. It may be run any number of times. What the ledger says of steers, where there is one, is taken
+for more than can be seen in Slurm.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.handover import RESERVATION_PREFIX
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
+from slurm_dl.model.steer import Steer
+from slurm_dl.slurm.preflight import to_end_within
+from slurm_dl.slurm.read.job_arrays import doubtful_in, whole_labels
+from slurm_dl.slurm.read.record_parser import job_records, new_nonce
+from slurm_dl.slurm.read.reservation_reader import read_reservations
+from slurm_dl.slurm.read.squeue_fields import queue_arguments
+from slurm_dl.slurm.read.vocabulary import epoch_s, is_number, job_state
+from slurm_dl.slurm.tool_runner import Slurm, printable
+from slurm_dl.slurm.write.actions import update_job
+from slurm_dl.slurm.write.handover_reservations import unseal
+from slurm_dl.slurm.write.release_steers import steer_steps
+
+_FIELDS = ("JobID", "JobArrayID", "State", "Partition", "Reservation", "QOS", "SubmitTime")
+_UNFINISHED = frozenset(JobState) - {JobState.COMPLETED, JobState.FAILED}
+
+
+def site_factors(slurm: Slurm) -> dict[JobId, int]:
+    """SiteFactor of each pending job that is eligible, by one sprio call.
+
+    Slurm shows it in no other place, and of no other jobs (measured on 22.05.8). A job in
+    several partitions may be listed for each; the value is the job's.
+
+    Raises:
+        ClusterError: Slurm is silent, or the answer cannot be read.
+    """
+    factors: dict[JobId, int] = {}
+    for line in slurm.run("sprio", "--noheader", "--format=%i %S").splitlines():
+        try:
+            job_id, factor = line.split()
+            factors[JobId(int(job_id))] = int(factor)
+        except ValueError:
+            msg = f"sprio says {printable(line)[:80]!r}, which is no job id and SiteFactor"
+            raise ClusterError(msg) from None
+    return factors
+
+
+def release_all(
+    slurm: Slurm, partitions: Collection[str], *, within: str = "", steers: Collection[Steer] = ()
+) -> Iterator[str]:
+    """Undo whatever of ours is left in Slurm.
+
+    SiteFactor 0 on the unfinished jobs of *partitions*, except where it is known to be 0; no
+    pending job in a reservation of ours; no such reservation, or one that lapses by itself; no
+    pending job that we keep from nodes or from starting.
+
+    Waiting jobs come first: from then on none has a higher priority than a running one. Where
+    Slurm itself preempts inside a QOS, running jobs of that QOS keep what they have until it no
+    longer does, or all of them would at once have to give way to whoever has waited longest.
+
+    Args:
+        within: QOS inside which Slurm may preempt by itself; empty: none.
+        steers: Those in the ledger, which knows of begin times too; without it exclusions of ours
+            are known by the way they are written.
+
+    Yields:
+        One line for each thing done or refused.
+
+    Raises:
+        ClusterError: Slurm is silent, or something was refused or kept (after all else was done).
+    """
+    kept = _why_keep(slurm, within) if within else ""
+    refused = 0
+    records = list(_unfinished(slurm))
+    managed = frozenset(partitions)
+    todo, keeping = _job_steps(slurm, records, managed, keep_running_of=within if kept else "")
+    waiting = {r.job_id: (r.label, r.submit_s) for r in records if r.state is JobState.PENDING}
+    steered = list(steer_steps(slurm, waiting, steers, now_s=time.time()))
+    for label, *settings in [*steered, *todo]:
+        said = " ".join(settings)
+        try:
+            update_job(slurm, label, *settings)
+        except ClusterError as err:
+            refused += 1
+            yield f"job {label}: {said} refused: {err}"
+        else:
+            yield f"job {label}: {said}"
+    shown = slurm.run("scontrol", "show", "reservation", "--oneliner")
+    for name in [r.name for r in read_reservations(shown) if r.is_ours]:
+        try:
+            yield f"reservation {name}: {unseal(slurm, name)}"
+        except ClusterError as err:
+            refused += 1
+            yield f"reservation {name}: refused: {err}"
+    if keeping:
+        msg = f"{keeping} running jobs of QOS {within} keep their SiteFactor: {kept}"
+        raise ClusterError(msg)
+    if refused:
+        msg = f"{refused} things could not be released (jobs may just have ended); run it again"
+        raise ClusterError(msg)
+
+
+def _why_keep(slurm: Slurm, qos: str) -> str:
+    """Why running jobs of *qos* keep their SiteFactor for now; empty if they need not."""
+    try:
+        end = to_end_within(slurm, qos)
+    except ClusterError as err:
+        return (
+            f"whether Slurm preempts inside it cannot be found out ({err}); "
+            f"sacctmgr modify qos {qos} set PreemptMode=REQUEUE, and run this again"
+        )
+    if not end:
+        return ""
+    return (
+        "Slurm preempts inside it and would stop them for whoever has waited longer; "
+        f"{end}, and run this again"
+    )
+
+
+def _job_steps(
+    slurm: Slurm, records: Sequence[_Record], managed: frozenset[str], *, keep_running_of: str
+) -> tuple[list[tuple[str, str]], int]:
+    """What to set on which record, by its label, and how many running jobs are to be kept."""
+    factors = site_factors(slurm)
+    waiting, running, kept = [], [], 0
+    for record in records:
+        pending = record.state is JobState.PENDING
+        if pending and record.reservation.startswith(RESERVATION_PREFIX):
+            waiting.append((record.label, "ReservationName="))
+        ours = managed.intersection(record.partitions.split(","))
+        if not ours or factors.get(record.job_id) == 0:
+            continue
+        if pending:
+            waiting.append((record.label, "SiteFactor=0"))
+        elif keep_running_of and record.qos == keep_running_of:
+            kept += 1
+        else:
+            running.append((record.label, "SiteFactor=0"))
+    return [*waiting, *running], kept
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    """One record of the queue; *submit_s* in epoch seconds."""
+
+    job_id: JobId
+    label: str
+    state: JobState
+    partitions: str
+    reservation: str
+    qos: str
+    submit_s: float
+
+
+def _unfinished(slurm: Slurm) -> Iterator[_Record]:
+    nonce = new_nonce()
+    text = slurm.run("squeue", *queue_arguments(_FIELDS, nonce))
+    records, unreadable = job_records(text, nonce, len(_FIELDS))
+    unreadable += sum(not is_number(job_id) for job_id, *_ in records)
+    if unreadable:
+        msg = f"{unreadable} records of the queue cannot be read; nothing is released"
+        raise ClusterError(msg)
+    labels = {JobId(int(job_id)): label for job_id, label, *_ in records}
+    labels |= whole_labels(slurm, labels, doubtful_in(labels))
+    for raw_id, _, word, partition, reservation, qos, submit in records:
+        try:
+            state, submit_s = job_state(word), epoch_s(submit)
+        except ValueError as err:
+            raise ClusterError(printable(str(err))) from None
+        if state in _UNFINISHED:
+            job_id = JobId(int(raw_id))
+            yield _Record(job_id, labels[job_id], state, partition, reservation, qos, submit_s)

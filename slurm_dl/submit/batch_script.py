@@ -1,0 +1,202 @@
+"""The batch script and sbatch's arguments: everything that is submitted, as a pure function.
+
+What dlsubmit itself decided (shape, signal, requeue) stands in the script as ``#SBATCH`` lines,
+so a stored script says what it is; these values come from small alphabets. What the user typed
+(name, comment, paths, sbatch's own options) goes to sbatch as arguments ``--option=value``, which
+cannot break a line and which win over the script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
+
+import jinja2
+import jinja2.sandbox
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.submit import job_comment, script_templates
+from slurm_dl.submit.half_gpu import HalfGpu
+from slurm_dl.submit.host_resources import Wanted
+from slurm_dl.submit.job_request import JobRequest
+from slurm_dl.submit.job_shape import JobShape
+from slurm_dl.submit.node_range import NodeRange
+from slurm_dl.submit.shell_quoting import UnquotedError, UserText, quote
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """What sbatch gets.
+
+    Attributes:
+        args: Its arguments, without the program.
+        script: The batch script, read from its standard input.
+        shape: What was asked for.
+    """
+
+    args: tuple[str, ...]
+    script: str
+    shape: Wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extras:
+    """What else was found out for the job.
+
+    Attributes:
+        args: Further arguments of sbatch; the user's own come after them and win.
+        directives: Further ``#SBATCH`` lines.
+        nccl: Settings of NCCL that its model's profile names, for the job's environment.
+        told: What the daemon is told of its CPUs and memory, keys of its metadata.
+    """
+
+    args: tuple[str, ...] = ()
+    directives: tuple[str, ...] = ()
+    nccl: Mapping[str, str] = field(default_factory=dict)
+    told: Mapping[str, int] = field(default_factory=dict)
+
+
+def compose(
+    request: JobRequest,
+    shape: Wanted,
+    where: Sequence[script_templates.TemplateDirectory],
+    extras: Extras | None = None,
+) -> Submission:
+    """Write the script and the arguments of a job.
+
+    Raises:
+        ConfigError: The template is missing or wrong.
+    """
+    extras = extras or Extras()
+    return Submission(
+        args=_arguments(request, extras),
+        script=_render(request.template, _values(request, shape, extras), where),
+        shape=shape,
+    )
+
+
+def _arguments(request: JobRequest, extras: Extras) -> tuple[str, ...]:
+    given = {
+        "job-name": request.name,
+        "output": request.output,
+        "array": request.array,
+        "partition": ",".join(request.partitions) or None,
+        "time": request.time,
+        "comment": job_comment.with_more(request.comment, extras.told),
+        "qos": request.qos,
+    }
+    ours = tuple(f"--{name}={value}" for name, value in given.items() if value is not None)
+    return ("--parsable", *ours, *extras.args, *request.sbatch)
+
+
+def _directives(request: JobRequest, shape: Wanted, extras: Extras) -> tuple[str, ...]:
+    return (
+        "--requeue" if request.requeue else "--no-requeue",
+        "--open-mode=append",
+        f"--signal=B:{request.signal}@{request.lead_s}",
+        *_of_shape(request, shape),
+        *extras.directives,
+    )
+
+
+def _of_shape(request: JobRequest, shape: Wanted) -> tuple[str, ...]:
+    match shape:
+        case NodeRange():
+            return (f"--nodes={shape.nodes}-{shape.most_nodes}", f"--gpus={shape.request}")
+        case HalfGpu():
+            gpus = f"--gres={shape.request}"
+        case JobShape():
+            gpus = f"--gpus-per-node={shape.request}"
+    tasks = tasks_per_node(request, shape)
+    return (f"--nodes={shape.nodes}", f"--ntasks-per-node={tasks}", gpus)
+
+
+def tasks_per_node(request: JobRequest, shape: Wanted) -> int:
+    """Tasks on each node; 1 where that is not fixed."""
+    if request.ntasks_per_node is not None:
+        return request.ntasks_per_node
+    return shape.gpus_per_node if request.launcher == "srun" and isinstance(shape, JobShape) else 1
+
+
+def _values(request: JobRequest, shape: Wanted, extras: Extras) -> dict[str, object]:
+    """What a template may use; users' text only as `UserText`."""
+    grace_s = request.grace_s
+    first = request.command[0]
+    return {
+        "directives": _directives(request, shape, extras),
+        "launcher": request.launcher,
+        "signal": request.signal,
+        "grace_s": str(int(grace_s)) if grace_s == int(grace_s) else str(grace_s),
+        "array": request.array is not None,
+        "nodes": shape.nodes,
+        "most_nodes": shape.most_nodes if isinstance(shape, NodeRange) else shape.nodes,
+        "gpus_per_node": None if isinstance(shape, NodeRange) else shape.gpus // shape.nodes,
+        "ntasks_per_node": None if isinstance(shape, NodeRange) else tasks_per_node(request, shape),
+        "shared": isinstance(shape, HalfGpu),
+        "nccl": [(name, UserText(value)) for name, value in sorted(extras.nccl.items())],
+        "is_python_script": first == "-m" or PurePath(first).suffix == ".py",
+        "dlrun": UserText(request.dlrun),
+        "run_base": UserText(request.run_base),
+        "model": None if request.model is None else UserText(request.model),
+        "name": UserText(request.name),
+        "command": tuple(UserText(argument) for argument in request.command),
+    }
+
+
+def _render(
+    name: str, values: dict[str, object], where: Sequence[script_templates.TemplateDirectory]
+) -> str:
+    found = script_templates.find(name, where)
+    try:
+        script = _environment(where).get_template(name).render(values)
+    except jinja2.TemplateSyntaxError as err:
+        msg = f"template {err.filename or found.path}:{err.lineno}: {err.message}"
+        raise ConfigError(msg) from None
+    except (jinja2.TemplateError, UnquotedError, TypeError, ValueError) as err:
+        msg = f"template {found.path}: {err}"
+        raise ConfigError(msg) from None
+    if not script.startswith("#!"):
+        msg = f"template {found.path}: the script must begin with #! and the shell"
+        raise ConfigError(msg)
+    if "\r" in script or "\0" in script:
+        msg = f"template {found.path}: the script has a carriage return or a NUL; sbatch refuses it"
+        raise ConfigError(msg)
+    return script
+
+
+def _environment(where: Sequence[script_templates.TemplateDirectory]) -> jinja2.Environment:
+    # The sandbox is not there against users, whose text is only ever a value. It makes a template
+    # unable to do anything but produce text, so that --dry-run on a foreign template is harmless.
+    env = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        loader=jinja2.FunctionLoader(_loader(where)),
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,  # a shell script, not HTML; `quote` is the escaping
+        finalize=_known,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    env.filters["quote"] = quote
+    return env
+
+
+def _known(value: object) -> object:
+    """*value*, to be printed: none would become the word None in somebody's command."""
+    if value is None:
+        msg = (
+            "it prints a value that this job has not; of a range of --nodes, gpus_per_node and"
+            " ntasks_per_node are none"
+        )
+        raise ValueError(msg)
+    return value
+
+
+def _loader(
+    where: Sequence[script_templates.TemplateDirectory],
+) -> Callable[[str], tuple[str, str, None]]:
+    def load(name: str) -> tuple[str, str, None]:
+        found = script_templates.find(name, where)
+        return found.text(), found.path, None
+
+    return load

@@ -1,0 +1,95 @@
+"""The job's comment: what the daemon reads about a job, beside what the user wrote there.
+
+The comment is one JSON object; ours is the key ``slurm_dl``. Other tools keep their own keys in
+the same field, so theirs are left as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import NoReturn
+
+from slurm_dl.model.contract import Contract
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.submit.option_values import clean_text
+
+KEY = "slurm_dl"
+VERSION = 1
+_MOST_BYTES = 511
+
+
+def comment(
+    user_comment: str | None,
+    *,
+    contract: Contract | None,
+    model: str | None,
+    most_nodes: int | None = None,
+) -> str:
+    """The value of ``--comment``: compact ASCII JSON, less than 512 bytes.
+
+    Args:
+        user_comment: The user's own comment: a JSON object keeps its keys, other text goes under
+            the key ``comment``.
+        contract: How the job may be preempted; None if it may not.
+        model: Name of the model's profile.
+        most_nodes: The job may lie on so many nodes; None if on as many as it asks for.
+
+    Raises:
+        ConfigError: The user's comment has our key, or all of it is too long.
+    """
+    ours: dict[str, object] = {"v": VERSION}
+    if contract is not None:
+        grace_s = contract.grace_s
+        ours |= {
+            "sig": contract.signal,
+            "to": contract.target,
+            "grace_s": int(grace_s) if grace_s == int(grace_s) else grace_s,
+            "by": contract.requeued_by,
+        }
+    if model is not None:
+        ours["model"] = model
+    if most_nodes is not None:
+        ours["nodes"] = most_nodes
+    try:
+        theirs = {} if user_comment is None else _read(clean_text(user_comment, "--comment"))
+        text = json.dumps({KEY: ours, **theirs}, separators=(",", ":"))
+    except RecursionError:
+        msg = "--comment: the JSON is nested too deeply"
+        raise ConfigError(msg) from None
+    if KEY in theirs:
+        msg = f"--comment: the key {KEY!r} is written by dlsubmit; leave it out"
+        raise ConfigError(msg)
+    if len(text) > _MOST_BYTES:
+        msg = (
+            f"--comment: with the job's metadata it has {len(text)} bytes, at most {_MOST_BYTES}"
+            f" fit; shorten it by {len(text) - _MOST_BYTES}"
+        )
+        raise ConfigError(msg)
+    return text
+
+
+def with_more(comment: str, told: Mapping[str, int]) -> str:
+    """*comment*, with these keys in our part of it, as far as they fit."""
+    if not told:
+        return comment
+    whole = json.loads(comment)
+    whole[KEY] |= told
+    text = json.dumps(whole, separators=(",", ":"))
+    return text if len(text) <= _MOST_BYTES else comment
+
+
+def _read(text: str) -> dict[str, object]:
+    """The user's keys; text that is not a JSON object becomes one."""
+    try:
+        value = json.loads(text, parse_constant=_not_json)
+    except ValueError:
+        value = None
+    if isinstance(value, dict):
+        return {str(key): item for key, item in value.items()}
+    return {"comment": text}
+
+
+def _not_json(constant: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python reads and JSON does not have."""
+    raise ValueError(constant)

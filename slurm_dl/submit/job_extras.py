@@ -1,0 +1,202 @@
+"""What a job gets beside its shape: CPUs, memory, few switches, time to be placed, NCCL's settings.
+
+All of it only where the user said nothing of it, and each with a note where it may surprise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from slurm_dl.job.switch_order import is_tree, leaves
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.profile import Profile, skew_of
+from slurm_dl.submit import host_resources, slurm_calls
+from slurm_dl.submit.batch_script import Extras, tasks_per_node
+from slurm_dl.submit.host_hints import told
+from slurm_dl.submit.host_resources import Wanted
+from slurm_dl.submit.job_request import JobRequest, given
+from slurm_dl.submit.job_shape import GpuPartition, JobShape
+from slurm_dl.submit.option_values import shown
+from slurm_dl.submit.site_settings import SiteSettings
+
+_NCCL = re.compile(r"NCCL_[A-Z0-9_]{1,64}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteFacts:
+    """What there is to find it out from.
+
+    Attributes:
+        partitions: Where the job may run.
+        site: The site's choices.
+        profile: What is known of the model; None if nothing.
+        kept: Names of the variables that sbatch gets.
+        environ: The environment for calls to Slurm.
+    """
+
+    partitions: Sequence[GpuPartition]
+    site: SiteSettings
+    profile: Profile | None
+    kept: frozenset[str]
+    environ: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobExtras:
+    """What was found out.
+
+    Attributes:
+        extras: For the job.
+        notes: For its owner, one line each.
+    """
+
+    extras: Extras
+    notes: tuple[str, ...]
+
+
+def find(request: JobRequest, wanted: Wanted, known: SiteFacts) -> JobExtras:
+    """What *request* gets beside its shape *wanted*."""
+    notes: list[str] = []
+    directives, told_of = _host_share(request, wanted, known, notes)
+    args = (*_switches(request, wanted, known, notes), *_begin(request, known, notes))
+    nccl = _nccl(known.profile, notes)
+    return JobExtras(
+        extras=Extras(args=args, directives=directives, nccl=nccl, told=told_of),
+        notes=tuple(notes),
+    )
+
+
+def _host_share(
+    request: JobRequest, wanted: Wanted, known: SiteFacts, notes: list[str]
+) -> tuple[tuple[str, ...], Mapping[str, int]]:
+    """Directives for CPUs and memory, and what the daemon is to be told of them."""
+    silence = host_resources.left_to_us(request.sbatch, known.kept, request.cpus)
+    tasks = tasks_per_node(request, wanted)
+    if not silence:
+        return (), told(wanted, (), silence, request.sbatch, tasks_per_node=tasks)
+    nodes = host_resources.kinds(known.partitions, wanted)
+    names = [node.name for node in nodes if node.name]
+    limit = host_resources.UNLIMITED
+    if names:
+        try:
+            nodes = host_resources.usable(nodes, slurm_calls.read_usable(names, known.environ))
+            if silence.memory:
+                at = [partition.name for partition in known.partitions]
+                limit = slurm_calls.read_memory_limit(at, known.environ)
+        except ClusterError as err:
+            notes.append(f"CPUs and memory are left to Slurm: {err}")
+            nodes = ()
+    directives = host_resources.directives(
+        wanted,
+        nodes,
+        silence,
+        tasks_per_node=tasks,
+        profile=known.profile,
+        cpus_per_gpu=request.cpus if isinstance(request.cpus, int) else None,
+        limit=limit,
+    )
+    options = (*directives, *request.sbatch)
+    if isinstance(request.cpus, int):
+        silence = replace(silence, cpus=False)  # The owner has said how many.
+    return directives, told(wanted, nodes, silence, options, tasks_per_node=tasks)
+
+
+def _switches(
+    request: JobRequest, wanted: Wanted, known: SiteFacts, notes: list[str]
+) -> tuple[str, ...]:
+    if not isinstance(wanted, JobShape) or given(request.sbatch, {"switches"}):
+        return ()
+    for_s = wait_s(wanted, known.profile, known.site)
+    if not for_s or "SBATCH_REQ_SWITCH" in known.kept:
+        return ()
+    try:
+        fewest = fewest_switches(wanted, known.partitions, slurm_calls.read_topology(known.environ))
+        if fewest is None:
+            return ()
+        longest_s = slurm_calls.read_longest_switch_wait_s(known.environ)
+    except ClusterError:
+        return ()  # As where no topology is configured.
+    many = f"{fewest} switches" if fewest > 1 else "one switch"
+    if longest_s < for_s:
+        notes.append(
+            f"it waits {longest_s:.0f} s for nodes of {many}, not the site's {for_s:.0f} s: Slurm's"
+            " max_switch_wait allows no more"
+        )
+        for_s = longest_s
+    else:
+        notes.append(f"it waits up to {for_s:.0f} s for nodes of {many}; --switches=N@TIME wins")
+    return (option(fewest, for_s),) if for_s else ()
+
+
+def _begin(request: JobRequest, known: SiteFacts, notes: list[str]) -> tuple[str, ...]:
+    settle_s = known.site.settle_s
+    theirs = given(request.sbatch, {"begin"}) is not None or "SBATCH_BEGIN" in known.kept
+    managed = any(partition.name in known.site.partitions for partition in known.partitions)
+    if not settle_s or theirs or not managed:
+        return ()
+    seconds = int(-(-settle_s // 1))
+    notes.append(f"it may start in {seconds} s: until then the scheduler looks for its nodes")
+    return (f"--begin=now+{seconds}",)
+
+
+def _nccl(profile: Profile | None, notes: list[str]) -> Mapping[str, str]:
+    """What the profile names; nothing is guessed."""
+    settings = {} if profile is None else dict(profile.nccl)
+    wrong = [
+        name
+        for name, value in settings.items()
+        if not _NCCL.fullmatch(name) or not value.isprintable()
+    ]
+    for name in wrong:
+        notes.append(f"the profile's setting {shown(name)} is not one of NCCL; it is left out")
+        del settings[name]
+    return settings
+
+
+# How few leaf switches a job of several nodes asks for, and how long it waits for so few.
+#
+# Only on a topology of switches: on one of blocks Slurm heeds no such wish. Jobs whose model sends
+# one large tensor are the ones that gain (Tiresias, NSDI 2019, section 3.3).
+def wait_s(shape: JobShape, profile: Profile | None, at_site: SiteSettings) -> float:
+    """Seconds that the job should wait for the fewest switches; 0 if it need not."""
+    if shape.nodes == 1 or profile is None:
+        return 0.0
+    skew = profile.skew
+    if skew is None and profile.tensors_mb:
+        skew = skew_of(profile.tensors_mb)
+    if skew is None or skew <= at_site.skew_threshold:
+        return 0.0
+    return at_site.locality_wait_s
+
+
+def fewest_switches(
+    shape: JobShape, partitions: Sequence[GpuPartition], topology: str
+) -> int | None:
+    """The fewest leaf switches that have nodes enough for the job; None if that says nothing.
+
+    Args:
+        topology: What ``scontrol show topology`` says.
+    """
+    if not is_tree(topology):
+        return None
+    leaf_of = leaves(topology)
+    counts = []
+    for partition in partitions:
+        fitting = {n.name for n in partition.nodes if n.up and shape.may_use(n)}
+        below = Counter(leaf_of[name] for name in fitting if name in leaf_of)
+        room, needed = 0, 0
+        for _, count in below.most_common():
+            room, needed = room + count, needed + 1
+            if room >= shape.nodes:
+                counts.append(needed)
+                break
+    return min(counts, default=None)
+
+
+def option(switches: int, for_s: float) -> str:
+    """The argument for sbatch."""
+    minutes, seconds = divmod(max(1, round(for_s)), 60)
+    return f"--switches={switches}@{minutes}:{seconds:02}"

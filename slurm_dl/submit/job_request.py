@@ -1,0 +1,349 @@
+"""One validated request: what the user wants, after every value has been looked at."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal, cast
+
+from slurm_dl.model.contract import Contract, Requeuer
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.submit import job_comment, option_values
+
+Launcher = Literal["plain", "torchrun", "srun"]
+LAUNCHERS: tuple[Launcher, ...] = ("plain", "torchrun", "srun")
+
+DEFAULT_LEAD_S = 60
+DEFAULT_SIGNAL = f"USR1@{DEFAULT_LEAD_S}"
+DEFAULT_RUN_DIR = "slurm_dl_runs"
+
+_MOST_NAME = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitOptions:
+    """dlsubmit's options as they were typed; None where nothing was."""
+
+    gpus: str | None = None
+    gpu_type: str | None = None
+    share: bool = False
+    cpus: str = "auto"
+    nodes: str | None = None
+    ntasks_per_node: str | None = None
+    launcher: str = "plain"
+    model: str | None = None
+    name: str | None = None
+    partition: str | None = None
+    time: str | None = None
+    array: str | None = None
+    output: str | None = None
+    run_dir: str | None = None
+    comment: str | None = None
+    signal: str = DEFAULT_SIGNAL
+    grace: str = "120"
+    requeued_by: str = "daemon"
+    no_preempt: bool = False
+    no_requeue: bool = False
+    template: str | None = None
+    dlrun: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRequest:
+    """What is to be submitted.
+
+    Attributes:
+        gpus: GPUs of the whole job.
+        share: Half of one GPU is all it asks for.
+        gpu_type: Only this type; None for any.
+        nodes: Exactly so many, or the fewest of a range; None for the fewest that fit.
+        most_nodes: The most of a range; None if there is none.
+        cpus: CPUs for each GPU; ``auto`` to find out, ``none`` for Slurm's own default.
+        ntasks_per_node: As asked for; None for the launcher's own number.
+        partitions: Where it may run; empty for the default partition.
+        output: Pattern of the log file.
+        time: Time limit in Slurm's words; None for the partition's own.
+        comment: The whole comment, with the job's metadata.
+        signal: Checkpoint signal, without ``SIG``.
+        lead_s: Seconds before the time limit at which Slurm itself sends it.
+        grace_s: Seconds that a checkpoint may take.
+        requeue: Slurm may put the job back into the queue.
+        run_base: Absolute directory under which each job gets its run directory.
+        template: Name of the script template.
+        dlrun: Absolute path of dlrun on the compute nodes.
+        sbatch: sbatch's options that are passed on.
+        command: What the job runs.
+        qos: QOS that dlsubmit chose for it; None: the user's or the account's own.
+    """
+
+    gpus: int
+    gpu_type: str | None
+    nodes: int | None
+    most_nodes: int | None
+    ntasks_per_node: int | None
+    launcher: Launcher
+    model: str | None
+    name: str
+    partitions: tuple[str, ...]
+    time: str | None
+    array: str | None
+    output: str
+    comment: str
+    signal: str
+    lead_s: int
+    grace_s: float
+    requeue: bool
+    run_base: str
+    template: str
+    dlrun: str
+    sbatch: tuple[str, ...]
+    command: tuple[str, ...]
+    qos: str | None = None
+    share: bool = False
+    cpus: int | Literal["auto", "none"] = "auto"
+
+
+def check(
+    typed: SubmitOptions,
+    *,
+    sbatch: Sequence[str],
+    command: Sequence[str],
+    cwd: str,
+    dlrun: str | None,
+    qos: str | None = None,
+) -> JobRequest:
+    """Validate what was typed.
+
+    Args:
+        typed: dlsubmit's options.
+        sbatch: sbatch's options, divided and checked.
+        command: What the job runs.
+        cwd: Directory that relative paths start from.
+        dlrun: The dlrun found beside dlsubmit; None if there is none.
+        qos: The site's QOS for preemptible jobs; None if it has none. The user's own wins.
+
+    Raises:
+        ConfigError: A value is wrong or two of them contradict each other.
+    """
+    gpus, gpu_type = _gpus(typed)
+    nodes, most_nodes = _nodes(typed, sbatch, gpus)
+    launcher = _launcher(typed.launcher)
+    signal, lead_s = option_values.signal_and_lead(typed.signal, DEFAULT_LEAD_S)
+    grace_s = option_values.grace(typed.grace)
+    array = None if typed.array is None else option_values.array_spec(typed.array)
+    model = None if typed.model is None else option_values.model_name(typed.model)
+    template = launcher if typed.template is None else _template(typed.template)
+    return JobRequest(
+        gpus=gpus,
+        gpu_type=_gpu_type(gpu_type, typed.gpu_type),
+        share=typed.share,
+        nodes=nodes,
+        most_nodes=most_nodes,
+        cpus=_cpus(typed.cpus, sbatch),
+        ntasks_per_node=_tasks(typed.ntasks_per_node, launcher),
+        launcher=launcher,
+        model=model,
+        name=_default_name(command) if typed.name is None else option_values.job_name(typed.name),
+        partitions=() if typed.partition is None else option_values.partition_list(typed.partition),
+        time=_time(typed.time, lead_s),
+        array=array,
+        output=_output(typed.output, is_array=array is not None),
+        comment=job_comment.comment(
+            typed.comment,
+            contract=_contract(typed, signal, grace_s),
+            model=model,
+            most_nodes=most_nodes,
+        ),
+        signal=signal,
+        lead_s=lead_s,
+        grace_s=grace_s,
+        requeue=_requeue(typed),
+        run_base=_path(typed.run_dir or DEFAULT_RUN_DIR, "--run-dir", cwd),
+        template=template,
+        dlrun=_dlrun(typed.dlrun, dlrun),
+        sbatch=tuple(sbatch),
+        command=_command(command, launcher),
+        qos=None if typed.no_preempt or qos_of(sbatch) is not None else qos,
+    )
+
+
+def qos_of(sbatch: Sequence[str]) -> str | None:
+    """The QOS among sbatch's options, the last if there are several; None if there is none."""
+    given = [option.removeprefix("--qos=") for option in sbatch if option.startswith("--qos=")]
+    return given[-1] if given else None
+
+
+def given(sbatch: Sequence[str], names: Collection[str]) -> str | None:
+    """The first of sbatch's options *names* that the user gave, as ``--name``; None if none."""
+    words = (option.partition("=")[0] for option in sbatch)
+    return next((word for word in words if word.removeprefix("--") in names), None)
+
+
+def _gpus(typed: SubmitOptions) -> tuple[int, str | None]:
+    if typed.gpus is None and not typed.share:
+        msg = "how many GPUs? give --gpus=N"
+        raise ConfigError(msg)
+    gpus, gpu_type = option_values.gpu_request(typed.gpus or "1")
+    if typed.share and gpus != 1:
+        msg = f"--share: half a GPU is for jobs of one GPU or less, not for --gpus={gpus}"
+        raise ConfigError(msg)
+    return gpus, gpu_type
+
+
+def _nodes(typed: SubmitOptions, sbatch: Sequence[str], gpus: int) -> tuple[int | None, int | None]:
+    """The number of nodes, or the fewest and the most of a range."""
+    if typed.nodes is None:
+        return None, None
+    least, most = option_values.node_range(typed.nodes)
+    if least == most:
+        if typed.share and most > 1:
+            msg = f"--share: half a GPU lies on one node, not on --nodes={most}"
+            raise ConfigError(msg)
+        return least, None
+    if typed.share:
+        msg = "--share: half a GPU lies on one node; leave --nodes out"
+        raise ConfigError(msg)
+    if typed.ntasks_per_node is not None:
+        msg = (
+            "--ntasks-per-node cannot go with a range of --nodes: a node may give the job any"
+            " number of its GPUs; leave it out, there is one task for each GPU"
+        )
+        raise ConfigError(msg)
+    per_task = given(sbatch, {"cpus-per-task"})
+    if per_task is not None:
+        msg = f"{per_task} cannot go with a range of --nodes; give the CPUs of each GPU as --cpus=N"
+        raise ConfigError(msg)
+    if least > gpus:
+        msg = f"--nodes: {gpus} GPUs cannot lie on {least} nodes or more"
+        raise ConfigError(msg)
+    most = min(most, gpus)
+    return least, most if most > least else None
+
+
+def _cpus(typed: str, sbatch: Sequence[str]) -> int | Literal["auto", "none"]:
+    cpus = option_values.cpus_for_each_gpu(typed)
+    other = given(sbatch, {"cpus-per-task", "cpus-per-gpu"})
+    if isinstance(cpus, int) and other is not None:
+        msg = f"--cpus and {other} both say how many CPUs; give one"
+        raise ConfigError(msg)
+    return cpus
+
+
+def _launcher(text: str) -> Launcher:
+    for launcher in LAUNCHERS:
+        if text == launcher:
+            return launcher
+    msg = f"--launcher: {option_values.shown(text)} is not one of {', '.join(LAUNCHERS)}"
+    raise ConfigError(msg)
+
+
+def _template(name: str) -> str:
+    if name.startswith("_"):
+        msg = f"--template: {option_values.shown(name)} is a part of other templates"
+        raise ConfigError(msg)
+    return option_values.plain_name(name, "--template")
+
+
+def _gpu_type(in_gpus: str | None, typed: str | None) -> str | None:
+    if typed is None:
+        return in_gpus
+    gpu_type = option_values.plain_name(typed, "--gpu-type")
+    if in_gpus not in {None, gpu_type}:
+        msg = f"--gpus asks for {in_gpus} and --gpu-type for {gpu_type}; give one type"
+        raise ConfigError(msg)
+    return gpu_type
+
+
+def _tasks(typed: str | None, launcher: Launcher) -> int | None:
+    if typed is None:
+        return None
+    tasks = option_values.count(typed, "--ntasks-per-node")
+    if launcher == "torchrun" and tasks != 1:
+        msg = "--ntasks-per-node: torchrun starts its own workers, one per GPU; leave it out"
+        raise ConfigError(msg)
+    return tasks
+
+
+def _time(typed: str | None, lead_s: int) -> str | None:
+    if typed is not None and option_values.time_limit_s(typed) <= lead_s:
+        msg = (
+            f"--time={typed}: the signal would come as the job starts, {lead_s} s before its limit;"
+            " give more time or a shorter --signal=SIG@LEAD"
+        )
+        raise ConfigError(msg)
+    return typed
+
+
+def _output(typed: str | None, *, is_array: bool) -> str:
+    if typed is None:
+        return "slurm-%A_%a.out" if is_array else "slurm-%j.out"
+    if not typed:
+        msg = "--output: a file name is missing"
+        raise ConfigError(msg)
+    return option_values.clean_text(typed, "--output")
+
+
+def _contract(typed: SubmitOptions, signal: str, grace_s: float) -> Contract | None:
+    if typed.requeued_by not in {"daemon", "job"}:
+        msg = f"--requeued-by: {option_values.shown(typed.requeued_by)} is not daemon or job"
+        raise ConfigError(msg)
+    if typed.no_preempt:
+        return None
+    return Contract(
+        signal=signal,
+        target="batch",
+        grace_s=grace_s,
+        requeued_by=cast("Requeuer", typed.requeued_by),
+    )
+
+
+def _requeue(typed: SubmitOptions) -> bool:
+    if typed.no_requeue and not typed.no_preempt:
+        msg = "--no-requeue: a preemptible job must be requeueable; add --no-preempt"
+        raise ConfigError(msg)
+    return not typed.no_requeue
+
+
+def _path(typed: str, what: str, cwd: str) -> str:
+    option_values.clean_text(typed, what)
+    return os.path.normpath(PurePath(cwd, typed))
+
+
+def _dlrun(typed: str | None, found: str | None) -> str:
+    if typed is None:
+        if found is None:
+            msg = "no dlrun beside dlsubmit; give its path on the compute nodes as --dlrun=PATH"
+            raise ConfigError(msg)
+        return option_values.clean_text(found, "dlrun")
+    if not PurePath(typed).is_absolute():
+        msg = f"--dlrun: {option_values.shown(typed)} is not an absolute path on the compute nodes"
+        raise ConfigError(msg)
+    return option_values.clean_text(typed, "--dlrun")
+
+
+def _command(command: Sequence[str], launcher: Launcher) -> tuple[str, ...]:
+    if not command or not command[0]:
+        msg = "what should the job run? give -- COMMAND at the end"
+        raise ConfigError(msg)
+    if command[0].startswith("-") and not (launcher == "torchrun" and command[0] == "-m"):
+        msg = f"COMMAND: {option_values.shown(command[0])} is not a program"
+        raise ConfigError(msg)
+    if any("\0" in argument for argument in command):
+        msg = "COMMAND: a NUL cannot be part of an argument"
+        raise ConfigError(msg)
+    if launcher != "plain" and ":" in command:
+        # Measured on 22.05.8: srun takes it for the start of another component of the job.
+        msg = "COMMAND: srun cannot pass on an argument that is a lone ':'; wrap it in a script"
+        raise ConfigError(msg)
+    return tuple(command)
+
+
+def _default_name(command: Sequence[str]) -> str:
+    """The script's name, or else the program's, in letters that suit a job name."""
+    script = next((a for a in command if a.endswith((".py", ".sh"))), None)
+    stem = PurePath(script).stem if script else PurePath(command[0]).name if command else ""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.")[:_MOST_NAME]
+    return name or "job"

@@ -1,0 +1,182 @@
+"""What a value typed by a user may be; every value of the command line passes through here.
+
+Job names, comments and paths end up in Slurm's records, in terminals and in other people's tools.
+A newline in a job name is accepted by sbatch itself (measured on Slurm 22.05.8), so it has to be
+refused here.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Literal
+
+from slurm_dl.model.errors import ConfigError
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
+# As in slurm_dl.profiles.file_schema.
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}", re.ASCII)
+_PARTITIONS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(,[A-Za-z0-9_][A-Za-z0-9._-]*)*", re.ASCII)
+_RANGE = r"\d+(-\d+(:\d+)?)?"
+_ARRAY = re.compile(rf"{_RANGE}(,{_RANGE})*(%\d+)?", re.ASCII)
+_GPUS = re.compile(r"(?:([A-Za-z0-9_][A-Za-z0-9._-]{0,63}):)?(\d{1,6})", re.ASCII)
+_SIGNAL = re.compile(r"(?:B:)?(?:SIG)?(USR1|USR2|TERM|INT|HUP)(?:@(\d{1,5}))?", re.ASCII)
+_TIME = re.compile(r"(?:(\d+)-(\d+)(?::(\d+))?(?::(\d+))?|(\d+)(?::(\d+))?(?::(\d+))?)", re.ASCII)
+
+_SHOWN = 60
+_MOST_BYTES = 4096
+_MOST_NAME_BYTES = 128
+_MOST_ARRAY_BYTES = 512
+_MOST_LEAD_S = 65535  # sbatch's own limit
+_MOST_GRACE_S = 24 * 3600
+
+
+def shown(value: str) -> str:
+    """The value as an error message may print it: ASCII, quoted, not longer than a line."""
+    text = ascii(value)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]}...{text[0]}"
+
+
+def clean_text(value: str, what: str, *, most_bytes: int = _MOST_BYTES) -> str:
+    """Return *value* if it is one line of valid text.
+
+    Raises:
+        ConfigError: It holds a control character or a line separator, is not UTF-8, or is too long.
+    """
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        msg = f"{what}: {shown(value)} is not valid UTF-8"
+        raise ConfigError(msg) from None
+    if any(_breaks_lines(char) for char in value):
+        msg = f"{what}: {shown(value)} has a control character or a line break; take it out"
+        raise ConfigError(msg)
+    if size > most_bytes:
+        msg = f"{what}: {size} bytes are too many; at most {most_bytes}"
+        raise ConfigError(msg)
+    return value
+
+
+def _breaks_lines(char: str) -> bool:
+    code = ord(char)
+    return code < 0x20 or 0x7F <= code <= 0x9F or code in {0x2028, 0x2029}  # noqa: PLR2004
+
+
+def plain_name(value: str, what: str) -> str:
+    """A word that may become part of a file name or of a Slurm request."""
+    if not _NAME.fullmatch(value):
+        msg = f"{what}: {shown(value)} is not a name of 1 to 64 letters, digits, '.', '_' or '-'"
+        raise ConfigError(msg)
+    return value
+
+
+def model_name(value: str) -> str:
+    """A name that a model's profile may have."""
+    if not _MODEL.fullmatch(value):
+        msg = f"--model: {shown(value)} is not a name of 1 to 64 letters, digits and . _ + / -"
+        raise ConfigError(msg)
+    return value
+
+
+def job_name(value: str) -> str:
+    """A job name: one line, not empty, nothing that a tool could take for an option."""
+    clean_text(value, "--name", most_bytes=_MOST_NAME_BYTES)
+    if not value.strip() or value != value.strip() or value.startswith("-"):
+        msg = f"--name: {shown(value)} is empty, starts with '-' or has blanks at an end"
+        raise ConfigError(msg)
+    return value
+
+
+def partition_list(value: str) -> tuple[str, ...]:
+    """One partition, or several between commas."""
+    if not _PARTITIONS.fullmatch(value):
+        msg = f"--partition: {shown(value)} is not a partition name or a comma-separated list"
+        raise ConfigError(msg)
+    return tuple(dict.fromkeys(value.split(",")))
+
+
+def array_spec(value: str) -> str:
+    """Slurm's array indexes: ``0-15``, ``1,3,5-9:2``, each with an optional ``%LIMIT``."""
+    if len(value) > _MOST_ARRAY_BYTES or not _ARRAY.fullmatch(value):
+        msg = f"--array: {shown(value)} is not a list such as 0-15, 1,3,5-9:2 or 0-99%4"
+        raise ConfigError(msg)
+    return value
+
+
+def gpu_request(value: str) -> tuple[int, str | None]:
+    """``N`` or sbatch's own ``TYPE:N``; at least one GPU."""
+    match = _GPUS.fullmatch(value)
+    if not match or int(match[2]) < 1:
+        msg = f"--gpus: {shown(value)} is not a count of 1 or more (8, or a100:8)"
+        raise ConfigError(msg)
+    return int(match[2]), match[1]
+
+
+def count(value: str, what: str) -> int:
+    """A whole number of 1 or more."""
+    if not re.fullmatch(r"\d{1,6}", value, re.ASCII) or int(value) < 1:
+        msg = f"{what}: {shown(value)} is not a whole number of 1 or more"
+        raise ConfigError(msg)
+    return int(value)
+
+
+def node_range(value: str) -> tuple[int, int]:
+    """``N`` or ``MIN-MAX``: the fewest and the most nodes, at least 1."""
+    match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", value, re.ASCII)
+    least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= least <= most:
+        msg = f"--nodes: {shown(value)} is not N or MIN-MAX, whole numbers of 1 or more"
+        raise ConfigError(msg)
+    return least, most
+
+
+def cpus_for_each_gpu(value: str) -> int | Literal["auto", "none"]:
+    """``auto`` to find out, ``none`` for Slurm's own default, or a number."""
+    if value == "auto":
+        return "auto"
+    if value == "none":
+        return "none"
+    return count(value, "--cpus")
+
+
+def signal_and_lead(value: str, default_lead_s: int) -> tuple[str, int]:
+    """``SIG`` or ``SIG@LEAD``: the signal without ``SIG``, and the lead in seconds."""
+    match = _SIGNAL.fullmatch(value)
+    lead_s = int(match[2]) if match and match[2] else default_lead_s
+    if not match or lead_s > _MOST_LEAD_S:
+        msg = (
+            f"--signal: {shown(value)} is not SIG@LEAD with SIG one of USR1, USR2, TERM, INT, HUP"
+            f" and LEAD in seconds, at most {_MOST_LEAD_S}"
+        )
+        raise ConfigError(msg)
+    return match[1], lead_s
+
+
+def grace(value: str) -> float:
+    """Seconds between signal and requeue; the site may allow fewer."""
+    seconds = float(value) if re.fullmatch(r"\d+(\.\d+)?", value, re.ASCII) else math.nan
+    if not 0 < seconds <= _MOST_GRACE_S:
+        msg = f"--grace: {shown(value)} is not a number of seconds above 0, at most {_MOST_GRACE_S}"
+        raise ConfigError(msg)
+    return seconds
+
+
+def time_limit_s(value: str) -> float:
+    """Seconds that Slurm will grant for a ``--time`` value, in whole minutes; inf if unlimited."""
+    if value.upper() in {"INFINITE", "UNLIMITED"}:
+        return math.inf
+    match = _TIME.fullmatch(value)
+    if not match or len(value) > len("99999-99:99:99"):
+        msg = f"--time: {shown(value)} is not MINUTES, M:S, H:M:S, DAYS-H, DAYS-H:M or DAYS-H:M:S"
+        raise ConfigError(msg)
+    days, hours, d_min, d_sec, first, second, third = (
+        int(g) if g else None for g in match.groups()
+    )
+    if days is not None:
+        seconds = ((days * 24 + (hours or 0)) * 60 + (d_min or 0)) * 60 + (d_sec or 0)
+    elif third is not None:
+        seconds = ((first or 0) * 60 + (second or 0)) * 60 + third
+    else:
+        seconds = (first or 0) * 60 + (second or 0)
+    # Slurm counts limits in minutes, rounded up; 0 asks for no limit.
+    return math.ceil(seconds / 60) * 60.0 if seconds else math.inf

@@ -1,0 +1,278 @@
+"""The calls to Slurm: sinfo once for the partitions' nodes, sbatch once for the job.
+
+More only for what sinfo does not say: CPUs and memory that nodes keep for themselves, how much
+memory a job may have, and, for jobs that ask for few switches, which nodes lie under which.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.placement.synergy import Host
+from slurm_dl.submit.host_resources import UNLIMITED, MemoryLimit
+from slurm_dl.submit.job_shape import GpuNode, GpuPartition
+from slurm_dl.submit.option_values import shown
+
+_NOT_UP = frozenset(
+    {
+        "blocked",
+        "down",
+        "drain",
+        "drained",
+        "draining",
+        "error",
+        "fail",
+        "failing",
+        "future",
+        "inval",
+        "unknown",
+    }
+)
+"""States of sinfo in which a node takes no job; powered-down nodes are woken, so they count."""
+
+DEFAULT_LONGEST_SWITCH_WAIT_S = 300.0
+"""Slurm's own ``max_switch_wait``."""
+
+_STATE = re.compile(r"([a-z_]+)([*~#!%$@^+-]*)")
+_JOB_ID = re.compile(r"(\d+)(?:;.*)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Partitions:
+    """The partitions and which one is the default."""
+
+    by_name: Mapping[str, GpuPartition]
+    default: str | None
+
+    def select(self, names: Sequence[str]) -> tuple[GpuPartition, ...]:
+        """The partitions *names*, or the default one.
+
+        Raises:
+            ConfigError: There is no such partition, or no default.
+        """
+        known = ", ".join(sorted(self.by_name)) or "none"
+        if not names and self.default is None:
+            msg = f"no partition is the default here; give --partition, one of: {known}"
+            raise ConfigError(msg)
+        chosen = names or (self.default or "",)
+        unknown = [name for name in chosen if name not in self.by_name]
+        if unknown:
+            msg = f"--partition: no partition {unknown[0]}; there are: {known}"
+            raise ConfigError(msg)
+        return tuple(self.by_name[name] for name in chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What sbatch said.
+
+    Attributes:
+        job_id: The job, or the array as a whole; None if sbatch refused.
+        text: Its messages, as they came.
+    """
+
+    job_id: int | None
+    text: bytes
+
+
+def tool(name: str, environ: Mapping[str, str]) -> str:
+    """Absolute path of one of Slurm's commands.
+
+    Raises:
+        ClusterError: It is not in PATH.
+    """
+    path = shutil.which(name, path=environ.get("PATH"))
+    if path is None:
+        msg = f"{name} is not in PATH; run dlsubmit where Slurm's commands are installed"
+        raise ClusterError(msg)
+    return path
+
+
+def read_partitions(environ: Mapping[str, str]) -> Partitions:
+    """Ask sinfo for all partitions, their nodes and GPUs.
+
+    Raises:
+        ClusterError: sinfo is missing or failed.
+    """
+    fields = "%P|%T|%G|%N|%c|%m|%B|%Z"
+    return parse_partitions(
+        _ask("sinfo", ["--all", "--noheader", "--Node", f"--format={fields}"], environ)
+    )
+
+
+def parse_partitions(text: str) -> Partitions:
+    """Read ``PARTITION|STATE|GRES|NODE|CPUS|MEM_MB|MAX_CPUS|THREADS``, a line for each node.
+
+    A node of several partitions has a line for each. What is left out or not understood from NODE
+    on is not known.
+    """
+    nodes: dict[str, list[GpuNode]] = {}
+    default = None
+    for line in text.splitlines():
+        name, state, gres, node, cpus, mem_mb, most_cpus, threads, *_ = (
+            *line.split("|"), "", "", "", "", "", "", "", "",
+        )  # fmt: skip
+        if name.endswith("*"):
+            name = default = name[:-1]
+        found = nodes.setdefault(name, [])
+        gpus = parse_gres(gres)
+        host = None
+        if gpus and _number(cpus) and _number(mem_mb):
+            limit = _number(most_cpus) or _number(cpus)
+            host = Host(
+                gpus=sum(gpus.values()),
+                cpus=min(_number(cpus), limit),
+                mem_mb=_number(mem_mb),
+            )
+        found.extend(
+            GpuNode(
+                gpu_type=gpu_type,
+                gpus=n,
+                up=_is_up(state),
+                name=node,
+                shards=_count_of(gres, "shard"),
+                host=host,
+                threads=max(1, _number(threads)),
+            )
+            for gpu_type, n in gpus.items()
+        )
+    return Partitions(
+        by_name={n: GpuPartition(name=n, nodes=tuple(found)) for n, found in nodes.items()},
+        default=default,
+    )
+
+
+def read_usable(nodes: Sequence[str], environ: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+    """CPUs and memory in MB that jobs may use on each of *nodes*.
+
+    Some sites keep cores and memory of a node for its own daemons (CoreSpecCount, MemSpecLimit). A
+    job that asks for all that sinfo counts would never start there.
+
+    Raises:
+        ClusterError: scontrol is missing or failed.
+    """
+    text = _ask("scontrol", ["--oneliner", "show", "node", ",".join(nodes)], environ)
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("NodeName="):
+            continue
+        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        cpus = _number(fields.get("CPUEfctv", "")) or _number(fields.get("CPUTot", ""))
+        kept_mb = _number(fields.get("MemSpecLimit", ""))
+        mem_mb = max(0, _number(fields.get("RealMemory", "")) - kept_mb)
+        found[fields["NodeName"]] = (cpus, mem_mb)
+    return found
+
+
+def read_memory_limit(partitions: Sequence[str], environ: Mapping[str, str]) -> MemoryLimit:
+    """The least that any of *partitions* allows; one that says nothing has the cluster's own.
+
+    Raises:
+        ClusterError: scontrol is missing or failed.
+    """
+    config = _ask("scontrol", ["show", "config"], environ)
+    cluster = _memory_limit(re.findall(r"^(MaxMemPer(?:Node|CPU)) *= *(\S+)", config, re.MULTILINE))
+    least = UNLIMITED
+    for line in _ask("scontrol", ["--oneliner", "show", "partition"], environ).splitlines():
+        words = dict(word.partition("=")[::2] for word in line.split())
+        if words.get("PartitionName") in partitions:
+            own = _memory_limit(words.items())
+            least = least.no_more_than(cluster if own == UNLIMITED else own)
+    return least
+
+
+def _memory_limit(words: Iterable[tuple[str, str]]) -> MemoryLimit:
+    known = {name: float(_number(value)) or math.inf for name, value in words}
+    return MemoryLimit(
+        node_mb=known.get("MaxMemPerNode", math.inf), cpu_mb=known.get("MaxMemPerCPU", math.inf)
+    )
+
+
+def read_topology(environ: Mapping[str, str]) -> str:
+    """Slurm's words about its switches or blocks.
+
+    Raises:
+        ClusterError: scontrol is missing or failed, as it does where there is no topology.
+    """
+    return _ask("scontrol", ["show", "topology"], environ)
+
+
+def read_longest_switch_wait_s(environ: Mapping[str, str]) -> float:
+    """Longest time a job may wait for few switches; Slurm cuts what asks for more, silently.
+
+    Raises:
+        ClusterError: scontrol is missing or failed.
+    """
+    text = _ask("scontrol", ["show", "config"], environ)
+    match = re.search(r"^SchedulerParameters\s*=.*\bmax_switch_wait=(\d+)", text, re.MULTILINE)
+    return float(match[1]) if match else DEFAULT_LONGEST_SWITCH_WAIT_S
+
+
+def _ask(name: str, args: Sequence[str], environ: Mapping[str, str]) -> str:
+    # Not the user's environment: SINFO_* and others would change what is printed.
+    env = {key: environ[key] for key in ("PATH", "HOME", "SLURM_CONF") if key in environ}
+    done = subprocess.run(
+        [tool(name, environ), *args],
+        env=env | {"LC_ALL": "C"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        msg = f"{name} failed: {shown(said[-1]) if said else f'exit {done.returncode}'}"
+        raise ClusterError(msg)
+    return done.stdout.decode(errors="replace")
+
+
+def _number(text: str) -> int:
+    """A whole number; 0 for anything else."""
+    return int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else 0
+
+
+def _count_of(gres: str, kind: str) -> int:
+    """How many of one kind of GRES a node has, ``shard:8`` or ``shard:a100:8(S:0)``."""
+    items = (item.strip().split(":") for item in re.sub(r"\([^()]*\)", "", gres).split(","))
+    return sum(_number(rest[-1]) for name, *rest in items if name == kind and rest)
+
+
+def parse_gres(gres: str) -> dict[str, int]:
+    """GPUs by type in a node's GRES, such as ``gpu:a100:4(S:0,1),shard:8``; untyped is ''."""
+    gpus: dict[str, int] = {}
+    for item in re.sub(r"\([^()]*\)", "", gres).split(","):
+        name, *rest = item.strip().split(":")
+        if name != "gpu" or not rest or not re.fullmatch(r"\d+", rest[-1], re.ASCII):
+            continue
+        gpu_type = rest[0] if len(rest) > 1 else ""
+        gpus[gpu_type] = gpus.get(gpu_type, 0) + int(rest[-1])
+    return {gpu_type: n for gpu_type, n in gpus.items() if n}
+
+
+def _is_up(state: str) -> bool:
+    match = _STATE.fullmatch(state)
+    return match is not None and match[1] not in _NOT_UP and "*" not in match[2]
+
+
+def submit(argv: Sequence[str], script: bytes, environ: Mapping[str, str]) -> Answer:
+    """Hand the script to sbatch on its standard input.
+
+    There is no time limit: a killed sbatch may have submitted the job.
+
+    Raises:
+        ClusterError: sbatch took the job and answered something that is not a job id.
+    """
+    done = subprocess.run(argv, input=script, env=environ, capture_output=True, check=False)
+    if done.returncode:
+        return Answer(job_id=None, text=done.stderr + done.stdout)
+    last = done.stdout.decode(errors="replace").strip().splitlines()[-1:]
+    match = _JOB_ID.fullmatch(last[0]) if last else None
+    if match is None:
+        msg = f"sbatch answered {shown(''.join(last))} instead of a job id; look at squeue --me"
+        raise ClusterError(msg)
+    return Answer(job_id=int(match[1]), text=done.stderr)

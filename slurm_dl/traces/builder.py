@@ -1,0 +1,155 @@
+"""From lines to a `Trace`: what every format has in common once a line's words are known.
+
+Checks that hold for all formats stand here and nowhere else: ids are unique, times and sizes are
+finite and in bounds, jobs are sorted by submission.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.jobs import I32
+from slurm_dl.model.trace import Ending, Trace
+from slurm_dl.traces.skipped_lines import LeftOutLines, Reason
+
+MAX_JOBS: Final = 2_000_000
+"""Half a gigabyte; the largest public trace has 1.6 million jobs with GPUs."""
+MAX_SUBMIT_S: Final = 1e11
+MAX_DURATION_S: Final = 1e10
+"""Three centuries."""
+MAX_GPUS: Final = 1e6
+
+
+class BadValue(Exception):  # noqa: N818 - it is caught, never shown as an error
+    """A line cannot be a job.
+
+    Attributes:
+        reason: The kind of fault.
+        why: The fault in words.
+    """
+
+    def __init__(self, reason: Reason, why: str) -> None:
+        super().__init__(why)
+        self.reason = reason
+        self.why = why
+
+
+class JobLine(NamedTuple):
+    """One job as a line tells it.
+
+    Attributes:
+        submit_s: Submission, seconds from the trace's own zero.
+        duration_s: Seconds it runs on its GPUs.
+        gpus: GPUs it holds while it runs.
+        user: Who submitted it; empty if the trace does not say.
+        account: Its account or virtual cluster; empty if the trace does not say.
+        model: What it trains; empty if the trace does not say.
+        ending: How it ended.
+    """
+
+    job_id: str
+    submit_s: float
+    duration_s: float
+    gpus: float
+    user: str = ""
+    account: str = ""
+    model: str = ""
+    ending: Ending = Ending.COMPLETED
+
+
+class Gathering:
+    """The jobs of a trace as they are read."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self._left_out = LeftOutLines(file)
+        self._ids: dict[str, None] = {}
+        self._jobs: list[JobLine] = []
+
+    def add(self, line: int, job: JobLine) -> None:
+        """Take *job*, or leave its line out if it cannot be one.
+
+        Raises:
+            ConfigError: There are more jobs than a simulation can hold.
+        """
+        try:
+            _check(job)
+        except BadValue as bad:
+            self.leave_out(line, bad)
+            return
+        if job.job_id in self._ids:
+            self.leave_out(line, BadValue(Reason.DUPLICATE, f"job id {job.job_id} was seen before"))
+            return
+        if len(self._jobs) == MAX_JOBS:
+            msg = f"{self.file}:{line}: more than {MAX_JOBS:,} jobs; cut the trace into parts"
+            raise ConfigError(msg)
+        self._ids[job.job_id] = None
+        self._jobs.append(job)
+
+    def leave_out(self, line: int, bad: BadValue) -> None:
+        """Do without *line*, 1 is the first."""
+        self._left_out.add(line, bad.reason, bad.why)
+
+    def trace(self, *, name: str, format_name: str) -> Trace:
+        """The jobs gathered, by submission; equal times keep the order of the file.
+
+        Raises:
+            ConfigError: There are none.
+        """
+        left_out = self._left_out.all()
+        if not self._jobs:
+            first = f"; the first line left out: {left_out[0]}" if left_out else ""
+            msg = (
+                f"{self.file}: no job could be read as format {format_name!r}{first}. "
+                "Is the format right?"
+            )
+            raise ConfigError(msg)
+        submit_s = np.array([job.submit_s for job in self._jobs])
+        order = np.argsort(submit_s, kind="stable")
+        jobs = [self._jobs[i] for i in order.tolist()]
+        users, user = _numbered([job.user for job in jobs])
+        models, model = _numbered([job.model for job in jobs], nothing="")
+        accounts, account = _numbered([job.account for job in jobs], nothing="")
+        return Trace(
+            name=name,
+            format=format_name,
+            job_id=tuple(job.job_id for job in jobs),
+            submit_s=submit_s[order],
+            duration_s=np.array([job.duration_s for job in jobs]),
+            gpus=np.array([job.gpus for job in jobs]),
+            user=user,
+            model=model,
+            ending=np.array([job.ending for job in jobs], dtype=np.int8),
+            account=account if accounts else None,
+            users=users,
+            models=models,
+            accounts=accounts,
+            bad=left_out,
+        )
+
+
+def _check(job: JobLine) -> None:
+    """Refuse what no job can be, whatever the format."""
+    # Written so that nan fails each of them.
+    if not 0 < job.duration_s <= MAX_DURATION_S:
+        kind = Reason.OUT_OF_RANGE if job.duration_s > 0 else Reason.DURATION
+        msg = f"duration of {job.duration_s:g} s"
+        raise BadValue(kind, msg)
+    if not 0 < job.gpus <= MAX_GPUS:
+        kind = Reason.OUT_OF_RANGE if job.gpus > 0 else Reason.GPUS
+        msg = f"{job.gpus:g} GPUs"
+        raise BadValue(kind, msg)
+    if not 0 <= job.submit_s <= MAX_SUBMIT_S:
+        kind = Reason.OUT_OF_RANGE if job.submit_s > 0 else Reason.NEGATIVE
+        msg = f"submitted at {job.submit_s:g} s"
+        raise BadValue(kind, msg)
+
+
+def _numbered(names: list[str], nothing: str | None = None) -> tuple[tuple[str, ...], I32]:
+    """The different names in the order they first appear, and the place of each; -1: *nothing*."""
+    places: dict[str, int] = {}
+    column = [-1 if name == nothing else places.setdefault(name, len(places)) for name in names]
+    return tuple(places), np.array(column, dtype=np.int32)

@@ -1,0 +1,111 @@
+"""The words of a line as numbers, times and names. Everything here comes from files: hostile."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import Final
+
+from slurm_dl.traces.builder import BadValue
+from slurm_dl.traces.skipped_lines import Reason
+
+MAX_NAME: Final = 256
+"""Characters in a job id, a user or a model."""
+
+_MAX_SHOWN: Final = 40
+_CLOCK_LENGTH: Final = len("2017-10-09 07:01:55")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def shown(text: str) -> str:
+    """*text* so that it can be printed: escaped and cut."""
+    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
+
+
+def number(text: str, what: str) -> float:
+    """A finite number.
+
+    Raises:
+        BadValue: *text* is none.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    # Python also reads 1_000, and 1e999 as infinite.
+    if not math.isfinite(value) or "_" in text:
+        raise BadValue(Reason.NUMBER, f"{what} is {shown(text)}, not a number")
+    return value
+
+
+def amount(text: str, what: str) -> float:
+    """A number that is not negative.
+
+    Raises:
+        BadValue: *text* is none.
+    """
+    value = number(text, what)
+    if value < 0:
+        raise BadValue(Reason.NEGATIVE, f"{what} is {shown(text)}")
+    return value
+
+
+def whole_gpus(text: str, what: str) -> float:
+    """A whole number of GPUs.
+
+    Raises:
+        BadValue: *text* is none.
+    """
+    value = amount(text, what)
+    if value != math.floor(value):
+        raise BadValue(Reason.NUMBER, f"{what} is {shown(text)}, not a whole number of GPUs")
+    return value
+
+
+def clock_s(text: str, what: str) -> float:
+    """``2017-10-09 07:01:55``, with a blank or a T between, in seconds since 1970.
+
+    Traces tell local times without a zone; they are read as if they were UTC, so that a day of
+    the trace begins at a multiple of 86,400.
+
+    Raises:
+        BadValue: *text* is no such time.
+    """
+    if len(text) == _CLOCK_LENGTH and text[10] in " T" and text[16] == ":":
+        try:
+            moment = datetime.fromisoformat(text).replace(tzinfo=UTC)
+        except ValueError:
+            pass
+        else:
+            return (moment - _EPOCH).total_seconds()
+    raise BadValue(Reason.TIME, f"{what} is {shown(text)}, not a time like 2017-10-09 07:01:55")
+
+
+def name(text: str, what: str) -> str:
+    """A name that can be printed, without blanks around it; may be empty.
+
+    Raises:
+        BadValue: It is too long or has unprintable characters.
+    """
+    text = text.strip()
+    if len(text) > MAX_NAME or not text.isprintable():
+        raise BadValue(Reason.NAME, f"{what} is {shown(text)}: too long or unprintable")
+    return text
+
+
+def account(text: str) -> str:
+    """A name as `name` gives it; empty where it is none, for no result depends on it."""
+    text = text.strip()
+    return text if len(text) <= MAX_NAME and text.isprintable() else ""
+
+
+def job_id(text: str) -> str:
+    """A job's id.
+
+    Raises:
+        BadValue: It is empty, too long or unprintable.
+    """
+    text = name(text, "the job id")
+    if not text:
+        raise BadValue(Reason.NAME, "the job id is empty")
+    return text

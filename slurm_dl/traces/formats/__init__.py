@@ -1,0 +1,1 @@
+"""The formats of published traces, one module each."""

@@ -1,0 +1,197 @@
+"""Traces of one line a job under a header: Chronus, Helios, ITP, Muri, Philly, Tiresias."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from slurm_dl.model.trace import Ending
+from slurm_dl.traces.builder import BadValue, JobLine
+from slurm_dl.traces.field_values import (
+    account,
+    amount,
+    clock_s,
+    job_id,
+    name,
+    number,
+    shown,
+    whole_gpus,
+)
+from slurm_dl.traces.skipped_lines import Reason
+from slurm_dl.traces.table_format import TableFormat
+
+
+# Tiresias (NSDI'19), bundled traces of its simulator: whole seconds from the first job.
+def _tiresias_job(_nth: int, fields: Sequence[str]) -> JobLine:
+    given_id, gpus, submit_s, duration_s, model = fields
+    return JobLine(
+        job_id=job_id(given_id),
+        submit_s=amount(submit_s, "submit_time"),
+        duration_s=number(duration_s, "duration"),
+        gpus=whole_gpus(gpus, "num_gpu"),
+        model=name(model, "model_name"),
+    )
+
+
+TIRESIAS: Final = TableFormat(
+    name="tiresias",
+    about="SymbioticLab/Tiresias simulator: job_id,num_gpu,submit_time,...,duration (seconds)",
+    columns=(("job_id",), ("num_gpu",), ("submit_time",), ("duration",)),
+    optional=(("model_name",),),
+    only=frozenset({"interval"}),
+    never=frozenset({"iteration_time", "expect_time_list"}),
+    job=_tiresias_job,
+)
+
+
+# Microsoft Philly (ATC'19) as one line a job: the file that Pollux and others simulate.
+#
+# It has no ids: a job is called by its place in the file, 0 is the first. It tells the virtual
+# cluster and no user, so the virtual cluster stands for the user.
+def _philly_job(nth: int, fields: Sequence[str]) -> JobLine:
+    timestamp, duration_s, gpus, virtual_cluster = fields
+    return JobLine(
+        job_id=str(nth),
+        submit_s=clock_s(timestamp, "timestamp"),
+        duration_s=number(duration_s, "duration"),
+        gpus=whole_gpus(gpus, "num_gpus"),
+        user=name(virtual_cluster, "cluster"),
+    )
+
+
+PHILLY: Final = TableFormat(
+    name="philly",
+    about="Philly as one line a job: timestamp,duration,num_gpus,gpu_time,cluster",
+    columns=(("timestamp",), ("duration",), ("num_gpus",), ("cluster",)),
+    job=_philly_job,
+)
+
+
+# Muri (SIGCOMM'22): Tiresias' columns in milliseconds, and the time of one iteration.
+#
+# Muri counts progress in iterations, so a job's length is iterations x iteration_time. That is
+# shorter than the duration column by less than one iteration.
+_MS_PER_S: Final = 1000
+
+
+def _muri_job(_nth: int, fields: Sequence[str]) -> JobLine:
+    given_id, gpus, submit_ms, iterations, iteration_ms, model = fields
+    work_ms = number(iterations, "iterations") * number(iteration_ms, "iteration_time")
+    return JobLine(
+        job_id=job_id(given_id),
+        submit_s=amount(submit_ms, "submit_time") / _MS_PER_S,
+        duration_s=work_ms / _MS_PER_S,
+        gpus=whole_gpus(gpus, "num_gpu"),
+        model=name(model, "model_name"),
+    )
+
+
+MURI: Final = TableFormat(
+    name="muri",
+    about="Rivendile/Muri simulator: Tiresias' columns in ms, with iteration_time",
+    columns=(("job_id",), ("num_gpu",), ("submit_time",), ("iterations",), ("iteration_time",)),
+    optional=(("model_name",),),
+    job=_muri_job,
+)
+
+
+# Microsoft ITP clusters (elasticflow-traces, ASPLOS'23): raw, or enriched with a model.
+#
+# The deadline, batch size and iterations of enriched files were drawn at random by their authors;
+# duration is the one of the real job, and the one that is taken.
+def _itp_job(_nth: int, fields: Sequence[str]) -> JobLine:
+    given_id, submit_s, duration_s, gpus, model = fields
+    return JobLine(
+        job_id=job_id(given_id),
+        submit_s=amount(submit_s, "submission_time"),
+        duration_s=number(duration_s, "duration"),
+        gpus=whole_gpus(gpus, "num_gpu"),
+        model=name(model, "model_name"),
+    )
+
+
+ITP: Final = TableFormat(
+    name="itp",
+    about="microsoft/elasticflow-traces, raw or enriched: job_id,submission_time,duration,num_gpu",
+    columns=(("job_id",), ("submission_time", "submit_time"), ("duration",), ("num_gpu",)),
+    optional=(("model_name",),),
+    only=frozenset({"submission_time", "ddl", "deadline"}),
+    job=_itp_job,
+)
+
+
+# SenseTime Helios (SC'21): cluster_log.csv, jobs of Slurm clusters, most of them without GPUs.
+#
+# A virtual cluster stands for the account: it has nodes of its own, and users belong to it.
+_ENDINGS: Final = {
+    "COMPLETED": Ending.COMPLETED,
+    "CANCELLED": Ending.CANCELLED,
+    "FAILED": Ending.FAILED,
+    # The release regards these two as failed (HeliosData, README, note 2).
+    "TIMEOUT": Ending.FAILED,
+    "NODE_FAIL": Ending.FAILED,
+}
+
+
+def _helios_job(_nth: int, fields: Sequence[str]) -> JobLine:
+    given_id, user, gpu_num, state, submit_time, duration, virtual_cluster = fields
+    gpus = whole_gpus(gpu_num, "gpu_num")
+    if not gpus:
+        raise BadValue(Reason.NO_GPU, "gpu_num is 0")
+    ending = _ENDINGS.get(state.strip())
+    if ending is None:
+        raise BadValue(Reason.STATE, f"state is {shown(state)}")
+    return JobLine(
+        job_id=job_id(given_id),
+        submit_s=clock_s(submit_time, "submit_time"),
+        duration_s=number(duration, "duration"),
+        gpus=gpus,
+        user=name(user, "user"),
+        account=account(virtual_cluster),
+        ending=ending,
+    )
+
+
+HELIOS: Final = TableFormat(
+    name="helios",
+    about="S-Lab-System-Group/HeliosData cluster_log.csv (jobs without GPUs left out)",
+    columns=(
+        ("job_id",),
+        ("user",),
+        ("gpu_num",),
+        ("state",),
+        ("submit_time",),
+        ("duration",),
+    ),
+    optional=(("vc",),),
+    job=_helios_job,
+)
+
+
+# Chronus (SoCC'21): Philly jobs with deadlines; the virtual cluster stands for the user.
+#
+# The unit of time is not documented. Minutes are assumed: the longest submission, 20,151, is then
+# 14 days, and the durations are like Philly's. Deadlines are not read.
+_S_PER_MINUTE: Final = 60
+
+
+def _chronus_job(_nth: int, fields: Sequence[str]) -> JobLine:
+    given_id, user, gpus, submit_min, duration_min, model = fields
+    return JobLine(
+        job_id=job_id(given_id),
+        submit_s=amount(submit_min, "submit_time") * _S_PER_MINUTE,
+        duration_s=number(duration_min, "duration") * _S_PER_MINUTE,
+        gpus=whole_gpus(gpus, "num_gpu"),
+        user=name(user, "user"),
+        model=name(model, "model_name"),
+    )
+
+
+CHRONUS: Final = TableFormat(
+    name="chronus",
+    about="S-Lab-System-Group/ChronusArtifact: Tiresias' columns with deadlines (minutes assumed)",
+    columns=(("job_id",), ("user",), ("num_gpu",), ("submit_time",), ("duration",)),
+    optional=(("model_name",),),
+    only=frozenset({"expect_time_list"}),
+    job=_chronus_job,
+)

@@ -1,0 +1,1 @@
+"""Slurm's own accounting as a trace."""

@@ -1,0 +1,366 @@
+"""The control socket: who may ask, how much, and that nobody can be in the way of others."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pwd
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slurm_dl.daemon.control import socket_server
+from slurm_dl.daemon.control.client import Client, DaemonError
+from slurm_dl.daemon.control.socket_server import ControlServer, Peer, RequestError, uids_of
+from slurm_dl.daemon.control.wire_format import MAX_REQUEST_BYTES, RefusalKind
+from slurm_dl.json_types import JsonObject
+from slurm_dl.model.errors import ConfigError
+
+NOBODY = pwd.getpwnam("nobody").pw_uid
+
+Serve = Callable[..., Path]
+
+
+def echo(request: JsonObject, peer: Peer) -> JsonObject:
+    if request.get("request") == "bug":
+        msg = "a bug"
+        raise ZeroDivisionError(msg)
+    if request.get("request") == "refuse":
+        raise RequestError(RefusalKind.NOT_FOUND, "no such thing")
+    return {"you": peer.uid, "admin": peer.is_admin, "sent": request}
+
+
+@pytest.fixture
+def bugs() -> list[Exception]:
+    return []
+
+
+@pytest.fixture
+def serve(short_directory: Path, bugs: list[Exception]) -> Iterator[Serve]:
+    """A function that starts a server and returns its socket; all end with the test."""
+    with contextlib.ExitStack() as servers:
+
+        def start(
+            *, mode: int = 0o666, admins: tuple[str, ...] = (), answer: socket_server.Answer = echo
+        ) -> Path:
+            path = short_directory / "run" / "s"
+            server = ControlServer(
+                path, mode=mode, admins=admins, answer=answer, on_bug=bugs.append
+            )
+            servers.callback(server.close)
+            return path
+
+        yield start
+
+
+def exchange(path: Path, raw: bytes) -> bytes:
+    """What the server says to *raw* until it closes."""
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(20)
+        sock.connect(str(path))
+        # The server may have heard enough before we have said all.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            sock.sendall(raw)
+            sock.shutdown(socket.SHUT_WR)
+        said = b""
+        with contextlib.suppress(ConnectionResetError):
+            while chunk := sock.recv(65536):
+                said += chunk
+        return said
+
+
+def as_user(uid: int, act: Callable[[], JsonObject]) -> JsonObject:
+    """What *act* returns in a child process that has become *uid*."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            try:
+                answer = act()
+            except DaemonError as err:
+                answer = {"error": str(err)}
+            os.write(write_end, json.dumps(answer).encode())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as stream:
+        raw = stream.read()
+    os.waitpid(pid, 0)
+    answer: JsonObject = json.loads(raw)
+    return answer
+
+
+def test_a_question_gets_its_answer(serve: Serve) -> None:
+    """The result of the request comes back, and only that."""
+    answer = Client(serve()).ask("hello", text="wörld\x00")
+
+    assert answer["sent"] == {"request": "hello", "text": "wörld\x00"}
+
+
+def test_many_requests_on_one_connection(serve: Serve) -> None:
+    """Each line gets its own answer, in order."""
+    raw = b"".join(json.dumps({"request": str(i)}).encode() + b"\n" for i in range(5))
+
+    answers = [json.loads(line) for line in exchange(serve(), raw).splitlines()]
+
+    assert [a["result"]["sent"]["request"] for a in answers] == ["0", "1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o660, 0o666])
+def test_the_socket_has_the_configured_mode(mode: int, serve: Serve) -> None:
+    """Who may connect at all is what the configuration says, whatever the umask."""
+    old = os.umask(0o077)
+    try:
+        path = serve(mode=mode)
+    finally:
+        os.umask(old)
+
+    assert stat.S_IMODE(path.stat().st_mode) == mode
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+@pytest.mark.parametrize(
+    ("admins", "is_admin"), [((), False), (("nobody",), True), ((str(NOBODY),), True)]
+)
+def test_the_kernel_says_who_asks(admins: tuple[str, ...], is_admin: bool, serve: Serve) -> None:  # noqa: FBT001
+    """A client's uid is the kernel's word, and its name or number in the list makes an admin."""
+    client = Client(serve(admins=admins))
+
+    answer = as_user(NOBODY, lambda: client.ask("hello"))
+
+    assert (answer["you"], answer["admin"]) == (NOBODY, is_admin)
+
+
+def test_root_and_the_daemons_account_are_admins() -> None:
+    """Nobody has to be named for the machine's admin to be in charge."""
+    assert uids_of([]) == {0, os.geteuid()}
+
+
+def test_an_unknown_admin_is_a_mistake_in_the_configuration() -> None:
+    """A typing error must not silently leave somebody without rights."""
+    with pytest.raises(ConfigError, match=r"control.admins: no user 'no-such-user'"):
+        uids_of(["no-such-user"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_a_closed_socket_is_explained(serve: Serve) -> None:
+    """A user who may not connect is told so, and whom to ask."""
+    client = Client(serve(mode=0o600))
+
+    answer = as_user(NOBODY, lambda: client.ask("hello"))
+
+    assert "no permission" in str(answer["error"])
+    assert "control.socket_mode" in str(answer["error"])
+
+
+def test_a_daemon_that_is_not_there_is_explained(short_directory: Path) -> None:
+    """The message names the socket and says what to do."""
+    with pytest.raises(DaemonError, match="systemctl start dlschedd") as caught:
+        Client(short_directory / "s").ask("status")
+
+    assert str(short_directory / "s") in str(caught.value)
+
+
+def test_a_refusal_is_an_error_with_its_words(serve: Serve) -> None:
+    """What the daemon refuses reaches the user as it was said."""
+    with pytest.raises(DaemonError, match=r"^no such thing$"):
+        Client(serve()).ask("refuse")
+
+
+def test_a_bug_in_an_answer_is_reported_and_harms_nobody(
+    serve: Serve, bugs: list[Exception]
+) -> None:
+    """The client is told to look into the log, the log is told, and the next request works."""
+    path = serve()
+
+    with pytest.raises(DaemonError, match="see its log"):
+        Client(path).ask("bug")
+
+    assert [type(bug) for bug in bugs] == [ZeroDivisionError]
+    assert Client(path).ask("hello")["sent"] == {"request": "hello"}
+
+
+@given(raw=st.binary(max_size=300))
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_garbage_gets_a_refusal_or_nothing(
+    raw: bytes, serve: Serve, bugs: list[Exception], garbage: list[Path]
+) -> None:
+    """Whatever bytes come, each line has one answer in JSON and no bug is met."""
+    if not garbage:
+        garbage.append(serve())
+
+    said = exchange(garbage[0], raw)
+
+    answers = [json.loads(line) for line in said.splitlines()]
+    assert all(isinstance(a["ok"], bool) for a in answers)
+    assert len(answers) == raw.count(b"\n")
+    assert bugs == []
+
+
+@pytest.fixture
+def garbage() -> list[Path]:
+    """Holds the socket of the one server that all examples share."""
+    return []
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"[" * 100_000 + b"\n",
+        b"9" * 100_000 + b"\n",
+        b'{"a":' * 40_000 + b"\n",
+        b"null\n",
+        b"\xff\xfe\n",
+    ],
+)
+def test_nasty_json_is_refused(raw: bytes, serve: Serve, bugs: list[Exception]) -> None:
+    """Deep nesting, huge numbers, other types and other encodings are bad requests."""
+    answer = json.loads(exchange(serve(), raw))
+
+    assert (answer["ok"], answer["kind"]) == (False, "bad_request")
+    assert bugs == []
+
+
+def test_a_request_has_a_longest_size(serve: Serve) -> None:
+    """Beyond it the client is told so and cut off; memory is not filled."""
+    answer = json.loads(exchange(serve(), b"x" * (4 * MAX_REQUEST_BYTES)))
+
+    assert answer["kind"] == "bad_request"
+    assert str(MAX_REQUEST_BYTES) in answer["error"]
+
+
+def test_fifty_clients_at_once_are_all_served(serve: Serve) -> None:
+    """As many as a busy login node has; none is lost and none gets another's answer."""
+    path = serve()
+
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(lambda i: Client(path).ask(str(i)), range(50)))
+
+    assert [a["sent"] for a in answers] == [{"request": str(i)} for i in range(50)]
+
+
+def test_clients_that_never_speak_do_not_hold_others_up(serve: Serve) -> None:
+    """A user may sit on connections; somebody else is served at once."""
+    path = serve()
+    with contextlib.ExitStack() as idle:
+        for _ in range(20):
+            sock = idle.enter_context(socket.socket(socket.AF_UNIX))
+            sock.connect(str(path))
+            sock.sendall(b'{"request": ')
+
+        assert Client(path, timeout_s=5).ask("hello")["sent"] == {"request": "hello"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_a_user_who_takes_all_connections_leaves_admins_theirs(serve: Serve) -> None:
+    """One user is told to come back later while root is still served."""
+    path = serve()
+
+    def hoard() -> JsonObject:
+        socks = [socket.socket(socket.AF_UNIX) for _ in range(socket_server.PER_USER)]
+        for sock in socks:
+            sock.connect(str(path))
+            sock.sendall(b'{"request": "x"}\n')
+            sock.recv(1000)  # It is being served: the connection counts.
+        with socket.socket(socket.AF_UNIX) as late:
+            late.connect(str(path))
+            said = json.loads(late.recv(1000))
+        return {"late": said, "root": "pending"}
+
+    assert as_user(NOBODY, hoard)["late"] == {
+        "ok": False,
+        "kind": "busy",
+        "error": "too many connections; retry",
+    }
+    assert Client(path).ask("hello")["admin"] is (os.geteuid() == 0)
+
+
+def test_a_late_request_ends_the_connection(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a request is not waited for longer than the limit, however slowly it drips in."""
+    monkeypatch.setattr(socket_server, "READ_S", 0.3)
+    path = serve()
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(20)
+        sock.connect(str(path))
+        sock.sendall(b'{"request"')
+
+        assert sock.recv(10) == b""
+
+
+def test_a_reader_that_stops_reading_is_dropped(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that takes no answer holds its thread for a bounded time only."""
+    monkeypatch.setattr(socket_server, "SEND_S", 0.3)
+    path = serve(answer=lambda _, __: {"big": "x" * 20_000_000})
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(20)
+        sock.connect(str(path))
+        sock.sendall(b'{"request": "x"}\n')
+        assert sock.recv(10)  # The answer is on its way, and stuck once the buffers are full.
+        serving = [t for t in threading.enumerate() if t.name.startswith("control-")]
+        assert serving
+
+        # Less than the time a request may take, which is another limit.
+        for thread in serving:
+            thread.join(timeout=socket_server.READ_S / 2)
+
+        assert not any(t.is_alive() for t in serving)
+
+
+def test_closing_removes_the_socket_and_its_connections(short_directory: Path) -> None:
+    """After the end nothing is left for a command to wait at."""
+    path = short_directory / "s"
+    server = ControlServer(path, mode=0o600, admins=(), answer=echo, on_bug=lambda _: None)
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(20)
+        sock.connect(str(path))
+        sock.sendall(b'{"request": "x"}\n')
+        sock.recv(1000)
+
+        server.close()
+
+        assert sock.recv(10) == b""
+    assert not path.exists()
+
+
+def test_a_dead_daemons_socket_is_replaced(serve: Serve, short_directory: Path) -> None:
+    """After a crash the next daemon listens in the same place."""
+    (short_directory / "run").mkdir()
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(short_directory / "run" / "s"))
+
+    assert Client(serve()).ask("hello")["sent"] == {"request": "hello"}
+
+
+def test_a_file_in_the_way_is_not_removed(serve: Serve, short_directory: Path) -> None:
+    """Something that is no socket is not ours to delete."""
+    (short_directory / "run").mkdir()
+    (short_directory / "run" / "s").write_text("precious", "utf-8")
+
+    with pytest.raises(ConfigError, match="is no socket"):
+        serve()
+
+    assert (short_directory / "run" / "s").read_text("utf-8") == "precious"
+
+
+def test_a_path_too_long_for_a_socket_is_named(short_directory: Path) -> None:
+    """The error says which setting, not just 'path too long'."""
+    path = short_directory / ("x" * 120)
+
+    with pytest.raises(ConfigError, match=r"paths.run_dir"):
+        ControlServer(path, mode=0o600, admins=(), answer=echo, on_bug=lambda _: None)

@@ -1,0 +1,72 @@
+"""The configuration of who takes GPUs back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from slurm_dl.config import load
+from slurm_dl.config.engine_settings import settings_of
+from slurm_dl.config.tree import SITE_FACTOR_END
+from slurm_dl.engine.settings import External, Native
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.slurm.write.actions import _MOST_SITE_FACTOR
+
+HEAD = "manage: {partitions: [gpu]}\n"
+
+
+def write(directory: Path, text: str) -> Path:
+    """A configuration file."""
+    path = directory / "dl.yaml"
+    path.write_text(HEAD + text, "utf-8")
+    return path
+
+
+def test_the_default_is_external(tmp_path: Path) -> None:
+    """Nothing changes for a site that says nothing."""
+    config = load(write(tmp_path, ""))
+
+    assert settings_of(config).mode == External()
+    assert config.preemption.in_words() == "by dlschedd"
+
+
+def test_native_names_its_qos_as_slurm_does(tmp_path: Path) -> None:
+    """Slurm writes QOS in small letters."""
+    config = load(write(tmp_path, "preemption: {mode: native, qos: DL, enabled: false}\n"))
+
+    assert settings_of(config).mode == Native("dl")
+    assert settings_of(config).preemption.enabled is False
+    assert "no waiting job may exceed a running one" in config.preemption.in_words()
+
+
+def test_native_without_a_qos_is_refused_at_its_line(tmp_path: Path) -> None:
+    """Slurm preempts inside one, or not at all."""
+    with pytest.raises(ConfigError, match=r"dl.yaml:3: preemption.qos: must name the QOS"):
+        load(write(tmp_path, "preemption:\n  mode: native\n"))
+
+
+@pytest.mark.parametrize("qos", ["a|b", "x y", "-q", "a,b"])
+def test_what_is_no_name_is_refused(tmp_path: Path, qos: str) -> None:
+    """It goes into commands and is compared with Slurm's words."""
+    with pytest.raises(ConfigError, match=r"preemption.qos: must be a QOS' name"):
+        load(write(tmp_path, f'preemption: {{qos: "{qos}"}}\n'))
+
+
+@pytest.mark.parametrize(("mode", "fits"), [("external", True), ("native", False)])
+def test_half_a_band_more_must_fit_as_well(tmp_path: Path, mode: str, *, fits: bool) -> None:
+    """4 tiers of 500 million fit into Slurm's number, with half a one more they do not."""
+    path = write(
+        tmp_path, f"ranking: {{band_width: 500000000}}\npreemption: {{mode: {mode}, qos: dl}}\n"
+    )
+
+    if fits:
+        assert load(path).preemption.mode == mode
+    else:
+        with pytest.raises(ConfigError, match="must stay below 2147483646"):
+            load(path)
+
+
+def test_what_is_accepted_can_be_written() -> None:
+    """No band passes the checks of the configuration and is then refused job by job."""
+    assert SITE_FACTOR_END - 1 == _MOST_SITE_FACTOR

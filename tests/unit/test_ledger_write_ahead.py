@@ -1,0 +1,96 @@
+"""The ledger: what it counts, and that what it holds is what is stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import build
+import pytest
+
+from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
+from slurm_dl.ledger.store_protocol import MemoryStore, StoreChange
+from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.model.contract import Contract
+from slurm_dl.model.handover import Handover, Run, Victim
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.plan import MarkGone, OpenHandover, Signal
+
+NOW_S = build.NOW_S
+RUN = Run(job_id=JobId(1), restarts=0, start_s=NOW_S - 5000)
+
+
+@pytest.mark.parametrize(
+    ("told", "outcome", "gpus"),
+    [
+        (True, "requeued", 8),
+        (True, "finished", 8),
+        (True, "left", 8),
+        (True, "refused", 0),
+        (False, "left", 0),
+    ],
+)
+def test_gpus_count_as_taken_however_a_victim_that_was_told_went(
+    told: bool,  # noqa: FBT001
+    outcome: str,
+    gpus: float,
+) -> None:
+    """Also when Slurm does not list it any more, as where MinJobAge is shorter than a poll."""
+    ledger = Ledger(MemoryStore())
+    number = ledger.snapshot(build.observed([]), frozenset()).next_handover_id
+    victim = Victim(run=RUN, gpus=8, contract=Contract())
+    handover = Handover(
+        handover_id=number,
+        opened_s=NOW_S,
+        beneficiaries=(JobId(2),),
+        victims=(victim,),
+        nodes=("n1",),
+    )
+    ledger.begin(OpenHandover(handover=handover, why=""))
+    if told:
+        signal = Signal(handover_id=number, run=RUN, signal="USR1", target="batch", why="")
+        ledger.begin(signal)
+        ledger.settle(signal, NOW_S)
+
+    ledger.settle(
+        MarkGone(handover_id=number, job_id=RUN.job_id, outcome=outcome, why=""), NOW_S + 1
+    )
+
+    snap = ledger.snapshot(build.observed([], now_s=NOW_S + 2), frozenset())
+    assert snap.preempted_gpus_last_hour == gpus
+    assert sum(t.gpus for t in snap.taken) == gpus
+
+
+class Stumbling(SqliteStore):
+    """Fails when it is told to."""
+
+    fails = False
+
+    def save(self, change: StoreChange, /) -> None:
+        """Store *change*, or nothing of it."""
+        if self.fails:
+            msg = "disk full"
+            raise StoreError(msg)
+        super().save(change)
+
+
+def test_what_a_store_could_not_write_is_written_by_the_next_look(tmp_path: Path) -> None:
+    """A row that changes no more after that must not be missing on disk for ever."""
+    store = Stumbling(tmp_path / "ledger")
+    ledger = Ledger(store)
+    ledger.book(build.observed([build.running(1, 4, ran_s=100)]))
+    requeued = build.pending(1, 4, restarts=1, submit_s=NOW_S + 10)
+    store.fails = True
+    with pytest.raises(StoreError, match="disk full"):
+        ledger.book(build.observed([requeued], now_s=NOW_S + 20))
+    store.fails = False
+
+    ledger.book(build.observed([requeued], now_s=NOW_S + 40))
+
+    stored = Ledger(SqliteStore(tmp_path / "ledger"))
+    for found in (ledger, stored):
+        assert found.service.attained_gpu_s.tolist() == [4 * 110.0]
+        assert found.service.restarts.tolist() == [1]
+        assert found.service.run_start_s.tolist() == [0]
+    assert [run.gpu_s for run in store.runs_of(JobId(1))] == [4 * 110.0]
+    ledger.close()
+    stored.close()

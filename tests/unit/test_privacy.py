@@ -1,0 +1,526 @@
+"""With PrivateData=jobs nobody learns from us what Slurm would not have told them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from slurm_dl.config import load_with_origins, show
+from slurm_dl.daemon import forecast_service
+from slurm_dl.daemon.audit_log import AuditLine, AuditLog, line_of
+from slurm_dl.daemon.control import privacy
+from slurm_dl.daemon.control.context import ControlContext
+from slurm_dl.daemon.control.request_handlers import RequestHandlers
+from slurm_dl.daemon.control.requests import FOR_ADMINS, Request
+from slurm_dl.daemon.control.socket_server import Peer, RequestError
+from slurm_dl.daemon.control.status_answer import status
+from slurm_dl.daemon.control.wire_format import RefusalKind
+from slurm_dl.daemon.forecast_service import Forecasts
+from slurm_dl.daemon.pause import PauseSwitch
+from slurm_dl.daemon.published_state import Board, PublishedState, Reloaded, Trouble
+from slurm_dl.engine.cycle import AppliedAction, run_cycle
+from slurm_dl.engine.preemption.handover_protocol import name_jobs
+from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.json_types import JsonObject
+from slurm_dl.ledger.sqlite.store import SqliteStore
+from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.model.contract import Contract
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.snapshot import JobText, Observed
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.slurm.read.queue_reader import ReaderChoice
+from slurm_dl.slurm.releases import parse_release
+from slurm_dl.slurm.running_config import SiteConfig, read_config
+from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
+from slurm_dl.testing.in_memory.fake_job import FakeJob
+
+ANN, BOB, EVE, SLURM, ROOT = 1001, 1002, 1003, 64030, 0
+FIRST = 7_000_000
+"""Job ids that are no other number by chance."""
+
+NEUTRAL = "see dlschedd's log"
+NAMES = {ANN: "ann", BOB: "bob", EVE: "eve"}
+POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
+SETTINGS = Settings(
+    partitions=frozenset({"gpu"}),
+    preemption=Preemption(min_quantum_s=5, cooldown_s=5, limit_reserve_s=0),
+)
+HIDING = SiteConfig(
+    release=parse_release("22.05.8"),
+    tracks_memory=False,
+    private=frozenset({"jobs"}),
+    slurm_uid=SLURM,
+)
+REQUESTS: dict[str, dict[str, Any]] = {
+    "status": {},
+    "queue": {"state": ["all"]},
+    "why": {},
+    "when": {},
+    "config": {},
+}
+"""What an ordinary user may ask; each with the fields that ask for most."""
+
+
+OF_JOBS = ("why", "when")
+"""Requests about one job; each is asked about everybody's."""
+
+
+def foretold(content: bytes, _: float) -> JsonObject:
+    """A forward run that takes no time."""
+    one: JsonObject = dict.fromkeys(("low_s", "median_s", "high_s"), 1.0)
+    jobs = json.loads(content)["question"]["jobs"]
+    return {"runs": 1, "sources": {}, "jobs": [{"start": one, "end": one} for _ in jobs]}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nobody is waited for who runs forward."""
+    forecasts = Forecasts(tmp_path_factory.mktemp("when"), foretold)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forecast_service, "forecasts_of", lambda _: forecasts)
+        yield
+
+
+class _Numbered(dict[JobId, FakeJob]):
+    def __len__(self) -> int:
+        return FIRST + super().__len__()
+
+
+class Described(FakeCluster):
+    """The fake with words that tell whose they are."""
+
+    def __init__(self, *, nodes: int = 2, gpus: int = 4) -> None:
+        super().__init__(nodes=nodes, gpus=gpus)
+        self.jobs = _Numbered()
+
+    def observe(self) -> Observed:
+        """Jobs with names, users and accounts."""
+        seen = super().observe()
+        texts = {
+            j.job_id: JobText(
+                label=str(j.job_id),
+                name=f"name-of-{NAMES[j.uid]}",
+                user=f"user-{NAMES[j.uid]}",
+                account=f"account-of-{NAMES[j.uid]}",
+                qos="normal",
+                reason="Resources",
+                nodes=",".join(f"n{n + 1}" for n in j.nodes),
+            )
+            for j in self.jobs.values()
+        }
+        return dataclasses.replace(seen, texts=texts)
+
+
+@contextmanager
+def site(
+    cluster: FakeCluster, *steps_s: int, slurm: SiteConfig = HIDING
+) -> Iterator[ControlContext]:
+    """A daemon's insides after acting cycles, *steps_s* apart."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        path = directory / "dl.yaml"
+        path.write_text("manage: {partitions: [gpu]}\n", "utf-8")
+        config, origins = load_with_origins(path)
+        ledger = Ledger(SqliteStore(directory / "ledger.sqlite"))
+        audit = AuditLog(directory / "audit.jsonl")
+
+        def written(done: AppliedAction) -> None:
+            audit.write(line_of(done, cluster.now_s))
+
+        for step_s in (0, *steps_s):
+            cluster.advance(step_s)
+            cycle = run_cycle(
+                cluster,
+                ledger,
+                POLICY,
+                SETTINGS,
+                clock=cluster.clock,
+                acting=True,
+                on_done=written,
+            )
+        ledger.close()
+        yield ControlContext(
+            board=Board(
+                PublishedState(
+                    config=config,
+                    config_rows=tuple(show(config, origins)),
+                    started_s=time.time(),
+                    live=True,
+                    cycle=cycle,
+                    policy=POLICY,
+                    cycles=1,
+                    seen_s=time.time(),
+                    slurm=slurm,
+                    trouble=Trouble(at_s=1.0, message=f"job {FIRST + 1} of user-bob is gone"),
+                    reloaded=Reloaded(at_s=1.0, ok=False, message="account-of-bob: unknown"),
+                )
+            ),
+            audit=audit,
+            pause=PauseSwitch(directory),
+            reload=lambda _: Reloaded(at_s=1.0, ok=True, message=""),
+            wake=lambda: None,
+        )
+        audit.close()
+
+
+def said_to(uid: int, levers: ControlContext, cluster: FakeCluster) -> str:
+    """Everything that a user can get out of the daemon, as one text."""
+    answers, peer, said = RequestHandlers(levers), Peer(uid, is_admin=uid == ROOT), []
+    for request, fields in REQUESTS.items():
+        several = [{"job": str(j)} for j in cluster.jobs] if request in OF_JOBS else [fields]
+        for one in several:
+            try:
+                answer = answers({"request": request, **one}, peer)
+            except RequestError as err:
+                # It repeats what was asked for, which is no news.
+                answer = {"refused": str(err).replace(str(one.get("job")), "")}
+            said.append(json.dumps(answer))
+    return "\n".join(said)
+
+
+def foreign(uid: int, cluster: FakeCluster) -> set[str]:
+    """What must not be said to a user: ids and words of all others' jobs."""
+    others = [j for j in cluster.jobs.values() if j.uid != uid]
+    words = {f"{kind}{NAMES[j.uid]}" for j in others for kind in ("name-of-", "user-")}
+    return words | {f"account-of-{NAMES[j.uid]}" for j in others} | {str(j.job_id) for j in others}
+
+
+def told_of(uid: int, levers: ControlContext, cluster: FakeCluster) -> set[str]:
+    text = said_to(uid, levers, cluster)
+    return {word for word in foreign(uid, cluster) if re.search(rf"\b{word}\b", text)}
+
+
+def handed_over() -> tuple[Described, tuple[int, ...]]:
+    """Bob's job is to give way to one of ann's: a hand-over is under way."""
+    cluster = Described()
+    for uid in (BOB, EVE):
+        cluster.submit(4, work_s=9e5, uid=uid, contract=Contract(grace_s=300), save_s=250)
+    cluster.advance(600)
+    cluster.submit(8, work_s=9e5, uid=ANN, contract=Contract(grace_s=30))
+    cluster.submit(8, work_s=9e5, uid=EVE)
+    return cluster, (1, 1, 1)
+
+
+def test_every_request_is_asked_here() -> None:
+    """A new request is either for admins alone or asked by these tests."""
+    kinds = {get_args(kind.model_fields["request"].annotation)[0] for kind in get_args(Request)}
+    commands = {get_args(k.model_fields["request"].annotation)[0] for k in FOR_ADMINS}
+
+    assert kinds - commands == REQUESTS.keys()
+
+
+def test_nothing_of_others_is_said_while_a_hand_over_is_under_way() -> None:
+    """Beneficiary, victim and bystander hear of their own jobs alone; root hears of all."""
+    cluster, steps = handed_over()
+    with site(cluster, *steps) as levers:
+        assert levers.board.current.cycle is not None
+        assert levers.board.current.cycle.snapshot.handovers
+        for uid in (ANN, BOB, EVE):
+            assert told_of(uid, levers, cluster) == set()
+        assert len(told_of(ROOT, levers, cluster)) == 4 + 3 * 3
+
+
+USERS = st.sampled_from((ANN, BOB, EVE))
+JOBS = st.lists(
+    st.tuples(USERS, st.integers(1, 8), st.booleans(), st.integers(0, 900)), min_size=1, max_size=8
+)
+
+
+@given(jobs=JOBS, steps=st.lists(st.integers(1, 300), min_size=1, max_size=5))
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_nothing_of_others_is_said_whatever_happens(
+    jobs: list[tuple[int, int, bool, int]], steps: list[int]
+) -> None:
+    """Whoever submitted whatever, no answer names a job, user, name or account of others."""
+    cluster = Described()
+    for uid, gpus, opted, later_s in jobs:
+        cluster.submit(
+            gpus,
+            n_nodes=1 + (gpus > 4),
+            work_s=5e3,
+            uid=uid,
+            contract=Contract(grace_s=60) if opted else None,
+        )
+        cluster.advance(later_s)
+    with site(cluster, *steps) as levers:
+        for uid in (ANN, BOB, EVE):
+            assert told_of(uid, levers, cluster) == set()
+
+
+def test_own_jobs_are_shown_whole() -> None:
+    """A user loses nothing of what concerns their own jobs."""
+    cluster, steps = handed_over()
+    with site(cluster, *steps) as levers:
+        answers = RequestHandlers(levers)
+        mine: Any = answers({"request": "queue"}, Peer(ANN, is_admin=False))
+        every: Any = answers({"request": "queue"}, Peer(ROOT, is_admin=True))
+        story: Any = answers({"request": "why", "job": str(FIRST + 3)}, Peer(ANN, is_admin=False))
+
+    wanted = [row for row in every["jobs"] if row["uid"] == ANN]
+    assert wanted
+    assert mine["jobs"] == wanted
+    words = " ".join(story["sentences"])
+    assert "is freeing GPUs for it: 2 other users' jobs give way." in words
+    assert "keeps the freed GPUs for job 7000003" in words or "open_handover" in words
+    assert {line["details"] == {} for line in story["history"]} == {True}
+
+
+@pytest.mark.parametrize("uid", [ANN, EVE])
+def test_a_foreign_job_is_as_unknown_as_one_that_is_not_there(uid: int) -> None:
+    """The words of the refusal do not tell whether there is such a job."""
+    cluster, steps = handed_over()
+    with site(cluster, *steps) as levers:
+        refusals = []
+        for job in (FIRST + 1, FIRST + 99):
+            with pytest.raises(RequestError) as refused:
+                RequestHandlers(levers)(
+                    {"request": "why", "job": str(job)}, Peer(uid, is_admin=False)
+                )
+            refusals.append((refused.value.kind, str(refused.value).replace(str(job), "JOB")))
+
+    assert refusals[0] == refusals[1]
+    assert refusals[0][0] is RefusalKind.NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("peer", "private", "sees_all"),
+    [
+        (Peer(ANN, is_admin=False), {"jobs"}, False),
+        (Peer(ANN, is_admin=False), {"jobs", "usage"}, False),
+        (Peer(ANN, is_admin=False), set(), True),
+        (Peer(ANN, is_admin=False), {"usage", "users", "accounts", "nodes"}, True),
+        (Peer(SLURM, is_admin=False), {"jobs"}, True),
+        (Peer(ROOT, is_admin=True), {"jobs"}, True),
+        (Peer(ANN, is_admin=True), {"jobs"}, True),
+    ],
+)
+def test_who_sees_all(peer: Peer, private: set[str], sees_all: bool) -> None:  # noqa: FBT001
+    """root, the daemon's account and control.admins (both are_admin), SlurmUser; else nobody."""
+    cluster, steps = handed_over()
+    slurm = dataclasses.replace(HIDING, private=frozenset(private))
+    with site(cluster, *steps, slurm=slurm) as levers:
+        answer: Any = RequestHandlers(levers)({"request": "queue"}, peer)
+
+    assert (len(answer["jobs"]) == 4) is sees_all
+
+
+@pytest.mark.parametrize("word", ["users", "accounts"])
+def test_the_configuration_names_users_and_accounts(word: str) -> None:
+    """Who may not know them may not read it; admins may."""
+    cluster, steps = handed_over()
+    slurm = dataclasses.replace(HIDING, private=frozenset({word}))
+    with site(cluster, *steps, slurm=slurm) as levers:
+        with pytest.raises(RequestError, match="PrivateData") as refused:
+            RequestHandlers(levers)({"request": "config"}, Peer(ANN, is_admin=False))
+        assert RequestHandlers(levers)({"request": "config"}, Peer(ROOT, is_admin=True))["values"]
+
+    assert refused.value.kind is RefusalKind.DENIED
+
+
+def test_every_field_of_the_status_was_thought_of() -> None:
+    """Whoever adds a field says in `privacy` whether it may name somebody; until then it is hidden.
+
+    Those that are hidden on purpose stand here.
+    """
+    cluster, steps = handed_over()
+    with site(cluster, *steps) as levers:
+        fields = status(levers).keys()
+
+    hidden, filtered = {"misfit"}, {"breakers", "handovers", "reader"}
+    thought_of = privacy.STATUS_SHOWN | privacy.STATUS_WORDS | hidden | filtered
+    assert fields - thought_of == set()
+
+
+def test_a_hand_over_is_shown_to_those_it_concerns() -> None:
+    """With their own jobs in it and nobody else's, and without nodes; bystanders see none."""
+    cluster, steps = handed_over()
+    with site(cluster, *steps) as levers:
+        answers = RequestHandlers(levers)
+        to_ann: Any = answers({"request": "status"}, Peer(ANN, is_admin=False))
+        to_bob: Any = answers({"request": "status"}, Peer(BOB, is_admin=False))
+        to_none: Any = answers({"request": "status"}, Peer(4711, is_admin=False))
+
+    (for_ann,), (for_bob,) = to_ann["handovers"], to_bob["handovers"]
+    assert (for_ann["beneficiaries"], for_ann["victims"]) == ([FIRST + 3], [])
+    assert (for_bob["beneficiaries"], [v["job"] for v in for_bob["victims"]]) == ([], [FIRST + 1])
+    assert for_ann["nodes"] == for_bob["nodes"] == []
+    assert to_none["handovers"] == []
+    assert to_none["jobs"] == to_ann["jobs"]
+    assert to_ann["trouble"] == {"at_s": 1.0, "message": NEUTRAL}
+
+
+def refusal(levers: ControlContext, peer: Peer, **request: Any) -> tuple[RefusalKind, str]:  # noqa: ANN401
+    """How a request is refused."""
+    with pytest.raises(RequestError) as refused:
+        RequestHandlers(levers)(dict(request), peer)
+    return refused.value.kind, str(refused.value)
+
+
+def test_all_is_hidden_while_private_data_is_not_known() -> None:
+    """Before the first look, and on a stand-by, which reads nothing of Slurm."""
+    cluster, steps = handed_over()
+    ann, root = Peer(ANN, is_admin=False), Peer(ROOT, is_admin=True)
+    with site(cluster, *steps) as levers:
+        board = levers.board
+        board.current = dataclasses.replace(board.current, slurm=None)
+        assert {told_of(uid, levers, cluster) == set() for uid in (ANN, BOB, SLURM)} == {True}
+        assert len(told_of(ROOT, levers, cluster)) == 4 + 3 * 3
+        assert refusal(levers, ann, request="config") == (
+            RefusalKind.DENIED,
+            (
+                "Slurm's PrivateData was not read yet, and may hide users and accounts, "
+                "which the configuration names"
+            ),
+        )
+
+        board.current = dataclasses.replace(board.current, cycle=None)
+        to_ann: Any = RequestHandlers(levers)({"request": "status"}, ann)
+        to_root: Any = RequestHandlers(levers)({"request": "status"}, root)
+        assert to_ann["trouble"]["message"] == to_ann["reloaded"]["message"] == NEUTRAL
+        assert to_root["trouble"]["message"] == f"job {FIRST + 1} of user-bob is gone"
+        for request in ({"request": "queue"}, {"request": "why", "job": str(FIRST + 1)}):
+            not_yet = "dlschedd has not seen the cluster yet: "
+            assert refusal(levers, ann, **request) == (RefusalKind.NOT_READY, not_yet + NEUTRAL)
+            assert refusal(levers, root, **request) == (
+                RefusalKind.NOT_READY,
+                f"{not_yet}job {FIRST + 1} of user-bob is gone",
+            )
+        board.current = dataclasses.replace(board.current, trouble=None)
+        assert refusal(levers, ann, request="queue")[1].endswith("yet; it has just started")
+
+
+def test_who_paused_and_why_is_for_those_who_see_all() -> None:
+    """In each answer that says so; of the same types as for admins."""
+    cluster, steps = handed_over()
+    reason = f"job {FIRST + 1} of user-bob breaks account-of-bob"
+    with site(cluster, *steps) as levers:
+        levers.pause.on(by="user bob (1002)", reason=reason, now_s=7.0)
+        for request in ("status", "queue", "why"):
+            asked: dict[str, Any] = {
+                "request": request,
+                **({"job": str(FIRST + 3)} if request == "why" else {}),
+            }
+            to_ann = RequestHandlers(levers)(asked, Peer(ANN, is_admin=False))
+            to_root = RequestHandlers(levers)(asked, Peer(ROOT, is_admin=True))
+            assert to_ann["paused"] == {"by": "an admin", "since_s": 7.0, "reason": ""}
+            assert to_root["paused"] == {"by": "user bob (1002)", "since_s": 7.0, "reason": reason}
+            assert to_ann["doing"] == "paused: plans and touches nothing"
+        assert told_of(ANN, levers, cluster) == set()
+
+
+def test_what_it_does_and_how_it_reads_names_nobody() -> None:
+    """A refusal of a permit, and what the readers do not agree upon."""
+    cluster, steps = handed_over()
+    words = f"job {FIRST + 1} has another comment"
+    with site(cluster, *steps) as levers:
+        levers.board.current = dataclasses.replace(
+            levers.board.current,
+            idle=words,
+            reader=ReaderChoice(reader="cli", reason=words),
+        )
+        assert told_of(ANN, levers, cluster) == set()
+        to_ann: Any = RequestHandlers(levers)({"request": "status"}, Peer(ANN, is_admin=False))
+        queue: Any = RequestHandlers(levers)({"request": "queue"}, Peer(ANN, is_admin=False))
+
+    assert to_ann["reader"] == {"name": "cli", "reason": "another user's job has another comment"}
+    assert to_ann["doing"] == queue["doing"] == f"only looking: {to_ann['reader']['reason']}"
+
+
+OWN = privacy.Own(ANN, frozenset({5, 6}))
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("it is to make room for job 5", "it is to make room for job 5"),
+        ("it is to make room for job 7", "it is to make room for another user's job"),
+        ("room for jobs 5, 7, ranking above job 8", None),
+        (f"keeps the freed GPUs for {name_jobs([JobId(j) for j in (7, 8, 9, 10, 11)])}", None),
+        ("it is to move, so that jobs 7, 8 will fit", None),
+        ("victim 7 changed its contract", None),
+        ("beside job 7 (resnet50)", "beside another user's job"),
+        ("jobs 7 and 8 on one GPU reach 0.85 of the speed of one alone", None),
+        ("resnet50 on one GPU are slower than taking turns: job 7 leaves", None),
+        ("job 7_3 was not in the queue when it was last read", None),
+        ("scontrol update failed (exit 1): JobId=7 is not pending", None),
+        ("room for jobs 7, 8, 9 and 12 more, above job 10", None),
+        ("jobs 7, 8 and 11 more", "other users' jobs"),
+        ("jobs 5, 6 and 11 more", "jobs 5, 6 and other users' jobs"),
+        ("scontrol: error: JobId=7,8,9 failed", "scontrol: error: other users' jobs failed"),
+        ("scontrol requeue 7 failed: x", "scontrol requeue another user's job failed: x"),
+        ("Invalid job id 7", "Invalid another user's job"),
+        ("slurm_update error for job_id 7", None),
+        ("job_id=7 and JobID: 8, jobid 9, job ids 10, 11", None),
+        ("ArrayJobId=7 ArrayTaskId=1", None),
+        ("HetJobId=7 StepId=8.batch StepId=9.0", None),
+        ("job 7_[8,9,10... is too long a list of nodes", None),
+        ("job 7-11", "another user's job"),
+        ("JobId=5,6 failed; job id 5, job_id=6", "JobId=5,6 failed; job id 5, job_id=6"),
+        (f"job {'7' * 5000} is gone", "another user's job is gone"),
+        ("hand-over 7 is over: nobody is left in it", "hand-over 7 is over: nobody is left in it"),
+        ("it needs 8 GPUs for 7 minutes", "it needs 8 GPUs for 7 minutes"),
+    ],
+)
+def test_free_text_names_no_foreign_job(words: str, told: str | None) -> None:
+    """Every way in which the engine and the backend name jobs in words."""
+    said = OWN.text(words)
+
+    if told is not None:
+        assert said == told
+    else:
+        assert not re.search(r"\b(7|8|9|10|11|12|2|3 more|7_3)\b", said)
+        assert "resnet50" not in said
+
+
+@pytest.mark.parametrize(
+    ("ids", "told"),
+    [
+        ([5, 6], "5, 6"),
+        ([5, 7], "5 and another user's job"),
+        ([7], "another user's job"),
+        ([7, 8], "2 other users' jobs"),
+    ],
+)
+def test_ids_in_a_row(ids: list[int], told: str) -> None:
+    """Own ones by number, others counted."""
+    assert OWN.jobs(ids) == told
+
+
+def test_an_admin_in_the_history_is_not_named() -> None:
+    """Who paused or reloaded is a user as well."""
+    line = AuditLine(actor="user bob (1002)", action="trim", job=5).as_json()
+
+    (shown,) = privacy.history_for([line], OWN)
+
+    assert shown["actor"] == "an admin"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("PrivateData             = none", set()),
+        ("PrivateData             = jobs", {"jobs"}),
+        ("PrivateData             = jobs,Usage,users", {"jobs", "usage", "users"}),
+        ("PrivateData             = (null)", set()),
+        ("", set()),
+    ],
+)
+def test_private_data_is_read_from_slurms_configuration(line: str, words: set[str]) -> None:
+    """As 'scontrol show config' prints it; SlurmUser's uid too."""
+    text = f"SLURM_VERSION = 22.05.8\nSlurmUser               = slurm(64030)\n{line}\n"
+
+    config = read_config(text)
+
+    assert config.private == words
+    assert config.slurm_uid == SLURM

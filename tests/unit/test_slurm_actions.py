@@ -1,0 +1,617 @@
+from __future__ import annotations
+
+import itertools
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from pwd import struct_passwd
+
+import pytest
+
+from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.model.handover import Run
+from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.plan import (
+    Attach,
+    ClearSteer,
+    ClusterAction,
+    Detach,
+    Requeue,
+    Reserve,
+    SetSiteFactor,
+    SetSteer,
+    Signal,
+    Unseal,
+)
+from slurm_dl.model.steer import Steer
+from slurm_dl.slurm.read.node_choices import EXCLUDED_ARGUMENTS
+from slurm_dl.slurm.tool_runner import TOOLS, Slurm, printable
+from slurm_dl.slurm.write import handover_reservations
+from slurm_dl.slurm.write.actions import Actor, update_job
+from slurm_dl.slurm.write.release_all import release_all, site_factors
+
+HANDOVER = HandoverId(4)
+JOB = JobId(11)
+RUN = Run(JOB, 200.0, 1)
+NOW = ["11", "11", "RUNNING", "200", "1", "1", "(null)"]
+
+
+class Script(Slurm):
+    """Answers as told and remembers what changed Slurm."""
+
+    def __init__(self, queue: list[list[str]] | None = None, **refused: bool) -> None:
+        self.calls = Counter()
+        self.queue = [NOW] if queue is None else queue
+        self.refused = refused
+        self.reservations = ""
+        self.done: list[str] = []
+
+    def run(self, tool: str, *args: str) -> str:
+        """Slurm's answer."""
+        if tool == "squeue":
+            if not self.queue:
+                msg = "squeue failed (exit 1): Invalid job id specified"
+                raise ClusterError(msg)
+            nonce = args[-1].rpartition(":")[2].removesuffix("r")
+            return "".join(f"{nonce}f".join(job) + f"{nonce}r\n" for job in self.queue)
+        if args[:2] == ("show", "reservation"):
+            return self.reservations
+        if args == ("ping",):
+            if self.refused.get("ping"):
+                msg = "scontrol ping failed"
+                raise ClusterError(msg)
+            return ""
+        if self.refused.get("now") and "EndTime=now" in args:
+            msg = "scontrol update refused"
+            raise ClusterError(msg)
+        if self.refused.get(args[0].partition("=")[0].strip("-")):
+            msg = f"{tool} {args[0]} refused"
+            raise ClusterError(msg)
+        self.done.append(" ".join([tool, *args]))
+        return ""
+
+
+def apply(slurm: Slurm, action: ClusterAction, *, no_preemption: str = "") -> None:
+    actor = Actor(slurm)
+    labels = {JOB: "11", JobId(6): "6_[0-20:5%2]", JobId(9): "9_3"}
+    actor.know(labels, no_preemption=no_preemption)
+    actor.apply(action)
+
+
+def signal(signal: str = "USR1", target: str = "batch") -> Signal:
+    return Signal(handover_id=HANDOVER, run=RUN, signal=signal, target=target, why="")
+
+
+REQUEUE = Requeue(handover_id=HANDOVER, run=RUN, why="")
+RESERVE = Reserve(
+    handover_id=HANDOVER, nodes=("n1", "n2"), uids=(os.getuid(),), duration_s=61, why=""
+)
+UNSEAL = Unseal(name="slurm_dl_4", handover_id=HANDOVER, why="")
+STANDING = (
+    "ReservationName=slurm_dl_4 StartTime=1 EndTime=99 Duration=1 Nodes=n1 X=1 State=ACTIVE\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("action", "command"),
+    [
+        (SetSiteFactor(job_id=JOB, value=-5, why=""), "scontrol update JobId=11 SiteFactor=-5"),
+        (
+            SetSiteFactor(job_id=JobId(6), value=7, why=""),
+            "scontrol update JobId=6_[0,5,10,15,20] SiteFactor=7",
+        ),
+        (SetSiteFactor(job_id=JobId(9), value=7, why=""), "scontrol update JobId=9_3 SiteFactor=7"),
+        (
+            Attach(handover_id=HANDOVER, job_id=JOB, why=""),
+            "scontrol update JobId=11 ReservationName=slurm_dl_4",
+        ),
+        (signal(), "scancel --signal=USR1 --batch 11"),
+        (signal(target="steps"), "scancel --signal=USR1 11"),
+        (signal("TERM", "full"), "scancel --signal=TERM --full 11"),
+        (REQUEUE, "scontrol requeue Incomplete 11"),
+        (UNSEAL, "scontrol delete ReservationName=slurm_dl_4"),
+    ],
+)
+def test_each_action_is_one_command(action: ClusterAction, command: str) -> None:
+    """Exactly this is run, and nothing else that changes Slurm."""
+    slurm = Script()
+
+    apply(slurm, action)
+
+    assert slurm.done == [command]
+
+
+def test_reservation_is_sealed_and_harmless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may stand over busy nodes and holds nobody after; whole minutes, rounded up.
+
+    A user that cannot be named does not keep it from the others.
+    """
+    slurm = Script()
+    names = {0: "ada", 5: "-evil", 7: "bob"}
+    monkeypatch.setattr(
+        handover_reservations.pwd, "getpwuid", lambda uid: struct_passwd((names[uid], *"xxxxxx"))
+    )
+
+    apply(
+        slurm,
+        Reserve(
+            handover_id=HANDOVER, nodes=("n1", "n2"), uids=(0, 404, 5, 7), duration_s=61, why=""
+        ),
+    )
+
+    assert " ".join(slurm.done) == (
+        "scontrol create reservation ReservationName=slurm_dl_4 Nodes=n1,n2 Users=ada,bob "
+        "StartTime=now Duration=2 Flags=IGNORE_JOBS,FLEX,NO_HOLD_JOBS_AFTER"
+    )
+
+
+def test_existing_reservation_is_success_only_if_it_is_the_one_wanted() -> None:
+    """A refusal is looked into: the same nodes, active, or the refusal counts."""
+    slurm = Script(create=True)
+    with pytest.raises(ClusterError, match="create refused"):
+        apply(slurm, RESERVE)
+
+    slurm.reservations = STANDING.replace("slurm_dl_4", "slurm_dl_44")
+    with pytest.raises(ClusterError, match="create refused"):
+        apply(slurm, RESERVE)
+
+    slurm.reservations = STANDING.replace("Nodes=n1", "Nodes=n[1-2]")
+    apply(slurm, RESERVE)
+    assert slurm.done == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "state", "why"),
+    [
+        ("n1", "ACTIVE", "it lacks n2"),
+        ("n[1-4]", "ACTIVE", "it also has n3,n4"),
+        ("n[2-3]", "ACTIVE", "it also has n3; it lacks n1"),
+        ("n[1-2]", "INACTIVE", "it is not active"),
+        ("(null)", "ACTIVE", "it lacks n1,n2"),
+    ],
+)
+def test_another_reservation_of_that_name_is_refused(nodes: str, state: str, why: str) -> None:
+    """Victims must not be told for nodes that are not sealed."""
+    slurm = Script(create=True)
+    slurm.reservations = STANDING.replace("Nodes=n1", f"Nodes={nodes}").replace("ACTIVE", state)
+
+    with pytest.raises(ClusterError) as caught:
+        apply(slurm, RESERVE)
+
+    assert str(caught.value) == f"reservation slurm_dl_4 stands already and is another: {why}"
+
+
+def test_reservation_in_use_is_ended_and_a_missing_one_is_done() -> None:
+    """In use: it ends now, or within seconds. Not there: nothing to do. None is an error."""
+    slurm = Script(delete=True)
+    apply(slurm, UNSEAL)
+    assert slurm.done == []
+
+    slurm.reservations = STANDING
+    apply(slurm, UNSEAL)
+    assert slurm.done == ["scontrol update ReservationName=slurm_dl_4 EndTime=now"]
+
+    young = Script(delete=True, now=True)
+    young.reservations = STANDING
+    apply(young, UNSEAL)
+    assert young.done == ["scontrol update ReservationName=slurm_dl_4 EndTime=now+5"]
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        ["11", "11", "RUNNING", "201", "1", "1", "(null)"],
+        ["11", "11", "RUNNING", "200", "2", "1", "(null)"],
+        ["11", "11", "SUSPENDED", "200", "1", "1", "(null)"],
+        ["11", "11", "COMPLETING", "200", "1", "1", "(null)"],
+        ["11", "11", "CONFIGURING", "200", "1", "1", "(null)"],
+        ["11", "11", "COMPLETED", "200", "1", "1", "(null)"],
+        ["12", "11_1", "RUNNING", "200", "1", "1", "(null)"],
+        [],
+        ["11", "11", "NEW_STATE", "200", "1", "1", "(null)"],
+        ["11", "11", "RUNNING", "soon", "1", "1", "(null)"],
+        ["11", "11;12", "RUNNING", "200", "1", "1", "(null)"],
+    ],
+)
+@pytest.mark.parametrize("action", [signal(), REQUEUE], ids=["signal", "requeue"])
+def test_nothing_is_done_to_another_run(action: Signal | Requeue, now: list[str]) -> None:
+    """Only the run that was chosen, only while it runs, only if the answer is beyond doubt."""
+    slurm = Script([now] if now else [])
+
+    with pytest.raises(ClusterError):
+        apply(slurm, action)
+
+    assert slurm.done == []
+
+
+@pytest.mark.parametrize(
+    ("now", "why"),
+    [
+        (["COMPLETED", "200", "1"], "completed"),
+        (["COMPLETING", "200", "2"], "completing, restarts 2 not 1"),
+        (["RUNNING", "201", "1"], "running, start 201 not 200"),
+        (["RUNNING", "201", "2"], "running, restarts 2 not 1, start 201 not 200"),
+    ],
+)
+@pytest.mark.parametrize("action", [signal(), REQUEUE], ids=["signal", "requeue"])
+def test_refusal_names_the_state_and_what_else_differs(
+    action: Signal | Requeue, now: list[str], why: str
+) -> None:
+    """Who reads the log learns what has changed, and nothing that has not."""
+    with pytest.raises(ClusterError) as caught:
+        apply(Script([["11", "11", *now, "1", "(null)"]]), action)
+
+    assert str(caught.value) == (
+        f"job 11 is not in the run that was chosen any more ({why}); nothing was done to it"
+    )
+
+
+def test_predicted_start_of_a_pending_job_is_no_difference() -> None:
+    """Slurm shows when it might start again."""
+    with pytest.raises(ClusterError, match=r"\(pending, restarts 2 not 1\)"):
+        apply(Script([["11", "11", "PENDING", "900", "2", "1", "(null)"]]), signal())
+
+
+@pytest.mark.parametrize("requeue", ["0", "", "N/A"])
+@pytest.mark.parametrize("action", [signal(), REQUEUE], ids=["signal", "requeue"])
+def test_job_that_may_not_be_requeued_any_more_is_left_alone(
+    action: Signal | Requeue, requeue: str
+) -> None:
+    """Its owner may withdraw at any time; told to save and end, it would be lost."""
+    slurm = Script([[*NOW[:5], requeue, "(null)"]])
+
+    with pytest.raises(ClusterError, match="job 11 may not be requeued any more"):
+        apply(slurm, action)
+
+    assert slurm.done == []
+
+
+def test_array_task_is_named_as_slurm_names_it_now() -> None:
+    """The label is taken from the reading just before the act, not from an older one."""
+    slurm = Script([["12", "11_1", "RUNNING", "200", "1", "1", ""], ["11", "11_2", *NOW[2:]]])
+
+    apply(slurm, REQUEUE)
+    apply(slurm, signal())
+
+    assert slurm.done == [
+        "scontrol requeue Incomplete 11_2",
+        "scancel --signal=USR1 --batch 11_2",
+    ]
+
+
+def test_requeue_of_a_pending_job_is_done_already() -> None:
+    """Frameworks requeue themselves; then there is nothing left to do."""
+    slurm = Script([["11", "11", "PENDING", "N/A", "2", "1", "(null)"]])
+
+    apply(slurm, REQUEUE)
+
+    assert slurm.done == []
+
+
+@pytest.mark.parametrize("name", ["KILL", "STOP", "9", "USR1 --batch", ""])
+def test_only_checkpoint_signals_are_sent(name: str) -> None:
+    """Scancel without a good signal ends jobs."""
+    slurm = Script()
+
+    with pytest.raises(ClusterError, match="is not one of"):
+        apply(slurm, signal(name))
+
+    assert slurm.done == []
+
+
+@pytest.mark.parametrize("action", [signal(), REQUEUE], ids=["signal", "requeue"])
+def test_no_preemption_on_a_release_that_loses_gpus(action: Signal | Requeue) -> None:
+    """What the release table forbids is not done, whatever was planned."""
+    slurm = Script()
+
+    with pytest.raises(ClusterError, match="loses its GPUs"):
+        apply(slurm, action, no_preemption="Slurm 23.02.0: a requeued job loses its GPUs")
+    with pytest.raises(ClusterError, match="not been read"):
+        Actor(slurm).apply(action)
+
+    assert slurm.done == []
+
+
+@pytest.mark.parametrize(
+    ("now", "done"),
+    [
+        (["11", "11", "PENDING", "0", "0", "1", "slurm_dl_4"], ["ReservationName="]),
+        (["11", "11", "PENDING", "0", "0", "1", "course"], []),
+        (["11", "11", "PENDING", "0", "0", "1", "(null)"], []),
+        (["11", "11", "RUNNING", "200", "0", "1", "slurm_dl_4"], []),
+        ([], []),
+    ],
+)
+def test_detach_clears_our_name_on_pending_jobs_only(now: list[str], done: list[str]) -> None:
+    """Slurm would take a running job out of its reservation too."""
+    slurm = Script([now] if now else [])
+
+    apply(slurm, Detach(job_id=JOB, why=""))
+
+    assert [command.split()[-1] for command in slurm.done] == done
+
+
+WAITS = ["11", "11", "PENDING", "0", "0", "1", "(null)"]
+
+
+def steered(*avoid: str, own: tuple[str, ...] = (), lift: bool = False, **more: float) -> SetSteer:
+    steer = Steer(
+        job_id=JOB, kind="spot", avoid=avoid, own=own, since_s=0, until_s=0, why="", **more
+    )
+    return SetSteer(steer=steer, why="", lift=lift)
+
+
+@pytest.mark.parametrize(
+    ("action", "settings"),
+    [
+        (steered("n1"), "ExcNodeList=n1,n1"),
+        (steered("n1", "n2", "n4"), "ExcNodeList=n1,n[1-2,4]"),
+        (steered("n2", own=("n3", "n1")), "ExcNodeList=n2,n2,n1,n[1,3]"),
+        (steered(own=("n3", "n1")), "ExcNodeList=n[1,3]"),
+        (steered(not_before_s=1000.5), "ExcNodeList= StartTime=uts1001"),
+        (steered("n1", not_before_s=1000.0), "ExcNodeList=n1,n1 StartTime=uts1000"),
+        (steered("n1", not_before_s=1000.0, lift=True), "ExcNodeList=n1,n1 StartTime=uts1000"),
+        (steered("n1", lift=True), "ExcNodeList=n1,n1 StartTime=now"),
+        (ClearSteer(job_id=JOB, own=("n1", "n2"), why=""), "ExcNodeList=n[1-2]"),
+        (ClearSteer(job_id=JOB, own=(), why="", lift=True), "ExcNodeList= StartTime=now"),
+    ],
+)
+def test_steer_is_one_update_of_a_job_that_waits(
+    action: SetSteer | ClearSteer, settings: str
+) -> None:
+    """Ours can be told from the owner's; a job that runs or is gone is left alone."""
+    slurm = Script([WAITS])
+    apply(slurm, action)
+    assert slurm.done == [f"scontrol update JobId=11 {settings}"]
+
+    for other in ([NOW], []):
+        slurm = Script(other)
+        apply(slurm, action)
+        assert slurm.done == []
+
+
+def test_steer_of_an_array_is_of_all_its_pending_tasks() -> None:
+    """The plain id would reach the tasks that run, too."""
+    slurm = Script([["11", "11_[3-5]", *WAITS[2:]], ["12", "11_2", *NOW[2:]]])
+
+    apply(slurm, steered("n1"))
+
+    assert slurm.done == ["scontrol update JobId=11_[3-5] ExcNodeList=n1,n1"]
+
+
+@pytest.mark.parametrize("node", ["n1,n2", "-n1", "n1 StartTime=now", "", "n[1-3]", "n1\n"])
+def test_steer_names_nothing_but_nodes(node: str) -> None:
+    """Names come from Slurm and from the ledger; neither may say more than a name."""
+    slurm = Script([WAITS])
+
+    with pytest.raises(ClusterError, match="is no node name"):
+        apply(slurm, steered("n1", node))
+    with pytest.raises(ClusterError, match="is no node name"):
+        apply(slurm, ClearSteer(job_id=JOB, own=(node,), why=""))
+
+    assert slurm.done == []
+
+
+def test_list_of_nodes_that_no_command_takes_is_refused() -> None:
+    """Linux takes no argument of that length."""
+    slurm = Script([WAITS])
+
+    with pytest.raises(ClusterError, match="too long a list of nodes"):
+        apply(slurm, steered(*("x" * 500 + "".join(w) for w in itertools.product("ab", repeat=8))))
+
+
+def test_silent_controller_is_not_a_missing_job() -> None:
+    """That Slurm does not list a job is believed only while the controller answers."""
+    with pytest.raises(ClusterError, match="ping failed"):
+        apply(Script([], ping=True), Detach(job_id=JOB, why=""))
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        SetSiteFactor(job_id=JobId(404), value=1, why=""),
+        SetSiteFactor(job_id=JOB, value=2**31, why=""),
+        Attach(handover_id=HANDOVER, job_id=JobId(404), why=""),
+        Reserve(handover_id=HANDOVER, nodes=("n1,ALL",), uids=(0,), duration_s=1, why=""),
+        Reserve(handover_id=HANDOVER, nodes=("-n",), uids=(0,), duration_s=1, why=""),
+        Reserve(handover_id=HANDOVER, nodes=("n1",), uids=(4_000_000_111,), duration_s=1, why=""),
+        Unseal(name="course", handover_id=None, why=""),
+        Unseal(name="slurm_dl_1,course", handover_id=None, why=""),
+        Unseal(name="slurm_dl_", handover_id=None, why=""),
+    ],
+)
+def test_what_cannot_be_named_safely_is_refused(action: ClusterAction) -> None:
+    """Unknown jobs, odd node names, users without a name and foreign reservations."""
+    slurm = Script()
+
+    with pytest.raises(ClusterError):
+        apply(slurm, action)
+
+    assert slurm.done == []
+
+
+def test_array_too_long_to_name_is_refused() -> None:
+    """Linux limits one argument to 128 KiB; half the tasks would be split off the array."""
+    slurm = Script()
+
+    with pytest.raises(ClusterError, match="too long"):
+        update_job(slurm, "6_[0-99998:2]", "SiteFactor=1")
+
+    assert slurm.done == []
+
+
+@pytest.mark.parametrize("name", ["-evil", "a,b", "a b", "a=b", "", "a\nb"])
+def test_user_name_that_means_more_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """In Slurm's Users= a leading minus excludes and a comma separates."""
+    entry = type("Entry", (), {"pw_name": name})
+    monkeypatch.setattr(handover_reservations.pwd, "getpwuid", lambda _: entry)
+    slurm = Script()
+
+    with pytest.raises(ClusterError, match="cannot be written"):
+        apply(slurm, RESERVE)
+
+    assert slurm.done == []
+
+
+def fake_tools(folder: Path, script: str) -> Slurm:
+    for tool in TOOLS:
+        path = folder / tool
+        path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+        path.chmod(0o755)
+    return Slurm(bin_dir=folder, slurm_conf=folder / "slurm.conf", timeout_s=5)
+
+
+def test_command_gets_an_environment_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of ours changes what the tools print; the cluster is the one configured."""
+    for name in ("SQUEUE_FORMAT", "SLURM_CLUSTERS", "SLURM_CONF", "SCONTROL_ALL", "LANG"):
+        monkeypatch.setenv(name, "inherited")
+
+    slurm = fake_tools(tmp_path, "env; echo $@")
+    text = slurm.run("squeue", "--jobs", "a b;c")
+
+    assert "inherited" not in text
+    assert f"SLURM_CONF={tmp_path}/slurm.conf" in text
+    assert {"LC_ALL=C", "TZ=UTC", "SLURM_TIME_FORMAT=%s", "SLURM_BITSTR_LEN=0"} <= set(
+        text.splitlines()
+    )
+    assert text.splitlines()[-1] == "--jobs a b;c"
+    assert slurm.calls == Counter(squeue=1)
+
+
+def test_failure_is_one_printable_line(tmp_path: Path) -> None:
+    """Command, exit status and Slurm's last words, nothing that moves a cursor."""
+    slurm = fake_tools(tmp_path, r"echo first >&2; printf 'bad \033[2J thing\n\n' >&2; exit 3")
+
+    with pytest.raises(ClusterError) as caught:
+        slurm.run("scontrol", "update", "JobId=1")
+
+    assert str(caught.value) == (r"scontrol update JobId=1 failed (exit 3): bad \x1b[2J thing")
+
+
+def test_output_of_a_failed_command_is_not_used(tmp_path: Path) -> None:
+    """A list that ends in an error is half a list."""
+    slurm = fake_tools(tmp_path, "echo 1; exit 1")
+
+    with pytest.raises(ClusterError, match=r"exit 1\): 1"):
+        slurm.run("squeue")
+
+
+def test_silent_command_is_ended(tmp_path: Path) -> None:
+    """A tool that hangs with its controller is killed at the deadline."""
+    folder = tmp_path
+    fake_tools(folder, "exec sleep 60")
+    slurm = Slurm(bin_dir=folder, timeout_s=0.2)
+
+    with pytest.raises(ClusterError, match=r"no answer in 0\.2 s"):
+        slurm.run("squeue")
+
+
+def test_missing_tool_is_the_admins_to_mend(tmp_path: Path) -> None:
+    """The message names the tool and the place searched."""
+    with pytest.raises(ConfigError, match=f"squeue not found in {tmp_path}"):
+        Slurm(bin_dir=tmp_path)
+
+
+def test_undecodable_bytes_do_not_stop_the_reading(tmp_path: Path) -> None:
+    """Names are bytes to Slurm."""
+    assert fake_tools(tmp_path, r"printf 'a\377b'").run("squeue") == "a\ufffdb"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "plain"),
+        ("größe", "größe"),
+        ("a\nb\tc", r"a\nb\tc"),
+        ("\x1b[31m", r"\x1b[31m"),
+        ("\x9b2J", r"\x9b2J"),
+        ("a\u202eb\u2028c", r"a\u202eb\u2028c"),
+    ],
+)
+def test_text_of_users_cannot_act_on_a_terminal(text: str, shown: str) -> None:
+    """Control characters, C1 too, line separators and writing directions are shown, not sent."""
+    assert printable(text) == shown
+
+
+class Printing(Script):
+    """A queue for release-all."""
+
+    def run(self, tool: str, *args: str) -> str:
+        """Two managed jobs, one of them in our reservation, one elsewhere, one finished."""
+        if tool == "sprio":
+            return "1 0\n2 500\n"
+        if args == EXCLUDED_ARGUMENTS:
+            return "1 n[1-2]\n2 n[1-2]\n"
+        if args[:2] == ("show", "job"):
+            nodes = "n1,n[1-2]" if args[-1] == "2" else "n[1-2]"
+            return f"JobId={args[-1]} ArrayJobId=2 ExcNodeList={nodes} NodeList=\n"
+        return super().run(tool, *args)
+
+
+QUEUE = [
+    ["1", "1", "PENDING", "gpu", "slurm_dl_4", "dl", "100"],
+    ["3", "3", "RUNNING", "gpu", "slurm_dl_4", "dl", "100"],
+    ["2", "2_[0-2]", "PENDING", "gpu,debug", "(null)", "dl", "100"],
+    ["4", "4", "RUNNING", "cpu", "(null)", "dl", "100"],
+    ["5", "5", "COMPLETED", "gpu", "(null)", "dl", "100"],
+]
+
+
+def test_release_all_undoes_what_may_be_ours_and_no_more() -> None:
+    """Pending jobs known to have 0 are left alone, as are finished ones and other partitions."""
+    slurm = Printing(QUEUE)
+    slurm.reservations = STANDING + STANDING.replace("slurm_dl_4", "course")
+
+    lines = list(release_all(slurm, ["gpu"]))
+
+    assert lines == [
+        "job 2_[0-2]: ExcNodeList=",
+        "job 1: ReservationName=",
+        "job 2_[0-2]: SiteFactor=0",
+        "job 3: SiteFactor=0",
+        "reservation slurm_dl_4: deleted",
+    ]
+    assert slurm.done == [
+        "scontrol update JobId=2_[0-2] ExcNodeList=",
+        "scontrol update JobId=1 ReservationName=",
+        "scontrol update JobId=2_[0-2] SiteFactor=0",
+        "scontrol update JobId=3 SiteFactor=0",
+        "scontrol delete ReservationName=slurm_dl_4",
+    ]
+
+
+def test_release_all_goes_on_after_a_refusal_and_says_so() -> None:
+    """One job that just ended must not keep the others; the end is still an error."""
+    slurm = Printing(QUEUE, update=True)
+    slurm.reservations = STANDING
+    lines: list[str] = []
+
+    def collect(line: Callable[[str], None]) -> None:
+        for done in release_all(slurm, ["gpu"]):
+            line(done)
+
+    with pytest.raises(ClusterError, match="4 things could not be released"):
+        collect(lines.append)
+
+    assert [line.partition(": ")[0] for line in lines] == [
+        "job 2_[0-2]",
+        "job 1",
+        "job 2_[0-2]",
+        "job 3",
+        "reservation slurm_dl_4",
+    ]
+    assert all("refused" in line for line in lines[:4])
+
+
+def test_site_factors_that_cannot_be_read_are_an_error() -> None:
+    """Half a list would make known jobs look unknown."""
+
+    class Broken(Script):
+        def run(self, *_: str) -> str:
+            return "1 5\n2 n/a\n"
+
+    with pytest.raises(ClusterError, match="no job id and SiteFactor"):
+        site_factors(Broken())

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from slurm_dl.model.contract import NO_CLAIM, SIGNALS, Claim, Contract
+from slurm_dl.slurm.read.comment_claims import LONGEST_COMMENT, ClaimReader
+
+MAX_GRACE_S = 600.0
+
+
+def read(comment: object, *, models: set[str] | None = None) -> Claim:
+    text = comment if isinstance(comment, str) else json.dumps(comment)
+    return ClaimReader(max_grace_s=MAX_GRACE_S, models=models).read(text)
+
+
+def ours(**fields: object) -> dict[str, object]:
+    return {"slurm_dl": {"v": 1, "sig": "USR1"} | fields}
+
+
+def test_whole_claim_is_read() -> None:
+    """Every field of the documented form arrives, beside keys of others."""
+    comment = ours(to="full", grace_s=90, by="job", model="resnet50", ack=3, nodes=4, rate=7.5)
+    comment["theirs"] = [1]
+
+    assert read(comment) == Claim(
+        contract=Contract(signal="USR1", target="full", grace_s=90.0, requeued_by="job"),
+        model="resnet50",
+        most_nodes=4,
+        rate=7.5,
+        acked_run=3,
+    )
+
+
+@pytest.mark.parametrize(("max_grace_s", "grace_s"), [(0.5, 0.5), (1, 1), (600, 90), (60, 60)])
+def test_site_may_bound_the_grace_anywhere_above_zero(max_grace_s: float, grace_s: float) -> None:
+    """Whatever bound is above 0 is taken, and no grace is longer."""
+    reader = ClaimReader(max_grace_s=max_grace_s)
+
+    contract = reader.read(json.dumps(ours(grace_s=90))).contract
+
+    assert contract == Contract(grace_s=grace_s)
+    for wrong in (0, -1, float("nan")):
+        with pytest.raises(ValueError, match="must be above 0"):
+            ClaimReader(max_grace_s=wrong)
+
+
+def test_signal_alone_is_the_opt_in() -> None:
+    """Naming a signal is enough; the rest has defaults. Without one there is no contract."""
+    assert read(ours()).contract == Contract()
+    assert read({"slurm_dl": {"v": 1, "model": "m", "grace_s": 9}}) == Claim(model="m")
+
+
+@pytest.mark.parametrize(
+    "comment",
+    [
+        "",
+        "(null)",
+        "slurm_dl",
+        "{}",
+        "[]",
+        '"slurm_dl"',
+        '{"slurm_dl": "USR1"}',
+        '{"slurm_dl": ["sig"]}',
+        '{"slurm_dl": {"sig": "USR1"}',
+        '{"slurm_dl": {"v": 2, "sig": "USR1"}}',
+        '{"slurm_dl": {"v": true, "sig": "USR1"}}',
+        '{"slurm_dl": {"v": "1", "sig": "USR1"}}',
+        '{"theirs": {"slurm_dl": {"sig": "USR1"}}}',
+        '{"slurm_dl": {"sig": "USR1"}} trailing',
+        '{"slurm_dl": {"sig": "USR1", "deep": ' + "[" * 480 + "]" * 480 + "}}",
+        '{"slurm_dl": {"sig": "USR1"}, "pad": "' + "x" * LONGEST_COMMENT + '"}',
+    ],
+)
+def test_what_is_not_understood_is_not_believed(comment: str) -> None:
+    """Other people's comments, broken JSON, other versions and oversized text claim nothing."""
+    assert read(comment) == NO_CLAIM
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"sig": "KILL"},
+        {"sig": "STOP"},
+        {"sig": "SIGUSR1"},
+        {"sig": 10},
+        {"sig": ["USR1"]},
+        {"sig": None},
+        {"to": "everyone"},
+        {"to": ["batch"]},
+        {"to": None},
+        {"grace_s": "120"},
+        {"grace_s": True},
+        {"grace_s": None},
+        {"grace_s": float("nan")},
+        {"grace_s": float("inf")},
+        {"grace_s": 10**300},
+    ],
+)
+def test_misspelt_contract_is_none(field: dict[str, object]) -> None:
+    """A job that misspells how it is to be told is not preemptible at all."""
+    assert read(ours(model="m", **field)) == Claim(model="m")
+
+
+@pytest.mark.parametrize(
+    ("claimed", "granted"), [(120, 120), (0, 1), (-5, 1), (0.2, 1), (599.5, 599.5), (1e9, 600)]
+)
+def test_grace_stays_inside_the_sites_bounds(claimed: float, granted: float) -> None:
+    """No job can claim more grace than the site gives, nor less than a second."""
+    contract = read(ours(grace_s=claimed)).contract
+
+    assert contract is not None
+    assert contract.grace_s == granted
+
+
+def test_unknown_requeuer_is_ignored() -> None:
+    """An unknown value of ``by`` leaves the default: the daemon requeues."""
+    assert read(ours(by="nobody")).contract == Contract()
+    assert read(ours(by=["job"])).contract == Contract()
+
+
+@pytest.mark.parametrize("model", ["", "../etc", "a b", "x" * 65, 5, None, "-m", "m\n", "m\x1b["])
+def test_malformed_model_name_is_dropped(model: object) -> None:
+    """A model name ends up in messages and lookups; only plain names get through."""
+    assert read(ours(model=model)).model is None
+
+
+@pytest.mark.parametrize(
+    "nodes", [0, -1, 10_001, 10**300, 2.0, "4", True, None, [4], {"a": 1}, float("nan")]
+)
+def test_node_count_that_is_no_such_number_is_dropped(nodes: object) -> None:
+    """The rest of the claim stands: the job lies on as many nodes as it asks for."""
+    assert read(ours(nodes=nodes)) == Claim(contract=Contract())
+
+
+@pytest.mark.parametrize(("nodes", "most"), [(1, 1), (10_000, 10_000)])
+def test_node_count_is_read_from_end_to_end(nodes: int, most: int) -> None:
+    """One node says nothing new, and is no error."""
+    assert read(ours(nodes=nodes)).most_nodes == most
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [0, -1.5, 1e9, 10**400, float("nan"), float("inf"), "7.5", True, None, [7.5]],
+)
+def test_rate_that_is_no_such_number_is_dropped(rate: object) -> None:
+    """What a job reports of itself is finite and above 0, or nothing."""
+    assert read(ours(rate=rate)) == Claim(contract=Contract())
+
+
+@pytest.mark.parametrize(
+    ("rate", "steps_per_s"), [(3, 3.0), (1e-9, 1e-9), (999_999_999, 999999999)]
+)
+def test_rate_is_read_from_end_to_end(rate: float, steps_per_s: float) -> None:
+    """Whole numbers too."""
+    assert read(ours(rate=rate)).rate == steps_per_s
+
+
+@pytest.mark.parametrize(
+    ("progress", "share"),
+    [(0.25, 0.25), (0, 0.0), (1, 1.0), (-3, 0.0), (7.5, 1.0), (1e11, 1.0), (1e-300, 1e-300)],
+)
+def test_progress_is_a_share(progress: float, share: float) -> None:
+    """What is beyond either end is that end."""
+    assert read(ours(progress=progress)).progress == share
+
+
+@pytest.mark.parametrize(
+    "progress", [10**400, float("nan"), float("inf"), "0.5", True, None, [0.5], {"a": 1}]
+)
+def test_progress_that_is_no_number_is_dropped(progress: object) -> None:
+    """The rest of the claim stands."""
+    assert read(ours(progress=progress)) == Claim(contract=Contract())
+
+
+def test_model_must_be_one_the_site_has() -> None:
+    """With the site's profiles given, a name outside them is no model."""
+    assert read(ours(model="bert"), models={"bert"}).model == "bert"
+    assert read(ours(model="gpt"), models={"bert"}).model is None
+
+
+@pytest.mark.parametrize("ack", [-1, 1.0, True, "3", None, 2**40])
+def test_malformed_acknowledgement_is_dropped(ack: object) -> None:
+    """Only a restart count acknowledges a run."""
+    assert read(ours(ack=ack)).acked_run is None
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(["v", "sig", "to", "grace_s", "by", "model", "ack", "other"])
+VALUES = JSON | st.sampled_from([1, "USR1", "batch", "steps", "job", "daemon", "m"])
+
+
+@settings(deadline=None)
+@given(st.dictionaries(KEYS, VALUES))
+def test_any_object_gives_a_claim_inside_the_bounds(fields: dict[str, object]) -> None:
+    """Nothing a user writes raises, and no contract leaves the whitelist or the bounds."""
+    claim = read({"slurm_dl": fields})
+
+    if claim.contract is not None:
+        assert claim.contract.signal in SIGNALS
+        assert 1 <= claim.contract.grace_s <= MAX_GRACE_S
+
+
+@settings(deadline=None)
+@given(st.text(max_size=200))
+def test_any_text_gives_a_claim(comment: str) -> None:
+    """No comment raises."""
+    read(comment)
+    read('{"slurm_dl"' + comment)

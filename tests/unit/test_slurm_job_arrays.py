@@ -1,0 +1,259 @@
+"""Pending tasks of arrays: several records of squeue that are one, and the task it leaves out."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.plan import Detach
+from slurm_dl.slurm.read.comment_claims import ClaimReader
+from slurm_dl.slurm.read.job_arrays import ArrayTasks
+from slurm_dl.slurm.read.job_reader import JobReader
+from slurm_dl.slurm.read.job_table import JobTable
+from slurm_dl.slurm.read.node_reader import ClusterReading, read_nodes, site_of
+from slurm_dl.slurm.read.queue_reader import CliQueue
+from slurm_dl.slurm.read.record_parser import job_records, one_per_job
+from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS, job_fields
+from slurm_dl.slurm.read.vocabulary import tasks_as_one, tasks_of
+from slurm_dl.slurm.releases import Release
+from slurm_dl.slurm.running_config import SiteConfig
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.slurm.write.actions import Actor
+from slurm_dl.slurm.write.release_all import release_all
+
+PLAIN = dict.fromkeys(JOB_FIELDS, "N/A") | {
+    "State": "PENDING",
+    "Reason": "Priority",
+    "Partition": "gpu",
+    "UserID": "1000",
+    "NumNodes": "1",
+    "NumTasks": "1",
+    "NumCPUs": "8",
+    "SubmitTime": "100",
+    "TimeLimit": "10:00",
+    "RestartCnt": "0",
+    "Requeue": "1",
+    "BatchFlag": "1",
+    "OverSubscribe": "OK",
+    "PriorityLong": "5",
+    "Reservation": "(null)",
+    "Name": "job",
+    "Comment": "(null)",
+}
+STEPPED = [f"6_{task}" for task in range(0, 100, 10)]
+"""What squeue lists of ``6_[0-100:10]``: the last one is missing."""
+
+
+OLDER = Release(24, 11, 5)
+
+
+def site(release: Release) -> ClusterReading:
+    config = SiteConfig(release=release, tracks_memory=True)
+    return site_of(read_nodes("", "x"), topology="", reservations=(), config=config, type_row={})
+
+
+class Squeue(Slurm):
+    """A queue of (id, label, other fields); `folded` is what one record an array would say."""
+
+    def __init__(self, *rows: tuple[int, str, dict[str, str]]) -> None:
+        self.calls = Counter()
+        self.rows = rows
+        self.folded = {6: "6_[0-100:10%2]"}
+        self.done: list[str] = []
+
+    def run(self, tool: str, *args: str) -> str:
+        """Slurm's answer."""
+        if tool == "sprio" or "show" in args:
+            return ""
+        if tool != "squeue":
+            self.done.append(" ".join([tool, *args]))
+            return ""
+        words = args[-1].removeprefix("--Format=").split(",")
+        if args[-1].startswith("--format="):
+            return "".join(f"{job_id} (null)\n" for job_id, _, _ in self.rows)
+        fields = [word.partition(":")[0] for word in words]
+        nonce = words[-1].partition(":")[2].removesuffix("r")
+        rows = self.rows
+        if "--array" not in args:
+            self.calls["folded"] += 1
+            ids = {int(i) for i in args[0].removeprefix("--jobs=").split(",")}
+            rows = tuple((i, label, {}) for i, label in self.folded.items() if i in ids)
+        records = [
+            f"{nonce}f".join(
+                (PLAIN | more | {"JobID": str(job_id), "JobArrayID": label})[name]
+                for name in fields
+            )
+            for job_id, label, more in rows
+        ]
+        return "".join(f"{record}{nonce}r\n" for record in records)
+
+
+def stepped(*more: tuple[int, str, dict[str, str]]) -> Squeue:
+    return Squeue(*((6, label, {}) for label in STEPPED), *more)
+
+
+def read(slurm: Slurm, release: Release = OLDER) -> JobTable:
+    reader = JobReader(ClaimReader(max_grace_s=600))
+    return CliQueue(slurm).table(reader, site(release), now_s=500.0)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "label"),
+    [
+        ([3, 1, 2], "6_[1-3]"),
+        ([0, 5, 6, 7, 9], "6_[0,5-7,9]"),
+        ([20, 30, 10], "6_[10-30:10]"),
+        ([0, 20], "6_[0,20]"),
+        ([0, 2, 4, 5], "6_[0,2,4-5]"),
+    ],
+)
+def test_tasks_as_one_label(tasks: list[int], label: str) -> None:
+    """Ranges, and a step where all tasks are in it."""
+    assert tasks_as_one([f"6_{task}" for task in tasks]) == label
+
+
+@given(st.sets(st.integers(0, 3_000), min_size=2, max_size=40))
+def test_every_task_is_in_the_label_and_no_other(tasks: set[int]) -> None:
+    """Whatever the tasks are, the label names exactly them."""
+    label = tasks_as_one([f"6_{task}" for task in tasks])
+
+    assert label is not None
+    assert tasks_of(label) == sorted(tasks)
+
+
+@pytest.mark.parametrize("labels", [["6_1", "7_2"], ["6_1", "6_1"], ["6", "6"], ["6_1", "x"]])
+def test_what_is_not_one_array_is_not_made_one(labels: list[str]) -> None:
+    """Tasks of different arrays, the same task twice, no tasks."""
+    assert tasks_as_one(labels) is None
+
+
+def test_records_of_one_job_become_one() -> None:
+    """Pending tasks share an id; all else stays as it was, in its order."""
+    rows = [("1", "1"), ("6", "6_3"), ("9", "6_2"), ("6", "6_4"), ("7", "7"), ("7", "7")]
+    text = "".join(f"{job_id}xf{label}xfPENDINGxr\n" for job_id, label in rows)
+
+    records, unreadable = job_records(text, "x", 3)
+
+    assert records == [
+        *(["1", "1", "PENDING"], ["6", "6_[3-4]", "PENDING"]),
+        *(["9", "6_2", "PENDING"], ["7", "7", "PENDING"]),
+    ]
+    assert unreadable == 1
+
+
+def test_records_that_differ_in_more_than_the_label_are_not_mixed() -> None:
+    """Two records of one id that are no tasks of one array stand for the first alone."""
+    raw = ["6xf6_3xfPENDING", "6xf6_4xfRUNNING", "8xf8xfPENDING"]
+
+    assert one_per_job(raw, "x") == ([raw[0], raw[2]], 1)
+
+
+def test_last_task_of_a_stepped_array_is_found() -> None:
+    """The listing by tasks leaves it out; the folded one has it, and what has its own record."""
+    slurm = stepped((9, "6_110", {"State": "RUNNING"}))
+    slurm.folded = {6: "6_[0-100:10%2]"}
+
+    table = read(slurm)
+
+    assert table.job_id == [6, 9]
+    assert table.tasks == [11, 1]
+    assert table.texts[6].label == "6_[0-100:10]"
+
+
+def test_requeued_task_is_not_counted_twice() -> None:
+    """It is in the folded listing too, and has a record."""
+    slurm = stepped((9, "6_110", {"RestartCnt": "1"}))
+    slurm.folded = {6: "6_[0-110:10]"}
+
+    table = read(slurm)
+
+    assert (table.tasks, table.texts[6].label) == ([11, 1], "6_[0-100:10]")
+
+
+def test_other_arrays_are_not_asked_about() -> None:
+    """Only a step makes squeue leave one out."""
+    slurm = Squeue(*((6, f"6_{task}", {}) for task in (1, 2, 3, 7)), (9, "9", {}))
+
+    assert read(slurm).texts[6].label == "6_[1-3,7]"
+    assert slurm.calls["folded"] == 0
+
+
+def test_stepped_array_is_asked_about_once() -> None:
+    """And again when it has changed, and with the nodes."""
+    slurm = stepped()
+    table = read(slurm)
+    table.texts[6] = replace(table.texts[6], label="6_[0-90:10]")
+    arrays = ArrayTasks(slurm)
+
+    for asked in (2, 2):
+        arrays.complete(table)
+        assert slurm.calls["folded"] == asked
+        table.texts[6] = replace(table.texts[6], label="6_[0-90:10]")
+    table.texts[6] = replace(table.texts[6], label="6_[10-90:10]")
+    slurm.folded = {6: "6_[10-100:10]"}
+    arrays.complete(table)
+    assert table.tasks == [10]
+    assert slurm.calls["folded"] == 3
+    arrays.forget()
+    arrays.complete(table)
+    assert slurm.calls["folded"] == 4
+
+
+@pytest.mark.parametrize("folded", [{}, {6: "6_[10-100:10]"}, {6: "6"}])
+def test_array_that_changes_while_it_is_read_is_refused(folded: dict[int, str]) -> None:
+    """Half a picture is never returned: naming some of the pending tasks would split them off."""
+    slurm = stepped()
+    slurm.folded = folded
+
+    with pytest.raises(ClusterError, match="changed while it was read"):
+        read(slurm)
+
+
+def test_all_tasks_of_a_waiting_array_are_named() -> None:
+    """Detach and release-all reach its common record, whose every task they name."""
+    ours = {"Reservation": "slurm_dl_4"}
+    slurm = Squeue(*((6, label, ours) for label in STEPPED))
+    tasks = ",".join(str(task) for task in range(0, 101, 10))
+
+    Actor(slurm).apply(Detach(job_id=JobId(6), why="test"))
+    assert slurm.done == [f"scontrol update JobId=6_[{tasks}] ReservationName="]
+    slurm.done.clear()
+    list(release_all(slurm, ["other"]))
+    assert slurm.done[0] == f"scontrol update JobId=6_[{tasks}] ReservationName="
+
+
+@pytest.mark.parametrize(
+    ("release", "word", "exclusive"),
+    [
+        *[(OLDER, word, True) for word in ("NO", "USER", "MCS", "TOPO")],
+        *[(OLDER, word, False) for word in ("OK", "YES")],
+        *[(Release(26, 5, 5), word, True) for word in ("NODE", "USER", "MCS", "TOPO")],
+        (Release(26, 5, 5), "NO", False),
+    ],
+)
+def test_who_wants_nodes_for_itself(release: Release, word: str, *, exclusive: bool) -> None:
+    """Up to 25.11 OverSubscribe says it, and "NO" means yes; from 26.05 on Exclusive does."""
+    asked = "Exclusive" if release >= Release(26, 5) else "OverSubscribe"
+    assert asked in job_fields(release)
+    slurm = Squeue((1, "1", {"OverSubscribe": "NO", asked: word}))
+
+    assert read(slurm, release).exclusive == [exclusive]
+
+
+def test_folded_listing_is_matched_by_id() -> None:
+    """Several stepped arrays are asked about in one call."""
+    slurm = Squeue(
+        *((6, label, {}) for label in STEPPED),
+        *((20, re.sub("^6", "20", label), {}) for label in STEPPED),
+    )
+    slurm.folded = {6: "6_[0-100:10]", 20: "20_[0-100:10%1]", 30: "30_[0-100:10]"}
+
+    assert read(slurm).tasks == [11, 11]
+    assert slurm.calls["folded"] == 1

@@ -1,0 +1,75 @@
+"""Snapshots as JSON: jobs that name the same nodes share a mask, and older files are read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from build import observed, pending, snapshot
+
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.recording.codec import to_plain
+from slurm_dl.recording.snapshot_file import decode, encode
+
+MASKS = ([True, False], [False, True], [False, False])
+
+
+def choosing(count: int) -> Snapshot:
+    """So many waiting jobs, each with one of three choices of two nodes."""
+    seen = observed([pending(i + 1) for i in range(count)], nodes=(4.0, 4.0))
+    masks = {JobId(i + 1): np.array(MASKS[i % 3]) for i in range(count)}
+    return snapshot(dataclasses.replace(seen, choices=masks, excluded={JobId(1): masks[JobId(1)]}))
+
+
+def told(snap: Snapshot) -> Any:  # noqa: ANN401 - any JSON
+    return json.loads(json.dumps(encode(snap)))
+
+
+def test_equal_masks_are_written_once_and_come_back_to_each_job() -> None:
+    """However many jobs name nodes, a mask is there once for each choice of nodes."""
+    snap = choosing(30)
+    content = told(snap)
+
+    assert len(content["snapshot"]["seen"]["choices"]["masks"]) == len(MASKS)
+    back = decode(content)
+    assert to_plain(back, Snapshot) == to_plain(snap, Snapshot)
+    assert back.seen.choices[JobId(5)].tolist() == MASKS[1]
+    assert back.seen.excluded[JobId(1)].tolist() == MASKS[0]
+
+
+def test_a_file_of_the_first_format_is_read() -> None:
+    """It has a mask of its own for each job."""
+    snap = choosing(4)
+    old = json.loads(json.dumps({"format": 1, "snapshot": to_plain(snap, Snapshot)}))
+
+    assert old["snapshot"]["seen"]["choices"]["4"]["values"] == MASKS[0]
+    assert to_plain(decode(old), Snapshot) == to_plain(snap, Snapshot)
+
+
+@pytest.mark.parametrize(
+    ("choices", "because"),
+    [
+        ({"masks": [], "of": {"1": 0}}, r"choices\.of\.1: the number of a mask"),
+        ({"masks": [], "of": {"1": -1}}, r"choices\.of\.1: the number of a mask"),
+        ({"masks": {}, "of": {}}, r"choices\.masks: a list"),
+        ({"masks": [1], "of": {}}, r"choices\.masks\.0: a column"),
+        ({"1": 0}, r"choices: a mapping \(masks, of\)"),
+    ],
+)
+def test_what_shares_no_mask_is_refused(choices: object, because: str) -> None:
+    """By its place in the file."""
+    content = told(choosing(2))
+    content["snapshot"]["seen"]["choices"] = choices
+    with pytest.raises(ValueError, match=because):
+        decode(content)
+
+
+@pytest.mark.parametrize("number", [0, 3, True, 1.0, "2", None])
+def test_another_format_is_refused(number: object) -> None:
+    """A later release may keep things that this one would drop without a word."""
+    with pytest.raises(ValueError, match="format 1 to 2 was expected"):
+        decode({**told(choosing(1)), "format": number})

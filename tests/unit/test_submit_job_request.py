@@ -1,0 +1,179 @@
+"""Values that are right one by one must also be right together."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.submit.job_request import JobRequest, SubmitOptions, check
+
+TYPED = SubmitOptions(gpus="4")
+
+
+def checked(
+    typed: SubmitOptions = TYPED, *command: str, dlrun: str | None = "/opt/bin/dlrun"
+) -> JobRequest:
+    return check(
+        typed, sbatch=(), command=command or ("python", "train.py"), cwd="/home/ann", dlrun=dlrun
+    )
+
+
+def test_defaults() -> None:
+    """Few words make a whole job: preemptible, requeueable, logged and named."""
+    request = checked()
+
+    assert (request.gpus, request.launcher, request.name) == (4, "plain", "train")
+    assert (request.signal, request.lead_s, request.grace_s) == ("USR1", 60, 120.0)
+    assert request.requeue
+    assert request.output == "slurm-%j.out"
+    assert request.run_base == "/home/ann/slurm_dl_runs"
+    assert request.template == "plain"
+    assert json.loads(request.comment)["slurm_dl"]["by"] == "daemon"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"gpus": None}, "give --gpus=N"),
+        ({"gpus": "a100:4", "gpu_type": "h100"}, "--gpus asks for a100 and --gpu-type for h100"),
+        ({"gpu_type": "a b"}, "--gpu-type"),
+        ({"nodes": "2-1"}, "--nodes: '2-1' is not N or MIN-MAX"),
+        ({"nodes": "1-"}, "--nodes"),
+        ({"nodes": "0-2"}, "--nodes"),
+        ({"nodes": "0"}, "--nodes"),
+        ({"nodes": "5-8"}, "4 GPUs cannot lie on 5 nodes or more"),
+        ({"nodes": "1-4", "ntasks_per_node": "1"}, "leave it out, there is one task for each GPU"),
+        ({"cpus": "many"}, "--cpus: 'many' is not a whole number"),
+        ({"cpus": "0"}, "--cpus"),
+        ({"share": True}, "half a GPU is for jobs of one GPU or less, not for --gpus=4"),
+        ({"share": True, "gpus": None, "nodes": "2"}, "half a GPU lies on one node"),
+        ({"share": True, "gpus": None, "nodes": "1-2"}, "half a GPU lies on one node"),
+        ({"launcher": "mpirun"}, "--launcher: 'mpirun' is not one of plain, torchrun, srun"),
+        ({"model": "../x"}, "--model"),
+        ({"name": "-x"}, "--name"),
+        ({"partition": "a b"}, "--partition"),
+        ({"time": "soon"}, "--time"),
+        ({"time": "1"}, "the signal would come as the job starts"),
+        ({"time": "5", "signal": "USR1@300"}, "the signal would come as the job starts"),
+        ({"array": "all"}, "--array"),
+        ({"output": "a\nb"}, "--output"),
+        ({"output": ""}, "--output"),
+        ({"run_dir": "a\nb"}, "--run-dir"),
+        ({"comment": "a\nb"}, "--comment"),
+        ({"signal": "KILL"}, "--signal"),
+        ({"grace": "0"}, "--grace"),
+        ({"requeued_by": "me"}, "--requeued-by: 'me' is not daemon or job"),
+        ({"no_requeue": True}, "add --no-preempt"),
+        ({"template": "_header"}, "part of other templates"),
+        ({"template": "a/b"}, "--template"),
+        ({"dlrun": "bin/dlrun"}, "not an absolute path"),
+        ({"dlrun": "/bin/\ndlrun"}, "--dlrun"),
+        ({"launcher": "torchrun", "ntasks_per_node": "4"}, "one per GPU; leave it out"),
+        ({"ntasks_per_node": "x"}, "--ntasks-per-node"),
+    ],
+)
+def test_bad_requests_get_their_line(change: dict[str, str | bool | None], message: str) -> None:
+    """Each wrong value, and each contradiction, is told in one printable line."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        checked(replace(TYPED, **change))  # type: ignore[arg-type]
+
+    assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "command", "message"),
+    [
+        ("plain", ("",), "give -- COMMAND"),
+        ("plain", ("-c", "x"), "'-c' is not a program"),
+        ("srun", ("-m", "train"), "'-m' is not a program"),
+        ("plain", ("a", "b\0c"), "NUL"),
+        ("srun", ("echo", "a", ":", "b"), "a lone ':'"),
+        ("torchrun", ("train.py", ":"), "a lone ':'"),
+    ],
+)
+def test_commands_that_cannot_run_are_refused(
+    launcher: str, command: tuple[str, ...], message: str
+) -> None:
+    """What srun or exec would misread is refused at submission, not hours later."""
+    with pytest.raises(ConfigError, match=message):
+        checked(replace(TYPED, launcher=launcher), *command)
+
+
+def test_no_command_at_all() -> None:
+    """A job needs something to run."""
+    with pytest.raises(ConfigError, match="give -- COMMAND"):
+        check(TYPED, sbatch=(), command=(), cwd="/", dlrun="/dlrun")
+
+
+def test_dlrun_must_be_known() -> None:
+    """Without a dlrun beside dlsubmit the user has to say where it is; his word wins."""
+    with pytest.raises(ConfigError, match="give its path on the compute nodes"):
+        checked(dlrun=None)
+    assert checked(replace(TYPED, dlrun="/other/dlrun")).dlrun == "/other/dlrun"
+
+
+def test_torchrun_may_run_a_module() -> None:
+    """-m is torchrun's way of naming a module."""
+    assert checked(replace(TYPED, launcher="torchrun"), "-m", "train").command == ("-m", "train")
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (("python", "-u", "dir/my train.py", "x.sh"), "my-train"),
+        (("/usr/bin/env", "x"), "env"),
+        (("./---",), "job"),
+        (("é" * 300,), "job"),
+        (("a" * 300,), "a" * 64),
+    ],
+)
+def test_default_names(command: tuple[str, ...], name: str) -> None:
+    """A job is named after its script, in letters that no tool stumbles over."""
+    assert checked(TYPED, *command).name == name
+
+
+def test_an_array_logs_each_task_apart() -> None:
+    """Array tasks have a log each."""
+    assert checked(replace(TYPED, array="0-3")).output == "slurm-%A_%a.out"
+
+
+def test_a_job_that_may_not_be_preempted() -> None:
+    """Without contract no signal is in the comment; --no-requeue is then allowed."""
+    request = checked(replace(TYPED, no_preempt=True, no_requeue=True))
+
+    assert not request.requeue
+    assert json.loads(request.comment) == {"slurm_dl": {"v": 1}}
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [("2", (2, None)), ("1-4", (1, 4)), ("3-3", (3, None)), ("1-9", (1, 4)), ("4-9", (4, None))],
+)
+def test_a_range_of_nodes(typed: str, expected: tuple[int, int | None]) -> None:
+    """No job lies on more nodes than it has GPUs; what is left of the range may be one number."""
+    request = checked(replace(TYPED, nodes=typed))
+
+    assert (request.nodes, request.most_nodes) == expected
+    assert json.loads(request.comment)["slurm_dl"].get("nodes") == expected[1]
+
+
+@pytest.mark.parametrize(
+    ("typed", "sbatch", "message"),
+    [
+        (replace(TYPED, nodes="1-4"), "--cpus-per-task=8", "give the CPUs of each GPU as --cpus=N"),
+        (replace(TYPED, cpus="8"), "--cpus-per-task=8", "--cpus and --cpus-per-task both"),
+        (replace(TYPED, cpus="8"), "--cpus-per-gpu=8", "--cpus and --cpus-per-gpu both"),
+    ],
+)
+def test_two_words_about_cpus(typed: SubmitOptions, sbatch: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check(typed, sbatch=(sbatch,), command=("x",), cwd="/", dlrun="/d")
+
+
+def test_half_a_gpu_is_a_job_of_one() -> None:
+    """It may name the type, and nothing else is needed."""
+    assert checked(SubmitOptions(share=True)).gpus == 1
+    assert checked(SubmitOptions(share=True, gpus="a100:1")).gpu_type == "a100"

@@ -1,0 +1,195 @@
+"""A job gets the fewest nodes that hold its GPUs evenly."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.submit.job_shape import GpuNode, GpuPartition, JobShape, choose
+
+
+def nodes(count: int, gpus: int, gpu_type: str = "a100", *, up: bool = True) -> list[GpuNode]:
+    return [GpuNode(gpu_type=gpu_type, gpus=gpus, up=up)] * count
+
+
+def part(*groups: list[GpuNode], name: str = "gpu") -> GpuPartition:
+    return GpuPartition(name=name, nodes=tuple(n for group in groups for n in group))
+
+
+FOUR_BY_FOUR = part(nodes(4, 4))
+MIXED = part(nodes(2, 8, "h100"), nodes(4, 4, "a100"), nodes(1, 2, ""))
+
+
+@pytest.mark.parametrize(
+    ("partition", "gpus", "gpu_type", "asked", "expected"),
+    [
+        (FOUR_BY_FOUR, 1, None, None, (1, 1)),
+        (FOUR_BY_FOUR, 3, None, None, (1, 3)),
+        (FOUR_BY_FOUR, 4, None, None, (1, 4)),
+        (FOUR_BY_FOUR, 6, None, None, (2, 3)),
+        (FOUR_BY_FOUR, 9, None, None, (3, 3)),
+        (FOUR_BY_FOUR, 16, None, None, (4, 4)),
+        (FOUR_BY_FOUR, 8, None, 4, (4, 2)),
+        (FOUR_BY_FOUR, 4, "a100", 2, (2, 2)),
+        (MIXED, 16, None, None, (2, 8)),
+        (MIXED, 16, "a100", None, (4, 4)),
+        (MIXED, 12, None, None, (2, 6)),
+        (MIXED, 2, "", None, (1, 2)),
+    ],
+)
+def test_fewest_nodes(
+    partition: GpuPartition,
+    gpus: int,
+    gpu_type: str | None,
+    asked: int | None,
+    expected: tuple[int, int],
+) -> None:
+    """The widest nodes are used first, and every node gives as many GPUs as the others."""
+    shape = choose([partition], gpus=gpus, gpu_type=gpu_type, nodes=asked)
+
+    assert (shape.nodes, shape.gpus_per_node) == expected
+
+
+@pytest.mark.parametrize(
+    ("partition", "gpus", "gpu_type", "asked", "message"),
+    [
+        (
+            FOUR_BY_FOUR,
+            17,
+            None,
+            None,
+            "17 GPUs do not fit evenly: partition gpu has 4 nodes x 4 a100; --gpus=16 would fit",
+        ),
+        (
+            FOUR_BY_FOUR,
+            7,
+            "a100",
+            None,
+            (
+                "7 a100 GPUs do not fit evenly: partition gpu has 4 nodes x 4 a100;"
+                " --gpus=6 or --gpus=8 would fit"
+            ),
+        ),
+        (
+            FOUR_BY_FOUR,
+            8,
+            None,
+            3,
+            (
+                "8 GPUs on 3 nodes cannot be shared out evenly: partition gpu has 4 nodes x 4 a100;"
+                " --gpus=6 or --gpus=9 or --nodes=2 would fit"
+            ),
+        ),
+        (
+            FOUR_BY_FOUR,
+            8,
+            None,
+            8,
+            (
+                "8 GPUs on 8 nodes do not fit evenly: partition gpu has 4 nodes x 4 a100;"
+                " --nodes=2 would fit"
+            ),
+        ),
+        (
+            MIXED,
+            4,
+            "v100",
+            None,
+            (
+                "there are no GPUs of type v100: partition gpu has 1 node x 2 untyped,"
+                " 4 nodes x 4 a100, 2 nodes x 8 h100"
+            ),
+        ),
+        (part(name="cpu"), 1, None, None, "partition cpu has no GPUs; give --partition"),
+        (
+            part(nodes(1, 2, up=False), nodes(1, 2)),
+            8,
+            None,
+            None,
+            (
+                "8 GPUs do not fit evenly: partition gpu has 2 nodes x 2 a100, 1 up;"
+                " --gpus=4 would fit"
+            ),
+        ),
+    ],
+)
+def test_what_does_not_fit_says_what_would(
+    partition: GpuPartition, gpus: int, gpu_type: str | None, asked: int | None, message: str
+) -> None:
+    """The refusal names what the partition has and the nearest that fits."""
+    with pytest.raises(ConfigError) as caught:
+        choose([partition], gpus=gpus, gpu_type=gpu_type, nodes=asked)
+
+    assert str(caught.value) == message
+
+
+def test_nodes_that_are_down_are_avoided() -> None:
+    """Three nodes are up: 8 GPUs take two, 12 take three, 16 wait for the fourth."""
+    partition = part(nodes(3, 4), nodes(1, 8, up=False))
+
+    assert choose([partition], gpus=8, gpu_type=None, nodes=None) == JobShape(
+        nodes=2, gpus_per_node=4, gpu_type=None, types=("a100",), enough_up=True
+    )
+    assert choose([partition], gpus=12, gpu_type=None, nodes=None).enough_up
+    waiting = choose([partition], gpus=16, gpu_type=None, nodes=None)
+    assert (waiting.nodes, waiting.enough_up) == (4, False)
+
+
+def test_a_job_never_needs_two_types_at_once() -> None:
+    """Two nodes of each of two types do not hold a job of four nodes."""
+    partition = part(nodes(2, 4, "a100"), nodes(2, 4, "v100"))
+
+    with pytest.raises(ConfigError, match="16 GPUs do not fit evenly"):
+        choose([partition], gpus=16, gpu_type=None, nodes=None)
+    assert choose([partition], gpus=8, gpu_type=None, nodes=None).types == ("a100", "v100")
+
+
+def test_a_job_never_needs_two_partitions_at_once() -> None:
+    """Of several partitions one has to hold the whole job."""
+    first, second = part(nodes(2, 4), name="a"), part(nodes(3, 4), name="b")
+
+    assert choose([first, second], gpus=12, gpu_type=None, nodes=None).nodes == 3
+    with pytest.raises(ConfigError, match=r"partition a has .*; partition b has "):
+        choose([first, second], gpus=16, gpu_type=None, nodes=None)
+
+
+partitions = st.lists(
+    st.builds(
+        GpuNode,
+        gpu_type=st.sampled_from(["a100", "v100"]),
+        gpus=st.integers(1, 8),
+        up=st.booleans(),
+    ),
+    min_size=1,
+    max_size=10,
+).map(part)
+
+
+@given(partitions, st.integers(1, 40), st.sampled_from([None, "a100"]))
+def test_the_shape_is_the_best_of_all_that_fit(
+    partition: GpuPartition, gpus: int, gpu_type: str | None
+) -> None:
+    """Against every shape there is: fewest nodes, one type, enough of them, up ones first."""
+    fitting = [
+        (not only_up, n)
+        for only_up in (True, False)
+        for n in range(1, gpus + 1)
+        for kind in ({"a100", "v100"} if gpu_type is None else {gpu_type})
+        if gpus % n == 0
+        and sum(
+            node.gpus * n >= gpus
+            for node in partition.nodes
+            if node.gpu_type == kind and (node.up or not only_up)
+        )
+        >= n
+    ]
+    try:
+        shape = choose([partition], gpus=gpus, gpu_type=gpu_type, nodes=None)
+    except ConfigError:
+        assert not fitting
+        return
+
+    assert (not shape.enough_up, shape.nodes) == min(fitting)
+    assert shape.gpus == gpus

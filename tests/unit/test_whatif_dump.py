@@ -1,0 +1,328 @@
+"""A dump of accounting that a site made: what counts in it, what does not, and what is told."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import shlex
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.trace import Trace
+from slurm_dl.slurm.accounting.site_history import FIELDS, HEADER, FetchTally, StandIns
+from slurm_dl.traces import read_trace
+from slurm_dl.traces.slurm.history_dump import LeftOutOfDump, dump_runs, read_dump, sacct_command
+
+T0 = 1_767_225_600
+RECORDINGS = sorted(Path(__file__).parents[1].glob("data/slurm-*/history.txt"))
+
+
+def run(job: str, at: int = 100, took: int = 60, **more: str) -> list[str]:
+    """A record of a run of two GPUs that began *at* seconds after `T0`."""
+    values = {
+        "JobID": job,
+        "User": "ann",
+        "Account": "vision",
+        "Submit": str(T0),
+        "Start": str(T0 + at),
+        "End": str(T0 + at + took),
+        "State": "COMPLETED",
+        "ElapsedRaw": str(took),
+        "ReqTRES": "cpu=1,gres/gpu=2",
+        "AllocTRES": "cpu=1,gres/gpu=2",
+        **more,
+    }
+    return [values[name] for name in FIELDS]
+
+
+def lost(job: str, **more: str) -> list[str]:
+    """What 22.05 keeps of an array's last task if slurmdbd was away when it started."""
+    return run(job, Start="None", ElapsedRaw="0", **more)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the dump is."""
+    return tmp_path / "dump.txt"
+
+
+def read(path: Path, *records: Sequence[str], header: str = HEADER) -> Trace:
+    path.write_text("\n".join([header, *("|".join(r) for r in records)]) + "\n", "utf-8")
+    return read_dump(path)
+
+
+def lengths(trace: Trace) -> dict[str, float]:
+    return dict(zip(trace.job_id, trace.duration_s.tolist(), strict=True))
+
+
+def told(trace: Trace) -> list[str]:
+    return [str(bad).partition("dump.txt:")[2] for bad in trace.bad]
+
+
+def test_runs_of_a_job_are_one_job(path: Path) -> None:
+    trace = read(
+        path,
+        run("1", 10, 50, State="REQUEUED"),
+        run("1", 100, 30, Submit=str(T0 + 60)),
+        run("2", 0, 5, State="CANCELLED by 1000"),
+    )
+
+    assert lengths(trace) == {"1": 80, "2": 5}
+    assert trace.submit_s.tolist() == [T0, T0]
+    assert not trace.bad
+
+
+def test_a_wait_that_an_older_dump_tells_is_over(path: Path) -> None:
+    """The newer one stands first: its jobs are not lost, and one put back since still waits."""
+    waits = {"State": "PENDING", "Start": "Unknown", "End": "Unknown", "ElapsedRaw": "0"}
+    trace = read(
+        path,
+        run("1", 10, 50),
+        run("2", 10, 50, State="REQUEUED"),
+        run("2", **{**waits, "Submit": str(T0 + 60)}),
+        run("1", **waits),
+        run("2", **waits),
+    )
+
+    assert lengths(trace) == {"1": 50}
+    assert "a later record says that job 1 waits no more" in " ".join(told(trace))
+
+
+def test_a_last_task_that_runs_is_one_task(path: Path) -> None:
+    """It has the record of all for as long as it runs, and ends with its own."""
+    trace = read(path, run("9_[3-3]", 0, 1, State="RUNNING"), run("9_3", 0, 60))
+
+    assert lengths(trace) == {"9_3": 60}
+
+
+def test_the_record_of_an_array_does_not_count_with_its_tasks(path: Path) -> None:
+    """Nobody knows how long the last task ran, and those that are known count once."""
+    trace = read(path, *(run(f"16_{n}") for n in range(4)), lost("16_[0-4]"))
+
+    assert lengths(trace) == {f"16_{n}": 60 for n in range(4)}
+    assert told(trace) == ["6: job '16_[0-4]' ended and has no Start"]
+
+
+def test_a_record_for_many_with_a_run_is_the_one_task_left(path: Path) -> None:
+    """Also where it stands before the others; with none or several left it is nobody's."""
+    trace = read(
+        path,
+        run("5_[0-2%4]", took=70),
+        run("5_0"),
+        run("5_2"),
+        run("6_[0-1]"),
+        run("6_0"),
+        run("6_1"),
+        run("7_[0-9]"),
+        run("7_0"),
+    )
+
+    assert lengths(trace) == dict.fromkeys(["5_0", "5_2", "6_0", "6_1", "7_0"], 60) | {"5_1": 70}
+    assert told(trace) == [
+        "5: each task of '6_[0-1]' has a record of its own",
+        "8: one record of a run for 10 tasks, '7_[0-9]'",
+    ]
+
+
+def test_what_did_not_run_is_counted_by_its_reason(path: Path) -> None:
+    trace = read(
+        path,
+        run("1"),
+        run("2", State="RUNNING", End="Unknown"),
+        run("3", State="PENDING", Start="Unknown", End="Unknown", ElapsedRaw="0"),
+        run("4_[1-9]", State="PENDING", Start="Unknown", End="Unknown", ElapsedRaw="0"),
+        run("5", State="CANCELLED by 7", Start="None", ElapsedRaw="0", AllocTRES=""),
+        run("6_[0-9]", State="CANCELLED by 7", took=0, AllocTRES=""),
+        run("7", ReqTRES="cpu=1", AllocTRES="cpu=1"),
+        run("8.batch"),
+        run("9", State="DEADLINE", Start="None", ElapsedRaw=str(T0)),
+    )
+
+    assert lengths(trace) == {"1": 60}
+    assert told(trace) == [
+        "3: job that had not ended: 3 times, here first",
+        "6: job that never ran: 2 times, here first",
+        "8: job without GPUs: 1 times, here first",
+        "9: job step: 1 times, here first",
+        "10: job '9' ended and has no Start",
+    ]
+
+
+def test_dumps_one_after_the_other_are_one(path: Path) -> None:
+    """Headers again, runs told twice, and a run that the first dump saw under way."""
+    open_run = run("2", State="RUNNING", End="Unknown", ElapsedRaw="30")
+    trace = read(path, run("1"), open_run, FIELDS, run("1"), run("2", took=90))
+
+    assert lengths(trace) == {"1": 60, "2": 90}
+    assert told(trace) == [
+        "3: a later record says how this run of job 2 ended",
+        "5: this run of job 1 was told before",
+    ]
+
+
+def test_columns_may_stand_in_any_order_and_people_may_be_missing(path: Path) -> None:
+    asked = [name for name in reversed(FIELDS) if name not in {"User", "Account"}]
+    record = dict(zip(FIELDS, run("1"), strict=True))
+    trace = read(path, [record[name] for name in asked], header="|".join(asked))
+
+    assert lengths(trace) == {"1": 60}
+    assert trace.users == ("",)
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (f"{HEADER}|JobName", "column 'jobname' is not taken"),
+        (HEADER.replace("|Start", ""), "no column Start"),
+        (f"{HEADER}|Start", "column start is there twice"),
+        ("|".join(run("1")), "no column JobID"),
+    ],
+)
+def test_other_headers_are_refused_with_the_way_out(path: Path, header: str, said: str) -> None:
+    with pytest.raises(ConfigError, match="dlsim history --sacct-command") as caught:
+        read(path, run("1"), header=header)
+
+    assert f"dump.txt:1: {said}" in str(caught.value)
+
+
+def test_broken_lines_are_told_by_their_number(path: Path) -> None:
+    trace = read(
+        path,
+        ["8", "ann"],
+        run("1"),
+        run("2", Submit="soon"),
+        run("3", ElapsedRaw="nan"),
+        run("4", ElapsedRaw="-5"),
+        run("5", State="\x1b[2J"),
+    )
+
+    assert lengths(trace) == {"1": 60}
+    assert [line.partition(":")[0] for line in told(trace)] == ["2", "4", "5", "6", "7"]
+    assert "\x1b" not in "".join(told(trace))
+
+
+def test_times_may_be_seconds_or_dates(path: Path) -> None:
+    """Dates are those of UTC, as the command asks for them."""
+    dates = {"Submit": "2026-01-01T00:00:00", "Start": "2026-01-01T00:01:40"}
+    trace = read(path, run("1"), run("2", End="2026-01-01T00:02:40", **dates))
+
+    assert lengths(trace) == {"1": 60, "2": 60}
+    assert trace.submit_s.tolist() == [T0, T0]
+
+
+def test_a_dump_without_jobs_is_an_error(path: Path) -> None:
+    with pytest.raises(ConfigError, match="no job could be read"):
+        read(path)
+    path.write_bytes(b"")
+    with pytest.raises(ConfigError, match="no column JobID"):
+        read_dump(path)
+
+
+def test_the_command_asks_for_nothing_that_a_user_writes() -> None:
+    """What it prints is one command for a shell, and its header is the one that is read."""
+    begin, end = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)
+    words = shlex.split(sacct_command(begin, end, cluster="big"))
+
+    assert words[:3] == ["TZ=UTC", "SLURM_TIME_FORMAT=standard", "sacct"]
+    assert {"--allusers", "--duplicates", "--allocations", "--parsable2", "--clusters=big"} < {
+        *words
+    }
+    assert "--noheader" not in words
+    assert f"--format={','.join(FIELDS)}" in words
+    assert not {"JobName", "Comment", "WorkDir", "SubmitLine"} & set(FIELDS)
+    nameless = sacct_command(begin, end, people=False)
+    assert "User" not in nameless
+    assert "Account" not in nameless
+
+
+@pytest.mark.parametrize("recorded", RECORDINGS, ids=lambda path: path.parent.name)
+def test_recordings_of_real_releases_are_the_same_as_a_live_history(
+    recorded: Path, path: Path
+) -> None:
+    """What a real sacct said is read as the live reader writes it."""
+    lines = recorded.read_text("utf-8").splitlines()
+    trace = read(path, *(line.split("|") for line in lines if line != HEADER))
+    tally = FetchTally()
+    again = path.with_name("again.txt")
+    runs = dump_runs(path, LeftOutOfDump(str(path)), tally=tally, stand_ins=StandIns())
+    again.write_text(f"{HEADER}\n" + "".join(line for _, line in runs), "utf-8")
+    nameless = read_trace(again)
+
+    assert len(trace) >= 1
+    assert lengths(nameless) == lengths(trace)
+    assert all(name.startswith("user-") for name in nameless.users)
+
+
+def test_a_packed_dump_is_read_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "dump.txt.gz"
+    path.write_bytes(gzip.compress(f"{HEADER}\n{'|'.join(run('1'))}\n".encode()))
+    trace = read_dump(path)
+
+    assert (len(trace), trace.name, trace.format) == (1, "dump", "sacct")
+
+
+TASKS = st.integers(0, 5)
+LABELS = st.one_of(
+    st.integers(1, 3).map(str),
+    TASKS.map("9_{}".format),
+    st.tuples(TASKS, TASKS).map(lambda ends: f"9_[{min(ends)}-{max(ends)}]"),
+)
+RECORDS = st.builds(
+    lambda label, at, took, state: run(
+        label,
+        at,
+        took,
+        State=state,
+        Start="None" if state == "PENDING" else str(T0 + at),
+        Submit=str(T0 + at),
+    ),
+    LABELS,
+    st.integers(0, 3),
+    st.integers(0, 3),
+    st.sampled_from(["COMPLETED", "FAILED", "REQUEUED", "RUNNING", "PENDING", "CANCELLED by 1"]),
+)
+
+
+@example(
+    records=[
+        run("9_[3-3]", 0, 1, State="RUNNING"),
+        run("9_[3-3]", 1, 0, State="CANCELLED by 1", Submit=str(T0 + 1)),
+    ],
+    copies=1,
+)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(RECORDS, max_size=12), st.integers(1, 3))
+def test_nothing_counts_twice(path: Path, records: list[list[str]], copies: int) -> None:
+    """However often it is told, no job is longer than its runs, and every line is accounted for."""
+    path.write_text("\n".join([HEADER, *("|".join(r) for r in records * copies)]) + "\n", "utf-8")
+    left_out = LeftOutOfDump(str(path))
+    tally = FetchTally()
+    written = list(dump_runs(path, left_out, tally=tally))
+    lines = [line for line, _ in written]
+
+    assert len(records) * copies == len(lines) + sum(bad.lines for bad in left_out.told)
+    assert (tally.runs, lines) == (len(lines), sorted(set(lines)))
+    once = {line.split("|")[0]: 0.0 for _, line in written}
+    for record in {tuple(line.rstrip("\n").split("|")) for _, line in written}:
+        once[record[0]] += float(record[FIELDS.index("ElapsedRaw")])
+    try:
+        trace = read_dump(path)
+    except ConfigError:
+        return
+    assert all(length <= once[job] for job, length in lengths(trace).items())
+    tasks = [job for job in trace.job_id if "[" in job]
+    assert not tasks
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_dump_or_a_config_error(path: Path, data: bytes) -> None:
+    path.write_bytes(HEADER.encode() + b"\n" + data)
+    with contextlib.suppress(ConfigError):
+        read_dump(path)

@@ -1,0 +1,87 @@
+"""What slurmctld says of itself and its backup, what slurm.conf says, and who holds the lease."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+from slurm_dl.ledger.sqlite.lease_row import LeaseRow
+from slurm_dl.ledger.sqlite.store import StoreError
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.slurm.controller_status import acting, read_health, read_ping, rpcs_of, same_host
+from slurm_dl.slurm.slurm_conf import settings_in, site_factor_plugin
+from tools.fuzz.target import Target, a_file, folder, text
+
+_SDIAG = (
+    b"*******************************************************\n"
+    b"sdiag output at Sun Nov 22 10:00:00 2026 (1795341600)\n"
+    b"Data since      Sun Nov 22 00:00:00 2026 (1795305600)\n"
+    b"*******************************************************\n"
+    b"Server thread count:  3\nAgent queue size:     0\nDBD Agent queue size: 12\n\n"
+    b"Main schedule statistics (microseconds):\n\tLast cycle:   512\n\tMean cycle:   300\n"
+    b"Backfilling stats\n\nRemote Procedure Call statistics by message type\n"
+    b"\tREQUEST_JOB_INFO                        ( 2003) count:40 ave_time:900 total_time:36000\n"
+    b"Remote Procedure Call statistics by user\n"
+    b"\troot            (       0) count:41     ave_time:800    total_time:32800\n"
+)
+
+
+def _sdiag(data: bytes) -> object:
+    said = text(data)
+    rpcs_of(said)
+    health = read_health(said)
+    return health.dump_s_since(None), health.dump_s_since(health)
+
+
+def _ping(data: bytes) -> object:
+    found = read_ping(text(data))
+    return same_host(acting(found), "node1.example")
+
+
+def _slurm_conf(data: bytes) -> object:
+    path = a_file(data, "slurm.conf")
+    return settings_in(path), site_factor_plugin({}, str(path))
+
+
+def _lease(data: bytes) -> object:
+    path: Path = folder() / "lease.sqlite"
+    with contextlib.closing(LeaseRow(path)) as row:
+        with contextlib.closing(sqlite3.connect(path)) as db, db:
+            db.execute("INSERT OR REPLACE INTO meta VALUES ('lease', ?)", (text(data),))
+        standing = row.read()
+        return str(standing), row.take(standing, host="n1", pid=1, lease_s=20.0)
+
+
+TARGETS = (
+    Target(
+        name="sdiag",
+        parse=_sdiag,
+        own=(ClusterError,),
+        source="sdiag: slurmctld's time and load",
+        parser="slurm.controller_status.read_health",
+        seeds=(_SDIAG,),
+    ),
+    Target(
+        name="ping",
+        parse=_ping,
+        source="scontrol ping",
+        parser="slurm.controller_status.read_ping",
+        seeds=(b"Slurmctld(primary) at a is DOWN\nSlurmctld(backup) at b.example is UP\n",),
+    ),
+    Target(
+        name="slurm-conf",
+        parse=_slurm_conf,
+        source="slurm.conf and what it includes",
+        parser="slurm.slurm_conf.settings_in",
+        seeds=(b"ClusterName=a # x\nPrioritySiteFactorPlugin=site_factor/x\nInclude b.conf\n",),
+    ),
+    Target(
+        name="lease",
+        parse=_lease,
+        own=(StoreError,),
+        source="the lease in the ledger",
+        parser="ledger.sqlite.lease_row.LeaseRow.read",
+        seeds=(b'{"host": "n1", "pid": 7, "count": 3, "lease_s": 20.0, "renewed_s": 1.5}',),
+    ),
+)

@@ -1,0 +1,101 @@
+"""Trace files: public ones, which anybody may have changed, and sites' own."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.traces.format_registry import FORMATS, detect_format, read_trace
+from slurm_dl.traces.recorded_schedule import read_recorded
+from tools.fuzz.target import Target, a_file, folder
+
+_JSON = (
+    b'[{"status": "Pass", "vc": "v", "jobid": "j1", "user": "u", "submitted_time": '
+    b'"2017-10-07 01:07:04", "attempts": [{"start_time": "2017-10-07 01:07:04", "end_time": '
+    b'"2017-10-07 01:08:04", "detail": [{"ip": "m", "gpus": ["gpu0", "gpu1"]}]}]}]\n'
+)
+_PAI_JOBS = b"j1,i1,u1,Terminated,100.0,200.0\n"
+_PAI_TASKS = b"j1,worker,1.0,Terminated,100.0,200.0,600.0,29.0,100.0,V100\n"
+_SEEDS = {
+    "slurm_dl": b"job_id,submit_s,duration_s,gpus,user,model,ending\n1,0,10,2,u,m,COMPLETED\n",
+    "sacct": (
+        b"JobIDRaw|User|Account|Submit|Start|End|State|ElapsedRaw|ReqTRES|AllocTRES\n"
+        b"7|ada|lab|2026-01-01T00:00:00|2026-01-01T00:01:00|2026-01-01T00:02:00|COMPLETED|60|"
+        b"gres/gpu=2|gres/gpu=2\n"
+    ),
+    "philly": b"timestamp,duration,num_gpus,cluster\n2017-10-07 01:07:04,60,2,a\n",
+    "philly-json": _JSON,
+    "itp": b"job_id,submission_time,duration,num_gpu,model_name\n1,0,60,2,vgg\n",
+    "helios": (
+        b"job_id,user,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,"
+        b"queue\n1,u,2,8,1,COMPLETED,2020-04-01 00:00:00,2020-04-01 00:00:01,"
+        b"2020-04-01 00:01:01,60,0\n"
+    ),
+    "pai": _PAI_JOBS + b"\x1c" + _PAI_TASKS,
+    "tiresias": b"job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
+    b"1,2,0,100,vgg,60,0\n",
+    "muri": b"job_id,num_gpu,submit_time,iterations,model_name,iteration_time\n1,2,0,100,vgg,20\n",
+    "gavel": b"ResNet-18 (batch size 16)\tpython3 main.py\t--num_steps\t1\t10000\t0.5\t1\n",
+    "synergy": b"0,alexnet,10,100,1\n",
+    "chronus": b"job_id,user,num_gpu,submit_time,duration,model_name\n1,u,2,0,60,vgg\n",
+}
+
+_MODULES = {
+    "gavel": "formats.gavel_shockwave",
+    "pai": "formats.pai",
+    "philly-json": "formats.philly_json",
+    "sacct": "slurm.sacct",
+    "slurm_dl": "formats.slurm_dl_csv",
+    "synergy": "formats.synergy_deploy",
+}
+
+
+def _reader(name: str) -> Callable[[bytes], object]:
+    if name == "sacct":
+        return _with_its_runs
+    if name != "pai":
+        return lambda data: read_trace(a_file(data, "trace"), name)
+
+    def read(data: bytes) -> object:
+        jobs, _, tasks = data.partition(b"\x1c")
+        directory = folder() / "pai"
+        directory.mkdir(exist_ok=True)
+        (directory / "pai_job_table.csv").write_bytes(jobs)
+        (directory / "pai_task_table.csv").write_bytes(tasks)
+        return read_trace(directory)
+
+    return read
+
+
+def _with_its_runs(data: bytes) -> object:
+    path = a_file(data, "trace")
+    return read_recorded(path, read_trace(path, "sacct"))
+
+
+TARGETS = (
+    *(
+        Target(
+            name=f"trace-{name.replace('_', '-')}",
+            parse=_reader(name),
+            own=(ConfigError,),
+            source=f"trace files in format {name}",
+            parser=f"traces.{_MODULES.get(name, 'formats.tabular')}",
+            seeds=(seed,),
+        )
+        for name, seed in _SEEDS.items()
+    ),
+    Target(
+        name="trace",
+        parse=lambda data: (
+            detect_format(a_file(data, "trace")),
+            read_trace(a_file(data, "trace")),
+        ),
+        own=(ConfigError,),
+        source="trace files, packed or not, of whatever format",
+        parser="traces.format_registry.read_trace",
+        seeds=(gzip.compress(_SEEDS["itp"], mtime=0), _SEEDS["slurm_dl"], _SEEDS["muri"]),
+    ),
+)
+
+assert set(FORMATS) == set(_SEEDS), "each format has a seed"  # noqa: S101

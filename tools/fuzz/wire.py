@@ -1,0 +1,140 @@
+"""What comes through sockets and pipes: requests of users, answers, the pyslurm worker's words."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from pathlib import Path
+
+from slurm_dl.daemon.control import socket_server
+from slurm_dl.daemon.control.client import Client, DaemonError
+from slurm_dl.daemon.control.requests import parse
+from slurm_dl.daemon.control.socket_server import RequestError
+from slurm_dl.daemon.published_state import find_job
+from slurm_dl.json_types import JsonObject
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.recording.snapshot_file import decode, encode
+from slurm_dl.slurm.pyslurm.worker_process import PyslurmProcess
+from slurm_dl.slurm.pyslurm.worker_queue import columns_of
+from slurm_dl.slurm.read.comment_claims import ClaimReader
+from slurm_dl.slurm.read.job_reader import JobReader
+from slurm_dl.testing.situations import situations
+from tools.fuzz.said import site
+from tools.fuzz.target import Target, text
+
+
+def _request(data: bytes) -> None:
+    """Every line of one connection, as the server takes them."""
+    here, there = socket.socketpair()
+    with here, there:
+        there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * len(data) + 4096)
+        there.sendall(data)
+        there.shutdown(socket.SHUT_WR)
+        for line in socket_server._requests(here):  # noqa: SLF001 - the parser itself
+            parse(socket_server._decoded(line))  # noqa: SLF001
+
+
+class _Told(Client):
+    """A client that has got its answer."""
+
+    def __init__(self, raw: bytes) -> None:
+        super().__init__(Path("/nowhere"))
+        self._raw = raw
+
+    def _line(self, request: JsonObject) -> bytes:
+        del request
+        return self._raw
+
+
+def _answer(data: bytes) -> object:
+    # "busy" is worth another try, which takes its time.
+    return _Told(data.partition(b"\n")[0].replace(b"busy", b"b")).ask("status")
+
+
+def _job_name(data: bytes) -> object:
+    return find_job(situations()[0].snap.seen, text(data))
+
+
+def _frame(data: bytes) -> object:
+    """One answer of the worker, through pipes as it comes."""
+    out_r, out_w = os.pipe()
+    err_r, err_w = os.pipe()
+    try:
+        os.write(out_w, data)
+        os.close(out_w)
+        os.close(err_w)
+        process = PyslurmProcess({}, timeout_s=5.0)
+        try:
+            payload = process._frame(out_r, err_r)  # noqa: SLF001 - the parser itself
+            answer = process._object(payload)  # noqa: SLF001
+        except Exception as err:
+            if type(err).__name__ == "_FailedError":
+                return None
+            raise
+        columns, _ = columns_of(answer)
+        reader = JobReader(ClaimReader(max_grace_s=600))
+        return reader.read_columns(columns, site(), now_s=500.0)
+    finally:
+        os.close(out_r)
+        os.close(err_r)
+
+
+def _framed(answer: object) -> bytes:
+    payload = json.dumps(answer).encode()
+    return str(len(payload)).encode() + b"\n" + payload
+
+
+def _snapshot(data: bytes) -> object:
+    content = json.loads(data)
+    return decode(content) if isinstance(content, dict) else None
+
+
+TARGETS = (
+    Target(
+        name="snapshot",
+        parse=_snapshot,
+        own=(ValueError, RecursionError),
+        source="snapshots that dlctl snapshot wrote",
+        parser="recording.snapshot_file.decode",
+        seeds=(json.dumps(encode(situations()[0].snap)).encode(),),
+    ),
+    Target(
+        name="request",
+        parse=_request,
+        own=(RequestError,),
+        source="the control socket: any user who may connect",
+        parser="daemon.control.socket_server, daemon.control.requests.parse",
+        seeds=(
+            b'{"request": "status"}\n{"request": "queue", "user": ["ada"]}\n',
+            b'{"request": "why", "job": "123_7"}\n{"request": "pause", "reason": "x"}\n',
+        ),
+    ),
+    Target(
+        name="answer",
+        parse=_answer,
+        own=(DaemonError,),
+        source="the control socket, for dlctl and dlqueue",
+        parser="daemon.control.client.Client.ask",
+        seeds=(b'{"ok": true, "result": {"a": [1]}}\n', b'{"ok": false, "error": "\\u001b[2J"}\n'),
+    ),
+    Target(
+        name="job-name",
+        parse=_job_name,
+        own=(ValueError,),
+        source="names of jobs in requests",
+        parser="daemon.published_state.find_job",
+        seeds=(b"123", b"123_7", b"123+1"),
+    ),
+    Target(
+        name="pyslurm-answer",
+        parse=_frame,
+        own=(ClusterError,),
+        source="the pyslurm worker, in whose process libslurm runs",
+        parser="slurm.pyslurm.worker_process, worker_queue.columns_of",
+        seeds=(
+            _framed({"id": 0, "columns": {"JobID": ["7"], "Name": ["a"]}, "unreadable": 0}),
+            _framed({"id": 0, "error": "x"}),
+        ),
+    ),
+)
