@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_dl.ledger.apply_observation import FORGET_AFTER_S, Folded, fold
+from slurm_dl.ledger.apply_observation import FORGET_AFTER_S, AppliedObservation, apply_observation
 from slurm_dl.ledger.attained_service import AttainedService, remembered
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover
@@ -103,6 +103,6 @@ def snapshot(
     )
 
 
-def folded(before: AttainedService, seen: Observed) -> Folded:
+def folded(before: AttainedService, seen: Observed) -> AppliedObservation:
     """*seen* booked by a ledger that has been looked after for a week at least."""
-    return fold(before, seen, forget_before_s=seen.now_s - FORGET_AFTER_S)
+    return apply_observation(before, seen, forget_before_s=seen.now_s - FORGET_AFTER_S)

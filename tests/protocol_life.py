@@ -19,7 +19,7 @@ from slurm_dl.engine.cycle import AppliedAction, Cycle, run_cycle
 from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.write_retries import Refusals
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, supersede
-from slurm_dl.ledger.store_protocol import Memory, StoreChange
+from slurm_dl.ledger.store_protocol import LedgerContents, StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError, SlurmDlError
 from slurm_dl.model.ids import HandoverId
@@ -107,7 +107,7 @@ class _Store:
         self.saved = 0
         self._faults = faults
 
-    def load(self) -> Memory:
+    def load(self) -> LedgerContents:
         """All that is stored."""
         return self.inner.load()
 

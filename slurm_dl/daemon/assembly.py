@@ -51,7 +51,7 @@ class DaemonComponents:
     ledger: Ledger
     policy: Policy
     settings: Settings
-    know: Callable[[Snapshot], Snapshot] = _as_it_is
+    enrich: Callable[[Snapshot], Snapshot] = _as_it_is
 
 
 def slurm_of(config: Config) -> Slurm:
@@ -120,8 +120,8 @@ def name_of_cluster(config: Config) -> str:
     section = config.cluster
     if section.name:
         return section.name.lower()
-    told = settings_in(Path(section.slurm_conf)) if section.slurm_conf else {}
-    if name := told.get("clustername"):
+    site_settings = settings_in(Path(section.slurm_conf)) if section.slurm_conf else {}
+    if name := site_settings.get("clustername"):
         return name.lower()
     shown = slurm_of(config).run("scontrol", "show", "config")
     return config_values(shown).get("ClusterName", "").lower()
@@ -167,5 +167,5 @@ def assemble(config: Config, *, generation: int | None = None) -> DaemonComponen
         ledger=Ledger(SqliteStore(path, cluster=name, generation=generation)),
         policy=config.policy.make(),
         settings=settings_of(config, profiles),
-        know=knowledge_of(config, profiles),
+        enrich=knowledge_of(config, profiles),
     )

@@ -81,7 +81,7 @@ class Components(Protocol):
         """The site's limits."""
 
     @property
-    def know(self) -> Callable[[Snapshot], Snapshot]:
+    def enrich(self) -> Callable[[Snapshot], Snapshot]:
         """Adds to a snapshot what is known of its jobs beforehand."""
 
 

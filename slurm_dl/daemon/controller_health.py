@@ -14,7 +14,7 @@ from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.config.daemon_section import DaemonSection
 from slurm_dl.daemon.components import Components
-from slurm_dl.daemon.published_state import VitalsShown
+from slurm_dl.daemon.published_state import ControllerHealthShown
 from slurm_dl.daemon.rate_limits import SlowDown
 from slurm_dl.daemon.slurm_clock import DRIFT_S, SlurmClock
 from slurm_dl.engine.leases import lease_of
@@ -127,15 +127,15 @@ class ControllerHealth:
         """*delay_s*, longer while slurmctld is slow; seconds."""
         return self._pace.slowed(delay_s, daemon.slow_poll_s)
 
-    def shown(self) -> VitalsShown:
+    def shown(self) -> ControllerHealthShown:
         """What is to be seen from outside."""
         left_s = self._distrusted_for_s()
-        told = "slurmctld's clock" if self._clock.is_told else "this host's clock"
+        clock = "slurmctld's clock" if self._clock.follows_slurmctld else "this host's clock"
         why = self._unread
         if self._cannot_check:
             why += "; no GPUs are taken back until it can be"
-        return VitalsShown(
-            clock=f"{told} ({why})" if why else told,
+        return ControllerHealthShown(
+            clock=f"{clock} ({why})" if why else clock,
             ahead_s=self._clock.ahead_s,
             distrust=self._because if left_s else "",
             distrust_until_s=self._wall() + left_s if left_s else 0.0,
@@ -155,13 +155,13 @@ class ControllerHealth:
             self._cannot(str(err), parts)
             return ""
         self._unread = ""
-        was_told = self._clock.is_told
+        followed = self._clock.follows_slurmctld
         moved_s = self._clock.learn(health.now_s, began_s=began_s, ended_s=self._monotonic())
         self._feel(health)
         # Before the first decision there was no other time to jump from.
         if not moved_s or not self._decided:
             return ""
-        if moved_s < 0 and not was_told:
+        if moved_s < 0 and not followed:
             # It was this host's clock that was ahead. What an earlier daemon wrote down is right.
             parts.ledger.retime(Cut(self.now()))
             return f"this host's clock was ahead of slurmctld's by {ago(-moved_s)}"
@@ -180,7 +180,7 @@ class ControllerHealth:
     @property
     def _cannot_check(self) -> bool:
         """Whether slurmctld has told its time once and does not now: it may have moved since."""
-        return bool(self._unread) and self._clock.is_told
+        return bool(self._unread) and self._clock.follows_slurmctld
 
     def _book(self, parts: Components) -> None:
         """Move what is written down with the clock; what fails is made up for in `begin`."""
@@ -193,7 +193,7 @@ class ControllerHealth:
 
     def _feel(self, health: ControllerStatus) -> None:
         before, held = self._pace.slow, self._pace.writes_held
-        self._pace.told(health)
+        self._pace.note_health(health)
         self._say_pace(before)
         if held != self._pace.writes_held:
             self._log.warning(

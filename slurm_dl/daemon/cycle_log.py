@@ -26,7 +26,7 @@ class CycleLog:
 
     def __init__(self, log: FilteringBoundLogger) -> None:
         self._log = log
-        self._said_s = -math.inf
+        self._logged_s = -math.inf
         self._standing: tuple[object, ...] = ()
         self._tripped: frozenset[str] = frozenset()
 
@@ -37,11 +37,11 @@ class CycleLog:
         failed = sum(bool(d.error) for d in cycle.done)
         standing = (cycle.acting, paused, numbers["handovers"], numbers["steers"])
         quiet = not cycle.done and standing == self._standing
-        if quiet and time.monotonic() - self._said_s < QUIET_S:
+        if quiet and time.monotonic() - self._logged_s < QUIET_S:
             log = self._log.debug
         else:
             log = self._log.info
-            self._said_s = time.monotonic()
+            self._logged_s = time.monotonic()
         self._standing = standing
         log(
             "cycle",

@@ -88,12 +88,12 @@ def progress_of(snap: Snapshot) -> F64 | None:
 
     None if none says anything. `Claim.progress` is checked where comments are read.
     """
-    told = {j: c.progress for j, c in snap.seen.claims.items() if c.progress is not None}
-    if not told:
+    reported = {j: c.progress for j, c in snap.seen.claims.items() if c.progress is not None}
+    if not reported:
         return None
     progress = np.full(len(snap.jobs), np.nan)
     row_of = snap.jobs.row_of()
-    for job_id, share in told.items():
+    for job_id, share in reported.items():
         if job_id in row_of:
             progress[row_of[job_id]] = share
     return progress

@@ -68,7 +68,7 @@ class Forecasts:
         self._of: Cycle | None = None
         self._kept: dict[tuple[ForecastQuestion, float], JsonObject] = {}
         self._book = ForecastBook(state_dir / FILE_NAME)
-        self._said: queue.SimpleQueue[Said] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[Said] = queue.SimpleQueue()
         self._began_s = time.monotonic()
         self._sampled_s = -math.inf
         self._sampler: threading.Thread | None = None
@@ -76,15 +76,15 @@ class Forecasts:
         self.score = self._book.score
         """How often the last ranges held; replaced as a whole, to be read from any thread."""
 
-    def saw(self, now: PublishedState) -> None:
+    def on_cycle(self, now: PublishedState) -> None:
         """Judge what was said, and say something of some more jobs now and then; see `Observer`.
 
         How often is `forecasts.sample_every_s` of the configuration in force.
         """
         if now.cycle is None:
             return
-        while not self._said.empty():
-            self._book.say(self._said.get())
+        while not self._outcomes.empty():
+            self._book.say(self._outcomes.get())
         self._book.see(now.cycle.snapshot)
         self.score = self._book.score
         every_s, at_s = now.config.forecasts.sample_every_s, time.monotonic()
@@ -161,8 +161,8 @@ class Forecasts:
     def _remember(self, snap: Snapshot, jobs: Sequence[JobId], found: JsonObject) -> None:
         if int(str(found["runs"])) < FEW_RUNS:
             return
-        row_of, told = snap.jobs.row_of(), found.get("jobs")
-        for job_id, one in zip(jobs, told if isinstance(told, list) else [], strict=False):
+        row_of, answer = snap.jobs.row_of(), found.get("jobs")
+        for job_id, one in zip(jobs, answer if isinstance(answer, list) else [], strict=False):
             row = row_of[job_id]
             # The number of an array's record is the last task's, and the forecast the first one's.
             is_one = snap.jobs.state[row] == PENDING and snap.jobs.tasks[row] == 1
@@ -174,7 +174,7 @@ class Forecasts:
                     float(str(value)) if (value := start[key]) is not None else math.inf
                     for key in ("low_s", "median_s", "high_s")
                 )
-                self._said.put(
+                self._outcomes.put(
                     Said(
                         job_id=int(job_id),
                         asked_s=snap.now_s,
@@ -222,10 +222,10 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
     row = snap.jobs.row_of()[found]
     state = JobState(int(snap.jobs.state[row]))
     why_not = _why_not(snap, row)
-    told: JsonObject = {"jobs": [], "runs": 0, "sources": {}}
+    answer: JsonObject = {"jobs": [], "runs": 0, "sources": {}}
     if not why_not:
-        told = _told(forecasts, now, jobs=(found,))
-    jobs = told["jobs"]
+        answer = _answer(forecasts, now, jobs=(found,))
+    jobs = answer["jobs"]
     one = jobs[0] if isinstance(jobs, list) and jobs else {}
     return {
         "now_s": snap.now_s,
@@ -233,14 +233,14 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
         "state": LETTERS[state],
         "why_not": why_not or (None if one else _TOO_SLOW),
         **_expected(one),
-        **_common(forecasts, told),
+        **_common(forecasts, answer),
     }
 
 
 def _expected(one: Json) -> JsonObject:
     """What an answer tells of one job or shape; nulls where the worker has nothing."""
-    told = one if isinstance(one, dict) else {}
-    return {name: told.get(name) for name in ("start", "end", "until_s")}
+    answer = one if isinstance(one, dict) else {}
+    return {name: answer.get(name) for name in ("start", "end", "until_s")}
 
 
 _TOO_SLOW = (
@@ -284,7 +284,7 @@ def _never(snap: Snapshot, row: int) -> str:
     return ""
 
 
-def _told(
+def _answer(
     forecasts: Forecasts,
     now: PublishedState,
     *,
@@ -297,11 +297,11 @@ def _told(
         raise RequestError(RefusalKind.FAILED, safe(str(err), 500)) from None
 
 
-def _common(forecasts: Forecasts, told: JsonObject) -> JsonObject:
+def _common(forecasts: Forecasts, answer: JsonObject) -> JsonObject:
     return {
-        "runs": told["runs"],
+        "runs": answer["runs"],
         "horizon_s": HORIZON_S,
-        "sources": told["sources"],
+        "sources": answer["sources"],
         "score": score_of(forecasts),
     }
 
@@ -363,17 +363,17 @@ def of_shapes(
                 )
             )
         found.append(row)
-    told: JsonObject = {"wanted": [], "runs": 0, "sources": {}}
+    answer: JsonObject = {"wanted": [], "runs": 0, "sources": {}}
     if wanted:
-        told = _told(forecasts, now, wanted=tuple(wanted))
-    outcomes = told["wanted"]
+        answer = _answer(forecasts, now, wanted=tuple(wanted))
+    outcomes = answer["wanted"]
     left = iter(outcomes if isinstance(outcomes, list) else [])
     for row in found:
         one = None if row["why_not"] else next(left, None)
         row.update(_expected(one))
         row["why_not"] = row["why_not"] or (None if one else _TOO_SLOW)
     rows: list[Json] = list(found)
-    return {"now_s": cycle.snapshot.now_s, "shapes": rows, **_common(forecasts, told)}
+    return {"now_s": cycle.snapshot.now_s, "shapes": rows, **_common(forecasts, answer)}
 
 
 def _shape(text: str, sizes: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[int, int]:

@@ -82,13 +82,13 @@ class LedgerRecovery:
             return
         self._asked_s = self._clock()
         try:
-            told = self._accounting.runs(due, within_s=self._within_s)
+            answer = self._accounting.runs(due, within_s=self._within_s)
         except ClusterError as err:
             self._failed(err, jobs=len(due))
             return
-        rebuilt = rebuild(ledger.service, seen, told.runs, told.asked)
+        rebuilt = rebuild(ledger.service, seen, answer.runs, answer.asked)
         ledger.restore(rebuilt.service, rebuilt.ended)
-        self._succeeded(told, rebuilt, left=len(due) - len(told.asked))
+        self._succeeded(answer, rebuilt, left=len(due) - len(answer.asked))
 
     def _due(self, jobs: Sequence[int]) -> list[int]:
         """Those of *jobs* to be asked about now."""
@@ -105,11 +105,11 @@ class LedgerRecovery:
         event = "no accounting" if never else "accounting does not answer"
         say(event, error=str(err), jobs=jobs, because=MISSED, next_in_s=round(self._pause_s))
 
-    def _succeeded(self, told: Told, rebuilt: Rebuilt, *, left: int) -> None:
+    def _succeeded(self, answer: Told, rebuilt: Rebuilt, *, left: int) -> None:
         known_vain = rebuilt.short <= self._vain.keys()
         self._failing, self._pause_s = False, 0.0
         now_s = self._clock()
-        for job_id in told.asked:
+        for job_id in answer.asked:
             rested_s, _ = self._vain.pop(job_id, (0.0, 0.0))
             if job_id in rebuilt.short:
                 rest_s = _longer(rested_s)
@@ -123,7 +123,7 @@ class LedgerRecovery:
             runs=len(rebuilt.ended),
             gpus_as_asked_for_now=len(rebuilt.gpus_unknown),
             told_too_little=len(rebuilt.short),
-            unreadable=told.unreadable,
+            unreadable=answer.unreadable,
             left=left,
         )
 

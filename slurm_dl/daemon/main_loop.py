@@ -67,8 +67,8 @@ class Daemon:
         pause: The pause switch.
         log: For people.
         accounting: Who knows the runs that nobody saw; None: nobody.
-        permits: What else must allow it to act, beside the audit log and the pause switch.
-        watchers: Who is told of each cycle.
+        preconditions: What else must allow it to act, beside the audit log and the pause switch.
+        observers: Who is told of each cycle.
 
     Attributes:
         board: Where the state is published.
@@ -89,8 +89,8 @@ class Daemon:
         pause: PauseSwitch,
         log: FilteringBoundLogger,
         accounting: RunsTeller | None = None,
-        permits: Sequence[Precondition] = (),
-        watchers: Sequence[Observer] = (),
+        preconditions: Sequence[Precondition] = (),
+        observers: Sequence[Observer] = (),
     ) -> None:
         self._reloading = Reloading(
             loaded=loaded, parts=parts, reread=reread, assemble=assemble, audit=audit, log=log
@@ -109,12 +109,12 @@ class Daemon:
         self.on_first_look: Callable[[], None] = lambda: None
         self._audit = audit
         self._pause = pause
-        self._permits = permits
-        self._watchers = Observers(watchers, log)
+        self._preconditions = preconditions
+        self._observers = Observers(observers, log)
         self._log = log
         self._bucket = TokenBucket.of(loaded.config)
         self._refusals = Refusals()
-        self._vitals = ControllerHealth(log, wall=time.time, monotonic=time.monotonic)
+        self._controller_health = ControllerHealth(log, wall=time.time, monotonic=time.monotonic)
         self._alarm = Wakeup()
         self._soon = False
         self._passed_over = False
@@ -185,14 +185,14 @@ class Daemon:
         return self._cycle(acting=acting)
 
     def close(self) -> None:
-        """Let go of the parts and the pipe, let the watchers finish; each whatever the others do.
+        """Let go of the parts and the pipe, let the observers finish; each whatever the others do.
 
-        The watchers come last, for they may take seconds; a stand-by waits for them. Once another
+        The observers come last, for they may take seconds; a stand-by waits for them. Once another
         daemon acts they write no more.
         """
         with contextlib.ExitStack() as last_first:
-            watchers = self._watchers
-            last_first.callback(watchers.abandon if self._passed_over else watchers.close)
+            observers = self._observers
+            last_first.callback(observers.abandon if self._passed_over else observers.close)
             last_first.callback(self._alarm.close)
             last_first.callback(self._parts.cluster.close)
             last_first.callback(self._parts.ledger.close)
@@ -200,9 +200,11 @@ class Daemon:
     def _round(self) -> None:
         notify("WATCHDOG=1")
         # A lease is renewed while the loop turns, however far apart its looks are.
-        first_refusal(self._permits)
+        first_refusal(self._preconditions)
         self._reload_if_asked()
-        self._resets.settle(self._parts.ledger, self._audit, self._vitals.now(), self._show_reset)
+        self._resets.settle(
+            self._parts.ledger, self._audit, self._controller_health.now(), self._show_reset
+        )
         now_s = time.monotonic()
         if now_s >= self._next_poll_s:
             self._poll()
@@ -222,7 +224,7 @@ class Daemon:
         now = self.board.current
         if not self._audit.healthy:
             self._audit.flush()
-        idle = first_refusal(self._permits_now())
+        idle = first_refusal(self._preconditions_now())
         if idle != now.idle:
             self._log.warning("only looking" if idle else "may act again", because=idle or None)
         self._publish(idle=idle)
@@ -242,13 +244,13 @@ class Daemon:
             self._note_bug(err, in_a_row=now.bugs_in_a_row + 1)
             delay_s = self._loaded.config.daemon.poll_s
         else:
-            self._watchers.tell(self.board.current)
+            self._observers.tell(self.board.current)
             daemon = self._loaded.config.daemon
-            delay_s = self._vitals.slowed(delay_after(cycle, daemon), daemon)
+            delay_s = self._controller_health.slowed(delay_after(cycle, daemon), daemon)
         ended_s = time.monotonic()
         self._next_poll_s = max(began_s + delay_s, ended_s + LEAST_GAP_S)
         next_poll_s = time.time() + self._next_poll_s - ended_s
-        self._publish(next_poll_s=next_poll_s, vitals=self._vitals.shown())
+        self._publish(next_poll_s=next_poll_s, controller_health=self._controller_health.shown())
         notify(f"STATUS={one_line(self.board.current, paused=self._pause.pause is not None)}")
 
     def _cycle(self, *, acting: bool) -> Cycle:
@@ -256,17 +258,17 @@ class Daemon:
         parts.cluster.watch_reservations = may_have_reservations(before.cycle)
         timed = Stopwatch(parts.cluster)
         self._bucket.refill()
-        self._vitals.begin(parts)
+        self._controller_health.begin(parts)
         began_s = time.monotonic()
         cycle = run_cycle(
             timed,
             parts.ledger,
             parts.policy,
             parts.settings,
-            clock=self._vitals.now,
+            clock=self._controller_health.now,
             acting=acting,
-            may_write=lambda: self._vitals.may_write() and self._bucket.take(),
-            allows=self._vitals.allows,
+            may_write=lambda: self._controller_health.may_write() and self._bucket.take(),
+            allows=self._controller_health.allows,
             before=self._before,
             on_done=self._on_done,
             timer=time.monotonic,
@@ -274,10 +276,10 @@ class Daemon:
             write_for_s=max(LEAST_GAP_S, self._loaded.config.daemon.fast_poll_s),
             refusals=self._refusals,
             complete=lambda seen: self._rebuilding.complete(parts.ledger, seen),
-            know=parts.know,
+            enrich=parts.enrich,
         )
         took_s = time.monotonic() - began_s
-        self._vitals.end(parts.cluster.asked_s)
+        self._controller_health.end(parts.cluster.asked_s)
         now = self.board.current
         self._publish(
             cycle=cycle,
@@ -309,15 +311,17 @@ class Daemon:
         """Why nothing may be done now; empty if it may."""
         if not self.board.current.live:
             return "shadow mode"
-        return self._alarm.stop or first_refusal((self._audit, self._pause, *self._permits_now()))
+        return self._alarm.stop or first_refusal(
+            (self._audit, self._pause, *self._preconditions_now())
+        )
 
-    def _permits_now(self) -> tuple[Precondition, ...]:
+    def _preconditions_now(self) -> tuple[Precondition, ...]:
         """Those that were passed in, and the cluster: Slurm must be set up to be ordered."""
-        return (*self._permits, self._parts.cluster)
+        return (*self._preconditions, self._parts.cluster)
 
     def _before(self, action: Action) -> None:
         """End the cycle if nothing more may be done."""
-        if why := self._why_idle() or self._vitals.why_not(action, self._parts):
+        if why := self._why_idle() or self._controller_health.why_not(action, self._parts):
             raise _CutShortError(why)
 
     def _on_done(self, done: AppliedAction) -> None:
@@ -341,7 +345,7 @@ class Daemon:
         now = self.board.current
         failures = now.failures + 1
         delay_s = back_off_s(failures, self._loaded.config.daemon.poll_s)
-        self._vitals.lost()
+        self._controller_health.lost()
         self._log.warning(
             "poll failed", error=str(err), failures=failures, next_in_s=round(delay_s, 1)
         )

@@ -23,10 +23,10 @@ class Precondition(Protocol):
         """
 
 
-def first_refusal(permits: Iterable[Precondition]) -> str:
-    """What the first of *permits* that forbids it says; empty if none does.
+def first_refusal(preconditions: Iterable[Precondition]) -> str:
+    """What the first of *preconditions* that forbids it says; empty if none does.
 
     Raises:
         WithdrawnError: One of them is gone for good.
     """
-    return next((why for permit in permits if (why := permit.why_not())), "")
+    return next((why for precondition in preconditions if (why := precondition.why_not())), "")

@@ -76,7 +76,7 @@ class Durations:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VitalsShown:
+class ControllerHealthShown:
     """slurmctld's clock and how slow it is.
 
     Attributes:
@@ -125,7 +125,7 @@ class PublishedState:
         reloaded: The last reload.
         reader: What reads the queue; None before the first cycle.
         slurm: What of slurm.conf was read last; None before the first cycle.
-        vitals: slurmctld's clock and how slow it is, as of the last poll.
+        controller_health: slurmctld's clock and how slow it is, as of the last poll.
         done, failed: Actions applied and refused since the start.
         steers_ended: Steers that are over since the start, by how they ended; see `ForgetSteer`.
     """
@@ -150,7 +150,7 @@ class PublishedState:
     reloaded: Reloaded | None = None
     reader: ReaderChoice | None = None
     slurm: SiteConfig | None = None
-    vitals: VitalsShown = field(default_factory=VitalsShown)
+    controller_health: ControllerHealthShown = field(default_factory=ControllerHealthShown)
     done: int = 0
     failed: int = 0
     steers_ended: Mapping[str, int] = field(default_factory=dict)

@@ -94,7 +94,7 @@ class SlowDown:
         self.writes_held = ""
         self._clock = clock
         self._calm = 0
-        self._told: ControllerStatus | None = None
+        self._latest: ControllerStatus | None = None
         self._sick = ""
         self._held_since_s: float | None = None
 
@@ -103,9 +103,9 @@ class SlowDown:
         """Whether slurmctld should be asked how it is at each poll: it is slow, or holds writes."""
         return self.factor > 1.0 or bool(self._sick or self.writes_held)
 
-    def told(self, health: ControllerStatus) -> None:
+    def note_health(self, health: ControllerStatus) -> None:
         """Take in what slurmctld says of itself; counts at the next `polled`."""
-        before, self._told = self._told, health
+        before, self._latest = self._latest, health
         self._sick = _sickness(health, before)
         self._hold(health, before)
 

@@ -36,12 +36,12 @@ class SlurmClock:
         self._wall = wall
         self._monotonic = monotonic
         self._base_s = self._wall_base_s = wall() - monotonic()
-        self._is_told = False
+        self._follows_slurmctld = False
 
     @property
-    def is_told(self) -> bool:
+    def follows_slurmctld(self) -> bool:
         """Whether slurmctld has ever told its time; if not, this host's at the start counts."""
-        return self._is_told
+        return self._follows_slurmctld
 
     @property
     def ahead_s(self) -> float:
@@ -65,7 +65,7 @@ class SlurmClock:
         stay behind only makes them look younger.
         """
         self._wall_base_s = self._wall() - self._monotonic()
-        if not self._is_told:
+        if not self._follows_slurmctld:
             self._base_s = min(self._base_s, self._wall_base_s)
 
     def learn(self, told_s: float, *, began_s: float, ended_s: float) -> float:
@@ -85,7 +85,7 @@ class SlurmClock:
         low_s, high_s = told_s - ended_s, told_s + 1.0 - began_s
         nearest_s = min(max(self._base_s, low_s), high_s)
         moved_s = nearest_s - self._base_s
-        first, self._is_told = not self._is_told, True
+        first, self._follows_slurmctld = not self._follows_slurmctld, True
         if not first and abs(moved_s) <= DRIFT_S:
             self._base_s = nearest_s
             return 0.0

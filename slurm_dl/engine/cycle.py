@@ -82,7 +82,7 @@ def run_cycle(
     write_for_s: float = math.inf,
     refusals: Refusals | None = None,
     complete: Callable[[Observed], None] = lambda _: None,
-    know: Callable[[Snapshot], Snapshot] = lambda snap: snap,
+    enrich: Callable[[Snapshot], Snapshot] = lambda snap: snap,
 ) -> Cycle:
     """Observe, decide and, if *acting*, apply.
 
@@ -101,7 +101,7 @@ def run_cycle(
             *timer*; see `Effort`.
         refusals: What is remembered of earlier cycles; None: each cycle tries everything.
         complete: Told what was seen once it is booked; may restore to the ledger what was missed.
-        know: Adds to a snapshot what is known of its jobs beforehand.
+        enrich: Adds to a snapshot what is known of its jobs beforehand.
 
     Raises:
         ClusterError: The cluster could not be read; nothing was done.
@@ -111,7 +111,7 @@ def run_cycle(
     complete(seen)
 
     def plan_now() -> tuple[Snapshot, Plan]:
-        snap = know(engine_of(settings).recount(ledger.snapshot(seen, settings.partitions)))
+        snap = enrich(engine_of(settings).recount(ledger.snapshot(seen, settings.partitions)))
         return snap, decide(snap, policy, settings)
 
     snap, plan = plan_now()

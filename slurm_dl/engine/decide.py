@@ -10,7 +10,7 @@ import numpy as np
 from slurm_dl.engine.circuit_breakers import bounded, stopped, tripped, trips
 from slurm_dl.engine.intent import intend, staying
 from slurm_dl.engine.leases import LEASED, bounded_by_leases, lease_of, next_end_s, under_lease
-from slurm_dl.engine.placing.eligible_nodes import on_types
+from slurm_dl.engine.placing.eligible_nodes import nodes_of_chosen_type
 from slurm_dl.engine.placing.gpu_sharing import with_shares
 from slurm_dl.engine.placing.guarantees import guarantee
 from slurm_dl.engine.placing.place_waiting import place_notes, place_waiting, with_settling
@@ -51,11 +51,11 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     tripping = trips(snap, settings)
     settings = stopped(bounded(snap, settings), [*tripped(snap), *tripping])
     engine = engine_of(settings)
-    given = guarantee(snap, policy, settings)
-    policy, placement = given.policy, given.placement
+    guaranteed = guarantee(snap, policy, settings)
+    policy, placement = guaranteed.policy, guaranteed.placement
     restart_s = settings.preemption.checkpoint_cost_s
-    candidates = given.shielded(engine.candidates(snap))
-    if lease_s and given.promise is None:
+    candidates = guaranteed.shielded(engine.candidates(snap))
+    if lease_s and guaranteed.promise is None:
         # Who is guaranteed nodes need not wait for the end of a lease.
         kept = under_lease(snap, lease_s, settings.lease_window * lease_s)
         candidates = candidates.sparing(kept, LEASED)
@@ -63,45 +63,45 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     intent = staying(
         snap, intend(soon, policy, candidates.staying, lease_s=lease_s, restart_s=restart_s)
     )
-    said = intent.order
+    policy_order = intent.order
     intent = in_levels(snap, policy, intent, candidates.staying)
     order, rank = intent.order, intent.rank()
-    types = on_types(snap, intent)
+    types = nodes_of_chosen_type(snap, intent)
     bands = wanted_site_factor(order, settings)
-    if order is not said and isinstance(settings.mode, External):
+    if order is not policy_order and isinstance(settings.mode, External):
         bands = at_rest(snap, bands, order, settings.band_width)
-    ground = DecisionContext(
+    context = DecisionContext(
         snap=snap,
         preempts=preempts_by_levels(policy),
         intent=intent,
         bands=bands,
         candidates=candidates,
-        within=given.within,
+        within=guaranteed.within,
         types=types,
     )
-    turn = engine.turn(ground)
-    if begun := [s.handover for s in turn.steps if isinstance(s, OpenHandover)]:
+    preemption = engine.preemption_steps(context)
+    if begun := [s.handover for s in preemption.steps if isinstance(s, OpenHandover)]:
         tripping = trips(snap, settings, begun)
         if tripping:
             # Nothing is begun by the decision that would have passed a bound either.
-            turn = engine_of(stopped(settings, tripping)).turn(ground)
+            preemption = engine_of(stopped(settings, tripping)).preemption_steps(context)
     rows = jobs.row_of()
-    open_ones = _open_after(snap, turn)
+    open_ones = _open_after(snap, preemption)
     gaining = frozenset(job for handover in open_ones for job in handover.beneficiaries)
-    spoken_for = gaining | frozenset(job for handover in open_ones for job in handover.moved)
+    reserved = gaining | frozenset(job for handover in open_ones for job in handover.moved)
     # Who moves to sealed nodes may have been kept from them for its last run.
     sealed_for = gaining | frozenset(j for h in open_ones if h.beneficiaries for j in h.moved)
-    placed = place_waiting(snap, intent.ranked, spoken_for, placement, types)
+    placed = place_waiting(snap, intent.ranked, reserved, placement, types)
     how = settings.placement
-    placed = with_shares(snap, intent.ranked, spoken_for, how, placed)
-    steers = steering(snap, rows, placed, spoken_for, how)
+    placed = with_shares(snap, intent.ranked, reserved, how, placed)
+    steers = steering(snap, rows, placed, reserved, how)
     places = place_notes(snap, placed)
-    notes = given.notes(snap, {**turn.notes, **places})
+    notes = guaranteed.notes(snap, {**preemption.notes, **places})
     for row in np.flatnonzero((jobs.state == JobState.PENDING) & (jobs.held != Held.NO)).tolist():
         job_id = JobId(int(jobs.job_id[row]))
         if rank[row] >= 0 and job_id not in places:
             notes[job_id] = WAITS_FOR[Held(int(jobs.held[row]))]
-    for job_id in turn.unhonoured:
+    for job_id in preemption.unhonoured:
         notes[job_id] = "Slurm leaves its SiteFactor out (was its priority set by hand?)"
     return Plan(
         tier=_only(order.tier, rank >= 0),
@@ -112,17 +112,19 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
             *tripping,
             *_promotions(snap, order),
             *cleared_for(snap, rows, sealed_for, how),
-            *turn.steps,
+            *preemption.steps,
             *steers,
-            *(trims(snap, intent.ranked, spoken_for, how.window) if how.trim else ()),
-            *turn.writes,
+            *(trims(snap, intent.ranked, reserved, how.window) if how.trim else ()),
+            *preemption.writes,
         ),
         notes=notes,
-        unhonoured=turn.unhonoured,
+        unhonoured=preemption.unhonoured,
         wake_at_s=min(
             next_end_s(snap.now_s, lease_s),
             policy.next_change_s(
-                snap, said, (jobs.state == JobState.RUNNING) & (jobs.gpus > 0) & snap.is_managed()
+                snap,
+                policy_order,
+                (jobs.state == JobState.RUNNING) & (jobs.gpus > 0) & snap.is_managed(),
             ),
         ),
         share=None if order.share is None else order.share * (rank >= 0)[:, None],
@@ -130,10 +132,10 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     )
 
 
-def _open_after(snap: Snapshot, turn: PreemptionSteps) -> list[Handover]:
-    """The hand-overs that are under way once *turn* is done."""
-    opened = [step.handover for step in turn.steps if isinstance(step, OpenHandover)]
-    closed = {step.handover_id for step in turn.steps if isinstance(step, CloseHandover)}
+def _open_after(snap: Snapshot, preemption: PreemptionSteps) -> list[Handover]:
+    """The hand-overs that are under way once *preemption* is done."""
+    opened = [step.handover for step in preemption.steps if isinstance(step, OpenHandover)]
+    closed = {step.handover_id for step in preemption.steps if isinstance(step, CloseHandover)}
     return [h for h in (*snap.handovers, *opened) if h.handover_id not in closed]
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.placing.typed_resources import TypedRoom
+from slurm_dl.engine.placing.typed_resources import TypedResources
 from slurm_dl.ledger.lease_credits import needs
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, NOT_HELD, PENDING, Bool
 from slurm_dl.model.nodes import Nodes
@@ -86,11 +86,11 @@ def intend(
         target = choose_target(snap, ranked, pinned, skips=policy.skips, barred=order.barred)
         return Intent(order, ranked, target)
     pinned = pinned[snap.jobs.gpus[pinned] > 0]
-    room = TypedRoom(snap, pinned)
+    resources = TypedResources(snap, pinned)
     open_to_all = _to_serve(snap, ranked, pinned, order.barred)
-    by_need = NOBODY if need is None else room.by_need(open_to_all, need)
-    rest = room.by_rank(open_to_all, order.gpu_type, skips=policy.skips)
-    return Intent(order, ranked, np.concatenate([pinned, by_need, rest]), room.kind)
+    by_need = NOBODY if need is None else resources.by_need(open_to_all, need)
+    rest = resources.by_rank(open_to_all, order.gpu_type, skips=policy.skips)
+    return Intent(order, ranked, np.concatenate([pinned, by_need, rest]), resources.kind)
 
 
 def _key_of(need: F64) -> F64:
@@ -212,8 +212,8 @@ def choose_target(
     if len(snap.seen.gpu_types) > 1 and (jobs.gpu_type[rows] >= 0).any():
         served = _serve_typed(snap, rows, pinned, skips=skips)
     else:
-        room = _gpus_up(snap.seen.nodes) - float(jobs.gpus[pinned].sum())
-        served = serve(jobs.gpus[rows], room, skips=skips)
+        free_gpus = _gpus_up(snap.seen.nodes) - float(jobs.gpus[pinned].sum())
+        served = serve(jobs.gpus[rows], free_gpus, skips=skips)
     target: Rows = np.concatenate([pinned, rows[served]])
     return target
 
@@ -223,32 +223,32 @@ def _gpus_up(nodes: Nodes) -> float:
     return float(nodes.gpus[nodes.up].sum())
 
 
-def serve(wants: F64, room: float, *, skips: bool) -> Bool:
+def serve(wants: F64, free_gpus: float, *, skips: bool) -> Bool:
     """``(k,)`` bool: who is served when each in turn takes what it wants, if that is left.
 
     Args:
         wants: ``(k,)`` GPUs, above 0, in the order of service.
-        room: GPUs there are.
+        free_gpus: GPUs there are.
         skips: Whether those behind one that gets nothing are served.
     """
-    room += _SLACK_GPUS
+    free_gpus += _SLACK_GPUS
     taken = wants.cumsum()
-    first = int(taken.searchsorted(room, side="right"))
+    first = int(taken.searchsorted(free_gpus, side="right"))
     served = np.zeros(len(wants), dtype=np.bool_)
     served[:first] = True
     if not skips or first == len(wants):
         return served
     if first:
-        room -= float(taken[first - 1])
-    rest = first + (wants[first:] <= room).nonzero()[0]
+        free_gpus -= float(taken[first - 1])
+    rest = first + (wants[first:] <= free_gpus).nonzero()[0]
     # What does not fit now never will, so each pass shortens the rest.
     while len(rest):
         taken = wants[rest].cumsum()
-        fit = int(taken.searchsorted(room, side="right"))
+        fit = int(taken.searchsorted(free_gpus, side="right"))
         served[rest[:fit]] = True
-        room -= float(taken[fit - 1])
+        free_gpus -= float(taken[fit - 1])
         rest = rest[fit:]
-        rest = rest[wants[rest] <= room]
+        rest = rest[wants[rest] <= free_gpus]
     return served
 
 

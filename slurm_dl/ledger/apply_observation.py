@@ -34,7 +34,7 @@ _LAG_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Folded:
+class AppliedObservation:
     """What one observation did to the ledger.
 
     Attributes:
@@ -50,14 +50,16 @@ class Folded:
     forgotten: tuple[int, ...]
 
 
-def fold(before: AttainedService, seen: Observed, *, forget_before_s: float) -> Folded:
+def apply_observation(
+    before: AttainedService, seen: Observed, *, forget_before_s: float
+) -> AppliedObservation:
     """Book one observation.
 
     Attained service never falls but when a job id comes back as another job.
 
     Args:
         forget_before_s: Jobs that Slurm listed last before this, epoch seconds, and that were not
-            over then, are dropped; see `Horizon`.
+            over then, are dropped; see `RetentionCutoff`.
     """
     now_s = seen.now_s
     relevant = ~np.isin(seen.jobs.state, OVER) | np.isin(seen.jobs.job_id, before.job_id)
@@ -100,7 +102,7 @@ def fold(before: AttainedService, seen: Observed, *, forget_before_s: float) -> 
     forget = ~over & (col["last_seen_s"] < forget_before_s)
     keep = ~forget & ~(over & (unseen_s > LEAVE_AFTER_S))
     after = AttainedService(**col)
-    return Folded(
+    return AppliedObservation(
         service=after.take(keep),
         changed=changed[keep],
         ended=ended,
@@ -245,7 +247,7 @@ def _close_runs(
     # Where runs were missed altogether nothing is known beyond what has been counted.
     counted = col["counted_to_s"][k]
     last = over & ((requeues == 0) | (jobs.start_s == start))
-    told = np.select(
+    reported_s = np.select(
         [last[closing], requeues[closing] == 1],
         [jobs.end_s[closing], jobs.submit_s[closing]],
         default=0.0,
@@ -253,8 +255,10 @@ def _close_runs(
     # A run may have ended after the look began: a controller that comes back answers one that has
     # waited for it.
     latest = np.maximum(counted, now_s)
-    waited = (told <= latest + LONGEST_LOOK_S) & (over[closing] | (told > latest + _LAG_S))
-    end = np.clip(told, counted, np.where(waited, np.maximum(told, latest), latest))
+    waited = (reported_s <= latest + LONGEST_LOOK_S) & (
+        over[closing] | (reported_s > latest + _LAG_S)
+    )
+    end = np.clip(reported_s, counted, np.where(waited, np.maximum(reported_s, latest), latest))
     more_s = end - counted
     col["ran_s"][k] += more_s
     col["run_gpu_s"][k] += more_s * col["run_gpus"][k]

@@ -61,11 +61,11 @@ class Cut:
         return min(steer.until_s, self.now_s + longest_s)
 
 
-Retiming = Shift | Cut
+ClockAdjustment = Shift | Cut
 """How instants are to be moved."""
 
 
-def retimed_service(service: AttainedService, how: Retiming) -> tuple[AttainedService, Bool]:
+def retimed_service(service: AttainedService, how: ClockAdjustment) -> tuple[AttainedService, Bool]:
     """*service* with its instants moved, and ``(k,)`` which rows that changed."""
     moved: dict[str, Column] = {name: how.of(getattr(service, name)) for name in _INSTANTS}
     changed = np.zeros(len(service), dtype=np.bool_)
@@ -74,7 +74,7 @@ def retimed_service(service: AttainedService, how: Retiming) -> tuple[AttainedSe
     return dataclasses.replace(service, **moved), changed
 
 
-def retimed_handover(handover: Handover, how: Retiming) -> Handover:
+def retimed_handover(handover: Handover, how: ClockAdjustment) -> Handover:
     """*handover* with its instants moved; equal to it if there is nothing to move."""
     victims = tuple(
         dataclasses.replace(
@@ -88,7 +88,7 @@ def retimed_handover(handover: Handover, how: Retiming) -> Handover:
     return dataclasses.replace(handover, victims=victims, opened_s=opened_s)
 
 
-def retimed_steer(steer: Steer, how: Retiming) -> Steer:
+def retimed_steer(steer: Steer, how: ClockAdjustment) -> Steer:
     """*steer* with its end moved; equal to it if there is nothing to move.
 
     When it began is left: a job that was submitted later than that has been requeued. So is what
@@ -97,7 +97,7 @@ def retimed_steer(steer: Steer, how: Retiming) -> Steer:
     return dataclasses.replace(steer, until_s=how.end_of(steer))
 
 
-def retimed_restart(restart: Restart, how: Retiming) -> Restart:
+def retimed_restart(restart: Restart, how: ClockAdjustment) -> Restart:
     """*restart* with the instants that are ours moved."""
     return dataclasses.replace(
         restart,
@@ -106,7 +106,7 @@ def retimed_restart(restart: Restart, how: Retiming) -> Restart:
     )
 
 
-def retimed_breaker(breaker: Breaker, how: Retiming) -> Breaker:
+def retimed_breaker(breaker: Breaker, how: ClockAdjustment) -> Breaker:
     """*breaker* with its instants moved: one that was reset goes on counting from then."""
     return dataclasses.replace(
         breaker,
@@ -115,5 +115,5 @@ def retimed_breaker(breaker: Breaker, how: Retiming) -> Breaker:
     )
 
 
-def _moved(at_s: float, how: Retiming) -> float:
+def _moved(at_s: float, how: ClockAdjustment) -> float:
     return float(how.of(np.array([at_s]))[0])

@@ -34,7 +34,7 @@ set). What begins a day later under the same id is another job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ToldRun:
+class AccountedRun:
     """One record of accounting: a run, a part of one, or a wait that led to none.
 
     Attributes:
@@ -88,7 +88,7 @@ class Rebuilt:
 class _Run:
     """The records of one run together."""
 
-    records: list[ToldRun]
+    records: list[AccountedRun]
 
     @property
     def submit_s(self) -> float:
@@ -153,7 +153,9 @@ class _Chain:
         return all(run.gpus_known for run in self.known)
 
 
-def chain_of(records: Iterable[ToldRun], *, uid: int, submit_s: float, restarts: int) -> _Chain:
+def chain_of(
+    records: Iterable[AccountedRun], *, uid: int, submit_s: float, restarts: int
+) -> _Chain:
     """The runs that lead to the present state of a job.
 
     Ids are used again after a reset of a cluster. So only records of the same user count, of those
@@ -201,7 +203,7 @@ def _of_one_job(runs: list[_Run], submit_s: float) -> list[_Run]:
 
 
 def rebuild(
-    service: AttainedService, seen: Observed, told: Sequence[ToldRun], asked: Collection[int]
+    service: AttainedService, seen: Observed, runs: Sequence[AccountedRun], asked: Collection[int]
 ) -> Rebuilt:
     """The rows of the jobs *asked* about, as they would be had nothing been missed.
 
@@ -211,11 +213,11 @@ def rebuild(
     Args:
         service: The ledger after it has booked *seen*.
         seen: The cluster now.
-        told: Records of accounting; those of other jobs are passed over.
+        runs: Records of accounting; those of other jobs are passed over.
         asked: Ids of jobs in the ledger. Those that are not `SETTLED` are passed over.
     """
-    records: defaultdict[int, list[ToldRun]] = defaultdict(list)
-    for record in told:
+    records: defaultdict[int, list[AccountedRun]] = defaultdict(list)
+    for record in runs:
         records[record.job_id].append(record)
     jobs = seen.jobs
     wanted = np.isin(jobs.job_id, list(asked)) & np.isin(jobs.job_id, service.job_id)

@@ -14,7 +14,7 @@ import numpy as np
 
 from slurm_dl.ledger.apply_observation import FORGET_AFTER_S
 from slurm_dl.ledger.attained_service import AttainedService
-from slurm_dl.ledger.clock_adjustment import Cut, Retiming, Shift
+from slurm_dl.ledger.clock_adjustment import ClockAdjustment, Cut, Shift
 
 FASTEST = 2.0
 """After a time in which nobody looked it is behind, and comes up within a week. Only the file is
@@ -24,7 +24,7 @@ FIRST_S = 60.0
 """What a first look counts for, so that those of a daemon that looks but once add up, too."""
 
 
-class Horizon:
+class RetentionCutoff:
     """Before when what is over is dropped.
 
     Args:
@@ -50,7 +50,7 @@ class Horizon:
         self._looked_s = now_s
         return self._before_s
 
-    def retime(self, how: Retiming) -> None:
+    def retime(self, how: ClockAdjustment) -> None:
         """The clock has been set: this goes with it, and how long it took says nothing."""
         self._looked_s = None
         if self._before_s is None:

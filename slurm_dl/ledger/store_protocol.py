@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from slurm_dl.ledger.attained_service import AttainedService, EndedRun
-from slurm_dl.ledger.clock_adjustment import Retiming
+from slurm_dl.ledger.clock_adjustment import ClockAdjustment
 from slurm_dl.ledger.completions import JobEnding
 from slurm_dl.model.breaker import Breaker, Restart, Taken
 from slurm_dl.model.handover import Handover
@@ -19,7 +19,7 @@ HOUR_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Memory:
+class LedgerContents:
     """Everything a store holds.
 
     Attributes:
@@ -72,14 +72,14 @@ class StoreChange:
     let_go: Sequence[int] = ()
     restarts: Sequence[Restart] = ()
     breakers: Sequence[Breaker] = ()
-    clock: Retiming | None = None
+    clock: ClockAdjustment | None = None
     distrust_until_s: float | None = None
 
 
 class Store(Protocol):
     """Where the ledger survives the daemon. Every call is durable when it returns."""
 
-    def load(self) -> Memory:
+    def load(self) -> LedgerContents:
         """All that is stored."""
 
     def save(self, change: StoreChange, /) -> None:
@@ -93,9 +93,9 @@ class Store(Protocol):
 class MemoryStore:
     """Begins empty, and lets everything that is written go; see `Store`."""
 
-    def load(self) -> Memory:
+    def load(self) -> LedgerContents:
         """Nothing is remembered."""
-        return Memory(
+        return LedgerContents(
             service=AttainedService.empty(), handovers=(), next_handover_id=HandoverId(1), taken=()
         )
 

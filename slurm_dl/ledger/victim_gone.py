@@ -33,7 +33,7 @@ class VictimGone:
     restarts: list[Restart]
 
 
-def left(
+def victim_gone(
     handover: Handover, action: MarkGone, now_s: float, service: AttainedService, restarts: Restarts
 ) -> VictimGone:
     """What *action* means, which says that a victim of *handover* has left its GPUs.
@@ -44,17 +44,17 @@ def left(
     """
     victim = next(v for v in handover.victims if v.run.job_id == action.job_id)
     gone = dataclasses.replace(victim, state=VictimState.GONE, gone_s=now_s, outcome=action.outcome)
-    told = victim.state is not VictimState.CHOSEN
+    was_signalled = victim.state is not VictimState.CHOSEN
     columns: dict[str, list[float]] = {}
-    if told and action.outcome == "requeued" and knows(service, action.job_id):
+    if was_signalled and action.outcome == "requeued" and knows(service, action.job_id):
         row = int(np.searchsorted(service.job_id, action.job_id))
         columns["preemptions"] = [int(service.preemptions[row]) + 1]
-    if action.outcome == "refused" or (told and not victim.signalled_s):
+    if action.outcome == "refused" or (was_signalled and not victim.signalled_s):
         # Nobody wrote down when it was signalled, if it was.
         columns["last_preempted_s"] = [now_s]
     taken = []
     # Slurm may have forgotten by the next look how it ended; its GPUs were given up.
-    if told and action.outcome in ("requeued", "finished", "left"):
+    if was_signalled and action.outcome in ("requeued", "finished", "left"):
         taken = [
             Taken(
                 at_s=now_s,
@@ -64,7 +64,7 @@ def left(
                 handover_id=action.handover_id,
             )
         ]
-    back = _put_back(action, victim, now_s, restarts) if told else []
+    back = _put_back(action, victim, now_s, restarts) if was_signalled else []
     return VictimGone(with_victim(handover, gone), columns, taken, back)
 
 

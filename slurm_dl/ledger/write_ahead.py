@@ -13,10 +13,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from slurm_dl.ledger.apply_observation import FORGET_AFTER_S, LEAVE_AFTER_S, fold, without_ours
+from slurm_dl.ledger.apply_observation import (
+    FORGET_AFTER_S,
+    LEAVE_AFTER_S,
+    apply_observation,
+    without_ours,
+)
 from slurm_dl.ledger.attained_service import AttainedService, EndedRun, remembered
 from slurm_dl.ledger.clock_adjustment import (
-    Retiming,
+    ClockAdjustment,
     retimed_breaker,
     retimed_handover,
     retimed_restart,
@@ -26,9 +31,9 @@ from slurm_dl.ledger.clock_adjustment import (
 from slurm_dl.ledger.completions import endings_of
 from slurm_dl.ledger.lease_credits import Owed
 from slurm_dl.ledger.restarts import Restarts
-from slurm_dl.ledger.retention import Horizon
+from slurm_dl.ledger.retention import RetentionCutoff
 from slurm_dl.ledger.store_protocol import HOUR_S, Store, StoreChange
-from slurm_dl.ledger.victim_gone import knows, left, with_victim
+from slurm_dl.ledger.victim_gone import knows, victim_gone, with_victim
 from slurm_dl.model.breaker import Breaker, BreakerName, Restart, Taken
 from slurm_dl.model.handover import Handover, Seal, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
@@ -76,7 +81,7 @@ class Ledger:
         self._doubted: set[JobId] = set()
         self._owed: Owed | None = None
         self._swept_s: float | None = None
-        self._horizon = Horizon(memory.swept_before_s, self._service)
+        self._horizon = RetentionCutoff(memory.swept_before_s, self._service)
         self._strangers = np.zeros(0, dtype=np.int64)
         self.distrust_until_s = memory.distrust_until_s
 
@@ -93,18 +98,20 @@ class Ledger:
     def book(self, seen: Observed) -> None:
         """Fold one observation in, and store what it changed."""
         before_s = self._horizon.look(seen.now_s)
-        folded = fold(self._service, without_ours(seen, self._steers), forget_before_s=before_s)
-        news = self._restarts.news(self._service, folded.service, seen)
+        applied = apply_observation(
+            self._service, without_ours(seen, self._steers), forget_before_s=before_s
+        )
+        news = self._restarts.news(self._service, applied.service, seen)
         if self._swept_s is None or self._distrusts(seen.now_s):
             self._swept_s = seen.now_s
         sweeps = abs(seen.now_s - self._swept_s) >= LEAVE_AFTER_S
-        endings, strangers = endings_of(self._service, folded.service, seen, self._strangers)
-        if folded.changed.any() or folded.ended or folded.forgotten or news or endings or sweeps:
+        endings, strangers = endings_of(self._service, applied.service, seen, self._strangers)
+        if applied.changed.any() or applied.ended or applied.forgotten or news or endings or sweeps:
             self._store.save(
                 StoreChange(
-                    jobs=folded.service.take(folded.changed),
-                    ended=folded.ended,
-                    forgotten=folded.forgotten,
+                    jobs=applied.service.take(applied.changed),
+                    ended=applied.ended,
+                    forgotten=applied.forgotten,
                     endings=endings,
                     over_before_s=before_s if sweeps else None,
                     restarts=news,
@@ -113,9 +120,9 @@ class Ledger:
         if sweeps:
             self._swept_s = seen.now_s
         # Not before it is stored: what a store that failed lacks is then told anew by the next one.
-        self._service, self._strangers = folded.service, strangers
+        self._service, self._strangers = applied.service, strangers
         if self._trimmed:
-            self._trimmed.intersection_update(JobId(j) for j in folded.service.job_id.tolist())
+            self._trimmed.intersection_update(JobId(j) for j in applied.service.job_id.tolist())
         self._restarts.keep(news, seen.now_s)
 
     def restore(self, jobs: AttainedService, ended: Sequence[EndedRun]) -> None:
@@ -258,7 +265,7 @@ class Ledger:
         self._set(Breaker(name=name, reset_s=now_s, reset_by=by, counts_from=self._next_id))
         return before
 
-    def retime(self, how: Retiming, *, distrust_until_s: float | None = None) -> None:
+    def retime(self, how: ClockAdjustment, *, distrust_until_s: float | None = None) -> None:
         """Move the instants we wrote down: the clock they were told by has been set."""
         service, rows = retimed_service(self._service, how)
         handovers = [
@@ -309,7 +316,7 @@ class Ledger:
         return math.fsum([*(t.gpus for t in self._taken if t.at_s > when_s), *going])
 
     def _mark_gone(self, action: MarkGone, now_s: float) -> None:
-        gone = left(
+        gone = victim_gone(
             self._handovers[action.handover_id], action, now_s, self._service, self._restarts
         )
         self._change(

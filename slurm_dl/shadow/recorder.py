@@ -54,7 +54,7 @@ class ShadowObserver:
         self._broken = False
         self._ended = threading.Event()
 
-    def saw(self, now: PublishedState) -> None:
+    def on_cycle(self, now: PublishedState) -> None:
         """See `Observer`; takes microseconds."""
         if now.live or now.cycle is None or self._broken:
             return

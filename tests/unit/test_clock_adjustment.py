@@ -9,7 +9,7 @@ from pathlib import Path
 import build
 import pytest
 
-from slurm_dl.ledger.clock_adjustment import Cut, Retiming, Shift
+from slurm_dl.ledger.clock_adjustment import ClockAdjustment, Cut, Shift
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.store_protocol import HOUR_S, MemoryStore, StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
@@ -53,7 +53,7 @@ STEER = Steer(
     ],
 )
 def test_instants_of_ours_move_and_slurms_do_not(
-    tmp_path: Path, how: Retiming, opened_s: float, signalled_s: float, until_s: float
+    tmp_path: Path, how: ClockAdjustment, opened_s: float, signalled_s: float, until_s: float
 ) -> None:
     """Grace and the life of a steer go on where they were; which run is meant stays."""
     path = tmp_path / "ledger.sqlite"

@@ -31,11 +31,11 @@ from slurm_dl.daemon.metrics.samples import (
 )
 from slurm_dl.daemon.published_state import (
     Board,
+    ControllerHealthShown,
     Durations,
     PublishedState,
     Reloaded,
     Trouble,
-    VitalsShown,
 )
 from slurm_dl.engine.cycle import AppliedAction, Cycle, run_cycle
 from slurm_dl.engine.decide import decide
@@ -134,7 +134,7 @@ class Life:
             self.cluster, self.ledger, POLICY, SETTINGS, clock=self.cluster.clock, acting=True
         )
         self.now = published(cycle, cycles=self.now.cycles + 1)
-        self.tally.saw(self.now)
+        self.tally.on_cycle(self.now)
         self.cluster.advance(seconds)
         return cycle
 
@@ -228,7 +228,7 @@ def looked(*looks: tuple[float, Sequence[JobRow], dict[int, float]]) -> list[flo
     counted, totals = MetricsTally(), list[float]()
     for now_s, rows, attained in looks:
         snap = snapshot(observed(rows, now_s=now_s), memory={"attained_gpu_s": attained})
-        counted.saw(published(Cycle(snap, NO_PLAN, acting=False)))
+        counted.on_cycle(published(Cycle(snap, NO_PLAN, acting=False)))
         totals.append(counted.totals.count(catalogue.SERVED))
     return totals
 
@@ -347,7 +347,7 @@ def closing(handover: Handover, *, fruitless: bool) -> MetricsTally:
         fruitless=(JobId(2),) if fruitless else (),
     )
     plan = decide(snap, POLICY, SETTINGS)
-    counted.saw(published(Cycle(snap, plan, acting=True, done=(AppliedAction(action),))))
+    counted.on_cycle(published(Cycle(snap, plan, acting=True, done=(AppliedAction(action),))))
     return counted
 
 
@@ -404,7 +404,7 @@ def test_who_was_not_told_loses_nothing() -> None:
         snap = snapshot(observed([pending(2)]), handovers=[handover(state)])
         gone = MarkGone(handover_id=HandoverId(7), job_id=JobId(1), outcome=outcome, why="")
         plan = decide(snap, POLICY, SETTINGS)
-        counted.saw(published(Cycle(snap, plan, acting=True, done=(AppliedAction(gone),))))
+        counted.on_cycle(published(Cycle(snap, plan, acting=True, done=(AppliedAction(gone),))))
 
     assert counted.totals.count(catalogue.PREEMPTIONS, "preempt", "left") == 1
     assert counted.totals.count(catalogue.PREEMPTIONS, "preempt", "refused") == 1
@@ -420,7 +420,7 @@ def test_a_notice_takes_no_time_that_was_not(signalled_s: float, notices: int) -
     snap = snapshot(observed([pending(2)]), handovers=[dataclasses.replace(told, victims=victims)])
     gone = MarkGone(handover_id=HandoverId(7), job_id=JobId(1), outcome="left", why="")
     counted = MetricsTally()
-    counted.saw(published(Cycle(snap, NO_PLAN, acting=True, done=(AppliedAction(gone),))))
+    counted.on_cycle(published(Cycle(snap, NO_PLAN, acting=True, done=(AppliedAction(gone),))))
 
     assert counted.totals.count(catalogue.LOST, "notice") == 0
     left = counted.totals.distribution(catalogue.CHECKPOINT, "by_itself")
@@ -435,7 +435,7 @@ def test_a_requeue_that_is_tried_again_is_one_notice() -> None:
         run = Run(JobId(1), start_s=1.0, restarts=0)
         requeue = Requeue(handover_id=HandoverId(7), run=run, why="")
         plan = decide(snap, POLICY, SETTINGS)
-        counted.saw(published(Cycle(snap, plan, acting=True, done=(AppliedAction(requeue),))))
+        counted.on_cycle(published(Cycle(snap, plan, acting=True, done=(AppliedAction(requeue),))))
 
     assert counted.totals.distribution(catalogue.CHECKPOINT, "grace").total == 90.0
     assert sum(counted.totals.distribution(catalogue.CHECKPOINT, "grace").counts) == 1
@@ -447,7 +447,7 @@ def test_actions_are_counted_by_kind_and_result() -> None:
     snap = snapshot(observed([pending(2)]), handovers=[handover(VictimState.GONE)])
     close = CloseHandover(handover_id=HandoverId(7), outcome="", why="")
     plan = decide(snap, POLICY, SETTINGS)
-    counted.saw(published(Cycle(snap, plan, acting=True, done=(AppliedAction(close, "no"),))))
+    counted.on_cycle(published(Cycle(snap, plan, acting=True, done=(AppliedAction(close, "no"),))))
 
     assert counted.totals.count(catalogue.ACTIONS_BY_KIND, "close_handover", "failed") == 1
     assert counted.totals.count(catalogue.ACTIONS_BY_KIND, "close_handover", "done") == 0
@@ -465,7 +465,7 @@ def test_durations_of_phases_are_spread() -> None:
     counted = MetricsTally()
     cycle = Life().cycle()
     took = Durations(observe_ms=20.0, decide_ms=300.0, apply_ms=90_000.0)
-    counted.saw(published(cycle, durations=took))
+    counted.on_cycle(published(cycle, durations=took))
 
     spreads = {p: counted.totals.distribution(catalogue.CYCLE, p) for p in catalogue.PHASES}
     assert spreads["observe"].counts[1] == 1  # up to 0.025
@@ -686,18 +686,18 @@ def test_how_good_predictions_were() -> None:
 
 def test_slurmctlds_pulse() -> None:
     """How far its clock is ahead, how slow it is, whether time is believed."""
-    vitals = VitalsShown(
+    controller_health = ControllerHealthShown(
         ahead_s=-4.5, jumps=2, slowed=8.0, distrust="it jumped", distrust_until_s=5001.0
     )
 
-    values = shown(daemon(published(vitals=vitals)))
+    values = shown(daemon(published(controller_health=controller_health)))
 
     assert values["slurmctld_clock_ahead_seconds"][()] == -4.5
     assert values["slurmctld_clock_jumps_total"][()] == 2
     assert values["slow_factor"][()] == 8.0
     assert values["time_distrusted"][()] == 1
-    over = dataclasses.replace(vitals, distrust_until_s=4999.0)
-    assert shown(daemon(published(vitals=over)))["time_distrusted"][()] == 0
+    over = dataclasses.replace(controller_health, distrust_until_s=4999.0)
+    assert shown(daemon(published(controller_health=over)))["time_distrusted"][()] == 0
 
 
 def test_breakers_that_stand_and_that_trip_now() -> None:

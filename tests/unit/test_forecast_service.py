@@ -160,7 +160,7 @@ def test_what_came_of_less_time_is_nobodys_answer(
     now = published_of(
         snapshot(observed([pending(2, 8, uid=BOB)], nodes=[8.0])), sampling(600.0, for_s)
     )
-    forecasts.saw(now)
+    forecasts.on_cycle(now)
     sampler: threading.Thread | None = forecasts._sampler
     assert sampler is not None
     sampler.join(60)
@@ -279,9 +279,9 @@ def test_what_was_said_is_held_against_what_happens(now: PublishedState, tmp_pat
     """A range that a user was shown counts once the job has started; the last N are told."""
     forecasts = Forecasts(tmp_path, fake_work)
     of_job(forecasts, now, "2", Everything())
-    forecasts.saw(now)
+    forecasts.on_cycle(now)
     later = observed([running(2, 8, start_s=NOW_S + 4000)], now_s=NOW_S + 5000)
-    forecasts.saw(published_of(snapshot(later)))
+    forecasts.on_cycle(published_of(snapshot(later)))
 
     assert forecasts.score.ranges == 1
     assert forecasts.score.held == 1
@@ -292,8 +292,8 @@ def test_what_was_said_is_held_against_what_happens(now: PublishedState, tmp_pat
 
     rough = Forecasts(tmp_path / "other", few)
     of_job(rough, now, "2", Everything())
-    rough.saw(now)
-    rough.saw(published_of(snapshot(later)))
+    rough.on_cycle(now)
+    rough.on_cycle(published_of(snapshot(later)))
     assert rough.score.ranges == 0
     assert Forecasts(tmp_path).score.ranges == 1
 
@@ -310,15 +310,15 @@ def test_the_loop_waits_for_no_sample(tmp_path: Path, monkeypatch: pytest.Monkey
         return fake_work(content, deadline_s)
 
     forecasts = Forecasts(tmp_path, work)
-    forecasts.saw(now)
+    forecasts.on_cycle(now)
     # The next one is due, too.
     forecasts._sampled_s = -math.inf
-    forecasts.saw(now)
+    forecasts.on_cycle(now)
     assert [t.name for t in threading.enumerate()].count("when") == 1
     go_on.set()
 
     def is_stored() -> bool:
-        forecasts.saw(now)
+        forecasts.on_cycle(now)
         path = tmp_path / "when.json"
         return path.exists() and b'"job_id": 2' in path.read_bytes()
 
@@ -344,15 +344,15 @@ def test_no_sample_is_taken_before_it_is_due(
     forecasts = Forecasts(tmp_path, work)
     now = published_of(busy(), sampling(every_s))
     clock[0] += passed_s
-    forecasts.saw(now)
+    forecasts.on_cycle(now)
     assert vars(forecasts)["_sampler"] is None
     clock[0] += 2.0
-    forecasts.saw(now)
+    forecasts.on_cycle(now)
     sampler: threading.Thread | None = forecasts._sampler
     assert (sampler is not None) is (every_s > 0)
     if sampler is not None:
         sampler.join(60)
-        forecasts.saw(published_of(busy(), sampling(every_s)))
+        forecasts.on_cycle(published_of(busy(), sampling(every_s)))
         assert len(asked) == 1, "the next one is not due"
 
 
@@ -400,7 +400,7 @@ def test_a_part_of_one_run_is_told_as_such(now: PublishedState, tmp_path: Path) 
     assert "as far as one forward run got" in job_lines(told)[-1]
     assert shape_lines(shapes)[0] == "1 GPU: starts not within 3 h, ends not within 3 h."
     assert "as far as one forward run got" in shape_lines(shapes)[-1]
-    forecasts.saw(now)
+    forecasts.on_cycle(now)
     assert not (tmp_path / "when.json").exists()
 
 

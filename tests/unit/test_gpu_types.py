@@ -10,8 +10,8 @@ from build import observed, pending, running, snapshot
 
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.intent import intend
-from slurm_dl.engine.placing.eligible_nodes import on_types
-from slurm_dl.engine.placing.typed_resources import TypedRoom
+from slurm_dl.engine.placing.eligible_nodes import nodes_of_chosen_type
+from slurm_dl.engine.placing.typed_resources import TypedResources
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.plan import OpenHandover
@@ -69,8 +69,8 @@ def test_only_a_policy_that_chooses_types_confines_jobs_to_them() -> None:
     """Gavel's FIFO gives the first job the fast node; SRTF says nothing of types."""
     snap = mixed([pending(1, 4), pending(2, 4)], gpus=(4, 4), kinds=(V100, A100))
 
-    chosen = on_types(snap, intend(snap, GavelFifo(), lease_s=1200.0))
-    silent = on_types(snap, intend(snap, Srtf()))
+    chosen = nodes_of_chosen_type(snap, intend(snap, GavelFifo(), lease_s=1200.0))
+    silent = nodes_of_chosen_type(snap, intend(snap, Srtf()))
 
     assert chosen(0) is not None
     assert chosen(0).tolist() == [False, True]  # type: ignore[union-attr]
@@ -146,7 +146,7 @@ def test_what_pinned_jobs_hold_is_not_given_away() -> None:
     """And a job is served once."""
     rows = [running(1, 4), pending(2, 4), pending(3, 4)]
     snap = mixed(rows, gpus=(4, 4), kinds=(A100, V100), held={1: {0: 4}})
-    room = TypedRoom(snap, np.array([0]))
+    room = TypedResources(snap, np.array([0]))
 
     served = room.by_rank(np.array([0, 1, 2, 1]), None, skips=True)
 
@@ -159,11 +159,11 @@ def test_nobody_is_put_where_he_cannot_run() -> None:
     snap = mixed([pending(1), pending(2)], gpus=(4, 4), kinds=(A100, V100), rates=(0.0, 1.0))
     need = np.array([[9.0, 1.0], [9.0, 1.0]])
 
-    room = TypedRoom(snap, np.zeros(0, dtype=np.int64))
+    room = TypedResources(snap, np.zeros(0, dtype=np.int64))
     assert room.by_need(np.array([0]), need).tolist() == [0]
     assert room.by_rank(np.array([1]), None, skips=True).tolist() == [1]
     assert room.kind.tolist() == [V100, V100]
     full = mixed([running(1, 4), pending(2)], gpus=(4, 4), kinds=(A100, V100), rates=(0.0, 1.0),
                  held={1: {1: 4}})  # fmt: skip
-    room = TypedRoom(full, np.array([0]))
+    room = TypedResources(full, np.array([0]))
     assert room.by_rank(np.array([1]), None, skips=True).tolist() == []

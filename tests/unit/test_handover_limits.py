@@ -212,7 +212,7 @@ def test_an_acknowledgement_counts_only_of_who_is_known_to_have_been_told(
         [build.running(1, 4), build.pending(2, 4)], held={1: {0: 4}}, claims={JobId(1): claim}
     )
     snap = build.snapshot(seen, handovers=[handover])
-    scene = HandoverContext(
+    context = HandoverContext(
         snap=snap,
         rows=snap.jobs.row_of(),
         wanted=snap.memory.site_factor,
@@ -221,7 +221,7 @@ def test_an_acknowledgement_counts_only_of_who_is_known_to_have_been_told(
         limits=LIMITS,
     )
 
-    done = {type(a) for a in next_steps(handover, scene)} & {Signal, Requeue}
+    done = {type(a) for a in next_steps(handover, context)} & {Signal, Requeue}
 
     assert done == ({does} if does else set())
 

@@ -15,7 +15,7 @@ import build
 import pytest
 from watched import POLICY, SETTINGS
 
-from slurm_dl.daemon.control.job_history import JobHistory, whose
+from slurm_dl.daemon.control.job_history import JobHistory, users_shown
 from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
@@ -356,9 +356,9 @@ def test_others_leave_room_for_a_users_jobs(path: Path, monkeypatch: pytest.Monk
         assert listed(["ann", "bob"]) == listed(None) == [9, 17, 18, 19]
         assert listed(users) == [1, 2, 9]
     assert listed(None) == [9, 17, 18, 19]
-    assert whose(Own(1001, frozenset()), ["bob"]) == ("1001",)
-    assert whose(Everything(), ["bob"]) == ("bob",)
-    assert whose(Everything(), []) is None
+    assert users_shown(Own(1001, frozenset()), ["bob"]) == ("1001",)
+    assert users_shown(Everything(), ["bob"]) == ("bob",)
+    assert users_shown(Everything(), []) is None
 
 
 def test_jobs_that_are_not_asked_for_leave_room_for_those_that_are(

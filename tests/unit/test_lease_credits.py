@@ -10,7 +10,7 @@ from build import NOW_S, observed, pending, running, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.engine.placing.typed_resources import TypedRoom
+from slurm_dl.engine.placing.typed_resources import TypedResources
 from slurm_dl.ledger.lease_credits import Owed, accrue, needs
 from slurm_dl.model.jobs import F64, JobState
 from slurm_dl.model.nodes import Nodes
@@ -50,7 +50,7 @@ def received(share: F64, gpus: list[int], leases: int) -> tuple[F64, int]:
     restarts, last = 0, np.full(n, -1)
     for _ in range(leases):
         snap = dataclasses.replace(base, credit_s=credit)
-        room = TypedRoom(snap, np.zeros(0, dtype=np.int64))
+        room = TypedResources(snap, np.zeros(0, dtype=np.int64))
         room.by_need(np.arange(n), needs(snap, share, 1.0))
         ran = np.zeros((n, t))
         rows = (room.kind >= 0).nonzero()[0]
@@ -121,7 +121,7 @@ def test_nobody_is_restarted_for_less_than_a_restart_costs() -> None:
         snap = snapshot(seen, credit_s=np.array([[0.0, 0.0], [owed_s, 0.0]]))
         share = np.array([[0.5, 0.0], [0.5, 0.0]])
         need = needs(snap, share, 1000.0, restart_s=60.0)
-        room = TypedRoom(snap, np.zeros(0, dtype=np.int64))
+        room = TypedResources(snap, np.zeros(0, dtype=np.int64))
         return int(room.by_need(np.array([1, 0]), need)[0])
 
     assert [first(s) for s in (0.0, 60.0, 61.0)] == [0, 0, 1]

@@ -13,7 +13,7 @@ import pytest
 from slurm_dl.ledger.apply_observation import FORGET_AFTER_S, LEAVE_AFTER_S
 from slurm_dl.ledger.attained_service import AttainedService, EndedRun
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, SupersededError, supersede
-from slurm_dl.ledger.store_protocol import Memory, StoreChange
+from slurm_dl.ledger.store_protocol import LedgerContents, StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.breaker import Taken
 from slurm_dl.model.contract import Contract
@@ -226,7 +226,7 @@ def test_each_step_is_on_disk_as_soon_as_it_is_taken(path: Path) -> None:
     ledger.close()
 
 
-def _load(path: Path) -> Memory:
+def _load(path: Path) -> LedgerContents:
     store = SqliteStore(path)
     memory = store.load()
     store.close()

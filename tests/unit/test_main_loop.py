@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from slurm_dl import logging_setup
-from slurm_dl.cli.dlschedd.startup import watchers_of
+from slurm_dl.cli.dlschedd.startup import observers_of
 from slurm_dl.config import Config, load_with_origins, show
 from slurm_dl.daemon import cycle_log, rate_limits, reload, wakeup
 from slurm_dl.daemon import main_loop as daemon_module
@@ -165,7 +165,7 @@ class House:
         self.pause = PauseSwitch(self.directory)
         self.audit = AuditLog(self.directory / "audit.jsonl")
         loaded = self.reread()
-        self.watchers = (Notebook(), Notebook())
+        self.observers = (Notebook(), Notebook())
         self.daemon = Daemon(
             loaded=loaded,
             parts=self.assemble(loaded.config),
@@ -175,7 +175,7 @@ class House:
             audit=self.audit,
             pause=self.pause,
             log=logging_setup.logger(),
-            watchers=self.watchers,
+            observers=self.observers,
         )
 
     def configure(
@@ -334,7 +334,7 @@ def test_after_a_silence_two_cycles_only_look(house: House) -> None:
 
 
 class Notebook:
-    """A watcher that writes down the number of each cycle, until it is told to fail."""
+    """An observer that writes down the number of each cycle, until it is told to fail."""
 
     def __init__(self) -> None:
         self.cycles: list[int] = []
@@ -342,7 +342,7 @@ class Notebook:
         self.closed = 0
         self.abandoned = 0
 
-    def saw(self, now: PublishedState, /) -> None:
+    def on_cycle(self, now: PublishedState, /) -> None:
         """The number of the cycle."""
         if self.fails:
             msg = "eight"
@@ -361,9 +361,9 @@ class Notebook:
         self.abandoned += 1
 
 
-def test_watchers_are_told_of_each_cycle_and_cannot_end_one(house: House) -> None:
+def test_observers_get_each_cycle_and_cannot_end_one(house: House) -> None:
     """A bug in one of them is logged; it is left out, and the others and the loop go on."""
-    good, bad = house.watchers
+    good, bad = house.observers
     house.polls(2)
     bad.fails = True
     house.polls(2)
@@ -373,24 +373,24 @@ def test_watchers_are_told_of_each_cycle_and_cannot_end_one(house: House) -> Non
     assert good.cycles == [1, 2, 3, 4, 5]
     assert bad.cycles == [1, 2]
     assert house.daemon.board.current.bugs == 0
-    (said,) = house.said("bug in a watcher; it is not told any more")
-    assert said["watcher"] == "Notebook"
+    (said,) = house.said("bug in an observer; it is left out from now on")
+    assert said["observer"] == "Notebook"
 
 
 class Deaf:
-    """A watcher that has nothing to finish."""
+    """An observer that has nothing to finish."""
 
-    def saw(self, now: PublishedState, /) -> None:
+    def on_cycle(self, now: PublishedState, /) -> None:
         """Nothing."""
 
 
-def test_the_end_lets_each_watcher_finish_and_each_part_go(
+def test_the_end_lets_each_observer_finish_and_each_part_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever else fails; the ledger is let go of first, and the failure is still seen."""
     house, done = _house(tmp_path, monkeypatch), list[str]()
     house.polls(1)
-    bad, good = house.watchers
+    bad, good = house.observers
     bad.fails = True
     monkeypatch.setattr(good, "close", lambda: done.append("watcher"))
     ledger = house.daemon._parts.ledger
@@ -413,21 +413,21 @@ def test_the_end_lets_each_watcher_finish_and_each_part_go(
 
     assert done == ["ledger", "cluster", "watcher"]
     assert bad.closed == 1
-    (said,) = house.said("bug in the end of a watcher")
-    assert said["watcher"] == "Notebook"
+    (said,) = house.said("bug in the end of an observer")
+    assert said["observer"] == "Notebook"
 
 
 def test_a_watcher_that_is_not_told_any_more_may_finish(house: House) -> None:
     """A bug in one look must not cost what those before have brought."""
-    watcher, log = Notebook(), logging_setup.logger()
-    watchers = Observers([Deaf(), watcher], log)
-    watcher.fails = True
-    watchers.tell(house.daemon.board.current)
-    watcher.fails = False
+    observer, log = Notebook(), logging_setup.logger()
+    observers = Observers([Deaf(), observer], log)
+    observer.fails = True
+    observers.tell(house.daemon.board.current)
+    observer.fails = False
 
-    watchers.close()
+    observers.close()
 
-    assert watcher.closed == 1
+    assert observer.closed == 1
 
 
 @pytest.mark.parametrize("error", [SupersededError("by another"), WithdrawnError("it is over")])
@@ -447,14 +447,14 @@ def test_watchers_of_a_daemon_that_was_passed_over_write_no_more(
     house.daemon.close()
     house.audit.close()
 
-    assert [(w.closed, w.abandoned) for w in house.watchers] == [(0, 1), (0, 1)]
+    assert [(w.closed, w.abandoned) for w in house.observers] == [(0, 1), (0, 1)]
 
 
 def test_a_single_look_tells_nobody(house: House) -> None:
     """``--once`` is no part of what a daemon sees: its figures would be one look's."""
     house.daemon.cycle_once(acting=False)
 
-    assert [w.cycles for w in house.watchers] == [[], []]
+    assert [w.cycles for w in house.observers] == [[], []]
 
 
 def test_each_turn_has_watchers_of_its_own(tmp_path: Path) -> None:
@@ -463,7 +463,7 @@ def test_each_turn_has_watchers_of_its_own(tmp_path: Path) -> None:
         {"manage": {"partitions": ["gpu"]}, "paths": {"state_dir": str(tmp_path)}}
     )
 
-    first, second = watchers_of(config), watchers_of(config)
+    first, second = observers_of(config), observers_of(config)
 
     assert not {id(w) for w in first} & {id(w) for w in second}
     assert forecasts_of(tmp_path) in second
@@ -1013,7 +1013,7 @@ class Forbidding:
 def test_a_permit_that_is_withdrawn_ends_the_cycle_before_its_next_action(house: House) -> None:
     """What was begun is settled, what comes after it is neither written down nor done."""
     permit = Forbidding()
-    house.daemon._permits = (permit,)
+    house.daemon._preconditions = (permit,)
 
     def withdraw(_: ClusterAction) -> None:
         permit.because = "somebody else acts"
@@ -1125,7 +1125,7 @@ def test_a_jump_of_slurmctlds_clock_stops_nobody_too_early(house: House, by_s: f
 
     assert times_of(house, "Requeue")[0] >= signalled_s + 60
     assert times_of(house, "Requeue")[0] >= jumped_s + COOLDOWN_S
-    assert house.daemon.board.current.vitals.jumps == 1
+    assert house.daemon.board.current.controller_health.jumps == 1
 
 
 def test_while_time_cannot_be_believed_the_order_is_still_kept(house: House) -> None:
@@ -1134,9 +1134,9 @@ def test_while_time_cannot_be_believed_the_order_is_still_kept(house: House) -> 
     house.polls(12)
     house.time.server_ahead_s = 7200.0
     for _ in range(11):
-        if not house.daemon.board.current.vitals.jumps:
+        if not house.daemon.board.current.controller_health.jumps:
             house.polls(1)
-    assert house.daemon.board.current.vitals.jumps == 1
+    assert house.daemon.board.current.controller_health.jumps == 1
     house.cluster.submit(4, work_s=30, uid=7)
     before = len(steps(house))
     house.polls(3)
@@ -1144,12 +1144,12 @@ def test_while_time_cannot_be_believed_the_order_is_still_kept(house: House) -> 
     done = [name for _, name in steps(house)[before:]]
     assert done
     assert set(done) == {"SetSiteFactor"}
-    vitals = house.daemon.board.current.vitals
-    assert "jumped forward by 2 h" in vitals.distrust
-    assert vitals.distrust_until_s > house.time.time()
+    controller_health = house.daemon.board.current.controller_health
+    assert "jumped forward by 2 h" in controller_health.distrust
+    assert controller_health.distrust_until_s > house.time.time()
     assert len(house.said("the clock jumped")) == 1
     house.polls(7)
-    assert not house.daemon.board.current.vitals.distrust
+    assert not house.daemon.board.current.controller_health.distrust
     assert "Signal" in [name for _, name in steps(house)]
 
 
@@ -1168,7 +1168,7 @@ def test_a_jump_in_the_middle_of_a_cycle_is_seen_before_anybody_is_signalled(
     house.polls(3)
 
     assert not {"Reserve", "Signal"} & {name for _, name in steps(house)}
-    assert house.daemon.board.current.vitals.jumps == 1
+    assert house.daemon.board.current.controller_health.jumps == 1
 
 
 def test_a_clock_set_back_keeps_nobody_waiting(house: House) -> None:
@@ -1205,7 +1205,7 @@ def test_a_slurmctld_that_does_not_tell_its_time_is_ordered_by_this_hosts(house:
 
     assert times_of(house, "Requeue")[0] >= times_of(house, "Signal")[0] + 60
     assert len(house.said("slurmctld does not tell its time")) == 1
-    assert "this host's clock" in house.daemon.board.current.vitals.clock
+    assert "this host's clock" in house.daemon.board.current.controller_health.clock
 
 
 def test_it_looks_less_often_at_a_slow_slurmctld(house: House) -> None:
@@ -1214,7 +1214,7 @@ def test_it_looks_less_often_at_a_slow_slurmctld(house: House) -> None:
     house.cluster.asked_s = 5.0
     house.polls(4)
     assert house.gaps()[-3:] == [60.0, 120.0, 120.0]
-    slow = house.daemon.board.current.vitals
+    slow = house.daemon.board.current.controller_health
     assert slow.slow == "it took 5.0 s to list its jobs"
     assert slow.slowed == 4.0
 
@@ -1222,7 +1222,7 @@ def test_it_looks_less_often_at_a_slow_slurmctld(house: House) -> None:
     house.polls(9)
 
     assert house.gaps()[-9:] == [120.0] * 3 + [60.0] * 3 + [30.0] * 3
-    assert not house.daemon.board.current.vitals.slow
+    assert not house.daemon.board.current.controller_health.slow
     assert len(house.said("slurmctld is slow: looking less often")) == 1
     assert len(house.said("looking as before")) == 1
 
@@ -1232,12 +1232,12 @@ def test_busy_threads_slow_it_down_as_well(house: House) -> None:
     house.polls(9)
     house.cluster.sick = {"threads": 200}
     house.polls(3)
-    assert house.daemon.board.current.vitals.slow == "200 of its threads are busy"
+    assert house.daemon.board.current.controller_health.slow == "200 of its threads are busy"
     house.cluster.sick = {"threads": 2}
 
     house.polls(10)
 
-    assert house.daemon.board.current.vitals.slowed == 1.0
+    assert house.daemon.board.current.controller_health.slowed == 1.0
 
 
 def test_the_order_is_not_written_while_slurmdbd_is_behind(house: House) -> None:
@@ -1251,7 +1251,7 @@ def test_the_order_is_not_written_while_slurmdbd_is_behind(house: House) -> None
     house.cluster.sick = {"dbd_queue": 7000}
     house.polls(1)
     assert len(house.cluster.applied) == before
-    assert "7000 messages" in house.daemon.board.current.vitals.writes_held
+    assert "7000 messages" in house.daemon.board.current.controller_health.writes_held
 
     house.polls(2)
 
@@ -1297,7 +1297,7 @@ def test_a_jump_that_the_ledger_cannot_be_told_of_is_not_lost(house: House) -> N
     house.polls(12)
     house.cluster.submit(4, work_s=30, uid=7)
     house.time.server_ahead_s = 7200.0
-    house.daemon._vitals._polls_left = 0
+    house.daemon._controller_health._polls_left = 0
     ledger = house.daemon._parts.ledger
     retime, refused = ledger.retime, []
 
@@ -1342,7 +1342,7 @@ def test_distrust_outlives_a_restart(house: House) -> None:
     limited(house, min_quantum_s=2000)
     house.polls(12)
     house.time.server_ahead_s = 7200.0
-    house.daemon._vitals._polls_left = 0
+    house.daemon._controller_health._polls_left = 0
     house.cluster.submit(4, work_s=30, uid=7)
     house.polls(1)
     started_s = first_start_s(house)
@@ -1366,8 +1366,8 @@ def test_no_step_while_a_clock_that_was_told_cannot_be_looked_at(house: House) -
     house.polls(40)
 
     assert not times_of(house, "Signal")
-    assert house.daemon.board.current.vitals is not None
-    assert "no GPUs are taken back" in house.daemon.board.current.vitals.clock
+    assert house.daemon.board.current.controller_health is not None
+    assert "no GPUs are taken back" in house.daemon.board.current.controller_health.clock
 
 
 def test_what_was_taken_moves_on_disk_too(house: House) -> None:
@@ -1377,7 +1377,7 @@ def test_what_was_taken_moves_on_disk_too(house: House) -> None:
     house.cluster.submit(4, work_s=30, uid=7)
     until(house, "Unseal")
     house.time.server_ahead_s = -86_400.0 * 30
-    house.daemon._vitals._polls_left = 0
+    house.daemon._controller_health._polls_left = 0
     house.polls(1)
     house.daemon._alarm.hangup = True
     house.round()

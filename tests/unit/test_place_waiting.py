@@ -85,13 +85,13 @@ def placed(
     scheme: FirstFit | BestFit | None = None,
     *rules: Empty,
     order: Sequence[int] = (),
-    spoken_for: Sequence[int] = (),
+    reserved: Sequence[int] = (),
     **how: float,
 ) -> Placed:
     """What is decided of the jobs of *snap*, served in *order* of rows."""
     ranked = np.array(order or range(len(snap.jobs)), dtype=np.int64)
     placement = Placement(scheme=scheme or FirstFit(), rules=rules, steer=True, **how)
-    return place_waiting(snap, ranked, frozenset(map(JobId, spoken_for)), placement)
+    return place_waiting(snap, ranked, frozenset(map(JobId, reserved)), placement)
 
 
 def spots(of: Placed) -> dict[int, tuple[int, ...]]:
@@ -117,7 +117,7 @@ def test_best_ranked_chooses_first() -> None:
 
     assert spots(placed(snap)) == {1: (N1,), 2: (N2,)}
     assert spots(placed(snap, order=[2, 0, 1])) == {3: (N1,), 1: (N2,)}
-    assert spots(placed(snap, order=[2, 0, 1], spoken_for=[3])) == {1: (N1,), 2: (N2,)}
+    assert spots(placed(snap, order=[2, 0, 1], reserved=[3])) == {1: (N1,), 2: (N2,)}
 
 
 def test_only_jobs_that_wait_for_room_are_placed() -> None:
@@ -318,7 +318,7 @@ def test_nodes_that_a_handover_keeps_are_not_given_to_others() -> None:
     snap = snapshot(observed([pending(1, 4), pending(2, 4)], nodes=(4, 4)))
     snap = dataclasses.replace(snap, handovers=(handover,))
 
-    assert spots(placed(snap, spoken_for=[2])) == {1: (N2,)}
+    assert spots(placed(snap, reserved=[2])) == {1: (N2,)}
 
 
 def test_notes_say_where_in_words() -> None:

@@ -12,7 +12,7 @@ from build import observed, running, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.daemon.control.capacity import strands
+from slurm_dl.daemon.control.capacity import stranded_by_group
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.model.profile import HostRate, Profile
 from slurm_dl.placement.free_nodes import FreeNodes
@@ -286,4 +286,4 @@ def test_strands(smallest: Share | None, stranded: float) -> None:
     """GPUs on nodes without CPUs, without memory, with some of each; a full node strands none."""
     nodes = stock((3, 64, 100), (1, 10, 1000), (2, 63, 900), (4, 64, 1000), (1, 16, 250))
 
-    assert float(strands(nodes, smallest) @ nodes.count) == stranded
+    assert float(stranded_by_group(nodes, smallest) @ nodes.count) == stranded

@@ -61,18 +61,18 @@ def test_an_interval_beyond_the_slowest_is_kept() -> None:
 def test_its_own_figures_count_as_well(sick: dict[str, float], because: str) -> None:
     """Busy threads, a queue of messages, listings that are slow for others."""
     pace = SlowDown()
-    pace.told(ControllerStatus(now_s=0.0, **sick))  # type: ignore[arg-type]
+    pace.note_health(ControllerStatus(now_s=0.0, **sick))  # type: ignore[arg-type]
 
     assert polled(pace, 0.1, 0.1) == [60.0, 120.0]
     assert pace.slow == because
-    pace.told(ControllerStatus(now_s=9.0, threads=100, agent_queue=200))
+    pace.note_health(ControllerStatus(now_s=9.0, threads=100, agent_queue=200))
     assert polled(pace, *[0.1] * (2 * CALM_POLLS))[-1] == 30.0
 
 
 def test_what_is_not_told_is_not_slow() -> None:
     """Unknown is no reason to slow down."""
     pace = SlowDown()
-    pace.told(ControllerStatus(now_s=0.0))
+    pace.note_health(ControllerStatus(now_s=0.0))
 
     assert polled(pace, 0.1) == [30.0]
 
@@ -82,7 +82,7 @@ def test_the_order_waits_while_the_queue_to_slurmdbd_grows() -> None:
     pace = SlowDown(lambda: 0.0)
     held = []
     for waiting in (5000, 5001, 5001, 5002, 4000, 150, 190, 210):
-        pace.told(ControllerStatus(now_s=0.0, dbd_queue=waiting))
+        pace.note_health(ControllerStatus(now_s=0.0, dbd_queue=waiting))
         held.append(bool(pace.writes_held))
 
     assert held == [False, True, False, True, False, False, False, True]
@@ -95,7 +95,7 @@ def test_the_order_does_not_wait_for_ever() -> None:
     pace = SlowDown(lambda: now[0])
     held = []
     for waiting in range(1000, 1000 + 8):
-        pace.told(ControllerStatus(now_s=0.0, dbd_queue=waiting))
+        pace.note_health(ControllerStatus(now_s=0.0, dbd_queue=waiting))
         held.append(bool(pace.writes_held))
         now[0] += LONGEST_HELD_S / 4
 

@@ -12,7 +12,7 @@ from build import NOW_S, observed, pending
 from slurm_dl.ledger.apply_observation import FORGET_AFTER_S
 from slurm_dl.ledger.attained_service import AttainedService
 from slurm_dl.ledger.clock_adjustment import Cut, Shift
-from slurm_dl.ledger.retention import FASTEST, FIRST_S, Horizon
+from slurm_dl.ledger.retention import FASTEST, FIRST_S, RetentionCutoff
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.write_ahead import Ledger
 
@@ -21,7 +21,7 @@ YEAR_S = 365 * DAY_S
 START_S = NOW_S - FORGET_AFTER_S
 
 
-def looked(horizon: Horizon, first_s: float, for_s: float, every_s: float = 600.0) -> float:
+def looked(horizon: RetentionCutoff, first_s: float, for_s: float, every_s: float = 600.0) -> float:
     """How far it is behind the week, seconds, after looks from *first_s* on for *for_s*."""
     at_s = before_s = first_s
     while at_s <= first_s + for_s:
@@ -33,7 +33,7 @@ def looked(horizon: Horizon, first_s: float, for_s: float, every_s: float = 600.
 @pytest.mark.parametrize("ahead_s", [YEAR_S, 50 * YEAR_S])
 def test_a_clock_that_was_ahead_and_was_set_right_costs_a_week_of_looks(ahead_s: float) -> None:
     """Nothing is dropped while it is ahead, and the file does not grow without end after it."""
-    horizon = Horizon(START_S, AttainedService.empty())
+    horizon = RetentionCutoff(START_S, AttainedService.empty())
     assert looked(horizon, NOW_S + ahead_s, DAY_S) > ahead_s - 3 * DAY_S
     horizon.retime(Shift(-ahead_s))
 
@@ -44,7 +44,7 @@ def test_a_clock_that_was_ahead_and_was_set_right_costs_a_week_of_looks(ahead_s:
 
 def test_a_clock_that_began_in_1970_is_as_any_other() -> None:
     """A week before it is an instant below 0, which goes with the clock like others."""
-    horizon = Horizon(START_S, AttainedService.empty())
+    horizon = RetentionCutoff(START_S, AttainedService.empty())
     horizon.retime(Cut(1000.0))
     assert looked(horizon, 1000.0, 600.0) == 0.0
     horizon.retime(Shift(NOW_S))
@@ -57,7 +57,7 @@ def test_looks_of_daemons_that_look_once_add_up() -> None:
     before_s = START_S
     at_s = NOW_S + 30 * DAY_S
     for _ in range(720):
-        last_s, before_s = before_s, Horizon(before_s, AttainedService.empty()).look(at_s)
+        last_s, before_s = before_s, RetentionCutoff(before_s, AttainedService.empty()).look(at_s)
         assert before_s - last_s == FASTEST * FIRST_S
         at_s += 120.0
 

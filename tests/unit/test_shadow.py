@@ -664,9 +664,9 @@ def test_nothing_kept_is_said_with_what_to_do(tmp_path: Path) -> None:
 @pytest.fixture
 def watch(tmp_path: Path) -> Iterator[ShadowObserver]:
     """A watcher, ended in the end."""
-    watcher = ShadowObserver(tmp_path)
-    yield watcher
-    watcher.close()
+    observer = ShadowObserver(tmp_path)
+    yield observer
+    observer.close()
 
 
 def test_the_daemon_waits_for_nothing(
@@ -682,7 +682,7 @@ def test_the_daemon_waits_for_nothing(
 
     monkeypatch.setattr(SegmentStore, "append", hang)
     for i in range(10):
-        watch.saw(look([build.pending(2)], at_s=100.0 * i))
+        watch.on_cycle(look([build.pending(2)], at_s=100.0 * i))
     hangs.set()
     watch.close()
 
@@ -692,7 +692,7 @@ def test_the_daemon_waits_for_nothing(
 
 def test_a_daemon_that_acts_keeps_nothing(watch: ShadowObserver, tmp_path: Path) -> None:
     """No thread, no file."""
-    watch.saw(look([build.pending(2)], live=True))
+    watch.on_cycle(look([build.pending(2)], live=True))
     watch.close()
 
     assert not (tmp_path / "shadow").exists()
@@ -709,10 +709,10 @@ def test_a_bug_ends_the_thread_and_not_the_daemon(
         raise ZeroDivisionError
 
     monkeypatch.setattr(Recorder, "take", broken)
-    watch.saw(look([build.pending(2)]))
+    watch.on_cycle(look([build.pending(2)]))
     eventually(lambda: "bug in the recorder" in log.getvalue(), 10.0, what="the log")
     for _ in range(5):
-        watch.saw(look([build.pending(2)]))
+        watch.on_cycle(look([build.pending(2)]))
 
     assert log.getvalue().count("bug in the recorder") == 1
 
@@ -721,7 +721,7 @@ def test_the_end_keeps_what_has_been_seen(watch: ShadowObserver, tmp_path: Path)
     """The looks that no line has told yet, and the wishes that are open; a second time is none."""
     rows = [build.running(1), build.pending(2)]
     for i in range(2):
-        watch.saw(look(rows, handover(2, 1), at_s=10.0 * i))
+        watch.on_cycle(look(rows, handover(2, 1), at_s=10.0 * i))
         eventually(watch._looks.empty, 60.0, what="the thread")
     watch.close()
     watch.close()
@@ -740,8 +740,8 @@ def test_the_end_does_not_wait_for_a_disk_that_hangs(
     hangs = threading.Event()
     monkeypatch.setattr(SegmentStore, "append", lambda *_: hangs.wait(60))
     for i in range(5):
-        watch.saw(look([build.pending(2)], at_s=100.0 * i))
-    eventually(lambda: watch._looks.full() or watch.saw(look([])), 60.0, what="a full queue")
+        watch.on_cycle(look([build.pending(2)], at_s=100.0 * i))
+    eventually(lambda: watch._looks.full() or watch.on_cycle(look([])), 60.0, what="a full queue")
 
     watch.close(within_s=0.01)
     hangs.set()
@@ -761,8 +761,8 @@ def test_a_thread_that_hung_ends_and_writes_no_more(
 
     monkeypatch.setattr(SegmentStore, "append", hang)
     for i in range(5):
-        watch.saw(look([build.pending(2)], at_s=100.0 * i))
-    eventually(lambda: watch._looks.full() or watch.saw(look([])), 60.0, what="a full queue")
+        watch.on_cycle(look([build.pending(2)], at_s=100.0 * i))
+    eventually(lambda: watch._looks.full() or watch.on_cycle(look([])), 60.0, what="a full queue")
     watch.close(within_s=0.01)
     before = len(written_times)
     hangs.set()
@@ -776,9 +776,9 @@ def test_a_daemon_that_was_passed_over_overwrites_nothing(tmp_path: Path) -> Non
     """Another one keeps its own in the same directory by now."""
     rows = [build.running(1), build.pending(2)]
     one, other = ShadowObserver(tmp_path), ShadowObserver(tmp_path)
-    for watcher, at_s in ((one, 0.0), (other, 1000.0)):
-        watcher.saw(look(rows, handover(2, 1), at_s=at_s))
-        eventually(watcher._looks.empty, 60.0, what="the thread")
+    for observer, at_s in ((one, 0.0), (other, 1000.0)):
+        observer.on_cycle(look(rows, handover(2, 1), at_s=at_s))
+        eventually(observer._looks.empty, 60.0, what="the thread")
     other.close()
     there = {path: path.read_bytes() for path in (tmp_path / "shadow").iterdir()}
 

@@ -23,7 +23,7 @@ from slurm_dl.cli.dlschedd.command import main
 from slurm_dl.engine.preemption import eligibility, handover_protocol
 from slurm_dl.engine.preemption.handover_context import HandoverContext
 from slurm_dl.ledger import write_ahead
-from slurm_dl.ledger.apply_observation import Folded, fold
+from slurm_dl.ledger.apply_observation import AppliedObservation, apply_observation
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX, Run, Victim, VictimState
@@ -69,12 +69,12 @@ def ignores_grace() -> None:
     """Victims are put back as soon as they have been told."""
     sound = handover_protocol._requeues  # noqa: SLF001 - a mutation is inside
 
-    def hasty(handover: Any, left: list[Victim], scene: HandoverContext) -> Any:  # noqa: ANN401
+    def hasty(handover: Any, left: list[Victim], context: HandoverContext) -> Any:  # noqa: ANN401
         told = [
             dataclasses.replace(v, contract=dataclasses.replace(v.contract, grace_s=0.1))
             for v in left
         ]
-        return sound(handover, told, scene)
+        return sound(handover, told, context)
 
     _put(handover_protocol, "_requeues", hasty)
 
@@ -126,11 +126,11 @@ def loses_a_job() -> None:
 def no_compare() -> None:
     """Whatever run a victim is in is taken for the one that was chosen and told."""
 
-    def gone(victim: Victim, scene: HandoverContext) -> str:
-        row = scene.rows.get(victim.run.job_id)
+    def gone(victim: Victim, context: HandoverContext) -> str:
+        row = context.rows.get(victim.run.job_id)
         if row is None:
             return "left"
-        state = scene.snap.jobs.state[row]
+        state = context.snap.jobs.state[row]
         if state in (JobState.COMPLETED, JobState.FAILED):
             return "finished"
         done = victim.state is VictimState.REQUEUING and state == JobState.PENDING
@@ -150,8 +150,8 @@ def no_compare() -> None:
 def forgets_service() -> None:
     """Half of what each job gets is counted."""
 
-    def half(before: Any, seen: Any, *, forget_before_s: float) -> Folded:  # noqa: ANN401
-        folded = fold(before, seen, forget_before_s=forget_before_s)
+    def half(before: Any, seen: Any, *, forget_before_s: float) -> AppliedObservation:  # noqa: ANN401
+        folded = apply_observation(before, seen, forget_before_s=forget_before_s)
         after = folded.service
         had = np.zeros(len(after))
         known = np.isin(after.job_id, before.job_id)
@@ -160,7 +160,7 @@ def forgets_service() -> None:
         service = dataclasses.replace(after, attained_gpu_s=counted)
         return dataclasses.replace(folded, service=service)
 
-    _put(write_ahead, "fold", half)
+    _put(write_ahead, "apply_observation", half)
 
 
 def leaves_reservations() -> None:

@@ -126,15 +126,18 @@ def _serve(loaded: Loaded, reread: Callable[[], Loaded], is_live: Callable[[Conf
     from slurm_dl import logging_setup  # noqa: PLC0415 - see reread
     from slurm_dl.daemon.metrics.endpoint import Endpoint  # noqa: PLC0415
     from slurm_dl.daemon.preconditions import WithdrawnError  # noqa: PLC0415
-    from slurm_dl.daemon.takeover.leadership import only_turn, shared_place  # noqa: PLC0415
+    from slurm_dl.daemon.takeover.leadership import shared_place, sole_leadership  # noqa: PLC0415
     from slurm_dl.ledger.sqlite.store import SupersededError  # noqa: PLC0415
 
     config = loaded.config
     _configure_logs(config)
     log = logging_setup.logger()
     if not config.takeover.enabled:
-        with only_turn(config, log) as turn, contextlib.closing(Endpoint(config, log)) as endpoint:
-            _act(loaded, reread, is_live, turn, endpoint)
+        with (
+            sole_leadership(config, log) as leadership,
+            contextlib.closing(Endpoint(config, log)) as endpoint,
+        ):
+            _act(loaded, reread, is_live, leadership, endpoint)
         return
     with (
         shared_place(loaded, log, live=is_live(config)) as place,
@@ -143,8 +146,8 @@ def _serve(loaded: Loaded, reread: Callable[[], Loaded], is_live: Callable[[Conf
         while (lease := place.wait()) is not None:
             loaded = _reread(loaded, reread, log)
             try:
-                with place.turn(lease) as turn:
-                    _act(loaded, reread, is_live, turn, endpoint)
+                with place.leadership(lease) as leadership:
+                    _act(loaded, reread, is_live, leadership, endpoint)
             except (WithdrawnError, SupersededError) as err:
                 # Nothing of what was in memory is kept: the next turn is like a new daemon's.
                 log.warning("acts no more", because=str(err))
@@ -170,7 +173,7 @@ def _act(
     loaded: Loaded,
     reread: Callable[[], Loaded],
     is_live: Callable[[Config], bool],
-    turn: Leadership,
+    leadership: Leadership,
     endpoint: Endpoint,
 ) -> None:
     """Run a daemon for one turn, until a signal.
@@ -193,12 +196,12 @@ def _act(
     log = logging_setup.logger()
 
     def first(assemble: Callable[[Config], DaemonComponents], config: Config) -> DaemonComponents:
-        return when_slurm_answers(assemble, config, log, sleep=turn.sleep)
+        return when_slurm_answers(assemble, config, log, sleep=leadership.sleep)
 
     tally = MetricsTally()
     endpoint.follow(config)
     ledger = LedgerReader(config.paths.state_dir / LEDGER_FILE)
-    made = _daemon(loaded, reread, is_live, first, turn, watchers=(tally,))
+    made = _daemon(loaded, reread, is_live, first, leadership, observers=(tally,))
     with made as (daemon, audit, pause):
         answers = RequestHandlers(
             ControlContext(
@@ -212,7 +215,7 @@ def _act(
             )
         )
         with (
-            turn.answering(answers) as control,
+            leadership.answering(answers) as control,
             endpoint.showing(daemon.board, tally, audit=audit, pause=pause),
         ):
 
@@ -222,7 +225,7 @@ def _act(
                 endpoint.follow(fresh)
 
             daemon.on_reloaded = reloaded
-            turn.on_lost = daemon.wake
+            leadership.on_lost = daemon.wake
             log.info(
                 "started",
                 pid=os.getpid(),
@@ -231,11 +234,11 @@ def _act(
                 partitions=",".join(config.manage.partitions),
                 policy=config.policy.order,
             )
-            turn.begins(audit)
+            leadership.begins(audit)
             try:
                 daemon.run()
             except WithdrawnError as err:
-                turn.ends(audit, str(err))
+                leadership.ends(audit, str(err))
                 raise
 
 
@@ -251,18 +254,18 @@ def _daemon(
     reread: Callable[[], Loaded],
     is_live: Callable[[Config], bool],
     first: Callable[[Callable[[Config], DaemonComponents], Config], DaemonComponents],
-    turn: Leadership,
+    leadership: Leadership,
     *,
-    watchers: Sequence[Observer] = (),
+    observers: Sequence[Observer] = (),
 ) -> Iterator[tuple[Daemon, AuditLog, PauseSwitch]]:
     """A daemon with its audit log and pause switch, for one turn; not running yet.
 
     Args:
         first: Makes the parts that it begins with, from what makes all of them.
-        watchers: Who is told of each cycle, beside those that the configuration asks for.
+        observers: Who is told of each cycle, beside those that the configuration asks for.
     """
     from slurm_dl import logging_setup  # noqa: PLC0415 - see reread
-    from slurm_dl.cli.dlschedd.startup import watchers_of  # noqa: PLC0415
+    from slurm_dl.cli.dlschedd.startup import observers_of  # noqa: PLC0415
     from slurm_dl.daemon.assembly import assemble, slurm_of  # noqa: PLC0415
     from slurm_dl.daemon.audit_log import AuditLog  # noqa: PLC0415
     from slurm_dl.daemon.main_loop import Daemon  # noqa: PLC0415
@@ -273,7 +276,7 @@ def _daemon(
     log = logging_setup.logger()
     pause = PauseSwitch(config.paths.state_dir)
     audit = AuditLog(config.paths.audit_log, warn=log.error)
-    assemble_for = functools.partial(assemble, generation=turn.generation)
+    assemble_for = functools.partial(assemble, generation=leadership.generation)
     parts = first(assemble_for, config)
     daemon = Daemon(
         loaded=loaded,
@@ -285,8 +288,8 @@ def _daemon(
         pause=pause,
         log=log,
         accounting=Accounting(slurm_of(config)),
-        permits=turn.permits,
-        watchers=(*watchers_of(config), *watchers),
+        preconditions=leadership.preconditions,
+        observers=(*observers_of(config), *observers),
     )
     daemon.on_first_look = lambda: _warn_of_release(parts.cluster.release, log)
     try:
@@ -313,7 +316,7 @@ def _once(loaded: Loaded, reread: Callable[[], Loaded], *, act: bool, as_json: b
     """Look once and, with *act*, act once; print what was planned and done."""
     from slurm_dl import logging_setup  # noqa: PLC0415 - see reread
     from slurm_dl.cli.dlschedd.plan_text import as_object, show_plan  # noqa: PLC0415
-    from slurm_dl.daemon.takeover.leadership import turn_for_once  # noqa: PLC0415
+    from slurm_dl.daemon.takeover.leadership import leadership_for_once  # noqa: PLC0415
 
     def first(assemble: Callable[[Config], DaemonComponents], config: Config) -> DaemonComponents:
         return assemble(config)
@@ -321,8 +324,8 @@ def _once(loaded: Loaded, reread: Callable[[], Loaded], *, act: bool, as_json: b
     # What the loop would say is printed here as a whole.
     logging_setup.configure(level="error", form="console")
     with (
-        turn_for_once(loaded.config, logging_setup.logger()) as turn,
-        _daemon(loaded, reread, lambda _: act, first, turn) as (daemon, _, pause),
+        leadership_for_once(loaded.config, logging_setup.logger()) as leadership,
+        _daemon(loaded, reread, lambda _: act, first, leadership) as (daemon, _, pause),
     ):
         cycle = daemon.cycle_once(acting=False)
         if act and pause.pause is None:

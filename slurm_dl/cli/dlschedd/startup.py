@@ -17,7 +17,7 @@ from slurm_dl.model.errors import ClusterError
 from slurm_dl.shadow.recorder import ShadowObserver
 
 
-def watchers_of(config: Config) -> tuple[Observer, ...]:
+def observers_of(config: Config) -> tuple[Observer, ...]:
     """Who is told of each cycle of one turn, beside the log; made anew for each turn.
 
     Whoever asks for this turn's forecasts gets those that are made here.

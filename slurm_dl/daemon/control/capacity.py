@@ -15,8 +15,8 @@ from slurm_dl.placement.synergy import Share
 
 def stranded_gpus(snap: Snapshot) -> float:
     """Free GPUs on nodes that have no CPUs or no memory left to go with them."""
-    stock = FreeNodes.of(snap, {})
-    return float(strands(stock) @ stock.count)
+    free_nodes = FreeNodes.of(snap, {})
+    return float(stranded_by_group(free_nodes) @ free_nodes.count)
 
 
 def misfit(section: PlacementSection, snap: Snapshot) -> str:
@@ -32,8 +32,8 @@ def misfit(section: PlacementSection, snap: Snapshot) -> str:
 
 
 # GPUs that are free and of no use: their node has no CPUs or no memory left to go with them.
-def strands(stock: FreeNodes, smallest: Share | None = None) -> F64:
-    """``(v,)`` free GPUs on one node of each condition in *stock* that nobody can use.
+def stranded_by_group(free_nodes: FreeNodes, smallest: Share | None = None) -> F64:
+    """``(v,)`` free GPUs on one node of each condition in *free_nodes* that nobody can use.
 
     All free GPUs of a node count if what is left there does not do for one GPU; multiply by
     `FreeNodes.count` for the sum.
@@ -41,7 +41,7 @@ def strands(stock: FreeNodes, smallest: Share | None = None) -> F64:
     Args:
         smallest: Least CPUs and memory that go with one GPU; None: the part of the node that does.
     """
-    whole = stock.groups[stock.group]
+    whole = free_nodes.groups[free_nodes.group]
     gpus, cpus, mem_mb = whole[:, 2], whole[:, 3], whole[:, 4]
     if smallest is None:
         parts = np.maximum(gpus, 1.0)
@@ -49,7 +49,7 @@ def strands(stock: FreeNodes, smallest: Share | None = None) -> F64:
     else:
         need_cpus = np.full(len(whole), float(smallest.cpus))
         need_mem_mb = np.full(len(whole), float(smallest.mem_mb))
-    free = np.floor(np.maximum(stock.gpus, 0.0))
-    lacks = (stock.cpus < need_cpus) | (stock.mem_mb < need_mem_mb)
-    stranded: F64 = np.where(lacks & (stock.count > 0), free, 0.0)
+    free = np.floor(np.maximum(free_nodes.gpus, 0.0))
+    lacks = (free_nodes.cpus < need_cpus) | (free_nodes.mem_mb < need_mem_mb)
+    stranded: F64 = np.where(lacks & (free_nodes.count > 0), free, 0.0)
     return stranded

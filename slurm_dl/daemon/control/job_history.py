@@ -16,7 +16,7 @@ from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.daemon.published_state import LETTERS
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.past_reasons import why_gone
-from slurm_dl.engine.explain.plan_reasons import Sight, told
+from slurm_dl.engine.explain.plan_reasons import Sight, audit_sentences
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.ledger.completions import JobEnding
 from slurm_dl.ledger.job_past import PastJob
@@ -107,7 +107,7 @@ class JobHistory:
                 return None
             sight = Own(sight.uid, frozenset({*sight.ids, job_id}))
         history = audit.history(job_id)
-        sentences = [*why_gone(past, sight), *told(history, sight)]
+        sentences = [*why_gone(past, sight), *audit_sentences(history, sight)]
         return {
             "job": None,
             "past": past_object(past, sight),
@@ -125,7 +125,7 @@ class JobHistory:
         return found
 
 
-def whose(sight: Sight, users: Collection[str]) -> tuple[str, ...] | None:
+def users_shown(sight: Sight, users: Collection[str]) -> tuple[str, ...] | None:
     """Whose jobs alone are asked for, of *users* if any are named; None: everybody's."""
     if isinstance(sight, Own):
         return (str(sight.uid),)

@@ -95,8 +95,8 @@ def _with(cycle: Cycle, rows: I64, text: str) -> I64:
         i = int(rows[k])
         words = text_of(seen, JobId(int(jobs.job_id[i])))
         # Nothing that is searched for can reach over a line break from one field into the next.
-        said = f"{words.label}\n{words.name}\n{words.user}\n{words.account}"
-        hit[k] = text in said.casefold()
+        texts = f"{words.label}\n{words.name}\n{words.user}\n{words.account}"
+        hit[k] = text in texts.casefold()
     found: I64 = rows[hit]
     return found
 
@@ -141,7 +141,7 @@ def _partition(cycle: Cycle, rows: I64) -> F64:
     return places[seen.jobs.partition[rows]]
 
 
-def _said(words: Callable[[JobText], str]) -> Callable[[Cycle, I64], F64]:
+def _by_text(words: Callable[[JobText], str]) -> Callable[[Cycle, I64], F64]:
     def key(cycle: Cycle, rows: I64) -> F64:
         seen = cycle.snapshot.seen
         ids = seen.jobs.job_id[rows].tolist()
@@ -165,7 +165,7 @@ _KEYS: Mapping[str, Callable[[Cycle, I64], F64]] = {
     "restarts": lambda cycle, rows: cycle.snapshot.jobs.restarts[rows].astype(np.float64),
     "time": _time,
     "partition": _partition,
-    "user": _said(lambda text: text.user),
-    "account": _said(lambda text: text.account),
-    "name": _said(lambda text: text.name),
+    "user": _by_text(lambda text: text.user),
+    "account": _by_text(lambda text: text.account),
+    "name": _by_text(lambda text: text.name),
 }

@@ -17,7 +17,7 @@ from slurm_dl.daemon.breaker_resets import NotResetError
 from slurm_dl.daemon.control import privacy
 from slurm_dl.daemon.control.context import ControlContext
 from slurm_dl.daemon.control.ended_jobs import OVER
-from slurm_dl.daemon.control.job_history import past_object, whose
+from slurm_dl.daemon.control.job_history import past_object, users_shown
 from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.daemon.control.queue_query import QueueWindow, page
 from slurm_dl.daemon.control.requests import (
@@ -57,8 +57,8 @@ _STATES = {
 class RequestHandlers:
     """Answers requests; may be called from many threads at once."""
 
-    def __init__(self, levers: ControlContext) -> None:
-        self._levers = levers
+    def __init__(self, control_context: ControlContext) -> None:
+        self._context = control_context
         # Rows and snapshots are built by Python code; two at a time leave the loop its share.
         self._heavy = threading.Semaphore(2)
         # Who waits for a forecast; one user must not keep it from the others.
@@ -80,11 +80,11 @@ class RequestHandlers:
                 f"you are {peer.name} ({peer.uid})"
             )
             raise RequestError(RefusalKind.DENIED, msg)
-        now = self._levers.board.current
+        now = self._context.board.current
         sight = privacy.sight_of(peer, now)
         match parsed:
             case StatusRequest():
-                return privacy.status_for(status(self._levers), sight)
+                return privacy.status_for(status(self._context), sight)
             case QueueRequest():
                 return self._queue(parsed, sight)
             case WhyRequest():
@@ -107,7 +107,7 @@ class RequestHandlers:
                     return {"snapshot": snapshot_file.encode(self._seen(sight)[0].snapshot)}
 
     def _seen(self, sight: Sight) -> tuple[Cycle, Policy]:
-        now = self._levers.board.current
+        now = self._context.board.current
         if now.cycle is None or now.policy is None:
             last = now.trouble and privacy.trouble_for(now.trouble.message, sight)
             msg = f"dlschedd has not seen the cluster yet{f': {last}' if last else ''}"
@@ -140,7 +140,7 @@ class RequestHandlers:
         ended = OVER.intersection(states)
         with self._heavy:
             only = Only(
-                users=whose(sight, request.user),
+                users=users_shown(sight, request.user),
                 accounts=tuple(request.account),
                 qos=tuple(request.qos),
                 partitions=tuple(request.partition),
@@ -148,7 +148,7 @@ class RequestHandlers:
                 jobs=tuple(request.job),
                 states=() if ended == OVER else tuple(state.name for state in ended),
             )
-            shown = self._levers.past.listed(cycle, only) if ended else cycle
+            shown = self._context.past.listed(cycle, only) if ended else cycle
             found = page(shown, wanted, order)
             jobs: list[Json] = [privacy.row_for(r, sight) for r in found.jobs]
         return {
@@ -157,7 +157,7 @@ class RequestHandlers:
             "total": found.total,
             "offset": request.offset,
             "at": found.at,
-            **privacy.standing_for(standing_of(self._levers), sight),
+            **privacy.standing_for(standing_of(self._context), sight),
         }
 
     def _why(self, request: WhyRequest, sight: Sight) -> JsonObject:
@@ -170,9 +170,9 @@ class RequestHandlers:
         if isinstance(found, list):
             with self._heavy:
                 now_s = cycle.snapshot.now_s
-                gone = self._levers.past.gone(request.job, sight, self._levers.audit, now_s)
+                gone = self._context.past.gone(request.job, sight, self._context.audit, now_s)
             if gone is not None:
-                standing = privacy.standing_for(standing_of(self._levers), sight)
+                standing = privacy.standing_for(standing_of(self._context), sight)
                 return {"now_s": cycle.snapshot.now_s, **gone, **standing}
             hint = (
                 f"; did you mean {' or '.join(found)}?" if found else ": Slurm no longer lists it"
@@ -181,8 +181,8 @@ class RequestHandlers:
             raise RequestError(RefusalKind.NOT_FOUND, msg)
         row = seen.jobs.row_of()[found]
         with self._heavy:
-            history = self._levers.audit.history(found)
-            past = self._levers.past.of(found)
+            history = self._context.audit.history(found)
+            past = self._context.past.of(found)
         sentences = why(cycle, policy, found, history, sight, past=past)
         return {
             "now_s": cycle.snapshot.now_s,
@@ -190,7 +190,7 @@ class RequestHandlers:
             "past": None if past is None else past_object(past, sight),
             "sentences": [safe(s, 1000) for s in sentences],
             "history": list(privacy.history_for(history, sight)),
-            **privacy.standing_for(standing_of(self._levers), sight),
+            **privacy.standing_for(standing_of(self._context), sight),
         }
 
     def _when(self, request: WhenRequest, sight: Sight, peer: Peer) -> JsonObject:
@@ -206,12 +206,12 @@ class RequestHandlers:
                 self._asking.discard(peer.uid)
 
     def _foreseen(self, request: WhenRequest, sight: Sight, peer: Peer) -> JsonObject:
-        now = self._levers.board.current
+        now = self._context.board.current
         forecasts = when.forecasts_of(now.config.paths.state_dir)
         if request.job:
-            told = when.of_job(forecasts, now, request.job, sight)
+            answer = when.of_job(forecasts, now, request.job, sight)
         else:
-            told = when.of_shapes(
+            answer = when.of_shapes(
                 forecasts,
                 now,
                 request.shapes,
@@ -222,34 +222,34 @@ class RequestHandlers:
                 uid=peer.uid,
                 user=peer.name,
             )
-        return {**told, **privacy.standing_for(standing_of(self._levers), sight)}
+        return {**answer, **privacy.standing_for(standing_of(self._context), sight)}
 
     def _pause(self, request: PauseRequest, peer: Peer) -> JsonObject:
         reason = safe(request.reason, 500)
-        warning = self._levers.pause.on(by=str(peer), reason=reason, now_s=time.time())
-        self._levers.audit.write(AuditLine(actor=str(peer), action="pause", reason=reason))
-        return {"paused": paused_of(self._levers.pause), "warning": warning}
+        warning = self._context.pause.on(by=str(peer), reason=reason, now_s=time.time())
+        self._context.audit.write(AuditLine(actor=str(peer), action="pause", reason=reason))
+        return {"paused": paused_of(self._context.pause), "warning": warning}
 
     def _resume(self, peer: Peer) -> JsonObject:
-        was = self._levers.pause.pause
-        warning = self._levers.pause.off()
+        was = self._context.pause.pause
+        warning = self._context.pause.off()
         reason = f"paused by {was.by}" if was else "it was not paused"
-        self._levers.audit.write(AuditLine(actor=str(peer), action="resume", reason=reason))
-        self._levers.wake()
+        self._context.audit.write(AuditLine(actor=str(peer), action="resume", reason=reason))
+        self._context.wake()
         return {"was_paused": was is not None, "warning": warning}
 
     def _reload(self, peer: Peer) -> JsonObject:
-        outcome = self._levers.reload(str(peer))
+        outcome = self._context.reload(str(peer))
         if not outcome.ok:
             raise RequestError(RefusalKind.FAILED, outcome.message)
         return {"message": outcome.message}
 
     def _reset_breaker(self, request: ResetBreakerRequest, peer: Peer) -> JsonObject:
         try:
-            was = self._levers.reset_breaker(request.breaker, str(peer))
+            was = self._context.reset_breaker(request.breaker, str(peer))
         except NotResetError as err:
             raise RequestError(RefusalKind.FAILED, str(err)) from None
-        self._levers.wake()
+        self._context.wake()
         return {"breaker": was.name, "was_tripped": was.tripped_s > 0, "why": was.why or None}
 
 

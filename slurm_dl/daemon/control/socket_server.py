@@ -162,7 +162,7 @@ class ControlServer:
     def _welcome(self, sock: socket.socket) -> None:
         peer = self._peer_of(sock)
         with self._lock:
-            alike = sum(n for who, n in self._open.items() if who.is_admin == peer.is_admin)
+            alike = sum(n for other, n in self._open.items() if other.is_admin == peer.is_admin)
             full = alike >= IN_ALL or (not peer.is_admin and self._open[peer] >= PER_USER)
             if not full:
                 self._open[peer] += 1

@@ -26,9 +26,9 @@ from slurm_dl.model.jobs import JobState
 from slurm_dl.text import ago
 
 
-def status(levers: ControlContext) -> JsonObject:
+def status(control_context: ControlContext) -> JsonObject:
     """How the daemon is, in numbers and in one sentence."""
-    now = levers.board.current
+    now = control_context.board.current
     answer: JsonObject = {
         "protocol": PROTOCOL,
         "version": slurm_dl.__version__,
@@ -50,7 +50,10 @@ def status(levers: ControlContext) -> JsonObject:
         "reader": None
         if now.reader is None
         else {"name": now.reader.reader, "reason": now.reader.reason},
-        "audit": {"path": str(levers.audit.path), "error": levers.audit.error or None},
+        "audit": {
+            "path": str(control_context.audit.path),
+            "error": control_context.audit.error or None,
+        },
         "actions": {"done": now.done, "failed": now.failed},
         "steers_ended": {
             "honoured": now.steers_ended.get("honoured", 0),
@@ -62,7 +65,7 @@ def status(levers: ControlContext) -> JsonObject:
             "apply": round(now.durations.apply_ms, 1),
         },
         "slurmctld": _slurmctld(now),
-        **standing_of(levers),
+        **standing_of(control_context),
     }
     if now.cycle is not None:
         answer |= _numbers(now.cycle)
@@ -73,18 +76,18 @@ def status(levers: ControlContext) -> JsonObject:
     return answer
 
 
-def doing(levers: ControlContext) -> str:
+def doing(control_context: ControlContext) -> str:
     """What the daemon does at present, as a claim about its next cycle."""
-    now = levers.board.current
+    now = control_context.board.current
     idle = "plans and touches nothing"
     if now.config.preemption.mode == "native":
         idle += "; Slurm goes on preempting by the last SiteFactors"
     first = (
-        (not levers.audit.healthy, "only looking: the audit log cannot be written"),
+        (not control_context.audit.healthy, "only looking: the audit log cannot be written"),
         (now.bugs_in_a_row, "nothing: a bug ended the last cycle; see the log, and report it"),
         (now.failures, f"waiting: {now.failures} polls in a row failed"),
         (not now.live, f"shadow mode: {idle}"),
-        (levers.pause.pause is not None, f"paused: {idle}"),
+        (control_context.pause.pause is not None, f"paused: {idle}"),
         (now.idle, f"only looking: {now.idle}"),
         (now.looks_left, f"only looking for {now.looks_left} more cycles"),
     )
@@ -92,34 +95,35 @@ def doing(levers: ControlContext) -> str:
 
 
 def _acting(now: PublishedState) -> str:
-    left_s = now.vitals.distrust_until_s - time.time()
-    if now.vitals.distrust and left_s > 0:
-        return f"acting, but no GPUs are taken back for {ago(left_s)}: {now.vitals.distrust}"
+    health = now.controller_health
+    left_s = health.distrust_until_s - time.time()
+    if health.distrust and left_s > 0:
+        return f"acting, but no GPUs are taken back for {ago(left_s)}: {health.distrust}"
     return "acting"
 
 
 def _slurmctld(now: PublishedState) -> JsonObject:
     """Its clock, and why it is asked less often, or told less, than configured."""
-    vitals, daemon = now.vitals, now.config.daemon
-    slowed_s = min(daemon.poll_s * vitals.slowed, daemon.slow_poll_s)
+    controller_health, daemon = now.controller_health, now.config.daemon
+    slowed_s = min(daemon.poll_s * controller_health.slowed, daemon.slow_poll_s)
     return {
-        "clock": vitals.clock,
-        "ahead_s": round(vitals.ahead_s, 1),
-        "jumps": vitals.jumps,
-        "distrust": vitals.distrust or None,
-        "distrust_until_s": vitals.distrust_until_s or None,
-        "slow": vitals.slow or None,
+        "clock": controller_health.clock,
+        "ahead_s": round(controller_health.ahead_s, 1),
+        "jumps": controller_health.jumps,
+        "distrust": controller_health.distrust or None,
+        "distrust_until_s": controller_health.distrust_until_s or None,
+        "slow": controller_health.slow or None,
         "poll_s": max(daemon.poll_s, slowed_s),
-        "writes_held": vitals.writes_held or None,
+        "writes_held": controller_health.writes_held or None,
     }
 
 
-def standing_of(levers: ControlContext) -> JsonObject:
+def standing_of(control_context: ControlContext) -> JsonObject:
     """What every reader of an answer should know about its worth."""
-    now = levers.board.current
+    now = control_context.board.current
     return {
-        "doing": doing(levers),
-        "paused": paused_of(levers.pause),
+        "doing": doing(control_context),
+        "paused": paused_of(control_context.pause),
         "age_s": round(time.time() - now.seen_s, 1) if now.seen_s else None,
     }
 

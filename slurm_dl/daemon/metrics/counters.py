@@ -142,7 +142,7 @@ class MetricsTally:
         self._spread: dict[tuple[str, Key], Distribution] = {}
         self._last: _Look | None = None
 
-    def saw(self, now: PublishedState, /) -> None:
+    def on_cycle(self, now: PublishedState, /) -> None:
         """Count one cycle; what happens in it is known from its plan and its results."""
         cycle = now.cycle
         if cycle is None:

@@ -56,7 +56,7 @@ class Endpoint:
         self._listen = ""
         self._server: MetricsServer | None = None
         self._errors = 0
-        self._said: set[tuple[str, str, int]] = set()
+        self._logged: set[tuple[str, str, int]] = set()
         self._move(config.metrics.listen)
 
     @property
@@ -139,8 +139,8 @@ class Endpoint:
         """Count it; the log has the first of each kind, or there would be one for each scrape."""
         self._errors += 1
         kind = _kind_of(err)
-        if kind not in self._said and len(self._said) < _MOST_KINDS:
-            self._said.add(kind)
+        if kind not in self._logged and len(self._logged) < _MOST_KINDS:
+            self._logged.add(kind)
             self._log.error("bug in the metrics; said once, then counted", exc_info=err)
 
 

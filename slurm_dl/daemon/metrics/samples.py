@@ -168,12 +168,15 @@ def _polls(now: PublishedState) -> Iterator[MetricValue]:
 
 
 def _pulse(now: PublishedState, now_s: float) -> Iterator[MetricValue]:
-    vitals = now.vitals
-    yield one(catalogue.CLOCK_AHEAD, vitals.ahead_s)
-    yield one(catalogue.CLOCK_JUMPS, vitals.jumps)
-    yield one(catalogue.TIME_DISTRUSTED, bool(vitals.distrust) and vitals.distrust_until_s > now_s)
-    yield one(catalogue.SLOW_FACTOR, vitals.slowed)
-    yield one(catalogue.WRITES_HELD, bool(vitals.writes_held))
+    controller_health = now.controller_health
+    yield one(catalogue.CLOCK_AHEAD, controller_health.ahead_s)
+    yield one(catalogue.CLOCK_JUMPS, controller_health.jumps)
+    yield one(
+        catalogue.TIME_DISTRUSTED,
+        bool(controller_health.distrust) and controller_health.distrust_until_s > now_s,
+    )
+    yield one(catalogue.SLOW_FACTOR, controller_health.slowed)
+    yield one(catalogue.WRITES_HELD, bool(controller_health.writes_held))
 
 
 def _counted(now: PublishedState, tally: MetricsTally) -> Iterator[MetricValue]:

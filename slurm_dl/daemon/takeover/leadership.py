@@ -65,7 +65,7 @@ class Leadership:
 
     Attributes:
         answering: Puts an answer on the control socket for as long as it lasts.
-        permits: What must allow the daemon to act.
+        preconditions: What must allow the daemon to act.
         generation: What it writes the ledger with; None: nobody asks.
         why: How it came to it, for the audit log; empty: by being started.
         holds: Whether nobody else has begun yet.
@@ -73,7 +73,7 @@ class Leadership:
     """
 
     answering: Callable[[Answer], AbstractContextManager[ControlServer]]
-    permits: tuple[Precondition, ...] = ()
+    preconditions: tuple[Precondition, ...] = ()
     generation: int | None = None
     why: str = ""
     holds: Callable[[], bool] = field(default=lambda: True)
@@ -102,11 +102,11 @@ class Leadership:
             WithdrawnError: It is over already.
         """
         time.sleep(for_s)
-        first_refusal(self.permits)
+        first_refusal(self.preconditions)
 
 
 @contextlib.contextmanager
-def only_turn(config: Config, log: FilteringBoundLogger) -> Iterator[Leadership]:
+def sole_leadership(config: Config, log: FilteringBoundLogger) -> Iterator[Leadership]:
     """The turn of a daemon that shares its state directory with nobody.
 
     Raises:
@@ -157,7 +157,7 @@ class StateDirectory:
         return self._standby.wait()
 
     @contextlib.contextmanager
-    def turn(self, lease: Lease) -> Iterator[Leadership]:
+    def leadership(self, lease: Lease) -> Iterator[Leadership]:
         """The turn that *lease* is for; at its end the next one may begin."""
 
         @contextlib.contextmanager
@@ -169,21 +169,21 @@ class StateDirectory:
                 self._desk.now = before
 
         # The lease comes last: it looks at the clock when all else has taken its time.
-        permits = (lease,) if self._beside is None else (self._beside, lease)
-        turn = Leadership(
+        preconditions = (lease,) if self._beside is None else (self._beside, lease)
+        leadership = Leadership(
             answering=answering,
-            permits=permits,
+            preconditions=preconditions,
             generation=lease.generation,
             why=self._standby.took,
             holds=lambda: not lease.lost and lease.left_s() > 0,
         )
         renewing = Renewing(
             lease,
-            on_lost=lambda: turn.on_lost(),  # noqa: PLW0108 - as it is then
+            on_lost=lambda: leadership.on_lost(),  # noqa: PLW0108 - as it is then
             warn=self._log.warning,
         )
         try:
-            yield turn
+            yield leadership
         finally:
             renewing.stop()
             _release(lease, self._log)
@@ -235,15 +235,15 @@ def shared_place(
 
 
 @contextlib.contextmanager
-def turn_for_once(config: Config, log: FilteringBoundLogger) -> Iterator[Leadership]:
+def leadership_for_once(config: Config, log: FilteringBoundLogger) -> Iterator[Leadership]:
     """A turn for ``--once``: nobody else may act meanwhile.
 
     Raises:
         LockedError: Another daemon is there.
     """
-    with only_turn(config, log) as turn:
+    with sole_leadership(config, log) as leadership:
         if not config.takeover.enabled:
-            yield turn
+            yield leadership
             return
         with contextlib.closing(LeaseRow(config.paths.state_dir / LEDGER_FILE)) as row:
             watch = LeaseWatch(row, lease_s=config.takeover.lease_s)
@@ -259,9 +259,9 @@ def turn_for_once(config: Config, log: FilteringBoundLogger) -> Iterator[Leaders
                 else:
                     time.sleep(watch.every_s)
             renewing = Renewing(lease, on_lost=lambda: None, warn=log.warning)
-            turn.permits, turn.generation = (lease,), lease.generation
+            leadership.preconditions, leadership.generation = (lease,), lease.generation
             try:
-                yield turn
+                yield leadership
             finally:
                 renewing.stop()
                 _release(lease, log)

@@ -134,14 +134,14 @@ class Standby:
         self.took = ""
         self._elsewhere = ""
         self._trouble = ""
-        self._said = ""
+        self._logged = ""
 
     def wait(self) -> Lease | None:
         """The lease, as soon as it may be taken; None if a signal ends the daemon before that.
 
         Must be called from the main thread.
         """
-        self._said, lease = "", None
+        self._logged, lease = "", None
         alarm = Wakeup()
         try:
             with alarm.signals():
@@ -219,8 +219,8 @@ class Standby:
         """Say what it waits for where that has changed; the service manager hears each time."""
         notify(f"STATUS={self.doing}")
         what = self._trouble or self._elsewhere or str(self._watch.seen)
-        if what != self._said:
-            self._said = what
+        if what != self._logged:
+            self._logged = what
             self._log.info("stands by", because=self.doing.removeprefix("stand-by: "))
 
 
@@ -262,7 +262,7 @@ class StandbyAnswers:
         if not isinstance(parsed, StatusRequest | ConfigRequest):
             msg = f"{self._standby.doing}; ask, or tell, the one that acts"
             raise RequestError(RefusalKind.NOT_READY, msg)
-        levers = ControlContext(
+        control_context = ControlContext(
             board=self._board,
             # Neither is written here. The pause is read anew: the one that acts may have begun it.
             audit=self._audit,
@@ -270,7 +270,7 @@ class StandbyAnswers:
             reload=_refuse,
             wake=lambda: None,
         )
-        answer = RequestHandlers(levers)(request, peer)
+        answer = RequestHandlers(control_context)(request, peer)
         if isinstance(parsed, StatusRequest):
             answer |= {"doing": self._standby.doing, "standby": self._standby.acts}
         return answer

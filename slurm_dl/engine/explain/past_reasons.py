@@ -13,7 +13,7 @@ import numpy as np
 
 from slurm_dl.ledger.job_past import GaveWay, PastJob
 
-MOST_TOLD = 5
+MOST_LISTED = 5
 """Preemptions that are told one by one, the last ones."""
 
 
@@ -52,11 +52,11 @@ def span(seconds: float) -> str:
 
 def how_it_gave_way(past: PastJob, sight: Naming) -> list[str]:
     """Each time it gave way: to whom, when, what was sent and how long it took."""
-    told = past.gave_way[-MOST_TOLD:]
-    before = len(past.gave_way) - len(told)
+    latest = past.gave_way[-MOST_LISTED:]
+    before = len(past.gave_way) - len(latest)
     often = f"{before} time{'' if before == 1 else 's'}"
     first = [f"Before that it gave way {often} more."] if before else []
-    return [*first, *(_gave_way(one, sight) for one in told)]
+    return [*first, *(_gave_way(one, sight) for one in latest)]
 
 
 def _gave_way(one: GaveWay, sight: Naming) -> str:

@@ -81,7 +81,7 @@ def why(
     snap = cycle.snapshot
     row = snap.jobs.row_of().get(job_id)
     if row is None:
-        return [f"Slurm does not list job {job_id} any more.", *told(history, sight)]
+        return [f"Slurm does not list job {job_id} any more.", *audit_sentences(history, sight)]
     text = snap.seen.texts.get(job_id)
     label = text.label if text else str(job_id)
     sentences = [_state(cycle, row, label)]
@@ -100,7 +100,7 @@ def why(
     sentences += _not_before(cycle, row, job_id)
     if text and text.reason and text.reason != "None":
         sentences.append(f"Slurm's own reason: {text.reason}.")
-    return [*sentences, *told(history, sight)]
+    return [*sentences, *audit_sentences(history, sight)]
 
 
 def _state(cycle: Cycle, row: int, label: str) -> str:
@@ -279,7 +279,7 @@ def _not_before(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
     return [f"Slurm does not start it before {moment(at_s)}, in {span(at_s - snap.now_s)}."]
 
 
-def told(history: Sequence[Mapping[str, object]], sight: Sight) -> list[str]:
+def audit_sentences(history: Sequence[Mapping[str, object]], sight: Sight) -> list[str]:
     """The lines of the audit log, as sentences."""
     return [
         f"{str(entry.get('time', '?'))[:19]}: {entry.get('action', '?')}: "

@@ -10,7 +10,7 @@ from slurm_dl.model.jobs import Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest
 
-Within = Callable[[int], Bool | None]
+EligibleNodes = Callable[[int], Bool | None]
 """``(m,)`` bool by row in `Jobs`, nodes on which room may be made for it; None: on any."""
 
 
@@ -19,7 +19,7 @@ def anywhere(_row: int) -> Bool | None:
     return None
 
 
-def on_types(snap: Snapshot, intent: Intent) -> Within:
+def nodes_of_chosen_type(snap: Snapshot, intent: Intent) -> EligibleNodes:
     """A job for which the policy chose a type of GPUs is confined to nodes of that type.
 
     Where it chose none types only helped to count.

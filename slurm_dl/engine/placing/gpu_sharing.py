@@ -32,13 +32,13 @@ _ENDED = (JobState.PENDING, JobState.COMPLETED, JobState.FAILED)
 
 
 def with_shares(
-    snap: Snapshot, ranked: Rows, spoken_for: Collection[JobId], how: Placement, placed: Placed
+    snap: Snapshot, ranked: Rows, reserved: Collection[JobId], how: Placement, placed: Placed
 ) -> Placed:
     """*placed*, and where the jobs that ask for shares of a GPU should go.
 
     Args:
         ranked: Rows of the managed live jobs, best first.
-        spoken_for: Jobs that a hand-over makes room for.
+        reserved: Jobs that a hand-over makes room for.
     """
     if not how.pack or snap.seen.sharable is None:
         return placed
@@ -54,7 +54,7 @@ def with_shares(
         return placed
     at_work = _Sharing(snap, how, snap.seen.sharable)
     waits = {}
-    for want in wants_of(snap, rows, spoken_for, how):
+    for want in wants_of(snap, rows, reserved, how):
         wait = at_work.place(want)
         if wait.within is None and resting[want.row]:
             # Its begin time is Slurm's, and not to be changed.
@@ -106,7 +106,7 @@ class _Sharing:
         self._snap = snap
         self._how = how
         self._sharable = sharable
-        self._room = FreeResources.free_in(snap)
+        self._available = FreeResources.free_in(snap)
         self._lost = frozenset(frozenset(models) for models in snap.lost_pairs)
         self._closed: Bool = np.zeros(len(sharable), dtype=np.bool_)
         self._coming: dict[int, list[GpuTenant]] = {}
@@ -124,8 +124,8 @@ class _Sharing:
         if found is not None:
             node, host = found
             self._send(want, guest, node, free=0.0)
-            who = f"beside job {host.job_id} ({_model(host)})"
-            return self._only([node], f"half of a GPU of {self._name(node)}, {who}")
+            host_text = f"beside job {host.job_id} ({_model(host)})"
+            return self._only([node], f"half of a GPU of {self._name(node)}, {host_text}")
         nodes = self._alone(want, guest, fits)
         for node in nodes:
             self._send(want, guest, node, free=1.0)
@@ -139,11 +139,11 @@ class _Sharing:
 
     def _fits(self, want: PendingJob) -> Bool:
         """``(m,)`` bool, nodes that have CPUs and memory for it and hand out shares."""
-        room, ask = self._room, want.need.asks[0]
-        fits = want.need.allowed & self._sharable & ~self._closed & (room.cpus >= ask.cpus)
-        fits &= room.mem_mb >= ask.mem_mb
+        available, ask = self._available, want.need.asks[0]
+        fits = want.need.allowed & self._sharable & ~self._closed & (available.cpus >= ask.cpus)
+        fits &= available.mem_mb >= ask.mem_mb
         if want.need.exclusive:
-            fits &= room.jobs_on == 0
+            fits &= available.jobs_on == 0
         return fits
 
     def _host_of(self, guest: GpuTenant, fits: Bool) -> tuple[int, GpuTenant] | None:
@@ -180,7 +180,7 @@ class _Sharing:
         """The one beside whom Slurm will put *guest* there; None if that is not certain."""
         open_to = self._open_to(node, guest)
         coming = self._coming.get(node, [])
-        full = self._room.gpus[node] < 1
+        full = self._available.gpus[node] < 1
         if not coming and len(open_to) == 1 and len(open_to[0].tenants) == 1:
             return open_to[0].tenants[0] if full or open_to[0].first else None
         if not open_to and len(coming) == 1 and (full or not self._snap.seen.spreads_shares):
@@ -199,7 +199,7 @@ class _Sharing:
 
     def _alone(self, want: PendingJob, guest: GpuTenant, fits: Bool) -> list[int]:
         """Nodes with a whole free device on which nobody is in its way; empty if too few."""
-        gpus, views = self._room.gpus, self._views(guest)
+        gpus, views = self._available.gpus, self._views(guest)
         crowded = np.zeros(len(gpus), dtype=np.bool_)
         crowded[[*self._on, *self._coming]] = True
         steer = self._snap.steers.get(want.job_id)
@@ -229,7 +229,7 @@ class _Sharing:
     def where_full(self, want: PendingJob) -> Wait | None:
         """Nodes on which it cannot start as things are; None if there are too few."""
         guest = _tenant(want.job_id, want.gpus / want.need.n_nodes, want.profile)
-        within = want.need.allowed & self._sharable & (self._room.gpus < 1)
+        within = want.need.allowed & self._sharable & (self._available.gpus < 1)
         for node in np.flatnonzero(within).tolist():
             within[node] = not self._open_to(node, guest)
         if not holds(self._snap.seen.nodes, within, want, want.need.n_nodes):
@@ -245,10 +245,10 @@ class _Sharing:
         """Count on it to come to *node*, and to take *free* of its free GPUs."""
         ask = want.need.asks[0]
         self._coming.setdefault(node, []).append(guest)
-        self._room.gpus[node] -= free
-        self._room.cpus[node] -= ask.cpus
-        self._room.mem_mb[node] -= ask.mem_mb
-        self._room.jobs_on[node] += 1
+        self._available.gpus[node] -= free
+        self._available.cpus[node] -= ask.cpus
+        self._available.mem_mb[node] -= ask.mem_mb
+        self._available.jobs_on[node] += 1
         for views in self._known.values():
             self._look(views, node)
 

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from slurm_dl.engine.intent import checked, rank_jobs
-from slurm_dl.engine.placing.eligible_nodes import Within, anywhere
+from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere
 from slurm_dl.engine.placing.free_resources import HOLDING
 from slurm_dl.engine.placing.place_waiting import to_place
 from slurm_dl.engine.preemption.eligibility import Victims
@@ -47,7 +47,7 @@ class Guarantee:
     promise: Promise | None = None
 
     @property
-    def within(self) -> Within:
+    def within(self) -> EligibleNodes:
         """Where room may be made for whom."""
         return anywhere if self.promise is None else self.promise.within
 
@@ -59,17 +59,17 @@ class Guarantee:
 
     def notes(self, snap: Snapshot, notes: Mapping[JobId, str]) -> dict[JobId, str]:
         """*notes*, and for the waiting jobs of an account what it lacks of its guarantee."""
-        told = dict(notes)
+        messages = dict(notes)
         broken = {} if self.promise is None else self.promise.broken
         if not broken:
-            return told
+            return messages
         pending = snap.jobs.job_id[snap.jobs.state == JobState.PENDING].tolist()
         for job_id in map(JobId, pending):
             text = snap.seen.texts.get(job_id)
             if text is not None and text.account in broken:
                 lack = f"its account's guarantee is broken: {broken[text.account]}"
-                told[job_id] = f"{told[job_id]}; {lack}" if job_id in told else lack
-        return told
+                messages[job_id] = f"{messages[job_id]}; {lack}" if job_id in messages else lack
+        return messages
 
 
 def guarantee(snap: Snapshot, policy: Policy, settings: Settings) -> Guarantee:
@@ -156,30 +156,32 @@ class _Split:
     skips: ClassVar[bool] = False
 
     inner: Policy
-    said: Order
+    inner_order: Order
     guaranteed: Bool
 
     @property
     def tiers(self) -> int:
         """Twice as many as displace each other."""
-        return 2 * (self.said.tiers if self.inner.preempts == "tier" else 1)
+        return 2 * (self.inner_order.tiers if self.inner.preempts == "tier" else 1)
 
     def order(self, _snap: Snapshot, /) -> Order:
         """What the policy said, the tiers split."""
-        said, others = self.said, (~self.guaranteed).astype(np.int16)
+        inner_order, others = self.inner_order, (~self.guaranteed).astype(np.int16)
         if self.inner.preempts == "tier":
             return dataclasses.replace(
-                said, tier=(said.tier + others * said.tiers).astype(np.int16), tiers=self.tiers
+                inner_order,
+                tier=(inner_order.tier + others * inner_order.tiers).astype(np.int16),
+                tiers=self.tiers,
             )
-        key = said.key
-        if said.tiers > 1:
-            pairs = np.column_stack([said.tier.astype(np.float64), key])
+        key = inner_order.key
+        if inner_order.tiers > 1:
+            pairs = np.column_stack([inner_order.tier.astype(np.float64), key])
             key = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1).astype(np.float64)
-        return dataclasses.replace(said, tier=others, key=key, tiers=2)
+        return dataclasses.replace(inner_order, tier=others, key=key, tiers=2)
 
     def next_change_s(self, snap: Snapshot, _order: Order, running: Bool, /) -> float:
         """As the policy says of its own order."""
-        return self.inner.next_change_s(snap, self.said, running)
+        return self.inner.next_change_s(snap, self.inner_order, running)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

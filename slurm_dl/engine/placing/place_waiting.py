@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_dl.engine.intent import Rows
-from slurm_dl.engine.placing.eligible_nodes import Within, anywhere, narrowed
+from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere, narrowed
 from slurm_dl.engine.preemption.eligibility import waiting
 from slurm_dl.engine.settings import Placement
 from slurm_dl.engine.site_factors import in_window
@@ -49,15 +49,15 @@ class Placed:
 def place_waiting(
     snap: Snapshot,
     ranked: Rows,
-    spoken_for: Collection[JobId],
+    reserved: Collection[JobId],
     how: Placement,
-    within: Within = anywhere,
+    within: EligibleNodes = anywhere,
 ) -> Placed:
     """Ask the scheme about the jobs that wait, in the order in which they are to be served.
 
     Args:
         ranked: Rows of the managed live jobs, best first.
-        spoken_for: Jobs that a hand-over makes room for: where they go is settled.
+        reserved: Jobs that a hand-over makes room for: where they go is settled.
         within: Nodes on which a job may be placed.
     """
     if how.scheme is None:
@@ -69,7 +69,7 @@ def place_waiting(
     at_work = _Placing(snap, how, how.scheme)
     spots: dict[JobId, Spot] = {}
     waits: dict[JobId, Wait] = {}
-    for want in wants_of(snap, rows, spoken_for, how, within):
+    for want in wants_of(snap, rows, reserved, how, within):
         match at_work.place(want):
             case Spot() as spot:
                 spots[want.job_id] = spot
@@ -146,9 +146,9 @@ def to_place(snap: Snapshot, ranked: Rows, those: Bool, how: Placement) -> Rows:
 def wants_of(
     snap: Snapshot,
     rows: Rows,
-    spoken_for: Collection[JobId],
+    reserved: Collection[JobId],
     how: Placement,
-    within: Within = anywhere,
+    within: EligibleNodes = anywhere,
 ) -> Iterator[PendingJob]:
     """The jobs at *rows* as a scheme sees them; none whose request is not understood."""
     needs = ResourceRequests(snap)
@@ -156,7 +156,7 @@ def wants_of(
     sealed = named(seen.nodes, {node for h in snap.handovers for node in h.nodes})
     for row in rows.tolist():
         job_id = JobId(int(jobs.job_id[row]))
-        if job_id in spoken_for:
+        if job_id in reserved:
             continue
         need = narrowed(needs.of(row), within(row))
         need = _without(need, sealed) if sealed.any() else need
@@ -249,10 +249,10 @@ class _Placing:
         """Where *want* may start later without breaking a strict rule."""
         if answer is not None and answer.within is None:
             return answer
-        offer = CandidateNodes(self._stock, want, self._strict)
+        candidates = CandidateNodes(self._stock, want, self._strict)
         names = ", ".join(rule.name for rule in self._strict)
         # Slurm may start it in any of its ways: the nodes must do for all that they are enough for.
-        by_rules = [offer.within_rules(ask) for ask in want.need.asks]
+        by_rules = [candidates.within_rules(ask) for ask in want.need.asks]
         within: Bool = np.logical_and.reduce(by_rules)
         if answer is not None and answer.within is not None:
             only_first = int(np.count_nonzero(answer.within)) <= want.need.n_nodes

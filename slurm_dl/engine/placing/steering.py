@@ -44,14 +44,14 @@ def steering(
     snap: Snapshot,
     rows: Mapping[JobId, int],
     placed: Placed,
-    spoken_for: Collection[JobId],
+    reserved: Collection[JobId],
     how: Placement,
 ) -> Iterator[SteerAction]:
     """What to write, and what to forget, so that jobs go where they were placed.
 
     Args:
         rows: Row in `Jobs` of each job id.
-        spoken_for: Jobs that a hand-over makes room for; they must be free to go there.
+        reserved: Jobs that a hand-over makes room for; they must be free to go there.
     """
     waiting: dict[JobId, _Waiting] = {}
     arrays = _arrays_listed(snap, rows)
@@ -66,7 +66,7 @@ def steering(
         waiting[job_id] = _Waiting(snap, rows[job_id])
     wanted = dict(_wanted(snap, rows, placed, how)) if how.steer else {}
     for job_id, job in sorted(waiting.items()):
-        if job_id not in wanted and job_id not in spoken_for:
+        if job_id not in wanted and job_id not in reserved:
             yield from job.undo(how, "it may go anywhere again")
     for job_id, steer in wanted.items():
         job = waiting.get(job_id) or _Waiting(snap, rows[job_id])
@@ -76,11 +76,11 @@ def steering(
 def cleared_for(
     snap: Snapshot,
     rows: Mapping[JobId, int],
-    spoken_for: Collection[JobId],
+    reserved: Collection[JobId],
     how: Placement,
 ) -> Iterator[SteerAction]:
     """Undo what would keep the beneficiaries of hand-overs from the nodes that are freed."""
-    for job_id in sorted(spoken_for):
+    for job_id in sorted(reserved):
         if _is_pending(snap, rows, job_id):
             job = _Waiting(snap, rows[job_id])
             if job.before is not None:

@@ -28,13 +28,13 @@ WHY = "there is room for it with the CPUs and memory that go with its GPUs"
 
 
 def trims(
-    snap: Snapshot, ranked: npt.NDArray[np.int64], spoken_for: Collection[JobId], window: int
+    snap: Snapshot, ranked: npt.NDArray[np.int64], reserved: Collection[JobId], window: int
 ) -> Iterator[Trim]:
     """Whom to cut, the best first; what was tried once is not tried again.
 
     Args:
         ranked: Rows of the managed live jobs, best first.
-        spoken_for: Jobs that a hand-over makes room for as they are.
+        reserved: Jobs that a hand-over makes room for as they are.
         window: Waiting jobs of each partition, best first, that are looked at.
     """
     ready = waiting(snap)[ranked]
@@ -45,7 +45,7 @@ def trims(
     needs, room = ResourceRequests(snap), FreeResources.free_in(snap)
     for row in rows:
         job_id = JobId(int(snap.jobs.job_id[row]))
-        if job_id in spoken_for or job_id in snap.trimmed:
+        if job_id in reserved or job_id in snap.trimmed:
             continue
         need = needs.of(row)
         nodes = room.place(need)
@@ -69,8 +69,8 @@ def trims(
 def _is_flexible(snap: Snapshot, row: int) -> bool:
     """Whether its owner lets it be cut, and it is of a shape that Slurm lets be cut."""
     claim = snap.seen.claim(JobId(int(snap.jobs.job_id[row])))
-    said = claim.least_cpus is not None or claim.least_mem_mb is not None
-    return said and claim.most_nodes is None and not snap.jobs.exclusive[row]
+    is_allowed = claim.least_cpus is not None or claim.least_mem_mb is not None
+    return is_allowed and claim.most_nodes is None and not snap.jobs.exclusive[row]
 
 
 def _lean(snap: Snapshot, row: int, need: ResourceRequest) -> ResourceRequest | None:

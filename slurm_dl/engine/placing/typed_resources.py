@@ -15,7 +15,7 @@ Rows = npt.NDArray[np.int64]
 _SLACK_GPUS = 1e-9
 
 
-class TypedRoom:
+class TypedResources:
     """GPUs left of each type while jobs are served one after another.
 
     Args:

@@ -13,7 +13,7 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.placing.eligible_nodes import Within, anywhere
+from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere
 from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, tried_in_vain
 from slurm_dl.engine.preemption.job_moves import JobMoves, MoveLimits, cheapest_moves
@@ -36,7 +36,7 @@ def defragment(
     drafts: Collection[Handover],
     settings: Settings,
     *,
-    within: Within = anywhere,
+    within: EligibleNodes = anywhere,
 ) -> tuple[Handover | None, dict[JobId, str]]:
     """The moves to begin now, and for waiting jobs why none are.
 
@@ -76,10 +76,10 @@ class _Defragmenting:
         candidates: Victims,
         under_way: Collection[Handover],
         settings: Settings,
-        may_be: Within,
+        may_be: EligibleNodes,
     ) -> None:
         self._snap, self._settings = snap, settings
-        self._room = FreeResources.free_in(snap)
+        self._available = FreeResources.free_in(snap)
         self._needs = ResourceRequests(snap)
         self._spoken_for = {b for h in under_way for b in h.beneficiaries}
         sealed = {name for h in under_way for name in h.nodes}
@@ -111,13 +111,13 @@ class _Defragmenting:
         """The moves that let the job at *row* start, or why there are none."""
         snap, limits = self._snap, self._settings.preemption
         need = self._needs.of(row)
-        if self._room.place(need) is not None:
+        if self._available.place(need) is not None:
             return "there is room for it: Slurm is to start it in its next pass"
         reason = not_beneficiary(snap, row) or tried_in_vain(snap, row, limits.handover_timeout_s)
         if reason:
             return reason
         within = self._open & need.allowed
-        if float(np.maximum(self._room.gpus[within], 0).sum()) < need.gpus * need.n_nodes:
+        if float(np.maximum(self._available.gpus[within], 0).sum()) < need.gpus * need.n_nodes:
             return "there are too few free GPUs, wherever they are"
         found = self._moves(need, within, self._onto)
         if isinstance(found, str):
@@ -127,9 +127,9 @@ class _Defragmenting:
 
     def whole_node(self) -> Handover | None:
         """The moves that free one more node, if there are too few free ones and it can be done."""
-        nodes, room = self._snap.seen.nodes, self._room
+        nodes, available = self._snap.seen.nodes, self._available
         usable = nodes.up & (nodes.gpus > 0) & self._open
-        free = usable & (room.jobs_on == 0)
+        free = usable & (available.jobs_on == 0)
         if int(np.count_nonzero(free)) >= self._settings.defragment.free_nodes:
             return None
         best: JobMoves | None = None
@@ -149,7 +149,7 @@ class _Defragmenting:
         per_hour = limits.max_gpus_per_hour or math.inf
         return cheapest_moves(
             self._snap,
-            self._room,
+            self._available,
             need,
             movable=self._movable,
             cost_gpu_s=self._cost(),

@@ -39,25 +39,25 @@ class ExternalEngine:
         """Who may be preempted; see `Engine`."""
         return victims(snap, self.settings.preemption)
 
-    def turn(self, ground: DecisionContext, /) -> PreemptionSteps:
+    def preemption_steps(self, context: DecisionContext, /) -> PreemptionSteps:
         """Next steps of all hand-overs, new ones, and the SiteFactors; see `Engine`."""
-        snap, settings, intent = ground.snap, self.settings, ground.intent
+        snap, settings, intent = context.snap, self.settings, context.intent
         jobs, order, ranked = snap.jobs, intent.order, intent.ranked
         # Who may displace nobody takes nobody's GPUs: to the search all are alike.
-        tier = order.tier if ground.preempts == "tier" else np.zeros_like(order.tier)
+        tier = order.tier if context.preempts == "tier" else np.zeros_like(order.tier)
         rows = jobs.row_of()
-        scene = HandoverContext(
+        handover_context = HandoverContext(
             snap=snap,
             rows=rows,
-            wanted=ground.bands,
+            wanted=context.bands,
             tier=tier,
-            candidates=ground.candidates,
+            candidates=context.candidates,
             limits=settings.preemption,
         )
 
         steps: list[Action] = [*strays(snap, rows)]
         for handover in snap.handovers:
-            steps += next_steps(handover, scene)
+            steps += next_steps(handover, handover_context)
 
         ready = waiting(snap)[ranked]
         target = frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist())
@@ -65,20 +65,20 @@ class ExternalEngine:
         drafts, notes = new_handovers(
             snap,
             first,
-            ground.candidates,
+            context.candidates,
             JobRanking(
                 tier=tier,
                 rank=intent.rank(),
                 target=target,
-                within=ground.within,
-                types=ground.types,
+                within=context.within,
+                types=context.types,
             ),
             settings.preemption,
         )
         # Who is confined to certain nodes has nobody moved for it elsewhere.
-        free = np.array([ground.within(row) is None for row in first.tolist()], dtype=np.bool_)
+        free = np.array([context.within(row) is None for row in first.tolist()], dtype=np.bool_)
         moves, more = defragment(
-            snap, first[free], ground.candidates, drafts, settings, within=ground.within
+            snap, first[free], context.candidates, drafts, settings, within=context.within
         )
         notes |= more
         if moves is not None:
@@ -88,10 +88,10 @@ class ExternalEngine:
         drafts = [*drafts, *splits]
         for draft in drafts:
             steps.append(OpenHandover(handover=draft, why=_why_open(draft)))
-            steps += next_steps(draft, scene)
+            steps += next_steps(draft, handover_context)
 
         lowered = {a.job_id for a in steps if isinstance(a, SetSiteFactor)}
-        writes = site_factor_writes(snap, ranked, ground.bands, settings)
+        writes = site_factor_writes(snap, ranked, context.bands, settings)
         return PreemptionSteps(
             steps=tuple(steps),
             writes=tuple(w for w in writes if w.job_id not in lowered),

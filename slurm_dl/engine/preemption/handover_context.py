@@ -37,13 +37,13 @@ class HandoverContext:
     limits: Preemption
 
 
-def gone(victim: Victim, scene: HandoverContext) -> str:
+def gone(victim: Victim, context: HandoverContext) -> str:
     """How the victim's run ended, in a word; empty while it has not, or its GPUs are not free."""
-    jobs = scene.snap.jobs
-    row = scene.rows.get(victim.run.job_id)
+    jobs = context.snap.jobs
+    row = context.rows.get(victim.run.job_id)
     if row is None:
         # A record that could not be read is not a job that has left.
-        return "" if scene.snap.seen.unreadable else "left"
+        return "" if context.snap.seen.unreadable else "left"
     state = jobs.state[row]
     if state in (JobState.COMPLETED, JobState.FAILED):
         return "finished"
@@ -57,32 +57,32 @@ def gone(victim: Victim, scene: HandoverContext) -> str:
     return "" if same_run else "requeued"
 
 
-def is_waiting(job_id: JobId, scene: HandoverContext) -> bool:
+def is_waiting(job_id: JobId, context: HandoverContext) -> bool:
     """Whether the job could start if there were room for it."""
-    row = scene.rows.get(job_id)
+    row = context.rows.get(job_id)
     if row is None:
         return False
-    jobs = scene.snap.jobs
+    jobs = context.snap.jobs
     return bool(
         jobs.state[row] == JobState.PENDING and jobs.held[row] == Held.NO and jobs.priority[row] > 0
     )
 
 
-def is_running(victim: Victim, scene: HandoverContext) -> bool:
+def is_running(victim: Victim, context: HandoverContext) -> bool:
     """Whether the job runs, in this run or another."""
-    row = scene.rows.get(victim.run.job_id)
-    return row is not None and scene.snap.jobs.state[row] == JobState.RUNNING
+    row = context.rows.get(victim.run.job_id)
+    return row is not None and context.snap.jobs.state[row] == JobState.RUNNING
 
 
-def agrees(victim: Victim, scene: HandoverContext) -> bool:
+def agrees(victim: Victim, context: HandoverContext) -> bool:
     """Whether its contract is still the one by which it was chosen."""
-    return scene.snap.seen.claim(victim.run.job_id).contract == victim.contract
+    return context.snap.seen.claim(victim.run.job_id).contract == victim.contract
 
 
-def is_out(victim: Victim, scene: HandoverContext) -> bool:
+def is_out(victim: Victim, context: HandoverContext) -> bool:
     """Whether a job that was requeued has not come back yet."""
-    row = scene.rows.get(victim.run.job_id)
+    row = context.rows.get(victim.run.job_id)
     if row is None or victim.outcome != "requeued":
         return False
-    jobs = scene.snap.jobs
+    jobs = context.snap.jobs
     return bool(jobs.state[row] == JobState.PENDING and jobs.held[row] != Held.USER_OR_ADMIN)

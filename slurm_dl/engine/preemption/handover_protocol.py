@@ -54,9 +54,9 @@ NOT_STARTED = "Slurm did not start all beneficiaries in time"
 SPLIT = "the job has left the GPU it shared"
 
 
-def next_steps(handover: Handover, scene: HandoverContext) -> list[Action]:
+def next_steps(handover: Handover, context: HandoverContext) -> list[Action]:
     """The actions that bring *handover* on; each is right only if those before it succeed."""
-    seen_gone = {v.run.job_id: how for v in handover.victims if (how := gone(v, scene))}
+    seen_gone = {v.run.job_id: how for v in handover.victims if (how := gone(v, context))}
     marks = [
         MarkGone(
             handover_id=handover.handover_id,
@@ -73,130 +73,132 @@ def next_steps(handover: Handover, scene: HandoverContext) -> list[Action]:
         if v.state is not VictimState.GONE and v.run.job_id not in seen_gone
     ]
     if not handover.signalled:
-        reason = _no_longer_right(handover, scene)
+        reason = _no_longer_right(handover, context)
         if reason:
             # No marks: a victim that is gone would make the rest of it look as if it was signalled.
-            return [*_wind_up(handover, scene, reason)]
+            return [*_wind_up(handover, context, reason)]
         return [
-            *_put_in_place(handover, scene),
-            *_seal(handover, scene),
-            *_signals(handover, left, scene),
+            *_put_in_place(handover, context),
+            *_seal(handover, context),
+            *_signals(handover, left, context),
         ]
     if left:
-        if scene.snap.now_s - handover.opened_s > _patience_s(handover, scene.limits):
+        if context.snap.now_s - handover.opened_s > _patience_s(handover, context.limits):
             return [*marks, *_give_up(handover, left)]
         return [
             *marks,
-            *_spare(handover, left, scene),
-            *_take_along(handover, scene),
-            *_signals(handover, left, scene),
-            *_requeues(handover, left, scene),
+            *_spare(handover, left, context),
+            *_take_along(handover, context),
+            *_signals(handover, left, context),
+            *_requeues(handover, left, context),
         ]
-    reason = _served(handover, scene)
+    reason = _served(handover, context)
     if reason:
-        return [*marks, *_wind_up(handover, scene, reason)]
-    return [*marks, *_take_along(handover, scene)]
+        return [*marks, *_wind_up(handover, context, reason)]
+    return [*marks, *_take_along(handover, context)]
 
 
-def _no_longer_right(handover: Handover, scene: HandoverContext) -> str:
+def _no_longer_right(handover: Handover, context: HandoverContext) -> str:
     """Why a hand-over that has signalled nobody is to be undone; empty if it is still right."""
-    if not scene.limits.enabled:
-        return scene.limits.because
+    if not context.limits.enabled:
+        return context.limits.because
     if handover.seal is Seal.RELEASED:
         return "it was being undone"
-    waiting = [scene.rows[b] for b in handover.beneficiaries if is_waiting(b, scene)]
+    waiting = [context.rows[b] for b in handover.beneficiaries if is_waiting(b, context)]
     if handover.beneficiaries and not waiting:
         return "no beneficiary is waiting any more"
     for victim in handover.victims:
         # Who is only to move keeps its place: it need not be worse than whom it makes room for.
         compared = waiting if handover.purpose == "preempt" else []
-        reason = _no_victim(victim, compared, scene, handover.purpose)
+        reason = _no_victim(victim, compared, context, handover.purpose)
         if reason:
             return reason
-    if scene.snap.now_s - handover.opened_s > BEGIN_WITHIN_S:
+    if context.snap.now_s - handover.opened_s > BEGIN_WITHIN_S:
         return IN_VAIN
-    return _makes_no_room(handover, scene) or _seal_is_short(handover, scene)
+    return _makes_no_room(handover, context) or _seal_is_short(handover, context)
 
 
-def _makes_no_room(handover: Handover, scene: HandoverContext) -> str:
+def _makes_no_room(handover: Handover, context: HandoverContext) -> str:
     """Why the victims are not the right ones any more; empty if they are.
 
     They were chosen for the first beneficiary; the others only share what it leaves.
     """
     if handover.purpose != "preempt":
         return ""
-    first, snap = handover.beneficiaries[0], scene.snap
-    if not is_waiting(first, scene):
+    first, snap = handover.beneficiaries[0], context.snap
+    if not is_waiting(first, context):
         return f"job {first}, for which the victims were chosen, does not wait any more"
-    room = FreeResources.free_in(snap)
+    available = FreeResources.free_in(snap)
     for victim in handover.victims:
-        room.release(snap, scene.rows[victim.run.job_id])
+        available.release(snap, context.rows[victim.run.job_id])
     within = np.isin(snap.seen.nodes.name, handover.nodes)
-    if room.place(ResourceRequests(snap).of(scene.rows[first]), within=within) is None:
+    if available.place(ResourceRequests(snap).of(context.rows[first]), within=within) is None:
         return f"job {first} could not start even then: nodes are down, or taken"
     return ""
 
 
-def _seal_is_short(handover: Handover, scene: HandoverContext) -> str:
+def _seal_is_short(handover: Handover, context: HandoverContext) -> str:
     """Why the standing seal is not enough for what is to come; empty if it is, or none stands."""
     if handover.seal is not Seal.STANDING:
         return ""
     name = reservation_name(handover.handover_id)
-    ends_s = max((r.end_s for r in scene.snap.seen.reservations if r.name == name), default=0.0)
-    needed_s = max(v.contract.grace_s for v in handover.victims) + scene.limits.start_margin_s
-    return "" if ends_s >= scene.snap.now_s + needed_s else "its seal would end too early"
+    ends_s = max((r.end_s for r in context.snap.seen.reservations if r.name == name), default=0.0)
+    needed_s = max(v.contract.grace_s for v in handover.victims) + context.limits.start_margin_s
+    return "" if ends_s >= context.snap.now_s + needed_s else "its seal would end too early"
 
 
 def _no_victim(
-    victim: Victim, beneficiaries: list[int], scene: HandoverContext, purpose: Purpose
+    victim: Victim, beneficiaries: list[int], context: HandoverContext, purpose: Purpose
 ) -> str:
     """Why the victim may not be stopped for these beneficiaries any more; empty if it may."""
     job_id = victim.run.job_id
-    row = scene.rows.get(job_id)
-    if row is None or gone(victim, scene):
+    row = context.rows.get(job_id)
+    if row is None or gone(victim, context):
         return "a victim ended by itself"
     if purpose == "split":
-        protected = why_not_split(scene.snap, row, scene.limits)
+        protected = why_not_split(context.snap, row, context.limits)
     else:
-        protected = scene.candidates.why_not(row)
+        protected = context.candidates.why_not(row)
     if protected:
         return f"victim {job_id} may not be stopped any more: {protected}"
-    if not agrees(victim, scene):
+    if not agrees(victim, context):
         return f"victim {job_id} changed its contract"
-    if any(scene.tier[row] <= scene.tier[b] for b in beneficiaries):
+    if any(context.tier[row] <= context.tier[b] for b in beneficiaries):
         return f"victim {job_id} is not of a lower tier any more"
     return ""
 
 
-def _put_in_place(handover: Handover, scene: HandoverContext) -> Iterator[Action]:
+def _put_in_place(handover: Handover, context: HandoverContext) -> Iterator[Action]:
     """The victims must not start again before their turn, nor the beneficiaries come after them."""
     for job_id in (*(v.run.job_id for v in handover.victims), *handover.beneficiaries):
-        row = scene.rows.get(job_id)
-        if row is not None and scene.snap.memory.site_factor[row] != scene.wanted[row]:
+        row = context.rows.get(job_id)
+        if row is not None and context.snap.memory.site_factor[row] != context.wanted[row]:
             yield SetSiteFactor(
                 job_id=job_id,
-                value=int(scene.wanted[row]),
+                value=int(context.wanted[row]),
                 why="its place must be right before GPUs change hands",
                 handover_id=handover.handover_id,
             )
 
 
-def _seal(handover: Handover, scene: HandoverContext) -> Iterator[Action]:
-    waiting = [b for b in handover.beneficiaries if is_waiting(b, scene)]
+def _seal(handover: Handover, context: HandoverContext) -> Iterator[Action]:
+    waiting = [b for b in handover.beneficiaries if is_waiting(b, context)]
     if handover.seal is Seal.WANTED and handover.nodes:
         users = list(waiting)
         if handover.purpose == "defragment":
-            users += [v.run.job_id for v in handover.victims if v.run.job_id in scene.rows]
-        uids = sorted({int(scene.snap.jobs.uid[scene.rows[j]]) for j in users})
+            users += [v.run.job_id for v in handover.victims if v.run.job_id in context.rows]
+        uids = sorted({int(context.snap.jobs.uid[context.rows[j]]) for j in users})
         longest_s = max(v.contract.grace_s for v in handover.victims)
         yield Reserve(
             handover_id=handover.handover_id,
             nodes=handover.nodes,
             uids=tuple(uids),
-            duration_s=scene.limits.handover_timeout_s + longest_s + scene.limits.start_margin_s,
+            duration_s=context.limits.handover_timeout_s
+            + longest_s
+            + context.limits.start_margin_s,
             why=f"keeps the freed GPUs for {name_jobs(waiting)}",
         )
-    name, reserved = reservation_name(handover.handover_id), scene.snap.seen.reserved
+    name, reserved = reservation_name(handover.handover_id), context.snap.seen.reserved
     for job_id in waiting:
         # What was attached may have been detached: undoing was begun, or its owner or Slurm did it.
         if job_id not in handover.attached or reserved.get(job_id) != name:
@@ -207,12 +209,12 @@ def _seal(handover: Handover, scene: HandoverContext) -> Iterator[Action]:
             )
 
 
-def _signals(handover: Handover, left: list[Victim], scene: HandoverContext) -> Iterator[Action]:
+def _signals(handover: Handover, left: list[Victim], context: HandoverContext) -> Iterator[Action]:
     for victim in left:
-        if not is_running(victim, scene):
+        if not is_running(victim, context):
             continue
         # SIGNALLING: a daemon died between writing it down and sending. Asking twice does no harm.
-        if victim.state in (VictimState.CHOSEN, VictimState.SIGNALLING) and agrees(victim, scene):
+        if victim.state in (VictimState.CHOSEN, VictimState.SIGNALLING) and agrees(victim, context):
             yield Signal(
                 handover_id=handover.handover_id,
                 run=victim.run,
@@ -222,15 +224,15 @@ def _signals(handover: Handover, left: list[Victim], scene: HandoverContext) -> 
             )
 
 
-def _spare(handover: Handover, left: list[Victim], scene: HandoverContext) -> Iterator[Action]:
+def _spare(handover: Handover, left: list[Victim], context: HandoverContext) -> Iterator[Action]:
     """Let those go who have changed their contract before they were told anything.
 
     Of one that was perhaps told (`VictimState.SIGNALLING`) only time tells: an acknowledgement may
     be older than the hand-over.
     """
     for victim in left:
-        chosen = victim.state is VictimState.CHOSEN and is_running(victim, scene)
-        if chosen and not agrees(victim, scene):
+        chosen = victim.state is VictimState.CHOSEN and is_running(victim, context)
+        if chosen and not agrees(victim, context):
             yield MarkGone(
                 handover_id=handover.handover_id,
                 job_id=victim.run.job_id,
@@ -251,16 +253,16 @@ def _why_signal(handover: Handover) -> str:
             return "it and the job beside it on a GPU slow each other down too much"
 
 
-def _take_along(handover: Handover, scene: HandoverContext) -> Iterator[Action]:
+def _take_along(handover: Handover, context: HandoverContext) -> Iterator[Action]:
     """Let jobs that were moved go where there is room for them, and nowhere else."""
     if handover.purpose != "defragment":
         return
     for victim in handover.victims:
         job_id = victim.run.job_id
-        if victim.state is not VictimState.GONE or not is_out(victim, scene):
+        if victim.state is not VictimState.GONE or not is_out(victim, context):
             continue
         if not handover.beneficiaries:
-            yield from _steer_away(handover, job_id, scene)
+            yield from _steer_away(handover, job_id, context)
         elif job_id not in handover.attached:
             yield Attach(
                 handover_id=handover.handover_id,
@@ -269,10 +271,13 @@ def _take_along(handover: Handover, scene: HandoverContext) -> Iterator[Action]:
             )
 
 
-def _steer_away(handover: Handover, job_id: JobId, scene: HandoverContext) -> Iterator[Action]:
+def _steer_away(handover: Handover, job_id: JobId, context: HandoverContext) -> Iterator[Action]:
     """Keep a job that was moved from all nodes but those it is to go to."""
-    snap = scene.snap
-    before, submit_s = snap.steers.get(job_id), float(snap.jobs.submit_s[scene.rows[job_id]])
+    snap = context.snap
+    before, submit_s = (
+        snap.steers.get(job_id),
+        float(snap.jobs.submit_s[context.rows[job_id]]),
+    )
     if before is not None and submit_s <= before.since_s:
         return
     names = snap.seen.nodes.name
@@ -286,22 +291,22 @@ def _steer_away(handover: Handover, job_id: JobId, scene: HandoverContext) -> It
         own=tuple(sorted(own)),
         left=() if before is None else before.avoid,
         since_s=max(snap.now_s, submit_s),
-        until_s=snap.now_s + scene.limits.handover_timeout_s,
+        until_s=snap.now_s + context.limits.handover_timeout_s,
         why=why,
     )
     yield SetSteer(steer=steer, why=why, handover_id=handover.handover_id)
 
 
-def _requeues(handover: Handover, left: list[Victim], scene: HandoverContext) -> Iterator[Action]:
+def _requeues(handover: Handover, left: list[Victim], context: HandoverContext) -> Iterator[Action]:
     for victim in left:
         # Who is asked once more now has its grace from now on. Who is not, because it changed its
         # contract, may never have been told.
         if victim.state in (VictimState.CHOSEN, VictimState.SIGNALLING):
             continue
-        if not is_running(victim, scene):
+        if not is_running(victim, context):
             continue  # It is ending already, by our requeue or by itself.
-        acked = scene.snap.seen.claim(victim.run.job_id).acked_run == victim.run.restarts
-        waited_s = scene.snap.now_s - victim.signalled_s
+        acked = context.snap.seen.claim(victim.run.job_id).acked_run == victim.run.restarts
+        waited_s = context.snap.now_s - victim.signalled_s
         if acked and victim.contract.requeued_by == "daemon":
             why = f"it acknowledged its checkpoint within {waited_s:.0f} s"
         elif waited_s >= victim.contract.grace_s:
@@ -311,22 +316,22 @@ def _requeues(handover: Handover, left: list[Victim], scene: HandoverContext) ->
         yield Requeue(handover_id=handover.handover_id, run=victim.run, why=why)
 
 
-def _served(handover: Handover, scene: HandoverContext) -> str:
+def _served(handover: Handover, context: HandoverContext) -> str:
     """Why a hand-over whose victims are all gone is over; empty while beneficiaries may start."""
     moves = handover.purpose == "defragment"
-    waits = any(is_waiting(b, scene) for b in handover.beneficiaries)
+    waits = any(is_waiting(b, context) for b in handover.beneficiaries)
     if not waits and not moves:
         return "no beneficiary is waiting any more" if handover.beneficiaries else SPLIT
     if any(v.state is not VictimState.GONE for v in handover.victims):
         return ""  # The last one was only now seen to be gone.
-    if not waits and not any(is_out(v, scene) for v in handover.victims):
+    if not waits and not any(is_out(v, context) for v in handover.victims):
         return "the jobs that were moved are back"
     free_since_s = max(v.gone_s for v in handover.victims)
-    passed_s = scene.snap.now_s - free_since_s
-    if waits and passed_s > scene.limits.start_margin_s:
+    passed_s = context.snap.now_s - free_since_s
+    if waits and passed_s > context.limits.start_margin_s:
         return NOT_STARTED
     # Slurm keeps a requeued job back for a while, and nothing tells how long.
-    late = passed_s > scene.limits.handover_timeout_s
+    late = passed_s > context.limits.handover_timeout_s
     return "the jobs that were moved are not back in time" if late else ""
 
 
@@ -345,13 +350,13 @@ def _give_up(handover: Handover, left: list[Victim]) -> Iterator[Action]:
         )
 
 
-def _wind_up(handover: Handover, scene: HandoverContext, reason: str) -> Iterator[Action]:
+def _wind_up(handover: Handover, context: HandoverContext, reason: str) -> Iterator[Action]:
     name = reservation_name(handover.handover_id)
     moved = [v.run.job_id for v in handover.victims if v.run.job_id in handover.attached]
     for job_id in (*handover.beneficiaries, *moved):
-        row = scene.rows.get(job_id)
-        attached = job_id in handover.attached or scene.snap.seen.reserved.get(job_id) == name
-        if attached and row is not None and scene.snap.jobs.state[row] == JobState.PENDING:
+        row = context.rows.get(job_id)
+        attached = job_id in handover.attached or context.snap.seen.reserved.get(job_id) == name
+        if attached and row is not None and context.snap.jobs.state[row] == JobState.PENDING:
             yield Detach(
                 job_id=job_id,
                 why=f"hand-over {handover.handover_id} is over: {reason}",
@@ -365,7 +370,7 @@ def _wind_up(handover: Handover, scene: HandoverContext, reason: str) -> Iterato
         handover_id=handover.handover_id,
         outcome=reason,
         why=reason,
-        fruitless=tuple(b for b in handover.beneficiaries if in_vain and is_waiting(b, scene)),
+        fruitless=tuple(b for b in handover.beneficiaries if in_vain and is_waiting(b, context)),
     )
 
 

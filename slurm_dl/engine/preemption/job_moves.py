@@ -82,7 +82,7 @@ class _Way:
 
 def cheapest_moves(
     snap: Snapshot,
-    room: FreeResources,
+    available: FreeResources,
     need: ResourceRequest,
     *,
     movable: Rows,
@@ -93,12 +93,12 @@ def cheapest_moves(
     """The cheapest set of jobs to move so that *need* fits, or in words why there is none.
 
     Args:
-        room: What is free now; left as it was.
+        available: What is free now; left as it was.
         movable: Rows of the jobs that may be moved.
         cost_gpu_s: ``(n,)`` what moving each job costs.
         within: ``(m,)`` bool, nodes that may be freed.
     """
-    search = _Search(snap, room, need, cost_gpu_s, bounds)
+    search = _Search(snap, available, need, cost_gpu_s, bounds)
     search.look(movable, within)
     if search.best is None:
         return "no set of jobs that may be moved fits elsewhere and makes room for it"
@@ -109,12 +109,12 @@ class _Search:
     def __init__(
         self,
         snap: Snapshot,
-        room: FreeResources,
+        available: FreeResources,
         need: ResourceRequest,
         cost: F64,
         bounds: MoveLimits,
     ) -> None:
-        self._snap, self._room, self._need = snap, room, need
+        self._snap, self._available, self._need = snap, available, need
         self._cost, self._bounds = cost, bounds
         self._needs = ResourceRequests(snap)
         self._tried = 0
@@ -129,10 +129,10 @@ class _Search:
         on_node: dict[int, dict[int, int]] = {}
         for at in np.flatnonzero(mine).tolist():
             on_node.setdefault(int(held.node[at]), {})[int(held.job[at])] = at
-        fits = self._room.fits_on(self._need) & within
+        fits = self._available.fits_on(self._need) & within
         free = [(n, [_Way(0.0, frozenset())]) for n in np.flatnonzero(fits).tolist()]
         # The fullest first: what is empty may be worth more to others.
-        free.sort(key=lambda item: (self._room.gpus[item[0]], item[0]))
+        free.sort(key=lambda item: (self._available.gpus[item[0]], item[0]))
         cleared = [
             (node, ways)
             for node, jobs in on_node.items()
@@ -163,12 +163,12 @@ class _Search:
         return sorted(ways, key=lambda w: (w.bound, len(w.rows), sorted(job_id[list(w.rows)])))
 
     def _has_room(self, node: int, at: list[int]) -> bool:
-        held, need, room = self._snap.seen.held, self._need, self._room
-        jobs_left = int(room.jobs_on[node]) - len(at)
+        held, need, available = self._snap.seen.held, self._need, self._available
+        jobs_left = int(available.jobs_on[node]) - len(at)
         return bool(
-            room.gpus[node] + held.gpus[at].sum() >= need.gpus
-            and room.cpus[node] + held.cpus[at].sum() >= need.cpus
-            and room.mem_mb[node] + held.mem_mb[at].sum() >= need.mem_mb
+            available.gpus[node] + held.gpus[at].sum() >= need.gpus
+            and available.cpus[node] + held.cpus[at].sum() >= need.cpus
+            and available.mem_mb[node] + held.mem_mb[at].sum() >= need.mem_mb
             and (not need.exclusive or jobs_left == 0)
         )
 
@@ -203,13 +203,13 @@ class _Search:
         if gpus > self._bounds.gpus or not self._worth(cost):
             return
         self._tried += 1
-        room, snap = self._room.copy(), self._snap
+        available, snap = self._available.copy(), self._snap
         for row in rows:
-            room.release(snap, row)
-        room.take(self._need, np.array(nodes, dtype=np.int64))
+            available.release(snap, row)
+        available.take(self._need, np.array(nodes, dtype=np.int64))
         # The largest first, and ties not by how Slurm happened to list them.
         order = sorted(rows, key=lambda r: (-snap.jobs.gpus[r], snap.jobs.job_id[r]))
-        seats = _Seating(self._needs, self._bounds.onto).seat(room, order)
+        seats = _Seating(self._needs, self._bounds.onto).seat(available, order)
         if seats is None:
             return
         self.best = JobMoves(
@@ -227,31 +227,36 @@ class _Seating:
         self._needs, self._onto = needs, onto
         self._looked_at = 0
 
-    def seat(self, room: FreeResources, rows: Sequence[int]) -> tuple[int, ...] | None:
+    def seat(self, available: FreeResources, rows: Sequence[int]) -> tuple[int, ...] | None:
         """Nodes for all of *rows* together; None if they do not fit."""
         if not rows:
             return ()
         need = self._needs.of(rows[0])
-        for nodes in self._choices(room, need):
+        for nodes in self._choices(available, need):
             self._looked_at += 1
             if self._looked_at > MOST_SEATINGS:
                 return None
-            left = room.copy()
+            left = available.copy()
             left.take(need, nodes)
             rest = self.seat(left, rows[1:])
             if rest is not None:
                 return (*nodes.tolist(), *rest)
         return None
 
-    def _choices(self, room: FreeResources, need: ResourceRequest) -> list[Rows]:
+    def _choices(self, available: FreeResources, need: ResourceRequest) -> list[Rows]:
         if need.n_nodes > 1:
-            nodes = room.place(need, within=self._onto)
+            nodes = available.place(need, within=self._onto)
             return [] if nodes is None else [nodes]
-        fits = np.flatnonzero(room.fits_on(need) & self._onto)
-        fullest = fits[np.argsort(room.gpus[fits], kind="stable")]
+        fits = np.flatnonzero(available.fits_on(need) & self._onto)
+        fullest = fits[np.argsort(available.gpus[fits], kind="stable")]
         # Nodes in the same condition are as good as each other.
         state = np.column_stack(
-            [room.gpus[fullest], room.cpus[fullest], room.mem_mb[fullest], room.jobs_on[fullest]]
+            [
+                available.gpus[fullest],
+                available.cpus[fullest],
+                available.mem_mb[fullest],
+                available.jobs_on[fullest],
+            ]
         )
         first = np.sort(np.unique(state, axis=0, return_index=True)[1])
         return [fullest[i : i + 1] for i in first.tolist()]

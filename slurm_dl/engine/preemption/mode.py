@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from slurm_dl.engine.intent import Intent
-from slurm_dl.engine.placing.eligible_nodes import Within, anywhere
+from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere
 from slurm_dl.engine.preemption.eligibility import Victims
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I64
@@ -37,8 +37,8 @@ class DecisionContext:
     intent: Intent
     bands: I64
     candidates: Victims
-    within: Within = anywhere
-    types: Within = anywhere
+    within: EligibleNodes = anywhere
+    types: EligibleNodes = anywhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,5 +67,5 @@ class Engine(Protocol):
     def candidates(self, snap: Snapshot, /) -> Victims:
         """The managed running jobs, and which of them may be preempted."""
 
-    def turn(self, ground: DecisionContext, /) -> PreemptionSteps:
+    def preemption_steps(self, context: DecisionContext, /) -> PreemptionSteps:
         """What is to be done about GPUs that should change hands, and about SiteFactors."""

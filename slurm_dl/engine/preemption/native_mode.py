@@ -70,16 +70,16 @@ class NativeEngine:
         """Who may be preempted; see `Engine`."""
         return victims(snap, _ours(self.settings.preemption))
 
-    def turn(self, ground: DecisionContext, /) -> PreemptionSteps:
+    def preemption_steps(self, context: DecisionContext, /) -> PreemptionSteps:
         """What is left of hand-overs, and the SiteFactors; see `Engine`."""
-        snap, ranked = ground.snap, ground.intent.ranked
+        snap, ranked = context.snap, context.intent.ranked
         running = ranked[snap.jobs.state[ranked] != JobState.PENDING]
         running = running[self._inside(snap, running)]
-        shields = self._shields(ground, running)
-        wanted = ground.bands.copy()
+        shields = self._shields(context, running)
+        wanted = context.bands.copy()
         wanted[running] += self.settings.band_width // 2
         wanted[list(shields)] = highest_site_factor(
-            ground.intent.order.tiers, self.settings.band_width
+            context.intent.order.tiers, self.settings.band_width
         )
         kind = _kind(snap, ranked, wanted, self.settings)
         # A job of an open hand-over has the place that its hand-over needs.
@@ -98,9 +98,9 @@ class NativeEngine:
             for row, of_kind in zip(ranked[at].tolist(), kind[at].tolist(), strict=True)
         ]
         return PreemptionSteps(
-            steps=tuple(self._finish(ground)),
+            steps=tuple(self._finish(context)),
             writes=tuple(writes),
-            notes=self._notes(ground, wanted, np.sort(wanted[running])),
+            notes=self._notes(context, wanted, np.sort(wanted[running])),
             unhonoured=unhonoured(
                 snap,
                 np.concatenate([ranked[snap.jobs.state[ranked] == JobState.PENDING], running]),
@@ -117,14 +117,14 @@ class NativeEngine:
             dtype=np.bool_,
         )
 
-    def _shields(self, ground: DecisionContext, running: Rows) -> dict[int, str]:
+    def _shields(self, context: DecisionContext, running: Rows) -> dict[int, str]:
         """Those of the rows *running* that nobody may exceed, each with the reason."""
         rows = running.tolist()
         if not self.settings.preemption.enabled:
             return dict.fromkeys(rows, f"{_NOBODY}: {self.settings.preemption.because}")
-        if ground.preempts != "tier":
+        if context.preempts != "tier":
             return dict.fromkeys(rows, f"{_NOBODY}: the policy preempts nobody")
-        candidates = ground.candidates
+        candidates = context.candidates
         ruled = dict(zip(candidates.rows.tolist(), candidates.rule.tolist(), strict=True))
         shields = {
             row: f"{_NOBODY}: {candidates.reasons[rule]}"
@@ -137,33 +137,33 @@ class NativeEngine:
             JobState.SUSPENDED: "it is suspended",
         }
         for row in rows:
-            if why := idle.get(JobState(int(ground.snap.jobs.state[row]))):
+            if why := idle.get(JobState(int(context.snap.jobs.state[row]))):
                 shields[row] = f"{_NOBODY}: {why}"
         return shields
 
-    def _finish(self, ground: DecisionContext) -> list[Action]:
-        snap = ground.snap
+    def _finish(self, context: DecisionContext) -> list[Action]:
+        snap = context.snap
         rows = snap.jobs.row_of()
-        scene = HandoverContext(
+        handover_context = HandoverContext(
             snap=snap,
             rows=rows,
-            wanted=ground.bands,
-            tier=ground.intent.order.tier,
-            candidates=ground.candidates,
+            wanted=context.bands,
+            tier=context.intent.order.tier,
+            candidates=context.candidates,
             limits=_none_begun(self.settings.preemption),
         )
         steps: list[Action] = [*strays(snap, rows)]
         for handover in snap.handovers:
-            steps += next_steps(handover, scene)
+            steps += next_steps(handover, handover_context)
         return steps
 
-    def _notes(self, ground: DecisionContext, wanted: I64, running: I64) -> dict[JobId, str]:
+    def _notes(self, context: DecisionContext, wanted: I64, running: I64) -> dict[JobId, str]:
         """What Slurm may do for each waiting job, as far as we know.
 
         Args:
             running: What the running jobs in the QOS should have, ascending.
         """
-        snap, ranked = ground.snap, ground.intent.ranked
+        snap, ranked = context.snap, context.intent.ranked
         ready = waiting(snap)[ranked]
         rows = ranked[ready & in_window(snap, ranked, ready, self.settings.window)]
         below = np.searchsorted(running, wanted[rows])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.placing.eligible_nodes import Within, anywhere, narrowed
+from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere, narrowed
 from slurm_dl.engine.placing.free_resources import FreeResources, NodeRows
 from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, tried_in_vain
 from slurm_dl.engine.preemption.victim_choice import choose_victims, reluctance
@@ -63,8 +63,8 @@ class JobRanking:
     tier: I16
     rank: I32
     target: frozenset[JobId]
-    within: Within = anywhere
-    types: Within = anywhere
+    within: EligibleNodes = anywhere
+    types: EligibleNodes = anywhere
 
 
 def new_handovers(
@@ -101,7 +101,7 @@ class _Search:
         self._tier, self._within = standing.tier, standing.within
         self._types = standing.types
         self._limits = limits
-        self._room = FreeResources.free_in(snap)
+        self._available = FreeResources.free_in(snap)
         self._needs = ResourceRequests(snap)
         self._owner = np.full(len(snap.seen.nodes), OPEN, dtype=np.int64)
         sealed = {name for h in snap.handovers for name in h.nodes}
@@ -145,19 +145,19 @@ class _Search:
     def _place(self, need: ResourceRequest, owner: int) -> NodeRows | None:
         """Nodes for the job among those nobody owns and those of draft *owner*."""
         mine = (self._owner == OPEN) | (self._owner == owner)
-        return self._room.place(need, within=mine)
+        return self._available.place(need, within=mine)
 
     def _fit(self, row: int, need: ResourceRequest, owner: int, already: int = 0) -> int:
         """Place the job, or as many tasks of the pending array as fit; how many that were."""
         placed = already
         key = (owner, *need.key)
         while placed < self._snap.jobs.tasks[row] and key not in self._no_room:
-            rows = self._room.place(need, within=self._owner == owner)
+            rows = self._available.place(need, within=self._owner == owner)
             if rows is None:
                 # Room only shrinks until the next hand-over is drafted.
                 self._no_room.add(key)
                 break
-            self._room.take(need, rows)
+            self._available.take(need, rows)
             placed += 1
         return placed
 
@@ -183,7 +183,7 @@ class _Search:
         """Of each draft whether `_place` would find room for the job: for all at once."""
         there = np.zeros(len(self.drafts), dtype=np.bool_)
         for ask in need.asks:
-            owner = self._owner[self._room.fits_on(need, ask)]
+            owner = self._owner[self._available.fits_on(need, ask)]
             own = np.bincount(owner[owner >= 0], minlength=len(there))
             there |= own + np.count_nonzero(owner == OPEN) >= ask.n_nodes
         return list(there.tolist())
@@ -217,7 +217,7 @@ class _Search:
         limits = self._limits
         victims = choose_victims(
             self._snap,
-            self._room,
+            self._available,
             need,
             candidates=worse,
             reluctance_gpu_s=self._reluctance,
@@ -245,7 +245,7 @@ class _Search:
         index = len(self.drafts)
         self.drafts.append(draft)
         for victim in victims:
-            self._room.release(self._snap, victim)
+            self._available.release(self._snap, victim)
             freed = self._snap.seen.held.nodes_of(victim)
             self._owner[freed] = index
             draft.nodes.update(freed.tolist())
@@ -260,7 +260,7 @@ class _Search:
 
     def _seat(self, row: int, need: ResourceRequest, rows: NodeRows, index: int) -> None:
         draft = self.drafts[index]
-        self._room.take(need, rows)
+        self._available.take(need, rows)
         self._owner[rows] = index
         draft.nodes.update(rows.tolist())
         draft.beneficiaries.append(row)

@@ -36,7 +36,7 @@ class _Share:
 
 def choose_victims(
     snap: Snapshot,
-    room: FreeResources,
+    available: FreeResources,
     need: ResourceRequest,
     *,
     candidates: Rows,
@@ -44,21 +44,21 @@ def choose_victims(
     within: Bool,
     at_most: int,
 ) -> tuple[int, ...] | str:
-    """Rows of the jobs to stop so that *need* fits into *room*, or in words why there are none.
+    """Rows of the jobs to stop so that *need* fits, or in words why there are none.
 
     Args:
-        room: What is free now; left as it was.
+        available: What is free now; left as it was.
         candidates: Rows of jobs that may be stopped, most dispensable first.
         reluctance_gpu_s: ``(n,)`` what stopping each job costs, see `reluctance`.
         within: ``(m,)`` bool, nodes the job may be placed on.
         at_most: Most victims.
     """
-    usable = within & _after_all_go(snap, room, candidates).fits_on(need)
+    usable = within & _after_all_go(snap, available, candidates).fits_on(need)
     if int(np.count_nonzero(usable)) < need.n_nodes:
         return "stopping all jobs of lower tiers that may be stopped would not make room for it"
     clearing = _Clearing(
         snap,
-        room,
+        available,
         need,
         candidates=candidates,
         reluctance_gpu_s=reluctance_gpu_s,
@@ -88,15 +88,15 @@ def reluctance(snap: Snapshot, target: Bool, checkpoint_cost_s: float) -> F64:
     return dearer
 
 
-def _after_all_go(snap: Snapshot, room: FreeResources, candidates: Rows) -> FreeResources:
+def _after_all_go(snap: Snapshot, available: FreeResources, candidates: Rows) -> FreeResources:
     held = snap.seen.held
     going = _rows(snap, candidates)[held.job]
-    on, m = held.node[going], len(room.gpus)
+    on, m = held.node[going], len(available.gpus)
     return FreeResources(
-        gpus=room.gpus + np.bincount(on, held.gpus[going], m),
-        cpus=room.cpus + np.bincount(on, held.cpus[going], m).astype(np.int64),
-        mem_mb=room.mem_mb + np.bincount(on, held.mem_mb[going], m).astype(np.int64),
-        jobs_on=room.jobs_on - np.bincount(on, minlength=m),
+        gpus=available.gpus + np.bincount(on, held.gpus[going], m),
+        cpus=available.cpus + np.bincount(on, held.cpus[going], m).astype(np.int64),
+        mem_mb=available.mem_mb + np.bincount(on, held.mem_mb[going], m).astype(np.int64),
+        jobs_on=available.jobs_on - np.bincount(on, minlength=m),
     )
 
 
@@ -116,7 +116,7 @@ class _Clearing:
     def __init__(
         self,
         snap: Snapshot,
-        room: FreeResources,
+        available: FreeResources,
         need: ResourceRequest,
         *,
         candidates: Rows,
@@ -125,14 +125,14 @@ class _Clearing:
     ) -> None:
         self._snap, self._need, self._usable = snap, need, usable
         self._cost = reluctance_gpu_s
-        self._room = room.copy()
-        self._fits = self._room.fits_on(need) & usable
+        self._available = available.copy()
+        self._fits = self._available.fits_on(need) & usable
         self._shares = _Shares(snap, candidates, usable & ~self._fits, self._cost)
         first = np.full(len(snap.jobs), len(candidates))
         first[candidates] = np.arange(len(candidates))
         self._first = np.full(len(usable), len(candidates))
         np.minimum.at(self._first, self._shares.node, first[self._shares.row])
-        self._offer: dict[int, tuple[list[int], float]] = {}
+        self._cheapest: dict[int, tuple[list[int], float]] = {}
         nodes = np.flatnonzero(self._first < len(candidates))
         self._is_held = np.zeros(len(usable), dtype=np.bool_)
         self._is_held[nodes] = True
@@ -154,49 +154,49 @@ class _Clearing:
             cost, first, node = heapq.heappop(self._heap)
             if self._fits[node]:
                 continue
-            if node not in self._offer:
+            if node not in self._cheapest:
                 jobs = self._jobs_to_stop(node)
-                self._offer[node] = jobs, float(self._cost[jobs].sum())
-                heapq.heappush(self._heap, (self._offer[node][1], first, node))
-            elif cost == self._offer[node][1]:
+                self._cheapest[node] = jobs, float(self._cost[jobs].sum())
+                heapq.heappush(self._heap, (self._cheapest[node][1], first, node))
+            elif cost == self._cheapest[node][1]:
                 break
-        for row in self._offer[node][0]:
+        for row in self._cheapest[node][0]:
             self.chosen.append(row)
-            self._room.release(self._snap, row)
+            self._available.release(self._snap, row)
             for other in self._snap.seen.held.nodes_of(row).tolist():
                 # It is cheaper now, or even clear: to be worked out anew.
-                self._offer.pop(other, None)
+                self._cheapest.pop(other, None)
                 if self._is_held[other] and other != node:
                     heapq.heappush(self._heap, (0.0, int(self._first[other]), other))
-        self._fits = self._room.fits_on(self._need) & self._usable
+        self._fits = self._available.fits_on(self._need) & self._usable
 
     def without_surplus(self) -> list[int]:
         """The chosen jobs without those, dearest first, that the need can do without."""
         keep = list(self.chosen)
-        room, job_id = self._room, self._snap.jobs.job_id
+        available, job_id = self._available, self._snap.jobs.job_id
         clear = self.clear
         # Ties by job id: a row is only where Slurm happened to list the job.
         for row in sorted(self.chosen, key=lambda r: (-self._cost[r], job_id[r])):
             on = self._snap.seen.held.nodes_of(row)
             before = int(np.count_nonzero(self._fits[on]))
-            room.hold(self._snap, row)
-            after = room.fits_on(self._need)[on] & self._usable[on]
+            available.hold(self._snap, row)
+            after = available.fits_on(self._need)[on] & self._usable[on]
             if clear - before + int(np.count_nonzero(after)) >= self._need.n_nodes:
                 clear += int(np.count_nonzero(after)) - before
                 self._fits[on] = after
                 keep.remove(row)
             else:
-                room.release(self._snap, row)
+                available.release(self._snap, row)
         return keep
 
     def _short(self) -> tuple[F64 | I64, ...]:
         """``(m,)`` what each node lacks: GPUs, CPUs, memory, and jobs that are to go."""
-        need, room = self._need, self._room
+        need, available = self._need, self._available
         return (
-            need.gpus - room.gpus,
-            need.cpus - room.cpus,
-            need.mem_mb - room.mem_mb,
-            room.jobs_on * need.exclusive,
+            need.gpus - available.gpus,
+            need.cpus - available.cpus,
+            need.mem_mb - available.mem_mb,
+            available.jobs_on * need.exclusive,
         )
 
     def _jobs_to_stop(self, node: int) -> list[int]:
@@ -220,8 +220,8 @@ class _Clearing:
 
 def _less(short: list[float], share: _Share, sign: int) -> list[float]:
     """What is still missing once *share* is free (sign 1) or is held after all (-1)."""
-    given = (share.gpus, share.cpus, share.mem_mb, 1)
-    return [s - sign * g for s, g in zip(short, given, strict=True)]
+    released = (share.gpus, share.cpus, share.mem_mb, 1)
+    return [s - sign * g for s, g in zip(short, released, strict=True)]
 
 
 class _Shares:
@@ -260,17 +260,17 @@ class _Shares:
         gives = [held.gpus[self._at], held.cpus[self._at], held.mem_mb[self._at]]
         gives.append(np.ones(len(self._at)))
         lacks = np.array(short, dtype=np.float64)
-        given, price = np.array(gives, dtype=np.float64), self._cost[self.row]
+        released, price = np.array(gives, dtype=np.float64), self._cost[self.row]
         many = np.diff(self._edges)
         steps = [np.flatnonzero(many > k) for k in range(int(many.max(initial=0)))]
         taken = np.zeros(len(self._at), dtype=np.bool_)
         for k, nodes in enumerate(steps):
             more = nodes[lacks[:, nodes].max(axis=0) > 0]
-            lacks[:, more] -= given[:, first[more] + k]
+            lacks[:, more] -= released[:, first[more] + k]
             taken[first[more] + k] = True
         for k, nodes in reversed([*enumerate(steps)]):
             at = first[nodes] + k
-            back = lacks[:, nodes] + given[:, at]
+            back = lacks[:, nodes] + released[:, at]
             spare = taken[at] & (back.max(axis=0) <= 0)
             lacks[:, nodes[spare]] = back[:, spare]
             taken[at[spare]] = False

@@ -31,7 +31,7 @@ from slurm_dl.ledger.sqlite.row_conversion import (
     steer_row,
 )
 from slurm_dl.ledger.sqlite.schema import SCHEMA_VERSION, upgrade
-from slurm_dl.ledger.store_protocol import HOUR_S, Memory, StoreChange
+from slurm_dl.ledger.store_protocol import HOUR_S, LedgerContents, StoreChange
 from slurm_dl.model.breaker import Taken
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.ids import HandoverId, JobId
@@ -130,7 +130,7 @@ class SqliteStore:
             )
             raise StoreError(msg)
 
-    def load(self) -> Memory:
+    def load(self) -> LedgerContents:
         """All that is stored.
 
         Raises:
@@ -141,7 +141,7 @@ class SqliteStore:
         except (*_NOT_WRITTEN_BY_US, RecursionError) as err:
             raise self._damaged(err) from err
 
-    def _load(self) -> Memory:
+    def _load(self) -> LedgerContents:
         try:
             service = self._jobs()
             bodies = self._db.execute(
@@ -168,7 +168,7 @@ class SqliteStore:
             ).fetchall()
         except sqlite3.Error as err:
             raise self._error(err) from err
-        return Memory(
+        return LedgerContents(
             service=service,
             handovers=tuple(handover_from(json.loads(body)) for (body,) in bodies),
             # Numbers name reservations. After the loss of a ledger none of the old ones, which

@@ -231,7 +231,7 @@ class Simulation:
             timer=lambda: machine.now_s,
             write_for_s=max(costs.least_gap_s, costs.fast_poll_s) or math.inf,
             refusals=self._refusals,
-            know=self._know,
+            enrich=self._know,
         )
         self._decisions += 1
         for done in cycle.done:
