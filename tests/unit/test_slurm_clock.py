@@ -125,7 +125,7 @@ def test_without_a_word_of_slurmctld_this_hosts_clock_at_the_start_counts() -> N
     clocks.clock.look_at_wall()
 
     assert clocks.clock.now() == before - 3600.0
-    assert not clocks.clock.is_slurms
+    assert not clocks.clock.follows_slurmctld
 
 
 def test_once_told_silence_changes_nothing() -> None:
