@@ -111,7 +111,7 @@ class FakeParts:
             partitions=frozenset({"gpu"}), preemption=Preemption(enabled=False)
         )
     )
-    know: Callable[[Snapshot], Snapshot] = lambda snap: snap
+    enrich: Callable[[Snapshot], Snapshot] = lambda snap: snap
 
 
 @dataclass

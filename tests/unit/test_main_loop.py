@@ -142,7 +142,7 @@ class FakeParts:
             preemption=Preemption(min_quantum_s=8, start_margin_s=12, limit_reserve_s=0),
         )
     )
-    know: Callable[[Snapshot], Snapshot] = lambda snap: snap
+    enrich: Callable[[Snapshot], Snapshot] = lambda snap: snap
 
 
 @dataclass
