@@ -34,7 +34,7 @@ set). What begins a day later under the same id is another job."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AccountedRun:
+class ReportedRun:
     """One record of accounting: a run, a part of one, or a wait that led to none.
 
     Attributes:
@@ -88,7 +88,7 @@ class Rebuilt:
 class _Run:
     """The records of one run together."""
 
-    records: list[AccountedRun]
+    records: list[ReportedRun]
 
     @property
     def submit_s(self) -> float:
@@ -153,9 +153,7 @@ class _Chain:
         return all(run.gpus_known for run in self.known)
 
 
-def chain_of(
-    records: Iterable[AccountedRun], *, uid: int, submit_s: float, restarts: int
-) -> _Chain:
+def chain_of(records: Iterable[ReportedRun], *, uid: int, submit_s: float, restarts: int) -> _Chain:
     """The runs that lead to the present state of a job.
 
     Ids are used again after a reset of a cluster. So only records of the same user count, of those
@@ -203,7 +201,7 @@ def _of_one_job(runs: list[_Run], submit_s: float) -> list[_Run]:
 
 
 def rebuild(
-    service: AttainedService, seen: Observed, runs: Sequence[AccountedRun], asked: Collection[int]
+    service: AttainedService, seen: Observed, runs: Sequence[ReportedRun], asked: Collection[int]
 ) -> Rebuilt:
     """The rows of the jobs *asked* about, as they would be had nothing been missed.
 
@@ -216,7 +214,7 @@ def rebuild(
         runs: Records of accounting; those of other jobs are passed over.
         asked: Ids of jobs in the ledger. Those that are not `SETTLED` are passed over.
     """
-    records: defaultdict[int, list[AccountedRun]] = defaultdict(list)
+    records: defaultdict[int, list[ReportedRun]] = defaultdict(list)
     for record in runs:
         records[record.job_id].append(record)
     jobs = seen.jobs

@@ -19,7 +19,7 @@ from slurm_dl.daemon.ledger_recovery import LEAST_PAUSE_S, LONGEST_PAUSE_S, Ledg
 from slurm_dl.daemon.main_loop import Daemon
 from slurm_dl.daemon.pause import PauseSwitch
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.ledger.rebuild_from_accounting import AccountedRun
+from slurm_dl.ledger.rebuild_from_accounting import ReportedRun
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError
@@ -63,7 +63,7 @@ class Books:
         told = [r for j in job_ids if j not in self.silent_about for r in self._of(JobId(j))]
         return Told(tuple(told), frozenset(job_ids), 0)
 
-    def _of(self, job_id: JobId) -> Iterator[AccountedRun]:
+    def _of(self, job_id: JobId) -> Iterator[ReportedRun]:
         job = self.cluster.jobs[job_id]
         submit_s = self.first_submit_s[job_id]
         for start_s, end_s in job.runs:
@@ -72,9 +72,9 @@ class Books:
         if job.state in (JobState.PENDING, JobState.RUNNING):
             yield self._run(job_id, submit_s, job.start_s, 0)
 
-    def _run(self, job_id: JobId, submit_s: float, start_s: float, end_s: float) -> AccountedRun:
+    def _run(self, job_id: JobId, submit_s: float, start_s: float, end_s: float) -> ReportedRun:
         job = self.cluster.jobs[job_id]
-        return AccountedRun(
+        return ReportedRun(
             job_id=job_id,
             uid=job.uid,
             submit_s=submit_s,

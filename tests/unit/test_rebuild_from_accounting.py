@@ -14,7 +14,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.ledger.attained_service import AttainedService
-from slurm_dl.ledger.rebuild_from_accounting import AccountedRun, Rebuilt, chain_of, rebuild
+from slurm_dl.ledger.rebuild_from_accounting import Rebuilt, ReportedRun, chain_of, rebuild
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
@@ -111,7 +111,7 @@ class Life:
 
     def told(
         self, now_s: float, *, start_of_all: bool, gpus_known: bool = True
-    ) -> list[AccountedRun]:
+    ) -> list[ReportedRun]:
         """What sacct says; *start_of_all*: resized records start as on 22.05."""
         records = []
         for n, (submit_s, eligible_s, start_s, end_s) in enumerate(self.spans):
@@ -130,8 +130,8 @@ class Life:
             records = [dataclasses.replace(r, gpus=None) for r in records]
         return records
 
-    def _record(self, submit_s: float, eligible_s: float) -> AccountedRun:
-        return AccountedRun(
+    def _record(self, submit_s: float, eligible_s: float) -> ReportedRun:
+        return ReportedRun(
             job_id=self.job_id,
             uid=self.uid,
             submit_s=submit_s,
@@ -143,7 +143,7 @@ class Life:
 
     def _pieces(
         self, n: int, up_to_s: float, *, is_open: bool, start_of_all: bool
-    ) -> list[AccountedRun]:
+    ) -> list[ReportedRun]:
         submit_s, eligible_s, run_start_s, _ = self.spans[n]
         groups: list[list[Part]] = []
         for part in self.runs[n]:
@@ -151,7 +151,7 @@ class Life:
                 groups[-1].append(part)
             else:
                 groups.append([part])
-        pieces: list[AccountedRun] = []
+        pieces: list[ReportedRun] = []
         at_s = run_start_s
         for group in groups:
             if pieces and at_s >= up_to_s:
@@ -167,7 +167,7 @@ class Life:
             end_s = min(at_s, up_to_s)
             last = at_s > up_to_s or group is groups[-1]
             pieces.append(
-                AccountedRun(
+                ReportedRun(
                     job_id=self.job_id,
                     uid=self.uid,
                     submit_s=submit_s if not pieces else piece_start_s,
@@ -214,11 +214,11 @@ def watched(
 
 def told_of(
     lives: Sequence[Life], now_s: float, *, start_of_all: bool = False
-) -> list[AccountedRun]:
+) -> list[ReportedRun]:
     return [r for life in lives for r in life.told(now_s, start_of_all=start_of_all)]
 
 
-def completed(service: AttainedService, seen: Observed, told: Sequence[AccountedRun]) -> Rebuilt:
+def completed(service: AttainedService, seen: Observed, told: Sequence[ReportedRun]) -> Rebuilt:
     """As the daemon does it: ask about what is incomplete."""
     asked = service.job_id[service.incomplete].tolist()
     return rebuild(service, seen, told, asked)
@@ -320,7 +320,7 @@ def test_runs_missed_in_an_outage_come_back(jobs: list[Life], left: int, away_s:
         assert after.ran_s[k] == pytest.approx(life.served(now_s)[0], abs=life.lag_s)
 
 
-def run(n: int, **more: float) -> AccountedRun:
+def run(n: int, **more: float) -> ReportedRun:
     """Run *n* of job 7, counted from 0: submitted at T0 + 100 n, started 10 s later, 50 s long."""
     at_s = T0 + 100 * n
     values: dict[str, float] = {
@@ -334,10 +334,10 @@ def run(n: int, **more: float) -> AccountedRun:
         "is_requeued": True,
         **more,
     }
-    return AccountedRun(**values)  # type: ignore[arg-type] # values of single fields
+    return ReportedRun(**values)  # type: ignore[arg-type] # values of single fields
 
 
-def submits(told: Sequence[AccountedRun], *, submit_s: float, restarts: int) -> list[float]:
+def submits(told: Sequence[ReportedRun], *, submit_s: float, restarts: int) -> list[float]:
     chain = chain_of(told, uid=1000, submit_s=submit_s, restarts=restarts)
     return [r.submit_s - T0 for r in chain.earlier]
 
@@ -401,7 +401,7 @@ def test_a_run_of_no_length_is_not_taken_for_the_present_one() -> None:
 
 
 def one_look(
-    row: JobRow, told: Sequence[AccountedRun], before: AttainedService | None = None
+    row: JobRow, told: Sequence[ReportedRun], before: AttainedService | None = None
 ) -> Rebuilt:
     seen = build.observed([row], now_s=T0 + 1000)
     service = build.folded(before or AttainedService.empty(), seen).service

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from slurm_dl.ledger.rebuild_from_accounting import AccountedRun
+from slurm_dl.ledger.rebuild_from_accounting import ReportedRun
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.slurm.read.tres import parse_gres
 from slurm_dl.slurm.read.vocabulary import bounded_epoch_s, limit_s
@@ -58,7 +58,7 @@ class Told:
         unreadable: Records that could not be read and were left out.
     """
 
-    runs: tuple[AccountedRun, ...]
+    runs: tuple[ReportedRun, ...]
     asked: frozenset[int]
     unreadable: int
 
@@ -102,7 +102,7 @@ class Accounting:
             msg = "sacct is not installed"
             raise NoAccountingError(msg)
         until_s = self._clock() + within_s
-        runs: list[AccountedRun] = []
+        runs: list[ReportedRun] = []
         asked: set[int] = set()
         unreadable = 0
         for first in range(0, len(job_ids), IDS_AT_ONCE):
@@ -131,7 +131,7 @@ class Accounting:
             raise
 
 
-def read_runs(text: str, wanted: frozenset[int]) -> tuple[list[AccountedRun], int]:
+def read_runs(text: str, wanted: frozenset[int]) -> tuple[list[ReportedRun], int]:
     """The runs of the jobs *wanted* in sacct's output, and how many records cannot be read.
 
     Asked for the id of an array or a het job, sacct tells of all its tasks or components. Those
@@ -143,7 +143,7 @@ def read_runs(text: str, wanted: frozenset[int]) -> tuple[list[AccountedRun], in
     if text and not text.endswith("\n"):
         msg = "sacct's output stops in the middle of a record; nothing of it is used"
         raise ClusterError(msg)
-    runs: list[AccountedRun] = []
+    runs: list[ReportedRun] = []
     unreadable = 0
     lines = text.split("\n")[:-1]
     for line in lines:
@@ -157,7 +157,7 @@ def read_runs(text: str, wanted: frozenset[int]) -> tuple[list[AccountedRun], in
     return [run for run in runs if run.job_id in wanted], unreadable
 
 
-def _run(fields: list[str]) -> AccountedRun:
+def _run(fields: list[str]) -> ReportedRun:
     """One record; ValueError if it is none."""
     job_id, uid, submit, eligible, start, end, state, elapsed, suspended, alloc = fields
     word = state.partition(" ")[0]
@@ -166,7 +166,7 @@ def _run(fields: list[str]) -> AccountedRun:
     if not word or not submit_s or (end_s and end_s < start_s) or (gpus or 0) > _MOST_GPUS:
         msg = "no run of a job"
         raise ValueError(msg)
-    return AccountedRun(
+    return ReportedRun(
         job_id=_whole(job_id),
         uid=_whole(uid),
         submit_s=submit_s,
