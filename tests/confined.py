@@ -10,6 +10,7 @@ that need a control group.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import pwd
@@ -83,7 +84,9 @@ def confine_files(writable: list[str]) -> None:
     for target in sorted(targets):
         free = target in writable or target == "/proc" or target.startswith("/dev")
         if not free:
-            _mount("none", target, "", _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
+            # A container may end meanwhile, and its mounts with it.
+            with contextlib.suppress(FileNotFoundError):
+                _mount("none", target, "", _MS_BIND | _MS_REMOUNT | _MS_RDONLY)
 
 
 def _cover_homes() -> None:
