@@ -86,7 +86,7 @@ def test_the_policy_benchmark_measures_those_it_is_asked_for(tmp_path: Path) -> 
 
 def test_the_forecast_benchmark_runs_forward_to_the_end(tmp_path: Path) -> None:
     """On a small cluster all runs that a forecast wants come to their end."""
-    trace = BENCHMARKS.parent / "traces/philly/philly.csv.gz"
+    trace = BENCHMARKS.parents[1] / "traces/philly/philly.csv.gz"
     options = ("--jobs", 5, "--nodes", 4, "--policy", "las", "--seconds", 300, "--trace", trace)
     found = results(tmp_path, "bench_when", *options)
 

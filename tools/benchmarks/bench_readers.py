@@ -23,7 +23,7 @@ from typing import Any
 import measure
 
 HERE = Path(__file__).parent
-DOCKER = HERE.parent / "docker"
+DOCKER = HERE.parents[1] / "docker"
 RELEASE = "26.05"
 READERS = ("cli", "pyslurm")
 PYTHON = "/opt/slurm_dl/bin/python"
