@@ -133,7 +133,7 @@ test: system venv ## Linters, types, layers, all that computes and the main job 
 test-part: system database readers venv-all frameworks ## A sixth of the other tests; PART=2/6, default: by the commit
 	@$(TORCH_FOR_TESTS)
 	$(GATE) part $(if $(PART),--part $(PART))
-test-all: system database readers venv-all frameworks ## Every test, in containers too; 50 minutes (root)
+test-all: system database readers venv-all frameworks ## Every test, in containers too; 35 minutes (root)
 	@$(TORCH_FOR_TESTS)
 	$(GATE) all --durations
 
