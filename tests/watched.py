@@ -131,7 +131,7 @@ class Place:
     """A daemon's socket, over answers that a test can change."""
 
     directory: Path
-    control_context: ControlContext
+    context: ControlContext
     server: ControlServer | None = None
     bugs: list[Exception] = field(default_factory=list)
 
@@ -146,7 +146,7 @@ class Place:
             self.socket,
             mode=0o666,
             admins=(),
-            answer=RequestHandlers(self.control_context),
+            answer=RequestHandlers(self.context),
             on_bug=self.bugs.append,
         )
 
@@ -158,7 +158,7 @@ class Place:
 
     def show(self, cycle: Cycle) -> None:
         """The daemon has looked again."""
-        board = self.control_context.board
+        board = self.context.board
         board.current = dataclasses.replace(board.current, cycle=cycle, seen_s=time.time())
 
 
@@ -171,7 +171,7 @@ def place_of(directory: Path, cycle: Cycle) -> Iterator[Place]:
         yield place
     finally:
         place.end()
-        place.control_context.audit.close()
+        place.context.audit.close()
     assert place.bugs == []
 
 

@@ -114,7 +114,7 @@ class Daemon:
         self._log = log
         self._bucket = TokenBucket.of(loaded.config)
         self._refusals = Refusals()
-        self._controller_health = ControllerHealth(log, wall=time.time, monotonic=time.monotonic)
+        self._health = ControllerHealth(log, wall=time.time, monotonic=time.monotonic)
         self._alarm = Wakeup()
         self._soon = False
         self._passed_over = False
@@ -202,9 +202,7 @@ class Daemon:
         # A lease is renewed while the loop turns, however far apart its looks are.
         first_refusal(self._preconditions)
         self._reload_if_asked()
-        self._resets.settle(
-            self._parts.ledger, self._audit, self._controller_health.now(), self._show_reset
-        )
+        self._resets.settle(self._parts.ledger, self._audit, self._health.now(), self._show_reset)
         now_s = time.monotonic()
         if now_s >= self._next_poll_s:
             self._poll()
@@ -246,11 +244,11 @@ class Daemon:
         else:
             self._observers.tell(self.board.current)
             daemon = self._loaded.config.daemon
-            delay_s = self._controller_health.slowed(delay_after(cycle, daemon), daemon)
+            delay_s = self._health.slowed(delay_after(cycle, daemon), daemon)
         ended_s = time.monotonic()
         self._next_poll_s = max(began_s + delay_s, ended_s + LEAST_GAP_S)
         next_poll_s = time.time() + self._next_poll_s - ended_s
-        self._publish(next_poll_s=next_poll_s, controller_health=self._controller_health.shown())
+        self._publish(next_poll_s=next_poll_s, controller_health=self._health.shown())
         notify(f"STATUS={one_line(self.board.current, paused=self._pause.pause is not None)}")
 
     def _cycle(self, *, acting: bool) -> Cycle:
@@ -258,17 +256,17 @@ class Daemon:
         parts.cluster.watch_reservations = may_have_reservations(before.cycle)
         timed = Stopwatch(parts.cluster)
         self._bucket.refill()
-        self._controller_health.begin(parts)
+        self._health.begin(parts)
         began_s = time.monotonic()
         cycle = run_cycle(
             timed,
             parts.ledger,
             parts.policy,
             parts.settings,
-            clock=self._controller_health.now,
+            clock=self._health.now,
             acting=acting,
-            may_write=lambda: self._controller_health.may_write() and self._bucket.take(),
-            allows=self._controller_health.allows,
+            may_write=lambda: self._health.may_write() and self._bucket.take(),
+            allows=self._health.allows,
             before=self._before,
             on_done=self._on_done,
             timer=time.monotonic,
@@ -279,7 +277,7 @@ class Daemon:
             enrich=parts.enrich,
         )
         took_s = time.monotonic() - began_s
-        self._controller_health.end(parts.cluster.asked_s)
+        self._health.end(parts.cluster.asked_s)
         now = self.board.current
         self._publish(
             cycle=cycle,
@@ -321,7 +319,7 @@ class Daemon:
 
     def _before(self, action: Action) -> None:
         """End the cycle if nothing more may be done."""
-        if why := self._why_idle() or self._controller_health.why_not(action, self._parts):
+        if why := self._why_idle() or self._health.why_not(action, self._parts):
             raise _CutShortError(why)
 
     def _on_done(self, done: AppliedAction) -> None:
@@ -345,7 +343,7 @@ class Daemon:
         now = self.board.current
         failures = now.failures + 1
         delay_s = back_off_s(failures, self._loaded.config.daemon.poll_s)
-        self._controller_health.lost()
+        self._health.lost()
         self._log.warning(
             "poll failed", error=str(err), failures=failures, next_in_s=round(delay_s, 1)
         )

@@ -228,7 +228,7 @@ def serve(wants: F64, free_gpus: float, *, skips: bool) -> Bool:
 
     Args:
         wants: ``(k,)`` GPUs, above 0, in the order of service.
-        free_gpus: GPUs there are.
+        free_gpus: GPUs to share out.
         skips: Whether those behind one that gets nothing are served.
     """
     free_gpus += _SLACK_GPUS

@@ -81,7 +81,7 @@ class Ledger:
         self._doubted: set[JobId] = set()
         self._owed: Owed | None = None
         self._swept_s: float | None = None
-        self._horizon = RetentionCutoff(memory.swept_before_s, self._service)
+        self._cutoff = RetentionCutoff(memory.swept_before_s, self._service)
         self._strangers = np.zeros(0, dtype=np.int64)
         self.distrust_until_s = memory.distrust_until_s
 
@@ -97,7 +97,7 @@ class Ledger:
 
     def book(self, seen: Observed) -> None:
         """Fold one observation in, and store what it changed."""
-        before_s = self._horizon.look(seen.now_s)
+        before_s = self._cutoff.look(seen.now_s)
         applied = apply_observation(
             self._service, without_ours(seen, self._steers), forget_before_s=before_s
         )
@@ -289,7 +289,7 @@ class Ledger:
             self.distrust_until_s = distrust_until_s
         # A clock that stands wrong for one look must not have a week dropped in that look.
         self._swept_s = None
-        self._horizon.retime(how)
+        self._cutoff.retime(how)
         self._service = service
         self._handovers.update({h.handover_id: h for h, _ in handovers})
         self._steers.update({s.job_id: s for s in steers})

@@ -126,7 +126,7 @@ def test_the_selection_follows_its_job(watch: Watch, place: Place) -> None:
     screen.press("\x1b[6~jjj")
     screen.until(lambda s: s.selected.startswith("29 "), "job 29")
 
-    cycle = place.control_context.board.current.cycle
+    cycle = place.context.board.current.cycle
     assert cycle is not None
     place.show(without(without(cycle, 6), 7))
 

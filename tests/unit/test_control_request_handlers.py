@@ -89,7 +89,7 @@ def cluster() -> FakeCluster:
 
 
 @pytest.fixture
-def control_context(cluster: FakeCluster, tmp_path: Path) -> ControlContext:
+def context(cluster: FakeCluster, tmp_path: Path) -> ControlContext:
     """A daemon's insides after one cycle."""
     path = tmp_path / "dl.yaml"
     path.write_text("manage: {partitions: [gpu]}\n", "utf-8")
@@ -122,9 +122,9 @@ Ask = Callable[..., JsonObject]
 
 
 @pytest.fixture
-def ask(control_context: ControlContext) -> Ask:
+def ask(context: ControlContext) -> Ask:
     """A function that asks as an ordinary user."""
-    answers = RequestHandlers(control_context)
+    answers = RequestHandlers(context)
 
     def ask_as(request: str, peer: Peer = USER, **fields: object) -> JsonObject:
         answer = answers(json.loads(json.dumps({"request": request, **fields})), peer)
@@ -183,24 +183,22 @@ def test_filters_are_squeues(ask: Ask, fields: dict[str, object], expected: list
 
 
 def test_finished_jobs_are_shown_only_when_asked_for(
-    ask: Ask, control_context: ControlContext, cluster: FakeCluster, tmp_path: Path
+    ask: Ask, context: ControlContext, cluster: FakeCluster, tmp_path: Path
 ) -> None:
     """As in squeue, a job that has ended is not in the queue."""
     cluster.cancel(JobId(3))
     ledger = Ledger(SqliteStore(tmp_path / "other.sqlite"))
     cycle = run_cycle(cluster, ledger, POLICY, SETTINGS, clock=cluster.clock, acting=False)
     ledger.close()
-    control_context.board.current = dataclasses.replace(control_context.board.current, cycle=cycle)
+    context.board.current = dataclasses.replace(context.board.current, cycle=cycle)
 
     assert 3 not in jobs(ask("queue"))
     assert jobs(ask("queue", state=["F"])) == [3]
 
 
-def test_why_says_sentences_and_history(ask: Ask, control_context: ControlContext) -> None:
+def test_why_says_sentences_and_history(ask: Ask, context: ControlContext) -> None:
     """Rank and what was done to the job are told, oldest first."""
-    control_context.audit.write(
-        AuditLine(actor="dlschedd", action="requeue", job=3, reason="a reason")
-    )
+    context.audit.write(AuditLine(actor="dlschedd", action="requeue", job=3, reason="a reason"))
 
     answer = ask("why", job="3")
 
@@ -250,10 +248,10 @@ def test_why_of_no_job_is_refused(ask: Ask, job: str, kind: RefusalKind) -> None
     ],
 )
 def test_array_tasks_are_found_in_their_records(
-    control_context: ControlContext, name: str, expected: int | list[str]
+    context: ControlContext, name: str, expected: int | list[str]
 ) -> None:
     """A pending task is in the record of all pending tasks; a bare id means those too."""
-    cycle = control_context.board.current.cycle
+    cycle = context.board.current.cycle
     assert cycle is not None
     labels = {
         12: "12_[7,20-25,31-35:2%4]",
@@ -280,18 +278,18 @@ def test_array_tasks_are_found_in_their_records(
 
 
 @pytest.mark.parametrize("request_", ["pause", "resume", "reload", "reset_breaker", "snapshot"])
-def test_commands_are_for_admins(ask: Ask, control_context: ControlContext, request_: str) -> None:
+def test_commands_are_for_admins(ask: Ask, context: ControlContext, request_: str) -> None:
     """An ordinary user is told who may, nothing changes and nothing is written down."""
     fields = {"breaker": "cluster_share"} if request_ == "reset_breaker" else {}
     with pytest.raises(RequestError, match=r"control.admins; you are .* \(1001\)") as caught:
         ask(request_, **fields)
 
     assert caught.value.kind is RefusalKind.DENIED
-    assert control_context.pause.pause is None
-    assert not control_context.audit.path.exists()
+    assert context.pause.pause is None
+    assert not context.audit.path.exists()
 
 
-def test_pausing_and_resuming_are_written_down(ask: Ask, control_context: ControlContext) -> None:
+def test_pausing_and_resuming_are_written_down(ask: Ask, context: ControlContext) -> None:
     """Who paused, when and why is in the status; both are in the audit log."""
     ask("pause", ADMIN, reason="cooling\x1b[2J work")
 
@@ -302,9 +300,7 @@ def test_pausing_and_resuming_are_written_down(ask: Ask, control_context: Contro
     assert str(ask("status")["doing"]).startswith("paused")
     ask("resume", ADMIN)
     assert ask("status")["paused"] is None
-    written = [
-        json.loads(line) for line in control_context.audit.path.read_text("utf-8").splitlines()
-    ]
+    written = [json.loads(line) for line in context.audit.path.read_text("utf-8").splitlines()]
     assert [(w["actor"], w["action"]) for w in written] == [
         ("user root (0)", "pause"),
         ("user root (0)", "resume"),
@@ -331,18 +327,18 @@ def test_a_breaker_is_reset_by_its_name(ask: Ask) -> None:
     assert caught.value.kind is RefusalKind.BAD_REQUEST
 
 
-def test_a_breaker_that_cannot_be_reset_is_an_error(control_context: ControlContext) -> None:
+def test_a_breaker_that_cannot_be_reset_is_an_error(context: ControlContext) -> None:
     """Where no loop runs, as on a standby."""
-    answers = RequestHandlers(dataclasses.replace(control_context, reset_breaker=not_here))
+    answers = RequestHandlers(dataclasses.replace(context, reset_breaker=not_here))
     with pytest.raises(RequestError, match="does not act") as caught:
         answers({"request": "reset_breaker", "breaker": "cluster_share"}, ADMIN)
 
     assert caught.value.kind is RefusalKind.FAILED
 
 
-def test_status_says_which_breakers_have_tripped(ask: Ask, control_context: ControlContext) -> None:
+def test_status_says_which_breakers_have_tripped(ask: Ask, context: ControlContext) -> None:
     """Written down, or about to be: in shadow mode nothing is."""
-    (cycle, board) = (control_context.board.current.cycle, control_context.board)
+    (cycle, board) = (context.board.current.cycle, context.board)
     assert cycle is not None
     stands = Breaker(name="failed_restarts", tripped_s=5.0, why="4 of 6", jobs=(JobId(7),))
     trip = TripBreaker(breaker="cluster_share", at_s=9.0, why="9 of 16")
@@ -376,16 +372,11 @@ def test_status_says_which_breakers_have_tripped(ask: Ask, control_context: Cont
     ]
 
 
-def test_a_daemon_that_has_seen_nothing_says_why(ask: Ask, control_context: ControlContext) -> None:
+def test_a_daemon_that_has_seen_nothing_says_why(ask: Ask, context: ControlContext) -> None:
     """Before the first look there is no queue, and no empty one is shown; status works."""
     trouble = Trouble(at_s=1.0, message="squeue: no answer")
-    control_context.board.current = dataclasses.replace(
-        control_context.board.current,
-        cycle=None,
-        policy=None,
-        seen_s=0.0,
-        failures=2,
-        trouble=trouble,
+    context.board.current = dataclasses.replace(
+        context.board.current, cycle=None, policy=None, seen_s=0.0, failures=2, trouble=trouble
     )
 
     with pytest.raises(RequestError, match="squeue: no answer") as caught:
@@ -409,33 +400,31 @@ def test_status_counts(ask: Ask) -> None:
     assert answer["policy"] == "discrete_las"
 
 
-def test_status_counts_steers(ask: Ask, control_context: ControlContext) -> None:
+def test_status_counts_steers(ask: Ask, context: ControlContext) -> None:
     """Those under way and those that are over; nobody is steered by default."""
     before = ask("status")
     assert before["placement"] == "left to Slurm"
     assert before["steers"] == {"spot": 0, "wait": 0, "over": 0}
     assert before["steers_ended"] == {"honoured": 0, "not_honoured": 0}
 
-    control_context.board.current = dataclasses.replace(
-        control_context.board.current, steers_ended={"honoured": 3, "not honoured": 2, "gone": 9}
+    context.board.current = dataclasses.replace(
+        context.board.current, steers_ended={"honoured": 3, "not honoured": 2, "gone": 9}
     )
 
     assert ask("status")["steers_ended"] == {"honoured": 3, "not_honoured": 2}
 
 
-def test_status_shows_that_the_audit_log_is_stuck(
-    ask: Ask, control_context: ControlContext
-) -> None:
+def test_status_shows_that_the_audit_log_is_stuck(ask: Ask, context: ControlContext) -> None:
     """A daemon that does not act because it cannot write must not look healthy."""
-    control_context.audit.path.symlink_to("/dev/full")
-    control_context.audit.write(AuditLine(actor="a", action="b"))
+    context.audit.path.symlink_to("/dev/full")
+    context.audit.write(AuditLine(actor="a", action="b"))
 
     answer = ask("status")
 
     assert "audit log" in str(answer["doing"])
     assert "No space left" in str(answer["audit"])
-    control_context.audit.path.unlink()
-    control_context.audit.close()
+    context.audit.path.unlink()
+    context.audit.close()
 
 
 def test_config_names_origins(ask: Ask) -> None:
@@ -448,9 +437,9 @@ def test_config_names_origins(ask: Ask) -> None:
     assert origins["daemon.poll_s"] == "default"
 
 
-def test_a_saved_snapshot_gives_the_same_plan(ask: Ask, control_context: ControlContext) -> None:
+def test_a_saved_snapshot_gives_the_same_plan(ask: Ask, context: ControlContext) -> None:
     """A bug report is complete: what is decided from the file is what the daemon decided."""
-    cycle = control_context.board.current.cycle
+    cycle = context.board.current.cycle
     assert cycle is not None
 
     saved = json.loads(json.dumps(ask("snapshot", ADMIN)["snapshot"], allow_nan=False))
@@ -486,11 +475,11 @@ def test_what_is_no_snapshot_is_refused(content: JsonObject) -> None:
     ],
 )
 def test_a_request_that_is_not_understood_is_refused(
-    control_context: ControlContext, fields: JsonObject
+    context: ControlContext, fields: JsonObject
 ) -> None:
     """Nothing is guessed: unknown keys, wrong types and too much are bad requests."""
     with pytest.raises(RequestError) as caught:
-        RequestHandlers(control_context)(fields, ADMIN)
+        RequestHandlers(context)(fields, ADMIN)
 
     assert caught.value.kind is RefusalKind.BAD_REQUEST
     assert "\n" not in str(caught.value)
@@ -519,19 +508,19 @@ JSON = st.recursive(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_any_json_object_is_answered_or_refused(
-    control_context: ControlContext, request: JsonObject
+    context: ControlContext, request: JsonObject
 ) -> None:
     """No request of an ordinary user meets a bug."""
     try:
-        answer = RequestHandlers(control_context)(request, USER)
+        answer = RequestHandlers(context)(request, USER)
     except RequestError:
         return
     json.dumps(answer, allow_nan=False)
 
 
-def test_the_cycle_is_not_changed_by_asking(ask: Ask, control_context: ControlContext) -> None:
+def test_the_cycle_is_not_changed_by_asking(ask: Ask, context: ControlContext) -> None:
     """Readers share the loop's own columns; they only read."""
-    cycle: Cycle | None = control_context.board.current.cycle
+    cycle: Cycle | None = context.board.current.cycle
     assert cycle is not None
     before = cycle.plan.rank.tolist(), cycle.snapshot.jobs.job_id.tolist()
 
@@ -543,10 +532,10 @@ def test_the_cycle_is_not_changed_by_asking(ask: Ask, control_context: ControlCo
 
 
 def test_who_waits_for_a_forecast_asks_for_no_second_one(
-    control_context: ControlContext, monkeypatch: pytest.MonkeyPatch
+    context: ControlContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others are let in meanwhile, and the same user again afterwards."""
-    answers = RequestHandlers(control_context)
+    answers = RequestHandlers(context)
     ann, bob = USER, Peer(ANN + 1, is_admin=False)
     request: JsonObject = {"request": "when", "shapes": ["1"]}
     asked: list[int] = []

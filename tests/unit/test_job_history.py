@@ -348,21 +348,19 @@ class Known:
         return [RememberedEnding(ending=one, attained_gpu_s=7200.0, preemptions=1)] if one else []
 
 
-def _answers(
-    control_context: ControlContext, *, hides: bool, ending: JobEnding | None = None
-) -> Ask:
+def _answers(context: ControlContext, *, hides: bool, ending: JobEnding | None = None) -> Ask:
     """A function that asks why of a job, of a daemon whose ledger knows job 7."""
-    answers = _answering(control_context, hides=hides, ending=ending)
+    answers = _answering(context, hides=hides, ending=ending)
     return lambda job, peer=USER: answers({"request": "why", "job": job}, peer)
 
 
 def _answering(
-    control_context: ControlContext, *, hides: bool, ending: JobEnding | None
+    context: ControlContext, *, hides: bool, ending: JobEnding | None
 ) -> RequestHandlers:
     if hides:
-        now = control_context.board.current
-        control_context.board.current = dataclasses.replace(now, slurm=None)
-    return RequestHandlers(dataclasses.replace(control_context, past=JobHistory(Known(ending))))
+        now = context.board.current
+        context.board.current = dataclasses.replace(now, slurm=None)
+    return RequestHandlers(dataclasses.replace(context, past=JobHistory(Known(ending))))
 
 
 def _ended(label: str, uid: int = OWN, **more: object) -> JobEnding:
@@ -371,16 +369,16 @@ def _ended(label: str, uid: int = OWN, **more: object) -> JobEnding:
 
 
 @pytest.fixture
-def control_context(tmp_path: Path) -> ControlContext:
+def context(tmp_path: Path) -> ControlContext:
     """A daemon that lists job 1 alone."""
     made = levers_of(tmp_path, _cycle(build.pending(1)))
     made.audit.write(AuditLine(actor="dlschedd", action="requeue", job=7, reason="a reason"))
     return made
 
 
-def test_a_job_that_is_gone_is_answered_from_the_ledger(control_context: ControlContext) -> None:
+def test_a_job_that_is_gone_is_answered_from_the_ledger(context: ControlContext) -> None:
     """Its story, its audit lines, and no row."""
-    answer = _answers(control_context, hides=False)("7")
+    answer = _answers(context, hides=False)("7")
 
     assert answer["job"] is None
     assert answer["past"] == past_object(PAST, Everything())
@@ -388,12 +386,12 @@ def test_a_job_that_is_gone_is_answered_from_the_ledger(control_context: Control
     assert "no longer lists job 7;" in text
     assert "requeue: a reason" in text
     assert len(answer["history"]) == 1  # type: ignore[arg-type]
-    control_context.audit.close()
+    context.audit.close()
 
 
-def test_a_task_of_an_array_is_found_by_its_name(control_context: ControlContext) -> None:
+def test_a_task_of_an_array_is_found_by_its_name(context: ControlContext) -> None:
     """By what Slurm called it, and by the id of its record."""
-    ask = _answers(control_context, hides=False, ending=_ended("5_3"))
+    ask = _answers(context, hides=False, ending=_ended("5_3"))
 
     sentences = ask("5_3")["sentences"]
 
@@ -403,25 +401,25 @@ def test_a_task_of_an_array_is_found_by_its_name(control_context: ControlContext
     for no_such in ("5_4", "9" * 30):
         with pytest.raises(RequestError, match=r"no job (5_4|9+)|no job id"):
             ask(no_such)
-    control_context.audit.close()
+    context.audit.close()
 
 
-def test_others_jobs_that_are_gone_are_not_there(control_context: ControlContext) -> None:
+def test_others_jobs_that_are_gone_are_not_there(context: ControlContext) -> None:
     """Where Slurm hides jobs: not without knowing whose it was, and in the words for no job."""
     for ending in (None, _ended("7", OTHER)):
-        ask = _answers(control_context, hides=True, ending=ending)
+        ask = _answers(context, hides=True, ending=ending)
         with pytest.raises(RequestError) as caught:
             ask("7")
         with pytest.raises(RequestError) as no_such:
             ask("8")
         assert str(caught.value) == str(no_such.value).replace("8", "7")
         assert ask("7", ADMIN)["past"] is not None
-    control_context.audit.close()
+    context.audit.close()
 
 
-def test_their_own_job_is_told_without_others(control_context: ControlContext) -> None:
+def test_their_own_job_is_told_without_others(context: ControlContext) -> None:
     """Who got the GPUs is another user, and not a number, in sentences and in fields."""
-    ask = _answers(control_context, hides=True, ending=_ended("7"))
+    ask = _answers(context, hides=True, ending=_ended("7"))
 
     answer = ask("7")
 
@@ -431,18 +429,18 @@ def test_their_own_job_is_told_without_others(control_context: ControlContext) -
     assert "to job 9 and another user's job (hand" in " ".join(how_it_gave_way(PAST, partly))
     assert answer["past"]["gave_way"][0]["beneficiaries"] == []  # type: ignore[index,call-overload]
     assert answer["past"]["job_id"] == 7  # type: ignore[index,call-overload]
-    control_context.audit.close()
+    context.audit.close()
 
 
-def test_what_users_wrote_acts_on_no_terminal(control_context: ControlContext) -> None:
+def test_what_users_wrote_acts_on_no_terminal(context: ControlContext) -> None:
     """A name as it may stand in a ledger, in the sentences."""
-    ask = _answers(control_context, hides=False, ending=_ended("7", name=HOSTILE))
+    ask = _answers(context, hides=False, ending=_ended("7", name=HOSTILE))
 
     said = "\n".join(ask("7")["sentences"])  # type: ignore[arg-type]
 
     assert "owned" in said
     assert not any(c in said for c in "\x1b\x07\r\u202e")
-    control_context.audit.close()
+    context.audit.close()
 
 
 def _listed(answers: RequestHandlers, peer: Peer, **filters: object) -> list[JsonObject]:
@@ -450,9 +448,9 @@ def _listed(answers: RequestHandlers, peer: Peer, **filters: object) -> list[Jso
     return answers(asked, peer)["jobs"]  # type: ignore[return-value,arg-type]
 
 
-def test_jobs_that_are_gone_are_listed_with_all_states(control_context: ControlContext) -> None:
+def test_jobs_that_are_gone_are_listed_with_all_states(context: ControlContext) -> None:
     """Behind the queue, with what is known of them; not among jobs that live, nor by others."""
-    answers = _answering(control_context, hides=False, ending=ENDING)
+    answers = _answering(context, hides=False, ending=ENDING)
 
     (live,) = _listed(answers, USER)
     first, gone = _listed(answers, USER, state=["all"])
@@ -470,7 +468,7 @@ def test_jobs_that_are_gone_are_listed_with_all_states(control_context: ControlC
     for filters in ({"user": ["ann"]}, {"job": ["7"]}, {"sort": ["-attained"], "limit": 1}):
         found = _listed(answers, USER, **{"state": ["all"], **filters})
         assert [j["job"] for j in found] == ["7_1"]
-    control_context.audit.close()
+    context.audit.close()
 
 
 def test_what_ended_is_read_once_for_each_look() -> None:
@@ -488,18 +486,18 @@ def test_what_ended_is_read_once_for_each_look() -> None:
 
 
 def test_others_jobs_that_are_gone_are_not_listed_where_slurm_hides_them(
-    control_context: ControlContext,
+    context: ControlContext,
 ) -> None:
     """Whose it was stands in the ledger."""
-    answers = _answering(control_context, hides=True, ending=ENDING)
+    answers = _answering(context, hides=True, ending=ENDING)
     stranger = Peer(OTHER, is_admin=False)
 
     assert [j["job"] for j in _listed(answers, USER, state=["F"])] == ["7_1"]
     assert _listed(answers, stranger, state=["F"]) == []
-    control_context.audit.close()
+    context.audit.close()
 
 
-def test_a_users_own_list_is_asked_for_as_such(control_context: ControlContext) -> None:
+def test_a_users_own_list_is_asked_for_as_such(context: ControlContext) -> None:
     """Else those of others are counted, and there is an end to how many are listed."""
     known = Known(ENDING)
     for hides, peer, filters in (
@@ -509,26 +507,24 @@ def test_a_users_own_list_is_asked_for_as_such(control_context: ControlContext) 
         (True, ADMIN, {}),
     ):
         if hides:
-            control_context.board.current = dataclasses.replace(
-                control_context.board.current, slurm=None
-            )
-        answers = RequestHandlers(dataclasses.replace(control_context, past=JobHistory(known)))
+            context.board.current = dataclasses.replace(context.board.current, slurm=None)
+        answers = RequestHandlers(dataclasses.replace(context, past=JobHistory(known)))
         _listed(answers, peer, state=["all"], **filters)
 
     assert known.asked == [ANY, Only(users=("ann", "7")), Only(users=(str(OWN),)), ANY]
 
 
-def test_what_a_list_is_filtered_by_is_asked_of_the_ledger(control_context: ControlContext) -> None:
+def test_what_a_list_is_filtered_by_is_asked_of_the_ledger(context: ControlContext) -> None:
     """All of it: there is an end to how many are listed, and it comes before the filters."""
     known = Known(ENDING)
-    answers = RequestHandlers(dataclasses.replace(control_context, past=JobHistory(known)))
+    answers = RequestHandlers(dataclasses.replace(context, past=JobHistory(known)))
     chosen = {"account": ["a"], "qos": ["q"], "partition": ["p"], "name": ["n"], "job": ["7"]}
     assert _listed(answers, ADMIN, state=["all"], **chosen) == []
     _listed(answers, ADMIN, state=["F", "PD"])
 
     only = Only(accounts=("a",), qos=("q",), partitions=("p",), names=("n",), jobs=("7",))
     assert known.asked == [only, Only(states=("FAILED",))]
-    control_context.audit.close()
+    context.audit.close()
 
 
 def test_a_job_that_slurm_lists_is_listed_once() -> None:

@@ -1297,7 +1297,7 @@ def test_a_jump_that_the_ledger_cannot_be_told_of_is_not_lost(house: House) -> N
     house.polls(12)
     house.cluster.submit(4, work_s=30, uid=7)
     house.time.server_ahead_s = 7200.0
-    house.daemon._controller_health._polls_left = 0
+    house.daemon._health._polls_left = 0
     ledger = house.daemon._parts.ledger
     retime, refused = ledger.retime, []
 
@@ -1342,7 +1342,7 @@ def test_distrust_outlives_a_restart(house: House) -> None:
     limited(house, min_quantum_s=2000)
     house.polls(12)
     house.time.server_ahead_s = 7200.0
-    house.daemon._controller_health._polls_left = 0
+    house.daemon._health._polls_left = 0
     house.cluster.submit(4, work_s=30, uid=7)
     house.polls(1)
     started_s = first_start_s(house)
@@ -1377,7 +1377,7 @@ def test_what_was_taken_moves_on_disk_too(house: House) -> None:
     house.cluster.submit(4, work_s=30, uid=7)
     until(house, "Unseal")
     house.time.server_ahead_s = -86_400.0 * 30
-    house.daemon._controller_health._polls_left = 0
+    house.daemon._health._polls_left = 0
     house.polls(1)
     house.daemon._alarm.hangup = True
     house.round()

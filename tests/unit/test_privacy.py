@@ -174,9 +174,9 @@ def site(
         audit.close()
 
 
-def said_to(uid: int, control_context: ControlContext, cluster: FakeCluster) -> str:
+def said_to(uid: int, context: ControlContext, cluster: FakeCluster) -> str:
     """Everything that a user can get out of the daemon, as one text."""
-    answers, peer, said = RequestHandlers(control_context), Peer(uid, is_admin=uid == ROOT), []
+    answers, peer, said = RequestHandlers(context), Peer(uid, is_admin=uid == ROOT), []
     for request, fields in REQUESTS.items():
         several = [{"job": str(j)} for j in cluster.jobs] if request in OF_JOBS else [fields]
         for one in several:
@@ -196,8 +196,8 @@ def foreign(uid: int, cluster: FakeCluster) -> set[str]:
     return words | {f"account-of-{NAMES[j.uid]}" for j in others} | {str(j.job_id) for j in others}
 
 
-def told_of(uid: int, control_context: ControlContext, cluster: FakeCluster) -> set[str]:
-    text = said_to(uid, control_context, cluster)
+def told_of(uid: int, context: ControlContext, cluster: FakeCluster) -> set[str]:
+    text = said_to(uid, context, cluster)
     return {word for word in foreign(uid, cluster) if re.search(rf"\b{word}\b", text)}
 
 
@@ -223,12 +223,12 @@ def test_every_request_is_asked_here() -> None:
 def test_nothing_of_others_is_said_while_a_hand_over_is_under_way() -> None:
     """Beneficiary, victim and bystander hear of their own jobs alone; root hears of all."""
     cluster, steps = handed_over()
-    with site(cluster, *steps) as control_context:
-        assert control_context.board.current.cycle is not None
-        assert control_context.board.current.cycle.snapshot.handovers
+    with site(cluster, *steps) as context:
+        assert context.board.current.cycle is not None
+        assert context.board.current.cycle.snapshot.handovers
         for uid in (ANN, BOB, EVE):
-            assert told_of(uid, control_context, cluster) == set()
-        assert len(told_of(ROOT, control_context, cluster)) == 4 + 3 * 3
+            assert told_of(uid, context, cluster) == set()
+        assert len(told_of(ROOT, context, cluster)) == 4 + 3 * 3
 
 
 USERS = st.sampled_from((ANN, BOB, EVE))
@@ -253,16 +253,16 @@ def test_nothing_of_others_is_said_whatever_happens(
             contract=Contract(grace_s=60) if opted else None,
         )
         cluster.advance(later_s)
-    with site(cluster, *steps) as control_context:
+    with site(cluster, *steps) as context:
         for uid in (ANN, BOB, EVE):
-            assert told_of(uid, control_context, cluster) == set()
+            assert told_of(uid, context, cluster) == set()
 
 
 def test_own_jobs_are_shown_whole() -> None:
     """A user loses nothing of what concerns their own jobs."""
     cluster, steps = handed_over()
-    with site(cluster, *steps) as control_context:
-        answers = RequestHandlers(control_context)
+    with site(cluster, *steps) as context:
+        answers = RequestHandlers(context)
         mine: Any = answers({"request": "queue"}, Peer(ANN, is_admin=False))
         every: Any = answers({"request": "queue"}, Peer(ROOT, is_admin=True))
         story: Any = answers({"request": "why", "job": str(FIRST + 3)}, Peer(ANN, is_admin=False))
@@ -280,11 +280,11 @@ def test_own_jobs_are_shown_whole() -> None:
 def test_a_foreign_job_is_as_unknown_as_one_that_is_not_there(uid: int) -> None:
     """The words of the refusal do not tell whether there is such a job."""
     cluster, steps = handed_over()
-    with site(cluster, *steps) as control_context:
+    with site(cluster, *steps) as context:
         refusals = []
         for job in (FIRST + 1, FIRST + 99):
             with pytest.raises(RequestError) as refused:
-                RequestHandlers(control_context)(
+                RequestHandlers(context)(
                     {"request": "why", "job": str(job)}, Peer(uid, is_admin=False)
                 )
             refusals.append((refused.value.kind, str(refused.value).replace(str(job), "JOB")))
@@ -309,8 +309,8 @@ def test_who_sees_all(peer: Peer, private: set[str], sees_all: bool) -> None:  #
     """root, the daemon's account and control.admins (both are_admin), SlurmUser; else nobody."""
     cluster, steps = handed_over()
     slurm = dataclasses.replace(HIDING, private=frozenset(private))
-    with site(cluster, *steps, slurm=slurm) as control_context:
-        answer: Any = RequestHandlers(control_context)({"request": "queue"}, peer)
+    with site(cluster, *steps, slurm=slurm) as context:
+        answer: Any = RequestHandlers(context)({"request": "queue"}, peer)
 
     assert (len(answer["jobs"]) == 4) is sees_all
 
@@ -320,12 +320,10 @@ def test_the_configuration_names_users_and_accounts(word: str) -> None:
     """Who may not know them may not read it; admins may."""
     cluster, steps = handed_over()
     slurm = dataclasses.replace(HIDING, private=frozenset({word}))
-    with site(cluster, *steps, slurm=slurm) as control_context:
+    with site(cluster, *steps, slurm=slurm) as context:
         with pytest.raises(RequestError, match="PrivateData") as refused:
-            RequestHandlers(control_context)({"request": "config"}, Peer(ANN, is_admin=False))
-        assert RequestHandlers(control_context)({"request": "config"}, Peer(ROOT, is_admin=True))[
-            "values"
-        ]
+            RequestHandlers(context)({"request": "config"}, Peer(ANN, is_admin=False))
+        assert RequestHandlers(context)({"request": "config"}, Peer(ROOT, is_admin=True))["values"]
 
     assert refused.value.kind is RefusalKind.DENIED
 
@@ -336,8 +334,8 @@ def test_every_field_of_the_status_was_thought_of() -> None:
     Those that are hidden on purpose stand here.
     """
     cluster, steps = handed_over()
-    with site(cluster, *steps) as control_context:
-        fields = status(control_context).keys()
+    with site(cluster, *steps) as context:
+        fields = status(context).keys()
 
     hidden, filtered = {"misfit"}, {"breakers", "handovers", "reader"}
     thought_of = privacy.STATUS_SHOWN | privacy.STATUS_WORDS | hidden | filtered
@@ -347,8 +345,8 @@ def test_every_field_of_the_status_was_thought_of() -> None:
 def test_a_hand_over_is_shown_to_those_it_concerns() -> None:
     """With their own jobs in it and nobody else's, and without nodes; bystanders see none."""
     cluster, steps = handed_over()
-    with site(cluster, *steps) as control_context:
-        answers = RequestHandlers(control_context)
+    with site(cluster, *steps) as context:
+        answers = RequestHandlers(context)
         to_ann: Any = answers({"request": "status"}, Peer(ANN, is_admin=False))
         to_bob: Any = answers({"request": "status"}, Peer(BOB, is_admin=False))
         to_none: Any = answers({"request": "status"}, Peer(4711, is_admin=False))
@@ -362,10 +360,10 @@ def test_a_hand_over_is_shown_to_those_it_concerns() -> None:
     assert to_ann["trouble"] == {"at_s": 1.0, "message": NEUTRAL}
 
 
-def refusal(control_context: ControlContext, peer: Peer, **request: Any) -> tuple[RefusalKind, str]:  # noqa: ANN401
+def refusal(context: ControlContext, peer: Peer, **request: Any) -> tuple[RefusalKind, str]:  # noqa: ANN401
     """How a request is refused."""
     with pytest.raises(RequestError) as refused:
-        RequestHandlers(control_context)(dict(request), peer)
+        RequestHandlers(context)(dict(request), peer)
     return refused.value.kind, str(refused.value)
 
 
@@ -373,14 +371,12 @@ def test_all_is_hidden_while_private_data_is_not_known() -> None:
     """Before the first look, and on a stand-by, which reads nothing of Slurm."""
     cluster, steps = handed_over()
     ann, root = Peer(ANN, is_admin=False), Peer(ROOT, is_admin=True)
-    with site(cluster, *steps) as control_context:
-        board = control_context.board
+    with site(cluster, *steps) as context:
+        board = context.board
         board.current = dataclasses.replace(board.current, slurm=None)
-        assert {told_of(uid, control_context, cluster) == set() for uid in (ANN, BOB, SLURM)} == {
-            True
-        }
-        assert len(told_of(ROOT, control_context, cluster)) == 4 + 3 * 3
-        assert refusal(control_context, ann, request="config") == (
+        assert {told_of(uid, context, cluster) == set() for uid in (ANN, BOB, SLURM)} == {True}
+        assert len(told_of(ROOT, context, cluster)) == 4 + 3 * 3
+        assert refusal(context, ann, request="config") == (
             RefusalKind.DENIED,
             (
                 "Slurm's PrivateData was not read yet, and may hide users and accounts, "
@@ -389,62 +385,53 @@ def test_all_is_hidden_while_private_data_is_not_known() -> None:
         )
 
         board.current = dataclasses.replace(board.current, cycle=None)
-        to_ann: Any = RequestHandlers(control_context)({"request": "status"}, ann)
-        to_root: Any = RequestHandlers(control_context)({"request": "status"}, root)
+        to_ann: Any = RequestHandlers(context)({"request": "status"}, ann)
+        to_root: Any = RequestHandlers(context)({"request": "status"}, root)
         assert to_ann["trouble"]["message"] == to_ann["reloaded"]["message"] == NEUTRAL
         assert to_root["trouble"]["message"] == f"job {FIRST + 1} of user-bob is gone"
         for request in ({"request": "queue"}, {"request": "why", "job": str(FIRST + 1)}):
             not_yet = "dlschedd has not seen the cluster yet: "
-            assert refusal(control_context, ann, **request) == (
-                RefusalKind.NOT_READY,
-                not_yet + NEUTRAL,
-            )
-            assert refusal(control_context, root, **request) == (
+            assert refusal(context, ann, **request) == (RefusalKind.NOT_READY, not_yet + NEUTRAL)
+            assert refusal(context, root, **request) == (
                 RefusalKind.NOT_READY,
                 f"{not_yet}job {FIRST + 1} of user-bob is gone",
             )
         board.current = dataclasses.replace(board.current, trouble=None)
-        assert refusal(control_context, ann, request="queue")[1].endswith(
-            "yet; it has just started"
-        )
+        assert refusal(context, ann, request="queue")[1].endswith("yet; it has just started")
 
 
 def test_who_paused_and_why_is_for_those_who_see_all() -> None:
     """In each answer that says so; of the same types as for admins."""
     cluster, steps = handed_over()
     reason = f"job {FIRST + 1} of user-bob breaks account-of-bob"
-    with site(cluster, *steps) as control_context:
-        control_context.pause.on(by="user bob (1002)", reason=reason, now_s=7.0)
+    with site(cluster, *steps) as context:
+        context.pause.on(by="user bob (1002)", reason=reason, now_s=7.0)
         for request in ("status", "queue", "why"):
             asked: dict[str, Any] = {
                 "request": request,
                 **({"job": str(FIRST + 3)} if request == "why" else {}),
             }
-            to_ann = RequestHandlers(control_context)(asked, Peer(ANN, is_admin=False))
-            to_root = RequestHandlers(control_context)(asked, Peer(ROOT, is_admin=True))
+            to_ann = RequestHandlers(context)(asked, Peer(ANN, is_admin=False))
+            to_root = RequestHandlers(context)(asked, Peer(ROOT, is_admin=True))
             assert to_ann["paused"] == {"by": "an admin", "since_s": 7.0, "reason": ""}
             assert to_root["paused"] == {"by": "user bob (1002)", "since_s": 7.0, "reason": reason}
             assert to_ann["doing"] == "paused: plans and touches nothing"
-        assert told_of(ANN, control_context, cluster) == set()
+        assert told_of(ANN, context, cluster) == set()
 
 
 def test_what_it_does_and_how_it_reads_names_nobody() -> None:
     """A refusal of a permit, and what the readers do not agree upon."""
     cluster, steps = handed_over()
     words = f"job {FIRST + 1} has another comment"
-    with site(cluster, *steps) as control_context:
-        control_context.board.current = dataclasses.replace(
-            control_context.board.current,
+    with site(cluster, *steps) as context:
+        context.board.current = dataclasses.replace(
+            context.board.current,
             idle=words,
             reader=ReaderChoice(reader="cli", reason=words),
         )
-        assert told_of(ANN, control_context, cluster) == set()
-        to_ann: Any = RequestHandlers(control_context)(
-            {"request": "status"}, Peer(ANN, is_admin=False)
-        )
-        queue: Any = RequestHandlers(control_context)(
-            {"request": "queue"}, Peer(ANN, is_admin=False)
-        )
+        assert told_of(ANN, context, cluster) == set()
+        to_ann: Any = RequestHandlers(context)({"request": "status"}, Peer(ANN, is_admin=False))
+        queue: Any = RequestHandlers(context)({"request": "queue"}, Peer(ANN, is_admin=False))
 
     assert to_ann["reader"] == {"name": "cli", "reason": "another user's job has another comment"}
     assert to_ann["doing"] == queue["doing"] == f"only looking: {to_ann['reader']['reason']}"

@@ -225,10 +225,10 @@ def test_rows_are_built_for_the_jobs_that_are_shown_alone(monkeypatch: pytest.Mo
 
 def test_others_jobs_are_neither_counted_nor_searched(tmp_path: Path) -> None:
     """Where Slurm hides jobs, a watcher cannot find out by search, total or place that they are."""
-    control_context = levers_of(tmp_path, MIXED)
+    context = levers_of(tmp_path, MIXED)
     # Nothing is known of PrivateData: it may hide.
-    object.__setattr__(control_context.board.current, "slurm", None)
-    ask = RequestHandlers(control_context)
+    object.__setattr__(context.board.current, "slurm", None)
+    ask = RequestHandlers(context)
     peer = Peer(1, is_admin=False)
 
     answer = ask({"request": "queue", "sort": ["-user"], "locate": 2}, peer)
@@ -238,7 +238,7 @@ def test_others_jobs_are_neither_counted_nor_searched(tmp_path: Path) -> None:
     assert answer["at"] is None
     assert searched["jobs"] == []
     assert searched["total"] == 0
-    control_context.audit.close()
+    context.audit.close()
 
 
 @pytest.mark.parametrize(
@@ -260,13 +260,13 @@ def test_others_jobs_are_neither_counted_nor_searched(tmp_path: Path) -> None:
 )
 def test_a_part_that_is_none_is_refused(tmp_path: Path, fields: JsonObject) -> None:
     """Wrong words and numbers are bad requests."""
-    control_context = levers_of(tmp_path, MIXED)
+    context = levers_of(tmp_path, MIXED)
 
     with pytest.raises(RequestError) as caught:
-        RequestHandlers(control_context)({"request": "queue", **fields}, Peer(0, is_admin=True))
+        RequestHandlers(context)({"request": "queue", **fields}, Peer(0, is_admin=True))
 
     assert caught.value.kind == "bad_request"
-    control_context.audit.close()
+    context.audit.close()
 
 
 def test_words_are_known_by_both_ends() -> None:

@@ -58,7 +58,7 @@ def half(job_id: int, **more: Any) -> JobRow:  # noqa: ANN401
     return pending(job_id, 0.5, **more)
 
 
-def context(
+def scene(
     rows: Sequence[JobRow],
     models: Mapping[int, str],
     *,
@@ -99,7 +99,7 @@ def sent(snap: Snapshot, how: Placement = HOW) -> dict[int, list[int] | None]:
 
 def test_a_job_is_sent_beside_one_it_gets_on_with() -> None:
     """To the node of the half-free device, though whole ones are free elsewhere."""
-    snap = context([running(1, 0.5), half(9)], {1: "tiny", 9: "tiny"}, shared=[gpu(1, 0, 1)])
+    snap = scene([running(1, 0.5), half(9)], {1: "tiny", 9: "tiny"}, shared=[gpu(1, 0, 1)])
 
     assert sent(snap) == {9: [1]}
 
@@ -111,7 +111,7 @@ def test_a_job_is_sent_beside_one_it_gets_on_with() -> None:
 def test_a_job_is_kept_away_from_one_it_does_not_get_on_with(host: str, guest: str) -> None:
     """By label, memory or ignorance; it goes where nobody has a share, though there is room."""
     models = {job: model for job, model in ((1, host), (9, guest)) if model}
-    snap = context([running(1, 0.5), half(9)], models, shared=[gpu(0, 0, 1)])
+    snap = scene([running(1, 0.5), half(9)], models, shared=[gpu(0, 0, 1)])
 
     assert sent(snap) == {9: [1]}
 
@@ -119,7 +119,7 @@ def test_a_job_is_kept_away_from_one_it_does_not_get_on_with(host: str, guest: s
 def test_nobody_joins_an_unknown_job() -> None:
     """A tenant without a model, or without a label, stays alone."""
     for models in ({9: "tiny"}, {1: "new", 9: "tiny"}):
-        snap = context([running(1, 0.5), half(9)], models, shared=[gpu(0, 0, 1)])
+        snap = scene([running(1, 0.5), half(9)], models, shared=[gpu(0, 0, 1)])
         assert sent(snap) == {9: [1]}
 
 
@@ -127,7 +127,7 @@ def test_the_best_of_several_hosts_is_joined() -> None:
     """The best sum of speeds: a measured 0.99 beats the 0.95 that a label promises."""
     rows = [running(1, 0.5), running(2, 0.5), half(9)]
     models = {1: "tiny", 2: "small", 9: "tiny"}
-    snap = context(rows, models, shared=[gpu(0, 0, 1), gpu(1, 0, 2)])
+    snap = scene(rows, models, shared=[gpu(0, 0, 1), gpu(1, 0, 2)])
 
     assert sent(snap) == {9: [1]}
 
@@ -136,10 +136,10 @@ def test_a_third_job_never_joins() -> None:
     """A full device is no host, nor is one for a quarter, nor for more than is left."""
     rows = [running(1, 0.5), running(2, 0.5), pending(8, 0.25), half(9)]
     models = dict.fromkeys((1, 2, 8, 9), "tiny")
-    snap = context(rows, models, shared=[gpu(0, 0, 1, 2)])
+    snap = scene(rows, models, shared=[gpu(0, 0, 1, 2)])
 
     assert sent(snap) == {8: [1], 9: [2]}
-    quarter = context(
+    quarter = scene(
         [running(1, 0.25), half(9)], {1: "tiny", 9: "tiny"}, shared=[gpu(0, 0, 1, share=0.25)]
     )
     assert sent(quarter) == {9: [1]}
@@ -149,9 +149,9 @@ def test_a_pair_is_formed_only_where_slurm_will_take_that_device() -> None:
     """Not beside a free device of a lower index, nor where two devices are half free."""
     rows = [running(1, 0.5), running(2, 0.5), half(9)]
     models = dict.fromkeys((1, 2, 9), "tiny")
-    before = context(rows[:1] + rows[2:], models, shared=[gpu(0, 1, 1, first=False)])
-    two = context(rows, models, shared=[gpu(0, 0, 1), gpu(0, 1, 2)])
-    full = context(
+    before = scene(rows[:1] + rows[2:], models, shared=[gpu(0, 1, 1, first=False)])
+    two = scene(rows, models, shared=[gpu(0, 0, 1), gpu(0, 1, 2)])
+    full = scene(
         [running(1, 0.5), running(3, 1), half(9)],
         models,
         shared=[gpu(0, 1, 1, first=False)],
@@ -165,19 +165,19 @@ def test_a_pair_is_formed_only_where_slurm_will_take_that_device() -> None:
 
 def test_two_that_are_to_be_alone_get_nodes_of_their_own() -> None:
     """In one pass Slurm would put both on the same device."""
-    snap = context([half(7), half(8), half(9)], {})
+    snap = scene([half(7), half(8), half(9)], {})
 
     assert sent(snap) == {7: [0], 8: [1], 9: [2]}
 
 
 def test_two_that_get_on_begin_together() -> None:
     """The second is sent after the first, to the device that the first will get."""
-    snap = context([half(8), half(9)], {8: "tiny", 9: "tiny"})
+    snap = scene([half(8), half(9)], {8: "tiny", 9: "tiny"})
 
     assert sent(snap) == {8: [0], 9: [0]}
-    three = context([half(7), half(8), half(9)], dict.fromkeys((7, 8, 9), "tiny"), nodes=(1,))
+    three = scene([half(7), half(8), half(9)], dict.fromkeys((7, 8, 9), "tiny"), nodes=(1,))
     assert sent(three) == {7: [0], 8: [0], 9: None}, "two fill the only GPU"
-    spread = context([half(8), half(9)], {8: "tiny", 9: "tiny"}, spreads_shares=True)
+    spread = scene([half(8), half(9)], {8: "tiny", 9: "tiny"}, spreads_shares=True)
     assert sent(spread) == {8: [0], 9: [1]}, "the least loaded device is another"
 
 
@@ -189,7 +189,7 @@ def test_of_two_that_begin_together_either_may_be_the_host(first: str, second: s
         for name, beside in (("safe", {"rough": 0.6}), ("rough", {"safe": 0.99}))
     }
     how = dataclasses.replace(HOW, profiles=profiles, max_host_slowdown=0.03)
-    snap = context([half(8), half(9)], {8: first, 9: second}, nodes=(2,))
+    snap = scene([half(8), half(9)], {8: first, 9: second}, nodes=(2,))
 
     assert sent(snap, how) == {8: [0], 9: None}
 
@@ -197,7 +197,7 @@ def test_of_two_that_begin_together_either_may_be_the_host(first: str, second: s
 def test_what_has_no_place_waits_where_nobody_shares() -> None:
     """The best gets the nodes on which whole GPUs will be free, the others start nowhere."""
     rows = [running(1, 2), running(2, 0.5), running(3, 1), half(8), half(9)]
-    snap = context(rows, {}, nodes=(2, 2), shared=[gpu(1, 0, 2)], whole={1: {0: 2}, 3: {1: 1}})
+    snap = scene(rows, {}, nodes=(2, 2), shared=[gpu(1, 0, 2)], whole={1: {0: 2}, 3: {1: 1}})
 
     assert sent(snap) == {8: [0], 9: None}
 
@@ -207,14 +207,14 @@ def test_a_job_stays_with_the_node_it_was_sent_to() -> None:
     steer = Steer(
         job_id=JobId(9), kind="wait", avoid=("n1", "n2"), since_s=NOW_S, until_s=NOW_S, why=""
     )
-    snap = context([half(9)], {}, steers={JobId(9): steer})
+    snap = scene([half(9)], {}, steers={JobId(9): steer})
 
     assert sent(snap) == {9: [2]}
 
 
 def test_nodes_without_shares_are_not_offered() -> None:
     """Slurm refuses a job for good that is kept from all nodes it could ever have."""
-    snap = context([half(9)], {}, sharable=np.array([False, False, True]))
+    snap = scene([half(9)], {}, sharable=np.array([False, False, True]))
 
     assert sent(snap) == {9: [2]}
 
@@ -222,14 +222,14 @@ def test_nodes_without_shares_are_not_offered() -> None:
 def test_cpus_and_memory_count() -> None:
     """A half-free device on a node whose CPUs are taken helps nobody."""
     rows = [running(1, 0.5), half(9, cpus=64)]
-    snap = context(rows, {1: "tiny", 9: "tiny"}, shared=[gpu(0, 0, 1)])
+    snap = scene(rows, {1: "tiny", 9: "tiny"}, shared=[gpu(0, 0, 1)])
 
     assert sent(snap) == {9: [1]}
 
 
 def test_cpus_of_those_that_are_sent_there_count_too() -> None:
     """Two that get on with each other, and a node that has CPUs for one of them."""
-    snap = context([half(8, cpus=40), half(9, cpus=40)], {8: "tiny", 9: "tiny"})
+    snap = scene([half(8, cpus=40), half(9, cpus=40)], {8: "tiny", 9: "tiny"})
 
     assert sent(snap) == {8: [0], 9: [1]}
 
@@ -238,9 +238,9 @@ def test_a_job_that_wants_a_node_for_itself() -> None:
     """It is sent to none on which somebody runs, fuller though it is."""
     rows = [running(1, 1), half(9, exclusive=True)]
 
-    assert sent(context(rows, {}, whole={1: {0: 1}})) == {9: [1]}
+    assert sent(scene(rows, {}, whole={1: {0: 1}})) == {9: [1]}
     rows[1] = half(9)
-    assert sent(context(rows, {}, whole={1: {0: 1}})) == {9: [0]}
+    assert sent(scene(rows, {}, whole={1: {0: 1}})) == {9: [0]}
 
 
 def test_a_free_device_beside_nobody_is_better_than_one_beside_a_friend() -> None:
@@ -249,31 +249,29 @@ def test_a_free_device_beside_nobody_is_better_than_one_beside_a_friend() -> Non
     models = dict.fromkeys((1, 2, 3, 9), "tiny")
     shared = [gpu(0, 1, 1, first=False), gpu(1, 0, 2, 3)]
 
-    assert sent(context(rows, models, nodes=(2, 4), shared=shared)) == {9: [1]}
+    assert sent(scene(rows, models, nodes=(2, 4), shared=shared)) == {9: [1]}
 
 
 def test_a_tenant_whose_device_is_not_known_yet_is_avoided() -> None:
     """It holds half a GPU of n1; nobody knows of which."""
-    snap = context([running(1, 0.5), half(9)], {}, whole={1: {0: 0.5}})
+    snap = scene([running(1, 0.5), half(9)], {}, whole={1: {0: 0.5}})
 
     assert sent(snap) == {9: [1]}
 
 
 def test_the_tasks_of_an_array_have_nodes_enough() -> None:
     """They are one record: kept together from others, not from each other."""
-    snap = context([half(8, tasks=3), half(9)], {8: "tiny", 9: "new"})
+    snap = scene([half(8, tasks=3), half(9)], {8: "tiny", 9: "new"})
 
     assert sent(snap) == {8: [0, 1], 9: [2]}
-    host = context(
-        [running(1, 0.5), half(8, tasks=3)], {1: "tiny", 8: "tiny"}, shared=[gpu(0, 0, 1)]
-    )
+    host = scene([running(1, 0.5), half(8, tasks=3)], {1: "tiny", 8: "tiny"}, shared=[gpu(0, 0, 1)])
     assert sent(host) == {8: [1, 2]}, "only one of them could join"
 
 
 def test_a_job_on_two_nodes_is_alone_on_both() -> None:
     """A quarter on each: no pair, but no neighbour either."""
     rows = [running(1, 0.5), pending(9, 0.5, n_nodes=2)]
-    snap = context(rows, {1: "tiny", 9: "tiny"}, shared=[gpu(0, 0, 1)])
+    snap = scene(rows, {1: "tiny", 9: "tiny"}, shared=[gpu(0, 0, 1)])
 
     assert sent(snap) == {9: [1, 2]}
 
@@ -283,14 +281,14 @@ def test_a_requeued_job_has_its_place_before_its_interval_is_over() -> None:
     back = half(9, held=Held.BEGIN_TIME, restarts=1)
     tenant = [gpu(0, 0, 1)]
 
-    assert sent(context([running(1, 0.5), back], {}, shared=tenant)) == {9: [1]}
+    assert sent(scene([running(1, 0.5), back], {}, shared=tenant)) == {9: [1]}
     rows = [running(1, 0.5), running(2, 1), back]
-    full = context(rows, {}, nodes=(1, 1), shared=tenant, whole={2: {1: 1}})
+    full = scene(rows, {}, nodes=(1, 1), shared=tenant, whole={2: {1: 1}})
     assert sent(full) == {9: [1]}, "whole GPUs come free there"
     rows[1:2] = [running(2, 0.5), running(3, 0.5)]
     pair = [gpu(0, 0, 1), gpu(1, 0, 2, 3)]
-    assert sent(context(rows, {}, nodes=(1, 1), shared=pair)) == {9: [1]}
-    assert sent(context([running(1, 0.5), back], {}, nodes=(1,), shared=tenant)) == {}
+    assert sent(scene(rows, {}, nodes=(1, 1), shared=pair)) == {9: [1]}
+    assert sent(scene([running(1, 0.5), back], {}, nodes=(1,), shared=tenant)) == {}
     ours = Steer(
         job_id=JobId(9),
         kind="wait",
@@ -300,39 +298,37 @@ def test_a_requeued_job_has_its_place_before_its_interval_is_over() -> None:
         not_before_s=NOW_S + 9,
         why="",
     )
-    put_off = context(
-        [running(1, 0.5), back], {}, nodes=(1,), shared=tenant, steers={JobId(9): ours}
-    )
+    put_off = scene([running(1, 0.5), back], {}, nodes=(1,), shared=tenant, steers={JobId(9): ours})
     assert sent(put_off) == {9: None}, "this begin time is ours"
     not_yet = half(9, held=Held.BEGIN_TIME)
-    assert sent(context([not_yet], {})) == {}, "its owner's begin time"
+    assert sent(scene([not_yet], {})) == {}, "its owner's begin time"
 
 
 def test_jobs_that_did_not_ask_for_shares_are_untouched() -> None:
     """Whole GPUs, no GPU, and everybody where packing is off or no node hands out shares."""
     rows = [pending(7, 1), pending(8, 0), half(9, held=Held.USER_OR_ADMIN)]
 
-    assert sent(context(rows, {})) == {}
-    assert sent(context([half(9)], {}), Placement(steer=True)) == {}
-    assert sent(context([half(9)], {}, sharable=None)) == {}
+    assert sent(scene(rows, {})) == {}
+    assert sent(scene([half(9)], {}), Placement(steer=True)) == {}
+    assert sent(scene([half(9)], {}, sharable=None)) == {}
 
 
 def test_the_plan_writes_it_into_the_excluded_nodes() -> None:
     """The same way as for every other job; a job without room is put off."""
-    snap = context([running(1, 0.5), half(9)], {}, nodes=(2, 2), shared=[gpu(0, 0, 1)])
+    snap = scene([running(1, 0.5), half(9)], {}, nodes=(2, 2), shared=[gpu(0, 0, 1)])
     settings = Settings(partitions=frozenset({"gpu"}), placement=HOW)
 
     steers = [a.steer for a in decide(snap, Fifo(), settings).actions if isinstance(a, SetSteer)]
 
     assert [(s.job_id, s.avoid, s.kind) for s in steers] == [(9, ("n1",), "wait")]
-    alone = context([running(1, 0.5), half(9)], {}, nodes=(2,), shared=[gpu(0, 0, 1)])
+    alone = scene([running(1, 0.5), half(9)], {}, nodes=(2,), shared=[gpu(0, 0, 1)])
     (steer,) = [a.steer for a in decide(alone, Fifo(), settings).actions if isinstance(a, SetSteer)]
     assert steer.not_before_s > NOW_S
 
 
 def test_whole_gpu_jobs_are_placed_beside_it_all() -> None:
     """A scheme and the packer do not get into each other's way."""
-    snap = context([running(1, 0.5), pending(8, 2), half(9)], {}, shared=[gpu(0, 0, 1)])
+    snap = scene([running(1, 0.5), pending(8, 2), half(9)], {}, shared=[gpu(0, 0, 1)])
     how = Placement(scheme=BestFit(), steer=True, pack=True, profiles=PROFILES)
 
     plan = decide(snap, Fifo(), Settings(partitions=frozenset({"gpu"}), placement=how))
@@ -354,7 +350,7 @@ def test_whole_gpu_jobs_are_placed_beside_it_all() -> None:
 def test_two_halves_on_two_devices_leave_six_whole_ones(shared: list[SharedGpu], free: int) -> None:
     """Eight GPUs on two nodes, as both count them for jobs that want whole ones."""
     rows = [running(j, 0.5) for g in shared for j in g.jobs]
-    snap = context(rows, {}, nodes=(4, 4), shared=shared)
+    snap = scene(rows, {}, nodes=(4, 4), shared=shared)
     stock = FreeNodes.of(snap, {})
 
     assert FreeResources.free_in(snap).gpus.sum() == free
@@ -365,11 +361,11 @@ def test_shares_of_unknown_devices_fill_one_after_the_other() -> None:
     """As Slurm does it: five quarters are on two devices; a job that is ending has left."""
     rows = [running(j, 0.25) for j in range(1, 6)] + [running(6, 2)]
     held = {j: {0: 0.25} for j in range(1, 6)} | {6: {0: 2}}
-    snap = context(rows, {}, nodes=(8,), whole=held)
+    snap = scene(rows, {}, nodes=(8,), whole=held)
 
     assert FreeResources.free_in(snap).gpus.tolist() == [8 - 2 - 2]
     rows[0] = JobRow(job_id=1, state=JobState.COMPLETING, gpus=0.25)
-    ending = context(rows, {}, nodes=(8,), whole=held)
+    ending = scene(rows, {}, nodes=(8,), whole=held)
     assert FreeResources.free_in(ending).gpus.tolist() == [8 - 1 - 2]
 
 
@@ -401,7 +397,7 @@ def test_nobody_comes_beside_one_he_does_not_get_on_with(
     rows = [running(j, 0.5) for g in shared for j in g.jobs]
     rows += [pending(100 + i, ask) for i, ask in enumerate(asks)]
     named = {r.job_id: m for r, m in zip(rows, models, strict=False) if m is not None}
-    snap = context(rows, named, nodes=(3, 3, 3), shared=shared)
+    snap = scene(rows, named, nodes=(3, 3, 3), shared=shared)
 
     on = {
         (g.node, g.index): [(int(j), s) for j, s in zip(g.jobs, g.shares, strict=True)]

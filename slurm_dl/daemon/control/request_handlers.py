@@ -57,8 +57,8 @@ _STATES = {
 class RequestHandlers:
     """Answers requests; may be called from many threads at once."""
 
-    def __init__(self, control_context: ControlContext) -> None:
-        self._context = control_context
+    def __init__(self, context: ControlContext) -> None:
+        self._context = context
         # Rows and snapshots are built by Python code; two at a time leave the loop its share.
         self._heavy = threading.Semaphore(2)
         # Who waits for a forecast; one user must not keep it from the others.

@@ -26,9 +26,9 @@ from slurm_dl.model.jobs import JobState
 from slurm_dl.text import ago
 
 
-def status(control_context: ControlContext) -> JsonObject:
+def status(context: ControlContext) -> JsonObject:
     """How the daemon is, in numbers and in one sentence."""
-    now = control_context.board.current
+    now = context.board.current
     answer: JsonObject = {
         "protocol": PROTOCOL,
         "version": slurm_dl.__version__,
@@ -50,10 +50,7 @@ def status(control_context: ControlContext) -> JsonObject:
         "reader": None
         if now.reader is None
         else {"name": now.reader.reader, "reason": now.reader.reason},
-        "audit": {
-            "path": str(control_context.audit.path),
-            "error": control_context.audit.error or None,
-        },
+        "audit": {"path": str(context.audit.path), "error": context.audit.error or None},
         "actions": {"done": now.done, "failed": now.failed},
         "steers_ended": {
             "honoured": now.steers_ended.get("honoured", 0),
@@ -65,7 +62,7 @@ def status(control_context: ControlContext) -> JsonObject:
             "apply": round(now.durations.apply_ms, 1),
         },
         "slurmctld": _slurmctld(now),
-        **standing_of(control_context),
+        **standing_of(context),
     }
     if now.cycle is not None:
         answer |= _numbers(now.cycle)
@@ -76,18 +73,18 @@ def status(control_context: ControlContext) -> JsonObject:
     return answer
 
 
-def doing(control_context: ControlContext) -> str:
+def doing(context: ControlContext) -> str:
     """What the daemon does at present, as a claim about its next cycle."""
-    now = control_context.board.current
+    now = context.board.current
     idle = "plans and touches nothing"
     if now.config.preemption.mode == "native":
         idle += "; Slurm goes on preempting by the last SiteFactors"
     first = (
-        (not control_context.audit.healthy, "only looking: the audit log cannot be written"),
+        (not context.audit.healthy, "only looking: the audit log cannot be written"),
         (now.bugs_in_a_row, "nothing: a bug ended the last cycle; see the log, and report it"),
         (now.failures, f"waiting: {now.failures} polls in a row failed"),
         (not now.live, f"shadow mode: {idle}"),
-        (control_context.pause.pause is not None, f"paused: {idle}"),
+        (context.pause.pause is not None, f"paused: {idle}"),
         (now.idle, f"only looking: {now.idle}"),
         (now.looks_left, f"only looking for {now.looks_left} more cycles"),
     )
@@ -104,26 +101,26 @@ def _acting(now: PublishedState) -> str:
 
 def _slurmctld(now: PublishedState) -> JsonObject:
     """Its clock, and why it is asked less often, or told less, than configured."""
-    controller_health, daemon = now.controller_health, now.config.daemon
-    slowed_s = min(daemon.poll_s * controller_health.slowed, daemon.slow_poll_s)
+    health, daemon = now.controller_health, now.config.daemon
+    slowed_s = min(daemon.poll_s * health.slowed, daemon.slow_poll_s)
     return {
-        "clock": controller_health.clock,
-        "ahead_s": round(controller_health.ahead_s, 1),
-        "jumps": controller_health.jumps,
-        "distrust": controller_health.distrust or None,
-        "distrust_until_s": controller_health.distrust_until_s or None,
-        "slow": controller_health.slow or None,
+        "clock": health.clock,
+        "ahead_s": round(health.ahead_s, 1),
+        "jumps": health.jumps,
+        "distrust": health.distrust or None,
+        "distrust_until_s": health.distrust_until_s or None,
+        "slow": health.slow or None,
         "poll_s": max(daemon.poll_s, slowed_s),
-        "writes_held": controller_health.writes_held or None,
+        "writes_held": health.writes_held or None,
     }
 
 
-def standing_of(control_context: ControlContext) -> JsonObject:
+def standing_of(context: ControlContext) -> JsonObject:
     """What every reader of an answer should know about its worth."""
-    now = control_context.board.current
+    now = context.board.current
     return {
-        "doing": doing(control_context),
-        "paused": paused_of(control_context.pause),
+        "doing": doing(context),
+        "paused": paused_of(context.pause),
         "age_s": round(time.time() - now.seen_s, 1) if now.seen_s else None,
     }
 

@@ -168,15 +168,12 @@ def _polls(now: PublishedState) -> Iterator[MetricValue]:
 
 
 def _pulse(now: PublishedState, now_s: float) -> Iterator[MetricValue]:
-    controller_health = now.controller_health
-    yield one(catalogue.CLOCK_AHEAD, controller_health.ahead_s)
-    yield one(catalogue.CLOCK_JUMPS, controller_health.jumps)
-    yield one(
-        catalogue.TIME_DISTRUSTED,
-        bool(controller_health.distrust) and controller_health.distrust_until_s > now_s,
-    )
-    yield one(catalogue.SLOW_FACTOR, controller_health.slowed)
-    yield one(catalogue.WRITES_HELD, bool(controller_health.writes_held))
+    health = now.controller_health
+    yield one(catalogue.CLOCK_AHEAD, health.ahead_s)
+    yield one(catalogue.CLOCK_JUMPS, health.jumps)
+    yield one(catalogue.TIME_DISTRUSTED, bool(health.distrust) and health.distrust_until_s > now_s)
+    yield one(catalogue.SLOW_FACTOR, health.slowed)
+    yield one(catalogue.WRITES_HELD, bool(health.writes_held))
 
 
 def _counted(now: PublishedState, tally: MetricsTally) -> Iterator[MetricValue]:

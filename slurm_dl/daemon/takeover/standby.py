@@ -262,7 +262,7 @@ class StandbyAnswers:
         if not isinstance(parsed, StatusRequest | ConfigRequest):
             msg = f"{self._standby.doing}; ask, or tell, the one that acts"
             raise RequestError(RefusalKind.NOT_READY, msg)
-        control_context = ControlContext(
+        context = ControlContext(
             board=self._board,
             # Neither is written here. The pause is read anew: the one that acts may have begun it.
             audit=self._audit,
@@ -270,7 +270,7 @@ class StandbyAnswers:
             reload=_refuse,
             wake=lambda: None,
         )
-        answer = RequestHandlers(control_context)(request, peer)
+        answer = RequestHandlers(context)(request, peer)
         if isinstance(parsed, StatusRequest):
             answer |= {"doing": self._standby.doing, "standby": self._standby.acts}
         return answer

@@ -274,10 +274,7 @@ def _take_along(handover: Handover, context: HandoverContext) -> Iterator[Action
 def _steer_away(handover: Handover, job_id: JobId, context: HandoverContext) -> Iterator[Action]:
     """Keep a job that was moved from all nodes but those it is to go to."""
     snap = context.snap
-    before, submit_s = (
-        snap.steers.get(job_id),
-        float(snap.jobs.submit_s[context.rows[job_id]]),
-    )
+    before, submit_s = snap.steers.get(job_id), float(snap.jobs.submit_s[context.rows[job_id]])
     if before is not None and submit_s <= before.since_s:
         return
     names = snap.seen.nodes.name
