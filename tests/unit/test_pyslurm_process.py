@@ -260,8 +260,10 @@ def test_it_dies_with_the_process_that_asked(how: str, two_jobs: Path) -> None:
         "def tell():\n"
         "    while p.pid is None: pass\n"
         "    print(p.pid, flush=True)\n"
-        "threading.Thread(target=tell).start()\n"
+        "teller = threading.Thread(target=tell)\n"
+        "teller.start()\n"
         "p.ask(do='queue')\n"
+        "teller.join()\n"
         "print('answered', flush=True)\n"
         "threading.Event().wait()\n"
     )
@@ -274,13 +276,15 @@ def test_it_dies_with_the_process_that_asked(how: str, two_jobs: Path) -> None:
         text=True,
         cwd=Path(__file__).parents[2],
     ) as parent:
-        assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        if how == "jobs.json":
-            assert parent.stdout.readline() == "answered\n"
-        else:
-            eventually(loading.exists, 20)
-        parent.send_signal(signal.SIGKILL)
+        try:
+            assert parent.stdout is not None
+            pid = int(parent.stdout.readline())
+            if how == "jobs.json":
+                assert parent.stdout.readline() == "answered\n"
+            else:
+                eventually(loading.exists, 20)
+        finally:
+            parent.send_signal(signal.SIGKILL)
     eventually(lambda: not is_there(pid) or is_zombie(pid), 10)
 
 
