@@ -5,28 +5,29 @@ The daemon and the simulator call the same function; dry run is not applying its
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from slurm_dl.engine.circuit_breakers import bounded, stopped, tripped, trips
-from slurm_dl.engine.intent import intend, staying
+from slurm_dl.engine.intent import Intent, Rows, ask, rank_jobs, serve_ranked, staying
 from slurm_dl.engine.leases import LEASED, bounded_by_leases, lease_of, next_end_s, under_lease
-from slurm_dl.engine.placing.eligible_nodes import nodes_of_chosen_type
+from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, nodes_of_chosen_type
 from slurm_dl.engine.placing.gpu_sharing import with_shares
-from slurm_dl.engine.placing.guarantees import guarantee
-from slurm_dl.engine.placing.place_waiting import place_notes, place_waiting, with_settling
+from slurm_dl.engine.placing.guarantees import Guarantee, guarantee
+from slurm_dl.engine.placing.place_waiting import Placed, place_notes, place_waiting, with_settling
 from slurm_dl.engine.placing.steering import cleared_for, steering
 from slurm_dl.engine.placing.trim_requests import trims
-from slurm_dl.engine.preemption.eligibility import WAITS_FOR
+from slurm_dl.engine.preemption.eligibility import WAITS_FOR, Victims
 from slurm_dl.engine.preemption.external_mode import ExternalEngine
-from slurm_dl.engine.preemption.mode import DecisionContext, Engine, PreemptionSteps
+from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers
 from slurm_dl.engine.preemption.native_mode import NativeEngine
 from slurm_dl.engine.priority_levels import at_rest, in_levels, preempts_by_levels
-from slurm_dl.engine.settings import External, Native, Settings
+from slurm_dl.engine.settings import External, Native, Placement, Settings
 from slurm_dl.engine.site_factors import wanted_site_factor
-from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import I16, Held, JobState
-from slurm_dl.model.plan import CloseHandover, OpenHandover, Plan, Promote
+from slurm_dl.model.jobs import F64, Held, JobState
+from slurm_dl.model.plan import Plan, Promote, TripBreaker
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Policy
 
@@ -45,73 +46,192 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
 
     Equal snapshots give equal plans, whatever order the jobs are listed in.
     """
-    jobs = snap.jobs
+    admitted = admit(snap, policy, settings)
+    wish = want(snap, policy, admitted)
+    target = aim(snap, wish, admitted)
+    places = place(snap, wish, target, settings.placement)
+    handovers = take(snap, wish, target, admitted)
+    return tell(snap, wish, target, places, handovers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Admitted:
+    """Who may be preempted, and by which limits.
+
+    Attributes:
+        settings: The site's settings with the limits that hold now: by leases, by breakers.
+        tripping: Breakers that trip now.
+        victims: The managed running jobs, and which of them may be preempted.
+        lease_s: Length of the policy's leases, seconds; 0 if none.
+    """
+
+    settings: Settings
+    tripping: tuple[TripBreaker, ...]
+    victims: Victims
+    lease_s: float
+
+
+def admit(snap: Snapshot, policy: Policy, settings: Settings) -> Admitted:
+    """Which jobs take part, and under which limits."""
     lease_s = lease_of(policy)
     settings = bounded_by_leases(settings) if lease_s else settings
     tripping = trips(snap, settings)
     settings = stopped(bounded(snap, settings), [*tripped(snap), *tripping])
-    engine = engine_of(settings)
-    guaranteed = guarantee(snap, policy, settings)
-    policy, placement = guaranteed.policy, guaranteed.placement
-    restart_s = settings.preemption.checkpoint_cost_s
-    candidates = guaranteed.shielded(engine.candidates(snap))
-    if lease_s and guaranteed.promise is None:
-        # Who is guaranteed nodes need not wait for the end of a lease.
-        kept = under_lease(snap, lease_s, settings.lease_window * lease_s)
-        candidates = candidates.sparing(kept, LEASED)
-    soon = with_settling(snap, placement)
-    intent = staying(
-        snap, intend(soon, policy, candidates.staying, lease_s=lease_s, restart_s=restart_s)
+    return Admitted(
+        settings=settings,
+        tripping=tripping,
+        victims=engine_of(settings).candidates(snap),
+        lease_s=lease_s,
     )
-    policy_order = intent.order
-    intent = in_levels(snap, policy, intent, candidates.staying)
-    order, rank = intent.order, intent.rank()
-    types = nodes_of_chosen_type(snap, intent)
-    bands = wanted_site_factor(order, settings)
-    if order is not policy_order and isinstance(settings.mode, External):
-        bands = at_rest(snap, bands, order, settings.band_width)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Wish:
+    """What the policy wants, asked once.
+
+    Attributes:
+        soon: The snapshot in which jobs that dlsubmit put off for a moment wait for room.
+        policy_order: The order as the policy gave it.
+        guarantee: What is promised, and the order with guaranteed jobs first.
+        ranked: Rows of the managed live jobs, best first.
+        need: ``(n, t)`` seconds that each job is owed; None if the policy gives no shares.
+        lease_s: Length of the policy's leases, seconds; 0 if none.
+    """
+
+    policy: Policy
+    soon: Snapshot
+    policy_order: Order
+    guarantee: Guarantee
+    ranked: Rows
+    need: F64 | None
+    lease_s: float
+
+
+def want(snap: Snapshot, policy: Policy, admitted: Admitted) -> Wish:
+    """The policy's order, with what jobs are guaranteed."""
+    settings = admitted.settings
+    soon = with_settling(snap, settings.placement)
+    order, need = ask(soon, policy, admitted.lease_s, settings.preemption.checkpoint_cost_s)
+    guaranteed = guarantee(snap, order, policy.preempts, settings)
+    return Wish(
+        policy=policy,
+        soon=soon,
+        policy_order=order,
+        guarantee=guaranteed,
+        ranked=rank_jobs(soon, guaranteed.order, guaranteed.preempts),
+        need=need,
+        lease_s=admitted.lease_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Target:
+    """Who should hold GPUs now.
+
+    Attributes:
+        intent: The order, the ranks and the jobs that should hold GPUs.
+        victims: Who may be displaced, after guarantees and leases.
+        types: Nodes of the type of GPUs that the policy chose for a job.
+    """
+
+    intent: Intent
+    victims: Victims
+    types: EligibleNodes
+
+
+def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
+    """Serve the jobs in their order: the jobs that should hold GPUs."""
+    victims = wish.guarantee.shielded(admitted.victims)
+    if wish.lease_s and wish.guarantee.promise is None:
+        # Who is guaranteed nodes need not wait for the end of a lease.
+        window_s = admitted.settings.lease_window * wish.lease_s
+        victims = victims.sparing(under_lease(snap, wish.lease_s, window_s), LEASED)
+    order = wish.guarantee.order
+    intent = serve_ranked(
+        wish.soon, order, wish.ranked, wish.need, victims.staying, skips=wish.policy.skips
+    )
+    intent = staying(snap, intent)
+    return Target(intent=intent, victims=victims, types=nodes_of_chosen_type(snap, intent))
+
+
+def place(snap: Snapshot, wish: Wish, target: Target, how: Placement) -> Placed:
+    """Where the waiting jobs should go."""
+    ranked = target.intent.ranked
+    # What is done for a job of a hand-over is settled.
+    busy = frozenset(job for h in snap.handovers for job in (*h.beneficiaries, *h.moved))
+    placed = place_waiting(snap, ranked, busy, wish.guarantee.placement, target.types)
+    return with_shares(snap, ranked, busy, how, placed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Taken:
+    """From whom GPUs are taken back for whom, and under which limits.
+
+    Attributes:
+        settings: The settings after the breakers that the opened hand-overs would trip.
+        tripping: Breakers that trip now.
+        context: What the hand-overs were found from.
+        handovers: The hand-overs that are under way or begin.
+    """
+
+    settings: Settings
+    tripping: tuple[TripBreaker, ...]
+    context: DecisionContext
+    handovers: Handovers
+
+
+def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> Taken:
+    """From whom GPUs are taken back for whom, and what becomes of hand-overs under way."""
+    settings, tripping = admitted.settings, admitted.tripping
+    preempts = wish.guarantee.preempts
     context = DecisionContext(
         snap=snap,
-        preempts=preempts_by_levels(policy),
-        intent=intent,
-        bands=bands,
-        candidates=candidates,
-        within=guaranteed.within,
-        types=types,
+        rows=snap.jobs.row_of(),
+        preempts=preempts_by_levels(preempts),
+        intent=in_levels(snap, preempts, target.intent, target.victims.staying),
+        candidates=target.victims,
+        within=wish.guarantee.within,
+        types=target.types,
     )
-    preemption = engine.preemption_steps(context)
-    if begun := [s.handover for s in preemption.steps if isinstance(s, OpenHandover)]:
-        tripping = trips(snap, settings, begun)
+    handovers = engine_of(settings).handovers(context)
+    if handovers.opened:
+        tripping = trips(snap, settings, handovers.opened)
         if tripping:
             # Nothing is begun by the decision that would have passed a bound either.
-            preemption = engine_of(stopped(settings, tripping)).preemption_steps(context)
-    rows = jobs.row_of()
-    open_ones = _open_after(snap, preemption)
-    gaining = frozenset(job for handover in open_ones for job in handover.beneficiaries)
-    reserved = gaining | frozenset(job for handover in open_ones for job in handover.moved)
-    # Who moves to sealed nodes may have been kept from them for its last run.
-    sealed_for = gaining | frozenset(j for h in open_ones if h.beneficiaries for j in h.moved)
-    placed = place_waiting(snap, intent.ranked, reserved, placement, types)
-    how = settings.placement
-    placed = with_shares(snap, intent.ranked, reserved, how, placed)
+            settings = stopped(settings, tripping)
+            handovers = engine_of(settings).handovers(context)
+    return Taken(settings=settings, tripping=tripping, context=context, handovers=handovers)
+
+
+def tell(snap: Snapshot, wish: Wish, target: Target, placed: Placed, taken: Taken) -> Plan:
+    """The actions that bring this about, and the reasons."""
+    jobs, settings, intent = snap.jobs, taken.settings, taken.context.intent
+    how, order, rank = settings.placement, intent.order, intent.rank()
+    rows, reserved = taken.context.rows, taken.handovers.reserved
+    bands = wanted_site_factor(order, settings)
+    if order is not target.intent.order and isinstance(settings.mode, External):
+        bands = at_rest(snap, bands, order, settings.band_width)
+    preemption = engine_of(settings).preemption_steps(taken.context, taken.handovers, bands)
+    placed = placed.without(reserved)
     steers = steering(snap, rows, placed, reserved, how)
     places = place_notes(snap, placed)
-    notes = guaranteed.notes(snap, {**preemption.notes, **places})
+    notes = wish.guarantee.notes(snap, {**preemption.notes, **places})
     for row in np.flatnonzero((jobs.state == JobState.PENDING) & (jobs.held != Held.NO)).tolist():
         job_id = JobId(int(jobs.job_id[row]))
         if rank[row] >= 0 and job_id not in places:
             notes[job_id] = WAITS_FOR[Held(int(jobs.held[row]))]
     for job_id in preemption.unhonoured:
         notes[job_id] = "Slurm leaves its SiteFactor out (was its priority set by hand?)"
+    running = (jobs.state == JobState.RUNNING) & (jobs.gpus > 0) & snap.is_managed()
     return Plan(
-        tier=_only(order.tier, rank >= 0),
+        tier=np.where(rank >= 0, order.tier, np.int16(-1)).astype(np.int16),
         rank=rank,
         key=order.key,
         target=frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist()),
         actions=(
-            *tripping,
+            *taken.tripping,
             *_promotions(snap, order),
-            *cleared_for(snap, rows, sealed_for, how),
+            *cleared_for(snap, rows, taken.handovers.sealed_for, how),
             *preemption.steps,
             *steers,
             *(trims(snap, intent.ranked, reserved, how.window) if how.trim else ()),
@@ -120,23 +240,12 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
         notes=notes,
         unhonoured=preemption.unhonoured,
         wake_at_s=min(
-            next_end_s(snap.now_s, lease_s),
-            policy.next_change_s(
-                snap,
-                policy_order,
-                (jobs.state == JobState.RUNNING) & (jobs.gpus > 0) & snap.is_managed(),
-            ),
+            next_end_s(snap.now_s, wish.lease_s),
+            wish.policy.next_change_s(snap, wish.policy_order, running),
         ),
         share=None if order.share is None else order.share * (rank >= 0)[:, None],
-        lease_s=lease_s,
+        lease_s=wish.lease_s,
     )
-
-
-def _open_after(snap: Snapshot, preemption: PreemptionSteps) -> list[Handover]:
-    """The hand-overs that are under way once *preemption* is done."""
-    opened = [step.handover for step in preemption.steps if isinstance(step, OpenHandover)]
-    closed = {step.handover_id for step in preemption.steps if isinstance(step, CloseHandover)}
-    return [h for h in (*snap.handovers, *opened) if h.handover_id not in closed]
 
 
 def _promotions(snap: Snapshot, order: Order) -> list[Promote]:
@@ -148,8 +257,3 @@ def _promotions(snap: Snapshot, order: Order) -> list[Promote]:
         )
         for row in rows.tolist()
     ]
-
-
-def _only(tier: I16, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> I16:
-    masked: I16 = np.where(mask, tier, np.int16(-1)).astype(np.int16)
-    return masked

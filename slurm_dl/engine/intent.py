@@ -23,7 +23,7 @@ from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, NOT_HELD, PENDING, Bo
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
-from slurm_dl.policies.base import Order, Policy
+from slurm_dl.policies.base import Order, Policy, Preempts
 
 Rows = npt.NDArray[np.int64]
 
@@ -76,20 +76,53 @@ def intend(
         lease_s: Length of a lease, see `needs`.
         restart_s: What stopping a job costs it, see `needs`.
     """
+    order, need = ask(snap, policy, lease_s, restart_s)
+    ranked = rank_jobs(snap, order, policy.preempts)
+    return serve_ranked(snap, order, ranked, need, pinned, skips=policy.skips)
+
+
+def ask(
+    snap: Snapshot, policy: Policy, lease_s: float = 0.0, restart_s: float = 0.0
+) -> tuple[Order, F64 | None]:
+    """The order of *policy*, and what each job is owed, ``(n, t)`` seconds; None without shares.
+
+    Args:
+        lease_s: Length of a lease, see `needs`.
+        restart_s: What stopping a job costs it, see `needs`.
+    """
     order = checked(policy.order(snap), policy, len(snap.jobs))
     need = None if order.share is None else needs(snap, order.share, lease_s, restart_s)
     if need is not None:
         order = dataclasses.replace(order, key=_key_of(need))
-    ranked = rank_jobs(snap, order, policy)
+    return order, need
+
+
+def serve_ranked(
+    snap: Snapshot,
+    order: Order,
+    ranked: Rows,
+    need: F64 | None,
+    pinned: Rows = NOBODY,
+    *,
+    skips: bool,
+) -> Intent:
+    """Give GPUs to the jobs in their order, or by their need where it is known.
+
+    Args:
+        ranked: Rows of the managed live jobs, best first.
+        need: See `ask`.
+        pinned: Running jobs that cannot be moved; they are in the target whatever their rank.
+        skips: Whether jobs behind one that does not fit are served.
+    """
     several = len(snap.seen.gpu_types) > 1
     if need is None and not (several and (snap.rates is not None or order.gpu_type is not None)):
-        target = choose_target(snap, ranked, pinned, skips=policy.skips, barred=order.barred)
+        target = choose_target(snap, ranked, pinned, skips=skips, barred=order.barred)
         return Intent(order, ranked, target)
     pinned = pinned[snap.jobs.gpus[pinned] > 0]
     resources = TypedResources(snap, pinned)
     open_to_all = _to_serve(snap, ranked, pinned, order.barred)
     by_need = NOBODY if need is None else resources.by_need(open_to_all, need)
-    rest = resources.by_rank(open_to_all, order.gpu_type, skips=policy.skips)
+    rest = resources.by_rank(open_to_all, order.gpu_type, skips=skips)
     return Intent(order, ranked, np.concatenate([pinned, by_need, rest]), resources.kind)
 
 
@@ -151,7 +184,7 @@ def _most(share: F64) -> float:
     return float(share.sum(axis=1).max())
 
 
-def rank_jobs(snap: Snapshot, order: Order, policy: Policy) -> Rows:
+def rank_jobs(snap: Snapshot, order: Order, preempts: Preempts) -> Rows:
     """Rows of the managed live jobs in the order in which they are to be served, best first.
 
     Where a waiting job may not displace a running one, the running one comes first.
@@ -159,9 +192,9 @@ def rank_jobs(snap: Snapshot, order: Order, policy: Policy) -> Rows:
     jobs = snap.jobs
     rows = ((jobs.state < COMPLETING) & snap.is_managed()).nonzero()[0]
     tier = order.tier[rows].astype(np.int32)
-    if policy.preempts != "rank":
+    if preempts != "rank":
         waits = jobs.state[rows] == PENDING
-        tier = tier * 2 + waits if policy.preempts == "tier" else tier + waits * order.tiers
+        tier = tier * 2 + waits if preempts == "tier" else tier + waits * order.tiers
     keys: list[npt.NDArray[Any]] = [
         # Job id last: ties must not depend on the order in which Slurm listed the jobs.
         jobs.job_id[rows],

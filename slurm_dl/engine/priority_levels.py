@@ -39,22 +39,25 @@ def levels_of(policy: Policy) -> int:
     return policy.tiers if policy.preempts == "tier" else max(policy.tiers, LEVELS)
 
 
-def preempts_by_levels(policy: Policy) -> Preempts:
+def preempts_by_levels(preempts: Preempts) -> Preempts:
     """Whom a waiting job may displace where the tiers are levels."""
-    return "tier" if policy.preempts == "rank" else policy.preempts
+    return "tier" if preempts == "rank" else preempts
 
 
-def in_levels(snap: Snapshot, policy: Policy, intent: Intent, protected: Rows = NOBODY) -> Intent:
+def in_levels(
+    snap: Snapshot, preempts: Preempts, intent: Intent, protected: Rows = NOBODY
+) -> Intent:
     """*intent* with levels in place of its tiers, where its order is finer than tiers.
 
     First come, first served inside a tier is what Slurm does by itself.
 
     Args:
+        preempts: Whom a waiting job may displace.
         protected: Running jobs that keep their GPUs whatever their rank.
     """
     order = intent.order
     plain = np.array_equal(order.key, snap.memory.first_submit_s)
-    if policy.preempts == "tier" or (plain and policy.preempts == "never" and order.barred is None):
+    if preempts == "tier" or (plain and preempts == "never" and order.barred is None):
         return intent
     ranked = intent.ranked
     waits = snap.jobs.state[ranked] == PENDING
@@ -73,7 +76,7 @@ def in_levels(snap: Snapshot, policy: Policy, intent: Intent, protected: Rows = 
     level[intent.target] = 0
     level[queue] = np.minimum(_WAITS + _groups(len(queue)), _LAST - 1)
     return dataclasses.replace(
-        intent, order=dataclasses.replace(order, tier=level, tiers=levels_of(policy))
+        intent, order=dataclasses.replace(order, tier=level, tiers=max(order.tiers, LEVELS))
     )
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from slurm_dl.engine.cycle import run_cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.engine.settings import Placement, Preemption, Settings
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Claim, Contract
@@ -22,7 +22,9 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.plan import ClusterAction, Plan, Promote, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Policy
+from slurm_dl.placement.cells.hived import Cells
+from slurm_dl.placement.scheme import Scheme
+from slurm_dl.policies.base import Order, Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
@@ -34,6 +36,25 @@ SETTINGS = Settings(partitions=frozenset({"gpu"}), band_width=B)
 
 def _factors(plan: Plan) -> dict[int, int]:
     return {a.job_id: a.value for a in plan.actions if isinstance(a, SetSiteFactor)}
+
+
+@pytest.mark.parametrize("scheme", [None, Cells(cells={"a": {"node": 1}})])
+def test_the_policy_is_asked_once_for_its_order(
+    scheme: Scheme | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nodes are guaranteed by that order: a policy may solve a linear program."""
+    asked: list[Snapshot] = []
+    order = DiscreteLas.order
+
+    def counting(self: DiscreteLas, snap: Snapshot) -> Order:
+        asked.append(snap)
+        return order(self, snap)
+
+    monkeypatch.setattr(DiscreteLas, "order", counting)
+    how = dataclasses.replace(SETTINGS, placement=Placement(scheme=scheme, steer=True))
+    decide(build.snapshot(build.observed([build.pending(1), build.running(2)])), POLICY, how)
+
+    assert len(asked) == 1
 
 
 def test_each_tier_has_its_band_and_the_best_the_highest() -> None:

@@ -13,9 +13,10 @@ import pytest
 
 from slurm_dl.engine.cycle import AppliedAction, Cycle, run_cycle
 from slurm_dl.engine.decide import decide
+from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import victims
 from slurm_dl.engine.preemption.handover_context import HandoverContext
-from slurm_dl.engine.preemption.handover_protocol import next_steps
+from slurm_dl.engine.preemption.handover_protocol import judge, steps_of
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
@@ -215,13 +216,13 @@ def test_an_acknowledgement_counts_only_of_who_is_known_to_have_been_told(
     context = HandoverContext(
         snap=snap,
         rows=snap.jobs.row_of(),
-        wanted=snap.memory.site_factor,
-        tier=np.array([1, 0], dtype=np.int16),
+        rule=DisplacementRule(tier=np.array([1, 0], dtype=np.int16)),
         candidates=victims(snap, LIMITS),
         limits=LIMITS,
     )
 
-    done = {type(a) for a in next_steps(handover, context)} & {Signal, Requeue}
+    steps = steps_of(handover, judge(handover, context), context, snap.memory.site_factor)
+    done = {type(a) for a in steps} & {Signal, Requeue}
 
     assert done == ({does} if does else set())
 

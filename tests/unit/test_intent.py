@@ -264,7 +264,7 @@ def test_ranking_equals_sorted_whatever_the_listing_order(
         return (*groups, key, tie * with_tie, first[job.job_id], job.job_id)
 
     live = [r for r in rows if r.state in LIVE]
-    ranked = rank_jobs(snap, policy.order(snap), policy)
+    ranked = rank_jobs(snap, policy.order(snap), policy.preempts)
     assert snap.jobs.job_id[ranked].tolist() == [r.job_id for r in sorted(live, key=place)]
 
 

@@ -16,6 +16,7 @@ from used_clusters import used_clusters
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.preemption import new_handovers
+from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.victim_choice import _Clearing, choose_victims
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.contract import Claim
@@ -131,7 +132,9 @@ def standing_of(snap: Snapshot) -> new_handovers.JobRanking:
     """Everybody in one tier."""
     n = len(snap.jobs)
     return new_handovers.JobRanking(
-        tier=np.zeros(n, dtype=np.int16), rank=np.arange(n, dtype=np.int32), target=frozenset()
+        rule=DisplacementRule(tier=np.zeros(n, dtype=np.int16)),
+        rank=np.arange(n, dtype=np.int32),
+        target=frozenset(),
     )
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from slurm_dl.engine.cycle import run_cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.intent import intend
+from slurm_dl.engine.intent import intend, rank_jobs
 from slurm_dl.engine.placing.guarantees import guarantee, tiers_of
 from slurm_dl.engine.placing.place_waiting import place_waiting
 from slurm_dl.engine.settings import Native, Placement, Preemption, Settings
@@ -74,7 +74,7 @@ def snap_of(
 
 def promise_of(snap: Snapshot, settings: Settings) -> Promise:
     """What is promised to jobs in the order of their submission."""
-    promise = guarantee(snap, Fifo(), settings).promise
+    promise = guarantee(snap, Fifo().order(snap), Fifo.preempts, settings).promise
     assert promise is not None
     return promise
 
@@ -86,7 +86,7 @@ def guaranteed(snap: Snapshot, settings: Settings) -> set[int]:
 
 def answers(snap: Snapshot, settings: Settings) -> dict[int, Spot | Wait]:
     """Where the waiting jobs should go."""
-    given_ = guarantee(snap, Fifo(), settings)
+    given_ = guarantee(snap, Fifo().order(snap), Fifo.preempts, settings)
     rows = np.array([i for i, s in enumerate(snap.jobs.state) if s == JobState.PENDING])
     rows = rows[np.argsort(~given_.promise.guaranteed[rows], kind="stable")]  # type: ignore[union-attr]
     placed = place_waiting(snap, rows, (), given_.placement)
@@ -450,15 +450,15 @@ def test_tiers_of_a_policy_that_displaces_nobody_become_part_of_the_order() -> N
     memory = {"attained_gpu_s": {1: 1e9, 2: 5000.0}}
     snap = snap_of(rows, {}, memory=memory)
     policy = ListLas()
-    given_ = guarantee(snap, policy, site({}))
+    given_ = guarantee(snap, policy.order(snap), policy.preempts, site({}))
 
-    order = given_.policy.order(snap)
+    order = given_.order
 
     assert policy.order(snap).tiers == 3
     assert (order.tiers, set(order.tier.tolist())) == (2, {1})
-    assert intend(snap, given_.policy).ranked.tolist() == intend(snap, policy).ranked.tolist()
-    assert given_.policy.preempts == "tier"
-    assert (given_.policy.skips, guarantee(snap, Fifo(), site({})).policy.skips) == (True, False)
+    ranked = rank_jobs(snap, order, given_.preempts)
+    assert ranked.tolist() == intend(snap, policy).ranked.tolist()
+    assert given_.preempts == "tier"
 
 
 def test_no_room_is_made_on_cells_for_a_job_that_would_not_give_it_back() -> None:

@@ -51,7 +51,7 @@ class Leased(Srtf):
 
 def level(snap: Snapshot, policy: Policy) -> dict[int, int]:
     """The level of each job."""
-    order = in_levels(snap, policy, intend(snap, policy)).order
+    order = in_levels(snap, policy.preempts, intend(snap, policy)).order
     return dict(zip(snap.jobs.job_id.tolist(), order.tier.tolist(), strict=True))
 
 
@@ -114,7 +114,7 @@ def test_who_may_not_be_stopped_stands_where_it_would_wait() -> None:
     snap = short_and_long()
     intent = intend(snap, Srtf(), np.array([0]))
 
-    order = in_levels(snap, Srtf(), intent, np.array([0])).order
+    order = in_levels(snap, Srtf.preempts, intent, np.array([0])).order
 
     assert dict(zip(snap.jobs.job_id.tolist(), order.tier.tolist(), strict=True)) == {
         **{i: i for i in range(2, 10)},
@@ -184,15 +184,15 @@ def test_tiers_and_first_come_first_served_stay_as_they_are(policy: Policy) -> N
     snap = snapshot(observed([pending(i) for i in range(1, 9)], nodes=[1]))
     intent = intend(snap, policy)
 
-    assert in_levels(snap, policy, intent) is intent
+    assert in_levels(snap, policy.preempts, intent) is intent
 
 
 def test_what_the_configuration_counts_with() -> None:
     """As many tiers as there can be."""
     assert levels_of(DiscreteLas()) == 4
     assert levels_of(Srtf()) == levels_of(FewestGpus()) == LEVELS
-    assert preempts_by_levels(Srtf()) == "tier"
-    assert preempts_by_levels(Fifo()) == "never"
+    assert preempts_by_levels(Srtf.preempts) == "tier"
+    assert preempts_by_levels(Fifo.preempts) == "never"
 
 
 def test_a_hundred_thousand_jobs_have_levels_too() -> None:

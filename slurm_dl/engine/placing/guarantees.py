@@ -11,11 +11,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from slurm_dl.engine.intent import checked, rank_jobs
+from slurm_dl.engine.intent import rank_jobs
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere
 from slurm_dl.engine.placing.free_resources import HOLDING
 from slurm_dl.engine.placing.place_waiting import to_place
@@ -27,22 +26,24 @@ from slurm_dl.model.jobs import Bool, JobState
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.guarantee import GuaranteeQueue, Promise, Promising, Rows
 from slurm_dl.placement.scheme import Scheme
-from slurm_dl.policies.base import About, Order, Policy, Preempts
+from slurm_dl.policies.base import Order, Policy, Preempts
 
 SHIELD = "it is guaranteed the nodes it runs on"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Guarantee:
-    """How a decision goes on once it is known what is promised.
+    """What jobs are guaranteed, and how a decision goes on by it.
 
     Attributes:
-        policy: The policy, with guaranteed jobs before all others.
+        order: The policy's order, with guaranteed jobs before all others.
+        preempts: Whom a waiting job may displace in that order.
         placement: The placement, with the scheme holding to its promise.
         promise: What is promised; None if the scheme promises nothing.
     """
 
-    policy: Policy
+    order: Order
+    preempts: Preempts
     placement: Placement
     promise: Promise | None = None
 
@@ -72,29 +73,50 @@ class Guarantee:
         return messages
 
 
-def guarantee(snap: Snapshot, policy: Policy, settings: Settings) -> Guarantee:
+def guarantee(snap: Snapshot, order: Order, preempts: Preempts, settings: Settings) -> Guarantee:
     """Who is guaranteed what. Where the scheme promises nothing all stays as it is.
 
     A site that does not steer only wants to be told where jobs would go: nothing is promised.
+
+    Args:
+        order: The policy's order.
+        preempts: Whom the policy lets a waiting job displace.
     """
     how = settings.placement
     if not how.steer or not isinstance(how.scheme, Promising):
-        return Guarantee(policy=policy, placement=how)
-    order = checked(policy.order(snap), policy, len(snap.jobs))
+        return Guarantee(order=order, preempts=preempts, placement=how)
     gpus = snap.jobs.gpus
     queue = GuaranteeQueue(
-        running=_running(snap, order.tiers, policy, settings),
+        running=_running(snap, order.tiers if preempts == "tier" else 1, settings),
         waiting=to_place(
-            snap, rank_jobs(snap, order, policy), (gpus > 0) & (gpus == np.floor(gpus)), how
+            snap, rank_jobs(snap, order, preempts), (gpus > 0) & (gpus == np.floor(gpus)), how
         ),
         returnable=_returnable(snap, settings),
     )
     promise = how.scheme.promise(snap, queue)
     return Guarantee(
-        policy=(_SplitSkipping if policy.skips else _Split)(policy, order, promise.guaranteed),
+        order=_guaranteed_first(order, preempts, promise.guaranteed),
+        preempts="tier",
         placement=dataclasses.replace(how, scheme=how.scheme.keeping(promise)),
         promise=promise,
     )
+
+
+def _guaranteed_first(order: Order, preempts: Preempts, guaranteed: Bool) -> Order:
+    """*order*, each of its tiers first for guaranteed jobs, then for the others.
+
+    Where the policy's own tiers displace nobody they become part of the key, and only the two that
+    are left do. HiveD (OSDI 2020): guaranteed jobs before opportunistic ones.
+    """
+    others = (~guaranteed).astype(np.int16)
+    if preempts == "tier":
+        tier = (order.tier + others * order.tiers).astype(np.int16)
+        return dataclasses.replace(order, tier=tier, tiers=2 * order.tiers)
+    key = order.key
+    if order.tiers > 1:
+        pairs = np.column_stack([order.tier.astype(np.float64), key])
+        key = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1).astype(np.float64)
+    return dataclasses.replace(order, tier=others, key=key, tiers=2)
 
 
 def tiers_of(policy: Policy, scheme: Scheme | None) -> int:
@@ -104,7 +126,7 @@ def tiers_of(policy: Policy, scheme: Scheme | None) -> int:
     return 2 * policy.tiers if policy.preempts == "tier" else 2
 
 
-def _running(snap: Snapshot, tiers: int, policy: Policy, settings: Settings) -> Rows:
+def _running(snap: Snapshot, tiers: int, settings: Settings) -> Rows:
     """Rows of the jobs that hold GPUs, by their start.
 
     First those that stand in the band of a guaranteed job: who was guaranteed its nodes keeps them
@@ -112,7 +134,6 @@ def _running(snap: Snapshot, tiers: int, policy: Policy, settings: Settings) -> 
     """
     jobs = snap.jobs
     rows = np.flatnonzero(np.isin(jobs.state, HOLDING) & (jobs.gpus > 0))
-    tiers = tiers if policy.preempts == "tier" else 1
     stood = snap.memory.site_factor[rows] > tiers * settings.band_width
     # Where Slurm preempts by itself a shielded job stands as high.
     stood &= isinstance(settings.mode, External)
@@ -136,56 +157,3 @@ def _returnable(snap: Snapshot, settings: Settings) -> Bool:
         inside = [j for j, t in snap.seen.texts.items() if t.qos == settings.mode.qos]
         may &= np.isin(jobs.job_id, inside)
     return may
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Split:
-    """A policy under a promise: each of its tiers first for guaranteed jobs, then for the others.
-
-    Where the policy's own tiers displace nobody they become part of the key, and only the two that
-    are left do.
-    """
-
-    name: ClassVar[str] = "guaranteed"
-    source: ClassVar[str] = "HiveD, OSDI 2020: guaranteed jobs before opportunistic ones"
-    interpretation: ClassVar[str] = ""
-    about: ClassVar[About] = About(
-        row="B1", level="W3", formula="the tiers of the policy, first for guaranteed jobs"
-    )
-    preempts: ClassVar[Preempts] = "tier"
-    skips: ClassVar[bool] = False
-
-    inner: Policy
-    inner_order: Order
-    guaranteed: Bool
-
-    @property
-    def tiers(self) -> int:
-        """Twice as many as displace each other."""
-        return 2 * (self.inner_order.tiers if self.inner.preempts == "tier" else 1)
-
-    def order(self, _snap: Snapshot, /) -> Order:
-        """What the policy said, the tiers split."""
-        inner_order, others = self.inner_order, (~self.guaranteed).astype(np.int16)
-        if self.inner.preempts == "tier":
-            return dataclasses.replace(
-                inner_order,
-                tier=(inner_order.tier + others * inner_order.tiers).astype(np.int16),
-                tiers=self.tiers,
-            )
-        key = inner_order.key
-        if inner_order.tiers > 1:
-            pairs = np.column_stack([inner_order.tier.astype(np.float64), key])
-            key = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1).astype(np.float64)
-        return dataclasses.replace(inner_order, tier=others, key=key, tiers=2)
-
-    def next_change_s(self, snap: Snapshot, _order: Order, running: Bool, /) -> float:
-        """As the policy says of its own order."""
-        return self.inner.next_change_s(snap, self.inner_order, running)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _SplitSkipping(_Split):
-    """The same of a policy that serves jobs behind one that does not fit."""
-
-    skips: ClassVar[bool] = True

@@ -45,6 +45,13 @@ class Placed:
     spots: Mapping[JobId, Spot] = field(default_factory=dict)
     waits: Mapping[JobId, Wait] = field(default_factory=dict)
 
+    def without(self, jobs: Collection[JobId]) -> Placed:
+        """The same, but for *jobs*."""
+        return Placed(
+            {job_id: spot for job_id, spot in self.spots.items() if job_id not in jobs},
+            {job_id: wait for job_id, wait in self.waits.items() if job_id not in jobs},
+        )
+
 
 def place_waiting(
     snap: Snapshot,

@@ -10,17 +10,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_dl.engine.preemption.defragmentation import defragment
+from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims, victims, waiting
 from slurm_dl.engine.preemption.handover_context import HandoverContext
-from slurm_dl.engine.preemption.handover_protocol import name_jobs, next_steps, strays
-from slurm_dl.engine.preemption.mode import DecisionContext, PreemptionSteps
+from slurm_dl.engine.preemption.handover_protocol import judge, name_jobs, steps_of, strays
+from slurm_dl.engine.preemption.mode import DecisionContext, Handovers, PreemptionSteps
 from slurm_dl.engine.preemption.new_handovers import JobRanking, new_handovers
 from slurm_dl.engine.preemption.unpack_pairs import split
 from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.site_factors import in_window, site_factor_writes, unhonoured
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobState
+from slurm_dl.model.jobs import I64, JobState
 from slurm_dl.model.plan import Action, OpenHandover, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 
@@ -39,26 +40,11 @@ class ExternalEngine:
         """Who may be preempted; see `Engine`."""
         return victims(snap, self.settings.preemption)
 
-    def preemption_steps(self, context: DecisionContext, /) -> PreemptionSteps:
-        """Next steps of all hand-overs, new ones, and the SiteFactors; see `Engine`."""
+    def handovers(self, context: DecisionContext, /) -> Handovers:
+        """Verdicts on all hand-overs, and new ones; see `Engine`."""
         snap, settings, intent = context.snap, self.settings, context.intent
-        jobs, order, ranked = snap.jobs, intent.order, intent.ranked
-        # Who may displace nobody takes nobody's GPUs: to the search all are alike.
-        tier = order.tier if context.preempts == "tier" else np.zeros_like(order.tier)
-        rows = jobs.row_of()
-        handover_context = HandoverContext(
-            snap=snap,
-            rows=rows,
-            wanted=context.bands,
-            tier=tier,
-            candidates=context.candidates,
-            limits=settings.preemption,
-        )
-
-        steps: list[Action] = [*strays(snap, rows)]
-        for handover in snap.handovers:
-            steps += next_steps(handover, handover_context)
-
+        jobs, ranked = snap.jobs, intent.ranked
+        rule = _rule(context)
         ready = waiting(snap)[ranked]
         target = frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist())
         first = ranked[ready & in_window(snap, ranked, ready, settings.window)]
@@ -67,7 +53,7 @@ class ExternalEngine:
             first,
             context.candidates,
             JobRanking(
-                tier=tier,
+                rule=rule,
                 rank=intent.rank(),
                 target=target,
                 within=context.within,
@@ -84,22 +70,49 @@ class ExternalEngine:
         if moves is not None:
             drafts = [*drafts, moves]
         splits, more = split(snap, [*snap.handovers, *drafts], settings)
-        notes |= more
         drafts = [*drafts, *splits]
-        for draft in drafts:
-            steps.append(OpenHandover(handover=draft, why=_why_open(draft)))
-            steps += next_steps(draft, handover_context)
+        judged = HandoverContext(
+            snap=snap,
+            rows=context.rows,
+            rule=rule,
+            candidates=context.candidates,
+            limits=settings.preemption,
+        )
+        return Handovers(
+            judged=judged,
+            verdicts={h.handover_id: judge(h, judged) for h in (*snap.handovers, *drafts)},
+            opened=tuple(drafts),
+            notes=notes | more,
+        )
 
+    def preemption_steps(
+        self, context: DecisionContext, handovers: Handovers, site_factor: I64, /
+    ) -> PreemptionSteps:
+        """The next steps of all hand-overs, and the SiteFactors; see `Engine`."""
+        snap, settings, ranked = context.snap, self.settings, context.intent.ranked
+        steps: list[Action] = [*strays(snap, context.rows)]
+        judged, verdicts = handovers.judged, handovers.verdicts
+        for handover in snap.handovers:
+            steps += steps_of(handover, verdicts[handover.handover_id], judged, site_factor)
+        for handover in handovers.opened:
+            steps.append(OpenHandover(handover=handover, why=_why_open(handover)))
+            steps += steps_of(handover, verdicts[handover.handover_id], judged, site_factor)
         lowered = {a.job_id for a in steps if isinstance(a, SetSiteFactor)}
-        writes = site_factor_writes(snap, ranked, context.bands, settings)
+        writes = site_factor_writes(snap, ranked, site_factor, settings)
         return PreemptionSteps(
             steps=tuple(steps),
             writes=tuple(w for w in writes if w.job_id not in lowered),
-            notes=notes,
+            notes=handovers.notes,
             unhonoured=unhonoured(
-                snap, ranked[jobs.state[ranked] == JobState.PENDING], settings.band_width
+                snap, ranked[snap.jobs.state[ranked] == JobState.PENDING], settings.band_width
             ),
         )
+
+
+def _rule(context: DecisionContext) -> DisplacementRule:
+    tier = context.intent.order.tier
+    # Who may displace nobody takes nobody's GPUs: to the search all are alike.
+    return DisplacementRule(tier=tier if context.preempts == "tier" else np.zeros_like(tier))
 
 
 def _why_open(handover: Handover) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.handover import Victim
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import I16, I64, Held, JobState
+from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import Snapshot
 
 
@@ -23,16 +24,14 @@ class HandoverContext:
 
     Attributes:
         rows: Row in `Jobs` of each job id.
-        wanted: ``(n,)`` SiteFactor each job should have.
-        tier: ``(n,)`` tier of each job.
+        rule: Which running jobs a waiting job may displace.
         candidates: Who may be a victim.
         limits: The site's limits.
     """
 
     snap: Snapshot
     rows: Mapping[JobId, int]
-    wanted: I64
-    tier: I16
+    rule: DisplacementRule
     candidates: Victims
     limits: Preemption
 

@@ -12,6 +12,8 @@ anywhere goes on from there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -28,7 +30,7 @@ from slurm_dl.engine.preemption.unpack_pairs import why_not_split
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.handover import Handover, Purpose, Seal, Victim, VictimState, reservation_name
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobState
+from slurm_dl.model.jobs import I64, JobState
 from slurm_dl.model.plan import (
     Action,
     Attach,
@@ -54,48 +56,85 @@ NOT_STARTED = "Slurm did not start all beneficiaries in time"
 SPLIT = "the job has left the GPU it shared"
 
 
-def next_steps(handover: Handover, context: HandoverContext) -> list[Action]:
-    """The actions that bring *handover* on; each is right only if those before it succeed."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What is to become of a hand-over.
+
+    Attributes:
+        kind: The next step.
+        gone: Victims that this look shows to have ended, and how each ended.
+        left: Victims that still hold their GPUs.
+        reason: Why a hand-over is wound up.
+        in_vain: A hand-over that is wound up did not make its beneficiaries start.
+    """
+
+    kind: Literal["begin", "go on", "take along", "give up", "wind up"]
+    gone: tuple[tuple[Victim, str], ...] = ()
+    left: tuple[Victim, ...] = ()
+    reason: str = ""
+    in_vain: bool = False
+
+
+def judge(handover: Handover, context: HandoverContext) -> Verdict:
+    """Whether *handover* is still right, and which step is next."""
     seen_gone = {v.run.job_id: how for v in handover.victims if (how := gone(v, context))}
-    marks = [
-        MarkGone(
-            handover_id=handover.handover_id,
-            job_id=v.run.job_id,
-            outcome=seen_gone[v.run.job_id],
-            why=f"its run has ended: {seen_gone[v.run.job_id]}",
-        )
-        for v in handover.victims
-        if v.state is not VictimState.GONE and v.run.job_id in seen_gone
-    ]
-    left = [
-        v
-        for v in handover.victims
-        if v.state is not VictimState.GONE and v.run.job_id not in seen_gone
-    ]
+    remaining = [v for v in handover.victims if v.state is not VictimState.GONE]
+    ended = tuple((v, seen_gone[v.run.job_id]) for v in remaining if v.run.job_id in seen_gone)
+    left = tuple(v for v in remaining if v.run.job_id not in seen_gone)
     if not handover.signalled:
         reason = _no_longer_right(handover, context)
         if reason:
-            # No marks: a victim that is gone would make the rest of it look as if it was signalled.
-            return [*_wind_up(handover, context, reason)]
-        return [
-            *_put_in_place(handover, context),
-            *_seal(handover, context),
-            *_signals(handover, left, context),
-        ]
+            # None is marked: a victim that is gone would make the others look as if signalled.
+            return Verdict(kind="wind up", reason=reason, in_vain=reason == IN_VAIN)
+        return Verdict(kind="begin", left=left)
     if left:
-        if context.snap.now_s - handover.opened_s > _patience_s(handover, context.limits):
-            return [*marks, *_give_up(handover, left)]
-        return [
-            *marks,
-            *_spare(handover, left, context),
-            *_take_along(handover, context),
-            *_signals(handover, left, context),
-            *_requeues(handover, left, context),
-        ]
+        late = context.snap.now_s - handover.opened_s > _patience_s(handover, context.limits)
+        return Verdict(kind="give up" if late else "go on", gone=ended, left=left)
     reason = _served(handover, context)
     if reason:
-        return [*marks, *_wind_up(handover, context, reason)]
-    return [*marks, *_take_along(handover, context)]
+        return Verdict(kind="wind up", gone=ended, reason=reason, in_vain=reason == NOT_STARTED)
+    return Verdict(kind="take along", gone=ended)
+
+
+def steps_of(
+    handover: Handover, verdict: Verdict, context: HandoverContext, site_factor: I64
+) -> list[Action]:
+    """The actions that bring *handover* on; each is right only if those before it succeed.
+
+    Args:
+        site_factor: ``(n,)`` SiteFactor each job should have while GPUs change hands.
+    """
+    marks = [
+        MarkGone(
+            handover_id=handover.handover_id,
+            job_id=victim.run.job_id,
+            outcome=how,
+            why=f"its run has ended: {how}",
+        )
+        for victim, how in verdict.gone
+    ]
+    left = list(verdict.left)
+    match verdict.kind:
+        case "begin":
+            return [
+                *_put_in_place(handover, context, site_factor),
+                *_seal(handover, context),
+                *_signals(handover, left, context),
+            ]
+        case "give up":
+            return [*marks, *_give_up(handover, left)]
+        case "go on":
+            return [
+                *marks,
+                *_spare(handover, left, context),
+                *_take_along(handover, context),
+                *_signals(handover, left, context),
+                *_requeues(handover, left, context),
+            ]
+        case "take along":
+            return [*marks, *_take_along(handover, context)]
+        case "wind up":
+            return [*marks, *_wind_up(handover, context, verdict)]
 
 
 def _no_longer_right(handover: Handover, context: HandoverContext) -> str:
@@ -163,19 +202,22 @@ def _no_victim(
         return f"victim {job_id} may not be stopped any more: {protected}"
     if not agrees(victim, context):
         return f"victim {job_id} changed its contract"
-    if any(context.tier[row] <= context.tier[b] for b in beneficiaries):
+    mine = np.array([row])
+    if not all(context.rule.displaceable(b, mine).all() for b in beneficiaries):
         return f"victim {job_id} is not of a lower tier any more"
     return ""
 
 
-def _put_in_place(handover: Handover, context: HandoverContext) -> Iterator[Action]:
+def _put_in_place(
+    handover: Handover, context: HandoverContext, site_factor: I64
+) -> Iterator[Action]:
     """The victims must not start again before their turn, nor the beneficiaries come after them."""
     for job_id in (*(v.run.job_id for v in handover.victims), *handover.beneficiaries):
         row = context.rows.get(job_id)
-        if row is not None and context.snap.memory.site_factor[row] != context.wanted[row]:
+        if row is not None and context.snap.memory.site_factor[row] != site_factor[row]:
             yield SetSiteFactor(
                 job_id=job_id,
-                value=int(context.wanted[row]),
+                value=int(site_factor[row]),
                 why="its place must be right before GPUs change hands",
                 handover_id=handover.handover_id,
             )
@@ -347,7 +389,8 @@ def _give_up(handover: Handover, left: list[Victim]) -> Iterator[Action]:
         )
 
 
-def _wind_up(handover: Handover, context: HandoverContext, reason: str) -> Iterator[Action]:
+def _wind_up(handover: Handover, context: HandoverContext, verdict: Verdict) -> Iterator[Action]:
+    reason = verdict.reason
     name = reservation_name(handover.handover_id)
     moved = [v.run.job_id for v in handover.victims if v.run.job_id in handover.attached]
     for job_id in (*handover.beneficiaries, *moved):
@@ -362,12 +405,13 @@ def _wind_up(handover: Handover, context: HandoverContext, reason: str) -> Itera
     if handover.nodes:
         # Also when it was only WANTED: a daemon may have died right after creating it.
         yield Unseal(name=name, handover_id=handover.handover_id, why=reason)
-    in_vain = reason in (IN_VAIN, NOT_STARTED)
     yield CloseHandover(
         handover_id=handover.handover_id,
         outcome=reason,
         why=reason,
-        fruitless=tuple(b for b in handover.beneficiaries if in_vain and is_waiting(b, context)),
+        fruitless=tuple(
+            b for b in handover.beneficiaries if verdict.in_vain and is_waiting(b, context)
+        ),
     )
 
 

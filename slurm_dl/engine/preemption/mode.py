@@ -12,7 +12,10 @@ from typing import Protocol
 from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere
 from slurm_dl.engine.preemption.eligibility import Victims
-from slurm_dl.model.ids import JobId
+from slurm_dl.engine.preemption.handover_context import HandoverContext
+from slurm_dl.engine.preemption.handover_protocol import Verdict
+from slurm_dl.model.handover import Handover
+from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import I64
 from slurm_dl.model.plan import Action, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
@@ -24,21 +27,56 @@ class DecisionContext:
     """The facts of one decision.
 
     Attributes:
+        rows: Row in `Jobs` of each job id.
         preempts: Whom the policy lets a waiting job displace.
         intent: What the policy wants.
-        bands: ``(n,)`` SiteFactor of each job's tier.
         candidates: The running jobs, and which of them may be preempted.
         within: Nodes on which room may be made for a job, or is looked for at all.
         types: Nodes of the type of GPUs that the policy chose for a job.
     """
 
     snap: Snapshot
+    rows: Mapping[JobId, int]
     preempts: Preempts
     intent: Intent
-    bands: I64
     candidates: Victims
     within: EligibleNodes = anywhere
     types: EligibleNodes = anywhere
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Handovers:
+    """From whom GPUs are taken back and for whom.
+
+    Attributes:
+        judged: What the verdicts were found from.
+        verdicts: What becomes of each hand-over that is under way or opened.
+        opened: Hand-overs that this decision begins.
+        notes: Why nothing is taken back for a waiting job.
+    """
+
+    judged: HandoverContext
+    verdicts: Mapping[HandoverId, Verdict]
+    opened: tuple[Handover, ...] = ()
+    notes: Mapping[JobId, str] = field(default_factory=dict)
+
+    @property
+    def live(self) -> tuple[Handover, ...]:
+        """The hand-overs that are under way once this decision is done."""
+        every = (*self.judged.snap.handovers, *self.opened)
+        return tuple(h for h in every if self.verdicts[h.handover_id].kind != "wind up")
+
+    @property
+    def reserved(self) -> frozenset[JobId]:
+        """Jobs that a hand-over makes room for: nothing else places or trims them."""
+        return frozenset(job for h in self.live for job in (*h.beneficiaries, *h.moved))
+
+    @property
+    def sealed_for(self) -> frozenset[JobId]:
+        """Jobs for which nodes are sealed; some were kept from these nodes for their last run."""
+        return frozenset(
+            job for h in self.live if h.beneficiaries for job in (*h.beneficiaries, *h.moved)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,5 +105,14 @@ class Engine(Protocol):
     def candidates(self, snap: Snapshot, /) -> Victims:
         """The managed running jobs, and which of them may be preempted."""
 
-    def preemption_steps(self, context: DecisionContext, /) -> PreemptionSteps:
-        """What is to be done about GPUs that should change hands, and about SiteFactors."""
+    def handovers(self, context: DecisionContext, /) -> Handovers:
+        """What becomes of the hand-overs under way, and which are to begin."""
+
+    def preemption_steps(
+        self, context: DecisionContext, handovers: Handovers, site_factor: I64, /
+    ) -> PreemptionSteps:
+        """The actions of the hand-overs, and the SiteFactors.
+
+        Args:
+            site_factor: ``(n,)`` SiteFactor that each job should have.
+        """

@@ -27,10 +27,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_dl.engine.intent import Rows
+from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, victims, waiting
 from slurm_dl.engine.preemption.handover_context import HandoverContext
-from slurm_dl.engine.preemption.handover_protocol import next_steps, strays
-from slurm_dl.engine.preemption.mode import DecisionContext, PreemptionSteps
+from slurm_dl.engine.preemption.handover_protocol import judge, steps_of, strays
+from slurm_dl.engine.preemption.mode import DecisionContext, Handovers, PreemptionSteps
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.engine.site_factors import highest_site_factor, in_window, unhonoured
 from slurm_dl.model.ids import JobId
@@ -70,13 +71,29 @@ class NativeEngine:
         """Who may be preempted; see `Engine`."""
         return victims(snap, _ours(self.settings.preemption))
 
-    def preemption_steps(self, context: DecisionContext, /) -> PreemptionSteps:
+    def handovers(self, context: DecisionContext, /) -> Handovers:
+        """Verdicts on what is left of hand-overs; none is opened. See `Engine`."""
+        judged = HandoverContext(
+            snap=context.snap,
+            rows=context.rows,
+            rule=DisplacementRule(tier=context.intent.order.tier),
+            candidates=context.candidates,
+            limits=_none_begun(self.settings.preemption),
+        )
+        return Handovers(
+            judged=judged,
+            verdicts={h.handover_id: judge(h, judged) for h in context.snap.handovers},
+        )
+
+    def preemption_steps(
+        self, context: DecisionContext, handovers: Handovers, site_factor: I64, /
+    ) -> PreemptionSteps:
         """What is left of hand-overs, and the SiteFactors; see `Engine`."""
         snap, ranked = context.snap, context.intent.ranked
         running = ranked[snap.jobs.state[ranked] != JobState.PENDING]
         running = running[self._inside(snap, running)]
         shields = self._shields(context, running)
-        wanted = context.bands.copy()
+        wanted = site_factor.copy()
         wanted[running] += self.settings.band_width // 2
         wanted[list(shields)] = highest_site_factor(
             context.intent.order.tiers, self.settings.band_width
@@ -98,7 +115,7 @@ class NativeEngine:
             for row, of_kind in zip(ranked[at].tolist(), kind[at].tolist(), strict=True)
         ]
         return PreemptionSteps(
-            steps=tuple(self._finish(context)),
+            steps=tuple(self._finish(handovers, site_factor)),
             writes=tuple(writes),
             notes=self._notes(context, wanted, np.sort(wanted[running])),
             unhonoured=unhonoured(
@@ -141,20 +158,12 @@ class NativeEngine:
                 shields[row] = f"{_NOBODY}: {why}"
         return shields
 
-    def _finish(self, context: DecisionContext) -> list[Action]:
-        snap = context.snap
-        rows = snap.jobs.row_of()
-        handover_context = HandoverContext(
-            snap=snap,
-            rows=rows,
-            wanted=context.bands,
-            tier=context.intent.order.tier,
-            candidates=context.candidates,
-            limits=_none_begun(self.settings.preemption),
-        )
-        steps: list[Action] = [*strays(snap, rows)]
-        for handover in snap.handovers:
-            steps += next_steps(handover, handover_context)
+    def _finish(self, handovers: Handovers, site_factor: I64) -> list[Action]:
+        judged = handovers.judged
+        steps: list[Action] = [*strays(judged.snap, judged.rows)]
+        for handover in judged.snap.handovers:
+            verdict = handovers.verdicts[handover.handover_id]
+            steps += steps_of(handover, verdict, judged, site_factor)
         return steps
 
     def _notes(self, context: DecisionContext, wanted: I64, running: I64) -> dict[JobId, str]:

@@ -16,12 +16,13 @@ import numpy.typing as npt
 
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere, narrowed
 from slurm_dl.engine.placing.free_resources import FreeResources, NodeRows
+from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, tried_in_vain
 from slurm_dl.engine.preemption.victim_choice import choose_victims, reluctance
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import I16, I32
+from slurm_dl.model.jobs import I32
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
 
@@ -43,7 +44,6 @@ class _Draft:
     """A hand-over in the making."""
 
     victims: tuple[int, ...]
-    best_victim_tier: int
     beneficiaries: list[int] = field(default_factory=list)
     nodes: set[int] = field(default_factory=set)
 
@@ -53,14 +53,14 @@ class JobRanking:
     """What the order says about each job, as the search needs it.
 
     Attributes:
-        tier: ``(n,)`` tier of each job.
+        rule: Which running jobs a waiting job may displace.
         rank: ``(n,)`` rank of each job.
         target: Jobs that should hold GPUs by the policy; they are stopped last.
         within: Nodes on which room may be made for a job, or is looked for at all.
         types: Nodes of the type of GPUs that the policy chose for a job.
     """
 
-    tier: I16
+    rule: DisplacementRule
     rank: I32
     target: frozenset[JobId]
     within: EligibleNodes = anywhere
@@ -98,7 +98,8 @@ class _Search:
     ) -> None:
         self._snap = snap
         self._candidates = candidates
-        self._tier, self._within = standing.tier, standing.within
+        self._rule, self._within = standing.rule, standing.within
+        self._kind_of = standing.rule.kinds()
         self._types = standing.types
         self._limits = limits
         self._available = FreeResources.free_in(snap)
@@ -166,7 +167,8 @@ class _Search:
         fits_in: list[bool] | None = None
         for index, draft in enumerate(self.drafts):
             key = ("join", index, *need.key)
-            if self._tier[row] >= draft.best_victim_tier or key in self._no_room:
+            victims = np.array(draft.victims, dtype=np.int64)
+            if key in self._no_room or not self._rule.displaceable(row, victims).all():
                 continue
             if len(draft.beneficiaries) >= self._limits.max_beneficiaries:
                 continue
@@ -198,7 +200,7 @@ class _Search:
         reason = tried_in_vain(self._snap, row, limits.handover_timeout_s)
         if reason:
             return reason
-        key = (int(self._tier[row]), *need.key)
+        key = (int(self._kind_of[row]), *need.key)
         if key not in self._failed:
             victims = self._search(row, need)
             if not isinstance(victims, str):
@@ -209,7 +211,7 @@ class _Search:
 
     def _search(self, row: int, need: ResourceRequest) -> tuple[int, ...] | str:
         """The victims whose end makes room for the job, or why there are none."""
-        worse = self._dispensable[self._tier[self._dispensable] > self._tier[row]]
+        worse = self._dispensable[self._rule.displaceable(row, self._dispensable)]
         if not len(worse):
             return self._nobody_to_stop(row)
         if len(self._failed) >= MOST_SEARCHES:
@@ -241,7 +243,7 @@ class _Search:
         return victims
 
     def _draft(self, row: int, need: ResourceRequest, victims: tuple[int, ...]) -> None:
-        draft = _Draft(victims, best_victim_tier=min(int(self._tier[v]) for v in victims))
+        draft = _Draft(victims)
         index = len(self.drafts)
         self.drafts.append(draft)
         for victim in victims:
@@ -275,7 +277,7 @@ class _Search:
         self._dispensable = self._dispensable[~there[self._dispensable]]
 
     def _nobody_to_stop(self, row: int) -> str:
-        worse = self._tier[self._candidates.rows] > self._tier[row]
+        worse = self._rule.displaceable(row, self._candidates.rows)
         rules = self._candidates.rule[worse & (self._candidates.rule > 0)]
         if not len(rules):
             return "no job of a lower tier is running"
@@ -297,7 +299,7 @@ def _kinds(
     jobs, seen = snap.jobs, snap.seen
     alone = snap.memory.fruitless[waiting] > 0
     columns = (
-        standing.tier,
+        standing.rule.kinds(),
         jobs.partition,
         jobs.gpu_type,
         jobs.gpus,
