@@ -157,6 +157,11 @@ thorough: venv ## Ten times the examples of each property that make test-all tri
 	@exec $(BIN)/python -m pytest -q -n auto --dist loadfile --examples 10 $(FAST) tests/sim \
 		-m "not slurm and not wheel" $(PYTEST)
 
+.PHONY: decisions
+BASE := HEAD~1
+decisions: venv ## Whether plans are those of the commit BASE (HEAD~1), to the byte; 5 minutes
+	@exec env --default-signal=HUP,INT,QUIT $(BIN)/python tests/decisions/record.py --base $(BASE)
+
 .PHONY: lint
 lint: venv ## ruff, mypy and import-linter
 	@$(BIN)/ruff check
