@@ -17,7 +17,7 @@ from protocol_life import Life
 from protocol_world import World
 
 from slurm_dl.engine.cycle import AppliedAction
-from slurm_dl.engine.preemption.handover_protocol import BEGIN_WITHIN_S
+from slurm_dl.engine.preemption.handover_verdicts import BEGIN_WITHIN_S
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.ledger.store_protocol import HOUR_S
 from slurm_dl.model.contract import Contract

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from schedd import TOY, Schedd
 
+from slurm_dl.daemon.control.client import Client, DaemonError
+
 STEPS = 240
 """Steps of `victim`."""
 
@@ -12,8 +14,13 @@ SLOW_FIRST = 'exec "$@" --step-s "$([ "${SLURM_RESTART_COUNT:-0}" = 0 ] && echo 
 
 
 def sank(daemon: Schedd, job: str) -> bool:
-    """The job has been ordered a second time, in the tier below the first."""
-    return len(daemon.audit(action="set_site_factor", job=int(job), result="ok")) > 1
+    """By the daemon's last look the job is in a tier below the first; False while none answers."""
+    try:
+        rows = Client(daemon.socket).ask("queue")["jobs"]
+    except DaemonError:
+        return False
+    assert isinstance(rows, list)
+    return any(row["job"] == job and row["tier"] > 0 for row in rows)
 
 
 def victim(daemon: Schedd) -> str:

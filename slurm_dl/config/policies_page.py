@@ -47,6 +47,15 @@ _AFTER = """\
 "Needs" is what a policy uses beyond what Slurm says of every job; where it is missing each falls
 back as its page says, and none fails. Those of levels W1 and W2 run in *dlsim* alone: what they
 do on Slurm has not been shown, and `policy.order` does not take them.
+
+"Displaces" on a policy's page: on Slurm a waiting job displaces running ones only if it should hold
+GPUs now by the policy. It displaces those that should not and, where the page says "jobs of a worse
+tier", also those of a worse tier. In native mode the tiers or levels alone decide.
+
+"Starves" on a policy's page says which jobs the policy itself lets wait without a bound. On Slurm
+`ranking.overdue_s` bounds each wait of a job that could start and that the policy does not bar; see
+[the order of the waiting jobs](admin-guide.md#the-order-of-the-waiting-jobs). *dlsim* has that
+bound with `--costs slurm` only.
 """
 
 

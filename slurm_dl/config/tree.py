@@ -37,12 +37,13 @@ from slurm_dl.config.value_types import (
     short,
 )
 from slurm_dl.engine.placing.guarantees import tiers_of
-from slurm_dl.engine.priority_levels import levels_of
-from slurm_dl.engine.site_factors import highest_site_factor
+from slurm_dl.engine.preemption.priority_levels import levels_of
+from slurm_dl.engine.site_factors import HIGHEST_SITE_FACTOR, highest_site_factor
+from slurm_dl.engine.waiting_line import WIDEST_BAND
 from slurm_dl.policies.base import Policy
 
-SITE_FACTOR_END = 2**31 - 2
-"""Slurm keeps SiteFactor as a signed 32-bit number around 0 and takes up to 2**31 - 3 of it."""
+SITE_FACTOR_END = HIGHEST_SITE_FACTOR + 1
+"""What Slurm takes no more as a SiteFactor."""
 
 
 class ClusterSection(Section):
@@ -125,11 +126,11 @@ class RankingSection(Section):
     band_width: Annotated[Whole, NumberUnit("points of priority")] = Field(
         default=10_000_000,
         ge=1,
-        lt=SITE_FACTOR_END,
+        le=WIDEST_BAND,
         description=(
-            "Difference of SiteFactor between two tiers. It must exceed what the site's other "
-            "priority factors can add up to (the sum of all PriorityWeight settings), or they "
-            "mix the tiers. Tiers x band_width must stay below 2147483646."
+            "Difference of SiteFactor between two places of the waiting line (native mode: between "
+            "two tiers). It must exceed what the site's other priority factors can add up to (the "
+            "sum of all PriorityWeight settings), or they change the order."
         ),
     )
     window: Annotated[Whole, NumberUnit("jobs")] = Field(
@@ -139,6 +140,33 @@ class RankingSection(Section):
         description=(
             "Pending jobs of each partition, best first, whose SiteFactor is kept up to date and "
             "that are looked at for preemption."
+        ),
+    )
+    equals: Literal["submission", "site"] = Field(
+        default="submission",
+        description=(
+            "Who decides between jobs that the policy does not tell apart (the same tier, and no "
+            "preference in it but the time of submission). submission: the earlier one is first. "
+            "site: they get one SiteFactor, and the site's own priority weights decide."
+        ),
+    )
+    overdue_s: Seconds = Field(
+        default=604_800,
+        ge=0,
+        le=10**9,
+        description=(
+            "A job that could start and has waited longer than this, since it last became eligible "
+            "or last ran, is served before all others. It bounds the wait of a gang that smaller "
+            "jobs pass. 0: never."
+        ),
+    )
+    overdue_share: Annotated[float, NumberUnit("share")] = Field(
+        default=0.25,
+        ge=0,
+        le=1,
+        description=(
+            "Share of the GPUs of partitions with common nodes that such jobs may claim together; "
+            "the one that has waited longest is served whatever its size."
         ),
     )
 
@@ -233,20 +261,6 @@ class Config(Section):
     metrics: MetricsSection = MetricsSection()
     paths: PathsSection = PathsSection()
 
-    @field_validator("ranking")
-    @classmethod
-    def _check_tiers_fit(cls, ranking: RankingSection, info: ValidationInfo) -> RankingSection:
-        policy: PolicySection | None = info.data.get("policy")
-        tiers = levels_of(policy.make()) if policy else 0
-        if tiers * ranking.band_width >= SITE_FACTOR_END:
-            text = (
-                f"{tiers} tiers (policy.order, policy.parameters) x ranking.band_width "
-                f"{ranking.band_width} must stay below {SITE_FACTOR_END}"
-            )
-            others = (("policy", "parameters"), ("policy", "order"))
-            refuse_key("band_width", ranking.band_width, text, others)
-        return ranking
-
     @field_validator("preemption")
     @classmethod
     def _check_highest_fits(
@@ -318,13 +332,13 @@ class Config(Section):
         preemption: PreemptionSection | None = info.data.get("preemption")
         if not placement.steer or policy is None or ranking is None or preemption is None:
             return placement
+        if preemption.mode != "native":
+            return placement
         tiers = tiers_of(policy.make(), placement.make()[0])
-        native = preemption.mode == "native"
-        highest = highest_site_factor(tiers, ranking.band_width)
-        if (highest if native else tiers * ranking.band_width) >= SITE_FACTOR_END:
+        if highest_site_factor(tiers, ranking.band_width) >= SITE_FACTOR_END:
             text = (
                 f"scheme {placement.scheme!r} guarantees nodes, so there are {tiers} tiers: "
-                f"{'and a half ' if native else ''}times ranking.band_width {ranking.band_width} "
+                f"and a half times ranking.band_width {ranking.band_width} "
                 f"they must stay below {SITE_FACTOR_END}"
             )
             others = (("ranking", "band_width"), ("policy", "parameters"))

@@ -7,6 +7,7 @@ import re
 
 from slurm_dl.doctor.check_result import CannotTellError, CheckResult, error, ok, warning
 from slurm_dl.doctor.findings import Findings
+from slurm_dl.engine.waiting_line import WIDEST_BAND
 
 _WEIGHTS = ("Age", "Assoc", "FairShare", "JobSize", "Partition", "QOS", "TRES")
 _WEIGHT = re.compile(r"(?:[^=]+=)?([0-9]{1,12})(?:\.[0-9]*)?", re.ASCII)
@@ -40,7 +41,10 @@ def site_factor_plugin(found: Findings) -> CheckResult:
 
 
 def priority_weights(found: Findings) -> CheckResult:
-    """Slurm's own factors must stay within a band, and in native mode within half of one."""
+    """Slurm's own factors must stay below the distance between two SiteFactors.
+
+    In native mode that is half a band: a running job is half a band above the waiting ones.
+    """
     controller, config = found.controller, found.config
     total = 0
     for name in _WEIGHTS:
@@ -57,12 +61,14 @@ def priority_weights(found: Findings) -> CheckResult:
     what = "half of ranking.band_width" if native else "ranking.band_width"
     told = f"the weights add up to {total}, {what} is {most}"
     if total >= most:
+        wrong = "jobs of different tiers mix" if native else "they change the order of waiting jobs"
         # A tenth more than needed: weights grow.
         wide = total * (2 if native else 1) * 11 // 10 + 1
+        lower = "lower the PriorityWeight settings in slurm.conf"
+        if wide > WIDEST_BAND:
+            return error(f"{told}: {wrong}", f"{lower}; band_width is {WIDEST_BAND} at most")
         return error(
-            f"{told}: jobs of different tiers mix",
-            f"in slurm_dl.yaml: ranking: {{band_width: {wide}}}; or lower the PriorityWeight "
-            "settings in slurm.conf",
+            f"{told}: {wrong}", f"in slurm_dl.yaml: ranking: {{band_width: {wide}}}; or {lower}"
         )
     # These make a factor a plain number in place of a share of 1.
     flags = [f for f in controller.options("PriorityFlags") if f.startswith("no_normal_")]
@@ -71,16 +77,20 @@ def priority_weights(found: Findings) -> CheckResult:
             f"{told}, but PriorityFlags={','.join(flags).upper()}: factors may exceed 1",
             "see with sprio that no factor but SITE comes near ranking.band_width",
         )
+    if total and native:
+        return ok(f"{told}; inside a tier the weights decide")
+    if total and config.ranking.equals == "site":
+        return ok(f"{told}; they decide between jobs that the policy does not tell apart")
     return ok(told)
 
 
 def priority_flags(found: Findings) -> CheckResult:
-    """Under INCR_ONLY a job that has had its share keeps its place."""
+    """Under INCR_ONLY a job that falls back in the order keeps its priority."""
     flags = found.controller.options("PriorityFlags")
     if "incr_only" not in flags:
         return ok("priorities may fall (no INCR_ONLY)")
     return error(
-        "PriorityFlags has INCR_ONLY: a job that goes to a worse tier keeps its priority",
+        "PriorityFlags has INCR_ONLY: a job that falls back in the order keeps its priority",
         f"in slurm.conf: {found.controller.line_without('PriorityFlags', 'incr_only')}; then "
         "restart slurmctld",
     )

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_dl.engine.circuit_breakers import bounded, stopped, tripped, trips
-from slurm_dl.engine.intent import Intent, Rows, ask, rank_jobs, serve_ranked, staying
+from slurm_dl.engine.explain.past_reasons import span
+from slurm_dl.engine.intent import Intent, ask, rank_jobs, serve_ranked, staying
 from slurm_dl.engine.leases import LEASED, bounded_by_leases, lease_of, next_end_s, under_lease
+from slurm_dl.engine.out_of_reach import out_of_reach
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, nodes_of_chosen_type
 from slurm_dl.engine.placing.gpu_sharing import with_shares
 from slurm_dl.engine.placing.guarantees import Guarantee, guarantee
@@ -22,9 +24,9 @@ from slurm_dl.engine.preemption.eligibility import WAITS_FOR, Victims
 from slurm_dl.engine.preemption.external_mode import ExternalEngine
 from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers
 from slurm_dl.engine.preemption.native_mode import NativeEngine
-from slurm_dl.engine.priority_levels import at_rest, in_levels, preempts_by_levels
 from slurm_dl.engine.settings import External, Native, Placement, Settings
-from slurm_dl.engine.site_factors import wanted_site_factor
+from slurm_dl.engine.target import Rows
+from slurm_dl.engine.waiting_line import WaitingLine
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Held, JobState
 from slurm_dl.model.plan import Plan, Promote, TripBreaker
@@ -51,7 +53,7 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     target = aim(snap, wish, admitted)
     places = place(snap, wish, target, settings.placement)
     handovers = take(snap, wish, target, admitted)
-    return tell(snap, wish, target, places, handovers)
+    return tell(snap, wish, places, handovers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -129,34 +131,52 @@ class Target:
     """Who should hold GPUs now.
 
     Attributes:
-        intent: The order, the ranks and the jobs that should hold GPUs.
+        intent: The policy's order and ranks, and the jobs that should hold GPUs.
+        line: The waiting jobs in the order in which Slurm is to serve them; native mode has none.
+        served: Rows of the managed live jobs as they are served, best first.
         victims: Who may be displaced, after guarantees and leases.
         types: Nodes of the type of GPUs that the policy chose for a job.
     """
 
     intent: Intent
+    line: WaitingLine
+    served: Rows
     victims: Victims
     types: EligibleNodes
 
 
 def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
     """Serve the jobs in their order: the jobs that should hold GPUs."""
-    victims = wish.guarantee.shielded(admitted.victims)
+    settings, victims = admitted.settings, wish.guarantee.shielded(admitted.victims)
     if wish.lease_s and wish.guarantee.promise is None:
         # Who is guaranteed nodes need not wait for the end of a lease.
-        window_s = admitted.settings.lease_window * wish.lease_s
+        window_s = settings.lease_window * wish.lease_s
         victims = victims.sparing(under_lease(snap, wish.lease_s, window_s), LEASED)
     order = wish.guarantee.order
     intent = serve_ranked(
-        wish.soon, order, wish.ranked, wish.need, victims.staying, skips=wish.policy.skips
+        wish.soon,
+        order,
+        wish.ranked,
+        wish.need,
+        victims.staying,
+        skips=wish.policy.skips,
+        bound=settings.overdue,
+        closed=out_of_reach(snap, victims.lasting, settings.preemption.handover_timeout_s),
     )
     intent = staying(snap, intent)
-    return Target(intent=intent, victims=victims, types=nodes_of_chosen_type(snap, intent))
+    line = WaitingLine(snap, intent, settings, wish.guarantee.guaranteed)
+    return Target(
+        intent=intent,
+        line=line,
+        served=line.served() if isinstance(settings.mode, External) else intent.ranked,
+        victims=victims,
+        types=nodes_of_chosen_type(snap, intent),
+    )
 
 
 def place(snap: Snapshot, wish: Wish, target: Target, how: Placement) -> Placed:
     """Where the waiting jobs should go."""
-    ranked = target.intent.ranked
+    ranked = target.served
     # What is done for a job of a hand-over is settled.
     busy = frozenset(job for h in snap.handovers for job in (*h.beneficiaries, *h.moved))
     placed = place_waiting(snap, ranked, busy, wish.guarantee.placement, target.types)
@@ -164,7 +184,7 @@ def place(snap: Snapshot, wish: Wish, target: Target, how: Placement) -> Placed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Taken:
+class PreemptionDecision:
     """From whom GPUs are taken back for whom, and under which limits.
 
     Attributes:
@@ -180,15 +200,17 @@ class Taken:
     handovers: Handovers
 
 
-def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> Taken:
+def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> PreemptionDecision:
     """From whom GPUs are taken back for whom, and what becomes of hand-overs under way."""
     settings, tripping = admitted.settings, admitted.tripping
-    preempts = wish.guarantee.preempts
     context = DecisionContext(
         snap=snap,
         rows=snap.jobs.row_of(),
-        preempts=preempts_by_levels(preempts),
-        intent=in_levels(snap, preempts, target.intent, target.victims.staying),
+        preempts=wish.guarantee.preempts,
+        intent=target.intent,
+        line=target.line,
+        served=target.served,
+        guaranteed=wish.guarantee.guaranteed,
         candidates=target.victims,
         within=wish.guarantee.within,
         types=target.types,
@@ -200,18 +222,19 @@ def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> Take
             # Nothing is begun by the decision that would have passed a bound either.
             settings = stopped(settings, tripping)
             handovers = engine_of(settings).handovers(context)
-    return Taken(settings=settings, tripping=tripping, context=context, handovers=handovers)
+    return PreemptionDecision(
+        settings=settings, tripping=tripping, context=context, handovers=handovers
+    )
 
 
-def tell(snap: Snapshot, wish: Wish, target: Target, placed: Placed, taken: Taken) -> Plan:
+def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) -> Plan:
     """The actions that bring this about, and the reasons."""
     jobs, settings, intent = snap.jobs, taken.settings, taken.context.intent
-    how, order, rank = settings.placement, intent.order, intent.rank()
+    how, order = settings.placement, intent.order
     rows, reserved = taken.context.rows, taken.handovers.reserved
-    bands = wanted_site_factor(order, settings)
-    if order is not target.intent.order and isinstance(settings.mode, External):
-        bands = at_rest(snap, bands, order, settings.band_width)
-    preemption = engine_of(settings).preemption_steps(taken.context, taken.handovers, bands)
+    preemption = engine_of(settings).preemption_steps(taken.context, taken.handovers)
+    rank = np.full(len(jobs), -1, dtype=np.int32)
+    rank[taken.context.served] = np.arange(len(taken.context.served), dtype=np.int32)
     placed = placed.without(reserved)
     steers = steering(snap, rows, placed, reserved, how)
     places = place_notes(snap, placed)
@@ -220,6 +243,9 @@ def tell(snap: Snapshot, wish: Wish, target: Target, placed: Placed, taken: Take
         job_id = JobId(int(jobs.job_id[row]))
         if rank[row] >= 0 and job_id not in places:
             notes[job_id] = WAITS_FOR[Held(int(jobs.held[row]))]
+    for job_id in map(JobId, jobs.job_id[intent.overdue].tolist()):
+        late = f"it has waited longer than {span(settings.overdue.after_s)} and comes before others"
+        notes[job_id] = f"{late}; {notes[job_id]}" if job_id in notes else late
     for job_id in preemption.unhonoured:
         notes[job_id] = "Slurm leaves its SiteFactor out (was its priority set by hand?)"
     running = (jobs.state == JobState.RUNNING) & (jobs.gpus > 0) & snap.is_managed()
@@ -234,7 +260,7 @@ def tell(snap: Snapshot, wish: Wish, target: Target, placed: Placed, taken: Take
             *cleared_for(snap, rows, taken.handovers.sealed_for, how),
             *preemption.steps,
             *steers,
-            *(trims(snap, intent.ranked, reserved, how.window) if how.trim else ()),
+            *(trims(snap, taken.context.served, reserved, how.window) if how.trim else ()),
             *preemption.writes,
         ),
         notes=notes,

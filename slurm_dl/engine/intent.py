@@ -9,32 +9,25 @@ Hot path of the simulator: a few NumPy calls over the live jobs, whatever their 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.engine.overdue import overdue_jobs
 from slurm_dl.engine.placing.typed_resources import TypedResources
+from slurm_dl.engine.settings import NEVER_OVERDUE, Overdue
+from slurm_dl.engine.target import NOBODY, PartitionPool, Rows, choose_target, pools, to_serve
 from slurm_dl.ledger.lease_credits import needs
-from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, NOT_HELD, PENDING, Bool
-from slurm_dl.model.nodes import Nodes
+from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
 from slurm_dl.policies.base import Order, Policy, Preempts
 
-Rows = npt.NDArray[np.int64]
-
-NOBODY: Rows = np.zeros(0, dtype=np.int64)
-"""No row at all."""
-
 _ROUNDING = 1e-6
 """What the sums of a linear program's answer may be off."""
-
-_SLACK_GPUS = 1e-9
-"""Ten tenths of a GPU are one, whatever the rounding of their sum."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,12 +40,14 @@ class Intent:
         target: Rows of the jobs that should hold GPUs, gangs whole or not at all.
         kind: ``(n,)`` type of GPUs that each job in the target should hold, -1 for the others;
             None where types were not told apart.
+        overdue: Rows of jobs that are served before all others, see `engine.overdue`.
     """
 
     order: Order
     ranked: Rows
     target: Rows
     kind: I16 | None = None
+    overdue: Rows = field(default_factory=lambda: NOBODY)
 
     def rank(self) -> I32:
         """``(n,)`` place of each job, 0 is first; -1 for jobs that have none."""
@@ -105,6 +100,8 @@ def serve_ranked(
     pinned: Rows = NOBODY,
     *,
     skips: bool,
+    bound: Overdue = NEVER_OVERDUE,
+    closed: Bool | None = None,
 ) -> Intent:
     """Give GPUs to the jobs in their order, or by their need where it is known.
 
@@ -113,17 +110,60 @@ def serve_ranked(
         need: See `ask`.
         pinned: Running jobs that cannot be moved; they are in the target whatever their rank.
         skips: Whether jobs behind one that does not fit are served.
+        bound: When a job has waited for so long that it is served first.
+        closed: ``(n,)`` bool, waiting jobs that could not start even if they were served; jobs
+            behind them are, where the policy skips what does not fit. None: nobody.
     """
-    several = len(snap.seen.gpu_types) > 1
-    if need is None and not (several and (snap.rates is not None or order.gpu_type is not None)):
-        target = choose_target(snap, ranked, pinned, skips=skips, barred=order.barred)
-        return Intent(order, ranked, target)
+    there, among = pools(snap), order
+    if skips and closed is not None:
+        barred = closed if order.barred is None else closed | order.barred
+        among = dataclasses.replace(order, barred=barred)
+    intent = _serve(snap, among, ranked, need, pinned=pinned, there=there, skips=skips)
+    overdue = overdue_jobs(snap, among, ranked, target=intent.target, there=there, bound=bound)
+    if len(overdue):
+        intent = _serve(
+            snap, among, ranked, need, pinned=pinned, there=there, skips=skips, first=overdue
+        )
+    return dataclasses.replace(intent, order=order, overdue=overdue)
+
+
+def _serve(
+    snap: Snapshot,
+    order: Order,
+    ranked: Rows,
+    need: F64 | None,
+    *,
+    pinned: Rows,
+    there: tuple[PartitionPool, ...],
+    skips: bool,
+    first: Rows = NOBODY,
+) -> Intent:
+    """Serve the pools one after another.
+
+    Args:
+        first: Rows that are served before all others, in this order.
+    """
+    by_type = len(snap.seen.gpu_types) > 1 and not (snap.rates is None and order.gpu_type is None)
+    by_type |= need is not None
+    queue = np.concatenate([first, ranked[~np.isin(ranked, first)]]) if len(first) else ranked
     pinned = pinned[snap.jobs.gpus[pinned] > 0]
-    resources = TypedResources(snap, pinned)
-    open_to_all = _to_serve(snap, ranked, pinned, order.barred)
-    by_need = NOBODY if need is None else resources.by_need(open_to_all, need)
-    rest = resources.by_rank(open_to_all, order.gpu_type, skips=skips)
-    return Intent(order, ranked, np.concatenate([pinned, by_need, rest]), resources.kind)
+    target, kind = NOBODY, np.full(len(snap.jobs), -1, dtype=np.int16)
+    for pool in there:
+        rows, fixed = pool.of(snap, queue), pool.of(snap, pinned)
+        if len(target):
+            rows = rows[~np.isin(rows, target)]
+        if not by_type:
+            served = choose_target(snap, rows, fixed, skips=skips, barred=order.barred, pool=pool)
+        else:
+            resources = TypedResources(snap, fixed, pool.nodes)
+            to_all = to_serve(snap, rows, fixed, order.barred)
+            before = resources.by_rank(to_all[np.isin(to_all, first)], order.gpu_type, skips=skips)
+            by_need = NOBODY if need is None else resources.by_need(to_all, need)
+            rest = resources.by_rank(to_all, order.gpu_type, skips=skips)
+            served = np.concatenate([fixed, before, by_need, rest])
+            kind = np.where(resources.kind >= 0, resources.kind, kind)
+        target = np.concatenate([target, served])
+    return Intent(order, ranked, target, kind if by_type else None)
 
 
 def _key_of(need: F64) -> F64:
@@ -205,111 +245,3 @@ def rank_jobs(snap: Snapshot, order: Order, preempts: Preempts) -> Rows:
     ]
     ranked: Rows = rows[np.lexsort(keys)]
     return ranked
-
-
-def _to_serve(snap: Snapshot, ranked: Rows, pinned: Rows, barred: Bool | None) -> Rows:
-    """Those of the rows *ranked* that may be given GPUs, in their order; none of the *pinned*.
-
-    Jobs without GPUs take no part; held ones, those over a limit and those that the policy bars
-    cannot be started.
-    """
-    jobs = snap.jobs
-    rows = ranked
-    if barred is not None or np.count_nonzero(jobs.held) or np.count_nonzero(jobs.gpus <= 0):
-        kept = jobs.held != NOT_HELD if barred is None else (jobs.held != NOT_HELD) | barred
-        apart = (jobs.gpus <= 0) | (kept & (jobs.state == PENDING))
-        rows = ranked[~apart[ranked]]
-    if len(pinned):
-        rows = rows[~np.isin(rows, pinned)]
-    return rows
-
-
-def choose_target(
-    snap: Snapshot, ranked: Rows, pinned: Rows, *, skips: bool, barred: Bool | None = None
-) -> Rows:
-    """The jobs that would hold GPUs if the policy alone decided, in the order they are served.
-
-    GPUs are counted by type over the whole cluster, as in the paper's simulator; where on the
-    nodes they are is `Room`'s business.
-
-    Args:
-        ranked: Managed live jobs, best first.
-        pinned: Running jobs that cannot be moved; they are in whatever their rank.
-        skips: Whether jobs behind one that does not fit are served.
-        barred: ``(n,)`` bool, waiting jobs that are not to start; None: nobody.
-    """
-    jobs = snap.jobs
-    if len(pinned):
-        pinned = pinned[jobs.gpus[pinned] > 0]
-    rows = _to_serve(snap, ranked, pinned, barred)
-    if len(snap.seen.gpu_types) > 1 and (jobs.gpu_type[rows] >= 0).any():
-        served = _serve_typed(snap, rows, pinned, skips=skips)
-    else:
-        free_gpus = _gpus_up(snap.seen.nodes) - float(jobs.gpus[pinned].sum())
-        served = serve(jobs.gpus[rows], free_gpus, skips=skips)
-    target: Rows = np.concatenate([pinned, rows[served]])
-    return target
-
-
-@functools.lru_cache(maxsize=4)
-def _gpus_up(nodes: Nodes) -> float:
-    return float(nodes.gpus[nodes.up].sum())
-
-
-def serve(wants: F64, free_gpus: float, *, skips: bool) -> Bool:
-    """``(k,)`` bool: who is served when each in turn takes what it wants, if that is left.
-
-    Args:
-        wants: ``(k,)`` GPUs, above 0, in the order of service.
-        free_gpus: GPUs to share out.
-        skips: Whether those behind one that gets nothing are served.
-    """
-    free_gpus += _SLACK_GPUS
-    taken = wants.cumsum()
-    first = int(taken.searchsorted(free_gpus, side="right"))
-    served = np.zeros(len(wants), dtype=np.bool_)
-    served[:first] = True
-    if not skips or first == len(wants):
-        return served
-    if first:
-        free_gpus -= float(taken[first - 1])
-    rest = first + (wants[first:] <= free_gpus).nonzero()[0]
-    # What does not fit now never will, so each pass shortens the rest.
-    while len(rest):
-        taken = wants[rest].cumsum()
-        fit = int(taken.searchsorted(free_gpus, side="right"))
-        served[rest[:fit]] = True
-        free_gpus -= float(taken[fit - 1])
-        rest = rest[fit:]
-        rest = rest[wants[rest] <= free_gpus]
-    return served
-
-
-def _serve_typed(snap: Snapshot, rows: Rows, pinned: Rows, *, skips: bool) -> Bool:
-    """`serve` where GPUs are of several types and some jobs want a certain one."""
-    jobs, nodes = snap.jobs, snap.seen.nodes
-    kinds = len(snap.seen.gpu_types) + 1
-    free = np.bincount(
-        nodes.gpu_type[nodes.up] + 1, weights=nodes.gpus[nodes.up], minlength=kinds
-    ).tolist()
-    total = sum(free) + _SLACK_GPUS
-    for wanted, kind in zip(
-        jobs.gpus[pinned].tolist(), jobs.gpu_type[pinned].tolist(), strict=True
-    ):
-        total -= wanted
-        if kind >= 0:
-            free[kind + 1] -= wanted
-    served = np.zeros(len(rows), dtype=np.bool_)
-    for i, (wanted, kind) in enumerate(
-        zip(jobs.gpus[rows].tolist(), jobs.gpu_type[rows].tolist(), strict=True)
-    ):
-        if wanted <= total and (kind < 0 or wanted <= free[kind + 1] + _SLACK_GPUS):
-            total -= wanted
-            if kind >= 0:
-                free[kind + 1] -= wanted
-            served[i] = True
-        elif not skips:
-            break
-        if total <= _SLACK_GPUS:
-            break
-    return served

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from slurm_dl.model.profile import Profile
 from slurm_dl.placement.rule import Rule
@@ -112,6 +113,23 @@ Mode = External | Native
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Overdue:
+    """A bound on waiting, see `engine.overdue`.
+
+    Attributes:
+        after_s: A job that has waited longer than this is served before others, seconds; 0: never.
+        share: Share of a pool's GPUs that such jobs may have together, 0 to 1.
+    """
+
+    after_s: float = 604_800.0
+    share: float = 0.25
+
+
+NEVER_OVERDUE = Overdue(after_s=0.0)
+"""Waiting has no bound but the policy's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Where waiting jobs should go, and whether they are made to.
 
@@ -155,7 +173,8 @@ class Settings:
 
     Attributes:
         partitions: The partitions that are ours to order.
-        band_width: SiteFactor between two tiers; above what other priority factors can add up to.
+        band_width: SiteFactor between two places of the waiting line, or, in native mode, between
+            two tiers; above what other priority factors can add up to.
         window: Pending jobs of each partition, best first, whose SiteFactor is kept up to date,
             and that are looked at for preemption.
         preemption: Limits on taking GPUs back.
@@ -163,6 +182,9 @@ class Settings:
         placement: Where waiting jobs should go.
         defragment: When running jobs are moved together.
         breakers: When to stop taking GPUs back altogether.
+        overdue: When a job has waited for so long that it comes first.
+        equals: Who decides between jobs that the policy does not tell apart otherwise than by the
+            time of their submission: that time, or the site's own priority weights.
         lease_window: Share of a lease, from its begin, in which what the lease before kept may
             still change hands; a daemon needs some looks for that.
     """
@@ -175,4 +197,6 @@ class Settings:
     placement: Placement = Placement()
     defragment: Defragment = Defragment()
     breakers: Breakers = Breakers()
+    overdue: Overdue = Overdue()
+    equals: Literal["submission", "site"] = "submission"
     lease_window: float = 0.25

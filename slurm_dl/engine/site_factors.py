@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
-from slurm_dl.engine.intent import Rows
 from slurm_dl.engine.settings import Settings
+from slurm_dl.engine.target import Rows
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I64, Bool, JobState
 from slurm_dl.model.plan import SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order
+
+HIGHEST_SITE_FACTOR: Final = 2**31 - 3
+"""Slurm keeps SiteFactor as a signed 32-bit number around 0, and takes up to this of it."""
 
 
 def wanted_site_factor(order: Order, settings: Settings) -> I64:
@@ -47,12 +52,16 @@ def site_factor_writes(
         SetSiteFactor(
             job_id=JobId(int(jobs.job_id[row])),
             value=int(wanted[row]),
-            why="first place in the order"
-            if snap.memory.site_factor[row] == 0
-            else "it changed its tier",
+            why=_why(int(snap.memory.site_factor[row]), int(wanted[row])),
         )
         for row in writes.tolist()
     ]
+
+
+def _why(before: int, after: int) -> str:
+    if not before:
+        return "first place in the order"
+    return "its place in the order changed" if after else "others come before it in the order"
 
 
 def unhonoured(snap: Snapshot, rows: Rows, band_width: int) -> tuple[JobId, ...]:

@@ -29,6 +29,9 @@ LONGEST_LOOK_S = 120.0
 """A look may be answered this much after it was begun, by a controller that comes back. So what
 Slurm tells may be later than the look; by more than this, a clock was set."""
 
+HELD_COARSE_S = 600.0
+"""How far the time since which a held job waits, if it never ran, may lie in the past."""
+
 _LAG_S = 1.0
 """The submit time that a requeue gives may be this much after the end of the run."""
 
@@ -83,8 +86,10 @@ def apply_observation(
     _open_missed(col, at, jobs, booked_s)
     ended += _close_runs(col, at, jobs, now_s)
     _count_running(col, at, jobs, now_s)
-    # Only waiting for room is waiting: nobody is promoted for having been held.
-    kept = (jobs.state == JobState.PENDING) & (jobs.held != Held.NO) & (col["ran_s"][at] > 0)
+    # Only waiting for room is waiting: no job comes forward for having been held.
+    kept = (jobs.state == JobState.PENDING) & (jobs.held != Held.NO)
+    # Of a job that never ran a coarse time will do, and saves a write at each look.
+    kept &= (col["ran_s"][at] > 0) | (col["waiting_since_s"][at] < now_s - HELD_COARSE_S)
     col["waiting_since_s"][at[kept]] = now_s
 
     settled = jobs.state != JobState.COMPLETING

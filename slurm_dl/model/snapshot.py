@@ -127,8 +127,8 @@ class Remembered:
         forgiven_gpu_s: ``(n,)`` attained service that a promotion took out of the ranking.
         forgiven_ran_s: ``(n,)`` run time that a promotion took out of the ranking.
         first_submit_s: ``(n,)`` submit time before any requeue, epoch seconds.
-        waiting_since_s: ``(n,)`` end of the last run, or the first submit; for a job that has run
-            and is held, or waits for something else than room, now. Epoch seconds.
+        waiting_since_s: ``(n,)`` end of the last run, or the first submit, epoch seconds; for a job
+            that is held, or waits for something else than room, about now.
         preemptions: ``(n,)`` int32, how often we have requeued it; where Slurm itself preempts,
             how often it was requeued by anybody.
         last_preempted_s: ``(n,)`` when we last did, epoch seconds; 0 if never. Where Slurm itself

@@ -59,7 +59,8 @@ class DiscreteGittins(DiscreteLas):
         fallback="with fewer than 30 finished jobs, and no sizes given: discrete_las",
         starves=(
             "jobs of the last queue, and in a queue those with the least index, while new ones "
-            "come, unless promote_knob is above 0"
+            "come, unless promote_knob is above 0; a job that wants many GPUs, while smaller ones "
+            "come"
         ),
     )
     interpretation: ClassVar[str] = (

@@ -46,7 +46,10 @@ class DiscreteLas:
         row="A1",
         level="W4",
         formula="queue k: q_k <= attained GPU-seconds < q_(k+1); first submission first inside it",
-        starves="jobs of the last queue while new ones come, unless promote_knob is above 0",
+        starves=(
+            "jobs of the last queue while new ones come, unless promote_knob is above 0; a job "
+            "that wants many GPUs, while smaller ones come"
+        ),
     )
     interpretation: ClassVar[str] = (
         "inside a queue by first submission, where the paper orders by start time; "

@@ -65,7 +65,7 @@ class GandivaFair:
         "another, those farthest apart in speed first; where nobody else bids, the price is the "
         "seller's own speed-up; where on the nodes jobs go is not part of this policy"
     )
-    preempts: ClassVar[Preempts] = "tier"
+    preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True
 
     tickets: Weights = ()

@@ -64,7 +64,7 @@ class Hug:
         "that do not cooperate holds over time, by what each job is owed, and keeps jobs from "
         "starting but stops none whose GPUs nobody else wants"
     )
-    preempts: ClassVar[Preempts] = "tier"
+    preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True
 
     cooperative: bool = True

@@ -62,8 +62,8 @@ class Karuna:
         needs=("due_s", "left_s", "rates"),
         fallback="jobs without a deadline, or with one but with nothing known of what they have "
         "left, are served by attained service; without rates each type is as fast as any other",
-        starves="jobs of the last queues, while new ones come; jobs whose deadline is past "
-        "are served as if they had none",
+        starves="jobs of the last queues, while new ones come, jobs whose deadline is past too: "
+        "they are served as if they had none; a job that wants many GPUs, while smaller ones come",
     )
     interpretation: ClassVar[str] = (
         "a gang runs at its rate or not at all, so the least rate becomes the latest start; "

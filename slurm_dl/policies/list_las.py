@@ -49,7 +49,10 @@ class ListLas(DiscreteLas):
         row="A1",
         level="W2",
         formula="K queues by attained service, each a list, as in the public simulator",
-        starves="jobs of the last queue while new ones come, unless promote_knob is above 0",
+        starves=(
+            "jobs of the last queue while new ones come, unless promote_knob is above 0; a job "
+            "that wants many GPUs, while smaller ones come"
+        ),
     )
     interpretation: ClassVar[str] = "found by runs of that simulator"
     preempts: ClassVar[Preempts] = "rank"

@@ -66,7 +66,10 @@ class Mlfs:
             "that term is 0; without progress the iteration is from the seconds run and left, "
             "without those from the seconds run"
         ),
-        starves="a job without a deadline and of little urgency, while more urgent ones come",
+        starves=(
+            "a job without a deadline and of little urgency, while more urgent ones come; a job "
+            "that wants many GPUs, while smaller ones come"
+        ),
         trusts=("progress: who says that little is done is in an early iteration",),
     )
     interpretation: ClassVar[str] = (

@@ -44,7 +44,10 @@ class Tagged:
             "without a job of its tag: mean of the user; without one of the user: mean of all; "
             "without any finished job: the time limit"
         ),
-        starves="a job expected to be long, while shorter ones come",
+        starves=(
+            "a job expected to be long, or one that wants many GPUs, while shorter or smaller ones "
+            "come"
+        ),
         trusts=("the job's name",),
     )
     interpretation: ClassVar[str] = (

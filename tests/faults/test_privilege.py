@@ -20,6 +20,7 @@ import pytest
 from bad_inputs import row
 from patience import PATIENCE
 from schedd import BIN, ROOT, Schedd, schedd_in, toy_steps
+from victims import sank
 
 from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 from slurm_dl.slurm.accounting.job_runs import Accounting
@@ -142,10 +143,7 @@ def test_an_operator_without_any_privilege_of_the_host_does_all_its_work(
     assert roots[-1][5].startswith("ro")
 
     big = place.toy(4, STEPS, "--checkpoint-every", "1000", options=["--grace", "30"])
-    place.until(
-        "the large job to sink",
-        lambda: len(place.audit(action="set_site_factor", job=int(big), result="ok")) > 1,
-    )
+    place.until("the large job to sink", lambda: sank(place, big))
     small = place.toy(1, 6)
     for job in (small, big):
         place.until_state(job, "COMPLETED", within_s=120)
@@ -222,6 +220,9 @@ def test_without_the_level_it_does_nothing_and_says_so(place: Schedd, box: Sandb
     Taken away again, it stops by itself.
     """
     level(box, "None")
+    for running in [sleeper(box, None, gpus=2) for _ in range(2)]:
+        place.until_state(running, "RUNNING")
+    # Who waits is told its place.
     job = sleeper(box, USER)
     before = priority(place, job)
     place.start()

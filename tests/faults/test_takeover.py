@@ -96,6 +96,12 @@ def writes(place: Schedd) -> list[str]:
     return [call for call in calls if any(verb in call for verb in verbs)]
 
 
+def sees_running(place: Schedd, job: str) -> bool:
+    """By the daemon's last look the job runs."""
+    rows = json.loads(place.ask("dlqueue", "--json").stdout)["jobs"]
+    return any(row["job"] == job and row["state"] == "R" for row in rows)
+
+
 def stand_by(place: Schedd) -> None:
     """Start a daemon that will not act yet, and wait until it says so."""
     with (place.home / "schedd.log").open("ab") as log:
@@ -170,7 +176,8 @@ def test_a_daemon_that_was_paused_does_nothing_more(pair: tuple[Schedd, Schedd])
     stand_by(two)
     wall = one.toy(16, 400, options=["--no-preempt"])
     one.until_state(wall, "RUNNING")
-    one.until("it to be told", lambda: one.audit(action="set_site_factor", job=int(wall)))
+    # Who runs is told nothing; so the next write is one for a job that waits.
+    one.until("it to be seen running", lambda: sees_running(one, wall))
     before = len(writes(one))
     (one.home / "stop").touch()
     waiting = [one.toy(1, 4, options=["--no-preempt"]) for _ in range(4)]

@@ -15,7 +15,7 @@ import pytest
 from trace_parts import first_jobs
 
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.engine.settings import NEVER_OVERDUE, Preemption, Settings
 from slurm_dl.experiments import simulation_run
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
@@ -40,6 +40,8 @@ FREE = Settings(
         limit_reserve_s=0.0,
         checkpoint_cost_s=0.0,
     ),
+    # Waiting has no bound in the ideal cluster.
+    overdue=NEVER_OVERDUE,
 )
 
 

@@ -209,10 +209,10 @@ def test_a_daemon_that_looks_rarely_acts_late() -> None:
 
 
 def test_commands_take_their_time() -> None:
-    """Two SiteFactors, a reservation, an attachment, the signal (2) and the requeue (2)."""
+    """A SiteFactor, a reservation, an attachment, the signal (2) and the requeue (2)."""
     quick, slow = preempted(), preempted(rpc_s=0.25)
 
-    assert slow.runs.end_s[0] - quick.runs.end_s[0] == pytest.approx(8 * 0.25, abs=1.0)
+    assert slow.runs.end_s[0] - quick.runs.end_s[0] == pytest.approx(7 * 0.25, abs=1.0)
 
 
 def test_a_job_that_does_nothing_is_killed_after_its_grace_and_works_again() -> None:

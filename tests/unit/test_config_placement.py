@@ -237,23 +237,25 @@ def test_a_longer_poll_is_the_mistake_where_it_alone_was_written(tmp_path: Path)
 @pytest.mark.parametrize(
     ("placement", "mode", "widest"),
     [
-        ("{scheme: cells}", "external", 536_870_911),
-        ("{scheme: best_fit, steer: true}", "external", 536_870_911),
-        ("{scheme: cells, steer: true}", "external", 268_435_455),
-        ("{scheme: cells, steer: true}", "native", 252_645_134),
+        ("{scheme: cells}", "native", 33_554_431),
+        ("{scheme: cells, steer: true}", "external", 33_554_431),
+        ("{scheme: cells, steer: true}", "native", 33_294_320),
     ],
 )
 def test_a_scheme_that_guarantees_nodes_has_each_tier_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str, mode: str, widest: int
 ) -> None:
-    """Where jobs are steered by it: eight bands of four tiers, and half a one in native mode."""
+    """In native mode, where jobs are steered by it: 64 bands of 32 tiers, and half a one."""
     monkeypatch.undo()
-    text = f"placement: {placement}\npreemption: {{mode: {mode}, qos: dl}}\n"
+    text = (
+        f"placement: {placement}\npreemption: {{mode: {mode}, qos: dl}}\n"
+        f"policy: {{parameters: {{thresholds_gpu_s: {list(range(1, 32))}}}}}\n"
+    )
 
     configured(tmp_path, f"{text}ranking: {{band_width: {widest}}}\n")
     [found] = errors(tmp_path, f"{text}ranking: {{band_width: {widest + 1}}}\n")
 
-    assert ("guarantees nodes, so there are 8 tiers" in found) == ("cells, steer" in placement)
+    assert ("guarantees nodes, so there are 64 tiers" in found) == (widest == 33_294_320)
 
 
 def test_rules_are_shown_each_with_its_line(tmp_path: Path) -> None:

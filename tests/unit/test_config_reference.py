@@ -93,7 +93,9 @@ def test_defaults_agree_with_the_engine() -> None:
 
     assert {key: engine[key] for key in ours} == ours
     settings = Settings(partitions=frozenset(config.manage.partitions))
-    assert (settings.band_width, settings.window) == tuple(dict(config.ranking).values())
+    late = settings.overdue
+    known = (settings.band_width, settings.window, settings.equals, late.after_s, late.share)
+    assert known == tuple(dict(config.ranking).values())
 
 
 def test_schema_knows_sections_policies_and_empty_sections() -> None:

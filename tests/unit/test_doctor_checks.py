@@ -291,7 +291,19 @@ CASES: list[Case] = [
     ("site factor", slurm(PrioritySiteFactorPlugin="site_factor/x"), ERROR, "overwrites"),
     ("priority weights", {}, OK, "add up to 12000, ranking.band_width is 10000000"),
     ("priority weights", slurm(PriorityWeightAge="9987999"), OK, "add up to 9998999"),
-    ("priority weights", slurm(PriorityWeightAge="9990000"), ERROR, "add up to 10001000"),
+    (
+        "priority weights",
+        slurm(PriorityWeightAge="9990000"),
+        ERROR,
+        "add up to 10001000, ranking.band_width is 10000000: they change the order",
+    ),
+    (
+        "priority weights",
+        file(ranking={"equals": "site"}),
+        OK,
+        "they decide between jobs that the policy does not tell apart",
+    ),
+    ("priority weights", file(preemption=NATIVE), OK, "inside a tier the weights decide"),
     (
         "priority weights",
         slurm(PriorityWeightTRES="cpu=9000000,gres/gpu=1000000.0"),
@@ -302,7 +314,7 @@ CASES: list[Case] = [
         "priority weights",
         {**file(preemption=NATIVE), **slurm(PriorityWeightAge="5000000")},
         ERROR,
-        "half of ranking.band_width is 5000000",
+        "half of ranking.band_width is 5000000: jobs of different tiers mix",
     ),
     ("priority weights", slurm(PriorityFlags="NO_NORMAL_QOS"), WARNING, "may exceed 1"),
     ("priority weights", slurm(PriorityWeightQOS="many"), SKIPPED, "no weight"),
@@ -631,6 +643,21 @@ def test_the_command_that_makes_an_operator_is_told(name: str, changes: dict[str
     said = verdict(name, findings(**changes))
 
     assert said.advice == "sacctmgr modify user slurm_dl set adminlevel=Operator"
+
+
+@pytest.mark.parametrize(
+    ("weight", "wide"),
+    # The other weights add up to 11,000. A tenth more than the sum is advised.
+    [(30_493_000, 33_554_401), (30_494_000, None), (90_000_000, None)],
+)
+def test_no_band_is_advised_that_the_configuration_refuses(weight: int, wide: int | None) -> None:
+    """Beyond the widest band only lower weights help."""
+    said = verdict("priority weights", findings(**slurm(PriorityWeightAge=str(weight))))
+
+    assert said.level is ERROR
+    assert (f"band_width: {wide}" in said.advice) == (wide is not None)
+    assert ("33554431 at most" in said.advice) == (wide is None)
+    assert "lower the PriorityWeight settings" in said.advice
 
 
 def test_a_line_keeps_what_is_in_the_list() -> None:

@@ -55,9 +55,11 @@ def test_what_is_no_name_is_refused(tmp_path: Path, qos: str) -> None:
 
 @pytest.mark.parametrize(("mode", "fits"), [("external", True), ("native", False)])
 def test_half_a_band_more_must_fit_as_well(tmp_path: Path, mode: str, *, fits: bool) -> None:
-    """4 tiers of 500 million fit into Slurm's number, with half a one more they do not."""
+    """71 tiers of 30.1 million fit into Slurm's number, with half a one more they do not."""
     path = write(
-        tmp_path, f"ranking: {{band_width: 500000000}}\npreemption: {{mode: {mode}, qos: dl}}\n"
+        tmp_path,
+        f"policy: {{parameters: {{thresholds_gpu_s: {list(range(1, 71))}}}}}\n"
+        f"ranking: {{band_width: 30100000}}\npreemption: {{mode: {mode}, qos: dl}}\n",
     )
 
     if fits:

@@ -16,7 +16,8 @@ from slurm_dl.engine.decide import decide
 from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import victims
 from slurm_dl.engine.preemption.handover_context import HandoverContext
-from slurm_dl.engine.preemption.handover_protocol import judge, steps_of
+from slurm_dl.engine.preemption.handover_protocol import steps_of
+from slurm_dl.engine.preemption.handover_verdicts import judge
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
@@ -216,7 +217,12 @@ def test_an_acknowledgement_counts_only_of_who_is_known_to_have_been_told(
     context = HandoverContext(
         snap=snap,
         rows=snap.jobs.row_of(),
-        rule=DisplacementRule(tier=np.array([1, 0], dtype=np.int16)),
+        rule=DisplacementRule(
+            target=np.array([False, True]),
+            tier=np.array([1, 0], dtype=np.int16),
+            by_target=True,
+            by_tier=True,
+        ),
         candidates=victims(snap, LIMITS),
         limits=LIMITS,
     )

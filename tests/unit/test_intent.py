@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.engine.intent import NOBODY, checked, choose_target, intend, rank_jobs, serve
+from slurm_dl.engine.intent import checked, intend, rank_jobs
+from slurm_dl.engine.target import NOBODY, choose_target, serve
 from slurm_dl.model.jobs import Bool, Held, JobRow, JobState
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot

@@ -234,20 +234,28 @@ def _house(directory: Path, monkeypatch: pytest.MonkeyPatch) -> House:
         monkeypatch.setattr(module, "time", clock)
     cluster = Watched()
     cluster.time = clock
-    cluster.submit(4, work_s=100_000)
-    cluster.submit(4, work_s=100_000)
+    for _ in range(2):
+        cluster.submit(4, work_s=100_000)
     return House(directory, clock, cluster, io.StringIO())
 
 
 @pytest.fixture
 def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    """A live daemon over a fake cluster with two waiting jobs."""
+    """A live daemon over a fake cluster that two jobs fill."""
     made = _house(tmp_path, monkeypatch)
     yield made
     made.daemon.close()
     made.audit.close()
 
 
+@pytest.fixture
+def two_wait(house: House) -> None:
+    """Jobs 3 and 4, which find no room and get a SiteFactor each."""
+    for _ in range(2):
+        house.cluster.submit(4, work_s=100_000)
+
+
+@pytest.mark.usefixtures("two_wait")
 def test_the_first_cycle_only_looks(house: House) -> None:
     """After a start nothing is done until one cycle has shown what it would do."""
     house.polls(1)
@@ -285,6 +293,7 @@ def test_a_change_of_the_order_does_not_hurry_it(house: House) -> None:
     assert house.gaps() == [30.0, 30.0, 30.0, 5.0]
 
 
+@pytest.mark.usefixtures("two_wait")
 def test_shadow_mode_never_acts(house: House) -> None:
     """However long it runs, a daemon in shadow mode applies nothing, and still plans."""
     house.live = False
@@ -469,6 +478,7 @@ def test_each_turn_has_watchers_of_its_own(tmp_path: Path) -> None:
     assert forecasts_of(tmp_path) in second
 
 
+@pytest.mark.usefixtures("two_wait")
 def test_a_bug_is_logged_counted_and_survived(house: House) -> None:
     """An exception nobody expected ends its cycle and nothing else; its traceback is kept."""
 
@@ -492,6 +502,7 @@ def test_a_bug_is_logged_counted_and_survived(house: House) -> None:
     assert house.cluster.applied != []
 
 
+@pytest.mark.usefixtures("two_wait")
 def test_a_bug_in_a_look_at_the_nodes_ends_nothing(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -509,6 +520,7 @@ def test_a_bug_in_a_look_at_the_nodes_ends_nothing(
     assert house.cluster.applied != []
 
 
+@pytest.mark.usefixtures("two_wait")
 def test_a_pause_stops_acting_but_not_looking(house: House) -> None:
     """While paused the queue is still read and shown."""
     house.pause.on(by="user ann (1)", reason="", now_s=1.0)
@@ -522,6 +534,7 @@ def test_a_pause_stops_acting_but_not_looking(house: House) -> None:
     assert house.cluster.applied != []
 
 
+@pytest.mark.usefixtures("two_wait")
 def test_a_pause_in_the_middle_of_a_cycle_ends_it(house: House) -> None:
     """The action under way is finished and written down; the next one is not begun."""
 
@@ -537,6 +550,7 @@ def test_a_pause_in_the_middle_of_a_cycle_ends_it(house: House) -> None:
     assert len(house.audit.path.read_text("utf-8").splitlines()) == 1
 
 
+@pytest.mark.usefixtures("two_wait")
 def test_no_action_that_cannot_be_written_down(house: House) -> None:
     """With the audit log's disk full one action may slip through, then none until it is mended."""
     house.audit.path.symlink_to("/dev/full")
@@ -549,9 +563,10 @@ def test_no_action_that_cannot_be_written_down(house: House) -> None:
     house.polls(1)
     assert len(house.cluster.applied) == 2
     jobs = [json.loads(line)["job"] for line in house.audit.path.read_text("utf-8").splitlines()]
-    assert sorted(jobs) == [1, 2]
+    assert sorted(jobs) == [3, 4]
 
 
+@pytest.mark.usefixtures("two_wait")
 def test_a_refused_action_is_written_down_as_refused(house: House) -> None:
     """The audit log and the counters tell what was done from what was tried."""
     house.polls(1)
@@ -874,6 +889,7 @@ def test_the_configured_rate_is_met_in_the_long_run(  # noqa: PLR0917 - the case
     assert counts == [first, later, later, later]
 
 
+@pytest.mark.usefixtures("two_wait")
 def test_a_cycle_out_of_tokens_leaves_the_rest(house: House) -> None:
     """What is over budget is done in a later cycle."""
     house.daemon._bucket = TokenBucket(1 / 30, 1, house.time.monotonic)
@@ -885,7 +901,7 @@ def test_a_cycle_out_of_tokens_leaves_the_rest(house: House) -> None:
     assert len(cycle.left) == 1
     house.polls(2)
 
-    assert [getattr(a, "job_id", None) for a in house.cluster.applied] == [1, 2]
+    assert [getattr(a, "job_id", None) for a in house.cluster.applied] == [3, 4]
 
 
 def test_a_reload_renews_the_budget(house: House) -> None:
@@ -914,11 +930,12 @@ def test_slow_writes_do_not_delay_the_next_look(house: House) -> None:
     assert house.gaps() == [30.0, 30.0]
 
 
+@pytest.mark.usefixtures("two_wait")
 def test_a_job_that_slurm_refuses_rests(house: House) -> None:
     """The daemon remembers refusals from cycle to cycle, and over a reload."""
 
     def refuse_one(action: ClusterAction) -> None:
-        if getattr(action, "job_id", None) == 1:
+        if getattr(action, "job_id", None) == 3:
             _refuse(action)
 
     house.cluster.before_apply = refuse_one
@@ -1010,6 +1027,7 @@ class Forbidding:
         return self.because
 
 
+@pytest.mark.usefixtures("two_wait")
 def test_a_permit_that_is_withdrawn_ends_the_cycle_before_its_next_action(house: House) -> None:
     """What was begun is settled, what comes after it is neither written down nor done."""
     permit = Forbidding()
@@ -1030,6 +1048,7 @@ def test_a_permit_that_is_withdrawn_ends_the_cycle_before_its_next_action(house:
     assert not house.daemon.board.current.idle
 
 
+@pytest.mark.usefixtures("two_wait")
 def test_a_slurm_that_would_not_be_ordered_is_left_alone(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from slurm_dl.model.contract import NO_CLAIM, SIGNALS, Claim, Contract
 from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobRow, Jobs, JobState
-from slurm_dl.model.plan import OpenHandover, Plan, Requeue, SetSiteFactor
+from slurm_dl.model.plan import OpenHandover, Plan, Requeue
 from slurm_dl.model.snapshot import JobText, Observed, Snapshot
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.registry import POLICIES
@@ -250,17 +250,18 @@ def owner_of(snap: Snapshot) -> dict[int, int]:
     return dict(zip(snap.jobs.job_id.tolist(), snap.jobs.uid.tolist(), strict=True))
 
 
-def factors(plan: Plan) -> dict[int, int]:
-    """The SiteFactors that *plan* writes: none has been written before, so those of all in view."""
-    return {int(a.job_id): a.value for a in plan.actions if isinstance(a, SetSiteFactor)}
+def same_order(snap: Snapshot, one: Plan, other: Plan) -> bool:
+    """Every job has the same tier and key; those that fit in neither have the same order.
 
-
-def same_order(one: Plan, other: Plan) -> bool:
-    """Every job has the same tier, key, place and SiteFactor in both."""
-    columns = all(
-        np.array_equal(getattr(one, name), getattr(other, name)) for name in ("tier", "key", "rank")
+    Which jobs fit beside each other may change, and those that fit come first.
+    """
+    columns = all(np.array_equal(getattr(one, n), getattr(other, n)) for n in ("tier", "key"))
+    ids = snap.jobs.job_id
+    outside = ~np.isin(ids, list(one.target | other.target)) & (snap.jobs.state == JobState.PENDING)
+    return columns and all(
+        np.array_equal(np.argsort(one.rank[mask]), np.argsort(other.rank[mask]))
+        for mask in [outside & (one.rank >= 0)]
     )
-    return columns and factors(one) == factors(other)
 
 
 # --- the default policy ---------------------------------------------------------------------
@@ -272,14 +273,14 @@ def same_order(one: Plan, other: Plan) -> bool:
 def test_no_claim_changes_anybodys_place(
     field: str, case: tuple[Snapshot, JobId], data: st.DataObject
 ) -> None:
-    """Tier, rank and SiteFactor of all jobs are the same whatever one of them claims."""
+    """The policy's order of all jobs is the same whatever one of them claims."""
     snap, job_id = case
     told = KNOW(claiming(snap, job_id, **{field: data.draw(CLAIM[field])}))
     honest = KNOW(claiming(snap, job_id, **{field: getattr(NO_CLAIM, field)}))
 
     one, other = decide(told, DEFAULT, SETTINGS), decide(honest, DEFAULT, SETTINGS)
 
-    assert same_order(one, other)
+    assert same_order(snap, one, other)
     if field not in SHAPES_ROOM:
         assert victims(one) == victims(other)
 
@@ -299,7 +300,7 @@ def test_no_contract_changes_anybodys_place_or_others_victims(
 
     one, other = decide(told, DEFAULT, SETTINGS), decide(honest, DEFAULT, SETTINGS)
 
-    assert same_order(one, other)
+    assert same_order(snap, one, other)
     if given_.grace_s <= MAX_GRACE_S:
         assert victims(one) == victims(other)
 
@@ -332,7 +333,7 @@ def test_whoever_is_preempted_has_opted_in_and_ranks_below(
 def test_no_request_brings_a_job_forward(
     column: str, case: tuple[Snapshot, JobId], data: st.DataObject
 ) -> None:
-    """Sizes, limits, holds, Nice: neither tier nor SiteFactor of any job goes by them."""
+    """Sizes, limits, holds, Nice: no tier goes by them, nor the order of those that do not fit."""
     snap, job_id = case
     changed = with_column(snap, job_id, column, data.draw(JOB_CHANGES[column]))
 
@@ -342,9 +343,10 @@ def test_no_request_brings_a_job_forward(
     others = np.arange(len(snap.jobs)) != row
     assert np.array_equal(one.tier[others], other.tier[others])
     assert one.tier[row] >= other.tier[row]
-    before, after = factors(other), factors(one)
-    assert all(after[j] == before[j] for j in after.keys() & before.keys() - {int(job_id)})
-    assert after.get(int(job_id), 0) <= before.get(int(job_id), 0) or int(job_id) not in before
+    ids = snap.jobs.job_id
+    outside = others & ~np.isin(ids, list(one.target | other.target))
+    outside &= snap.jobs.state == JobState.PENDING
+    assert np.array_equal(np.argsort(one.rank[outside]), np.argsort(other.rank[outside]))
 
 
 @settings(max_examples=25, deadline=None)
@@ -365,7 +367,7 @@ def test_names_and_restrictions_change_nobodys_place(
     plain = decide(snap, DEFAULT, SETTINGS)
     for change in changes:
         other = dataclasses.replace(snap, seen=dataclasses.replace(snap.seen, **change))
-        assert same_order(decide(other, DEFAULT, SETTINGS), plain), change
+        assert same_order(snap, decide(other, DEFAULT, SETTINGS), plain), change
 
 
 # --- all policies ---------------------------------------------------------------------------

@@ -418,7 +418,7 @@ def test_hand_overs_come_to_their_end_after_a_switch(*, signalled: bool) -> None
     # Its place is the hand-over's, until that is over.
     lowered = cluster.jobs[old].site_factor
     daemon(cluster, SETTINGS, ledger, POLICY)
-    assert cluster.jobs[old].site_factor == lowered == B
+    assert cluster.jobs[old].site_factor == lowered == 0
 
     for _ in range(40):
         cluster.advance(2)

@@ -18,6 +18,7 @@ from slurm_dl.engine.intent import intend, rank_jobs
 from slurm_dl.engine.placing.guarantees import guarantee, tiers_of
 from slurm_dl.engine.placing.place_waiting import place_waiting
 from slurm_dl.engine.settings import Native, Placement, Preemption, Settings
+from slurm_dl.engine.waiting_line import labels_in
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
@@ -37,6 +38,10 @@ from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 B = 1000
 LIMITS = Preemption(min_quantum_s=0.0, cooldown_s=0.0, limit_reserve_s=0.0)
+
+
+HALF = labels_in(B) // 2 * B
+"""SiteFactors above this are those of guaranteed jobs."""
 
 
 def site(cells: Mapping[str, Mapping[str, int]], **more: Any) -> Settings:  # noqa: ANN401
@@ -131,7 +136,7 @@ def test_who_stands_in_a_guaranteed_band_keeps_its_cell() -> None:
     accounts = {2: "a", 3: "b"}
 
     as_new = snap_of(rows, accounts, **where)
-    known = snap_of(rows, accounts, memory={"site_factor": {2: B, 3: 2 * B}}, **where)
+    known = snap_of(rows, accounts, memory={"site_factor": {2: B, 3: HALF + B}}, **where)
 
     assert guaranteed(as_new, site(cells)) == {2}
     assert guaranteed(known, site(cells)) == {3}
@@ -327,14 +332,26 @@ def test_every_tier_is_there_twice() -> None:
     plan = decide(snap, policy, site({"a": {"node": 1}}))
 
     assert plan.tier.tolist() == [1, 2, 2]
-    assert {a.job_id: a.value for a in plan.actions if isinstance(a, SetSiteFactor)} == {
-        1: 3 * B,
-        2: 2 * B,
-        3: 2 * B,
-    }
+    told = {a.job_id: a.value for a in plan.actions if isinstance(a, SetSiteFactor)}
+    assert told[JobId(1)] > HALF >= told[JobId(2)] > told[JobId(3)] > 0
     assert tiers_of(policy, Cells(cells={})) == 4
     assert tiers_of(Fifo(), Cells(cells={})) == 2
     assert tiers_of(policy, None) == 2
+
+
+def test_a_guaranteed_job_that_does_not_fit_is_before_others_that_do() -> None:
+    """In the order of Slurm and in that which is shown; job 9 is inside its minimum quantum."""
+    limits = dataclasses.replace(LIMITS, min_quantum_s=10_000.0)
+    settings = dataclasses.replace(site({"a": {"node": 1}}), preemption=limits)
+    rows = [build.running(9, 14, n_nodes=4), build.pending(1, 2), build.pending(2, 4)]
+    held = {9: {0: 4, 1: 4, 2: 4, 3: 2}}
+    snap = snap_of(rows, {2: "a"}, held=held, opted_in=(2, 9))
+    plan = decide(snap, FifoSkip(), settings)
+
+    told = {a.job_id: a.value for a in plan.actions if isinstance(a, SetSiteFactor)}
+    assert plan.target == {9, 1}
+    assert told[JobId(2)] > told[JobId(1)]
+    assert plan.rank[2] < plan.rank[1]
 
 
 def test_without_steering_nothing_is_promised() -> None:

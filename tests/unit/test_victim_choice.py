@@ -7,11 +7,13 @@ import itertools
 
 import build
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from used_clusters import used_clusters
 
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import victims
 from slurm_dl.engine.preemption.victim_choice import choose_victims, reluctance
 from slurm_dl.engine.settings import Preemption, Settings
@@ -22,6 +24,7 @@ from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.plan import OpenHandover, Plan, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
+from slurm_dl.policies.base import Order
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 GPUS = 4
@@ -151,14 +154,50 @@ def test_all_that_fits_into_the_freed_room_is_served_together() -> None:
     assert handover.beneficiaries == tuple(JobId(i) for i in range(2, 18))
 
 
-def test_who_ranks_no_better_than_the_victims_does_not_share_their_room() -> None:
+def test_a_job_that_should_not_run_does_not_share_the_room_of_the_victims() -> None:
     """The seal is for those that come before the victims, and only for them."""
+
+    class Barring(DiscreteLas):
+        def order(self, snap: Snapshot, /) -> Order:
+            return dataclasses.replace(super().order(snap), barred=snap.jobs.job_id == 3)
+
     rows = [build.running(1, 16, n_nodes=4), build.pending(2, 1), build.pending(3, 1)]
     seen = build.observed(rows, held={1: dict.fromkeys(range(4), 4.0)}, opted_in=[1])
-    memory = {"attained_gpu_s": {1: 2000.0, 3: 2000.0}}
-    [handover] = _opened(_plan(build.snapshot(seen, memory=memory)))
+    snap = build.snapshot(seen, memory={"attained_gpu_s": {1: 20000.0}})
+    settings = Settings(partitions=frozenset({"gpu"}), preemption=LIMITS)
+    together, apart = (_opened(decide(snap, p, settings)) for p in (POLICY, Barring()))
 
-    assert handover.beneficiaries == (JobId(2),)
+    assert [h.beneficiaries for h in together] == [(JobId(2), JobId(3))]
+    assert [h.beneficiaries for h in apart] == [(JobId(2),)]
+
+
+@pytest.mark.parametrize(
+    ("waits", "by_target", "by_tier", "displaces"),
+    [
+        ("should run", True, False, {"should not"}),
+        ("should run", True, True, {"should not", "should, worse tier"}),
+        ("should not", True, True, set()),
+        ("should not", False, True, {"should, worse tier"}),
+        ("should run", False, False, set()),
+    ],
+)
+def test_whom_a_waiting_job_displaces(
+    waits: str, *, by_target: bool, by_tier: bool, displaces: set[str]
+) -> None:
+    """By the target, and by tier where the job should itself hold GPUs."""
+    jobs = {"should run": (1, 0), "should not": (0, 0), "should, worse tier": (1, 1)}
+    target, tier = np.array(list(jobs.values())).T
+    rule = DisplacementRule(
+        target=target.astype(np.bool_),
+        tier=tier.astype(np.int16),
+        by_target=by_target,
+        by_tier=by_tier,
+    )
+    row = list(jobs).index(waits)
+
+    found = rule.displaceable(row, np.arange(3))
+
+    assert {name for name, yes in zip(jobs, found.tolist(), strict=True) if yes} == displaces
 
 
 def test_room_that_is_free_is_slurms_to_give() -> None:
@@ -189,7 +228,7 @@ def test_half_a_victim_set_is_not_taken() -> None:
     plan = _plan(build.snapshot(seen, memory=memory))
 
     assert not _opened(plan)
-    assert "would not make room" in plan.notes[JobId(9)]
+    assert "may not be stopped" in plan.notes[JobId(9)]
 
 
 def test_the_one_outside_the_target_goes_before_the_one_inside() -> None:

@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.settings import Settings
-from slurm_dl.engine.site_factors import wanted_site_factor
+from slurm_dl.engine.decide import decide
+from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover, Seal, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Jobs, JobState
 from slurm_dl.model.nodes import Allocations, Nodes
+from slurm_dl.model.plan import SetSiteFactor
 from slurm_dl.model.snapshot import Observed, Remembered, Snapshot
 from slurm_dl.policies.base import Policy
 
@@ -109,7 +110,11 @@ def snapshot(
 
 def written(snap: Snapshot, policy: Policy, settings: Settings) -> Snapshot:
     """*snap* with every SiteFactor as *policy* wants it: nothing is left to write."""
-    wanted = wanted_site_factor(policy.order(snap), settings)
+    quiet = dataclasses.replace(settings, preemption=Preemption(enabled=False))
+    wanted, rows = snap.memory.site_factor.copy(), snap.jobs.row_of()
+    for action in decide(snap, policy, quiet).actions:
+        if isinstance(action, SetSiteFactor):
+            wanted[rows[action.job_id]] = action.value
     return dataclasses.replace(snap, memory=dataclasses.replace(snap.memory, site_factor=wanted))
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 
 from slurm_dl.cli.dlschedd.command import main
-from slurm_dl.engine.preemption import eligibility, handover_protocol
+from slurm_dl.engine.preemption import eligibility, handover_protocol, handover_verdicts
 from slurm_dl.engine.preemption.handover_context import HandoverContext
 from slurm_dl.ledger import write_ahead
 from slurm_dl.ledger.apply_observation import AppliedObservation, apply_observation
@@ -143,7 +143,7 @@ def no_compare() -> None:
             raise ClusterError(msg)
         return found
 
-    _put(handover_protocol, "gone", gone)
+    _put(handover_verdicts, "gone", gone)
     _put(actions.Actor, "_same_run", any_run)
 
 

@@ -132,8 +132,9 @@ def dlqueue(
 ) -> None:
     """Show the queue as dlschedd sees it: tier, rank and attained service of each job.
 
-    RANK is the job's place in the order over all managed jobs, running ones included. TIER is its
-    queue, 0 is served first. ATTAINED is what it has received so far, over all its runs.
+    RANK is the job's place over all managed jobs, running ones included; Slurm serves waiting jobs
+    in this order. TIER is its queue under the policy, 0 is the best. ATTAINED is what it has
+    received so far, over all its runs.
 
     \b
     Examples:

@@ -21,7 +21,7 @@ from slurm_dl.slurm.tool_runner import OPTIONAL_TOOLS, TOOLS
 Kind = Literal["gauge", "counter", "histogram", "info"]
 
 MOST_TIERS: Final = 24
-"""Tiers from here on are one; a policy that orders more finely is served in so many levels."""
+"""Tiers from here on are one."""
 
 NO_TIER: Final = "none"
 """In place of a tier where a job is not managed."""

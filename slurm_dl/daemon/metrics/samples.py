@@ -25,7 +25,6 @@ from slurm_dl.daemon.preconditions import Precondition
 from slurm_dl.daemon.published_state import Board, PublishedState
 from slurm_dl.engine.circuit_breakers import managed_gpus, tripped
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.engine.priority_levels import levels_of
 from slurm_dl.forecast.calibration import ForecastScore
 from slurm_dl.model.breaker import BREAKERS
 from slurm_dl.model.jobs import COMPLETED, NOT_HELD, PENDING, Bool
@@ -85,7 +84,7 @@ class ActingDaemonMetrics:
         yield from _counted(now, self.tally)
         yield from _predicted(self.score())
         if now.cycle is not None:
-            tiers = levels_of(now.policy) if now.policy is not None else 1
+            tiers = now.policy.tiers if now.policy is not None else 1
             yield from self._cycle(now.cycle, tiers)
 
     def _cycle(self, cycle: Cycle, tiers: int) -> tuple[MetricValue, ...]:

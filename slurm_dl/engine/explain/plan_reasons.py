@@ -149,7 +149,7 @@ def _label(texts: Mapping[JobId, object], job_id: int) -> str:
 
 
 def _next_tier(cycle: Cycle, policy: Policy, row: int) -> list[str]:
-    # Finer orders are told in levels, which nobody sinks through.
+    # Under a finer order service alone does not move a job to another tier.
     edges = getattr(policy, "thresholds_gpu_s", ()) if policy.preempts == "tier" else ()
     tier = int(cycle.plan.tier[row])
     if tier >= len(edges):

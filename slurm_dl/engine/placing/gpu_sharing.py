@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_dl.engine.intent import Rows
 from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.placing.place_waiting import Placed, holds, named, to_place, wants_of
 from slurm_dl.engine.settings import Placement
+from slurm_dl.engine.target import Rows
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, Held, JobState
 from slurm_dl.model.profile import Profile

@@ -19,8 +19,9 @@ from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere
 from slurm_dl.engine.placing.free_resources import HOLDING
 from slurm_dl.engine.placing.place_waiting import to_place
 from slurm_dl.engine.preemption.eligibility import Victims
-from slurm_dl.engine.priority_levels import levels_of
+from slurm_dl.engine.preemption.priority_levels import levels_of
 from slurm_dl.engine.settings import External, Native, Placement, Settings
+from slurm_dl.engine.waiting_line import labels_in
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState
 from slurm_dl.model.snapshot import Snapshot
@@ -46,6 +47,11 @@ class Guarantee:
     preempts: Preempts
     placement: Placement
     promise: Promise | None = None
+
+    @property
+    def guaranteed(self) -> Bool | None:
+        """``(n,)`` bool, jobs that are guaranteed nodes; None if the scheme promises nothing."""
+        return None if self.promise is None else self.promise.guaranteed
 
     @property
     def within(self) -> EligibleNodes:
@@ -87,7 +93,7 @@ def guarantee(snap: Snapshot, order: Order, preempts: Preempts, settings: Settin
         return Guarantee(order=order, preempts=preempts, placement=how)
     gpus = snap.jobs.gpus
     queue = GuaranteeQueue(
-        running=_running(snap, order.tiers if preempts == "tier" else 1, settings),
+        running=_running(snap, settings),
         waiting=to_place(
             snap, rank_jobs(snap, order, preempts), (gpus > 0) & (gpus == np.floor(gpus)), how
         ),
@@ -126,15 +132,16 @@ def tiers_of(policy: Policy, scheme: Scheme | None) -> int:
     return 2 * policy.tiers if policy.preempts == "tier" else 2
 
 
-def _running(snap: Snapshot, tiers: int, settings: Settings) -> Rows:
+def _running(snap: Snapshot, settings: Settings) -> Rows:
     """Rows of the jobs that hold GPUs, by their start.
 
-    First those that stand in the band of a guaranteed job: who was guaranteed its nodes keeps them
+    First those with the SiteFactor of a guaranteed job: who was guaranteed its nodes keeps them
     when another running job comes to have a right to some.
     """
     jobs = snap.jobs
     rows = np.flatnonzero(np.isin(jobs.state, HOLDING) & (jobs.gpus > 0))
-    stood = snap.memory.site_factor[rows] > tiers * settings.band_width
+    half = labels_in(settings.band_width) // 2
+    stood = snap.memory.site_factor[rows] > half * settings.band_width
     # Where Slurm preempts by itself a shielded job stands as high.
     stood &= isinstance(settings.mode, External)
     ordered: Rows = rows[np.lexsort([jobs.job_id[rows], jobs.start_s[rows], ~stood])]

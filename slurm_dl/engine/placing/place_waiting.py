@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurm_dl.engine.intent import Rows
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere, narrowed
 from slurm_dl.engine.preemption.eligibility import waiting
 from slurm_dl.engine.settings import Placement
 from slurm_dl.engine.site_factors import in_window
+from slurm_dl.engine.target import Rows
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, Held, JobState
 from slurm_dl.model.nodes import Nodes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.jobs import F64, I16
+from slurm_dl.model.jobs import F64, I16, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
@@ -20,19 +20,20 @@ class TypedResources:
 
     Args:
         pinned: Rows of jobs that keep what they hold.
+        within: ``(m,)`` bool, the nodes whose GPUs are given out; None: all.
     """
 
-    def __init__(self, snap: Snapshot, pinned: Rows) -> None:
+    def __init__(self, snap: Snapshot, pinned: Rows, within: Bool | None = None) -> None:
         self.kind: I16 = np.full(len(snap.jobs), -1, dtype=np.int16)
         self._gpus = snap.jobs.gpus
-        free = gpus_by_type(snap)
+        free = gpus_by_type(snap, within)
         self._held = type_held(snap.seen, snap.on_type)
         on = self._held[pinned]
         known = on >= 0
         np.subtract.at(free, on[known], self._gpus[pinned[known]])
         self.kind[pinned] = on
         self._free: list[float] = free.tolist()
-        self._all: list[float] = gpus_by_type(snap).tolist()
+        self._all: list[float] = gpus_by_type(snap, within).tolist()
         self._rates = rates_of(snap)
 
     def by_need(self, rows: Rows, need: F64) -> Rows:

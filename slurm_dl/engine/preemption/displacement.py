@@ -14,17 +14,33 @@ from slurm_dl.model.jobs import I16, Bool
 class DisplacementRule:
     """Which running jobs a waiting job may displace.
 
+    By target, a waiting job that should hold GPUs displaces running ones that should not. By tier,
+    it displaces those of a worse tier; where both hold, only if it should itself hold GPUs. Tiers
+    are needed beside the target because the target counts GPUs, not nodes: a gang whose GPUs lie
+    in pieces is in the target, and so may be all jobs that run on its nodes.
+
     Attributes:
-        tier: ``(n,)`` tier of each job; a waiting job displaces running ones of a worse tier.
+        target: ``(n,)`` bool, jobs that should hold GPUs.
+        tier: ``(n,)`` tier of each job.
+        by_target: Whether the target decides.
+        by_tier: Whether tiers decide.
     """
 
+    target: Bool
     tier: I16
+    by_target: bool
+    by_tier: bool
 
     def displaceable(self, row: int, rows: npt.NDArray[np.int64]) -> Bool:
         """``(len(rows),)`` bool: which of the jobs at *rows* the waiting job at *row* displaces."""
-        below: Bool = self.tier[rows] > self.tier[row]
+        below: Bool = np.zeros(len(rows), dtype=np.bool_)
+        if self.by_target and self.target[row]:
+            below |= ~self.target[rows]
+        if self.by_tier and (self.target[row] or not self.by_target):
+            below |= self.tier[rows] > self.tier[row]
         return below
 
     def kinds(self) -> I16:
         """``(n,)`` a number for each job; jobs of one number displace the same jobs."""
-        return self.tier
+        tier = self.tier if self.by_tier else np.zeros_like(self.tier)
+        return (tier * 2 + self.target).astype(np.int16)

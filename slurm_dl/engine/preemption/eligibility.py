@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Bool, Held, JobState
+from slurm_dl.model.jobs import F64, Bool, Held, JobState
 from slurm_dl.model.snapshot import Snapshot
 
 WAITS_FOR = {
@@ -36,11 +36,13 @@ class Victims:
         rule: ``(r,)`` which of *reasons* protects each; 0 for those that may be preempted.
         reasons: Why a job is left alone; the first is empty, the last is that it is part of a
             hand-over already.
+        passing: Of each reason, whether it may hold no longer while the run goes on.
     """
 
     rows: npt.NDArray[np.int64]
     rule: npt.NDArray[np.int64]
     reasons: tuple[str, ...]
+    passing: tuple[bool, ...]
 
     @property
     def may(self) -> npt.NDArray[np.int64]:
@@ -65,8 +67,12 @@ class Victims:
         last = len(self.reasons) - 1
         rule = np.where(self.rule == last, last + 1, self.rule)
         rule[these[self.rows] & (rule == 0)] = last
-        reasons = (*self.reasons[:-1], why, self.reasons[-1])
-        return Victims(rows=self.rows, rule=rule, reasons=reasons)
+        return Victims(
+            rows=self.rows,
+            rule=rule,
+            reasons=(*self.reasons[:-1], why, self.reasons[-1]),
+            passing=(*self.passing[:-1], True, self.passing[-1]),
+        )
 
     @property
     def staying(self) -> npt.NDArray[np.int64]:
@@ -74,6 +80,12 @@ class Victims:
         last = len(self.reasons) - 1
         staying: npt.NDArray[np.int64] = self.rows[(self.rule != 0) & (self.rule != last)]
         return staying
+
+    @property
+    def lasting(self) -> npt.NDArray[np.int64]:
+        """Rows in `Jobs` of those that may not be preempted as long as their run goes on."""
+        lasting: npt.NDArray[np.int64] = self.rows[~np.array(self.passing)[self.rule]]
+        return lasting
 
     @property
     def protected(self) -> npt.NDArray[np.int64]:
@@ -92,21 +104,23 @@ def victims(snap: Snapshot, limits: Preemption) -> Victims:
     rows = np.flatnonzero(snap.is_managed() & (jobs.state == JobState.RUNNING))
     own, terms, *others = protections(snap, rows, limits)
     gpus = jobs.gpus[rows]
-    shares = (gpus != np.floor(gpus), "it shares a GPU with other jobs")
+    shares = (gpus != np.floor(gpus), "it shares a GPU with other jobs", False)
     rules = (own, terms, shares, *others)
     return Victims(
         rows=rows,
-        rule=np.select([mask for mask, _ in rules], range(1, len(rules) + 1), default=0),
-        reasons=("", *(reason for _, reason in rules)),
+        rule=np.select([mask for mask, *_ in rules], range(1, len(rules) + 1), default=0),
+        reasons=("", *(reason for _, reason, _ in rules)),
+        passing=(True, *(passing for *_, passing in rules)),
     )
 
 
 def protections(
     snap: Snapshot, rows: npt.NDArray[np.int64], limits: Preemption
-) -> tuple[tuple[Bool, str], ...]:
-    """What protects running jobs whatever they hold: ``(r,)`` bool and a reason for each rule.
+) -> tuple[tuple[Bool, str, bool], ...]:
+    """What protects running jobs whatever they hold, one entry for each rule.
 
-    The first says who has not opted in, the last who is part of a hand-over already.
+    An entry is ``(r,)`` bool, the reason, and whether it may pass while the run goes on. The first
+    says who has not opted in, the last who is part of a hand-over already.
 
     Args:
         rows: ``(r,)`` rows in `Jobs`.
@@ -118,33 +132,39 @@ def protections(
     busy += [b for h in snap.handovers for b in h.beneficiaries]
     job_id = jobs.job_id[rows]
     return (
-        (~np.isin(job_id, list(contracts)), "it has not opted in to preemption"),
+        (~np.isin(job_id, list(contracts)), "it has not opted in to preemption", False),
         (
             ~jobs.requeueable[rows],
             "Slurm may not requeue it (--no-requeue, not a batch job, or a het job)",
+            False,
         ),
         (
             np.isin(job_id, impatient),
             f"its grace is above the site's limit of {limits.max_grace_s:.0f} s",
+            False,
         ),
         (
             now_s - jobs.start_s[rows] < limits.min_quantum_s,
             f"it is inside its minimum quantum of {limits.min_quantum_s:.0f} s",
+            True,
         ),
         (
             memory.preemptions[rows] >= limits.max_preemptions,
             f"it has been preempted {limits.max_preemptions} times or more, the most allowed",
+            False,
         ),
         (
             now_s - memory.last_preempted_s[rows] < limits.cooldown_s,
             f"it was preempted less than {limits.cooldown_s:.0f} s ago",
+            True,
         ),
         (
             jobs.start_s[rows] + jobs.limit_s[rows] - now_s < limits.limit_reserve_s,
             "it is near its time limit",
+            False,
         ),
         # Last, so that every other reason is given before it.
-        (np.isin(job_id, busy), "it is part of a hand-over already"),
+        (np.isin(job_id, busy), "it is part of a hand-over already", True),
     )
 
 
@@ -174,19 +194,25 @@ def not_beneficiary(snap: Snapshot, row: int) -> str:
 
 
 def tried_in_vain(snap: Snapshot, row: int, base_s: float) -> str:
-    """Why no GPUs are freed for the waiting job at *row* just now; empty if they may be.
-
-    What was freed for it before did not make it start: what Slurm knows and we do not keeps it
-    from starting. Each time the pause is twice as long.
-    """
+    """Why no GPUs are freed for the waiting job at *row* just now; empty if they may be."""
     times = int(snap.memory.fruitless[row])
-    if not times:
-        return ""
-    pause_s = base_s * 2.0 ** min(times - 1, 10)
-    left_s = float(snap.memory.last_fruitless_s[row]) + pause_s - snap.now_s
+    left_s = float(pause_after_vain_tries_s(snap, np.array([row]), base_s)[0])
     if left_s <= 0:
         return ""
     return (
         f"GPUs were freed for it {times} times and Slurm did not start it; "
         f"the next try is in {left_s:.0f} s at the earliest"
     )
+
+
+def pause_after_vain_tries_s(snap: Snapshot, rows: npt.NDArray[np.int64], base_s: float) -> F64:
+    """``(len(rows),)`` seconds until GPUs may be freed again for each job; 0 or less: now.
+
+    What was freed for a job before did not make it start: what Slurm knows and we do not keeps it
+    from starting. Each time the pause is twice as long.
+    """
+    memory = snap.memory
+    times = memory.fruitless[rows]
+    pause_s = base_s * 2.0 ** np.minimum(times - 1, 10)
+    left_s: F64 = np.where(times > 0, memory.last_fruitless_s[rows] + pause_s - snap.now_s, 0.0)
+    return left_s

@@ -13,7 +13,8 @@ from slurm_dl.engine.preemption.defragmentation import defragment
 from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims, victims, waiting
 from slurm_dl.engine.preemption.handover_context import HandoverContext
-from slurm_dl.engine.preemption.handover_protocol import judge, name_jobs, steps_of, strays
+from slurm_dl.engine.preemption.handover_protocol import name_jobs, steps_of, strays
+from slurm_dl.engine.preemption.handover_verdicts import judge
 from slurm_dl.engine.preemption.mode import DecisionContext, Handovers, PreemptionSteps
 from slurm_dl.engine.preemption.new_handovers import JobRanking, new_handovers
 from slurm_dl.engine.preemption.unpack_pairs import split
@@ -21,7 +22,7 @@ from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.site_factors import in_window, site_factor_writes, unhonoured
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import I64, JobState
+from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Action, OpenHandover, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 
@@ -43,7 +44,7 @@ class ExternalEngine:
     def handovers(self, context: DecisionContext, /) -> Handovers:
         """Verdicts on all hand-overs, and new ones; see `Engine`."""
         snap, settings, intent = context.snap, self.settings, context.intent
-        jobs, ranked = snap.jobs, intent.ranked
+        jobs, ranked = snap.jobs, context.served
         rule = _rule(context)
         ready = waiting(snap)[ranked]
         target = frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist())
@@ -86,19 +87,23 @@ class ExternalEngine:
         )
 
     def preemption_steps(
-        self, context: DecisionContext, handovers: Handovers, site_factor: I64, /
+        self, context: DecisionContext, handovers: Handovers, /
     ) -> PreemptionSteps:
         """The next steps of all hand-overs, and the SiteFactors; see `Engine`."""
-        snap, settings, ranked = context.snap, self.settings, context.intent.ranked
+        snap, settings, ranked = context.snap, self.settings, context.served
+        wanted = context.line.site_factors()
+        # A victim must not start again before its turn: its place is found once it waits.
+        runs = (snap.jobs.state > JobState.PENDING) & (snap.jobs.state < JobState.COMPLETING)
+        meanwhile = np.where(runs, 0, wanted)
         steps: list[Action] = [*strays(snap, context.rows)]
         judged, verdicts = handovers.judged, handovers.verdicts
         for handover in snap.handovers:
-            steps += steps_of(handover, verdicts[handover.handover_id], judged, site_factor)
+            steps += steps_of(handover, verdicts[handover.handover_id], judged, meanwhile)
         for handover in handovers.opened:
             steps.append(OpenHandover(handover=handover, why=_why_open(handover)))
-            steps += steps_of(handover, verdicts[handover.handover_id], judged, site_factor)
+            steps += steps_of(handover, verdicts[handover.handover_id], judged, meanwhile)
         lowered = {a.job_id for a in steps if isinstance(a, SetSiteFactor)}
-        writes = site_factor_writes(snap, ranked, site_factor, settings)
+        writes = site_factor_writes(snap, ranked, wanted, settings)
         return PreemptionSteps(
             steps=tuple(steps),
             writes=tuple(w for w in writes if w.job_id not in lowered),
@@ -110,9 +115,15 @@ class ExternalEngine:
 
 
 def _rule(context: DecisionContext) -> DisplacementRule:
-    tier = context.intent.order.tier
-    # Who may displace nobody takes nobody's GPUs: to the search all are alike.
-    return DisplacementRule(tier=tier if context.preempts == "tier" else np.zeros_like(tier))
+    target = np.zeros(len(context.snap.jobs), dtype=np.bool_)
+    target[context.intent.target] = True
+    return DisplacementRule(
+        target=target,
+        tier=context.intent.order.tier,
+        # Where nodes are guaranteed only guaranteed jobs displace others, and those are a tier.
+        by_target=context.preempts != "never" and context.guaranteed is None,
+        by_tier=context.preempts == "tier",
+    )
 
 
 def _why_open(handover: Handover) -> str:

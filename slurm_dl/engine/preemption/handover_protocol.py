@@ -12,23 +12,16 @@ anywhere goes on from there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-import numpy as np
-
-from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.preemption.handover_context import (
     HandoverContext,
     agrees,
-    gone,
     is_out,
     is_running,
     is_waiting,
 )
-from slurm_dl.engine.preemption.unpack_pairs import why_not_split
-from slurm_dl.engine.settings import Preemption
-from slurm_dl.model.handover import Handover, Purpose, Seal, Victim, VictimState, reservation_name
+from slurm_dl.engine.preemption.handover_verdicts import Verdict
+from slurm_dl.model.handover import Handover, Seal, Victim, VictimState, reservation_name
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I64, JobState
 from slurm_dl.model.plan import (
@@ -46,54 +39,6 @@ from slurm_dl.model.plan import (
 )
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
-from slurm_dl.placement.resource_request import ResourceRequests
-
-BEGIN_WITHIN_S = 60.0
-"""A hand-over that has not come to its signals by then is given up: it keeps others from theirs."""
-
-IN_VAIN = "it could not be begun in time"
-NOT_STARTED = "Slurm did not start all beneficiaries in time"
-SPLIT = "the job has left the GPU it shared"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What is to become of a hand-over.
-
-    Attributes:
-        kind: The next step.
-        gone: Victims that this look shows to have ended, and how each ended.
-        left: Victims that still hold their GPUs.
-        reason: Why a hand-over is wound up.
-        in_vain: A hand-over that is wound up did not make its beneficiaries start.
-    """
-
-    kind: Literal["begin", "go on", "take along", "give up", "wind up"]
-    gone: tuple[tuple[Victim, str], ...] = ()
-    left: tuple[Victim, ...] = ()
-    reason: str = ""
-    in_vain: bool = False
-
-
-def judge(handover: Handover, context: HandoverContext) -> Verdict:
-    """Whether *handover* is still right, and which step is next."""
-    seen_gone = {v.run.job_id: how for v in handover.victims if (how := gone(v, context))}
-    remaining = [v for v in handover.victims if v.state is not VictimState.GONE]
-    ended = tuple((v, seen_gone[v.run.job_id]) for v in remaining if v.run.job_id in seen_gone)
-    left = tuple(v for v in remaining if v.run.job_id not in seen_gone)
-    if not handover.signalled:
-        reason = _no_longer_right(handover, context)
-        if reason:
-            # None is marked: a victim that is gone would make the others look as if signalled.
-            return Verdict(kind="wind up", reason=reason, in_vain=reason == IN_VAIN)
-        return Verdict(kind="begin", left=left)
-    if left:
-        late = context.snap.now_s - handover.opened_s > _patience_s(handover, context.limits)
-        return Verdict(kind="give up" if late else "go on", gone=ended, left=left)
-    reason = _served(handover, context)
-    if reason:
-        return Verdict(kind="wind up", gone=ended, reason=reason, in_vain=reason == NOT_STARTED)
-    return Verdict(kind="take along", gone=ended)
 
 
 def steps_of(
@@ -135,77 +80,6 @@ def steps_of(
             return [*marks, *_take_along(handover, context)]
         case "wind up":
             return [*marks, *_wind_up(handover, context, verdict)]
-
-
-def _no_longer_right(handover: Handover, context: HandoverContext) -> str:
-    """Why a hand-over that has signalled nobody is to be undone; empty if it is still right."""
-    if not context.limits.enabled:
-        return context.limits.because
-    if handover.seal is Seal.RELEASED:
-        return "it was being undone"
-    waiting = [context.rows[b] for b in handover.beneficiaries if is_waiting(b, context)]
-    if handover.beneficiaries and not waiting:
-        return "no beneficiary is waiting any more"
-    for victim in handover.victims:
-        # Who is only to move keeps its place: it need not be worse than whom it makes room for.
-        compared = waiting if handover.purpose == "preempt" else []
-        reason = _no_victim(victim, compared, context, handover.purpose)
-        if reason:
-            return reason
-    if context.snap.now_s - handover.opened_s > BEGIN_WITHIN_S:
-        return IN_VAIN
-    return _makes_no_room(handover, context) or _seal_is_short(handover, context)
-
-
-def _makes_no_room(handover: Handover, context: HandoverContext) -> str:
-    """Why the victims are not the right ones any more; empty if they are.
-
-    They were chosen for the first beneficiary; the others only share what it leaves.
-    """
-    if handover.purpose != "preempt":
-        return ""
-    first, snap = handover.beneficiaries[0], context.snap
-    if not is_waiting(first, context):
-        return f"job {first}, for which the victims were chosen, does not wait any more"
-    available = FreeResources.free_in(snap)
-    for victim in handover.victims:
-        available.release(snap, context.rows[victim.run.job_id])
-    within = np.isin(snap.seen.nodes.name, handover.nodes)
-    if available.place(ResourceRequests(snap).of(context.rows[first]), within=within) is None:
-        return f"job {first} could not start even then: nodes are down, or taken"
-    return ""
-
-
-def _seal_is_short(handover: Handover, context: HandoverContext) -> str:
-    """Why the standing seal is not enough for what is to come; empty if it is, or none stands."""
-    if handover.seal is not Seal.STANDING:
-        return ""
-    name = reservation_name(handover.handover_id)
-    ends_s = max((r.end_s for r in context.snap.seen.reservations if r.name == name), default=0.0)
-    needed_s = max(v.contract.grace_s for v in handover.victims) + context.limits.start_margin_s
-    return "" if ends_s >= context.snap.now_s + needed_s else "its seal would end too early"
-
-
-def _no_victim(
-    victim: Victim, beneficiaries: list[int], context: HandoverContext, purpose: Purpose
-) -> str:
-    """Why the victim may not be stopped for these beneficiaries any more; empty if it may."""
-    job_id = victim.run.job_id
-    row = context.rows.get(job_id)
-    if row is None or gone(victim, context):
-        return "a victim ended by itself"
-    if purpose == "split":
-        protected = why_not_split(context.snap, row, context.limits)
-    else:
-        protected = context.candidates.why_not(row)
-    if protected:
-        return f"victim {job_id} may not be stopped any more: {protected}"
-    if not agrees(victim, context):
-        return f"victim {job_id} changed its contract"
-    mine = np.array([row])
-    if not all(context.rule.displaceable(b, mine).all() for b in beneficiaries):
-        return f"victim {job_id} is not of a lower tier any more"
-    return ""
 
 
 def _put_in_place(
@@ -353,30 +227,6 @@ def _requeues(handover: Handover, left: list[Victim], context: HandoverContext) 
         else:
             continue
         yield Requeue(handover_id=handover.handover_id, run=victim.run, why=why)
-
-
-def _served(handover: Handover, context: HandoverContext) -> str:
-    """Why a hand-over whose victims are all gone is over; empty while beneficiaries may start."""
-    moves = handover.purpose == "defragment"
-    waits = any(is_waiting(b, context) for b in handover.beneficiaries)
-    if not waits and not moves:
-        return "no beneficiary is waiting any more" if handover.beneficiaries else SPLIT
-    if any(v.state is not VictimState.GONE for v in handover.victims):
-        return ""  # The last one was only now seen to be gone.
-    if not waits and not any(is_out(v, context) for v in handover.victims):
-        return "the jobs that were moved are back"
-    free_since_s = max(v.gone_s for v in handover.victims)
-    passed_s = context.snap.now_s - free_since_s
-    if waits and passed_s > context.limits.start_margin_s:
-        return NOT_STARTED
-    # Slurm keeps a requeued job back for a while, and nothing tells how long.
-    late = passed_s > context.limits.handover_timeout_s
-    return "the jobs that were moved are not back in time" if late else ""
-
-
-def _patience_s(handover: Handover, limits: Preemption) -> float:
-    """How long a hand-over may take before victims that will not go are let go."""
-    return limits.handover_timeout_s + max(v.contract.grace_s for v in handover.victims)
 
 
 def _give_up(handover: Handover, left: list[Victim]) -> Iterator[Action]:

@@ -13,10 +13,12 @@ from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere
 from slurm_dl.engine.preemption.eligibility import Victims
 from slurm_dl.engine.preemption.handover_context import HandoverContext
-from slurm_dl.engine.preemption.handover_protocol import Verdict
+from slurm_dl.engine.preemption.handover_verdicts import Verdict
+from slurm_dl.engine.target import Rows
+from slurm_dl.engine.waiting_line import WaitingLine
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import I64
+from slurm_dl.model.jobs import Bool
 from slurm_dl.model.plan import Action, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Preempts
@@ -28,8 +30,11 @@ class DecisionContext:
 
     Attributes:
         rows: Row in `Jobs` of each job id.
-        preempts: Whom the policy lets a waiting job displace.
+        preempts: Whom a waiting job may displace in the order of *intent*.
         intent: What the policy wants.
+        line: The waiting jobs in the order in which Slurm is to serve them; native mode has none.
+        served: Rows of the managed live jobs as they are served, best first.
+        guaranteed: ``(n,)`` bool, jobs that are guaranteed nodes; None: nothing is guaranteed.
         candidates: The running jobs, and which of them may be preempted.
         within: Nodes on which room may be made for a job, or is looked for at all.
         types: Nodes of the type of GPUs that the policy chose for a job.
@@ -39,7 +44,10 @@ class DecisionContext:
     rows: Mapping[JobId, int]
     preempts: Preempts
     intent: Intent
+    line: WaitingLine
+    served: Rows
     candidates: Victims
+    guaranteed: Bool | None = None
     within: EligibleNodes = anywhere
     types: EligibleNodes = anywhere
 
@@ -109,10 +117,6 @@ class Engine(Protocol):
         """What becomes of the hand-overs under way, and which are to begin."""
 
     def preemption_steps(
-        self, context: DecisionContext, handovers: Handovers, site_factor: I64, /
+        self, context: DecisionContext, handovers: Handovers, /
     ) -> PreemptionSteps:
-        """The actions of the hand-overs, and the SiteFactors.
-
-        Args:
-            site_factor: ``(n,)`` SiteFactor that each job should have.
-        """
+        """The actions of the hand-overs, and the SiteFactors."""

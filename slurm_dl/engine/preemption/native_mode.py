@@ -26,14 +26,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_dl.engine.intent import Rows
+from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, victims, waiting
 from slurm_dl.engine.preemption.handover_context import HandoverContext
-from slurm_dl.engine.preemption.handover_protocol import judge, steps_of, strays
+from slurm_dl.engine.preemption.handover_protocol import steps_of, strays
+from slurm_dl.engine.preemption.handover_verdicts import judge
 from slurm_dl.engine.preemption.mode import DecisionContext, Handovers, PreemptionSteps
+from slurm_dl.engine.preemption.priority_levels import in_levels
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.engine.site_factors import highest_site_factor, in_window, unhonoured
+from slurm_dl.engine.site_factors import (
+    highest_site_factor,
+    in_window,
+    unhonoured,
+    wanted_site_factor,
+)
+from slurm_dl.engine.target import Rows
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I64, Bool, JobState
 from slurm_dl.model.plan import Action, SetSiteFactor
@@ -76,7 +84,12 @@ class NativeEngine:
         judged = HandoverContext(
             snap=context.snap,
             rows=context.rows,
-            rule=DisplacementRule(tier=context.intent.order.tier),
+            rule=DisplacementRule(
+                target=np.zeros(len(context.snap.jobs), dtype=np.bool_),
+                tier=_levels(context).order.tier,
+                by_target=False,
+                by_tier=True,
+            ),
             candidates=context.candidates,
             limits=_none_begun(self.settings.preemption),
         )
@@ -86,18 +99,18 @@ class NativeEngine:
         )
 
     def preemption_steps(
-        self, context: DecisionContext, handovers: Handovers, site_factor: I64, /
+        self, context: DecisionContext, handovers: Handovers, /
     ) -> PreemptionSteps:
         """What is left of hand-overs, and the SiteFactors; see `Engine`."""
+        order = _levels(context).order
+        bands = wanted_site_factor(order, self.settings)
         snap, ranked = context.snap, context.intent.ranked
         running = ranked[snap.jobs.state[ranked] != JobState.PENDING]
         running = running[self._inside(snap, running)]
         shields = self._shields(context, running)
-        wanted = site_factor.copy()
+        wanted = bands.copy()
         wanted[running] += self.settings.band_width // 2
-        wanted[list(shields)] = highest_site_factor(
-            context.intent.order.tiers, self.settings.band_width
-        )
+        wanted[list(shields)] = highest_site_factor(order.tiers, self.settings.band_width)
         kind = _kind(snap, ranked, wanted, self.settings)
         # A job of an open hand-over has the place that its hand-over needs.
         busy = [v.run.job_id for h in snap.handovers for v in h.victims]
@@ -115,7 +128,7 @@ class NativeEngine:
             for row, of_kind in zip(ranked[at].tolist(), kind[at].tolist(), strict=True)
         ]
         return PreemptionSteps(
-            steps=tuple(self._finish(handovers, site_factor)),
+            steps=tuple(self._finish(handovers, bands)),
             writes=tuple(writes),
             notes=self._notes(context, wanted, np.sort(wanted[running])),
             unhonoured=unhonoured(
@@ -139,7 +152,7 @@ class NativeEngine:
         rows = running.tolist()
         if not self.settings.preemption.enabled:
             return dict.fromkeys(rows, f"{_NOBODY}: {self.settings.preemption.because}")
-        if context.preempts != "tier":
+        if context.preempts == "never":
             return dict.fromkeys(rows, f"{_NOBODY}: the policy preempts nobody")
         candidates = context.candidates
         ruled = dict(zip(candidates.rows.tolist(), candidates.rule.tolist(), strict=True))
@@ -158,12 +171,12 @@ class NativeEngine:
                 shields[row] = f"{_NOBODY}: {why}"
         return shields
 
-    def _finish(self, handovers: Handovers, site_factor: I64) -> list[Action]:
+    def _finish(self, handovers: Handovers, bands: I64) -> list[Action]:
         judged = handovers.judged
         steps: list[Action] = [*strays(judged.snap, judged.rows)]
         for handover in judged.snap.handovers:
             verdict = handovers.verdicts[handover.handover_id]
-            steps += steps_of(handover, verdict, judged, site_factor)
+            steps += steps_of(handover, verdict, judged, bands)
         return steps
 
     def _notes(self, context: DecisionContext, wanted: I64, running: I64) -> dict[JobId, str]:
@@ -193,6 +206,10 @@ class NativeEngine:
                 note = f"Slurm may preempt for it any of {n_below} running jobs of lower tiers"
             notes[JobId(int(snap.jobs.job_id[row]))] = note
         return notes
+
+
+def _levels(context: DecisionContext) -> Intent:
+    return in_levels(context.snap, context.preempts, context.intent, context.candidates.staying)
 
 
 def _none_begun(limits: Preemption) -> Preemption:

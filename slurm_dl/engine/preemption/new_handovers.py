@@ -100,7 +100,7 @@ class _Search:
         self._candidates = candidates
         self._rule, self._within = standing.rule, standing.within
         self._kind_of = standing.rule.kinds()
-        self._types = standing.types
+        self._types, self._rank = standing.types, standing.rank
         self._limits = limits
         self._available = FreeResources.free_in(snap)
         self._needs = ResourceRequests(snap)
@@ -277,12 +277,27 @@ class _Search:
         self._dispensable = self._dispensable[~there[self._dispensable]]
 
     def _nobody_to_stop(self, row: int) -> str:
-        worse = self._rule.displaceable(row, self._candidates.rows)
-        rules = self._candidates.rule[worse & (self._candidates.rule > 0)]
+        """Why no running job may be stopped for the job at *row*."""
+        rows, rule = self._candidates.rows, self._rule
+        displaceable = rule.displaceable(row, rows)
+        if rule.by_tier:
+            below = displaceable | (rule.tier[rows] > rule.tier[row])
+            nobody, of_these = "no job of a lower tier is running", "of lower tiers"
+        elif rule.by_target:
+            below = displaceable | (self._rank[rows] > self._rank[row])
+            nobody, of_these = "no job that ranks below it is running", "that rank below it"
+        else:
+            return "the policy preempts no job"
+        may = self._candidates.rule == 0
+        if (displaceable & may).any():
+            return "the running jobs that may be stopped for it give way to other jobs already"
+        if (below & may).any():
+            return "it does not fit beside the jobs that come before it or may not be stopped"
+        rules = self._candidates.rule[below]
         if not len(rules):
-            return "no job of a lower tier is running"
+            return nobody
         commonest = self._candidates.reasons[int(np.bincount(rules).argmax())]
-        return f"none of the {len(rules)} running jobs of lower tiers may be stopped: {commonest}"
+        return f"none of the {len(rules)} running jobs {of_these} may be stopped: {commonest}"
 
 
 def _kinds(

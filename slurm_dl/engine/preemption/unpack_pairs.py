@@ -137,7 +137,7 @@ def why_not_split(snap: Snapshot, row: int, limits: Preemption) -> str:
     """Why the running job at *row* may not be taken off its GPU; empty if it may."""
     rules = protections(snap, np.array([row], dtype=np.int64), limits)
     # The last is that it is part of a hand-over: it may be of its own.
-    return next((reason for mask, reason in rules[:-1] if mask[0]), "")
+    return next((reason for mask, reason, _ in rules[:-1] if mask[0]), "")
 
 
 def _relative_speed(

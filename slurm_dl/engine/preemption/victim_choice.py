@@ -55,7 +55,7 @@ def choose_victims(
     """
     usable = within & _after_all_go(snap, available, candidates).fits_on(need)
     if int(np.count_nonzero(usable)) < need.n_nodes:
-        return "stopping all jobs of lower tiers that may be stopped would not make room for it"
+        return "stopping all jobs that may be stopped for it would not make room for it"
     clearing = _Clearing(
         snap,
         available,

@@ -9,14 +9,18 @@ from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
 
 
-def gpus_by_type(snap: Snapshot) -> F64:
+def gpus_by_type(snap: Snapshot, within: Bool | None = None) -> F64:
     """``(t,)`` GPUs of each of the `Observed.gpu_types` on nodes that are up.
 
     Where no type has a name they are of one; beside others those without a name do not count.
+
+    Args:
+        within: ``(m,)`` bool, the nodes that count; None: all.
     """
     nodes = snap.seen.nodes
     kinds = max(1, len(snap.seen.gpu_types))
     there = nodes.up & ((nodes.gpu_type >= 0) | (not snap.seen.gpu_types))
+    there = there if within is None else there & within
     found: F64 = np.zeros(kinds)
     np.add.at(found, np.maximum(nodes.gpu_type[there], 0), nodes.gpus[there])
     return found

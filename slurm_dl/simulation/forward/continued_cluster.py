@@ -344,8 +344,7 @@ class ContinuedCluster:
         run_s = np.where(waits, 0.0, np.maximum(now_s - jobs["start_s"], 0.0))
         memory["ran_s"] = self._before_s[live] + run_s
         memory["attained_gpu_s"] = self._before_gpu_s[live] + run_s * jobs["gpus"]
-        again = later & (memory["ran_s"] > 0)
-        memory["waiting_since_s"][again] = now_s
+        memory["waiting_since_s"][later] = now_s
         seen = dataclasses.replace(
             base.seen,
             now_s=now_s,

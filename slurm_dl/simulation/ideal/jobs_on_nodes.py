@@ -20,8 +20,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.intent import NOBODY, Intent
+from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.settings import Placement
+from slurm_dl.engine.target import NOBODY
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.job_record import RunNodes

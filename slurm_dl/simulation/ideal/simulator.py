@@ -21,8 +21,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.intent import NOBODY, intend
+from slurm_dl.engine.intent import intend
 from slurm_dl.engine.leases import lease_of, next_end_s, under_lease
+from slurm_dl.engine.target import NOBODY
 from slurm_dl.ledger.lease_credits import accrue
 from slurm_dl.model.job_record import Records, Runs
 from slurm_dl.model.jobs import COMPLETED, F64, PENDING, RUNNING

@@ -1,7 +1,7 @@
-"""An order finer than tiers, as tiers: what Slurm can be told of it.
+"""An order finer than tiers, as tiers, where Slurm itself preempts by them.
 
-Slurm serves by bands of priority, and to rewrite every job's place at each look would be a call for
-each. What matters is told exactly, the rest coarsely::
+There a job may displace every running one in a band below it, so each waiting job cannot have a
+place of its own. What matters is told exactly, the rest coarsely::
 
     0        jobs that should hold GPUs now, waiting or running
     1        running jobs that should not: they may be displaced by those above, and by nobody else
@@ -21,10 +21,11 @@ from typing import Final
 
 import numpy as np
 
-from slurm_dl.engine.intent import NOBODY, Intent, Rows
-from slurm_dl.model.jobs import COMPLETING, I16, I64, NOT_HELD, PENDING
+from slurm_dl.engine.intent import Intent
+from slurm_dl.engine.target import NOBODY, Rows
+from slurm_dl.model.jobs import I16, NOT_HELD, PENDING
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Order, Policy, Preempts
+from slurm_dl.policies.base import Policy, Preempts
 
 LEVELS: Final = 24
 """How many there are, whatever the number of jobs."""
@@ -37,11 +38,6 @@ _LAST: Final = LEVELS - 1
 def levels_of(policy: Policy) -> int:
     """How many tiers the orders of *policy* have once Slurm is told of them."""
     return policy.tiers if policy.preempts == "tier" else max(policy.tiers, LEVELS)
-
-
-def preempts_by_levels(preempts: Preempts) -> Preempts:
-    """Whom a waiting job may displace where the tiers are levels."""
-    return "tier" if preempts == "rank" else preempts
 
 
 def in_levels(
@@ -78,20 +74,6 @@ def in_levels(
     return dataclasses.replace(
         intent, order=dataclasses.replace(order, tier=level, tiers=max(order.tiers, LEVELS))
     )
-
-
-def at_rest(snap: Snapshot, bands: I64, order: Order, band_width: int) -> I64:
-    """``(n,)`` the SiteFactor of each job, where we take GPUs back: running jobs keep one band.
-
-    It matters only when they are requeued, and then it is found anew; to write it whenever they
-    pass from one level to another would be thousands of calls at the end of each lease.
-
-    Args:
-        bands: ``(n,)`` SiteFactor of each job's level.
-    """
-    runs = (snap.jobs.state > PENDING) & (snap.jobs.state < COMPLETING)
-    settled: I64 = np.where(runs, np.int64((order.tiers - 1) * band_width), bands)
-    return settled
 
 
 def _groups(n: int) -> I16:
