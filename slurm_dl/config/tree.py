@@ -138,8 +138,9 @@ class RankingSection(Section):
         ge=1,
         le=100_000,
         description=(
-            "Pending jobs of each partition, best first, whose SiteFactor is kept up to date and "
-            "that are looked at for preemption."
+            "Pending jobs of each partition, best first, whose SiteFactor is kept up to date: the "
+            "first 50 have places of their own, and GPUs are taken back for these; the others have "
+            "0. In native mode all have the band of their tier."
         ),
     )
     equals: Literal["submission", "site"] = Field(

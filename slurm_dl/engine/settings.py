@@ -175,8 +175,7 @@ class Settings:
         partitions: The partitions that are ours to order.
         band_width: SiteFactor between two places of the waiting line, or, in native mode, between
             two tiers; above what other priority factors can add up to.
-        window: Pending jobs of each partition, best first, whose SiteFactor is kept up to date,
-            and that are looked at for preemption.
+        window: Pending jobs of each partition, best first, whose SiteFactor is kept up to date.
         preemption: Limits on taking GPUs back.
         mode: Who takes them back.
         placement: Where waiting jobs should go.

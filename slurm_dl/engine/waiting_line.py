@@ -11,6 +11,7 @@ what they have: Slurm does not look at it until they are requeued.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Final
 
@@ -82,8 +83,9 @@ class WaitingLine:
         served[in_line[served]] = self.rows
         return served
 
+    @functools.cached_property
     def site_factors(self) -> I64:
-        """``(n,)`` SiteFactor that each job should have."""
+        """``(n,)`` SiteFactor that each job should have; 0 for waiting jobs without a place."""
         snap, guaranteed, width = self._snap, self._guaranteed, self._settings.band_width
         told: I64 = snap.memory.site_factor.astype(np.int64)
         wanted = told.copy()

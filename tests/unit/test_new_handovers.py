@@ -139,6 +139,7 @@ def standing_of(snap: Snapshot) -> new_handovers.JobRanking:
             by_tier=True,
         ),
         rank=np.arange(n, dtype=np.int32),
+        placed=np.ones(n, dtype=np.bool_),
         target=frozenset(),
     )
 

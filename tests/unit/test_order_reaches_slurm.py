@@ -17,7 +17,7 @@ from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I64, NOT_HELD, PENDING, Held, JobRow
-from slurm_dl.model.plan import Plan, SetSiteFactor
+from slurm_dl.model.plan import OpenHandover, Plan, SetSiteFactor
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import Policy
@@ -375,6 +375,27 @@ def test_three_writes_a_wait_keep_a_queue_in_order(policy: str, requeued: float)
     assert longest > EXACT
     assert busy.inverted == 0
     assert busy.written <= 3 * busy.waits
+
+
+def test_gpus_are_taken_back_for_jobs_with_a_place_only() -> None:
+    """Four hand-overs of up to 32 jobs: none of these has the SiteFactor 0 of the victims."""
+    large = [running(100 + i, 16, n_nodes=4, ran_s=40_000.0, limit_s=1e6) for i in range(8)]
+    small = [waiting(200 + i, 1, limit_s=1e5) for i in range(128)]
+    ids = [row.job_id for row in large]
+    snap = snapshot(
+        [*large, *small],
+        nodes=((4, 0),) * 32,
+        memory={"attained_gpu_s": dict.fromkeys(ids, 640_000.0)},
+        seen={"claims": {JobId(j): Claim(contract=Contract()) for j in ids}},
+    )
+
+    plan = decide(snap, registry.POLICIES["discrete_las"](), SETTINGS)
+
+    told = {action.job_id: action.value for action in writes(plan)}
+    opened = [a.handover for a in plan.actions if isinstance(a, OpenHandover)]
+    gain = [job_id for handover in opened for job_id in handover.beneficiaries]
+    assert len(gain) == EXACT
+    assert all(told[job_id] > 0 for job_id in gain)
 
 
 def test_the_window_is_counted_along_the_line() -> None:

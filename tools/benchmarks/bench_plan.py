@@ -71,7 +71,7 @@ CASES = {
         SETTINGS,
         partial(_written, ran_s=(10.0, 800.0)),
     ),
-    "new": Case("every job is new: all of the window is written", SETTINGS, generate.snapshot),
+    "new": Case("every job is new: all first places are written", SETTINGS, generate.snapshot),
     "preempt": Case("4 hand-overs are found", SETTINGS, _written),
     "preempt100": Case("100 hand-overs are allowed and looked for", LOOSE, _written),
     "in_vain": Case(

@@ -56,6 +56,7 @@ class ExternalEngine:
             JobRanking(
                 rule=rule,
                 rank=intent.rank(),
+                placed=context.line.site_factors > 0,
                 target=target,
                 within=context.within,
                 types=context.types,
@@ -91,7 +92,7 @@ class ExternalEngine:
     ) -> PreemptionSteps:
         """The next steps of all hand-overs, and the SiteFactors; see `Engine`."""
         snap, settings, ranked = context.snap, self.settings, context.served
-        wanted = context.line.site_factors()
+        wanted = context.line.site_factors
         # A victim must not start again before its turn: its place is found once it waits.
         runs = (snap.jobs.state > JobState.PENDING) & (snap.jobs.state < JobState.COMPLETING)
         meanwhile = np.where(runs, 0, wanted)

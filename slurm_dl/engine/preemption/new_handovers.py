@@ -22,7 +22,7 @@ from slurm_dl.engine.preemption.victim_choice import choose_victims, reluctance
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
-from slurm_dl.model.jobs import I32
+from slurm_dl.model.jobs import I32, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
 
@@ -35,6 +35,8 @@ MOST_SEARCHES = 32
 FORBIDDEN = -2
 """Owner of a node that a hand-over of an earlier cycle has sealed."""
 
+
+_NO_PLACE = "GPUs are taken back for the first jobs of the waiting line only"
 
 _Kind = tuple[object, ...]
 
@@ -55,6 +57,8 @@ class JobRanking:
     Attributes:
         rule: Which running jobs a waiting job may displace.
         rank: ``(n,)`` rank of each job.
+        placed: ``(n,)`` bool, waiting jobs with a SiteFactor of their own. GPUs are taken back for
+            no other: its victims would come after it by chance only.
         target: Jobs that should hold GPUs by the policy; they are stopped last.
         within: Nodes on which room may be made for a job, or is looked for at all.
         types: Nodes of the type of GPUs that the policy chose for a job.
@@ -62,6 +66,7 @@ class JobRanking:
 
     rule: DisplacementRule
     rank: I32
+    placed: Bool
     target: frozenset[JobId]
     within: EligibleNodes = anywhere
     types: EligibleNodes = anywhere
@@ -101,6 +106,7 @@ class _Search:
         self._rule, self._within = standing.rule, standing.within
         self._kind_of = standing.rule.kinds()
         self._types, self._rank = standing.types, standing.rank
+        self._placed = standing.placed
         self._limits = limits
         self._available = FreeResources.free_in(snap)
         self._needs = ResourceRequests(snap)
@@ -136,9 +142,9 @@ class _Search:
             return "there is room for it: Slurm is to start it in its next pass"
         need = narrowed(need, self._types(row))
         reason = not_beneficiary(self._snap, row)
-        if reason or self._joins(row, need):
+        if reason or (self._placed[row] and self._joins(row, need)):
             return reason
-        reason = self._opens(row, need)
+        reason = self._opens(row, need) if self._placed[row] else _NO_PLACE
         if reason and kind is not None:
             self._in_vain[kind] = reason
         return reason
@@ -315,6 +321,7 @@ def _kinds(
     alone = snap.memory.fruitless[waiting] > 0
     columns = (
         standing.rule.kinds(),
+        standing.placed,
         jobs.partition,
         jobs.gpu_type,
         jobs.gpus,
