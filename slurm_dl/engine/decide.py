@@ -11,7 +11,7 @@ import numpy as np
 
 from slurm_dl.engine.circuit_breakers import bounded, stopped, tripped, trips
 from slurm_dl.engine.explain.past_reasons import span
-from slurm_dl.engine.intent import Intent, ask, rank_jobs, serve_ranked, staying
+from slurm_dl.engine.intent import Intent, ask, places, rank_jobs, serve_ranked, staying
 from slurm_dl.engine.leases import LEASED, bounded_by_leases, lease_of, next_end_s, under_lease
 from slurm_dl.engine.out_of_reach import out_of_reach
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, nodes_of_chosen_type
@@ -22,7 +22,7 @@ from slurm_dl.engine.placing.steering import cleared_for, steering
 from slurm_dl.engine.placing.trim_requests import trims
 from slurm_dl.engine.preemption.eligibility import WAITS_FOR, Victims
 from slurm_dl.engine.preemption.external_mode import ExternalEngine
-from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers
+from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers, jobs_of
 from slurm_dl.engine.preemption.native_mode import NativeEngine
 from slurm_dl.engine.settings import External, Native, Placement, Settings
 from slurm_dl.engine.target import Rows
@@ -51,9 +51,9 @@ def decide(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
     admitted = admit(snap, policy, settings)
     wish = want(snap, policy, admitted)
     target = aim(snap, wish, admitted)
-    places = place(snap, wish, target, settings.placement)
+    placed = place(snap, wish, target, settings.placement)
     handovers = take(snap, wish, target, admitted)
-    return tell(snap, wish, places, handovers)
+    return tell(snap, wish, placed, handovers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -178,7 +178,7 @@ def place(snap: Snapshot, wish: Wish, target: Target, how: Placement) -> Placed:
     """Where the waiting jobs should go."""
     ranked = target.served
     # What is done for a job of a hand-over is settled.
-    busy = frozenset(job for h in snap.handovers for job in (*h.beneficiaries, *h.moved))
+    busy = jobs_of(snap.handovers)
     placed = place_waiting(snap, ranked, busy, wish.guarantee.placement, target.types)
     return with_shares(snap, ranked, busy, how, placed)
 
@@ -233,15 +233,14 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     how, order = settings.placement, intent.order
     rows, reserved = taken.context.rows, taken.handovers.reserved
     preemption = engine_of(settings).preemption_steps(taken.context, taken.handovers)
-    rank = np.full(len(jobs), -1, dtype=np.int32)
-    rank[taken.context.served] = np.arange(len(taken.context.served), dtype=np.int32)
+    rank = places(taken.context.served, len(jobs))
     placed = placed.without(reserved)
     steers = steering(snap, rows, placed, reserved, how)
-    places = place_notes(snap, placed)
-    notes = wish.guarantee.notes(snap, {**preemption.notes, **places})
+    told = place_notes(snap, placed)
+    notes = wish.guarantee.notes(snap, {**preemption.notes, **told})
     for row in np.flatnonzero((jobs.state == JobState.PENDING) & (jobs.held != Held.NO)).tolist():
         job_id = JobId(int(jobs.job_id[row]))
-        if rank[row] >= 0 and job_id not in places:
+        if rank[row] >= 0 and job_id not in told:
             notes[job_id] = WAITS_FOR[Held(int(jobs.held[row]))]
     for job_id in map(JobId, jobs.job_id[intent.overdue].tolist()):
         late = f"it has waited longer than {span(settings.overdue.after_s)} and comes before others"

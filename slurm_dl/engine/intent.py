@@ -51,9 +51,14 @@ class Intent:
 
     def rank(self) -> I32:
         """``(n,)`` place of each job, 0 is first; -1 for jobs that have none."""
-        rank = np.full(len(self.order.tier), -1, dtype=np.int32)
-        rank[self.ranked] = np.arange(len(self.ranked), dtype=np.int32)
-        return rank
+        return places(self.ranked, len(self.order.tier))
+
+
+def places(ranked: Rows, n: int) -> I32:
+    """``(n,)`` place of each job in the order *ranked*, 0 is first; -1 for jobs that have none."""
+    place = np.full(n, -1, dtype=np.int32)
+    place[ranked] = np.arange(len(ranked), dtype=np.int32)
+    return place
 
 
 def intend(
@@ -149,7 +154,7 @@ def _serve(
     pinned = pinned[snap.jobs.gpus[pinned] > 0]
     target, kind = NOBODY, np.full(len(snap.jobs), -1, dtype=np.int16)
     for pool in there:
-        rows, fixed = pool.of(snap, queue), pool.of(snap, pinned)
+        rows, fixed = pool.of(queue), pool.of(pinned)
         if len(target):
             rows = rows[~np.isin(rows, target)]
         if not by_type:

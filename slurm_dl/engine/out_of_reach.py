@@ -10,12 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_dl.engine.preemption.eligibility import pause_after_vain_tries_s
-from slurm_dl.engine.target import Rows
+from slurm_dl.engine.target import SLACK_GPUS, Rows
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
-
-_SLACK_GPUS = 1e-9
 
 
 def out_of_reach(snap: Snapshot, staying: Rows, pause_s: float) -> Bool:
@@ -39,7 +37,7 @@ def out_of_reach(snap: Snapshot, staying: Rows, pause_s: float) -> Bool:
     whole = np.where(nodes.up, nodes.gpus, 0.0)
     left = np.where(nodes.up, np.maximum(nodes.gpus - taken, 0.0), 0.0)
     rows = ((jobs.state == PENDING) & (jobs.gpus > 0) & snap.is_managed()).nonzero()[0]
-    n_nodes, per_node = jobs.n_nodes[rows], jobs.gpus[rows] / jobs.n_nodes[rows] - _SLACK_GPUS
+    n_nodes, per_node = jobs.n_nodes[rows], jobs.gpus[rows] / jobs.n_nodes[rows] - SLACK_GPUS
     # Most jobs find enough nodes even if each wanted as much of a node as the one that wants most.
     large = (n_nodes > _wide(left, per_node.max(initial=0.0, keepdims=True))).nonzero()[0]
     n_nodes, per_node = n_nodes[large], per_node[large]
@@ -54,7 +52,7 @@ def out_of_reach(snap: Snapshot, staying: Rows, pause_s: float) -> Bool:
         gpus = left_on.get(id(within))
         if gpus is None:
             gpus = left_on[id(within)] = float(left[within].sum())
-        found[row] |= bool(jobs.gpus[row] > gpus + _SLACK_GPUS)
+        found[row] |= bool(jobs.gpus[row] > gpus + SLACK_GPUS)
     return found
 
 

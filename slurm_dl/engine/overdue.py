@@ -43,7 +43,7 @@ def overdue_jobs(
     late = late[np.lexsort([jobs.job_id[late], since_s[late]])]
     found = [NOBODY]
     for pool in there:
-        rows, all_gpus = pool.of(snap, late), pool.gpus(snap)
+        rows, all_gpus = pool.of(late), pool.gpus(snap)
         rows = rows[jobs.gpus[rows] <= all_gpus]
         claimed = jobs.gpus[rows].cumsum() <= bound.share * all_gpus
         claimed[:1] = True

@@ -23,7 +23,7 @@ Rows = npt.NDArray[np.int64]
 NOBODY: Rows = np.zeros(0, dtype=np.int64)
 """No row at all."""
 
-_SLACK_GPUS = 1e-9
+SLACK_GPUS = 1e-9
 """Ten tenths of a GPU are one, whatever the rounding of their sum."""
 
 
@@ -34,10 +34,12 @@ class PartitionPool:
     Attributes:
         partitions: Their indices in `Observed.partitions`; None: all there are.
         nodes: ``(m,)`` bool, their nodes; None: all there are.
+        jobs: ``(n,)`` bool, jobs that run, or may start, in one of them; None: all managed jobs.
     """
 
     partitions: frozenset[int] | None = None
     nodes: Bool | None = None
+    jobs: Bool | None = None
 
     def usable(self, snap: Snapshot) -> Bool:
         """``(m,)`` bool: nodes of the pool that are up."""
@@ -49,15 +51,9 @@ class PartitionPool:
         nodes = snap.seen.nodes
         return _gpus_up(nodes) if self.nodes is None else float(nodes.gpus[self.usable(snap)].sum())
 
-    def of(self, snap: Snapshot, rows: Rows) -> Rows:
-        """Those of *rows* whose jobs run, or may start, in one of the partitions."""
-        if self.partitions is None:
-            return rows
-        inside = np.isin(snap.jobs.partition[rows], list(self.partitions))
-        if snap.seen.also_in:
-            others = [j for j, also in snap.seen.also_in.items() if self.partitions & set(also)]
-            inside |= np.isin(snap.jobs.job_id[rows], others)
-        return rows[inside]
+    def of(self, rows: Rows) -> Rows:
+        """Those of *rows*, managed jobs, that are in the pool."""
+        return rows if self.jobs is None else rows[self.jobs[rows]]
 
 
 EVERYTHING = (PartitionPool(),)
@@ -76,7 +72,17 @@ def pools(snap: Snapshot) -> tuple[PartitionPool, ...]:
             found.remove(other)
             group, nodes = group | other[0], nodes | other[1]
         found.append((group, nodes))
-    return tuple(PartitionPool(frozenset(group), nodes) for group, nodes in found)
+    if len(found) == 1:
+        return (PartitionPool(frozenset(found[0][0]), found[0][1]),)
+    return tuple(
+        PartitionPool(frozenset(group), nodes, _jobs_in(snap, group)) for group, nodes in found
+    )
+
+
+def _jobs_in(snap: Snapshot, partitions: set[int]) -> Bool:
+    inside: Bool = np.isin(snap.jobs.partition, list(partitions))
+    others = [job_id for job_id, also in snap.seen.also_in.items() if partitions & set(also)]
+    return inside | np.isin(snap.jobs.job_id, others)
 
 
 def to_serve(snap: Snapshot, ranked: Rows, pinned: Rows, barred: Bool | None) -> Rows:
@@ -142,7 +148,7 @@ def serve(wants: F64, free_gpus: float, *, skips: bool) -> Bool:
         free_gpus: GPUs to share out.
         skips: Whether those behind one that gets nothing are served.
     """
-    free_gpus += _SLACK_GPUS
+    free_gpus += SLACK_GPUS
     taken = wants.cumsum()
     first = int(taken.searchsorted(free_gpus, side="right"))
     served = np.zeros(len(wants), dtype=np.bool_)
@@ -170,7 +176,7 @@ def _serve_typed(snap: Snapshot, rows: Rows, pinned: Rows, usable: Bool, *, skip
     free = np.bincount(
         nodes.gpu_type[usable] + 1, weights=nodes.gpus[usable], minlength=kinds
     ).tolist()
-    total = sum(free) + _SLACK_GPUS
+    total = sum(free) + SLACK_GPUS
     for wanted, kind in zip(
         jobs.gpus[pinned].tolist(), jobs.gpu_type[pinned].tolist(), strict=True
     ):
@@ -181,13 +187,13 @@ def _serve_typed(snap: Snapshot, rows: Rows, pinned: Rows, usable: Bool, *, skip
     for i, (wanted, kind) in enumerate(
         zip(jobs.gpus[rows].tolist(), jobs.gpu_type[rows].tolist(), strict=True)
     ):
-        if wanted <= total and (kind < 0 or wanted <= free[kind + 1] + _SLACK_GPUS):
+        if wanted <= total and (kind < 0 or wanted <= free[kind + 1] + SLACK_GPUS):
             total -= wanted
             if kind >= 0:
                 free[kind + 1] -= wanted
             served[i] = True
         elif not skips:
             break
-        if total <= _SLACK_GPUS:
+        if total <= SLACK_GPUS:
             break
     return served

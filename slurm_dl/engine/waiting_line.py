@@ -58,19 +58,22 @@ class WaitingLine:
     ) -> None:
         self._snap, self._intent, self._settings = snap, intent, settings
         self._guaranteed = guaranteed
+
+    @functools.cached_property
+    def _line(self) -> tuple[Rows, I64]:
+        """Rows of the waiting jobs, first place first, and the place of each."""
+        snap, guaranteed = self._snap, self._guaranteed
         rows, section = self._sections()
         if guaranteed is not None:
             at = np.argsort(~guaranteed[rows], kind="stable")
             rows, section = rows[at], section[at]
         place = np.arange(len(rows))
-        if settings.equals == "site" and len(rows):
+        if self._settings.equals == "site" and len(rows):
             place = self._shared_places(rows, section)
             own = snap.jobs.priority[rows] - snap.memory.site_factor[rows]
             at = np.lexsort([snap.jobs.job_id[rows], -own, place])
             rows, place = rows[at], place[at]
-        self.rows: Rows = rows
-        """Rows of the waiting jobs, first place first."""
-        self._place = place
+        return rows, place
 
     def served(self) -> Rows:
         """Rows of the managed live jobs as they are served, best first.
@@ -79,8 +82,9 @@ class WaitingLine:
         """
         served = self._intent.ranked.copy()
         in_line = np.zeros(len(self._snap.jobs), dtype=np.bool_)
-        in_line[self.rows] = True
-        served[in_line[served]] = self.rows
+        rows, _ = self._line
+        in_line[rows] = True
+        served[in_line[served]] = rows
         return served
 
     @functools.cached_property
@@ -100,11 +104,11 @@ class WaitingLine:
             above = told > half * width
             wanted[runs & guaranteed & ~above] = (half + 1) * width
             wanted[runs & ~guaranteed & above] = 0
+        every_row, every_place = self._line
         for line in self._lines():
             for section, low, high in sections:
-                inside = section[self.rows[line]]
-                at = line[inside]
-                rows, place = self.rows[at], self._place[at]
+                at = line[section[every_row[line]]]
+                rows, place = every_row[at], every_place[at]
                 first = self._first_places(rows, place, (high - low) // 2)
                 rows, place = rows[first], place[first]
                 labels = self._labels(told[rows] // width - low, place, high - low)
@@ -159,10 +163,10 @@ class WaitingLine:
 
     def _lines(self) -> Iterator[Rows]:
         """The places in the line of each set of partitions that share nodes or jobs."""
-        snap = self._snap
+        snap, (rows, _) = self._snap, self._line
         there = pools(snap)
         if len(there) == 1:
-            yield np.arange(len(self.rows))
+            yield np.arange(len(rows))
             return
         groups = [set(pool.partitions or ()) for pool in there]
         for also in set(snap.seen.also_in.values()):
@@ -174,7 +178,7 @@ class WaitingLine:
                 groups = [g for g in groups if g not in touched]
                 groups.append(set().union(*touched))
         for group in groups:
-            yield np.flatnonzero(np.isin(snap.jobs.partition[self.rows], list(group)))
+            yield np.flatnonzero(np.isin(snap.jobs.partition[rows], list(group)))
 
     def _first_places(self, rows: Rows, place: I64, most: int) -> Bool:
         """``(len(rows),)`` bool: among the first places of its partition, and of *most* in all."""

@@ -321,14 +321,13 @@ def _fill(
 
 def _wait(row: dict[str, float], chain: _Chain, had: _Had, *, now_s: float, held: bool) -> None:
     """Since when a job has been waiting that is not running."""
+    eligible_s = chain.present.records[0].eligible_s if chain.present else 0.0
     if held:
         row["waiting_since_s"] = now_s
     elif had.last_end_s:
-        eligible_s = chain.present.records[0].eligible_s if chain.present else 0.0
         since_s = max(row["waiting_since_s"], had.last_end_s, eligible_s)
         row["waiting_since_s"] = min(since_s, now_s)
     elif chain.complete:
-        eligible_s = chain.present.records[0].eligible_s if chain.present else 0.0
         row["waiting_since_s"] = min(max(row["first_submit_s"], eligible_s), now_s)
 
 

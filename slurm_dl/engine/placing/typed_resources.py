@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from slurm_dl.engine.target import SLACK_GPUS, Rows
 from slurm_dl.model.jobs import F64, I16, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
 from slurm_dl.policies.arithmetic.supply import gpus_by_type, rates_of
-
-Rows = npt.NDArray[np.int64]
-
-_SLACK_GPUS = 1e-9
 
 
 class TypedResources:
@@ -72,7 +68,7 @@ class TypedResources:
         for row, kinds in zip(rows.tolist(), fastest, strict=True):
             if self.kind[row] >= 0:
                 continue
-            if self._gpus[row] > (left if skips else whole) + _SLACK_GPUS:
+            if self._gpus[row] > (left if skips else whole) + SLACK_GPUS:
                 continue  # What no type can ever hold keeps nobody waiting.
             first = -1 if wanted is None else int(wanted[row])
             first = int(self._held[row]) if first < 0 else first
@@ -86,13 +82,13 @@ class TypedResources:
             else:
                 if not skips:
                     break
-            if left <= _SLACK_GPUS:
+            if left <= SLACK_GPUS:
                 break
         return np.array(served, dtype=np.int64)
 
     def _take(self, row: int, kind: int) -> bool:
         gpus = float(self._gpus[row])
-        if gpus > self._free[kind] + _SLACK_GPUS:
+        if gpus > self._free[kind] + SLACK_GPUS:
             return False
         self._free[kind] -= gpus
         self.kind[row] = kind

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -77,14 +77,17 @@ class Handovers:
     @property
     def reserved(self) -> frozenset[JobId]:
         """Jobs that a hand-over makes room for: nothing else places or trims them."""
-        return frozenset(job for h in self.live for job in (*h.beneficiaries, *h.moved))
+        return jobs_of(self.live)
 
     @property
     def sealed_for(self) -> frozenset[JobId]:
         """Jobs for which nodes are sealed; some were kept from these nodes for their last run."""
-        return frozenset(
-            job for h in self.live if h.beneficiaries for job in (*h.beneficiaries, *h.moved)
-        )
+        return jobs_of(h for h in self.live if h.beneficiaries)
+
+
+def jobs_of(handovers: Iterable[Handover]) -> frozenset[JobId]:
+    """The jobs that *handovers* make room for: their beneficiaries, and the jobs they move."""
+    return frozenset(job for h in handovers for job in (*h.beneficiaries, *h.moved))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
