@@ -34,8 +34,8 @@ from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
 from slurm_dl.simulation.slurm.overheads import SlurmCosts
 from slurm_dl.simulation.slurm.scenario import Scenario, simulate_plain, simulate_slurm
 
-SIZES_FROM_TRACE = "sizes: the trace's own, what no real cluster knows beforehand"
-"""Told where a policy that needs a distribution of sizes was given none."""
+SIZES_FROM_TRACE = "sizes: those of all jobs of the trace, which no real cluster knows beforehand"
+"""Told where a preset gives them to the policy."""
 
 SLURM_ALONE = "slurm"
 """The name of no policy at all: Slurm's own first in, first out with backfill."""
@@ -195,7 +195,7 @@ class PolicySpec:
 
     Attributes:
         policy: Its name in the registry.
-        preset: A name in `presets.PRESETS`; None: the one that is usual for the policy.
+        preset: A name in `presets.PRESETS`; None: ``none``.
         parameters: What was set of it.
         place: The scheme that puts its jobs on nodes; None: GPUs are only counted.
         min_quantum_s: A run is left alone for this long, seconds; None: the daemon's default.
@@ -262,7 +262,7 @@ def choose(wish: PolicySpec, trace: Trace, *, on_slurm: bool = False) -> Chosen:
     """The policy that *wish* is for.
 
     Args:
-        on_slurm: It is to run on a Slurm: then no preset is usual, as the daemon has none.
+        on_slurm: It is to run on a Slurm, where no preset can say when to decide.
 
     Raises:
         ConfigError: The policy, the preset or a parameter is unknown or wrong; says all of it.
@@ -272,10 +272,9 @@ def choose(wish: PolicySpec, trace: Trace, *, on_slurm: bool = False) -> Chosen:
             msg = f"policy {SLURM_ALONE!r} is Slurm without dlschedd: it has nothing to set"
             raise ConfigError(msg)
         return Chosen(policy=wish.policy, preset="none", made=None)
-    usual = "none" if on_slurm else None
-    preset = presets.for_policy(wish.policy, wish.preset or usual)
+    reading = presets.reading_of(wish.policy, wish.preset)
+    preset = wish.preset or "none"
     found = presets.find(preset)
-    reading = found.reading(wish.policy)
     if on_slurm and found.is_of_its_own:
         msg = (
             f"preset {preset!r} says itself when to decide and what starting costs: not on a Slurm"
@@ -289,7 +288,7 @@ def choose(wish: PolicySpec, trace: Trace, *, on_slurm: bool = False) -> Chosen:
         )
         raise ConfigError(msg)
     notes: tuple[str, ...] = ()
-    if whole.get("sizes_gpu_s") == () and "sizes_gpu_s" not in wish.parameters:
+    if found.knows_sizes and "sizes_gpu_s" not in wish.parameters:
         per_job = trace.duration_s * (1.0 if whole.get("dimensions") == 1 else trace.gpus)
         whole["sizes_gpu_s"] = tuple(_evenly(per_job).tolist())
         notes = (SIZES_FROM_TRACE,)

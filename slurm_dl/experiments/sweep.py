@@ -188,8 +188,6 @@ def with_places(
 def parse_policies(text: str, given: Mapping[str, object]) -> tuple[PolicySpec, ...]:
     """Policies from ``NAME,NAME:PRESET,...``; ``all`` is every one not named beside it.
 
-    Those that ``all`` stands for run as their own parameters say, whichever preset is usual.
-
     Args:
         given: Parameters, each for all of these policies that have one of this name.
 
@@ -236,17 +234,13 @@ def _words(text: str) -> list[tuple[str, bool]]:
     """The words of *text*, the other policies in place of `ALL`; and whether each was named."""
     words = text.split(",")
     named = {word.strip().partition(":")[0] for word in words}
-    others = [
-        (f"{name}:none" if name in presets.DEFAULTS else name, False)
-        for name in registry.names()
-        if name not in named
-    ]
+    others = [(name, False) for name in registry.names() if name not in named]
     return [w for word in words for w in (others if word.strip() == ALL else [(word, True)])]
 
 
 def _settable(policy: str, preset: str | None) -> set[str]:
     """Names of the parameters of what *preset* runs for *policy*."""
-    reading = presets.find(presets.for_policy(policy, preset)).reading(policy)
+    reading = presets.reading_of(policy, preset)
     return {parameter.name for parameter in parameters_of(registry.find(reading.policy))}
 
 

@@ -86,7 +86,6 @@ class TuningData:
     def _wish(self, candidate: Candidate, dimensions: int) -> PolicySpec:
         return PolicySpec(
             policy="discrete_las",
-            preset="none",
             parameters={
                 "thresholds_gpu_s": list(candidate.thresholds_gpu_s),
                 "promote_knob": candidate.promote_knob,

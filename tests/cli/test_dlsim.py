@@ -143,7 +143,7 @@ def test_run_tells_writes_and_draws(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.stderr
     assert result.stderr == ""
     assert result.stdout.startswith("60_job (tiresias): 60 jobs, 7.4 GPU-hours")
-    assert "discrete_las on 4x4, preset tiresias-corrected, costs none" in result.stdout
+    assert "discrete_las on 4x4, preset none, costs none" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
     figures = told(out)
     assert set(figures) == {
@@ -406,7 +406,7 @@ def test_compare_of_all_has_both_costs_and_survives_a_fault(
         assert f"\non 1x8, costs {costs}\n" in result.stdout
         assert f"dlsim compare: costs {costs}, faulty, load 1, seed 0: " in result.stderr
         assert f"failed with costs {costs}: faulty, load 1" in result.stdout
-    wanted = ["fifo", "discrete_las:none", "las", "srtf"]
+    wanted = ["fifo", "discrete_las", "las", "srtf"]
     figures = told(out)
     ran = [(cell["policy"], cell["costs"]) for cell in figures["cells"]]
     assert ran == [(label, costs) for costs in ("none", "slurm") for label in wanted]
@@ -875,4 +875,3 @@ def test_policies_lists_all_with_parameters_and_presets() -> None:
     lucid = next(p for p in known["presets"] if p["name"] == "lucid")
     assert lucid["readings"]["discrete_las"]["parameters"] == {"thresholds_gpu_s": [18000]}
     assert (lucid["round_s"], lucid["large_gpus"]) == (60, 8)
-    assert known["default_presets"] == {"discrete_las": "tiresias-corrected"}

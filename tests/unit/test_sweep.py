@@ -45,7 +45,6 @@ from slurm_dl.policies.base import Order
 from slurm_dl.policies.las import Las
 from slurm_dl.report import summary_metrics
 from slurm_dl.simulation.cluster_shape import parse_shape
-from slurm_dl.simulation.ideal.presets import DEFAULTS
 from slurm_dl.traces import read_trace
 
 
@@ -141,7 +140,8 @@ def test_cells_are_every_policy_at_every_load_and_seed_once() -> None:
 def test_a_parameter_goes_to_the_policies_that_have_it() -> None:
     """Those of what the preset runs, too: list_las has late_demotion, discrete_las has not."""
     wishes = parse_policies(
-        "fifo,las,discrete_las,discrete_las:voda", {"quantum_s": 5, "late_demotion": True}
+        "fifo,las,discrete_las:tiresias-corrected,discrete_las",
+        {"quantum_s": 5, "late_demotion": True},
     )
 
     assert [dict(w.parameters) for w in wishes] == [
@@ -235,7 +235,7 @@ def test_all_is_every_policy_that_is_not_named() -> None:
     some = parse_policies("fifo,las:none,all", {"quantum_s": 5})
 
     assert [w.policy for w in every] == list(names)
-    assert {w.policy: w.preset for w in every if w.preset} == dict.fromkeys(DEFAULTS, "none")
+    assert not any(w.preset for w in every)
     assert [w.policy for w in some[:2]] == ["fifo", "las"]
     assert [w.policy for w in some[2:]] == [n for n in names if n not in {"fifo", "las"}]
     assert some[1].parameters == {"quantum_s": 5}

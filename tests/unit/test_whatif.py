@@ -345,11 +345,10 @@ def test_each_policy_runs_with_each_scheme() -> None:
 
 
 def test_what_is_compared_runs_as_under_the_daemon() -> None:
-    """No preset is usual, parameters reach the policies named, thresholds come on top."""
+    """Parameters reach the policies named, thresholds come on top."""
     found = dict(asked("fifo,discrete_las,las:none", ("3600,36000",), ("promote_knob=8",)))
 
     assert list(found) == ["fifo", "discrete_las", "las:none", "discrete_las 3600,36000"]
-    assert {wish.preset for wish in found.values()} == {"none"}
     assert found["discrete_las"].parameters == {"promote_knob": 8}
     assert found["discrete_las 3600,36000"].parameters == {"thresholds_gpu_s": [3600, 36000]}
 

@@ -91,7 +91,8 @@ def records_of(jobs: int) -> Records:
     shape = parse_shape(_CLUSTER)
     fit = read_fit(ROOT / "traces/fits/philly.json")
     trace = generate(fit, jobs=jobs, load=_LOAD, gpus=shape.gpus, seed=1)
-    chosen = simulation_run.choose(simulation_run.PolicySpec(policy="discrete_las"), trace)
+    wish = simulation_run.PolicySpec(policy="discrete_las", preset="tiresias-corrected")
+    chosen = simulation_run.choose(wish, trace)
     cluster = cluster_presets.find(None, chosen.preset, trace)
     return simulation_run.run(chosen, trace, cluster, shape).outcome.records
 

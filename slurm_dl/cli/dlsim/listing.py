@@ -145,12 +145,12 @@ def policies_command(*, as_json: bool) -> None:
     Example:
       dlsim policies
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.simulation.ideal.presets import DEFAULTS, PRESETS  # noqa: PLC0415 - numpy is slow
+    from slurm_dl.simulation.ideal.presets import PRESETS  # noqa: PLC0415 - numpy is slow
 
     policies = all_policies()
     presets = [preset_json(name, preset) for name, preset in PRESETS.items()]
     if as_json:
-        print_json({"policies": policies, "presets": presets, "default_presets": dict(DEFAULTS)})
+        print_json({"policies": policies, "presets": presets})
         return
     for policy in policies:
         for line in _policy_lines(policy):
@@ -161,8 +161,6 @@ def policies_command(*, as_json: bool) -> None:
     for preset in presets:
         for line in _preset_lines(preset):
             click.echo(line)
-    for name, usual in DEFAULTS.items():
-        click.echo(f"{name} has {usual} if no preset is named; others have none.")
 
 
 def preset_json(name: str, preset: Preset) -> dict[str, object]:
@@ -185,6 +183,7 @@ def preset_json(name: str, preset: Preset) -> dict[str, object]:
         "restart_s": preset.restart_s,
         "large_restart_s": preset.large_restart_s,
         "large_gpus": large,
+        "knows_sizes": preset.knows_sizes,
     }
 
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 @click.option(
     "--preset",
     metavar="NAME",
-    help="Whose reading of the policy, see 'dlsim policies'; none: its own parameters. "
-    "discrete_las has tiresias-corrected if nothing is said, and none with --costs slurm.",
+    help="Whose reading of the policy, see 'dlsim policies'; if not given, none: the policy's own "
+    "parameters, as under dlschedd.",
 )
 @click.option(
     "-p", "parameters", metavar="KEY=VALUE", multiple=True, help="Set a parameter of the policy."

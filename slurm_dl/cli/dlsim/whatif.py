@@ -46,8 +46,7 @@ _MOST_POLICIES = 100
 @history_options
 @cluster_options
 @policies_option(
-    "What is compared; the first is what the others are held against. A policy without a preset "
-    "runs as its own parameters say, as under dlschedd.",
+    "What is compared; the first is what the others are held against.",
     default="fifo_skip,discrete_las",
 )
 @click.option(
@@ -161,14 +160,12 @@ def asked(
 
     given = simulation_run.parse_parameters(parameters, read_value)
     made: list[tuple[str, PolicySpec]] = [
-        # No preset is usual here: what counts is what dlschedd would do.
-        (wish.short_label, dataclasses.replace(wish, preset=wish.preset or "none"))
-        for wish in sweep.parse_policies(policies, given)
+        (wish.short_label, wish) for wish in sweep.parse_policies(policies, given)
     ]
     for text in thresholds:
         edges = parse_thresholds(text)
         wish = simulation_run.PolicySpec(
-            policy="discrete_las", preset="none", parameters={"thresholds_gpu_s": list(edges)}
+            policy="discrete_las", parameters={"thresholds_gpu_s": list(edges)}
         )
         made.append((f"discrete_las {','.join(f'{edge:g}' for edge in edges)}", wish))
     timed = [

@@ -45,6 +45,8 @@ class Preset:
         large_restart_s: The same for jobs of more than *large_gpus* GPUs.
         start_s: Seconds that a first start costs.
         charges: "restart": the above. "muri": Muri's rule.
+        knows_sizes: The policy gets the sizes of all jobs of the trace as ``sizes_gpu_s``, also of
+            those that have not finished.
     """
 
     about: str
@@ -56,6 +58,7 @@ class Preset:
     large_gpus: float = float("inf")
     start_s: float = 0.0
     charges: str = "restart"
+    knows_sizes: bool = False
 
     def costs(self, trace: Trace) -> Costs:
         """Its cost model for the jobs of *trace*."""
@@ -111,6 +114,11 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
         "none": Preset(
             about="each policy as its parameters say; starting costs nothing",
             others=None,
+        ),
+        "whole-trace": Preset(
+            about="knows the sizes of all jobs of the trace beforehand, which no real cluster does",
+            readings={name: PolicyReading(policy=name) for name in ("discrete_gittins", "gittins")},
+            knows_sizes=True,
         ),
         "tiresias-corrected": Preset(
             about="Tiresias' simulator (NSDI 2019) with demotion at the right instant",
@@ -189,9 +197,6 @@ PRESETS: Final[Mapping[str, Preset]] = MappingProxyType(
 )
 """By name. ``none`` is no preset."""
 
-DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({"discrete_las": "tiresias-corrected"})
-"""The preset that is meant where none is named; ``none`` for the other policies."""
-
 
 def find(name: str) -> Preset:
     """The preset called *name*.
@@ -205,13 +210,11 @@ def find(name: str) -> Preset:
     return PRESETS[name]
 
 
-def for_policy(policy: str, preset: str | None) -> str:
-    """The name of the preset that is meant.
+def reading_of(policy: str, preset: str | None) -> PolicyReading:
+    """What *preset* runs for *policy*; None: no preset.
 
     Raises:
         ConfigError: There is no such policy or preset, or the preset has no such policy.
     """
     registry.find(policy)
-    name = preset or DEFAULTS.get(policy, "none")
-    find(name).reading(policy)
-    return name
+    return find(preset or "none").reading(policy)
