@@ -1,4 +1,4 @@
-"""The section ``breakers``: when nothing new is preempted until an admin says otherwise."""
+"""The section ``breakers``: when nothing new is preempted for a while."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slurm_dl.config.value_types import NumberUnit, Seconds, Whole
 
 
 class BreakersSection(Section):
-    """When to stop preempting altogether, until an admin resets what has tripped.
+    """When to stop preempting altogether, until what has tripped re-arms or is reset.
 
     See 'Circuit breakers' in the admin guide.
     """
@@ -57,4 +57,12 @@ class BreakersSection(Section):
         ge=600,
         le=86_400,
         description="What became known longer ago than this does not count.",
+    )
+    rearms: bool = Field(
+        default=True,
+        description=(
+            "A tripped breaker re-arms by itself: gpus_per_hour and cluster_share one hour after "
+            "they tripped, failed_restarts after failed_window_s. false: only 'dlctl breakers "
+            "reset' ends a trip. A breaker that has tripped keeps the value it tripped with."
+        ),
     )

@@ -9,6 +9,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from slurm_dl.config.error_text import number
 from slurm_dl.config.section import Section
 from slurm_dl.config.value_types import NumberUnit, QosName, Seconds, Whole, refuse
+from slurm_dl.model.contract import DEFAULT_GRACE_S
 
 _MONTH_S = 30 * 86400
 
@@ -70,7 +71,8 @@ class PreemptionSection(Section):
         ge=1,
         le=_MONTH_S,
         description=(
-            "A job that asks for more time than this between signal and requeue is not preempted. "
+            "A job that asks for more time than this between signal and requeue is not preempted; "
+            "dlsubmit cuts a longer grace to it, its default of 120 s too. "
             "In native mode at most the GraceTime of preemption.qos."
         ),
     )
@@ -137,6 +139,16 @@ class PreemptionSection(Section):
                 others=(("preemption", "max_grace_s"),),
             )
         return timeout_s
+
+    def grace_note(self) -> str:
+        """That dlsubmit's default grace is above max_grace_s; empty if it is not."""
+        if self.max_grace_s >= DEFAULT_GRACE_S:
+            return ""
+        return (
+            f"preemption.max_grace_s is {number(self.max_grace_s)}, below dlsubmit's default grace "
+            f"of {number(DEFAULT_GRACE_S)} s: dlsubmit cuts it where users can read slurm_dl.yaml, "
+            "and a job that asks for more is not preempted"
+        )
 
     def in_words(self) -> str:
         """Who takes GPUs back, and whether anybody may."""

@@ -6,11 +6,13 @@ the ledger.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from slurm_dl.daemon.audit_log import OK, AuditLine, AuditLog
+from slurm_dl.engine.circuit_breakers import standing
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.settings import Breakers
 from slurm_dl.json_types import Json, JsonObject
@@ -120,16 +122,12 @@ def breakers_of(cycle: Cycle, limits: Breakers, resets: Iterable[Breaker] = ()) 
     Args:
         resets: Breakers that were reset since the cycle.
     """
-    standing = {breaker.name: breaker for breaker in cycle.snapshot.breakers}
+    known = {breaker.name: breaker for breaker in standing(cycle.snapshot)}
     for trip in cycle.plan.actions:
         if isinstance(trip, TripBreaker):
-            standing[trip.breaker] = Breaker(
-                name=trip.breaker, tripped_s=trip.at_s, why=trip.why, jobs=trip.jobs
-            )
-    standing |= {breaker.name: breaker for breaker in resets}
-    return [
-        _plain(standing.get(name, Breaker(name=name)), _bound(name, limits)) for name in BREAKERS
-    ]
+            known[trip.breaker] = trip.of(Breaker(name=trip.breaker))
+    known |= {breaker.name: breaker for breaker in resets}
+    return [_plain(known.get(name, Breaker(name=name)), _bound(name, limits)) for name in BREAKERS]
 
 
 def _bound(name: BreakerName, limits: Breakers) -> float:
@@ -149,6 +147,7 @@ def _plain(breaker: Breaker, bound: float) -> JsonObject:
         "tripped_s": breaker.tripped_s or None,
         "why": breaker.why or None,
         "jobs": list(breaker.jobs),
+        "rearms_at_s": breaker.rearms_at_s if math.isfinite(breaker.rearms_at_s) else None,
         "reset_s": breaker.reset_s or None,
         "reset_by": breaker.reset_by or None,
     }

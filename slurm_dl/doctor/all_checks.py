@@ -50,6 +50,7 @@ CHECKS = (
     Check("requeue", preemption_checks.job_requeue),
     Check("requeue hold", preemption_checks.requeue_hold),
     Check("kill wait", preemption_checks.kill_wait),
+    Check("grace", preemption_checks.default_grace),
     Check("node sharing", preemption_checks.sharing),
     Check("placement", placement_checks.placement),
     Check("fragments", placement_checks.fragments),

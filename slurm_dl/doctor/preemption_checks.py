@@ -5,6 +5,7 @@ from __future__ import annotations
 from slurm_dl.doctor.check_result import CheckResult, error, ok, warning
 from slurm_dl.doctor.controller_config import PartitionRecord
 from slurm_dl.doctor.findings import Findings, need
+from slurm_dl.model.contract import DEFAULT_GRACE_S
 
 _LONG_HOLD_S = 120
 _GOOD_HOLD_S = 30
@@ -44,6 +45,17 @@ def kill_wait(found: Findings) -> CheckResult:
     return warning(
         f"{told}: short for a job that writes files when it is told to end",
         f"in slurm.conf: KillWait={_KILL_WAIT_S}; unless that is meant",
+    )
+
+
+def default_grace(found: Findings) -> CheckResult:
+    """Jobs that ask for no grace of their own should be preemptible."""
+    note = found.config.preemption.grace_note()
+    if not note:
+        return ok(f"dlsubmit's default grace of {DEFAULT_GRACE_S:.0f} s is within max_grace_s")
+    return warning(
+        note,
+        f"in slurm_dl.yaml: preemption: {{max_grace_s: {DEFAULT_GRACE_S:.0f}}}; unless it is meant",
     )
 
 

@@ -1,11 +1,12 @@
-"""Circuit breakers: when nothing new is taken back from anybody until an admin says otherwise.
+"""Circuit breakers: when nothing new is taken back from anybody for a while.
 
 Whether a breaker trips is a function of the snapshot and of what the decision would begin, so the
 bound on GPUs is never passed: what would pass it is not begun. A trip is an action that only
 changes the ledger; from then on the snapshot carries it, and every decision is made as with
 preemption switched off. What has signalled by then is brought to its end.
 
-Nothing resets a breaker by itself. After a reset only what happens from then on counts.
+A breaker re-arms by itself once its window has passed since the trip, unless the site wants to
+reset it by hand. After either only what happens from then on counts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from slurm_dl.engine.explain.past_reasons import moment
 from slurm_dl.engine.settings import External, Native, Settings
 from slurm_dl.ledger.restarts import SOON_S
 from slurm_dl.ledger.store_protocol import HOUR_S
@@ -25,8 +27,13 @@ from slurm_dl.model.snapshot import Snapshot
 
 
 def tripped(snap: Snapshot) -> tuple[Breaker, ...]:
-    """The breakers that have tripped and were not reset since."""
-    return tuple(breaker for breaker in snap.breakers if breaker.tripped_s > 0)
+    """The breakers that have tripped and were neither reset nor re-armed since."""
+    return tuple(breaker for breaker in standing(snap) if breaker.tripped_s > 0)
+
+
+def standing(snap: Snapshot) -> tuple[Breaker, ...]:
+    """The breakers that have tripped or were reset, as they stand now."""
+    return tuple(breaker.at(snap.now_s) for breaker in snap.breakers)
 
 
 def trips(
@@ -37,13 +44,17 @@ def trips(
     Args:
         begins: Hand-overs that this decision would begin.
     """
-    standing = {breaker.name for breaker in tripped(snap)}
+    already = {breaker.name for breaker in tripped(snap)}
     found = (
         _gpus_per_hour(snap, settings, begins),
         _cluster_share(snap, settings, begins),
         _failed_restarts(snap, settings),
     )
-    return tuple(trip for trip in found if trip is not None and trip.breaker not in standing)
+    return tuple(
+        dataclasses.replace(trip, rearm_s=_rearm_s(trip.breaker, settings))
+        for trip in found
+        if trip is not None and trip.breaker not in already
+    )
 
 
 def bounded(snap: Snapshot, settings: Settings) -> Settings:
@@ -70,11 +81,12 @@ def stopped(settings: Settings, by: Sequence[Breaker | TripBreaker]) -> Settings
 
 def gpus_taken(snap: Snapshot, settings: Settings, name: BreakerName) -> float:
     """GPUs taken back in the last hour, or being taken back, that count for the breaker *name*."""
-    breaker, hour_ago_s = _of(snap, name), snap.now_s - HOUR_S
+    breaker = _of(snap, name)
+    since_s = max(snap.now_s - HOUR_S, breaker.reset_s)
     match settings.mode:
         case External():
             first = breaker.counts_from
-            taken = [t.gpus for t in snap.taken if t.at_s > hour_ago_s and t.handover_id >= first]
+            taken = [t.gpus for t in snap.taken if t.at_s > since_s and t.handover_id >= first]
             going = [
                 v.gpus
                 for h in snap.handovers
@@ -84,7 +96,6 @@ def gpus_taken(snap: Snapshot, settings: Settings, name: BreakerName) -> float:
             return math.fsum([*taken, *going])
         case Native():
             # Slurm does not tell whom it put back itself; see `NativeEngine.recount`.
-            since_s = max(hour_ago_s, breaker.reset_s)
             # Each job once: whoever requeues their own job time and again must not trip it.
             gpus_of = {r.job_id: r.gpus for r in snap.restarts if r.requeued_s > since_s}
             return math.fsum(gpus_of.values())
@@ -170,7 +181,15 @@ def _failed_restarts(snap: Snapshot, settings: Settings) -> TripBreaker | None:
 
 
 def _of(snap: Snapshot, name: BreakerName) -> Breaker:
-    return next((b for b in snap.breakers if b.name == name), Breaker(name=name))
+    return next((b for b in standing(snap) if b.name == name), Breaker(name=name))
+
+
+def _rearm_s(name: BreakerName, settings: Settings) -> float:
+    """Time from a trip until the breaker re-arms, seconds; 0: only a reset ends it."""
+    limits = settings.breakers
+    if not limits.rearms:
+        return 0.0
+    return limits.failed_window_s if name == "failed_restarts" else HOUR_S
 
 
 def _gpus_of(handovers: Collection[Handover]) -> float:
@@ -185,5 +204,8 @@ def managed_gpus(snap: Snapshot) -> float:
 
 
 def _in_words(by: Breaker | TripBreaker) -> str:
-    name = by.name if isinstance(by, Breaker) else by.breaker
-    return f"preemption is stopped by the breaker {name}: {by.why}"
+    if isinstance(by, TripBreaker):
+        by = by.of(Breaker(name=by.breaker))
+    text = f"preemption is stopped by the breaker {by.name}: {by.why}"
+    at_s = by.rearms_at_s
+    return text if math.isinf(at_s) else f"{text}; it re-arms at {moment(at_s)}"

@@ -56,6 +56,7 @@ class Cycle:
         left: Actions not tried: out of budget or of time, behind one that failed, or refused
             before and not yet to be tried again.
         mode: Who was to take GPUs back.
+        max_grace_s: A job with a longer grace was not to be preempted, seconds.
     """
 
     snapshot: Snapshot
@@ -64,6 +65,7 @@ class Cycle:
     done: tuple[AppliedAction, ...] = ()
     left: tuple[Action, ...] = ()
     mode: Mode = field(default_factory=External)
+    max_grace_s: float = math.inf
 
 
 def run_cycle(
@@ -106,6 +108,7 @@ def run_cycle(
     Raises:
         ClusterError: The cluster could not be read; nothing was done.
     """
+    mode, max_grace_s = settings.mode, settings.preemption.max_grace_s
     seen = cluster.observe()
     ledger.book(seen)
     complete(seen)
@@ -117,7 +120,9 @@ def run_cycle(
     snap, plan = plan_now()
     ledger.owe(snap, plan)
     if not acting:
-        return Cycle(snap, plan, acting=False, left=plan.actions, mode=settings.mode)
+        return Cycle(
+            snap, plan, acting=False, left=plan.actions, mode=mode, max_grace_s=max_grace_s
+        )
     if ledger.doubt(plan.unhonoured):
         # What is written again has its place in the order of writing.
         snap, plan = plan_now()
@@ -142,7 +147,15 @@ def run_cycle(
         refusals.note(action, failed=bool(error))
         done.append(AppliedAction(action, error))
         on_done(done[-1])
-    return Cycle(snap, plan, acting=True, done=tuple(done), left=tuple(left), mode=settings.mode)
+    return Cycle(
+        snap,
+        plan,
+        acting=True,
+        done=tuple(done),
+        left=tuple(left),
+        mode=mode,
+        max_grace_s=max_grace_s,
+    )
 
 
 def _apply(cluster: Cluster, action: Action) -> str:

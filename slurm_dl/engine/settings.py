@@ -54,7 +54,7 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakers:
-    """When to stop taking GPUs back until an admin says otherwise; see `engine.circuit_breakers`.
+    """When to stop taking GPUs back altogether for a while; see `engine.circuit_breakers`.
 
     Attributes:
         gpus_per_hour: More GPUs than this taken back within an hour; 0 is no breaker.
@@ -64,6 +64,7 @@ class Breakers:
             breaker.
         failed_least: Only once it is known of this many jobs whether they came back.
         failed_window_s: What became known longer ago than this does not count, seconds.
+        rearms: A breaker re-arms by itself once its window has passed since it tripped.
     """
 
     gpus_per_hour: float = 0.0
@@ -71,6 +72,7 @@ class Breakers:
     failed_share: float = 0.0
     failed_least: int = 4
     failed_window_s: float = 14_400.0
+    rearms: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,9 +212,9 @@ class Ledger:
             case SetSteer(steer=steer):
                 # Before it is done: what may stand in Slurm must be known to be ours.
                 self._steer(steer)
-            case TripBreaker(breaker=name, at_s=at_s, why=why, jobs=jobs):
-                before = self._breakers.get(name, Breaker(name=name))
-                self._set(dataclasses.replace(before, tripped_s=at_s, why=why, jobs=jobs))
+            case TripBreaker(breaker=name, at_s=at_s):
+                before = self._breakers.get(name, Breaker(name=name)).at(at_s)
+                self._set(action.of(before))
             case Trim(job_id=job_id):
                 # Tried once: what Slurm does not do then it does not do.
                 self._trimmed.add(job_id)
@@ -261,7 +261,7 @@ class Ledger:
         Raises:
             Exception: The store's own; nothing has changed then.
         """
-        before = self._breakers.get(name, Breaker(name=name))
+        before = self._breakers.get(name, Breaker(name=name)).at(now_s)
         self._set(Breaker(name=name, reset_s=now_s, reset_by=by, counts_from=self._next_id))
         return before
 

@@ -1,11 +1,12 @@
 """What the circuit breakers go by: GPUs taken back, what became of who lost them, and the trips.
 
 A limit keeps the daemon within a bound and goes on; a breaker that trips stops it from beginning
-anything new until somebody who is responsible says otherwise. See `engine.circuit_breakers`.
+anything new until it re-arms or an admin resets it. See `engine.circuit_breakers`.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -33,9 +34,11 @@ class Breaker:
         tripped_s: When it tripped, epoch seconds; 0 while it has not.
         why: What it saw then, in numbers; it names no job. Empty while it has not tripped.
         jobs: The jobs it tripped because of, if it is about jobs.
-        reset_s: When it was reset last, epoch seconds; 0 if never. What was before counts no more.
-        reset_by: Who did that; empty if nobody.
+        reset_s: When it was reset or re-armed last, epoch seconds; 0 if never. What was before
+            counts no more.
+        reset_by: Who reset it; empty if it re-armed by itself.
         counts_from: First hand-over whose GPUs count: those begun before the reset do not.
+        rearm_s: Time from the trip until it re-arms by itself, seconds; 0: only a reset ends it.
     """
 
     name: BreakerName
@@ -45,6 +48,18 @@ class Breaker:
     reset_s: float = 0.0
     reset_by: str = ""
     counts_from: HandoverId = NOT_OURS
+    rearm_s: float = 0.0
+
+    @property
+    def rearms_at_s(self) -> float:
+        """When it re-arms by itself, epoch seconds; inf: it has not tripped, or never does."""
+        return self.tripped_s + self.rearm_s if self.tripped_s and self.rearm_s else math.inf
+
+    def at(self, now_s: float) -> Breaker:
+        """As it stands at *now_s*: one that has re-armed by then is as after a reset."""
+        if now_s < self.rearms_at_s:
+            return self
+        return Breaker(name=self.name, reset_s=self.rearms_at_s, counts_from=self.counts_from)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

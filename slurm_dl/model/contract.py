@@ -19,6 +19,10 @@ Requeuer = Literal["daemon", "job"]
 """Who puts the job back: the daemon, or the job itself as submitit and Lightning do."""
 
 
+DEFAULT_GRACE_S = 120.0
+"""Grace of a job that does not say another, seconds; dlsubmit's default too."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
     """How to take GPUs back from one job.
@@ -32,7 +36,7 @@ class Contract:
 
     signal: str = "USR1"
     target: SignalTarget = "batch"
-    grace_s: float = 120.0
+    grace_s: float = DEFAULT_GRACE_S
     requeued_by: Requeuer = "daemon"
 
     def __post_init__(self) -> None:

@@ -6,10 +6,11 @@ idempotent or carries what must still be true for it to be right.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from slurm_dl.model.breaker import BreakerName
+from slurm_dl.model.breaker import Breaker, BreakerName
 from slurm_dl.model.contract import SignalTarget
 from slurm_dl.model.handover import Handover, Run
 from slurm_dl.model.ids import HandoverId, JobId
@@ -40,16 +41,23 @@ class Promote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TripBreaker:
-    """Write down that nothing new is begun until an admin resets *breaker*. Only the ledger.
+    """Write down that nothing new is begun until *breaker* re-arms or is reset. Only the ledger.
 
     *why* goes to everybody who waits, so it names no job; *jobs* does. *at_s* is when, epoch
-    seconds.
+    seconds; *rearm_s* is the time until it re-arms, seconds; 0: only a reset ends it.
     """
 
     breaker: BreakerName
     at_s: float
     why: str
     jobs: tuple[JobId, ...] = ()
+    rearm_s: float = 0.0
+
+    def of(self, before: Breaker) -> Breaker:
+        """*before*, tripped."""
+        return dataclasses.replace(
+            before, tripped_s=self.at_s, why=self.why, jobs=self.jobs, rearm_s=self.rearm_s
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

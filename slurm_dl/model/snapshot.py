@@ -198,7 +198,8 @@ class Snapshot:
         preempted_gpus_last_hour: GPUs taken back in the last hour, for the limit on it.
         taken: GPUs that were taken back, at least those of the last hour.
         restarts: What became of jobs that were put back into the queue, of a day.
-        breakers: The circuit breakers that have tripped or were reset; the others never did.
+        breakers: The circuit breakers that have tripped or were reset, as they were written down;
+            see `Breaker.at`. The others never did.
     """
 
     seen: Observed

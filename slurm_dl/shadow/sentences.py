@@ -98,8 +98,8 @@ def doubts(report: Report) -> Iterator[str]:
         )
     if report.tripped:
         yield (
-            f"In {count(report.tripped, 'look')} a circuit breaker would have stopped preemption; "
-            "an admin would have had to reset it. Here it let go by itself."
+            f"In {count(report.tripped, 'look')} a circuit breaker would have stopped preemption, "
+            "until it re-armed or an admin reset it. Here it let go with its reason."
         )
     yield (
         "Nothing was done, so each look planned from a queue that the earlier plans had not "

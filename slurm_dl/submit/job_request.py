@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Collection, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal, cast
 
-from slurm_dl.model.contract import Contract, Requeuer
+from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit import job_comment, option_values
 
@@ -18,6 +19,7 @@ LAUNCHERS: tuple[Launcher, ...] = ("plain", "torchrun", "srun")
 
 DEFAULT_LEAD_S = 60
 DEFAULT_SIGNAL = f"USR1@{DEFAULT_LEAD_S}"
+DEFAULT_GRACE = f"{DEFAULT_GRACE_S:g}"
 DEFAULT_RUN_DIR = "slurm_dl_runs"
 
 _MOST_NAME = 64
@@ -43,7 +45,7 @@ class SubmitOptions:
     run_dir: str | None = None
     comment: str | None = None
     signal: str = DEFAULT_SIGNAL
-    grace: str = "120"
+    grace: str = DEFAULT_GRACE
     requeued_by: str = "daemon"
     no_preempt: bool = False
     no_requeue: bool = False
@@ -114,6 +116,7 @@ def check(
     cwd: str,
     dlrun: str | None,
     qos: str | None = None,
+    max_grace_s: float = math.inf,
 ) -> JobRequest:
     """Validate what was typed.
 
@@ -124,6 +127,7 @@ def check(
         cwd: Directory that relative paths start from.
         dlrun: The dlrun found beside dlsubmit; None if there is none.
         qos: The site's QOS for preemptible jobs; None if it has none. The user's own wins.
+        max_grace_s: The site's longest grace, seconds: a preemptible job asks for no more.
 
     Raises:
         ConfigError: A value is wrong or two of them contradict each other.
@@ -133,6 +137,8 @@ def check(
     launcher = _launcher(typed.launcher)
     signal, lead_s = option_values.signal_and_lead(typed.signal, DEFAULT_LEAD_S)
     grace_s = option_values.grace(typed.grace)
+    if not typed.no_preempt:
+        grace_s = min(grace_s, max_grace_s)
     array = None if typed.array is None else option_values.array_spec(typed.array)
     model = None if typed.model is None else option_values.model_name(typed.model)
     template = launcher if typed.template is None else _template(typed.template)

@@ -6,6 +6,7 @@ A site without the file on its login nodes, or with one that users may not read,
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ class SiteSettings:
     Attributes:
         qos: QOS of the jobs that may be preempted; None if the site names none.
         native: Slurm itself preempts inside it.
+        max_grace_s: A job that asks for a longer grace is not preempted, seconds; inf if not known.
         partitions: Partitions whose jobs dlschedd looks after.
         locality_wait_s: How long a job waits for few switches, seconds; 0 if the site's scheme of
             placement knows no such wait.
@@ -44,6 +46,7 @@ class SiteSettings:
 
     qos: str | None = None
     native: bool = False
+    max_grace_s: float = math.inf
     partitions: frozenset[str] = frozenset()
     locality_wait_s: float = 0.0
     skew_threshold: float = DEFAULT_SKEW_THRESHOLD
@@ -68,6 +71,7 @@ def read_site(environ: Mapping[str, str]) -> SiteSettings:
     return SiteSettings(
         qos=config.preemption.qos or None,
         native=config.preemption.mode == "native",
+        max_grace_s=config.preemption.max_grace_s,
         partitions=frozenset(config.manage.partitions),
         locality_wait_s=_number(placement.parameters, "locality_wait_s", 0.0),
         skew_threshold=_number(placement.parameters, "skew_threshold", DEFAULT_SKEW_THRESHOLD),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slurm_dl.submit import job_environment, job_shape, site_settings
+from slurm_dl.submit import job_environment, job_shape, option_values, site_settings
 from slurm_dl.submit.half_gpu import HalfGpu
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, qos_of
@@ -33,6 +33,18 @@ def notes_on(request: JobRequest, chosen: Wanted, cleaned: job_environment.Clean
     if request.array is not None and "%a" not in request.output:
         notes.append(f"all tasks of the array write to {request.output}; use %A_%a in --output")
     return notes
+
+
+def grace_note(request: JobRequest, typed: SubmitOptions) -> str:
+    """That the grace was cut to the site's limit; empty if it was not."""
+    asked_s = option_values.grace(typed.grace)
+    if asked_s <= request.grace_s:
+        return ""
+    return (
+        f"grace cut from {asked_s:g} s to {request.grace_s:g} s, the site's limit"
+        " (preemption.max_grace_s): a job that asks for more is not preempted; see that its"
+        " checkpoint takes no longer, or give --no-preempt"
+    )
 
 
 def qos_notes(

@@ -227,7 +227,10 @@ def test_check_config_of_a_good_file(command: Command, reading: Schedd) -> None:
     good = command("ctl", "check-config", path)
     bad = command("ctl", "check-config", path, "--set", "daemon.poll_s=x")
 
-    assert (good.returncode, good.stdout) == (0, f"{path}: ok\n")
+    assert (good.returncode, good.stdout, good.stderr) == (0, f"{path}: ok\n", "")
+    short = command("ctl", "check-config", path, "--set", "preemption.max_grace_s=60")
+    assert (short.returncode, short.stdout) == (0, good.stdout)
+    assert "below dlsubmit's default grace of 120 s" in short.stderr
     assert bad.returncode == 2
     assert "daemon.poll_s" in bad.stderr
 

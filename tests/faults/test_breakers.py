@@ -1,11 +1,14 @@
-"""Each circuit breaker trips on a real Slurm, says why, stays tripped, and is reset by an admin."""
+"""Each circuit breaker trips on a real Slurm, says why, and re-arms or is reset by an admin."""
 
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +131,8 @@ def test_jobs_that_do_not_come_back_stop_preemption(place: Schedd) -> None:
     said = place.ask("dlctl", "status").stdout
     assert "STOPPED by the breaker failed_restarts since" in said
     assert "2 of 2 preempted jobs failed within 300 s of their restart" in said
-    assert "'dlctl breakers reset failed_restarts' once the cause is mended" in said
+    assert ", or 'dlctl breakers reset failed_restarts' once the cause is mended" in said
+    assert breaker["rearms_at_s"] - breaker["tripped_s"] == 14_400
     (line,) = place.audit(action="trip_breaker")
     assert (line["actor"], line["details"]["breaker"]) == ("dlschedd", "failed_restarts")
 
@@ -156,7 +160,10 @@ def test_jobs_that_do_not_come_back_stop_preemption(place: Schedd) -> None:
 
 
 def test_gpus_taken_back_stop_preemption(place: Schedd) -> None:
-    """4 GPUs an hour and a quarter of 16 are within the bounds, the next 4 are not."""
+    """4 GPUs an hour and a quarter of 16 are within the bounds, the next 4 are not.
+
+    One of the breakers is reset; the other re-arms, after the ledger's past was moved by an hour.
+    """
     start(place, gpus_per_hour=5, cluster_share=0.25)
     fill(place, HEEDLESS)
     first = submit(place, "sleep 600")
@@ -177,7 +184,17 @@ def test_gpus_taken_back_stop_preemption(place: Schedd) -> None:
     place.ask("dlctl", "breakers", "reset", "gpus_per_hour")
     assert place.ask("dlctl", "breakers").stdout.count("tripped 2") == 1
     stays_stopped(place, second)
-    place.ask("dlctl", "breakers", "reset", "cluster_share")
+    at_s = found["cluster_share"]["rearms_at_s"]
+    again = f"re-arms at {datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M:%SZ}"
+    for argv in (("dlctl", "breakers"), ("dlctl", "status"), ("dlqueue", "why", second)):
+        assert again in " ".join(place.ask(*argv).stdout.split()), argv
+    place.kill()
+    with closing(sqlite3.connect(place.home / "state" / "ledger.sqlite")) as db, db:
+        db.execute("UPDATE breaker SET tripped_s = tripped_s - 3600 WHERE tripped_s > 0")
+        db.execute("UPDATE taken SET at_s = at_s - 3600")
+    place.start()
+    assert not tripped(place)
+    assert "ok, re-armed 2" in place.ask("dlctl", "breakers").stdout
     place.until_state(second, "COMPLETED")
     assert preempted(place) == 2
     assert not tripped(place)

@@ -23,6 +23,7 @@ from slurm_dl.engine.circuit_breakers import (
 )
 from slurm_dl.engine.cycle import Cycle, run_cycle
 from slurm_dl.engine.decide import decide
+from slurm_dl.engine.explain.past_reasons import moment
 from slurm_dl.engine.settings import (
     Breakers,
     Defragment,
@@ -358,6 +359,70 @@ def test_moves_and_splits_stop_too() -> None:
     assert opened(decide(stopped, POLICY, how)) == []
 
 
+# How a trip ends by itself.
+
+HOUR_S = 3600.0
+BOUND: dict[BreakerName, dict[str, float]] = {
+    "gpus_per_hour": {"gpus_per_hour": 8},
+    "cluster_share": {"cluster_share": 0.5},
+    "failed_restarts": {"failed_share": 0.5},
+}
+
+
+def tripped_ago(name: BreakerName, ago_s: float, rearm_s: float) -> Breaker:
+    """A breaker that tripped so long ago, with a window of *rearm_s*."""
+    return Breaker(name=name, tripped_s=NOW_S - ago_s, why="so", rearm_s=rearm_s)
+
+
+@pytest.mark.parametrize(
+    ("breaker", "evidence", "trips_again"),
+    [
+        (tripped_ago("gpus_per_hour", 3599, HOUR_S), {}, None),
+        (tripped_ago("failed_restarts", 599, 600), {}, None),
+        (tripped_ago("cluster_share", 99_999, 0), {}, None),
+        (tripped_ago("gpus_per_hour", 3600, HOUR_S), {}, False),
+        (tripped_ago("cluster_share", 3600, HOUR_S), {}, False),
+        (tripped_ago("failed_restarts", 600, 600), {}, False),
+        # What came after the trip and before the breaker re-armed does not count either.
+        (tripped_ago("gpus_per_hour", 3660, HOUR_S), {"taken": taken(9, ago_s=60)}, False),
+        (tripped_ago("cluster_share", 3660, HOUR_S), {"taken": taken(9, ago_s=60)}, False),
+        (tripped_ago("failed_restarts", 630, 600), {"restarts": judged(4, 0, ago_s=30)}, False),
+        (tripped_ago("gpus_per_hour", 3660, HOUR_S), {"taken": taken(9, ago_s=59)}, True),
+        (tripped_ago("cluster_share", 3660, HOUR_S), {"taken": taken(9, ago_s=59)}, True),
+        (tripped_ago("failed_restarts", 630, 600), {"restarts": judged(4, 0, ago_s=29)}, True),
+    ],
+)
+def test_a_breaker_re_arms_once_its_window_has_passed(
+    breaker: Breaker,
+    evidence: dict[str, Any],
+    trips_again: bool | None,  # noqa: FBT001 - None: it has not re-armed
+) -> None:
+    """Not before, never where the site wants a reset; then only what came later trips it."""
+    snap = contested(breakers=(breaker,), **evidence)
+
+    assert bool(tripped(snap)) == (trips_again is None)
+    found = trips(snap, settings(**BOUND[breaker.name]))
+    assert [t.breaker for t in found] == [breaker.name] * bool(trips_again)
+    assert bool(opened(decide(snap, POLICY, settings()))) == (trips_again is not None)
+
+
+@pytest.mark.parametrize(("rearms", "windows"), [(True, (3600, 3600, 1200)), (False, (0, 0, 0))])
+def test_a_trip_tells_when_it_ends(rearms: bool, windows: tuple[float, ...]) -> None:  # noqa: FBT001
+    """An hour for GPUs, the window of the fates for those; who waits is told the time."""
+    how = settings(
+        gpus_per_hour=8,
+        cluster_share=0.5,
+        failed_share=0.5,
+        failed_window_s=1200,
+        rearms=rearms,
+    )
+    snap = contested(taken=taken(9), restarts=judged(4, 0))
+
+    assert tuple(t.rearm_s for t in trips(snap, how)) == windows
+    note = decide(snap, POLICY, how).notes[JobId(11)]
+    assert note.endswith(f"; it re-arms at {moment(NOW_S + HOUR_S)}") == rearms, note
+
+
 FATES: tuple[Fate, ...] = ("open", "well", "failed", "stuck", "unknown")
 
 
@@ -584,6 +649,24 @@ def test_after_a_reset_only_what_comes_later_counts() -> None:
     assert [t.breaker for t in trips(new, bound)] == ["failed_restarts"]
 
 
+def test_a_trip_and_its_end_outlive_the_daemon(path: Path) -> None:
+    """A new one knows when it ends; what tripped after that is a trip of its own."""
+    rearming = dataclasses.replace(trip(), rearm_s=600.0)
+    Ledger(SqliteStore(path)).begin(rearming)
+
+    def after(age_s: float) -> Snapshot:
+        seen = build.observed([], now_s=NOW_S + age_s)
+        return Ledger(SqliteStore(path)).snapshot(seen, frozenset({"gpu"}))
+
+    assert [b.rearms_at_s for b in tripped(after(599))] == [NOW_S + 600]
+    assert tripped(after(600)) == ()
+    Ledger(SqliteStore(path)).begin(dataclasses.replace(rearming, at_s=NOW_S + 700))
+    (again,) = tripped(after(700))
+    assert (again.reset_s, again.reset_by) == (NOW_S + 600, "")
+    was = Ledger(SqliteStore(path)).reset("failed_restarts", by="root", now_s=NOW_S + 1300)
+    assert not was.tripped_s, "it had re-armed by itself"
+
+
 def test_a_clock_that_is_set_back_does_not_blind_a_breaker(path: Path) -> None:
     """What came after a reset counts, even if the reset is now in the future."""
     ledger = Ledger(SqliteStore(path))
@@ -671,6 +754,22 @@ def test_a_job_that_fails_after_its_restart_trips_the_breaker() -> None:
     life.ledger.reset("failed_restarts", by="root", now_s=life.cluster.now_s)
     life.run(60)
     assert life.cluster.jobs[stays].restarts == 1, "preemption goes on after the reset"
+
+
+def test_preemption_goes_on_by_itself_after_the_window() -> None:
+    """The same restarts do not trip it once more."""
+    life = Life(failed_share=0.5, failed_least=1, failed_window_s=600)
+    life.cluster.crash(life.preempt_one())
+    life.run(2)
+    stays = life.cluster.submit(4, work_s=100_000, contract=Contract())
+    life.run(40)
+    life.cluster.submit(4, work_s=3)
+    life.run(500)
+    assert life.cluster.jobs[stays].restarts == 0
+
+    life.run(200)
+    assert life.cluster.jobs[stays].restarts == 1
+    assert len([p for p in life.plans if named(p)]) == 1
 
 
 @pytest.mark.parametrize(

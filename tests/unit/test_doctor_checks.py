@@ -403,6 +403,9 @@ CASES: list[Case] = [
     ("kill wait", {}, WARNING, "has 5 s from SIGTERM"),
     ("kill wait", slurm(KillWait="29 sec"), WARNING, "has 29 s"),
     ("kill wait", slurm(KillWait="30 sec"), OK, "has 30 s"),
+    ("grace", {}, OK, "within max_grace_s"),
+    ("grace", file(preemption={"max_grace_s": 120}), OK, "within max_grace_s"),
+    ("grace", file(preemption={"max_grace_s": 60}), WARNING, "below dlsubmit's default grace"),
     ("node sharing", {}, OK, "shared by GPU"),
     ("node sharing", partition(OverSubscribe="FORCE:4"), WARNING, "share their CPUs"),
     ("node sharing", partition(OverSubscribe="YES:4"), OK, "shared by GPU"),
@@ -585,7 +588,7 @@ PARTITION_LINE = re.compile(r"in slurm\.conf, partitions ([^:]+): (\w+)=([^;]*)"
 YAML_LINE = re.compile(r"in slurm_dl\.yaml: (\w+): \{([^}]*)\}")
 TELLS_A_LINE = (
     *("priority plugin", "site factor", "priority weights", "priority flags", "partition tiers"),
-    *("gpus", "backfill depth", "backfill window", "requeue", "requeue hold", "kill wait"),
+    *("gpus", "backfill depth", "backfill window", "requeue", "requeue hold", "kill wait", "grace"),
     *("node sharing", "fragments", "job records", "call limit", "accounting", "enforcement"),
 )
 """Checks of what stands in slurm.conf or slurm_dl.yaml, as opposed to what has to be done."""

@@ -76,6 +76,7 @@ def test_breakers_and_restarts_come_back_as_they_were(path: Path) -> None:
         reset_s=0.5,
         reset_by="user root (0)",
         counts_from=HandoverId(9),
+        rearm_s=3600.0,
     )
     plain = Breaker(name="cluster_share", tripped_s=2.0, why="so")
     store = SqliteStore(path)

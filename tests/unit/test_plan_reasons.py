@@ -8,10 +8,12 @@ import build
 import numpy as np
 import pytest
 
-from slurm_dl.engine.cycle import Cycle
+from slurm_dl.engine.cycle import Cycle, run_cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.explain.plan_reasons import span, why
-from slurm_dl.engine.settings import Placement, Settings
+from slurm_dl.engine.settings import Placement, Preemption, Settings
+from slurm_dl.ledger.store_protocol import MemoryStore
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover, Run, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
@@ -20,6 +22,7 @@ from slurm_dl.model.snapshot import JobText
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 POLICY = DiscreteLas(thresholds_gpu_s=(3600.0, 36000.0))
 
@@ -107,6 +110,26 @@ def test_both_sides_of_a_hand_over_are_told(state: VictimState, words: str) -> N
     assert "Hand-over 6 for 2: it" in _said(cycle, 1)
     assert words in _said(cycle, 1)
     assert "Hand-over 6 is freeing GPUs for it: 1 give way on n1." in _said(cycle, 2)
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "words"),
+    [
+        (600, "If it has to give way it gets USR1 and up to 600 s"),
+        (5000, "It is not preempted: its grace of 5000 s is above the site's limit of 600 s"),
+    ],
+)
+def test_a_job_that_asks_for_too_long_a_grace_is_told_so(grace_s: float, words: str) -> None:
+    """By the limit of the cycle, as `run_cycle` has it from the settings."""
+    cluster = FakeCluster(nodes=1, gpus=4)
+    job = cluster.submit(4, work_s=100, contract=Contract(grace_s=grace_s))
+    settings = Settings(partitions=frozenset({"gpu"}), preemption=Preemption(max_grace_s=600))
+    ledger, clock = Ledger(MemoryStore()), cluster.clock
+    for acting in (True, False):
+        cycle = run_cycle(cluster, ledger, POLICY, settings, clock=clock, acting=acting)
+        told = [s for s in why(cycle, POLICY, job) if "give way" in s or "preempted" in s]
+        assert len(told) == 1
+        assert told[0].startswith(words)
 
 
 def _steer(**more: object) -> Steer:

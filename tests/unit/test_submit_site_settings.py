@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from slurm_dl import config
 from slurm_dl.cli.dlsubmit import command
+from slurm_dl.config.preemption_section import PreemptionSection
 from slurm_dl.config.tree import PathsSection
 from slurm_dl.placement.consolidate import Consolidate
 from slurm_dl.submit import site_settings
 from slurm_dl.submit.job_environment import Cleaned
 from slurm_dl.submit.job_request import JobRequest, SubmitOptions, check
 from slurm_dl.submit.site_settings import SiteSettings
-from slurm_dl.submit.user_notes import qos_notes
+from slurm_dl.submit.user_notes import grace_note, qos_notes
 
 NATIVE = SiteSettings(qos="dl", native=True)
 
@@ -59,6 +63,7 @@ def test_a_site_without_a_file_has_nothing_to_say(tmp_path: Path) -> None:
     [
         ("", SiteSettings()),
         ("preemption: {qos: dl}", SiteSettings(qos="dl", native=False)),
+        ("preemption: {max_grace_s: 60}", SiteSettings(max_grace_s=60)),
         ("preemption: {mode: native, qos: dl}", NATIVE),
     ],
 )
@@ -68,7 +73,34 @@ def test_the_key_is_read(tmp_path: Path, section: str, found: SiteSettings) -> N
     path.write_text(f"manage: {{partitions: [gpu]}}\n{section}\n", "utf-8")
 
     read = site_settings.read_site({"SLURM_DL_CONFIG": str(path)})
-    assert read == replace(found, partitions=frozenset({"gpu"}))
+    limit_s = min(found.max_grace_s, PreemptionSection().max_grace_s)
+    assert read == replace(found, partitions=frozenset({"gpu"}), max_grace_s=limit_s)
+
+
+@pytest.mark.parametrize(
+    ("typed", "limit_s", "grace_s", "told"),
+    [
+        ({}, 60, 60, "from 120 s to 60 s"),
+        ({"grace": "5000"}, 600, 600, "from 5000 s to 600 s"),
+        ({"grace": "60"}, 60, 60, ""),
+        ({"grace": "5000"}, math.inf, 5000, ""),
+        ({"grace": "5000", "no_preempt": True}, 600, 5000, ""),
+    ],
+)
+def test_a_grace_is_cut_to_the_sites_limit_and_that_is_told(
+    typed: dict[str, Any], limit_s: float, grace_s: float, told: str
+) -> None:
+    """In the contract, for the script, and in a note; not where the job is never preempted."""
+    asked = SubmitOptions(gpus="4", **typed)
+    wanted = check(
+        asked, sbatch=(), command=("train.py",), cwd="/w", dlrun="/d", max_grace_s=limit_s
+    )
+
+    contract = json.loads(wanted.comment)["slurm_dl"] if not asked.no_preempt else {}
+    assert wanted.grace_s == contract.get("grace_s", grace_s) == grace_s
+    note = grace_note(wanted, asked)
+    assert told in note
+    assert bool(note) == bool(told)
 
 
 def test_a_broken_file_keeps_nobody_from_submitting(tmp_path: Path) -> None:

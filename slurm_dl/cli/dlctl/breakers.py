@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from slurm_dl.cli.commandline import print_json
-from slurm_dl.cli.dlctl.status_text import as_list, utc
+from slurm_dl.cli.dlctl.status_text import as_list, ends_text, utc
 from slurm_dl.cli.shared_options import AS_JSON, SOCKET
 from slurm_dl.daemon.control.client import Client, socket_path
 from slurm_dl.json_types import Json
@@ -24,7 +24,7 @@ def breakers(ctx: click.Context, *, as_json: bool, socket: Path | None) -> None:
     """List the circuit breakers: their bounds, whether they have tripped, and why.
 
     While one has tripped nothing new is preempted, moved or split. It stays so over restarts and
-    reloads until an admin resets it.
+    reloads until it re-arms by itself or an admin resets it.
 
     \b
     Examples:
@@ -74,8 +74,9 @@ def _cells(breaker: dict[str, Json]) -> list[str]:
     bound, tripped_s, reset_s = (breaker.get(k) for k in ("bound", "tripped_s", "reset_s"))
     state = "-" if bound is None else "ok"
     if tripped_s is not None:
-        state = f"tripped {utc(tripped_s)}"
+        state = f"tripped {utc(tripped_s)}, {ends_text(breaker)}"
     elif reset_s is not None:
-        state += f", reset {utc(reset_s)} by {breaker.get('reset_by')}"
+        by = breaker.get("reset_by")
+        state += f", reset {utc(reset_s)} by {by}" if by else f", re-armed {utc(reset_s)}"
     why = "" if breaker.get("why") is None else str(breaker["why"])
     return [str(breaker.get("breaker")), "off" if bound is None else f"{bound:g}", state, why]

@@ -212,16 +212,19 @@ def check_config(file: Path | None, settings: tuple[str, ...], *, as_json: bool)
     from slurm_dl.model.errors import ConfigError  # noqa: PLC0415
 
     try:
-        _, origins = load_with_origins(file, overrides=settings)
+        config, origins = load_with_origins(file, overrides=settings)
     except ConfigError as err:
         if as_json:
             print_json({"ok": False, "errors": str(err).splitlines()})
             raise SystemExit(2) from None
         raise
+    note = config.preemption.grace_note()
     if as_json:
-        print_json({"ok": True, "file": str(origins.path)})
-    else:
-        click.echo(f"{origins.path}: ok")
+        print_json({"ok": True, "file": str(origins.path), "notes": [note] if note else []})
+        return
+    click.echo(f"{origins.path}: ok")
+    if note:
+        click.echo(f"dlctl: note: {note}", err=True)
 
 
 @dlctl.command("show-config")

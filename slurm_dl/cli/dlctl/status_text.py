@@ -65,7 +65,7 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
 
 
 def tripped_texts(answer: JsonObject) -> list[str]:
-    """Each breaker that has tripped: since when, why, and how it is reset."""
+    """Each breaker that has tripped: since when, why, and how that ends."""
     texts = []
     for breaker in as_list(answer.get("breakers")):
         if not isinstance(breaker, dict) or breaker["tripped_s"] is None:
@@ -77,9 +77,18 @@ def tripped_texts(answer: JsonObject) -> list[str]:
         name = breaker["breaker"]
         texts.append(
             f"STOPPED by the breaker {name} since {utc(breaker['tripped_s'])}: {breaker['why']}"
-            f"{which}; '{RESET} {name}' once the cause is mended"
+            f"{which}; {ends_text(breaker)}"
         )
     return texts
+
+
+def ends_text(breaker: JsonObject) -> str:
+    """How the trip of *breaker* ends."""
+    reset = f"{RESET} {breaker['breaker']}"
+    at_s = breaker.get("rearms_at_s")
+    if at_s is None:
+        return f"'{reset}' once the cause is mended"
+    return f"re-arms at {utc(at_s)}, or '{reset}' once the cause is mended"
 
 
 def _seen_lines(answer: JsonObject) -> list[tuple[str, str]]:

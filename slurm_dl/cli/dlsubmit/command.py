@@ -29,6 +29,7 @@ from slurm_dl.submit import (
 from slurm_dl.submit.half_gpu import HalfGpu
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import (
+    DEFAULT_GRACE,
     DEFAULT_RUN_DIR,
     DEFAULT_SIGNAL,
     LAUNCHERS,
@@ -128,9 +129,9 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 @click.option(
     "--grace",
     metavar="S",
-    default="120",
+    default=DEFAULT_GRACE,
     show_default=True,
-    help="Longest time that a checkpoint takes, seconds; the site may allow less.",
+    help="Longest time that a checkpoint takes, seconds; cut to the site's limit.",
 )
 @click.option(
     "--requeued-by",
@@ -198,6 +199,7 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
         cwd=str(Path.cwd()),
         dlrun=_dlrun_beside(sys.argv[0]),
         qos=at_site.qos,
+        max_grace_s=at_site.max_grace_s,
     )
     partitions = slurm_calls.read_partitions(environ).select(request.partitions)
     chosen = choose_shape(request, partitions)
@@ -219,8 +221,9 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
     argv = (slurm_calls.tool("sbatch", environ), *submission.args)
     if not quiet:
         of_qos = user_notes.qos_notes(request, at_site, typed)
+        of_grace = user_notes.grace_note(request, typed)
         of_job = user_notes.notes_on(request, chosen, cleaned)
-        for note in (*of_qos, *of_job, model_note, *found.notes):
+        for note in (*of_qos, of_grace, *of_job, model_note, *found.notes):
             if note:
                 click.echo(f"dlsubmit: note: {note}", err=True)
     if dry_run:

@@ -263,10 +263,17 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
                 return [f"It is not in QOS {qos}, inside which Slurm preempts: it keeps its GPUs."]
     if claim.contract is None:
         return ["It has not opted in to preemption and is never signalled or requeued."]
-    agreed = (
-        f"If it has to give way it gets {claim.contract.signal} and up to "
-        f"{claim.contract.grace_s:.0f} s to save its work."
-    )
+    grace_s = claim.contract.grace_s
+    if grace_s > cycle.max_grace_s:
+        agreed = (
+            f"It is not preempted: its grace of {grace_s:g} s is above the site's limit of "
+            f"{cycle.max_grace_s:g} s (preemption.max_grace_s)."
+        )
+    else:
+        agreed = (
+            f"If it has to give way it gets {claim.contract.signal} and up to "
+            f"{grace_s:.0f} s to save its work."
+        )
     return [agreed, count] if count else [agreed]
 
 

@@ -62,7 +62,7 @@ def breaker_row(breaker: Breaker) -> tuple[object, ...]:
 
 def breaker_from(row: tuple[Any, ...]) -> Breaker:
     """The breaker that `breaker_row` wrote."""
-    name, tripped_s, why, jobs, reset_s, reset_by, counts_from = row
+    name, tripped_s, why, jobs, reset_s, reset_by, counts_from, rearm_s = row
     return Breaker(
         name=name,
         tripped_s=tripped_s,
@@ -71,6 +71,7 @@ def breaker_from(row: tuple[Any, ...]) -> Breaker:
         reset_s=reset_s,
         reset_by=reset_by,
         counts_from=HandoverId(counts_from),
+        rearm_s=rearm_s,
     )
 
 

@@ -14,7 +14,7 @@ from slurm_dl.ledger.attained_service import DTYPES
 from slurm_dl.ledger.sqlite.ending_rows import ENDING_TABLE
 from slurm_dl.model.breaker import OWNER_UNKNOWN
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 
 def _sql_type(dtype: type[np.generic]) -> str:
@@ -55,7 +55,8 @@ CREATE TABLE IF NOT EXISTS restart (
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS breaker (
     name TEXT PRIMARY KEY, tripped_s REAL NOT NULL, why TEXT NOT NULL, jobs TEXT NOT NULL,
-    reset_s REAL NOT NULL, reset_by TEXT NOT NULL, counts_from INTEGER NOT NULL
+    reset_s REAL NOT NULL, reset_by TEXT NOT NULL, counts_from INTEGER NOT NULL,
+    rearm_s REAL NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 """
 
@@ -108,6 +109,7 @@ def _missing(db: sqlite3.Connection) -> list[str]:
     columns = {
         "job": {name: f"{_sql_type(dtype)} NOT NULL DEFAULT 0" for name, dtype in DTYPES.items()},
         "restart": {"uid": f"INTEGER NOT NULL DEFAULT {OWNER_UNKNOWN}"},
+        "breaker": {"rearm_s": "REAL NOT NULL DEFAULT 0"},
     }
     for table, wanted in columns.items():
         # A table that is not there is made with all of its columns.

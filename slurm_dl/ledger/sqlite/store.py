@@ -82,7 +82,8 @@ _RESTARTS = (
 )
 
 _BREAKERS = (
-    "SELECT name, tripped_s, why, jobs, reset_s, reset_by, counts_from FROM breaker ORDER BY name"
+    "SELECT name, tripped_s, why, jobs, reset_s, reset_by, counts_from, rearm_s FROM breaker "
+    "ORDER BY name"
 )
 
 
@@ -258,7 +259,7 @@ class SqliteStore:
                 oldest_s = max(r.requeued_s for r in change.restarts) - FOLLOWED_S
                 db.execute("DELETE FROM restart WHERE requeued_s <= ?", (oldest_s,))
             db.executemany(
-                "INSERT OR REPLACE INTO breaker VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR REPLACE INTO breaker VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 [breaker_row(b) for b in change.breakers],
             )
             db.executemany(ENDING_UPSERT, [ending_row(e) for e in change.endings])
