@@ -49,6 +49,7 @@ class Stream:
 SETTINGS = Settings(
     partitions=frozenset({"gpu"}),
     preemption=Preemption(
+        beneficiaries="all",
         min_quantum_s=8,
         cooldown_s=15,
         max_preemptions=4,

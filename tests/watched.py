@@ -32,7 +32,7 @@ from slurm_dl.daemon.pause import PauseSwitch
 from slurm_dl.daemon.published_state import Board, PublishedState, Reloaded
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.settings import Settings
+from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -40,7 +40,7 @@ from slurm_dl.slurm.releases import parse_release
 from slurm_dl.slurm.running_config import SiteConfig
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
-SETTINGS = Settings(partitions=frozenset({"gpu"}))
+SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=Preemption(beneficiaries="all"))
 OPEN = SiteConfig(
     release=parse_release("22.05.8"),
     tracks_memory=False,

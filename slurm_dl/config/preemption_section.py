@@ -34,6 +34,15 @@ class PreemptionSection(Section):
             "min_quantum_s, cooldown_s, max_preemptions and max_grace_s count then."
         ),
     )
+    beneficiaries: Literal["opted_in", "all"] = Field(
+        default="opted_in",
+        description=(
+            "For which waiting jobs others are preempted or moved. opted_in: for jobs that may be "
+            "preempted themselves, that is, with a contract that the site accepts; other jobs wait "
+            "for room, as they would without slurm_dl. all: for every job, also for one that is "
+            "never preempted itself. Jobs take back nodes that they are guaranteed in any case."
+        ),
+    )
     qos: QosName = Field(
         default="",
         description=(

@@ -13,14 +13,14 @@ from slurm_dl.engine.circuit_breakers import bounded, stopped, tripped, trips
 from slurm_dl.engine.explain.past_reasons import span
 from slurm_dl.engine.intent import Intent, ask, places, rank_jobs, serve_ranked, staying
 from slurm_dl.engine.leases import LEASED, bounded_by_leases, lease_of, next_end_s, under_lease
-from slurm_dl.engine.out_of_reach import out_of_reach
+from slurm_dl.engine.out_of_reach import out_of_reach, without_room
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, nodes_of_chosen_type
 from slurm_dl.engine.placing.gpu_sharing import with_shares
 from slurm_dl.engine.placing.guarantees import Guarantee, guarantee
 from slurm_dl.engine.placing.place_waiting import Placed, place_notes, place_waiting, with_settling
 from slurm_dl.engine.placing.steering import cleared_for, steering
 from slurm_dl.engine.placing.trim_requests import trims
-from slurm_dl.engine.preemption.eligibility import WAITS_FOR, Victims
+from slurm_dl.engine.preemption.eligibility import WAITS_FOR, Victims, displacers
 from slurm_dl.engine.preemption.external_mode import ExternalEngine
 from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers, jobs_of
 from slurm_dl.engine.preemption.native_mode import NativeEngine
@@ -28,7 +28,7 @@ from slurm_dl.engine.settings import External, Native, Placement, Settings
 from slurm_dl.engine.target import Rows
 from slurm_dl.engine.waiting_line import WaitingLine
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, Held, JobState
+from slurm_dl.model.jobs import F64, Bool, Held, JobState
 from slurm_dl.model.plan import Plan, Promote, TripBreaker
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Policy
@@ -135,6 +135,7 @@ class Target:
         line: The waiting jobs in the order in which Slurm is to serve them; native mode has none.
         served: Rows of the managed live jobs as they are served, best first.
         victims: Who may be displaced, after guarantees and leases.
+        may_displace: ``(n,)`` bool, jobs for which others may be displaced.
         types: Nodes of the type of GPUs that the policy chose for a job.
     """
 
@@ -142,6 +143,7 @@ class Target:
     line: WaitingLine
     served: Rows
     victims: Victims
+    may_displace: Bool
     types: EligibleNodes
 
 
@@ -153,6 +155,8 @@ def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
         window_s = settings.lease_window * wish.lease_s
         victims = victims.sparing(under_lease(snap, wish.lease_s, window_s), LEASED)
     order = wish.guarantee.order
+    may_displace = displacers(snap, settings.preemption, wish.guarantee.guaranteed)
+    displaces = wish.guarantee.preempts != "never" and settings.preemption.enabled
     intent = serve_ranked(
         wish.soon,
         order,
@@ -162,6 +166,9 @@ def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
         skips=wish.policy.skips,
         bound=settings.overdue,
         closed=out_of_reach(snap, victims.lasting, settings.preemption.handover_timeout_s),
+        roomless=without_room(wish.soon, wish.ranked, may_displace, settings.window)
+        if displaces
+        else None,
     )
     intent = staying(snap, intent)
     line = WaitingLine(snap, intent, settings, wish.guarantee.guaranteed)
@@ -170,6 +177,7 @@ def aim(snap: Snapshot, wish: Wish, admitted: Admitted) -> Target:
         line=line,
         served=line.served() if isinstance(settings.mode, External) else intent.ranked,
         victims=victims,
+        may_displace=may_displace,
         types=nodes_of_chosen_type(snap, intent),
     )
 
@@ -212,6 +220,7 @@ def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> Pree
         served=target.served,
         guaranteed=wish.guarantee.guaranteed,
         candidates=target.victims,
+        may_displace=target.may_displace,
         within=wish.guarantee.within,
         types=target.types,
     )

@@ -107,6 +107,7 @@ def serve_ranked(
     skips: bool,
     bound: Overdue = NEVER_OVERDUE,
     closed: Bool | None = None,
+    roomless: Bool | None = None,
 ) -> Intent:
     """Give GPUs to the jobs in their order, or by their need where it is known.
 
@@ -118,18 +119,33 @@ def serve_ranked(
         bound: When a job has waited for so long that it is served first.
         closed: ``(n,)`` bool, waiting jobs that could not start even if they were served; jobs
             behind them are, where the policy skips what does not fit. None: nobody.
+        roomless: ``(n,)`` bool, waiting jobs that may displace nobody and find no room; they are
+            served only once they are overdue. None: nobody.
     """
     there, among = pools(snap), order
     if skips and closed is not None:
         barred = closed if order.barred is None else closed | order.barred
         among = dataclasses.replace(order, barred=barred)
-    intent = _serve(snap, among, ranked, need, pinned=pinned, there=there, skips=skips)
+    served = _without(among, roomless)
+    intent = _serve(snap, served, ranked, need, pinned=pinned, there=there, skips=skips)
     overdue = overdue_jobs(snap, among, ranked, target=intent.target, there=there, bound=bound)
     if len(overdue):
+        if roomless is not None:
+            roomless[overdue] = False
+            served = _without(among, roomless)
         intent = _serve(
-            snap, among, ranked, need, pinned=pinned, there=there, skips=skips, first=overdue
+            snap, served, ranked, need, pinned=pinned, there=there, skips=skips, first=overdue
         )
     return dataclasses.replace(intent, order=order, overdue=overdue)
+
+
+def _without(order: Order, these: Bool | None) -> Order:
+    """*order*, with the jobs *these* barred."""
+    if these is None or not these.any():
+        return order
+    return dataclasses.replace(
+        order, barred=these if order.barred is None else these | order.barred
+    )
 
 
 def _serve(

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.preemption.eligibility import pause_after_vain_tries_s
 from slurm_dl.engine.target import SLACK_GPUS, Rows
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.resource_request import ResourceRequests
 
 
 def out_of_reach(snap: Snapshot, staying: Rows, pause_s: float) -> Bool:
@@ -53,6 +55,42 @@ def out_of_reach(snap: Snapshot, staying: Rows, pause_s: float) -> Bool:
         if gpus is None:
             gpus = left_on[id(within)] = float(left[within].sum())
         found[row] |= bool(jobs.gpus[row] > gpus + SLACK_GPUS)
+    return found
+
+
+def without_room(snap: Snapshot, ranked: Rows, may_displace: Bool, window: int) -> Bool:
+    """``(n,)`` bool: pending jobs that may displace nobody and find no room beside running jobs.
+
+    In the target they would take the GPUs of jobs that they may not displace. Jobs that ask for
+    shares of a GPU are not meant.
+
+    Args:
+        ranked: Rows of the managed live jobs, best first.
+        may_displace: ``(n,)`` bool, jobs for which others may be preempted.
+        window: Most of these jobs that are placed; those behind count as without room.
+    """
+    jobs = snap.jobs
+    found: Bool = np.zeros(len(jobs), dtype=np.bool_)
+    rows = ranked[(jobs.state[ranked] == PENDING) & (jobs.gpus[ranked] > 0) & ~may_displace[ranked]]
+    # Of a device that is shared some may be left, which is not counted here.
+    rows = rows[jobs.gpus[rows] == np.floor(jobs.gpus[rows])]
+    if not len(rows):
+        return found
+    found[rows] = True
+    available, needs = FreeResources.free_in(snap), ResourceRequests(snap)
+    sealed = {name for h in snap.handovers for name in h.nodes}
+    open_ = np.array([name not in sealed for name in snap.seen.nodes.name], dtype=np.bool_)
+    open_ &= snap.seen.nodes.up
+    rows = rows[jobs.gpus[rows] <= float(available.gpus[open_].sum()) + SLACK_GPUS]
+    no_room: set[tuple[object, ...]] = set()
+    for row in rows[:window].tolist():
+        need = needs.of(row)
+        nodes = None if need.key in no_room else available.place(need, within=open_)
+        if nodes is None:
+            no_room.add(need.key)
+        else:
+            available.take(need, nodes)
+            found[row] = False
     return found
 
 

@@ -18,6 +18,7 @@ class Preemption:
 
     Attributes:
         enabled: False: nothing new is begun; what was begun is brought to its end.
+        beneficiaries: For which waiting jobs others are preempted; see `eligibility.displacers`.
         min_quantum_s: A run is left alone for this long, seconds.
         cooldown_s: A job is left alone for this long after a preemption, seconds.
         max_preemptions: Most preemptions of one job in its life; 0 allows none.
@@ -36,6 +37,7 @@ class Preemption:
     """
 
     enabled: bool = True
+    beneficiaries: Literal["opted_in", "all"] = "opted_in"
     min_quantum_s: float = 900.0
     cooldown_s: float = 900.0
     max_preemptions: int = 5

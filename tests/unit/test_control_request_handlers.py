@@ -27,7 +27,7 @@ from slurm_dl.daemon.pause import PauseSwitch
 from slurm_dl.daemon.published_state import Board, PublishedState, Reloaded, Trouble, find_job
 from slurm_dl.engine.cycle import Cycle, run_cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.settings import Settings
+from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.json_types import JsonObject
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.write_ahead import Ledger
@@ -45,7 +45,7 @@ from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 ANN, BOB = 1001, 1002
 USER = Peer(ANN, is_admin=False)
 ADMIN = Peer(0, is_admin=True)
-SETTINGS = Settings(partitions=frozenset({"gpu"}))
+SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=Preemption(beneficiaries="all"))
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 OPEN = SiteConfig(
     release=parse_release("22.05.8"),

@@ -39,7 +39,9 @@ from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 SETTINGS = Settings(
     partitions=frozenset({"gpu"}),
-    preemption=Preemption(min_quantum_s=8, start_margin_s=12, limit_reserve_s=0),
+    preemption=Preemption(
+        beneficiaries="all", min_quantum_s=8, start_margin_s=12, limit_reserve_s=0
+    ),
 )
 
 

@@ -56,6 +56,7 @@ POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 SETTINGS = Settings(
     partitions=frozenset({"gpu"}),
     preemption=Preemption(
+        beneficiaries="all",
         min_quantum_s=8,
         cooldown_s=15,
         max_grace_s=60,

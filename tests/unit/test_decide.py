@@ -31,7 +31,9 @@ from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 POLICY = DiscreteLas(thresholds_gpu_s=(1000.0, 5000.0))
 B = 1000
-SETTINGS = Settings(partitions=frozenset({"gpu"}), band_width=B)
+SETTINGS = Settings(
+    partitions=frozenset({"gpu"}), band_width=B, preemption=Preemption(beneficiaries="all")
+)
 
 
 def _factors(plan: Plan) -> dict[int, int]:
@@ -211,7 +213,7 @@ def test_the_plan_does_not_depend_on_listing_order(
     """Equal clusters give equal plans, action for action, whatever order Slurm lists jobs in."""
     rows, memory, opted_in = case
     shuffled = data.draw(st.permutations(rows))
-    limits = Preemption(min_quantum_s=0, limit_reserve_s=0, cooldown_s=0)
+    limits = Preemption(beneficiaries="all", min_quantum_s=0, limit_reserve_s=0, cooldown_s=0)
     chosen = dataclasses.replace(SETTINGS, preemption=limits)
 
     one = decide(_snap(rows, memory, opted_in), POLICY, chosen)

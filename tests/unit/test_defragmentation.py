@@ -24,7 +24,9 @@ from slurm_dl.policies.fifo import FifoSkip
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 CONTRACT = Contract(grace_s=30)
-LIMITS = Preemption(min_quantum_s=5, cooldown_s=600, limit_reserve_s=0, max_grace_s=60)
+LIMITS = Preemption(
+    beneficiaries="all", min_quantum_s=5, cooldown_s=600, limit_reserve_s=0, max_grace_s=60
+)
 MOVING = Settings(
     partitions=frozenset({"gpu"}),
     preemption=LIMITS,
@@ -253,7 +255,15 @@ def test_nobody_is_moved_to_where_others_have_a_right(free: str) -> None:
     waiting = np.array([3], dtype=np.int64)
     may = np.array([name == free for name in seen.nodes.name])
 
-    moves, _ = defragment(snap, waiting, victims(snap, limits), (), settings, within=lambda _: may)
+    moves, _ = defragment(
+        snap,
+        waiting,
+        victims(snap, limits),
+        (),
+        settings,
+        may_displace=np.ones(4, dtype=np.bool_),
+        within=lambda _: may,
+    )
 
     assert (None if moves is None else moves.seats) == ((free,) if free else None)
 

@@ -44,6 +44,7 @@ FREE = Settings(
     lease_window=0.0,
     partitions=frozenset({"gpu"}),
     preemption=Preemption(
+        beneficiaries="all",
         min_quantum_s=0.0,
         cooldown_s=0.0,
         max_preemptions=10**9,

@@ -46,6 +46,7 @@ from slurm_dl.testing.in_memory.fake_job import FakeJob
 
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 LIMITS = Preemption(
+    beneficiaries="all",
     min_quantum_s=8,
     cooldown_s=15,
     max_preemptions=100,
@@ -222,6 +223,7 @@ def test_an_acknowledgement_counts_only_of_who_is_known_to_have_been_told(
             tier=np.array([1, 0], dtype=np.int16),
             by_target=True,
             by_tier=True,
+            may=np.ones(2, dtype=np.bool_),
         ),
         candidates=victims(snap, LIMITS),
         limits=LIMITS,

@@ -42,6 +42,7 @@ NODES, GPUS = 3, 4
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - the ledger syncs a lot
 POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
 LIMITS = Preemption(
+    beneficiaries="all",
     min_quantum_s=8,
     cooldown_s=15,
     max_preemptions=4,

@@ -139,7 +139,9 @@ class FakeParts:
     settings: Settings = field(
         default_factory=lambda: Settings(
             partitions=frozenset({"gpu"}),
-            preemption=Preemption(min_quantum_s=8, start_margin_s=12, limit_reserve_s=0),
+            preemption=Preemption(
+                beneficiaries="all", min_quantum_s=8, start_margin_s=12, limit_reserve_s=0
+            ),
         )
     )
     enrich: Callable[[Snapshot], Snapshot] = lambda snap: snap
@@ -1074,7 +1076,13 @@ def stubborn(house: House) -> None:
     house.use(NEAR)
     parts = house.daemon._parts
     assert isinstance(parts, FakeParts)
-    limits = Preemption(min_quantum_s=8, cooldown_s=COOLDOWN_S, max_grace_s=90, limit_reserve_s=0)
+    limits = Preemption(
+        beneficiaries="all",
+        min_quantum_s=8,
+        cooldown_s=COOLDOWN_S,
+        max_grace_s=90,
+        limit_reserve_s=0,
+    )
     parts.settings = dataclasses.replace(parts.settings, preemption=limits)
     for job in house.cluster.jobs.values():
         job.contract = Contract(grace_s=60)
@@ -1299,7 +1307,11 @@ def limited(house: House, *, min_quantum_s: float, cooldown_s: float = 10.0) -> 
     parts = house.daemon._parts
     assert isinstance(parts, FakeParts)
     limits = Preemption(
-        min_quantum_s=min_quantum_s, cooldown_s=cooldown_s, max_grace_s=90, limit_reserve_s=0
+        beneficiaries="all",
+        min_quantum_s=min_quantum_s,
+        cooldown_s=cooldown_s,
+        max_grace_s=90,
+        limit_reserve_s=0,
     )
     parts.settings = dataclasses.replace(parts.settings, preemption=limits)
 

@@ -38,7 +38,9 @@ KNOW = Enricher(profiles=PROFILES, site=SitePriors(gpu_speed={"a100": 2.0}))
 DEFAULT = DiscreteLas(thresholds_gpu_s=(1000.0, 10_000.0, 100_000.0))
 SETTINGS = Settings(
     partitions=frozenset({"gpu"}),
-    preemption=Preemption(max_grace_s=MAX_GRACE_S, min_quantum_s=60.0, limit_reserve_s=0.0),
+    preemption=Preemption(
+        beneficiaries="all", max_grace_s=MAX_GRACE_S, min_quantum_s=60.0, limit_reserve_s=0.0
+    ),
 )
 
 # --- the fields -----------------------------------------------------------------------------

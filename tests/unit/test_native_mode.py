@@ -241,7 +241,7 @@ def tier_of(job: Mapping[str, Any]) -> int:
 def may_displace(waiting: Mapping[str, Any], held: Mapping[str, Any]) -> bool:
     """Whether Slurm may preempt *held* for *waiting*."""
     may_give_way = held["opted"] and held["restarts"] < LIMITS.max_preemptions
-    return bool(may_give_way and tier_of(waiting) < tier_of(held))
+    return bool(waiting["opted"] and may_give_way and tier_of(waiting) < tier_of(held))
 
 
 def pairs(jobs: Drawn) -> list[tuple[int, int]]:

@@ -29,7 +29,7 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 POLICY = DiscreteLas(thresholds_gpu_s=(3000.0, 60_000.0))
 SETTINGS = Settings(
     partitions=frozenset({"gpu", "other"}),
-    preemption=Preemption(max_handovers=3, max_victims=3, max_beneficiaries=3),
+    preemption=Preemption(beneficiaries="all", max_handovers=3, max_victims=3, max_beneficiaries=3),
 )
 
 
@@ -137,6 +137,7 @@ def standing_of(snap: Snapshot) -> new_handovers.JobRanking:
             tier=np.zeros(n, dtype=np.int16),
             by_target=True,
             by_tier=True,
+            may=np.ones(n, dtype=np.bool_),
         ),
         rank=np.arange(n, dtype=np.int32),
         placed=np.ones(n, dtype=np.bool_),

@@ -250,7 +250,7 @@ def test_durations_are_said_in_two_units(seconds: float, words: str) -> None:
 def test_in_shadow_mode_both_sides_learn_what_would_be_done() -> None:
     """A hand-over that is planned and not begun is told as one that would be."""
     rows = [build.running(1, 4, ran_s=5000), build.pending(2, 4)]
-    seen = build.observed(rows, nodes=[4], held={1: {0: 4.0}}, opted_in=[1])
+    seen = build.observed(rows, nodes=[4], held={1: {0: 4.0}}, opted_in=[1, 2])
     snap = build.snapshot(seen, memory={"attained_gpu_s": {1: 20000.0}})
     plan = decide(snap, POLICY, Settings(partitions=frozenset({"gpu"})))
     looking, acting = Cycle(snap, plan, acting=False), Cycle(snap, plan, acting=True)

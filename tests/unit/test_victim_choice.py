@@ -29,7 +29,7 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 
 GPUS = 4
 POLICY = DiscreteLas(thresholds_gpu_s=(1000.0, 5000.0))
-LIMITS = Preemption(min_quantum_s=100, cooldown_s=100, limit_reserve_s=0)
+LIMITS = Preemption(beneficiaries="all", min_quantum_s=100, cooldown_s=100, limit_reserve_s=0)
 SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=LIMITS)
 
 
@@ -192,6 +192,7 @@ def test_whom_a_waiting_job_displaces(
         tier=tier.astype(np.int16),
         by_target=by_target,
         by_tier=by_tier,
+        may=np.ones(len(target), dtype=np.bool_),
     )
     row = list(jobs).index(waits)
 
@@ -279,7 +280,9 @@ def test_every_protection_protects_and_says_why() -> None:
             "preemptions": {1: float(change.get("preemptions", 0))},  # type: ignore[arg-type]
             "last_preempted_s": {1: float(change.get("preempted_s", 0))},  # type: ignore[arg-type]
         }
-        limits = Preemption(min_quantum_s=100, cooldown_s=100, limit_reserve_s=600)
+        limits = Preemption(
+            beneficiaries="all", min_quantum_s=100, cooldown_s=100, limit_reserve_s=600
+        )
         snap = build.snapshot(seen, memory=memory)
 
         found = victims(snap, limits)

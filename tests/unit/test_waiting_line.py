@@ -11,7 +11,7 @@ import pytest
 from build import NOW_S, observed, pending, running, snapshot
 
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.settings import Settings
+from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held
 from slurm_dl.model.plan import Plan, SetSiteFactor
@@ -21,7 +21,7 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
 from slurm_dl.policies.shortest import Srtf
 
-SETTINGS = Settings(partitions=frozenset({"gpu"}))
+SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=Preemption(beneficiaries="all"))
 BY_SITE = dataclasses.replace(SETTINGS, equals="site")
 LAS = DiscreteLas(thresholds_gpu_s=(1000.0,))
 B = SETTINGS.band_width

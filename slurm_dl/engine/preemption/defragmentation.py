@@ -36,6 +36,7 @@ def defragment(
     drafts: Collection[Handover],
     settings: Settings,
     *,
+    may_displace: Bool,
     within: EligibleNodes = anywhere,
 ) -> tuple[Handover | None, dict[JobId, str]]:
     """The moves to begin now, and for waiting jobs why none are.
@@ -45,6 +46,7 @@ def defragment(
     Args:
         waiting: Rows of the jobs that could start if there were room, best first.
         drafts: Hand-overs that this decision begins.
+        may_displace: ``(n,)`` bool, jobs for which others may be moved.
         within: Nodes on which the job at a row may be.
     """
     how, limits = settings.defragment, settings.preemption
@@ -60,7 +62,7 @@ def defragment(
     notes: dict[JobId, str] = {}
     if how.enabled:
         for row in search.gangs(waiting):
-            found = search.room_for(row)
+            found = search.room_for(row, may_displace)
             if isinstance(found, Handover):
                 return found, notes
             notes[JobId(int(snap.jobs.job_id[row]))] = found
@@ -107,13 +109,14 @@ class _Defragmenting:
             :MOST_GANGS
         ]
 
-    def room_for(self, row: int) -> Handover | str:
+    def room_for(self, row: int, may_displace: Bool) -> Handover | str:
         """The moves that let the job at *row* start, or why there are none."""
         snap, limits = self._snap, self._settings.preemption
         need = self._needs.of(row)
         if self._available.place(need) is not None:
             return "there is room for it: Slurm is to start it in its next pass"
-        reason = not_beneficiary(snap, row) or tried_in_vain(snap, row, limits.handover_timeout_s)
+        reason = not_beneficiary(snap, row, may_displace)
+        reason = reason or tried_in_vain(snap, row, limits.handover_timeout_s)
         if reason:
             return reason
         within = self._open & need.allowed

@@ -24,16 +24,20 @@ class DisplacementRule:
         tier: ``(n,)`` tier of each job.
         by_target: Whether the target decides.
         by_tier: Whether tiers decide.
+        may: ``(n,)`` bool, jobs that displace others at all, see `eligibility.displacers`.
     """
 
     target: Bool
     tier: I16
     by_target: bool
     by_tier: bool
+    may: Bool
 
     def displaceable(self, row: int, rows: npt.NDArray[np.int64]) -> Bool:
         """``(len(rows),)`` bool: which of the jobs at *rows* the waiting job at *row* displaces."""
         below: Bool = np.zeros(len(rows), dtype=np.bool_)
+        if not self.may[row]:
+            return below
         if self.by_target and self.target[row]:
             below |= ~self.target[rows]
         if self.by_tier and (self.target[row] or not self.by_target):
@@ -43,4 +47,4 @@ class DisplacementRule:
     def kinds(self) -> I16:
         """``(n,)`` a number for each job; jobs of one number displace the same jobs."""
         tier = self.tier if self.by_tier else np.zeros_like(self.tier)
-        return (tier * 2 + self.target).astype(np.int16)
+        return (tier * 4 + self.target * 2 + self.may).astype(np.int16)

@@ -180,8 +180,30 @@ def waiting(snap: Snapshot) -> Bool:
     return mask
 
 
-def not_beneficiary(snap: Snapshot, row: int) -> str:
-    """Why nobody is preempted for the waiting job at *row*; empty if somebody may be."""
+def displacers(snap: Snapshot, limits: Preemption, guaranteed: Bool | None = None) -> Bool:
+    """``(n,)`` bool: jobs for which others may be preempted or moved.
+
+    Unless the site says otherwise those are the jobs that may be preempted themselves: they have a
+    contract that the site accepts. A job takes back the nodes that it is guaranteed in any case.
+    """
+    jobs = snap.jobs
+    if limits.beneficiaries == "all":
+        return np.ones(len(jobs), dtype=np.bool_)
+    accepted = [
+        job_id
+        for job_id, claim in snap.seen.claims.items()
+        if claim.contract is not None and claim.contract.grace_s <= limits.max_grace_s
+    ]
+    may: Bool = np.isin(jobs.job_id, accepted) & jobs.requeueable
+    return may if guaranteed is None else may | guaranteed
+
+
+def not_beneficiary(snap: Snapshot, row: int, may_displace: Bool) -> str:
+    """Why nobody is preempted for the waiting job at *row*; empty if somebody may be.
+
+    Args:
+        may_displace: See `displacers`.
+    """
     gpus = float(snap.jobs.gpus[row])
     if gpus <= 0:
         return "it asks for no GPU"
@@ -190,7 +212,19 @@ def not_beneficiary(snap: Snapshot, row: int) -> str:
     choice = snap.choice(JobId(int(snap.jobs.job_id[row])))
     if choice is not None and not choice.any():
         return "the nodes it restricts itself to are not understood, or it is part of a het job"
+    if not may_displace[row]:
+        return _displaces_nobody(snap, row)
     return ""
+
+
+def _displaces_nobody(snap: Snapshot, row: int) -> str:
+    if snap.seen.claim(JobId(int(snap.jobs.job_id[row]))).contract is None:
+        lacks = "it has not opted in to preemption"
+    elif not snap.jobs.requeueable[row]:
+        lacks = "Slurm may not requeue it"
+    else:
+        lacks = "its grace is above the site's limit"
+    return f"{lacks}: no job is preempted for a job that may not be preempted itself"
 
 
 def tried_in_vain(snap: Snapshot, row: int, base_s: float) -> str:

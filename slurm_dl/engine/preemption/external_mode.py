@@ -66,7 +66,13 @@ class ExternalEngine:
         # Who is confined to certain nodes has nobody moved for it elsewhere.
         free = np.array([context.within(row) is None for row in first.tolist()], dtype=np.bool_)
         moves, more = defragment(
-            snap, first[free], context.candidates, drafts, settings, within=context.within
+            snap,
+            first[free],
+            context.candidates,
+            drafts,
+            settings,
+            may_displace=context.may_displace,
+            within=context.within,
         )
         notes |= more
         if moves is not None:
@@ -124,6 +130,7 @@ def _rule(context: DecisionContext) -> DisplacementRule:
         # Where nodes are guaranteed only guaranteed jobs displace others, and those are a tier.
         by_target=context.preempts != "never" and context.guaranteed is None,
         by_tier=context.preempts == "tier",
+        may=context.may_displace,
     )
 
 

@@ -36,6 +36,7 @@ class DecisionContext:
         served: Rows of the managed live jobs as they are served, best first.
         guaranteed: ``(n,)`` bool, jobs that are guaranteed nodes; None: nothing is guaranteed.
         candidates: The running jobs, and which of them may be preempted.
+        may_displace: ``(n,)`` bool, jobs for which others may be preempted.
         within: Nodes on which room may be made for a job, or is looked for at all.
         types: Nodes of the type of GPUs that the policy chose for a job.
     """
@@ -47,6 +48,7 @@ class DecisionContext:
     line: WaitingLine
     served: Rows
     candidates: Victims
+    may_displace: Bool
     guaranteed: Bool | None = None
     within: EligibleNodes = anywhere
     types: EligibleNodes = anywhere

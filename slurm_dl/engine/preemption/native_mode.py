@@ -89,6 +89,7 @@ class NativeEngine:
                 tier=_levels(context).order.tier,
                 by_target=False,
                 by_tier=True,
+                may=context.may_displace,
             ),
             candidates=context.candidates,
             limits=_none_begun(self.settings.preemption),
@@ -109,6 +110,11 @@ class NativeEngine:
         running = running[self._inside(snap, running)]
         shields = self._shields(context, running)
         wanted = bands.copy()
+        # What may displace nobody waits in the last tier: Slurm finds no running job below it.
+        barred = ranked[
+            (snap.jobs.state[ranked] == JobState.PENDING) & ~context.may_displace[ranked]
+        ]
+        wanted[barred[self._inside(snap, barred)]] = self.settings.band_width
         wanted[running] += self.settings.band_width // 2
         wanted[list(shields)] = highest_site_factor(order.tiers, self.settings.band_width)
         kind = _kind(snap, ranked, wanted, self.settings)
@@ -194,7 +200,7 @@ class NativeEngine:
         for row, n_below, is_inside in zip(
             rows.tolist(), below.tolist(), inside.tolist(), strict=True
         ):
-            if reason := not_beneficiary(snap, row):
+            if reason := not_beneficiary(snap, row, context.may_displace):
                 note = reason
             elif not self.settings.preemption.enabled:
                 note = self.settings.preemption.because

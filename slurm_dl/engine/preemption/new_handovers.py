@@ -136,12 +136,12 @@ class _Search:
         if kind in self._in_vain:
             return self._in_vain[kind]
         if self._snap.jobs.gpus[row] <= 0:
-            return not_beneficiary(self._snap, row)
+            return not_beneficiary(self._snap, row, self._rule.may)
         need = narrowed(self._needs.of(row), self._within(row))
         if self._fit(row, need, OPEN) == self._snap.jobs.tasks[row]:
             return "there is room for it: Slurm is to start it in its next pass"
         need = narrowed(need, self._types(row))
-        reason = not_beneficiary(self._snap, row)
+        reason = not_beneficiary(self._snap, row, self._rule.may)
         if reason or (self._placed[row] and self._joins(row, need)):
             return reason
         reason = self._opens(row, need) if self._placed[row] else _NO_PLACE
