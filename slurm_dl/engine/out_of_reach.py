@@ -2,7 +2,8 @@
 
 The target counts GPUs. A gang that finds too few whole nodes because jobs without a contract run on
 them would be in the target all the same, and keep the GPUs that it cannot use from others. So
-would a job that Slurm did not start on GPUs that were freed for it.
+would a job that Slurm did not start on GPUs that were freed for it, and one that would not be over
+before a reservation begins.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from slurm_dl.engine.target import SLACK_GPUS, Rows
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, PENDING, Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.reservations import shut_out
 from slurm_dl.placement.resource_request import ResourceRequests
 
 
 def out_of_reach(snap: Snapshot, staying: Rows, pause_s: float) -> Bool:
     """``(n,)`` bool: pending jobs for which it is of no use to free GPUs now.
 
-    They find no nodes beside the running jobs at *staying*, or GPUs were freed for them in vain. A
-    job that finds none even with nobody there is not meant: what it asks for is not understood.
+    They find no nodes beside the running jobs at *staying*, GPUs were freed for them in vain, or a
+    reservation of others leaves them too few nodes. A job that finds none even with nobody there is
+    not meant: what it asks for is not understood.
 
     Args:
         pause_s: Time between the first two tries, see `pause_after_vain_tries_s`.
@@ -33,12 +36,17 @@ def out_of_reach(snap: Snapshot, staying: Rows, pause_s: float) -> Bool:
     tried = tried[pause_after_vain_tries_s(snap, tried, pause_s) > 0]
     found[tried] = jobs.state[tried] == PENDING
     stays = np.isin(held.job, staying)
-    if not stays.any():
+    if not stays.any() and not seen.blocked:
         return found
     taken = np.bincount(held.node[stays], held.gpus[stays], len(nodes))
     whole = np.where(nodes.up, nodes.gpus, 0.0)
-    left = np.where(nodes.up, np.maximum(nodes.gpus - taken, 0.0), 0.0)
+    spare = np.maximum(nodes.gpus - taken, 0.0)
+    left = np.where(nodes.up, spare, 0.0)
     rows = ((jobs.state == PENDING) & (jobs.gpus > 0) & snap.is_managed()).nonzero()[0]
+    if seen.blocked:
+        found[rows] |= shut_out(snap, rows, np.full(len(rows), snap.now_s), spare)
+    if not stays.any():
+        return found
     n_nodes, per_node = jobs.n_nodes[rows], jobs.gpus[rows] / jobs.n_nodes[rows] - SLACK_GPUS
     # Most jobs find enough nodes even if each wanted as much of a node as the one that wants most.
     large = (n_nodes > _wide(left, per_node.max(initial=0.0, keepdims=True))).nonzero()[0]

@@ -33,6 +33,23 @@ class Reservation:
     end_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Blocked:
+    """Whole nodes that a reservation which is not ours keeps from all jobs but its own.
+
+    Attributes:
+        start_s: When it begins, epoch seconds; of one that repeats, the next time.
+        end_s: When it ends, epoch seconds.
+        nodes: ``(m,)`` bool, its nodes.
+        jobs: Jobs that run in it or are submitted into it.
+    """
+
+    start_s: float
+    end_s: float
+    nodes: Bool
+    jobs: frozenset[JobId] = frozenset()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobText:
     """What people want to read about a job; of it, *qos* and *account* decide something as well.
@@ -81,6 +98,7 @@ class Observed:
         texts: Words for people, by job id.
         reserved: Job ids whose ReservationName is one of ours, with that name.
         reservations: Reservations of ours; empty when they were not read.
+        blocked: Reservations of others, as they were last read; they are read with the nodes.
         shared: GPUs of which jobs hold shares, by node and index; those of jobs that have just
             started may be missing.
         sharable: ``(m,)`` bool, nodes that hand out shares of their GPUs; None if none does.
@@ -106,6 +124,7 @@ class Observed:
     texts: Mapping[JobId, JobText] = field(default_factory=dict)
     reserved: Mapping[JobId, str] = field(default_factory=dict)
     reservations: tuple[Reservation, ...] = ()
+    blocked: tuple[Blocked, ...] = ()
     shared: tuple[SharedGpu, ...] = ()
     sharable: Bool | None = None
     spreads_shares: bool = False

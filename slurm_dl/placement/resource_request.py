@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.reservations import Unreserved, eligible
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class ResourceRequest:
             job asks for, others are there only if its owner gave a range of nodes.
         exclusive: It wants nodes on which nothing else runs.
         place: Equal for jobs with the same *allowed*.
-        allowed: ``(m,)`` bool, nodes it may use at all.
+        allowed: ``(m,)`` bool, nodes it may use at all, and of which no reservation of others
+            would begin before its time limit if it started now.
     """
 
     key: tuple[object, ...]
@@ -77,6 +79,7 @@ class ResourceRequests:
 
     def __init__(self, snap: Snapshot) -> None:
         self._snap = snap
+        self._unreserved = Unreserved(snap)
         self._places: dict[tuple[object, ...], tuple[Bool, float]] = {}
         self._needs: dict[tuple[object, ...], ResourceRequest] = {}
 
@@ -111,18 +114,24 @@ class ResourceRequests:
         """Where the job may run, as a key into the places that were worked out."""
         snap, nodes = self._snap, self._snap.seen.nodes
         job_id = JobId(int(snap.jobs.job_id[row]))
-        others = snap.seen.also_in.get(job_id, ())
         choice = snap.choice(job_id)
-        partition, gpu_type = int(snap.jobs.partition[row]), int(snap.jobs.gpu_type[row])
-        key = (partition, others, gpu_type, None if choice is None else choice.tobytes())
+        key: tuple[object, ...] = (
+            int(snap.jobs.partition[row]),
+            snap.seen.also_in.get(job_id, ()),
+            int(snap.jobs.gpu_type[row]),
+            None if choice is None else choice.tobytes(),
+        )
+        unreserved = self._unreserved.at(row, snap.now_s) if snap.seen.blocked else None
+        if unreserved is not None:
+            key = (*key, unreserved.tobytes())
         if key not in self._places:
-            allowed = nodes.up & snap.seen.node_in[[partition, *others]].any(axis=0)
-            if gpu_type >= 0:
-                allowed &= nodes.gpu_type == gpu_type
-            if choice is not None:
-                allowed &= choice
+            allowed = nodes.up & eligible(snap, row)
+            most = float(nodes.gpus[allowed].max(initial=0.0))
+            if unreserved is not None:
+                # After *most*: a job that fits a reserved node only does not ask for more nodes.
+                allowed &= unreserved
             allowed.setflags(write=False)
-            self._places[key] = allowed, float(nodes.gpus[allowed].max(initial=0.0))
+            self._places[key] = allowed, most
         return key
 
 

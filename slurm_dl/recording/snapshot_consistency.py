@@ -119,6 +119,10 @@ def _nodes(seen: Observed) -> Iterator[tuple[str, bool, str]]:
     yield "seen.held.job", bool((np.diff(held.job) >= 0).all()), "ascending rows were expected"
     yield "seen.held.node", _within(held.node, 0, m), "no such row among the nodes"
     yield "seen.held.gpus", bool(np.isfinite(held.gpus).all()), "finite numbers were expected"
+    for one in seen.blocked:
+        yield "seen.blocked", one.nodes.shape == (m,), f"{m} values were expected"
+        known = not (math.isnan(one.start_s) or math.isnan(one.end_s))
+        yield "seen.blocked", known, "times were expected"
     for place, masks in (("seen.choices", seen.choices), ("seen.excluded", seen.excluded)):
         shapes = all(mask.shape == (m,) for mask in masks.values())
         yield place, shapes, f"{m} values a job were expected"

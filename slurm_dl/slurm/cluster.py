@@ -31,7 +31,11 @@ from slurm_dl.slurm.read.node_choices import NodeChoices
 from slurm_dl.slurm.read.node_reader import ClusterReading, node_arguments, read_nodes, site_of
 from slurm_dl.slurm.read.queue_reader import CliQueue, QueueReader, ReaderChoice
 from slurm_dl.slurm.read.record_parser import new_nonce
-from slurm_dl.slurm.read.reservation_reader import ReservationSeen, read_reservations
+from slurm_dl.slurm.read.reservation_reader import (
+    ReservationSeen,
+    blocked_by,
+    read_reservations,
+)
 from slurm_dl.slurm.releases import Release, no_preemption
 from slurm_dl.slurm.running_config import SiteConfig, read_config
 from slurm_dl.slurm.tool_runner import Slurm
@@ -80,6 +84,7 @@ class SlurmCluster:
         self._saw_jobs = False
         self._topology: tuple[frozenset[str], str] | None = None
         self._site: ClusterReading | None = None
+        self._reservations: tuple[ReservationSeen, ...] = ()
         self._choices: NodeChoices | None = None
         # Types are only ever added at the end: an index keeps its meaning for our lifetime.
         self._gpu_types: dict[str, int] = {}
@@ -176,6 +181,7 @@ class SlurmCluster:
             reservations=tuple(
                 Reservation(name=r.name, end_s=r.end_s) for r in reservations if r.is_ours
             ),
+            blocked=blocked_by(self._reservations, site.nodes, table.inside, now_s),
             shared=self._shares.gpus(table, site),
             sharable=site.sharable if site.sharable.any() else None,
             spreads_shares=site.config.spreads_shares,
@@ -238,4 +244,6 @@ class SlurmCluster:
         return site, reservations
 
     def _read_reservations(self) -> tuple[ReservationSeen, ...]:
-        return read_reservations(self._slurm.run("scontrol", "show", "reservation", "--oneliner"))
+        shown = self._slurm.run("scontrol", "show", "reservation", "--oneliner")
+        self._reservations = read_reservations(shown)
+        return self._reservations

@@ -138,6 +138,24 @@ def test_only_our_reservations_are_reported(recorded: Recorded) -> None:
     assert [r.name for r in observe(recorded).reservations] == ["slurm_dl_5"]
 
 
+def test_reservations_of_others_block_their_nodes(recorded: Recorded) -> None:
+    """But for the jobs that are submitted into them; also in polls that read the queue only."""
+    cluster = SlurmCluster(recorded, max_grace_s=600, clock=lambda: recorded.expected["now_s"])
+    for _ in range(2):
+        seen = cluster.observe()
+        names = {job: text.name for job, text in seen.texts.items()}
+        found = {
+            tuple(np.array(seen.nodes.name)[one.nodes].tolist()): (
+                one.start_s > seen.now_s,
+                one.end_s - one.start_s,
+                {names[job] for job in one.jobs},
+            )
+            for one in seen.blocked
+        }
+
+        assert found == {("n5",): (True, 3600.0, {"in-lecture"}), ("n3",): (False, 3600.0, set())}
+
+
 def test_nothing_recorded_is_unreadable_or_forged(recorded: Recorded) -> None:
     """Every record is read, and none that a name or comment pretends to be."""
     seen = observe(recorded)

@@ -137,7 +137,7 @@ SEEN = {
 """Fields of what was observed that a user has a hand in; the others are the cluster's."""
 CLUSTERS = {
     *("now_s", "nodes", "held", "partitions", "gpu_types", "node_in", "reserved", "shared"),
-    *("reservations", "sharable", "spreads_shares", "cut_short", "unreadable"),
+    *("reservations", "blocked", "sharable", "spreads_shares", "cut_short", "unreadable"),
 }
 
 TRUSTING = {

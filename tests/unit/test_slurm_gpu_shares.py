@@ -94,6 +94,7 @@ def table(*jobs: tuple[int, str, float], state: JobState = JobState.RUNNING) -> 
         claims={},
         texts={},
         reserved={},
+        inside={},
         also_in={},
         begins={},
         restricted={},

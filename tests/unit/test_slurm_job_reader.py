@@ -313,7 +313,7 @@ def test_node_is_up_if_jobs_may_start_there(state: str, up: bool) -> None:  # no
 def test_nodes_of_foreign_reservations_are_not_up() -> None:
     """Jobs cannot start in somebody else's reservation; ours and inactive ones do not count."""
     reservations = tuple(
-        ReservationSeen(name=name, end_s=0.0, nodes=(on,), active=active)
+        ReservationSeen(name=name, start_s=0.0, end_s=0.0, nodes=(on,), active=active, cpus=4)
         for name, on, active in [
             ("course", "n1", True),
             ("slurm_dl_3", "n2", True),
@@ -371,8 +371,8 @@ def test_reservations_of_two_releases_are_read() -> None:
     )
 
     assert read_reservations(text) == (
-        ReservationSeen(name="a", end_s=200.0, nodes=("n1", "n2"), active=True),
-        ReservationSeen(name="b", end_s=1795185864.0, nodes=(), active=False),
+        ReservationSeen("a", 100.0, 200.0, nodes=("n1", "n2"), active=True, cpus=2),
+        ReservationSeen("b", 100.0, 1795185864.0, nodes=(), active=False, cpus=None),
     )
     assert read_reservations("No reservations in the system\n") == ()
 

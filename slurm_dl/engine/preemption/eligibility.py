@@ -15,6 +15,7 @@ from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Bool, Held, JobState
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.reservations import shut_out
 
 WAITS_FOR = {
     Held.USER_OR_ADMIN: "it is held",
@@ -163,9 +164,25 @@ def protections(
             "it is near its time limit",
             False,
         ),
+        *_reservations(snap, rows),
         # Last, so that every other reason is given before it.
         (np.isin(job_id, busy), "it is part of a hand-over already", True),
     )
+
+
+def _reservations(
+    snap: Snapshot, rows: npt.NDArray[np.int64]
+) -> tuple[tuple[Bool, str, bool], ...]:
+    """The rule about reservations of others, where there are any.
+
+    A requeue gives a job its whole time limit again, so it would wait for their end.
+    """
+    if not snap.seen.blocked:
+        return ()
+    claims = [snap.seen.claim(JobId(j)).contract for j in snap.jobs.job_id[rows].tolist()]
+    grace_s = np.array([0.0 if c is None else c.grace_s for c in claims])
+    late = shut_out(snap, rows, snap.now_s + grace_s)
+    return ((late, "it could not start again before the next reservation", True),)
 
 
 def waiting(snap: Snapshot) -> Bool:
@@ -209,6 +226,8 @@ def not_beneficiary(snap: Snapshot, row: int, may_displace: Bool) -> str:
         return "it asks for no GPU"
     if gpus != int(gpus):
         return "it asks for shares of a GPU"
+    if snap.seen.blocked and shut_out(snap, np.array([row]), np.array([snap.now_s]))[0]:
+        return "its time limit ends after the next reservation of the nodes it could use begins"
     choice = snap.choice(JobId(int(snap.jobs.job_id[row])))
     if choice is not None and not choice.any():
         return "the nodes it restricts itself to are not understood, or it is part of a het job"

@@ -329,6 +329,8 @@ def _kinds(
         jobs.cpus,
         jobs.mem_mb,
         jobs.exclusive,
+        # Where nodes are reserved, how long a job may run decides where it may start.
+        jobs.limit_s if seen.blocked else jobs.exclusive,
     )
     kinds = zip(*(column[waiting].tolist() for column in columns), strict=True)
     ids = jobs.job_id[waiting].tolist()

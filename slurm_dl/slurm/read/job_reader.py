@@ -244,6 +244,13 @@ class JobReader:
                 for job, name, s in zip(job_id, raw["Reservation"], state, strict=True)
                 if name.startswith(RESERVATION_PREFIX) and s not in FINISHED
             },
+            inside={
+                job: tuple(name.split(","))
+                for job, name, s in zip(job_id, raw["Reservation"], state, strict=True)
+                if name not in NOTHING
+                and not name.startswith(RESERVATION_PREFIX)
+                and s not in FINISHED
+            },
             begins={
                 job: begin_s
                 for job, why, begin_s in zip(job_id, held, times["EligibleTime"], strict=True)

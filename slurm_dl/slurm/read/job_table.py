@@ -20,6 +20,7 @@ class JobTable:
         nodes: Node list of each job that holds nodes; empty for the others.
         even: The GPUs are known to be spread evenly over the nodes.
         also_in: Further partitions of the pending jobs that name several, as indices.
+        inside: Names of the reservations, not ours, of jobs that are not over.
         begins: Begin times of the pending jobs that wait for theirs, epoch seconds.
         restricted: Required nodes, features and node count of the pending and running jobs that
             name any.
@@ -52,6 +53,7 @@ class JobTable:
     claims: dict[JobId, Claim]
     texts: dict[JobId, JobText]
     reserved: dict[JobId, str]
+    inside: dict[JobId, tuple[str, ...]]
     also_in: dict[JobId, tuple[int, ...]]
     begins: dict[JobId, float]
     restricted: dict[JobId, tuple[str, str, int]]
@@ -84,6 +86,7 @@ _TABLE_BY_ID = (
     "claims",
     "texts",
     "reserved",
+    "inside",
     "also_in",
     "begins",
     "restricted",

@@ -3,28 +3,41 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+
+import numpy as np
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.nodes import Nodes
+from slurm_dl.model.snapshot import Blocked
 from slurm_dl.slurm.read.hostlists import expand
 from slurm_dl.slurm.read.vocabulary import epoch_s
 from slurm_dl.slurm.tool_runner import printable
 
 _RESERVATION = re.compile(
-    r"ReservationName=(?P<name>\S+) .*?\bEndTime=(?P<end>\S+) "
-    r".*?\bNodes=(?P<nodes>\S*) .*?\bState=(?P<state>\S+)"
+    r"ReservationName=(?P<name>\S+) .*?\bStartTime=(?P<start>\S+) .*?\bEndTime=(?P<end>\S+) "
+    r".*?\bNodes=(?P<nodes>\S*) (?:.*?\bTRES=(?P<tres>\S*) )?.*?\bState=(?P<state>\S+)"
 )
+_CPUS = re.compile(r"(?:^|,)cpu=([0-9]{1,9})(?:,|$)")
 
 
 @dataclass(frozen=True, slots=True)
 class ReservationSeen:
-    """One reservation, ours or not."""
+    """One reservation, ours or not.
+
+    Attributes:
+        cpus: CPUs reserved on all *nodes* together; None if that is not told.
+    """
 
     name: str
+    start_s: float
     end_s: float
     nodes: tuple[str, ...]
     active: bool
+    cpus: int | None
 
     @property
     def is_ours(self) -> bool:
@@ -40,16 +53,48 @@ def read_reservations(text: str) -> tuple[ReservationSeen, ...]:
         if found is None:
             continue
         try:
-            end_s = epoch_s(found["end"])
+            start_s, end_s = epoch_s(found["start"]), epoch_s(found["end"])
         except ValueError:
-            msg = f"reservation {printable(found['name'][:80])} cannot be read: its end is no time"
+            name = printable(found["name"][:80])
+            msg = f"reservation {name} cannot be read: its start or end is no time"
             raise ClusterError(msg) from None
+        cpus = _CPUS.search(found["tres"] or "")
         seen.append(
             ReservationSeen(
                 name=found["name"],
+                start_s=start_s,
                 end_s=end_s,
                 nodes=expand(found["nodes"]),
                 active=found["state"] == "ACTIVE",
+                cpus=None if cpus is None else int(cpus[1]),
             )
         )
     return tuple(seen)
+
+
+def blocked_by(
+    reservations: Collection[ReservationSeen],
+    nodes: Nodes,
+    inside: Mapping[JobId, Collection[str]],
+    now_s: float,
+) -> tuple[Blocked, ...]:
+    """What reservations of others keep from jobs; those that have ended do not.
+
+    One of cores leaves the rest of its nodes to all jobs (22.05.8), and one of licences has no
+    nodes: neither is meant.
+
+    Args:
+        inside: Names of the reservations that each job is in or asks for.
+    """
+    blocked = []
+    for one in reservations:
+        if one.is_ours or one.end_s <= now_s:
+            continue
+        mask = np.isin(nodes.name, one.nodes)
+        whole = one.cpus is None or one.cpus >= int(nodes.cpus[mask].sum())
+        if not (mask.any() and whole):
+            continue
+        mask.setflags(write=False)
+        jobs = frozenset(job for job, names in inside.items() if one.name in names)
+        blocked.append(Blocked(start_s=one.start_s, end_s=one.end_s, nodes=mask, jobs=jobs))
+    return tuple(blocked)
