@@ -59,9 +59,10 @@ class Victim:
     outcome: str = ""
 
 
-Purpose = Literal["preempt", "defragment", "split"]
+Purpose = Literal["preempt", "defragment", "split", "reshape"]
 """Why GPUs change hands: for jobs of a better tier; to move jobs together so that a gang fits or
-nodes are free as a whole; to part two jobs that slow each other down on one GPU."""
+nodes are free as a whole; to part two jobs that slow each other down on one GPU; to move a job to
+free GPUs of a faster type."""
 
 
 class Seal(StrEnum):
@@ -85,7 +86,7 @@ class Handover:
         victims: The jobs that give way; not empty. Where it is not to preempt they are to run on
             elsewhere, and no worse than before.
         nodes: Names of the nodes the beneficiaries are to start on, and of those that moved jobs
-            go to: they are sealed. None if there are no beneficiaries.
+            go to: they are sealed. None if whole nodes are freed or two jobs are parted.
         seats: Names of the nodes that moved jobs are to go to; none where nobody is moved.
         attached: Jobs whose ReservationName has been set.
         purpose: What it is for.
@@ -116,7 +117,7 @@ class Handover:
     @property
     def moved(self) -> tuple[JobId, ...]:
         """The jobs that are to run on elsewhere."""
-        if self.purpose != "defragment":
+        if self.purpose not in ("defragment", "reshape"):
             return ()
         return tuple(victim.run.job_id for victim in self.victims)
 

@@ -20,7 +20,7 @@ _FAR_S = 300.0
 
 _TWO_FIGURES = 10.0
 
-PURPOSES = {"preempt": "preempt", "defragment": "move", "split": "part"}
+PURPOSES = {"preempt": "preempt", "defragment": "move", "split": "part", "reshape": "upgrade"}
 """What a hand-over of each purpose does to its victims."""
 
 

@@ -55,3 +55,28 @@ def test_who_asks_for_a_type_gets_it(place: Schedd) -> None:
     slow = place.submit(4, "sleep", "5", options=["--gpu-type", "k80"])
 
     assert node_of(place, slow) == "n1"
+
+
+def test_once_the_fast_gpus_are_free_the_job_on_the_slow_ones_moves_there(place: Schedd) -> None:
+    """No job waits: it is signalled, requeued into a reservation of the fast node, and goes on."""
+    place.configure(
+        policy={"order": "gavel_fifo", "parameters": {"lease_s": 8.0}},
+        estimates={"gpu_speed": {"v100": 4.0, "k80": 1.0}},
+        placement={"scheme": "best_fit", "steer": True, "settle_s": 5},
+        preemption={"checkpoint_cost_s": 1, "limit_reserve_s": 0},
+    )
+    place.stop()
+    place.start()
+    done = place.home / "done"
+    first = place.toy(4, 1, "--until", str(done))
+    assert node_of(place, first) == "n2"
+    second = place.toy(4, 400, options=["--time", "60"])
+    assert node_of(place, second) == "n1"
+
+    done.touch()
+    place.until("the move", lambda: node_of(place, second) == "n2", 60)
+
+    assert place.job(second, "Restarts") == ["1"]
+    assert len(place.audit(action="signal")) == 1
+    place.until("the hand-over to be closed", lambda: not place.open_handovers(), 30)
+    place.until("the reservation to go", lambda: not place.reservations(), 30)

@@ -162,6 +162,8 @@ def _handover_text(handover: JsonObject) -> str:
     best = ", ".join(str(b) for b in as_list(handover["beneficiaries"]))
     nodes = ",".join(str(n) for n in as_list(handover["nodes"])[:8])
     match handover["purpose"]:
+        case "reshape":
+            what = f"move to faster GPUs on {nodes}" if nodes else "move to faster GPUs"
         case "split":
             what = "leaves the GPU it shares"
         case "defragment":

@@ -67,6 +67,8 @@ def _gave_way(one: GaveWay, sight: Naming) -> str:
             done = f"gave {gpus} to {_as_jobs(best)}" if best else f"gave {gpus} back"
         case "defragment":
             done = f"moved elsewhere with its {gpus}" + (f", for {_as_jobs(best)}" if best else "")
+        case "reshape":
+            done = f"moved with its {gpus} to faster ones"
         case "split":
             done = f"left the {gpus} that it shared"
     sent = f"It was sent {one.signal} and" if one.signal else "It"

@@ -213,6 +213,7 @@ def _would_be(cycle: Cycle, job_id: JobId, sight: Sight) -> list[str]:
 _GIVES_WAY: Mapping[Purpose, str] = {
     "preempt": "to give way",
     "defragment": "to move to other nodes, where there is room for it",
+    "reshape": "to move to faster GPUs that are free",
     "split": "to leave the GPU that it shares: both jobs there are slower than one after the other",
 }
 

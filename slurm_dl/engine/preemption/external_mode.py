@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_dl.engine.placing.eligible_nodes import anywhere
 from slurm_dl.engine.preemption.defragmentation import defragment
 from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims, victims, waiting
@@ -18,6 +19,7 @@ from slurm_dl.engine.preemption.handover_verdicts import judge
 from slurm_dl.engine.preemption.mode import DecisionContext, Handovers, PreemptionSteps
 from slurm_dl.engine.preemption.new_handovers import JobRanking, new_handovers
 from slurm_dl.engine.preemption.unpack_pairs import split
+from slurm_dl.engine.preemption.upgrades import upgrades
 from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.site_factors import in_window, site_factor_writes, unhonoured
 from slurm_dl.model.handover import Handover
@@ -79,6 +81,16 @@ class ExternalEngine:
             drafts = [*drafts, moves]
         splits, more = split(snap, [*snap.handovers, *drafts], settings)
         drafts = [*drafts, *splits]
+        drafts += upgrades(
+            snap,
+            intent.kind,
+            context.candidates,
+            [*snap.handovers, *drafts],
+            settings.preemption,
+            # A site that steers no job to a type moves none there either.
+            types=context.types if settings.placement.steer else anywhere,
+            within=context.within,
+        )
         judged = HandoverContext(
             snap=snap,
             rows=context.rows,
@@ -143,6 +155,9 @@ def _why_open(handover: Handover) -> str:
             else "a whole node will be free"
         )
         return f"{moved} moved elsewhere, so that {what}"
+    if handover.purpose == "reshape":
+        (mover,) = handover.victims
+        return f"job {mover.run.job_id} moved to faster GPUs that are free"
     victims_named = name_jobs([v.run.job_id for v in handover.victims])
     if handover.purpose == "split":
         models = " and ".join(handover.apart * (3 - len(handover.apart)))

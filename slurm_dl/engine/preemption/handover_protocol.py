@@ -40,6 +40,8 @@ from slurm_dl.model.plan import (
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
 
+_KEEPS_FREE = "keeps the free GPUs for the job that is to move there"
+
 
 def steps_of(
     handover: Handover, verdict: Verdict, context: HandoverContext, site_factor: I64
@@ -101,7 +103,7 @@ def _seal(handover: Handover, context: HandoverContext) -> Iterator[Action]:
     waiting = [b for b in handover.beneficiaries if is_waiting(b, context)]
     if handover.seal is Seal.WANTED and handover.nodes:
         users = list(waiting)
-        if handover.purpose == "defragment":
+        if handover.moved:
             users += [v.run.job_id for v in handover.victims if v.run.job_id in context.rows]
         uids = sorted({int(context.snap.jobs.uid[context.rows[j]]) for j in users})
         longest_s = max(v.contract.grace_s for v in handover.victims)
@@ -112,7 +114,7 @@ def _seal(handover: Handover, context: HandoverContext) -> Iterator[Action]:
             duration_s=context.limits.handover_timeout_s
             + longest_s
             + context.limits.start_margin_s,
-            why=f"keeps the freed GPUs for {name_jobs(waiting)}",
+            why=f"keeps the freed GPUs for {name_jobs(waiting)}" if waiting else _KEEPS_FREE,
         )
     name, reserved = reservation_name(handover.handover_id), context.snap.seen.reserved
     for job_id in waiting:
@@ -165,19 +167,21 @@ def _why_signal(handover: Handover) -> str:
             return f"it is to move, so that {name_jobs(handover.beneficiaries)} will fit"
         case "defragment":
             return "it is to move, so that whole nodes become free"
+        case "reshape":
+            return "it is to move to faster GPUs that are free"
         case "split":
             return "it and the job beside it on a GPU slow each other down too much"
 
 
 def _take_along(handover: Handover, context: HandoverContext) -> Iterator[Action]:
     """Let jobs that were moved go where there is room for them, and nowhere else."""
-    if handover.purpose != "defragment":
+    if not handover.moved:
         return
     for victim in handover.victims:
         job_id = victim.run.job_id
         if victim.state is not VictimState.GONE or not is_out(victim, context):
             continue
-        if not handover.beneficiaries:
+        if not handover.nodes:
             yield from _steer_away(handover, job_id, context)
         elif job_id not in handover.attached:
             yield Attach(
@@ -259,10 +263,14 @@ def _wind_up(handover: Handover, context: HandoverContext, verdict: Verdict) -> 
         handover_id=handover.handover_id,
         outcome=reason,
         why=reason,
-        fruitless=tuple(
-            b for b in handover.beneficiaries if verdict.in_vain and is_waiting(b, context)
-        ),
+        fruitless=_in_vain_for(handover, context) if verdict.in_vain else (),
     )
+
+
+def _in_vain_for(handover: Handover, context: HandoverContext) -> tuple[JobId, ...]:
+    if handover.purpose == "reshape":
+        return handover.moved
+    return tuple(b for b in handover.beneficiaries if is_waiting(b, context))
 
 
 def strays(snap: Snapshot, rows: Mapping[JobId, int]) -> Iterator[Action]:

@@ -21,6 +21,7 @@ from slurm_dl.engine.preemption.handover_context import (
 from slurm_dl.engine.preemption.unpack_pairs import why_not_split
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.handover import Handover, Purpose, Seal, Victim, VictimState, reservation_name
+from slurm_dl.model.jobs import JobState
 from slurm_dl.placement.resource_request import ResourceRequests
 
 BEGIN_WITHIN_S = 60.0
@@ -28,6 +29,7 @@ BEGIN_WITHIN_S = 60.0
 
 IN_VAIN = "it could not be begun in time"
 NOT_STARTED = "Slurm did not start all beneficiaries in time"
+NOT_MOVED = "the job that was to move did not start on the GPUs that were kept for it"
 SPLIT = "the job has left the GPU it shared"
 
 
@@ -67,7 +69,9 @@ def judge(handover: Handover, context: HandoverContext) -> Verdict:
         return Verdict(kind="give up" if late else "go on", gone=ended, left=left)
     reason = _served(handover, context)
     if reason:
-        return Verdict(kind="wind up", gone=ended, reason=reason, in_vain=reason == NOT_STARTED)
+        return Verdict(
+            kind="wind up", gone=ended, reason=reason, in_vain=reason in (NOT_STARTED, NOT_MOVED)
+        )
     return Verdict(kind="take along", gone=ended)
 
 
@@ -96,15 +100,20 @@ def _makes_no_room(handover: Handover, context: HandoverContext) -> str:
 
     They were chosen for the first beneficiary; the others only share what it leaves.
     """
+    snap, within = context.snap, np.isin(context.snap.seen.nodes.name, handover.nodes)
+    if handover.purpose == "reshape":
+        (mover,) = handover.moved
+        need = ResourceRequests(snap).of(context.rows[mover])
+        there = FreeResources.free_in(snap).place(need, within=within)
+        return "the GPUs that it was to move to are taken" if there is None else ""
     if handover.purpose != "preempt":
         return ""
-    first, snap = handover.beneficiaries[0], context.snap
+    first = handover.beneficiaries[0]
     if not is_waiting(first, context):
         return f"job {first}, for which the victims were chosen, does not wait any more"
     available = FreeResources.free_in(snap)
     for victim in handover.victims:
         available.release(snap, context.rows[victim.run.job_id])
-    within = np.isin(snap.seen.nodes.name, handover.nodes)
     if available.place(ResourceRequests(snap).of(context.rows[first]), within=within) is None:
         return f"job {first} could not start even then: nodes are down, or taken"
     return ""
@@ -144,21 +153,35 @@ def _no_victim(
 
 def _served(handover: Handover, context: HandoverContext) -> str:
     """Why a hand-over whose victims are all gone is over; empty while beneficiaries may start."""
-    moves = handover.purpose == "defragment"
+    moves = bool(handover.moved)
     waits = any(is_waiting(b, context) for b in handover.beneficiaries)
     if not waits and not moves:
         return "no beneficiary is waiting any more" if handover.beneficiaries else SPLIT
     if any(v.state is not VictimState.GONE for v in handover.victims):
         return ""  # The last one was only now seen to be gone.
     if not waits and not any(is_out(v, context) for v in handover.victims):
-        return "the jobs that were moved are back"
+        return _where_moved(handover, context)
     free_since_s = max(v.gone_s for v in handover.victims)
     passed_s = context.snap.now_s - free_since_s
     if waits and passed_s > context.limits.start_margin_s:
         return NOT_STARTED
     # Slurm keeps a requeued job back for a while, and nothing tells how long.
-    late = passed_s > context.limits.handover_timeout_s
-    return "the jobs that were moved are not back in time" if late else ""
+    if passed_s <= context.limits.handover_timeout_s:
+        return ""
+    late = "the jobs that were moved are not back in time"
+    return NOT_MOVED if handover.purpose == "reshape" else late
+
+
+def _where_moved(handover: Handover, context: HandoverContext) -> str:
+    """What became of jobs that were moved and are not out any more."""
+    snap, names = context.snap, context.snap.seen.nodes.name
+    for job_id in handover.moved if handover.purpose == "reshape" else ():
+        row = context.rows.get(job_id)
+        if row is not None and snap.jobs.state[row] == JobState.RUNNING:
+            on = {names[n] for n in snap.seen.held.nodes_of(row).tolist()}
+            if not on <= set(handover.seats):
+                return NOT_MOVED
+    return "the jobs that were moved are back"
 
 
 def _patience_s(handover: Handover, limits: Preemption) -> float:

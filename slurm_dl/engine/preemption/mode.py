@@ -84,7 +84,7 @@ class Handovers:
     @property
     def sealed_for(self) -> frozenset[JobId]:
         """Jobs for which nodes are sealed; some were kept from these nodes for their last run."""
-        return jobs_of(h for h in self.live if h.beneficiaries)
+        return jobs_of(h for h in self.live if h.nodes)
 
 
 def jobs_of(handovers: Iterable[Handover]) -> frozenset[JobId]:

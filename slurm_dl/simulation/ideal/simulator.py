@@ -285,7 +285,7 @@ class IdealCluster:
             self._start(change.starts)
         change_s = self._policy.next_change_s(snap, order, jobs.running)
         change_s = min(change_s, now_s + change.look_again_s)
-        if self._lease_s and 0 < np.count_nonzero(jobs.running) < jobs.alive:
+        if self._lease_s and jobs.running.any():
             change_s = min(change_s, next_end_s(now_s, self._lease_s))
         self._wake_s = self._clockwork.wake_s(now_s, change_s)
 

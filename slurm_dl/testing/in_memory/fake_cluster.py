@@ -5,7 +5,7 @@ Tests and model checks use it where a real Slurm would be too slow.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -38,6 +38,9 @@ _ENDED = frozenset({JobState.COMPLETED, JobState.FAILED})
 class FakeCluster(FakeSlurm):
     """Slurm in memory as a `Cluster`, which remembers what it was told.
 
+    Args:
+        gpu_types: Type of the GPUs of each node; empty: all are alike.
+
     Attributes:
         applied: What was done to it, in order.
         fail: Kinds of action that are refused, each entry once.
@@ -48,8 +51,13 @@ class FakeCluster(FakeSlurm):
         config: What of slurm.conf is known: there is none.
     """
 
-    def __init__(self, *, nodes: int, gpus: int, hold_s: float = 6.0) -> None:
+    def __init__(
+        self, *, nodes: int, gpus: int, hold_s: float = 6.0, gpu_types: Sequence[str] = ()
+    ) -> None:
         super().__init__(nodes=nodes, gpus=gpus, hold_s=hold_s)
+        of_nodes = tuple(gpu_types) or ("a100",) * nodes
+        self._gpu_types = tuple(dict.fromkeys(of_nodes))
+        self._type_of = [self._gpu_types.index(name) for name in of_nodes]
         self.applied: list[ClusterAction] = []
         self.fail: list[type[ClusterAction]] = []
         self.down = False
@@ -93,7 +101,7 @@ class FakeCluster(FakeSlurm):
                 name=self._names,
                 up=~np.isin(self._names, list(self.down_nodes)),
                 gpus=np.full(m, float(self._gpus)),
-                gpu_type=np.zeros(m, dtype=np.int16),
+                gpu_type=np.array(self._type_of, dtype=np.int16),
                 cpus=np.full(m, 1000, dtype=np.int32),
                 mem_mb=np.zeros(m, dtype=np.int64),
                 leaf=np.zeros(m, dtype=np.int16),
@@ -106,7 +114,7 @@ class FakeCluster(FakeSlurm):
                 mem_mb=np.zeros(len(holding), dtype=np.int64),
             ),
             partitions=("gpu",),
-            gpu_types=("a100",),
+            gpu_types=self._gpu_types,
             node_in=np.ones((1, m), dtype=np.bool_),
             claims={
                 j.job_id: Claim(contract=j.contract, acked_run=j.acked_run, most_nodes=j.most_nodes)

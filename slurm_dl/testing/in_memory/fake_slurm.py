@@ -1,8 +1,8 @@
 """Slurm in memory: jobs, nodes, users and time, as far as the engine can tell.
 
-It starts jobs by priority and job id, skips what does not fit, keeps reserved nodes for those that
-belong to the reservation and jobs off the nodes they exclude, and holds requeued jobs for a while.
-Time moves only when told to, in steps of one second.
+It starts jobs by priority and job id, skips what does not fit, keeps jobs of a reservation on its
+nodes and others off them, keeps jobs off the nodes they exclude, and holds requeued jobs for a
+while. Time moves only when told to, in steps of one second.
 """
 
 from __future__ import annotations
@@ -218,9 +218,10 @@ class FakeSlurm:
         down = set(self._rows(sorted(self.down_nodes)))
         alone = {n for j in self.jobs.values() if j.exclusive for n in j.nodes}
         taken = {n for j in self.jobs.values() for n in j.nodes} if job.exclusive else alone
+        own = self.reservations.get(job.reservation)
         may = [
             n
-            for n in range(len(free))
+            for n in (range(len(free)) if own is None else sorted(own.nodes))
             if n not in kept | taken | down | job.excluded and (not job.wanted or n in job.wanted)
         ]
         for n_nodes in job.ways():

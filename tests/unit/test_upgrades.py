@@ -1,0 +1,213 @@
+"""Running jobs move to free GPUs of a faster type, once, and only if it is worth a restart."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from build import NOW_S, observed, pending, running, snapshot
+
+from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.decide import decide
+from slurm_dl.engine.settings import Overdue, Placement, Preemption, Settings
+from slurm_dl.ledger.store_protocol import MemoryStore
+from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.model.contract import Contract
+from slurm_dl.model.handover import Handover
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobRow, JobState
+from slurm_dl.model.plan import Attach, OpenHandover, Reserve
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.best_fit import BestFit
+from slurm_dl.policies.gavel.queues import GavelFifo
+from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
+
+LIMITS = Preemption(
+    min_quantum_s=0, cooldown_s=0, limit_reserve_s=0, checkpoint_cost_s=60, handover_timeout_s=100
+)
+SETTINGS = Settings(
+    partitions=frozenset({"gpu"}),
+    preemption=LIMITS,
+    placement=Placement(scheme=BestFit(), steer=True),
+    overdue=Overdue(after_s=0),
+    lease_window=0.5,
+)
+UNSTEERED = dataclasses.replace(SETTINGS, placement=Placement())
+POLICY = GavelFifo(lease_s=100.0)
+LOOK_S = 3
+SLOW, FAST = 0, 1
+FOURFOLD = np.array([1.0, 4.0])
+"""Speed on the slow and on the fast type."""
+
+
+def snapshot_of(
+    rows: list[JobRow],
+    held: dict[int, dict[int, float]],
+    *,
+    kinds: tuple[int, ...] = (SLOW, FAST),
+    rates: tuple[float, float] = (1.0, 4.0),
+    opted_in: tuple[int, ...] = (1,),
+    left_s: float = 1000.0,
+    memory: dict[str, dict[int, float]] | None = None,
+    **more: Any,  # noqa: ANN401
+) -> Snapshot:
+    """At the end of a lease, nodes of 4 GPUs of the types *kinds*."""
+    seen = observed(rows, nodes=(4,) * len(kinds), held=held, opted_in=opted_in)
+    nodes = dataclasses.replace(seen.nodes, gpu_type=np.array(kinds, dtype=np.int16))
+    seen = dataclasses.replace(seen, nodes=nodes)
+    snap = snapshot(seen, rates=np.tile(rates, (len(rows), 1)), memory=memory, **more)
+    return dataclasses.replace(snap, left_s=np.full(len(rows), left_s))
+
+
+def moves_in(snap: Snapshot, settings: Settings = SETTINGS) -> dict[int, tuple[str, ...]]:
+    """The jobs that a plan moves, and where to."""
+    opened = [a.handover for a in decide(snap, POLICY, settings).actions if is_opened(a)]
+    return {int(h.victims[0].run.job_id): h.seats for h in opened if h.purpose == "reshape"}
+
+
+def is_opened(action: object) -> bool:
+    """Whether a hand-over begins."""
+    return isinstance(action, OpenHandover)
+
+
+def failed_after_s(age_s: float) -> dict[str, dict[int, float]]:
+    """The ledger of job 1, whose move failed 100 s ago, *age_s* after its first start."""
+    return {
+        "last_fruitless_s": {1: NOW_S - 100},
+        "first_run_s": {1: NOW_S - 100 - age_s},
+    }
+
+
+LIMITED = dataclasses.replace(SETTINGS, preemption=dataclasses.replace(LIMITS, max_handovers=0))
+
+
+@pytest.mark.parametrize(
+    ("more", "settings", "expected"),
+    [
+        ({}, SETTINGS, {1: ("n2",)}),
+        # 1000 s on slow GPUs, 950 s on these: 50 s are less than the restart.
+        ({"rates": (1.0, 1.0 / 0.95)}, SETTINGS, {}),
+        ({"rates": (4.0, 1.0)}, SETTINGS, {}),
+        ({"left_s": 70.0}, SETTINGS, {}),
+        ({"opted_in": ()}, SETTINGS, {}),
+        ({}, LIMITED, {}),
+        ({}, UNSTEERED, {}),
+        ({"kinds": (SLOW, SLOW)}, SETTINGS, {}),
+        # A move failed 100 s ago, 300 s after the first start: not before 300 s have passed.
+        ({"memory": failed_after_s(300)}, SETTINGS, {}),
+        ({"memory": failed_after_s(50)}, SETTINGS, {1: ("n2",)}),
+    ],
+    ids=[
+        "worth it",
+        "not worth a restart",
+        "slower",
+        "nearly done",
+        "not opted in",
+        "limit",
+        "not steered",
+        "no such GPUs",
+        "failed late",
+        "failed soon",
+    ],
+)
+def test_a_job_moves_to_faster_gpus_that_are_free(
+    more: dict[str, Any], settings: Settings, expected: dict[int, tuple[str, ...]]
+) -> None:
+    """It holds the slow node, and the fast one is free."""
+    snap = snapshot_of([running(1, 4)], {1: {0: 4.0}}, **more)
+
+    assert moves_in(snap, settings) == expected
+
+
+def test_gpus_go_to_waiting_jobs_first_and_to_the_job_that_gains_most() -> None:
+    """Of two jobs on slow GPUs one fits on the fast node; a waiting job has a claim on none."""
+    rows = [running(1, 4), running(2, 4)]
+    held = {1: {0: 4.0}, 2: {1: 4.0}}
+    snap = snapshot_of(rows, held, kinds=(SLOW, SLOW, FAST), opted_in=(1, 2))
+    more = dataclasses.replace(snap, left_s=np.array([1000.0, 2000.0]))
+    # By Gavel's FIFO the fast GPUs are the first job's.
+    assert moves_in(more) == {1: ("n3",)}
+
+    both = snapshot_of([*rows, pending(3, 4)], held, kinds=(SLOW, SLOW, FAST), opted_in=(1, 2, 3))
+    first = dataclasses.replace(
+        both,
+        memory=dataclasses.replace(
+            both.memory, first_submit_s=np.array([NOW_S, NOW_S, NOW_S - 9e5])
+        ),
+    )
+    assert moves_in(first) == {}
+
+
+class Site:
+    """A node of slow and a node of fast GPUs, looked at every three seconds."""
+
+    def __init__(self, *, hold_s: float) -> None:
+        self.cluster = FakeCluster(nodes=2, gpus=4, hold_s=hold_s, gpu_types=("k80", "v100"))
+        self.ledger = Ledger(MemoryStore())
+        self.opened: list[Handover] = []
+
+    def look(self) -> Cycle:
+        """One cycle, and the time until the next."""
+        cycle = run_cycle(
+            self.cluster,
+            self.ledger,
+            POLICY,
+            SETTINGS,
+            clock=self.cluster.clock,
+            acting=True,
+            enrich=lambda snap: dataclasses.replace(
+                snap, rates=np.tile(FOURFOLD, (len(snap.jobs), 1))
+            ),
+        )
+        done = [d.action for d in cycle.done if not d.error]
+        self.opened += [a.handover for a in done if isinstance(a, OpenHandover)]
+        self.cluster.advance(LOOK_S)
+        return cycle
+
+    def submit(self, *, node: str, work_s: float) -> JobId:
+        """A job that starts on *node* and may then run on either."""
+        job_id = self.cluster.submit(4, work_s=work_s, contract=Contract(), limit_s=100_000)
+        job = self.cluster.jobs[job_id]
+        job.wanted = (int(node == "n2"),)
+        self.cluster.advance(1)
+        job.wanted = ()
+        assert job.state is JobState.RUNNING
+        return job_id
+
+
+def test_once_the_fast_gpus_come_free_the_job_beside_them_moves() -> None:
+    """A whole hand-over on the cluster in memory: seal, signal, requeue, attach, start."""
+    site = Site(hold_s=20)
+    site.submit(node="n2", work_s=50)
+    slow = site.submit(node="n1", work_s=50_000)
+
+    for _ in range(100):
+        site.look()
+
+    job = site.cluster.jobs[slow]
+    assert (job.nodes, job.restarts, len(job.signals)) == ((1,), 1, 1)
+    assert not site.cluster.reservations
+    done = [type(a) for a in site.cluster.applied]
+    assert (done.count(Reserve), done.count(Attach)) == (1, 1)
+    assert [h.purpose for h in site.opened] == ["reshape"]
+    assert not site.ledger.snapshot(site.cluster.observe(), SETTINGS.partitions).handovers
+
+
+def test_a_job_whose_move_failed_is_not_moved_at_each_lease() -> None:
+    """Slurm starts the requeued job again before it could be attached: it is back where it was."""
+    site = Site(hold_s=1)
+    slow = site.submit(node="n1", work_s=50_000)
+
+    for _ in range(800):
+        site.look()
+
+    # 24 leases. The pause after each try is about twice the one before.
+    tries = [h.opened_s - site.opened[0].opened_s for h in site.opened]
+    job = site.cluster.jobs[slow]
+    assert job.nodes == (0,)
+    assert 2 <= len(tries) <= 6
+    assert all(later >= 1.9 * earlier for earlier, later in itertools.pairwise(tries))
+    assert not site.cluster.reservations
