@@ -50,7 +50,8 @@ do on Slurm has not been shown, and `policy.order` does not take them.
 
 "Displaces" on a policy's page: on Slurm a waiting job displaces running ones only if it should hold
 GPUs now by the policy. It displaces those that should not and, where the page says "jobs of a worse
-tier", also those of a worse tier. In native mode the tiers or levels alone decide.
+tier", also those of a worse tier. In native mode the tiers or levels alone decide. By default a job
+that may not be preempted itself [displaces nobody](admin-guide.md#who-may-displace-whom).
 
 "Starves" on a policy's page says which jobs the policy itself lets wait without a bound. On Slurm
 `ranking.overdue_s` bounds each wait of a job that could start and that the policy does not bar; see

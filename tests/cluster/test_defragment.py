@@ -81,7 +81,7 @@ def test_a_gang_starts_after_the_smallest_set_of_moves(place: Schedd) -> None:
     )
     assert {place.job(t, "NodeList")[0] for t in moved} <= stayed
     (place.home / "moved").touch()
-    second = place.toy(24, 4, options=["--nodes", "3", "--no-preempt", "--mem=100"])
+    second = place.toy(24, 4, options=["--nodes", "3", "--mem=100"])
     place.until_state(gang, "COMPLETED")
     looked = place.cycles()
     place.until(

@@ -302,9 +302,9 @@ def test_figures_panels_and_alerts(site: Monitored) -> None:
     place.until("them to sink", lambda: site.value(sunk) == 16)
 
     # One may be taken back, the next would be above the bound.
-    first = submit(place, DOES_NOT)
+    first = submit(place, SAVES_AND_LEAVES, f"--comment={CLAIM}")
     place.until_state(first, "RUNNING")
-    second = submit(place, DOES_NOT)
+    second = submit(place, SAVES_AND_LEAVES, f"--comment={CLAIM}")
     fired = site.until_fires("SlurmDlBreakerTripped")
     assert fired["labels"]["breaker"] == "gpus_per_hour"
     assert "Breaker gpus_per_hour has tripped on 127.0.0.1" in fired["annotations"]["description"]

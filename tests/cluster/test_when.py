@@ -94,7 +94,7 @@ def test_a_preemption_that_is_to_come_is_foretold(sandbox: Sandbox, short_direct
         saves = "trap 'exit 0' USR1; for i in $(seq 600); do sleep 0.2; done"
         old = submit(place, saves, 4, "--time=600", "--requeue", f"--comment={claim}")
         place.until_state(old, "RUNNING")
-        new = submit(place, saves, 4)
+        new = submit(place, saves, 4, "--requeue", f"--comment={claim}")
 
         def seen() -> bool:
             rows = {row["job"]: row["state"] for row in told(place, "dlqueue")["jobs"]}

@@ -120,7 +120,7 @@ def test_jobs_that_do_not_come_back_stop_preemption(place: Schedd) -> None:
     """
     start(place, failed_share=0.5, failed_least=2)
     victims = fill(place, BROKEN, another="nobody")
-    short = [submit(place, "sleep 1") for _ in range(2)]
+    short = [submit(place, "sleep 1", f"--comment={CLAIM}") for _ in range(2)]
     for job in (*short, *victims):
         place.until_state(job, "COMPLETED", "FAILED", within_s=90)
     assert [place.state(job) for job in victims] == ["FAILED", "FAILED"]
@@ -137,7 +137,7 @@ def test_jobs_that_do_not_come_back_stop_preemption(place: Schedd) -> None:
     assert (line["actor"], line["details"]["breaker"]) == ("dlschedd", "failed_restarts")
 
     fill(place, HEEDLESS, others=0)
-    waiting = submit(place, "sleep 1")
+    waiting = submit(place, "sleep 1", f"--comment={CLAIM}")
     stays_stopped(place, waiting)
     place.kill()
     place.start()
@@ -166,10 +166,10 @@ def test_gpus_taken_back_stop_preemption(place: Schedd) -> None:
     """
     start(place, gpus_per_hour=5, cluster_share=0.25)
     fill(place, HEEDLESS)
-    first = submit(place, "sleep 600")
+    first = submit(place, HEEDLESS, f"--comment={CLAIM}")
     place.until_state(first, "RUNNING")
     assert not tripped(place)
-    second = submit(place, "sleep 1")
+    second = submit(place, "sleep 1", f"--comment={CLAIM}")
     place.until("both breakers to trip", lambda: len(tripped(place)) == 2, 30)
 
     found = tripped(place)

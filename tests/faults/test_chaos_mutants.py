@@ -201,7 +201,7 @@ def reports(module_directory: Path) -> Iterator[dict[str, Report]]:
             story.submit("unwilling", 1, WORK_S, "silent", willing=False)
         eventually(lambda: set(_states(box).values()) == {"RUNNING"}, 60, what="the jobs to run")
         for story in stories:
-            story.submit("waits", WAITS_FOR.get(story.name, 5), 2, "silent", willing=False)
+            story.submit("waits", WAITS_FOR.get(story.name, 5), 2, "silent", willing=True)
 
         def are_over() -> bool:
             states = _states(box)

@@ -61,18 +61,21 @@ def _configure(place: Schedd, **cluster: str) -> None:
 
 def _victim(place: Schedd) -> str:
     """A job that holds all GPUs, opted in, and gives none back by itself."""
-    claim = {"slurm_dl": {"v": 1, "sig": "USR1", "to": "batch", "grace_s": GRACE_S}}
-    argv = ["sbatch", "--parsable", "--nodes=4", "--gpus-per-node=4", "--requeue", "--time=60"]
-    argv += [f"--comment={json.dumps(claim)}", "--output=/dev/null"]
     script = _STUBBORN.format(directory=place.home)
-    job = str(place.box.run(argv, stdin=script).stdout).strip()
+    job = _submit(place, script, "--nodes=4", "--time=60")
     place.until_state(job, "RUNNING")
     return job
 
 
 def _beneficiary(place: Schedd) -> str:
-    argv = ["sbatch", "--parsable", "--gpus-per-node=4", "--time=5", "--output=/dev/null"]
-    return str(place.box.run(argv, stdin="#!/bin/sh\nsleep 1\n").stdout).strip()
+    return _submit(place, "#!/bin/sh\nsleep 1\n", "--time=5")
+
+
+def _submit(place: Schedd, script: str, *options: str) -> str:
+    claim = {"slurm_dl": {"v": 1, "sig": "USR1", "to": "batch", "grace_s": GRACE_S}}
+    argv = ["sbatch", "--parsable", "--gpus-per-node=4", "--requeue", "--output=/dev/null"]
+    argv += [f"--comment={json.dumps(claim)}", *options]
+    return str(place.box.run(argv, stdin=script).stdout).strip()
 
 
 def _time(place: Schedd, job: str, field: str) -> float:

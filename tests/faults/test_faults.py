@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -33,7 +34,7 @@ def test_reconfigure_and_restart_of_slurmctld(place: Schedd) -> None:
     place.until_state(first, "RUNNING")
     before = len(place.audit(action="set_site_factor"))
     place.box.run(["scontrol", "reconfigure"])
-    _until_saved(place)
+    _until_saved(place, first)
     place.box.stop_daemon("slurmctld")
     place.box.start_daemon("slurmctld")
     place.until("the daemon to see the job again", lambda: "R" in _states(place), 60)
@@ -53,7 +54,7 @@ def test_a_slurmctld_that_is_dead_for_half_a_minute(place: Schedd) -> None:
     place.start()
     big = place.toy(16, 120, "--save-s", "4", options=["--grace", "60"])
     place.until("the large job to sink", lambda: sank(place, big))
-    _until_saved(place)
+    _until_saved(place, big)
     small = place.toy(1, 4)
     place.until("the signal", lambda: place.audit(action="signal", result="ok"))
     place.box.stop_daemon("slurmctld")
@@ -79,12 +80,15 @@ def _states(place: Schedd) -> str:
     return place.ask("dlqueue", check=False).stdout
 
 
-def _until_saved(place: Schedd) -> None:
-    """Wait until slurmctld has written its jobs down; it may forget younger ones when it ends."""
+def _until_saved(place: Schedd, job: str) -> None:
+    """Wait until slurmctld has written down that *job* runs; it may forget it when it ends."""
     state = place.box.directory / "state" / "job_state"
-    began = state.stat().st_mtime if state.exists() else 0.0
+    started = dt.datetime.fromisoformat(place.job(job, "StartTime")[0]).timestamp()
     place.until(
-        "slurmctld to save its state", lambda: state.exists() and state.stat().st_mtime > began, 60
+        "slurmctld to save its state",
+        # Slurm's times are whole seconds.
+        lambda: state.exists() and state.stat().st_mtime >= started + 1,
+        60,
     )
 
 

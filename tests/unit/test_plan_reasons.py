@@ -14,7 +14,7 @@ from slurm_dl.engine.explain.plan_reasons import span, why
 from slurm_dl.engine.settings import Placement, Preemption, Settings
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
-from slurm_dl.model.contract import Contract
+from slurm_dl.model.contract import NO_CLAIM, Claim, Contract
 from slurm_dl.model.handover import Handover, Run, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobRow
@@ -130,6 +130,32 @@ def test_a_job_that_asks_for_too_long_a_grace_is_told_so(grace_s: float, words: 
         told = [s for s in why(cycle, POLICY, job) if "give way" in s or "preempted" in s]
         assert len(told) == 1
         assert told[0].startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("claim", "row", "told", "untold"),
+    [
+        (NO_CLAIM, {}, "submit it with dlsubmit", "give way"),
+        (Claim(contract=Contract(grace_s=5000)), {}, "submit it with a shorter one", "give way"),
+        (Claim(contract=Contract()), {"requeueable": False}, "--no-requeue", "give way"),
+        (Claim(contract=Contract()), {}, "give way", "no job is preempted"),
+    ],
+    ids=["no contract", "grace too long", "no requeue", "opted in"],
+)
+def test_whoever_displaces_nobody_is_told_why(
+    claim: Claim, row: dict[str, bool], told: str, untold: str
+) -> None:
+    """And what to do about it; it is promised no grace, since it will not be stopped."""
+    rows = [build.running(1, 4, ran_s=5000), build.pending(2, 4, **row)]
+    claims = {JobId(1): Claim(contract=Contract()), JobId(2): claim}
+    seen = build.observed(rows, nodes=[4], held={1: {0: 4.0}}, claims=claims)
+    snap = build.snapshot(seen, memory={"attained_gpu_s": {1: 20000.0}})
+    settings = Settings(partitions=frozenset({"gpu"}))
+    cycle = Cycle(snap, decide(snap, POLICY, settings), acting=True, max_grace_s=600)
+    said = _said(cycle, 2)
+
+    assert told in said
+    assert untold not in said
 
 
 def _steer(**more: object) -> Steer:

@@ -28,10 +28,13 @@ from slurm_dl.policies.discrete_las import DiscreteLas
 AIM_S = 0.15
 AIM_MB = 400.0
 POLICY = DiscreteLas()
-SETTINGS = Settings(partitions=frozenset(generate.PARTITIONS))
+SETTINGS = Settings(
+    partitions=frozenset(generate.PARTITIONS), preemption=Preemption(beneficiaries="all")
+)
+"""Every waiting job may displace others, so that the search has the most to do."""
 LOOSE = Settings(
     partitions=SETTINGS.partitions,
-    preemption=Preemption(max_handovers=100, max_victims=1000),
+    preemption=Preemption(beneficiaries="all", max_handovers=100, max_victims=1000),
 )
 
 

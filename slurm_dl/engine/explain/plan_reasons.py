@@ -15,6 +15,7 @@ import numpy as np
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.past_reasons import how_it_gave_way, moment, span
 from slurm_dl.engine.placing.place_waiting import named
+from slurm_dl.engine.preemption.eligibility import NO_REQUEUE
 from slurm_dl.engine.settings import External, Native
 from slurm_dl.ledger.job_past import PastJob
 from slurm_dl.model.handover import Purpose, VictimState
@@ -265,7 +266,9 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
     if claim.contract is None:
         return ["It has not opted in to preemption and is never signalled or requeued."]
     grace_s = claim.contract.grace_s
-    if grace_s > cycle.max_grace_s:
+    if not snap.jobs.requeueable[row]:
+        agreed = f"It is not preempted: {NO_REQUEUE}."
+    elif grace_s > cycle.max_grace_s:
         agreed = (
             f"It is not preempted: its grace of {grace_s:g} s is above the site's limit of "
             f"{cycle.max_grace_s:g} s (preemption.max_grace_s)."

@@ -27,6 +27,9 @@ WAITS_FOR = {
 }
 """Why a pending job cannot start, whatever is free."""
 
+NO_REQUEUE = "Slurm may not requeue it (--no-requeue, not a batch job, or a het job)"
+"""Why a job that has opted in may not be preempted."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Victims:
@@ -134,11 +137,7 @@ def protections(
     job_id = jobs.job_id[rows]
     return (
         (~np.isin(job_id, list(contracts)), "it has not opted in to preemption", False),
-        (
-            ~jobs.requeueable[rows],
-            "Slurm may not requeue it (--no-requeue, not a batch job, or a het job)",
-            False,
-        ),
+        (~jobs.requeueable[rows], NO_REQUEUE, False),
         (
             np.isin(job_id, impatient),
             f"its grace is above the site's limit of {limits.max_grace_s:.0f} s",
@@ -239,11 +238,12 @@ def not_beneficiary(snap: Snapshot, row: int, may_displace: Bool) -> str:
 def _displaces_nobody(snap: Snapshot, row: int) -> str:
     if snap.seen.claim(JobId(int(snap.jobs.job_id[row]))).contract is None:
         lacks = "it has not opted in to preemption"
+        remedy = "; to opt in, submit it with dlsubmit, or with a contract in its comment"
     elif not snap.jobs.requeueable[row]:
-        lacks = "Slurm may not requeue it"
+        lacks, remedy = NO_REQUEUE, ""
     else:
-        lacks = "its grace is above the site's limit"
-    return f"{lacks}: no job is preempted for a job that may not be preempted itself"
+        lacks, remedy = "its grace is above the site's limit", "; submit it with a shorter one"
+    return f"{lacks}, and no job is preempted for a job that may not be preempted itself{remedy}"
 
 
 def tried_in_vain(snap: Snapshot, row: int, base_s: float) -> str:
