@@ -18,24 +18,19 @@ from typing import Final
 
 import numpy as np
 
-from slurm_dl.daemon import published_state
-from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.daemon.control.socket_server import RequestError
 from slurm_dl.daemon.control.wire_format import RefusalKind
-from slurm_dl.daemon.published_state import LETTERS, PublishedState, text_of
+from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.engine.explain.plan_reasons import Sight
-from slurm_dl.engine.preemption.eligibility import WAITS_FOR
 from slurm_dl.forecast.calibration import FILE_NAME, ForecastBook, Said
 from slurm_dl.forecast.forward_runs import ForecastQuestion
 from slurm_dl.forecast.start_time_text import FEW_RUNS
 from slurm_dl.forecast.worker import ForecastError, asked_of_worker, run_worker
-from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.json_types import JsonObject
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETED, PENDING, Held, JobState
+from slurm_dl.model.jobs import PENDING
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.simulation.forward.initial_state import HypotheticalJob, node_mask, startable
-from slurm_dl.text import safe
+from slurm_dl.simulation.forward.initial_state import HypotheticalJob, startable
 
 RUNS: Final = 40
 HORIZON_S: Final = 7 * 86400.0
@@ -138,7 +133,11 @@ class Forecasts:
         # Slurm's own scheduler and the daemon's look each have a period.
         blur_s = now.config.daemon.poll_s + 30.0
         question = ForecastQuestion(
-            jobs=jobs, wanted=wanted, runs=RUNS, horizon_s=HORIZON_S, blur_s=blur_s
+            jobs=jobs,
+            wanted=wanted,
+            runs=RUNS,
+            horizon_s=HORIZON_S,
+            blur_s=blur_s,
         )
         if not self._one.acquire(timeout=wait_s):
             msg = "others ask for forecasts, and there is one at a time; try again in a minute"
@@ -200,191 +199,3 @@ def score_of(forecasts: Forecasts) -> JsonObject:
         "held": score.held,
         "median_error_s": None if math.isnan(error_s) else round(error_s, 1),
     }
-
-
-def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -> JsonObject:
-    """When the job called *name* starts and ends.
-
-    Raises:
-        RequestError: There is no such job, or none that may be shown; or no answer.
-    """
-    cycle = _cycle(now)
-    snap = cycle.snapshot
-    try:
-        found = published_state.find_job(
-            snap.seen, name, sight.uid if isinstance(sight, Own) else None
-        )
-    except ValueError as err:
-        raise RequestError(RefusalKind.BAD_REQUEST, str(err)) from None
-    if isinstance(found, list):
-        hint = f"; did you mean {' or '.join(found)}?" if found else ": Slurm no longer lists it"
-        raise RequestError(RefusalKind.NOT_FOUND, f"no job {name} in the last snapshot{hint}")
-    row = snap.jobs.row_of()[found]
-    state = JobState(int(snap.jobs.state[row]))
-    why_not = _why_not(snap, row)
-    answer: JsonObject = {"jobs": [], "runs": 0, "sources": {}}
-    if not why_not:
-        answer = _answer(forecasts, now, jobs=(found,))
-    jobs = answer["jobs"]
-    one = jobs[0] if isinstance(jobs, list) and jobs else {}
-    return {
-        "now_s": snap.now_s,
-        "job": text_of(snap.seen, found).label,
-        "state": LETTERS[state],
-        "why_not": why_not or (None if one else _TOO_SLOW),
-        **_expected(one),
-        **_common(forecasts, answer),
-    }
-
-
-def _expected(one: Json) -> JsonObject:
-    """What an answer tells of one job or shape; nulls where the worker has nothing."""
-    answer = one if isinstance(one, dict) else {}
-    return {name: answer.get(name) for name in ("start", "end", "until_s")}
-
-
-_TOO_SLOW = (
-    f"the queue is too long for a forward run within {DEADLINE_S:.0f} s; ask again when it is "
-    "shorter"
-)
-
-
-def _cycle(now: PublishedState) -> Cycle:
-    if now.cycle is None:
-        raise RequestError(RefusalKind.NOT_READY, "dlschedd has not seen the cluster yet")
-    return now.cycle
-
-
-def _why_not(snap: Snapshot, row: int) -> str:
-    """Why nothing can be said of a job; empty if something can."""
-    jobs = snap.jobs
-    if jobs.state[row] >= COMPLETED:
-        return "it is over"
-    if not jobs.gpus[row] > 0:
-        return "it has no GPUs"
-    if jobs.state[row] == PENDING and not startable(snap)[row]:
-        return WAITS_FOR[Held(int(jobs.held[row]))]
-    if jobs.state[row] == PENDING:
-        return _never(snap, row)
-    return ""
-
-
-def _never(snap: Snapshot, row: int) -> str:
-    """Why the job at *row* would not start on the empty cluster; empty if it would."""
-    n_nodes = max(1, int(snap.jobs.n_nodes[row]))
-    mask = node_mask(snap, row)
-    share = float(snap.jobs.gpus[row]) / n_nodes
-    fits = mask & (snap.seen.nodes.gpus >= share - 1e-9)
-    there = int(np.count_nonzero(fits))
-    if there < n_nodes:
-        return f"it never starts: {n_nodes} nodes with {share:g} GPUs each, and there are {there}"
-    up = int(np.count_nonzero(fits & snap.seen.nodes.up))
-    if up < n_nodes:
-        return f"it waits for nodes to come up: {n_nodes} are needed, {up} of them are up"
-    return ""
-
-
-def _answer(
-    forecasts: Forecasts,
-    now: PublishedState,
-    *,
-    jobs: tuple[JobId, ...] = (),
-    wanted: tuple[HypotheticalJob, ...] = (),
-) -> JsonObject:
-    try:
-        return forecasts.ask(now, jobs=jobs, wanted=wanted)
-    except ForecastError as err:
-        raise RequestError(RefusalKind.FAILED, safe(str(err), 500)) from None
-
-
-def _common(forecasts: Forecasts, answer: JsonObject) -> JsonObject:
-    return {
-        "runs": answer["runs"],
-        "horizon_s": HORIZON_S,
-        "sources": answer["sources"],
-        "score": score_of(forecasts),
-    }
-
-
-def of_shapes(
-    forecasts: Forecasts,
-    now: PublishedState,
-    shapes: Sequence[str],
-    *,
-    partition: str = "",
-    gpu_type: str = "",
-    limit_s: float | None = None,
-    name: str = "",
-    uid: int,
-    user: str,
-) -> JsonObject:
-    """When jobs of these shapes would start and end if they were submitted now, each by itself.
-
-    Args:
-        shapes: ``8`` for 8 GPUs on as few nodes as they fit on, ``2x8`` for 2 nodes with 8 each.
-        partition: Empty for the first one that is managed.
-
-    Raises:
-        RequestError: There is no such partition or type; or no answer.
-    """
-    cycle = _cycle(now)
-    seen = cycle.snapshot.seen
-    where = partition or now.config.manage.partitions[0]
-    if where not in seen.partitions:
-        known = ", ".join(now.config.manage.partitions)
-        msg = f"no partition {safe(where, 80)!r}; those of slurm_dl are {known}"
-        raise RequestError(RefusalKind.BAD_REQUEST, msg)
-    if gpu_type and gpu_type not in seen.gpu_types:
-        msg = f"no GPUs of type {safe(gpu_type, 80)!r}; there are {', '.join(seen.gpu_types)}"
-        raise RequestError(RefusalKind.BAD_REQUEST, msg)
-    at, kind = seen.partitions.index(where), -1
-    if gpu_type:
-        kind = seen.gpu_types.index(gpu_type)
-    mask = seen.node_in[at] & ((seen.nodes.gpu_type == kind) if kind >= 0 else True)
-    sizes = seen.nodes.gpus[mask]
-    found: list[JsonObject] = []
-    wanted: list[HypotheticalJob] = []
-    for shape in shapes:
-        nodes, gpus = _shape(shape, sizes)
-        row: JsonObject = {"shape": shape, "gpus": gpus, "n_nodes": nodes, "why_not": None}
-        if not nodes:
-            row["why_not"] = f"it would never start: no nodes in partition {where} hold it"
-        else:
-            wanted.append(
-                HypotheticalJob(
-                    gpus=gpus,
-                    n_nodes=nodes,
-                    partition=at,
-                    uid=uid,
-                    user=user,
-                    name=name,
-                    gpu_type=kind,
-                    limit_s=math.inf if limit_s is None else limit_s,
-                )
-            )
-        found.append(row)
-    answer: JsonObject = {"wanted": [], "runs": 0, "sources": {}}
-    if wanted:
-        answer = _answer(forecasts, now, wanted=tuple(wanted))
-    outcomes = answer["wanted"]
-    left = iter(outcomes if isinstance(outcomes, list) else [])
-    for row in found:
-        one = None if row["why_not"] else next(left, None)
-        row.update(_expected(one))
-        row["why_not"] = row["why_not"] or (None if one else _TOO_SLOW)
-    rows: list[Json] = list(found)
-    return {"now_s": cycle.snapshot.now_s, "shapes": rows, **_common(forecasts, answer)}
-
-
-def _shape(text: str, sizes: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[int, int]:
-    """Nodes and GPUs of a shape; no nodes if those of *sizes* GPUs cannot hold it."""
-    first, x, second = text.partition("x")
-    if x:
-        nodes, each = int(first), int(second)
-        fits = nodes and each and np.count_nonzero(sizes >= each) >= nodes
-        return nodes if fits else 0, nodes * each
-    gpus = int(first)
-    for nodes in range(1, min(gpus, len(sizes)) + 1):
-        if gpus % nodes == 0 and np.count_nonzero(sizes >= gpus // nodes) >= nodes:
-            return nodes, gpus
-    return 0, gpus

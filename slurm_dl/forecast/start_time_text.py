@@ -13,6 +13,9 @@ _FEW_RANGES = 10
 FEW_RUNS = 10
 """Ranges of fewer runs are called rough, and are not held against what happens."""
 
+LEAST_RUNS = 3
+"""With fewer a submission says nothing."""
+
 
 def job_lines(answer: JsonObject) -> list[str]:
     """What ``dlqueue when JOB`` prints; the text is not made safe yet."""
@@ -31,7 +34,7 @@ def job_lines(answer: JsonObject) -> list[str]:
 
 
 def shape_lines(answer: JsonObject) -> list[str]:
-    """What ``dlsubmit --when`` prints, a line for each shape; not made safe yet."""
+    """What ``dlsubmit --when`` prints, two lines for each shape; not made safe yet."""
     now_s, shapes = _number(answer["now_s"]), answer["shapes"]
     lines, is_told = [], False
     for one in shapes if isinstance(shapes, list) else []:
@@ -42,12 +45,52 @@ def shape_lines(answer: JsonObject) -> list[str]:
         if one["why_not"]:
             lines.append(f"{what}: {one['why_not']}.")
             continue
-        ahead_s = _number(one["until_s"]) - now_s
         is_told = True
-        start = range_text(_object(one["start"]), now_s, ahead_s)
-        end = range_text(_object(one["end"]), now_s, ahead_s)
-        lines.append(f"{what}: starts {start}, ends {end}.")
+        lines.append(f"{what}: {_both(one, now_s)}.")
+        # A daemon of an earlier release does not say it.
+        if other := _object(one.get("no_preempt")):
+            lines.append(f"  with --no-preempt: {_both(other, now_s)}.")
     return [*lines, *(_worth(answer) if is_told else [])]
+
+
+def _both(one: JsonObject, now_s: float) -> str:
+    ahead_s = _number(one["until_s"]) - now_s
+    start = range_text(_object(one["start"]), now_s, ahead_s)
+    end = range_text(_object(one["end"]), now_s, ahead_s)
+    return f"starts {start}, ends {end}"
+
+
+def preview_text(answer: JsonObject, *, no_preempt: bool) -> str:
+    """When the one shape of *answer* would start, with and without ``--no-preempt``.
+
+    Empty where too little is known: few runs, or an answer without the other way.
+
+    Args:
+        no_preempt: That is what was typed; the other is then without it.
+    """
+    shapes, now_s, runs = answer["shapes"], _number(answer["now_s"]), _number(answer["runs"])
+    one = _object(shapes[0]) if isinstance(shapes, list) and shapes else {}
+    other = _object(one.get("no_preempt"))
+    if not other or runs < LEAST_RUNS:
+        return ""
+    with_contract, without = (
+        _about(_object(each["start"]), now_s, _number(each["until_s"]) - now_s)
+        for each in (one, other)
+    )
+    first, second = (without, with_contract) if no_preempt else (with_contract, without)
+    switch = f"{'without' if no_preempt else 'with'} --no-preempt"
+    rough = f" (rough: {runs:.0f} forward runs)" if runs < FEW_RUNS else ""
+    if first == second:
+        return f"would start {first}; {switch} as well{rough}"
+    return f"would start {first}; {switch} {second}{rough}"
+
+
+def _about(start: JsonObject, now_s: float, ahead_s: float) -> str:
+    """The median alone: ``in about 10 min``."""
+    if (median := start["median_s"]) is None:
+        return f"in more than {_ago_at_least(ahead_s)}"
+    middle = _from_now(median, now_s)
+    return middle if middle == "now" else f"in about {middle}"
 
 
 def range_text(told: JsonObject, now_s: float, ahead_s: float) -> str:

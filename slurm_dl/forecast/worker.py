@@ -37,12 +37,18 @@ class ForecastError(SlurmDlError):
     """There is no answer; says why."""
 
 
-def growth_for(jobs: int) -> float:
+SHORT_S: Final = 5.0
+"""With less time than that no step is finer than those of a thousand jobs are."""
+
+
+def growth_for(jobs: int, deadline_s: float = math.inf) -> float:
     """How coarse a forward run with so many jobs is; see `ForwardTiming.growth`.
 
     A step costs in proportion to the jobs, and more runs say more of a range than finer steps.
     """
-    return next((g for most, g in ((300, 0.02), (1000, 0.05), (5000, 0.1)) if jobs <= most), 0.2)
+    least = 0.1 if deadline_s < SHORT_S else 0.0
+    steps = ((300, 0.02), (1000, 0.05), (5000, 0.1))
+    return max(least, next((g for most, g in steps if jobs <= most), 0.2))
 
 
 def asked_of_worker(
@@ -53,16 +59,13 @@ def asked_of_worker(
 ) -> bytes:
     """What `answer` takes, as one line of JSON."""
     from slurm_dl.config.engine_settings import settings_of  # noqa: PLC0415
-    from slurm_dl.model.jobs import COMPLETED  # noqa: PLC0415
     from slurm_dl.recording import snapshot_file  # noqa: PLC0415 - numpy
     from slurm_dl.recording.codec import to_plain  # noqa: PLC0415
     from slurm_dl.recording.settings_codec import SETTINGS  # noqa: PLC0415
-    from slurm_dl.simulation.forward.initial_state import MOST_TASKS  # noqa: PLC0415
+    from slurm_dl.simulation.forward.initial_state import live_jobs  # noqa: PLC0415
 
     past = snapshot.past
     snapshot = dataclasses.replace(snapshot, past=past.part(slice(-MOST_PAST, None)))
-    jobs = snapshot.jobs
-    live = jobs.tasks[(jobs.state < COMPLETED) & (jobs.gpus > 0)].clip(1, MOST_TASKS).sum()
     preemption = config.preemption
     content: JsonObject = {
         "snapshot": snapshot_file.encode(snapshot),
@@ -76,7 +79,7 @@ def asked_of_worker(
             "poll_s": config.daemon.poll_s,
             "handover_s": config.daemon.fast_poll_s + preemption.checkpoint_cost_s / 2,
             "restore_s": preemption.checkpoint_cost_s / 2,
-            "growth": growth_for(int(live)),
+            "growth": growth_for(live_jobs(snapshot.jobs), deadline_s),
         },
         "deadline_s": deadline_s,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from schedd import Schedd, schedd_in
 from slurm_dl.sandbox import Sandbox
 
 pytestmark = pytest.mark.slurm
+
+_CONTRACT = {"slurm_dl": {"v": 1, "sig": "USR1", "grace_s": 10, "by": "daemon"}}
+OPTED_IN = ("--requeue", f"--comment={json.dumps(_CONTRACT)}")
 
 
 @pytest.fixture
@@ -85,16 +89,15 @@ def test_a_preemption_that_is_to_come_is_foretold(sandbox: Sandbox, short_direct
     By itself the old one would hold them for six minutes at least: a hundredth of its limit.
     """
     quantum_s = 20.0
-    claim = json.dumps({"slurm_dl": {"v": 1, "sig": "USR1", "grace_s": 10, "by": "daemon"}})
     with schedd_in(sandbox, short_directory) as place:
         place.configure(
             policy={"order": "las", "parameters": {}}, preemption={"min_quantum_s": quantum_s}
         )
         place.start()
         saves = "trap 'exit 0' USR1; for i in $(seq 600); do sleep 0.2; done"
-        old = submit(place, saves, 4, "--time=600", "--requeue", f"--comment={claim}")
+        old = submit(place, saves, 4, "--time=600", *OPTED_IN)
         place.until_state(old, "RUNNING")
-        new = submit(place, saves, 4, "--requeue", f"--comment={claim}")
+        new = submit(place, saves, 4, *OPTED_IN)
 
         def seen() -> bool:
             rows = {row["job"]: row["state"] for row in told(place, "dlqueue")["jobs"]}
@@ -112,3 +115,33 @@ def test_a_preemption_that_is_to_come_is_foretold(sandbox: Sandbox, short_direct
             "the score", lambda: told(place, "dlctl", "status")["forecasts"]["ranges"] == 1, 60.0
         )
         assert told(place, "dlctl", "status")["forecasts"]["held"] == 1
+
+
+def test_a_submission_says_what_opting_in_is_worth(sandbox: Sandbox, short_directory: Path) -> None:
+    """Jobs that may be preempted hold all GPUs: who gives up that right too goes before them."""
+    with schedd_in(sandbox, short_directory) as place:
+        place.configure()
+        place.start()
+        old = submit(place, "sleep 600", 4, "--time=600", *OPTED_IN)
+        place.until_state(old, "RUNNING")
+
+        def seen() -> bool:
+            return [row["state"] for row in told(place, "dlqueue")["jobs"]] == ["R"]
+
+        place.until("the daemon to see the job", seen)
+        job = ["--gpus", "4", "--time", "600"]
+        (shape,) = told(place, "dlsubmit", "--when", *job)["shapes"]
+        early, late = (one["start"]["median_s"] for one in (shape, shape["no_preempt"]))
+        # The old one's run time is drawn from a hundredth of its limit on: six minutes.
+        assert early + 120 < late
+
+        def noted(*options: str) -> str:
+            """The note; none where the machine is too busy to answer in time."""
+            argv = ["dlsubmit", "--preview", "--dry-run", *job, *options, "--", "true"]
+            return place.ask(*argv).stderr
+
+        for options, words in (
+            ((), r"would start (now|in about .+); with --no-preempt in about .+"),
+            (("--no-preempt",), r"would start in about .+; without --no-preempt (now|in about .+)"),
+        ):
+            place.until(words, lambda o=options, w=words: re.search(w, noted(*o)))  # type: ignore[misc]

@@ -9,7 +9,10 @@ import math
 import os
 import sys
 import threading
+import time
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from build import NOW_S, observed, pending, running, snapshot
@@ -19,22 +22,24 @@ from pydantic import ValidationError
 
 from slurm_dl.cli.dlsubmit.command import dlsubmit
 from slurm_dl.config.estimates_section import ForecastsSection
+from slurm_dl.config.preemption_section import PreemptionSection
 from slurm_dl.config.tree import Config
-from slurm_dl.daemon import forecast_service
+from slurm_dl.daemon import forecast_answers, forecast_service
 from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.daemon.control.requests import parse
 from slurm_dl.daemon.control.socket_server import RequestError
 from slurm_dl.daemon.control.wire_format import RefusalKind
-from slurm_dl.daemon.forecast_service import Forecasts, of_job, of_shapes
+from slurm_dl.daemon.forecast_answers import of_job, of_shapes
+from slurm_dl.daemon.forecast_service import Forecasts
 from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.explain.plan_reasons import Everything
 from slurm_dl.engine.settings import Settings
 from slurm_dl.forecast import worker
-from slurm_dl.forecast.start_time_text import job_lines, range_text, shape_lines
+from slurm_dl.forecast.start_time_text import job_lines, preview_text, range_text, shape_lines
 from slurm_dl.forecast.worker import ForecastError, run_worker
-from slurm_dl.json_types import JsonObject
+from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held
 from slurm_dl.model.snapshot import Snapshot
@@ -99,7 +104,10 @@ def fake_work(content: bytes, _: float) -> JsonObject:
         "runs": 40,
         "sources": {"limit": 2},
         "jobs": [one for _ in question["jobs"]],
-        "wanted": [{**one, "start": range_in(600.0 * w["gpus"])} for w in question["wanted"]],
+        "wanted": [
+            {**one, "start": range_in((600.0 if w["contract"] else 6000.0) * w["gpus"])}
+            for w in question["wanted"]
+        ],
     }
 
 
@@ -124,7 +132,8 @@ def test_a_process_of_its_own_runs_forward(now: PublishedState, tmp_path: Path) 
     assert [bool(s["why_not"]) for s in found] == [False, False, True]  # type: ignore[index,call-overload]
     lines = shape_lines(shapes)
     assert lines[0].startswith("1 GPU: starts in about")
-    assert "never start" in lines[2]
+    assert lines[1].startswith("  with --no-preempt: starts in about")
+    assert "never start" in lines[4]
 
 
 def test_an_answer_is_kept_for_its_snapshot(now: PublishedState, tmp_path: Path) -> None:
@@ -225,6 +234,8 @@ def test_the_jobs_of_others_are_hidden_as_if_they_were_not_there(
         {"shapes": ["8"], "limit_s": 1e300},
         {"shapes": ["8"], "runs": 10**9},
         {"job": "1" * 41},
+        {"job": "1", "within_s": 1.5},
+        {"shapes": ["8"], "within_s": 21.0},
     ],
 )
 def test_what_is_no_question_is_refused(fields: JsonObject) -> None:
@@ -475,6 +486,138 @@ def test_a_worker_stops_where_nobody_waits(now: PublishedState) -> None:
     content["question"]["jobs"] = [2]
 
     assert worker.answer(content, lambda: True)["runs"] == 0
+
+
+def median_of(one: Any) -> float | None:  # noqa: ANN401
+    """Seconds from now to the median start; None if nothing is said."""
+    return one["start"]["median_s"] - NOW_S if one and one["start"] else None
+
+
+def test_each_shape_is_told_with_and_without_a_contract(tmp_path: Path) -> None:
+    """Where time is short the ways without one are left out; a grace is one the site accepts."""
+    asked: list[tuple[float, list[Any]]] = []
+
+    def work(content: bytes, deadline_s: float) -> JsonObject:
+        asked.append((deadline_s, json.loads(content)["question"]["wanted"]))
+        answer = fake_work(content, deadline_s)
+        if deadline_s == 1.5:
+            wanted = answer["wanted"]
+            assert isinstance(wanted, list)
+            answer["wanted"] = wanted[:3]
+        return answer
+
+    forecasts = Forecasts(tmp_path, work)
+
+    def starts(within_s: float | None) -> list[tuple[float | None, float | None]]:
+        told = of_shapes(
+            forecasts, impatient, ["1", "9", "2"], within_s=within_s, uid=ANN, user="ann"
+        )
+        rows: Any = told["shapes"]
+        return [(median_of(row), median_of(row["no_preempt"])) for row in rows]
+
+    impatient = published_of(
+        busy(), CONFIG.model_copy(update={"preemption": PreemptionSection(max_grace_s=60)})
+    )
+    assert starts(None) == [(600.0, 6000.0), (None, None), (1200.0, 12_000.0)]
+    assert starts(1.5) == [(600.0, 6000.0), (None, None), (1200.0, None)]
+    assert [deadline_s for deadline_s, _ in asked] == [forecast_service.DEADLINE_S, 1.5]
+    assert [w["contract"] and w["contract"]["grace_s"] for w in asked[0][1]] == [60, 60, None, None]
+
+
+def test_who_is_in_a_hurry_does_not_wait_for_others(
+    now: PublishedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A submission is not held up by somebody's long question."""
+    monkeypatch.setattr(forecast_answers, "WAIT_S", 3.0)
+    forecasts, began_s = Forecasts(tmp_path, fake_work), time.monotonic()
+    with forecasts._one, pytest.raises(RequestError, match="one at a time"):
+        of_shapes(forecasts, now, ["1"], within_s=1.5, uid=ANN, user="ann")
+    assert time.monotonic() - began_s < 3.0
+
+
+@pytest.mark.parametrize(("within_s", "refused"), [(1.5, True), (20.0, False), (None, False)])
+def test_a_long_queue_is_too_long_for_a_quick_look(
+    tmp_path: Path,
+    within_s: float | None,
+    refused: bool,  # noqa: FBT001
+) -> None:
+    """That is said at once: no submission waits in vain. Tasks of arrays count."""
+    now = published_of(snapshot(observed([pending(1, 1, tasks=301)], nodes=[8.0])))
+    asked: list[bytes] = []
+
+    def work(content: bytes, deadline_s: float) -> JsonObject:
+        asked.append(content)
+        return fake_work(content, deadline_s)
+
+    forecasts = Forecasts(tmp_path, work)
+    with pytest.raises(RequestError, match="too long") if refused else nullcontext():
+        of_shapes(forecasts, now, ["1"], within_s=within_s, uid=ANN, user="ann")
+    assert bool(asked) is not refused
+
+
+def shape_in(
+    with_s: float | None, without_s: float | None = None, *, runs: int = 40, **more: Json
+) -> JsonObject:
+    """An answer about one shape; seconds until the medians, None for beyond the horizon."""
+    one, other = (
+        {
+            "start": {
+                "median_s": None if s is None else NOW_S + s,
+                "low_s": NOW_S,
+                "high_s": None,
+            },
+            "end": {"median_s": None, "low_s": None, "high_s": None},
+            "until_s": NOW_S + 7 * 86_400,
+        }
+        for s in (with_s, without_s)
+    )
+    shape: JsonObject = {"gpus": 8, "n_nodes": 1, "why_not": None, **one, "no_preempt": other}
+    score: JsonObject = {"ranges": 0, "held": 0, "median_error_s": None}
+    return {"now_s": NOW_S, "runs": runs, "score": score, "shapes": [{**shape, **more}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "no_preempt", "words"),
+    [
+        (
+            shape_in(1200, 6 * 3600),
+            False,
+            "would start in about 20 min; with --no-preempt in about 6 h",
+        ),
+        (
+            shape_in(1200, 6 * 3600),
+            True,
+            "would start in about 6 h; without --no-preempt in about 20 min",
+        ),
+        (shape_in(0, None), False, "would start now; with --no-preempt in more than 7 d"),
+        (shape_in(1200, 1201), False, "would start in about 20 min; with --no-preempt as well"),
+        (
+            shape_in(0, 600, runs=3),
+            True,
+            "would start in about 10 min; without --no-preempt now (rough: 3 forward runs)",
+        ),
+        (shape_in(0, 600, runs=2), False, ""),
+        (shape_in(0, 600, no_preempt=None), False, ""),
+    ],
+)
+def test_a_preview_says_both_ways_in_one_line(
+    answer: JsonObject,
+    no_preempt: bool,  # noqa: FBT001
+    words: str,
+) -> None:
+    """As typed first, then the other one; nothing where too little is known."""
+    assert preview_text(answer, no_preempt=no_preempt) == words
+
+
+def test_an_answer_of_an_older_daemon_has_one_way() -> None:
+    """The line for the other way is left out."""
+    newer = shape_in(1200, 6 * 3600)
+    older = shape_in(1200, 6 * 3600)
+    del older["shapes"][0]["no_preempt"]  # type: ignore[index,call-overload,arg-type,union-attr]
+
+    first, second, *rest = shape_lines(newer)
+    assert "--no-preempt" in second
+    assert shape_lines(older) == [first, *rest]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import math
 from collections import deque
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -247,6 +248,46 @@ def test_nobody_gets_what_another_holds(seed: int) -> None:
             break
         world.now_s = world.next_s()
     assert (world.ended_s < math.inf).sum() > 5
+
+
+@pytest.mark.parametrize(
+    ("beneficiaries", "waits"), [("opted_in", True), ("all", False)], ids=["opted_in", "all"]
+)
+@pytest.mark.parametrize("opted_in", [False, True])
+def test_who_may_not_be_preempted_waits_for_an_end(
+    beneficiaries: Literal["opted_in", "all"],
+    waits: bool,  # noqa: FBT001
+    opted_in: bool,  # noqa: FBT001
+) -> None:
+    """Of a job to come and of one that waits, on nodes full of jobs that may be preempted."""
+    long_s = 40 * 3600.0
+    rows = [running(j, 8, ran_s=36_000, limit_s=long_s) for j in (1, 2)]
+    rows.append(pending(3, 8, limit_s=60.0))
+    claimed = [1, 2, 3] if opted_in else [1, 2]
+    begun = snapshot(
+        observed(rows, nodes=[8.0, 8.0], held={1: {0: 8.0}, 2: {1: 8.0}}, opted_in=claimed),
+        memory={"ran_s": {1: 36_000, 2: 36_000}, "attained_gpu_s": {1: 288_000, 2: 288_000}},
+    )
+    wanted = HypotheticalJob(
+        gpus=8,
+        n_nodes=1,
+        partition=0,
+        uid=7,
+        limit_s=60.0,
+        contract=Contract() if opted_in else None,
+    )
+    free = dataclasses.replace(
+        FREE, preemption=dataclasses.replace(FREE.preemption, beneficiaries=beneficiaries)
+    )
+    found = foresee(
+        begun,
+        ForecastQuestion(jobs=(JobId(3),), wanted=(wanted,), runs=3),
+        policy=LAS,
+        settings=free,
+        pace=AT_ONCE,
+    )
+    for one in (*found.jobs, *found.wanted):
+        assert (one.start.low_s > NOW_S + 60) is (waits and not opted_in)
 
 
 def test_a_job_is_ended_at_its_limit_and_not_later() -> None:

@@ -13,6 +13,7 @@ import click
 
 import slurm_dl
 from slurm_dl.cli.dlqueue.when import before_submitting
+from slurm_dl.cli.dlsubmit.preview import preview
 from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
 from slurm_dl.submit import (
     batch_script,
@@ -79,9 +80,10 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
     for param in params:
         if not isinstance(param, click.Option):
             continue
-        name = next(opt for opt in param.opts if opt.startswith("--")).removeprefix("--")
-        option = Option(name, Takes.NOTHING if param.is_flag else Takes.VALUE)
-        table |= dict.fromkeys(param.opts, option)
+        for opts in filter(None, (param.opts, param.secondary_opts)):
+            name = next(opt for opt in opts if opt.startswith("--")).removeprefix("--")
+            option = Option(name, Takes.NOTHING if param.is_flag else Takes.VALUE)
+            table |= dict.fromkeys(opts, option)
     return table
 
 
@@ -159,6 +161,13 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
     is_flag=True,
     help="Say when it would start, for several shapes as --gpus 8,16,2x8, and stop.",
 )
+@click.option(
+    "--preview/--no-preview",
+    "previews",
+    default=None,
+    help="Say first when it would start, and when with the other choice of --no-preempt; takes up "
+    "to 3 s. Without the option: on a terminal alone.",
+)
 @click.option("--show-template", metavar="NAME", help="Say which file is the template, and stop.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--parsable", is_flag=True, help="Print the job id alone.")
@@ -172,6 +181,7 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
     keep_sbatch_env: bool,
     dry_run: bool,
     when: bool,
+    previews: bool | None,
     show_template: str | None,
     as_json: bool,
     parsable: bool,
@@ -226,6 +236,11 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
         for note in (*of_qos, of_grace, *of_job, model_note, *found.notes):
             if note:
                 click.echo(f"dlsubmit: note: {note}", err=True)
+        asks = sys.stderr.isatty() if previews is None else previews
+        if asks and not (parsable or as_json):
+            told = preview(request, chosen, partitions, no_preempt=typed.no_preempt)
+            if told:
+                click.echo(f"dlsubmit: note: {told}", err=True)
     if dry_run:
         _show(_dry_run_text(argv, submission.script), argv, submission, as_json=as_json)
         return 0

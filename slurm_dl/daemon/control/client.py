@@ -65,11 +65,13 @@ class Client:
         Raises:
             DaemonError: Not running, no permission, no answer, or the request was refused.
         """
+        until = time.monotonic() + self._timeout_s
         for attempt in range(_BUSY_TRIES):
             answer = self._exchange({"request": request, **fields})
-            if answer.get("kind") != RefusalKind.BUSY:
+            pause_s = random.uniform(0.05, 0.2) * 2**attempt  # noqa: S311 - not a secret
+            if answer.get("kind") != RefusalKind.BUSY or time.monotonic() + pause_s > until:
                 break
-            time.sleep(random.uniform(0.05, 0.2) * 2**attempt)  # noqa: S311 - not a secret
+            time.sleep(pause_s)
         result = answer.get("result")
         if answer.get("ok") is True and isinstance(result, dict):
             return result

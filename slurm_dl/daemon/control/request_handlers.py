@@ -10,8 +10,8 @@ import threading
 import time
 
 from slurm_dl.config.value_origins import Plain
-from slurm_dl.daemon import forecast_service as when
-from slurm_dl.daemon import published_state
+from slurm_dl.daemon import forecast_answers as when
+from slurm_dl.daemon import forecast_service, published_state
 from slurm_dl.daemon.audit_log import AuditLine
 from slurm_dl.daemon.breaker_resets import NotResetError
 from slurm_dl.daemon.control import privacy
@@ -207,7 +207,7 @@ class RequestHandlers:
 
     def _foreseen(self, request: WhenRequest, sight: Sight, peer: Peer) -> JsonObject:
         now = self._context.board.current
-        forecasts = when.forecasts_of(now.config.paths.state_dir)
+        forecasts = forecast_service.forecasts_of(now.config.paths.state_dir)
         if request.job:
             answer = when.of_job(forecasts, now, request.job, sight)
         else:
@@ -219,6 +219,7 @@ class RequestHandlers:
                 gpu_type=request.gpu_type,
                 limit_s=request.limit_s,
                 name=request.name,
+                within_s=request.within_s,
                 uid=peer.uid,
                 user=peer.name,
             )

@@ -19,6 +19,7 @@ from slurm_dl.text import safe
 _Name = Annotated[str, Field(max_length=256)]
 _SortWord = Annotated[str, Field(pattern=rf"\A-?(?:{'|'.join(SORTS)})\z")]
 _MOST_JOBS = 100_000_000
+_MOST_S = 20.0
 _Shape = Annotated[str, Field(pattern=r"\A[0-9]{1,6}(?:x[0-9]{1,4})?\z")]
 
 
@@ -68,11 +69,15 @@ class WhenRequest(_Request):
     gpu_type: _Name = ""
     limit_s: Annotated[float, Field(gt=0, le=1e9)] | None = None
     name: _Name = ""
+    within_s: Annotated[float, Field(gt=0, le=_MOST_S)] | None = None
 
     @model_validator(mode="after")
     def _check_one_of(self) -> Self:
         if bool(self.job) == bool(self.shapes):
             msg = "give a job, or shapes"
+            raise ValueError(msg)
+        if self.job and self.within_s is not None:
+            msg = "within_s goes with shapes"
             raise ValueError(msg)
         return self
 

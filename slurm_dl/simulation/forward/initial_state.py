@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -40,6 +40,7 @@ class HypotheticalJob:
         name: Its name; empty if nobody has given it one.
         gpu_type: Index into `Observed.gpu_types`; -1 for any.
         limit_s: Its time limit, seconds; inf for none.
+        contract: What it agrees to; None if it may not be preempted.
     """
 
     gpus: int
@@ -50,6 +51,7 @@ class HypotheticalJob:
     name: str = ""
     gpu_type: int = -1
     limit_s: float = float("inf")
+    contract: Contract | None = field(default_factory=Contract)
 
 
 def beginning(snap: Snapshot, wanted: Sequence[HypotheticalJob] = ()) -> Snapshot:
@@ -68,6 +70,11 @@ def beginning(snap: Snapshot, wanted: Sequence[HypotheticalJob] = ()) -> Snapsho
     )
     snap = _taken(snap, _rows(snap.jobs))
     return _with(snap, wanted) if wanted else snap
+
+
+def live_jobs(jobs: Jobs) -> int:
+    """How many jobs a forward run has that begins with *jobs*."""
+    return len(_rows(jobs))
 
 
 def _rows(jobs: Jobs) -> I64:
@@ -171,7 +178,7 @@ def _with(snap: Snapshot, wanted: Sequence[HypotheticalJob]) -> Snapshot:
         JobId(first + i): JobText(label="", name=job.name, user=job.user)
         for i, job in enumerate(wanted)
     }
-    claims = {JobId(first + i): Claim(contract=Contract()) for i in range(k)}
+    claims = {JobId(first + i): Claim(contract=job.contract) for i, job in enumerate(wanted)}
     fresh: dict[str, float] = {"first_submit_s": now_s, "waiting_since_s": now_s, "tier": -1}
     memory = Remembered(
         **{

@@ -1,0 +1,249 @@
+"""What ``when`` answers of a job, and of jobs that nobody has submitted yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Final
+
+import numpy as np
+
+from slurm_dl.daemon import published_state
+from slurm_dl.daemon.control.privacy import Own
+from slurm_dl.daemon.control.socket_server import RequestError
+from slurm_dl.daemon.control.wire_format import RefusalKind
+from slurm_dl.daemon.forecast_service import DEADLINE_S, HORIZON_S, WAIT_S, Forecasts, score_of
+from slurm_dl.daemon.published_state import LETTERS, PublishedState, text_of
+from slurm_dl.engine.cycle import Cycle
+from slurm_dl.engine.explain.plan_reasons import Sight
+from slurm_dl.engine.preemption.eligibility import WAITS_FOR
+from slurm_dl.forecast.worker import ForecastError
+from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import COMPLETED, PENDING, Held, JobState
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.simulation.forward.initial_state import (
+    HypotheticalJob,
+    live_jobs,
+    node_mask,
+    startable,
+)
+from slurm_dl.text import safe
+
+QUICK_JOBS_PER_S: Final = 200
+"""With more jobs for each second of `within_s` hardly a run comes to its end; nobody waits then."""
+
+
+def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -> JsonObject:
+    """When the job called *name* starts and ends.
+
+    Raises:
+        RequestError: There is no such job, or none that may be shown; or no answer.
+    """
+    cycle = _cycle(now)
+    snap = cycle.snapshot
+    try:
+        found = published_state.find_job(
+            snap.seen, name, sight.uid if isinstance(sight, Own) else None
+        )
+    except ValueError as err:
+        raise RequestError(RefusalKind.BAD_REQUEST, str(err)) from None
+    if isinstance(found, list):
+        hint = f"; did you mean {' or '.join(found)}?" if found else ": Slurm no longer lists it"
+        raise RequestError(RefusalKind.NOT_FOUND, f"no job {name} in the last snapshot{hint}")
+    row = snap.jobs.row_of()[found]
+    state = JobState(int(snap.jobs.state[row]))
+    why_not = _why_not(snap, row)
+    answer: JsonObject = {"jobs": [], "runs": 0, "sources": {}}
+    if not why_not:
+        answer = _answer(forecasts, now, jobs=(found,))
+    jobs = answer["jobs"]
+    one = jobs[0] if isinstance(jobs, list) and jobs else {}
+    return {
+        "now_s": snap.now_s,
+        "job": text_of(snap.seen, found).label,
+        "state": LETTERS[state],
+        "why_not": why_not or (None if one else _TOO_SLOW),
+        **_expected(one),
+        **_common(forecasts, answer),
+    }
+
+
+def _expected(one: Json) -> JsonObject:
+    """What an answer tells of one job or shape; nulls where the worker has nothing."""
+    answer = one if isinstance(one, dict) else {}
+    return {name: answer.get(name) for name in ("start", "end", "until_s")}
+
+
+_TOO_SLOW = (
+    f"the queue is too long for a forward run within {DEADLINE_S:.0f} s; ask again when it is "
+    "shorter"
+)
+
+
+def _cycle(now: PublishedState) -> Cycle:
+    if now.cycle is None:
+        raise RequestError(RefusalKind.NOT_READY, "dlschedd has not seen the cluster yet")
+    return now.cycle
+
+
+def _why_not(snap: Snapshot, row: int) -> str:
+    """Why nothing can be said of a job; empty if something can."""
+    jobs = snap.jobs
+    if jobs.state[row] >= COMPLETED:
+        return "it is over"
+    if not jobs.gpus[row] > 0:
+        return "it has no GPUs"
+    if jobs.state[row] == PENDING and not startable(snap)[row]:
+        return WAITS_FOR[Held(int(jobs.held[row]))]
+    if jobs.state[row] == PENDING:
+        return _never(snap, row)
+    return ""
+
+
+def _never(snap: Snapshot, row: int) -> str:
+    """Why the job at *row* would not start on the empty cluster; empty if it would."""
+    n_nodes = max(1, int(snap.jobs.n_nodes[row]))
+    mask = node_mask(snap, row)
+    share = float(snap.jobs.gpus[row]) / n_nodes
+    fits = mask & (snap.seen.nodes.gpus >= share - 1e-9)
+    there = int(np.count_nonzero(fits))
+    if there < n_nodes:
+        return f"it never starts: {n_nodes} nodes with {share:g} GPUs each, and there are {there}"
+    up = int(np.count_nonzero(fits & snap.seen.nodes.up))
+    if up < n_nodes:
+        return f"it waits for nodes to come up: {n_nodes} are needed, {up} of them are up"
+    return ""
+
+
+def _answer(
+    forecasts: Forecasts,
+    now: PublishedState,
+    *,
+    jobs: tuple[JobId, ...] = (),
+    wanted: tuple[HypotheticalJob, ...] = (),
+    within_s: float | None = None,
+) -> JsonObject:
+    # Who is in a hurry does not wait for the questions of others.
+    wait_s, deadline_s = (WAIT_S, DEADLINE_S) if within_s is None else (0.0, within_s)
+    try:
+        return forecasts.ask(
+            now,
+            jobs=jobs,
+            wanted=wanted,
+            wait_s=wait_s,
+            deadline_s=deadline_s,
+        )
+    except ForecastError as err:
+        raise RequestError(RefusalKind.FAILED, safe(str(err), 500)) from None
+
+
+def _common(forecasts: Forecasts, answer: JsonObject) -> JsonObject:
+    return {
+        "runs": answer["runs"],
+        "horizon_s": HORIZON_S,
+        "sources": answer["sources"],
+        "score": score_of(forecasts),
+    }
+
+
+def of_shapes(
+    forecasts: Forecasts,
+    now: PublishedState,
+    shapes: Sequence[str],
+    *,
+    partition: str = "",
+    gpu_type: str = "",
+    limit_s: float | None = None,
+    name: str = "",
+    within_s: float | None = None,
+    uid: int,
+    user: str,
+) -> JsonObject:
+    """When jobs of these shapes would start and end if they were submitted now, each by itself.
+
+    Each is looked at as a job that has opted in to preemption, and as one that has not.
+
+    Args:
+        shapes: ``8`` for 8 GPUs on as few nodes as they fit on, ``2x8`` for 2 nodes with 8 each.
+        partition: Empty for the first one that is managed.
+        within_s: Run forward for so long, and do not wait for other questions; None for the usual.
+
+    Raises:
+        RequestError: There is no such partition or type; the queue is too long for *within_s*; or
+            no answer.
+    """
+    cycle = _cycle(now)
+    seen = cycle.snapshot.seen
+    if within_s is not None and live_jobs(seen.jobs) > QUICK_JOBS_PER_S * within_s:
+        msg = f"the queue is too long for a forecast within {within_s:g} s"
+        raise RequestError(RefusalKind.FAILED, msg)
+    where = partition or now.config.manage.partitions[0]
+    if where not in seen.partitions:
+        known = ", ".join(now.config.manage.partitions)
+        msg = f"no partition {safe(where, 80)!r}; those of slurm_dl are {known}"
+        raise RequestError(RefusalKind.BAD_REQUEST, msg)
+    if gpu_type and gpu_type not in seen.gpu_types:
+        msg = f"no GPUs of type {safe(gpu_type, 80)!r}; there are {', '.join(seen.gpu_types)}"
+        raise RequestError(RefusalKind.BAD_REQUEST, msg)
+    at, kind = seen.partitions.index(where), -1
+    if gpu_type:
+        kind = seen.gpu_types.index(gpu_type)
+    mask = seen.node_in[at] & ((seen.nodes.gpu_type == kind) if kind >= 0 else True)
+    sizes = seen.nodes.gpus[mask]
+    # As dlsubmit does: a job with a longer grace would not be preempted.
+    contract = Contract(grace_s=min(DEFAULT_GRACE_S, now.config.preemption.max_grace_s))
+    found: list[JsonObject] = []
+    wanted: list[HypotheticalJob] = []
+    for shape in shapes:
+        nodes, gpus = _shape(shape, sizes)
+        row: JsonObject = {"shape": shape, "gpus": gpus, "n_nodes": nodes, "why_not": None}
+        if not nodes:
+            row["why_not"] = f"it would never start: no nodes in partition {where} hold it"
+        else:
+            wanted.append(
+                HypotheticalJob(
+                    gpus=gpus,
+                    n_nodes=nodes,
+                    partition=at,
+                    uid=uid,
+                    user=user,
+                    name=name,
+                    gpu_type=kind,
+                    limit_s=math.inf if limit_s is None else limit_s,
+                    contract=contract,
+                )
+            )
+        found.append(row)
+    answer: JsonObject = {"wanted": [], "runs": 0, "sources": {}}
+    if wanted:
+        # Those without a contract come last: they are left out where time is short.
+        without = [replace(job, contract=None) for job in wanted]
+        answer = _answer(forecasts, now, wanted=(*wanted, *without), within_s=within_s)
+    outcomes = answer["wanted"]
+    told = outcomes if isinstance(outcomes, list) else []
+    pairs = zip_longest(told[: len(wanted)], told[len(wanted) :])
+    for row in found:
+        one, other = (None, None) if row["why_not"] else next(pairs, (None, None))
+        row.update(_expected(one))
+        row["no_preempt"] = _expected(other) if other else None
+        row["why_not"] = row["why_not"] or (None if one else _TOO_SLOW)
+    rows: list[Json] = list(found)
+    return {"now_s": cycle.snapshot.now_s, "shapes": rows, **_common(forecasts, answer)}
+
+
+def _shape(text: str, sizes: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[int, int]:
+    """Nodes and GPUs of a shape; no nodes if those of *sizes* GPUs cannot hold it."""
+    first, x, second = text.partition("x")
+    if x:
+        nodes, each = int(first), int(second)
+        fits = nodes and each and np.count_nonzero(sizes >= each) >= nodes
+        return nodes if fits else 0, nodes * each
+    gpus = int(first)
+    for nodes in range(1, min(gpus, len(sizes)) + 1):
+        if gpus % nodes == 0 and np.count_nonzero(sizes >= gpus // nodes) >= nodes:
+            return nodes, gpus
+    return 0, gpus
