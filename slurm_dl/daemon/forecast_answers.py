@@ -130,13 +130,7 @@ def _answer(
     # Who is in a hurry does not wait for the questions of others.
     wait_s, deadline_s = (WAIT_S, DEADLINE_S) if within_s is None else (0.0, within_s)
     try:
-        return forecasts.ask(
-            now,
-            jobs=jobs,
-            wanted=wanted,
-            wait_s=wait_s,
-            deadline_s=deadline_s,
-        )
+        return forecasts.ask(now, jobs=jobs, wanted=wanted, wait_s=wait_s, deadline_s=deadline_s)
     except ForecastError as err:
         raise RequestError(RefusalKind.FAILED, safe(str(err), 500)) from None
 

@@ -133,11 +133,7 @@ class Forecasts:
         # Slurm's own scheduler and the daemon's look each have a period.
         blur_s = now.config.daemon.poll_s + 30.0
         question = ForecastQuestion(
-            jobs=jobs,
-            wanted=wanted,
-            runs=RUNS,
-            horizon_s=HORIZON_S,
-            blur_s=blur_s,
+            jobs=jobs, wanted=wanted, runs=RUNS, horizon_s=HORIZON_S, blur_s=blur_s
         )
         if not self._one.acquire(timeout=wait_s):
             msg = "others ask for forecasts, and there is one at a time; try again in a minute"

@@ -122,17 +122,14 @@ def serve_ranked(
         roomless: ``(n,)`` bool, waiting jobs that may displace nobody and find no room; they are
             served only once they are overdue. None: nobody.
     """
-    there, among = pools(snap), order
-    if skips and closed is not None:
-        barred = closed if order.barred is None else closed | order.barred
-        among = dataclasses.replace(order, barred=barred)
+    there, among = pools(snap), _without(order, closed if skips else None)
     served = _without(among, roomless)
     intent = _serve(snap, served, ranked, need, pinned=pinned, there=there, skips=skips)
     overdue = overdue_jobs(snap, among, ranked, target=intent.target, there=there, bound=bound)
     if len(overdue):
         if roomless is not None:
-            roomless[overdue] = False
-            served = _without(among, roomless)
+            late = np.isin(np.arange(len(roomless)), overdue)
+            served = _without(among, roomless & ~late)
         intent = _serve(
             snap, served, ranked, need, pinned=pinned, there=there, skips=skips, first=overdue
         )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.engine.placing.place_waiting import sealed_nodes
 from slurm_dl.engine.preemption.eligibility import pause_after_vain_tries_s
 from slurm_dl.engine.target import SLACK_GPUS, Rows
 from slurm_dl.model.ids import JobId
@@ -86,9 +87,7 @@ def without_room(snap: Snapshot, ranked: Rows, may_displace: Bool, window: int) 
         return found
     found[rows] = True
     available, needs = FreeResources.free_in(snap), ResourceRequests(snap)
-    sealed = {name for h in snap.handovers for name in h.nodes}
-    open_ = np.array([name not in sealed for name in snap.seen.nodes.name], dtype=np.bool_)
-    open_ &= snap.seen.nodes.up
+    open_ = snap.seen.nodes.up & ~sealed_nodes(snap, snap.handovers)
     rows = rows[jobs.gpus[rows] <= float(available.gpus[open_].sum()) + SLACK_GPUS]
     no_room: set[tuple[object, ...]] = set()
     for row in rows[:window].tolist():

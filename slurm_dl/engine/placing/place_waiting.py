@@ -6,7 +6,7 @@ Nothing here knows how Slurm is told; that is `steering`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,7 @@ from slurm_dl.engine.preemption.eligibility import waiting
 from slurm_dl.engine.settings import Placement
 from slurm_dl.engine.site_factors import in_window
 from slurm_dl.engine.target import Rows
+from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, Held, JobState
 from slurm_dl.model.nodes import Nodes
@@ -160,7 +161,7 @@ def wants_of(
     """The jobs at *rows* as a scheme sees them; none whose request is not understood."""
     needs = ResourceRequests(snap)
     jobs, memory, seen = snap.jobs, snap.memory, snap.seen
-    sealed = named(seen.nodes, {node for h in snap.handovers for node in h.nodes})
+    sealed = sealed_nodes(snap, snap.handovers)
     for row in rows.tolist():
         job_id = JobId(int(jobs.job_id[row]))
         if job_id in reserved:
@@ -298,3 +299,8 @@ def named(nodes: Nodes, names: Collection[str]) -> Bool:
     """``(m,)`` bool, the nodes with these names; names that are not there any more do no harm."""
     wanted = frozenset(names)
     return np.array([name in wanted for name in nodes.name], dtype=np.bool_)
+
+
+def sealed_nodes(snap: Snapshot, handovers: Iterable[Handover]) -> Bool:
+    """``(m,)`` bool, the nodes that *handovers* keep for their own jobs."""
+    return named(snap.seen.nodes, {name for h in handovers for name in h.nodes})

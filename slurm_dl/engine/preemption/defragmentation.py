@@ -15,12 +15,13 @@ import numpy.typing as npt
 
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere
 from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.engine.placing.place_waiting import sealed_nodes
 from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, tried_in_vain
 from slurm_dl.engine.preemption.job_moves import JobMoves, MoveLimits, cheapest_moves
-from slurm_dl.engine.preemption.new_handovers import victim_of
+from slurm_dl.engine.preemption.new_handovers import next_id, victim_of
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.handover import Handover
-from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import Ask, ResourceRequest, ResourceRequests
@@ -84,8 +85,7 @@ class _Defragmenting:
         self._available = FreeResources.free_in(snap)
         self._needs = ResourceRequests(snap)
         self._spoken_for = {b for h in under_way for b in h.beneficiaries}
-        sealed = {name for h in under_way for name in h.nodes}
-        self._open = np.array([n not in sealed for n in snap.seen.nodes.name], dtype=np.bool_)
+        self._open = ~sealed_nodes(snap, under_way)
         busy = {v.run.job_id for h in under_way for v in h.victims}
         may = candidates.may[~np.isin(snap.jobs.job_id[candidates.may], list(busy))]
         held = snap.seen.held
@@ -96,9 +96,7 @@ class _Defragmenting:
             mine = may_be(row)
             if mine is not None:  # What others have a right to is no place to be sent to.
                 self._onto &= mine
-        self._next_id = max(
-            [snap.next_handover_id, *(HandoverId(h.handover_id + 1) for h in under_way)]
-        )
+        self._next_id = next_id(snap, under_way)
 
     def gangs(self, waiting: npt.NDArray[np.int64]) -> list[int]:
         """The waiting jobs that moves are looked for, best first."""
@@ -183,7 +181,7 @@ class _Defragmenting:
         names = self._snap.seen.nodes.name
         sealed = {*moves.freed, *moves.seats} if beneficiaries else set()
         return Handover(
-            handover_id=HandoverId(self._next_id),
+            handover_id=self._next_id,
             opened_s=self._snap.now_s,
             beneficiaries=beneficiaries,
             victims=tuple(victim_of(self._snap, row) for row in moves.rows),

@@ -8,7 +8,7 @@ does not keep the GPUs from those they are for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere, narrowed
 from slurm_dl.engine.placing.free_resources import FreeResources, NodeRows
+from slurm_dl.engine.placing.place_waiting import sealed_nodes
 from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, tried_in_vain
 from slurm_dl.engine.preemption.victim_choice import choose_victims, reluctance
@@ -111,8 +112,7 @@ class _Search:
         self._available = FreeResources.free_in(snap)
         self._needs = ResourceRequests(snap)
         self._owner = np.full(len(snap.seen.nodes), OPEN, dtype=np.int64)
-        sealed = {name for h in snap.handovers for name in h.nodes}
-        self._owner[[name in sealed for name in snap.seen.nodes.name]] = FORBIDDEN
+        self._owner[sealed_nodes(snap, snap.handovers)] = FORBIDDEN
         self._spoken_for = {b for h in snap.handovers for b in h.beneficiaries}
         self._gpus_last_hour = snap.preempted_gpus_last_hour
         in_target = np.isin(snap.jobs.job_id, list(standing.target))
@@ -356,6 +356,11 @@ def _handover(snap: Snapshot, draft: _Draft, index: int) -> Handover:
         victims=tuple(victim_of(snap, row) for row in draft.victims),
         nodes=tuple(snap.seen.nodes.name[n] for n in sorted(draft.nodes)),
     )
+
+
+def next_id(snap: Snapshot, under_way: Iterable[Handover]) -> HandoverId:
+    """The number of the next hand-over beside those *under_way*."""
+    return HandoverId(max([snap.next_handover_id, *(h.handover_id + 1 for h in under_way)]))
 
 
 def victim_of(snap: Snapshot, row: int) -> Victim:

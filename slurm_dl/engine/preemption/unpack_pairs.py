@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from slurm_dl.engine.preemption.eligibility import protections
-from slurm_dl.engine.preemption.new_handovers import victim_of
+from slurm_dl.engine.preemption.new_handovers import next_id, victim_of
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import HandoverId, JobId
@@ -39,7 +39,7 @@ def split(
     per_hour = limits.max_gpus_per_hour or math.inf
     left_gpus = per_hour - snap.preempted_gpus_last_hour
     busy = {v.run.job_id for h in under_way for v in h.victims}
-    first = max([snap.next_handover_id, *(h.handover_id + 1 for h in under_way)])
+    first = next_id(snap, under_way)
     drafts: list[Handover] = []
     notes: dict[JobId, str] = {}
     for losing in losing_pairs(snap, settings.placement.profiles, limits):

@@ -18,8 +18,9 @@ import numpy as np
 
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere, narrowed
 from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.engine.placing.place_waiting import named, sealed_nodes
 from slurm_dl.engine.preemption.eligibility import Victims
-from slurm_dl.engine.preemption.new_handovers import victim_of
+from slurm_dl.engine.preemption.new_handovers import next_id, victim_of
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.engine.target import Rows
 from slurm_dl.model.handover import Handover
@@ -53,12 +54,12 @@ def upgrades(
     rows, saves_s = _worth_it(snap, kind, candidates, under_way, limits)
     if not len(rows):
         return []
-    spoken_for = {name for h in under_way for name in (*h.nodes, *h.seats)}
-    open_ = np.array([n not in spoken_for for n in snap.seen.nodes.name], dtype=np.bool_)
+    seats = named(snap.seen.nodes, {name for h in under_way for name in h.seats})
+    open_ = ~(sealed_nodes(snap, under_way) | seats)
     available, needs = FreeResources.free_in(snap), ResourceRequests(snap)
     most_gpus = min(limits.max_gpus_per_hour or math.inf, limits.most_gpus)
     gpus = snap.preempted_gpus_last_hour if limits.max_gpus_per_hour else 0.0
-    first = max([snap.next_handover_id, *(h.handover_id + 1 for h in under_way)])
+    first = next_id(snap, under_way)
     moves: list[Handover] = []
     for row in rows[np.lexsort((snap.jobs.job_id[rows], -saves_s))].tolist():
         if len(under_way) + len(moves) >= limits.max_handovers:
@@ -73,16 +74,16 @@ def upgrades(
         available.take(need, nodes)
         gpus += float(snap.jobs.gpus[row])
         open_[nodes] = False  # Two reservations of ours never overlap.
-        seats = tuple(snap.seen.nodes.name[n] for n in sorted(nodes.tolist()))
+        names = tuple(snap.seen.nodes.name[n] for n in sorted(nodes.tolist()))
         moves.append(
             Handover(
                 handover_id=HandoverId(first + len(moves)),
                 opened_s=snap.now_s,
                 beneficiaries=(),
                 victims=(victim_of(snap, row),),
-                nodes=seats,
+                nodes=names,
                 purpose="reshape",
-                seats=seats,
+                seats=names,
             )
         )
     return moves
