@@ -37,6 +37,7 @@ from slurm_dl.daemon.reload import Reloading
 from slurm_dl.daemon.systemd_notify import notify, watchdog_s
 from slurm_dl.daemon.wakeup import Wakeup
 from slurm_dl.engine.cycle import AppliedAction, Cycle, run_cycle
+from slurm_dl.engine.signals_under_way import SignalsUnderWay
 from slurm_dl.engine.write_retries import Refusals
 from slurm_dl.ledger.sqlite.store import SupersededError
 from slurm_dl.model.breaker import Breaker, BreakerName
@@ -114,6 +115,7 @@ class Daemon:
         self._log = log
         self._bucket = TokenBucket.of(loaded.config)
         self._refusals = Refusals()
+        self._under_way = SignalsUnderWay()
         self._health = ControllerHealth(log, wall=time.time, monotonic=time.monotonic)
         self._alarm = Wakeup()
         self._soon = False
@@ -273,6 +275,7 @@ class Daemon:
             # The next look must come in time; two cycles are further apart in any case.
             write_for_s=max(LEAST_GAP_S, self._loaded.config.daemon.fast_poll_s),
             refusals=self._refusals,
+            under_way=self._under_way,
             complete=lambda seen: self._rebuilding.complete(parts.ledger, seen),
             enrich=parts.enrich,
         )
@@ -372,8 +375,6 @@ class Daemon:
         bugs = self.board.current.bugs + 1
         self._publish(bugs=bugs, bugs_in_a_row=in_a_row, trouble=trouble)
 
-    # Reload.
-
     def _reload_if_asked(self) -> None:
         if hangup := self._alarm.hangup:
             self._alarm.hangup = False
@@ -386,8 +387,6 @@ class Daemon:
             self._bucket = TokenBucket.of(config)
             self._next_poll_s = min(self._next_poll_s, time.monotonic() + config.daemon.poll_s)
         self._publish(reloaded=outcome)
-
-    # What is said and shown.
 
     def _publish(self, **changes: object) -> None:
         """Replace what stands on the board."""

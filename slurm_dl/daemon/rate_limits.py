@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Self
 
 from slurm_dl.config import Config
 from slurm_dl.config.daemon_section import DaemonSection
 from slurm_dl.engine.cycle import Cluster, Cycle
-from slurm_dl.model.plan import ClusterAction, OpenHandover
+from slurm_dl.model.plan import ClusterAction, OpenHandover, Unfinished
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.slurm.controller_status import ControllerStatus
 
@@ -211,10 +212,17 @@ class Stopwatch:
         finally:
             self.observe_s += time.monotonic() - began
 
-    def apply(self, action: ClusterAction, /) -> None:
+    def apply(self, action: ClusterAction, /) -> Unfinished | None:
         """Apply, timed."""
+        with self._applying():
+            finish = self.cluster.apply(action)
+        # What it waits in a later cycle is not of this one, whose stopwatch this is.
+        return None if finish is None else self._applying()(finish)
+
+    @contextmanager
+    def _applying(self) -> Iterator[None]:
         began = time.monotonic()
         try:
-            self.cluster.apply(action)
+            yield
         finally:
             self.apply_s += time.monotonic() - began

@@ -12,10 +12,11 @@ from typing import Protocol
 
 from slurm_dl.engine.decide import decide, engine_of
 from slurm_dl.engine.settings import External, Mode, Settings
+from slurm_dl.engine.signals_under_way import WAIT_S, SignalsUnderWay, still_counts
 from slurm_dl.engine.write_retries import Effort, Refusals, is_standalone_write
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.model.plan import Action, ClusterAction, Plan
+from slurm_dl.model.plan import Action, ClusterAction, Plan, Signal, Unfinished
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.policies.base import Policy
 
@@ -30,8 +31,11 @@ class Cluster(Protocol):
             ClusterError: It could not be read whole; half a picture is never returned.
         """
 
-    def apply(self, action: ClusterAction, /) -> None:
-        """Do one thing.
+    def apply(self, action: ClusterAction, /) -> Unfinished | None:
+        """Do one thing; a signal may be begun only, so that many are under way at once.
+
+        Returns:
+            How the signal ends; None if it is done.
 
         Raises:
             ClusterError: Refused or silent; nothing may be assumed about the effect.
@@ -83,6 +87,7 @@ def run_cycle(
     timer: Callable[[], float] = lambda: 0.0,
     write_for_s: float = math.inf,
     refusals: Refusals | None = None,
+    under_way: SignalsUnderWay | None = None,
     complete: Callable[[Observed], None] = lambda _: None,
     enrich: Callable[[Snapshot], Snapshot] = lambda snap: snap,
 ) -> Cycle:
@@ -102,6 +107,7 @@ def run_cycle(
         write_for_s: No standalone write is begun later than this after the first action was, by
             *timer*; see `Effort`.
         refusals: What is remembered of earlier cycles; None: each cycle tries everything.
+        under_way: Signals of earlier cycles that have not been answered for; None: there are none.
         complete: Told what was seen once it is booked; may restore to the ledger what was missed.
         enrich: Adds to a snapshot what is known of its jobs beforehand.
 
@@ -109,8 +115,19 @@ def run_cycle(
         ClusterError: The cluster could not be read; nothing was done.
     """
     mode, max_grace_s = settings.mode, settings.preemption.max_grace_s
+    steps = _Steps(
+        cluster,
+        ledger,
+        clock=clock,
+        on_done=on_done,
+        timer=timer,
+        under_way=under_way or SignalsUnderWay(),
+        refusals=refusals or Refusals(),
+    )
+    steps.conclude_signals(0.0)
     seen = cluster.observe()
     ledger.book(seen)
+    steps.conclude_acknowledged(seen)
     complete(seen)
 
     def plan_now() -> tuple[Snapshot, Plan]:
@@ -121,48 +138,101 @@ def run_cycle(
     ledger.owe(snap, plan)
     if not acting:
         return Cycle(
-            snap, plan, acting=False, left=plan.actions, mode=mode, max_grace_s=max_grace_s
+            snap,
+            plan,
+            acting=False,
+            done=tuple(steps.done),
+            left=plan.actions,
+            mode=mode,
+            max_grace_s=max_grace_s,
         )
     if ledger.doubt(plan.unhonoured):
         # What is written again has its place in the order of writing.
         snap, plan = plan_now()
-    refusals = refusals or Refusals()
-    todo, left = refusals.sift(plan.actions)
     effort = Effort(timer=timer, for_s=write_for_s)
-    done: list[AppliedAction] = []
-    for action in todo:
-        if (
-            not allows(action)
-            or not effort.allows(action)
-            or (is_standalone_write(action) and not may_write())
-        ):
-            left.append(action)
-            continue
-        before(action)
-        ledger.begin(action)
-        error = _apply(cluster, action)
-        if not error:
-            ledger.settle(action, clock())
-        effort.note(action, failed=bool(error))
-        refusals.note(action, failed=bool(error))
-        done.append(AppliedAction(action, error))
-        on_done(done[-1])
+
+    def may_try(action: Action) -> bool:
+        return (
+            allows(action)
+            and effort.allows(action)
+            and not steps.under_way.includes(action)
+            and (not is_standalone_write(action) or may_write())
+        )
+
+    todo, left = steps.refusals.sift(plan.actions)
+    try:
+        for action in todo:
+            if not may_try(action):
+                left.append(action)
+                continue
+            before(action)
+            steps.do(action, seen, effort)
+    finally:
+        steps.conclude_signals(WAIT_S)
     return Cycle(
         snap,
         plan,
         acting=True,
-        done=tuple(done),
+        done=tuple(steps.done),
         left=tuple(left),
         mode=mode,
         max_grace_s=max_grace_s,
     )
 
 
-def _apply(cluster: Cluster, action: Action) -> str:
-    """Do one thing; why it failed, or nothing."""
-    if isinstance(action, ClusterAction):
-        try:
-            cluster.apply(action)
-        except ClusterError as err:
-            return str(err) or "refused without a word"
-    return ""
+class _Steps:
+    """The actions of one cycle, and what is written down of them."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ledger: Ledger,
+        *,
+        clock: Callable[[], float],
+        on_done: Callable[[AppliedAction], None],
+        timer: Callable[[], float],
+        under_way: SignalsUnderWay,
+        refusals: Refusals,
+    ) -> None:
+        self._cluster = cluster
+        self._ledger = ledger
+        self._clock = clock
+        self._on_done = on_done
+        self._timer = timer
+        self.under_way = under_way
+        self.refusals = refusals
+        self.done: list[AppliedAction] = []
+
+    def do(self, action: Action, seen: Observed, effort: Effort) -> None:
+        """Try one action; a signal that was only begun is concluded later."""
+        self._ledger.begin(action)
+        error = ""
+        if isinstance(action, ClusterAction):
+            try:
+                finish = self._cluster.apply(action)
+            except ClusterError as err:
+                error = str(err) or "refused without a word"
+            else:
+                if isinstance(action, Signal) and finish is not None:
+                    self.under_way.add(action, finish, seen)
+                    return
+        effort.note(action, failed=bool(error))
+        self.refusals.note(action, failed=bool(error))
+        self._conclude(action, error)
+
+    def conclude_signals(self, within_s: float) -> None:
+        """Book the signals that end within *within_s*, seconds."""
+        for signal, error in self.under_way.ended(self._timer, within_s):
+            if still_counts(signal, self._ledger.handovers):
+                self._conclude(signal, error)
+
+    def conclude_acknowledged(self, seen: Observed) -> None:
+        """Book the signals that are known to have arrived although nobody answered for them."""
+        for signal in self.under_way.acknowledged(seen, self._ledger.handovers):
+            self._conclude(signal, "")
+
+    def _conclude(self, action: Action, error: str) -> None:
+        if not error:
+            self._ledger.settle(action, self._clock())
+        self.done.append(AppliedAction(action, error))
+        self._on_done(self.done[-1])

@@ -7,7 +7,7 @@ idempotent or carries what must still be true for it to be right.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from slurm_dl.model.breaker import Breaker, BreakerName
@@ -219,6 +219,12 @@ ClusterAction = (
     | Trim
 )
 """Actions that reach the cluster."""
+
+Unfinished = Callable[[float], bool]
+"""How a signal that was begun ends: waits so many seconds at most, and is True once it has ended.
+
+It raises `ClusterError` if the signal was refused, or was not answered for in time.
+"""
 
 LedgerAction = Promote | TripBreaker | OpenHandover | MarkGone | CloseHandover | ForgetSteer
 """Actions that only change what we remember."""

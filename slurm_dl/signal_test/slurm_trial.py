@@ -135,7 +135,7 @@ class SlurmJob:
             ClusterError: Refused, silent, or the job does not run.
         """
         self._signalled = now = self._now()
-        self._actor.apply(
+        finish = self._actor.apply(
             Signal(
                 handover_id=HandoverId(0),
                 run=now.run,
@@ -144,6 +144,8 @@ class SlurmJob:
                 why=_WHY,
             )
         )
+        if finish is not None:
+            finish(self._slurm.timeout_s)
 
     def requeue(self) -> None:
         """Requeue it as the daemon does, unless it has been put back already.

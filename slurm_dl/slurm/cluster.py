@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.plan import ClearSteer, ClusterAction, SetSteer
+from slurm_dl.model.plan import ClearSteer, ClusterAction, SetSteer, Unfinished
 from slurm_dl.model.snapshot import Observed, Reservation
 from slurm_dl.slurm.controller_status import ControllerStatus, read_health
 from slurm_dl.slurm.permissions import check_sight, lacks_rights
@@ -189,8 +189,8 @@ class SlurmCluster:
             unreadable=table.unreadable + site.unreadable,
         )
 
-    def apply(self, action: ClusterAction, /) -> None:
-        """Do one thing; jobs are named as the last `observe` saw them.
+    def apply(self, action: ClusterAction, /) -> Unfinished | None:
+        """Do one thing, or begin a signal; jobs are named as the last `observe` saw them.
 
         Raises:
             ClusterError: Refused, silent or no longer right.
@@ -198,7 +198,7 @@ class SlurmCluster:
         if isinstance(action, SetSteer | ClearSteer):
             # Also where it fails: a command that was not answered may have done it.
             self._queue.ask_again(action.job_id)
-        self._actor.apply(action)
+        return self._actor.apply(action)
 
     def site_factors(self) -> dict[JobId, int]:
         """SiteFactor of each pending job that is eligible; Slurm tells no others.

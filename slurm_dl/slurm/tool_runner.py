@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_dl.model.errors import ClusterError, ConfigError
@@ -107,11 +108,7 @@ class Slurm:
         Raises:
             ClusterError: It failed, was silent for too long, is not there or could not be started.
         """
-        words = printable(" ".join([tool, *args[:2]]))[:80]
-        if not self.has(tool):
-            msg = f"{tool} is not installed"
-            raise ClusterError(msg)
-        self.calls[tool] += 1
+        words = self._count(tool, args)
         timeout_s = min(self._timeout_s, within_s)
         began_s = time.monotonic()
         try:
@@ -129,8 +126,7 @@ class Slurm:
             msg = f"{words}: no answer in {round(timeout_s, 1):g} s; is {asked} overloaded or down?"
             raise ClusterError(msg) from None
         except (OSError, ValueError) as err:
-            msg = f"{words}: cannot be run: {printable(str(err))}"
-            raise ClusterError(msg) from None
+            raise _not_run(words, err) from None
         finally:
             self.spent_s += time.monotonic() - began_s
         if done.returncode != 0:
@@ -138,6 +134,37 @@ class Slurm:
             msg = f"{words} failed (exit {done.returncode}): {said}"
             raise ClusterError(msg)
         return done.stdout.decode("utf-8", errors="replace")
+
+    def start(self, tool: str, *args: str) -> subprocess.Popen[bytes]:
+        """Start one command and do not wait; its standard error is a pipe.
+
+        Raises:
+            ClusterError: It is not there or could not be started.
+        """
+        words = self._count(tool, args)
+        try:
+            return subprocess.Popen(
+                [self._tools[tool], *args],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env=self._env,
+                cwd="/",
+            )
+        except (OSError, ValueError) as err:
+            raise _not_run(words, err) from None
+
+    def _count(self, tool: str, args: Sequence[str]) -> str:
+        """Count one call; the command in words."""
+        if not self.has(tool):
+            msg = f"{tool} is not installed"
+            raise ClusterError(msg)
+        self.calls[tool] += 1
+        return printable(" ".join([tool, *args[:2]]))[:80]
+
+
+def _not_run(words: str, err: Exception) -> ClusterError:
+    return ClusterError(f"{words}: cannot be run: {printable(str(err))}")
 
 
 def _find(tool: str, path: str) -> str:

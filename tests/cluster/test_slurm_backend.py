@@ -378,6 +378,13 @@ def test_finished_job_is_never_run_again(
     assert state(cluster.observe(), job) is JobState.COMPLETED
 
 
+def send(cluster: SlurmCluster, action: Signal) -> None:
+    """Signal a job, and wait for slurmctld's answer."""
+    finish = cluster.apply(action)
+    assert finish is not None
+    assert finish(30.0)
+
+
 def test_signal_reaches_whom_the_contract_names(
     sandbox: Sandbox, cluster: SlurmCluster, until: Until, eventually: Eventually
 ) -> None:
@@ -396,11 +403,11 @@ def test_signal_reaches_whom_the_contract_names(
     other = Run(runs[0].job_id, runs[0].start_s, 1)
     with pytest.raises(ClusterError, match="not in the run that was chosen"):
         cluster.apply(signal(other, "full"))
-    cluster.apply(signal(runs[0], "batch"))
+    send(cluster, signal(runs[0], "batch"))
     eventually(lambda: told(runs[0]) == ["batch"], 10.0, what="the batch script to be told")
-    cluster.apply(signal(runs[1], "steps"))
+    send(cluster, signal(runs[1], "steps"))
     eventually(lambda: told(runs[1]) == ["step"], 10.0, what="the step to be told")
-    cluster.apply(signal(runs[2], "full"))
+    send(cluster, signal(runs[2], "full"))
     eventually(lambda: told(runs[2]) == ["batch", "step"], 10.0, what="both to be told")
 
     assert [told(run) for run in runs] == [["batch"], ["step"], ["batch", "step"]]
@@ -607,7 +614,7 @@ def test_text_of_users_forges_nothing(sandbox: Sandbox, cluster: SlurmCluster) -
     assert sorted(pending.tolist()) == sorted(jobs)
     assert not (seen.jobs.state == JobState.RUNNING).any()
     assert seen.unreadable == 0
-    assert not set(seen.claims) & set(jobs)
+    assert not any(seen.claim(job).contract for job in jobs)
     assert seen.texts[jobs[0]].name == "a\\nb|c"
     assert seen.texts[jobs[2]].name == "\\x1b[2Jgone"
     assert all(text.name.isprintable() for text in seen.texts.values())

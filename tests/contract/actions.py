@@ -286,6 +286,30 @@ def signalled_job_does_as_it_says(subject: Subject) -> None:
         assert run_of(job, until(subject, job, "RUNNING")) == runs[job]
 
 
+def tasks_of_an_array_with_pending_tasks_are_signalled_once(subject: Subject) -> None:
+    """It is answered with "try again later", and scancel would send the signal again after 5 s."""
+    claim = CLAIM.replace("}}", ',"to":"batch"}}')
+    array = subject.submit("--array=1-6%4", "--gpus-per-node=1", claim, does="counts")
+
+    def tasks(seen: Observed, state: str) -> list[JobId]:
+        head = f"{array}_"
+        listed = [job for job, text in seen.texts.items() if text.label.startswith(head)]
+        return [job for job in listed if state_of(seen, job) == state]
+
+    seen = subject.until(lambda s: len(tasks(s, "RUNNING")) == 4, "four tasks to run")
+    assert tasks(seen, "PENDING")
+    running = tasks(seen, "RUNNING")
+    runs = [run_of(job, described(seen, seen.jobs.row_of()[job])) for job in running]
+    subject.apply_together([signal(run) for run in runs])
+
+    def counts(seen: Observed) -> list[int | None]:
+        return [seen.claim(job).acked_run for job in running]
+
+    sent_s = subject.until(lambda s: counts(s) == [1] * 4, "a signal to each task").now_s
+    later = subject.until(lambda s: s.now_s > sent_s + 7, "scancel's first pause to be over")
+    assert counts(later) == [1] * 4
+
+
 def signal_to_another_run_is_refused(subject: Subject) -> None:
     """To what is not that run any more, waits, has ended, is nobody's or may not come back."""
     job = subject.submit("-N1", "--gpus-per-node=1", CLAIM, does="finishes when told")
@@ -504,3 +528,8 @@ ACTIONS: Final[dict[str, Callable[[Subject], None]]] = {
     )
 }
 """By name; each wants an empty cluster of `contract.subject.SMALL`."""
+
+ON_SLURM: Final = ACTIONS | {
+    check.__name__: check for check in (tasks_of_an_array_with_pending_tasks_are_signalled_once,)
+}
+"""Those, and what a cluster in memory has not: arrays."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NoReturn
 
 from contract.cases import CASES, CLUSTER, STUBBORN, Case
@@ -55,6 +55,11 @@ class InMemory:
     def apply(self, action: ClusterAction) -> None:
         """See `Subject`."""
         self.cluster.apply(action)
+
+    def apply_together(self, actions: Sequence[ClusterAction]) -> None:
+        """See `Subject`."""
+        for action in actions:
+            self.cluster.apply(action)
 
     def until(self, is_so: Callable[[Observed], bool], what: str) -> Observed:
         """See `Subject`."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-from contract.actions import ACTIONS
+from contract.actions import ON_SLURM
 from contract.cases import Case
 from contract.described import described, unsound, wrong_in
 from contract.filling import WITHIN_S
@@ -16,7 +16,7 @@ from contract.subject import Does
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.plan import ClusterAction
+from slurm_dl.model.plan import ClusterAction, Unfinished
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.sandbox import Sandbox
 from slurm_dl.sandbox.wait_until import eventually
@@ -38,6 +38,13 @@ _SCRIPTS: Final[dict[Does, str]] = {
         "#!/bin/bash\n"
         'said=\'{"slurm_dl":{"v":1,"sig":"USR1","ack":\'${SLURM_RESTART_COUNT:-0}\'}}\'\n'
         'trap \'scontrol update "JobId=$SLURM_JOB_ID" "Comment=$said"\' USR1\n'
+        "while :; do sleep 0.2; done\n"
+    ),
+    "counts": (
+        "#!/bin/bash\n"
+        "n=0 task=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID\n"
+        'trap \'n=$((n + 1)); scontrol update "JobId=$task" '
+        '"Comment={\\"slurm_dl\\":{\\"v\\":1,\\"sig\\":\\"USR1\\",\\"ack\\":$n}}"\' USR1\n'
         "while :; do sleep 0.2; done\n"
     ),
 }
@@ -94,7 +101,16 @@ class OnSlurm:
 
     def apply(self, action: ClusterAction) -> None:
         """See `Subject`."""
-        self._cluster.apply(action)
+        self._finish([self._cluster.apply(action)])
+
+    def apply_together(self, actions: Sequence[ClusterAction]) -> None:
+        """Begin them all before the end of any is waited for."""
+        self._finish([self._cluster.apply(action) for action in actions])
+
+    def _finish(self, begun: Sequence[Unfinished | None]) -> None:
+        """Wait for what was begun only."""
+        for finish in begun:
+            assert finish is None or finish(WITHIN_S)
 
     def until(self, is_so: Callable[[Observed], bool], what: str) -> Observed:
         """See `Subject`."""
@@ -184,7 +200,7 @@ def wrong_action(subject: OnSlurm, name: str) -> list[str]:
     """Why the check *name* does not hold; empty if it does."""
     subject.empty()
     try:
-        ACTIONS[name](subject)
+        ON_SLURM[name](subject)
     except (AssertionError, ClusterError) as err:
         where = traceback.extract_tb(err.__traceback__)
         at = next((f for f in reversed(where) if f.filename.endswith("actions.py")), where[-1])

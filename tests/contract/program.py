@@ -13,7 +13,7 @@ import json
 import sys
 from typing import Any
 
-from contract.actions import ACTIONS
+from contract.actions import ON_SLURM
 from contract.filling import cases_of, fill, own_cluster, release_of
 from contract.on_slurm import OnSlurm, backend, differences, wrong_action, wrong_jobs
 from contract.subject import SMALL
@@ -54,7 +54,7 @@ def _actions(readers: list[Wanted], into: dict[str, dict[str, Any]]) -> None:
     for reader in readers:
         with own_cluster(SMALL) as box, backend(box, reader) as cluster:
             subject = OnSlurm(box, cluster)
-            into[reader]["actions"] = {name: wrong_action(subject, name) for name in ACTIONS}
+            into[reader]["actions"] = {name: wrong_action(subject, name) for name in ON_SLURM}
 
 
 if __name__ == "__main__":

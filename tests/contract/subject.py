@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Literal, Protocol
 
 from slurm_dl.model.ids import JobId
@@ -11,9 +11,10 @@ from slurm_dl.model.snapshot import Observed
 from slurm_dl.sandbox import SandboxSpec
 from slurm_dl.sandbox.spec import SandboxNodes
 
-Does = Literal["sleeps", "ends", "finishes when told", "saves when told"]
+Does = Literal["sleeps", "ends", "finishes when told", "saves when told", "counts"]
 """What a job does: it sleeps, ends with success at once, does so when it is sent USR1, or then says
-in its comment that its work is saved, and goes on."""
+in its comment that its work is saved, and goes on. Or it acknowledges run 1 at the first signal,
+run 2 at the second, and so on."""
 
 CLAIM: Final = '--comment={"slurm_dl":{"v":1,"sig":"USR1"}}'
 """The option that agrees to preemption."""
@@ -39,6 +40,9 @@ class Subject(Protocol):
 
     def apply(self, action: ClusterAction) -> None:
         """Do one thing; ClusterError if it is refused."""
+
+    def apply_together(self, actions: Sequence[ClusterAction]) -> None:
+        """Do several things at the same time."""
 
     def until(self, is_so: Callable[[Observed], bool], what: str) -> Observed:
         """Let time pass until *is_so*, and give back that observation; an error after a while."""

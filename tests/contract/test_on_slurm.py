@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from contract.actions import ACTIONS, state_of, steer, told, until
+from contract.actions import ON_SLURM, state_of, steer, told, until
 from contract.filling import cases_of, fill, own_cluster, release_of
 from contract.on_slurm import OnSlurm, backend, wrong_action, wrong_jobs
 from contract.subject import CLAIM, SMALL
@@ -40,7 +40,7 @@ def test_jobs_are_reported_as_they_were_submitted() -> None:
     assert {name: wrong for name, wrong in problems.items() if wrong} == {}
 
 
-@pytest.mark.parametrize("name", ACTIONS)
+@pytest.mark.parametrize("name", ON_SLURM)
 def test_action(subject: OnSlurm, name: str) -> None:
     """Each action does what it must, and is refused when it must be."""
     assert wrong_action(subject, name) == []

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from containers import CHECKOUT, RELEASES, Containers, docker
-from contract.actions import ACTIONS
+from contract.actions import ON_SLURM
 from contract.filling import cases_of
 from contract.on_slurm import ALL
 
@@ -152,7 +152,7 @@ def test_job(judged: Judged, reader: str, name: str) -> None:
     assert judged.problems(reader, "jobs")[name] == []
 
 
-@each({release: list(ACTIONS) for release in RELEASES})
+@each({release: list(ON_SLURM) for release in RELEASES})
 def test_action(judged: Judged, reader: str, name: str) -> None:
     """Each action does what it must, and is refused when it must be."""
     assert judged.problems(reader, "actions")[name] == []

@@ -74,6 +74,43 @@ def _priority(cluster: Containers, first: str, second: str) -> bool:
     return cluster.state(first) != "PENDING" or priority[first] > priority[second]
 
 
+COUNTS = """#!/bin/bash
+trap 'echo $SLURM_ARRAY_TASK_ID ${SLURM_RESTART_COUNT:-0} >>signals' USR1
+while :; do sleep 0.2; done
+"""
+GRACE_S = 12
+"""Longer than scancel's first two pauses, 5 and 6 s, after which it sends a signal again."""
+
+
+def test_tasks_of_an_array_with_pending_tasks_are_signalled_once(cluster: Containers) -> None:
+    """Two that hold all GPUs of a type, at the same time, and what they make room for starts."""
+    claim = f'{{"slurm_dl":{{"v":1,"sig":"USR1","to":"batch","grace_s":{GRACE_S}}}}}'
+    argv = ["sbatch", "--parsable", "--array=1-6%2", "-N1", "--gpus-per-node=a100:4", "--time=30"]
+    argv += ["--requeue", "--output=/dev/null", f"--comment={claim}"]
+    cluster.run("login", "rm", "-f", "signals", user="alice")
+    array = cluster.run("login", *argv, input=COUNTS, user="alice").stdout.strip()
+    first = [f"{array}_{task}" for task in (1, 2)]
+    cluster.until("two to run", lambda: {cluster.state(task) for task in first} == {"RUNNING"})
+    cluster.until("two to sink", lambda: min(cluster.tier(task) for task in first) > 0)
+
+    big = cluster.toy("bob", 8, 20)
+    ids = [cluster.job(task)["JobId"] for task in first]
+    cluster.until("signals", lambda: all(_times(cluster, "signal", job) for job in ids))
+    cluster.until("room", lambda: cluster.state(big) != "PENDING", GRACE_S + 15)
+
+    sent = [_times(cluster, "signal", job) for job in ids]
+    assert [len(times) for times in sent] == [1, 1]
+    assert abs(sent[0][0] - sent[1][0]) < GRACE_S / 2
+    said = cluster.run("login", "cat", "signals", user="alice").stdout.splitlines()
+    assert sorted(line for line in said if line.endswith(" 0")) == ["1 0", "2 0"]
+
+
+def _times(cluster: Containers, action: str, job: str) -> list[float]:
+    """When it was done to *job* with success."""
+    entries = cluster.audit(job)
+    return [e["epoch_s"] for e in entries if (e["action"], e["result"]) == (action, "ok")]
+
+
 def test_dlschedd_is_an_operator_and_no_more(cluster: Containers) -> None:
     """Neither root nor SlurmUser, and the rights of an administrator are refused to it."""
     pid = json.loads(cluster.run("dlschedd", "dlctl", "status", "--json").stdout)["pid"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +43,7 @@ class Script(Slurm):
 
     def __init__(self, queue: list[list[str]] | None = None, **refused: bool) -> None:
         self.calls = Counter()
+        self._timeout_s = 30.0
         self.queue = [NOW] if queue is None else queue
         self.refused = refused
         self.reservations = ""
@@ -71,12 +73,19 @@ class Script(Slurm):
         self.done.append(" ".join([tool, *args]))
         return ""
 
+    def start(self, tool: str, *args: str) -> subprocess.Popen[bytes]:
+        """A command that ends at once and well."""
+        self.run(tool, *args)
+        return subprocess.Popen(["true"], stderr=subprocess.PIPE)  # noqa: S607
+
 
 def apply(slurm: Slurm, action: ClusterAction, *, no_preemption: str = "") -> None:
     actor = Actor(slurm)
     labels = {JOB: "11", JobId(6): "6_[0-20:5%2]", JobId(9): "9_3"}
     actor.know(labels, no_preemption=no_preemption)
-    actor.apply(action)
+    finish = actor.apply(action)
+    if finish is not None:
+        finish(30.0)
 
 
 def signal(signal: str = "USR1", target: str = "batch") -> Signal:
@@ -106,9 +115,9 @@ STANDING = (
             Attach(handover_id=HANDOVER, job_id=JOB, why=""),
             "scontrol update JobId=11 ReservationName=slurm_dl_4",
         ),
-        (signal(), "scancel --signal=USR1 --batch 11"),
-        (signal(target="steps"), "scancel --signal=USR1 11"),
-        (signal("TERM", "full"), "scancel --signal=TERM --full 11"),
+        (signal(), "scancel --verbose --signal=USR1 --batch 11"),
+        (signal(target="steps"), "scancel --verbose --signal=USR1 11"),
+        (signal("TERM", "full"), "scancel --verbose --signal=TERM --full 11"),
         (REQUEUE, "scontrol requeue Incomplete 11"),
         (UNSEAL, "scontrol delete ReservationName=slurm_dl_4"),
     ],
@@ -276,7 +285,7 @@ def test_array_task_is_named_as_slurm_names_it_now() -> None:
 
     assert slurm.done == [
         "scontrol requeue Incomplete 11_2",
-        "scancel --signal=USR1 --batch 11_2",
+        "scancel --verbose --signal=USR1 --batch 11_2",
     ]
 
 

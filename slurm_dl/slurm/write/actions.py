@@ -26,6 +26,7 @@ from slurm_dl.model.plan import (
     SetSteer,
     Signal,
     Trim,
+    Unfinished,
     Unseal,
 )
 from slurm_dl.slurm.read.vocabulary import address
@@ -33,6 +34,7 @@ from slurm_dl.slurm.tool_runner import Slurm, printable
 from slurm_dl.slurm.write.current_job import JobNow, job_now
 from slurm_dl.slurm.write.exc_node_list import exc_node_list
 from slurm_dl.slurm.write.handover_reservations import seal, unseal
+from slurm_dl.slurm.write.signal_delivery import SignalDelivery
 from slurm_dl.slurm.write.trim_job import trim
 
 _LONGEST_ARGUMENT = 100_000  # Linux refuses 128 KiB in one argument
@@ -71,8 +73,8 @@ class Actor:
         self._label = labels
         self._no_preemption = no_preemption
 
-    def apply(self, action: ClusterAction) -> None:
-        """Do one thing.
+    def apply(self, action: ClusterAction) -> Unfinished | None:
+        """Do one thing, or begin a signal.
 
         Raises:
             ClusterError: Refused, silent, or no longer right.
@@ -88,7 +90,7 @@ class Actor:
             case Detach():
                 self._detach(action.job_id)
             case Signal():
-                self._signal(action)
+                return self._signal(action)
             case Requeue():
                 self._requeue(action)
             case Unseal():
@@ -99,6 +101,7 @@ class Actor:
                 self._steer(action)
             case _:
                 assert_never(action)
+        return None
 
     def _set_site_factor(self, action: SetSiteFactor) -> None:
         if abs(action.value) > _MOST_SITE_FACTOR:
@@ -143,7 +146,7 @@ class Actor:
         if now.reservation.startswith(RESERVATION_PREFIX):
             self._slurm.run("scontrol", "update", f"JobId={now.address}", "ReservationName=")
 
-    def _signal(self, action: Signal) -> None:
+    def _signal(self, action: Signal) -> Unfinished:
         self._may_preempt()
         if action.signal not in SIGNALS:
             msg = f"signal {action.signal!r} is not one of {', '.join(SIGNALS)}"
@@ -151,7 +154,8 @@ class Actor:
         now = self._same_run(action.run)
         flags = _TARGET_FLAG[action.target]
         # Without --signal scancel would end the job: it is written here and nowhere else.
-        self._slurm.run("scancel", f"--signal={action.signal}", *flags, now.address)
+        arguments = (f"--signal={action.signal}", *flags, now.address)
+        return SignalDelivery(self._slurm, arguments).finish
 
     def _requeue(self, action: Requeue) -> None:
         self._may_preempt()
