@@ -16,6 +16,7 @@ from pathlib import Path
 import yaml
 
 from slurm_dl.config.error_text import printable, shown
+from slurm_dl.config.trusted_paths import why_not_trusted
 from slurm_dl.model.errors import ConfigError
 
 Loc = tuple[str | int, ...]
@@ -105,7 +106,7 @@ def read_text(path: Path, *, require_private: bool) -> str:
         if not stat.S_ISREG(status.st_mode):
             raise _whole(name, "is not a regular file")
         if require_private:
-            _check_private(name, status)
+            _check_private(path, status)
         with os.fdopen(fd, "rb", closefd=False) as file:
             content = file.read(LARGEST_BYTES + 1)
     finally:
@@ -277,7 +278,8 @@ def _whole(name: str, text: str) -> ConfigError:
     return ConfigError(str(Problem(SourcePlace(0, name), "", text)))
 
 
-def _check_private(name: str, status: os.stat_result) -> None:
+def _check_private(path: Path, status: os.stat_result) -> None:
+    name = str(path)
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid not in {0, os.geteuid()}:
         text = f"belongs to uid {status.st_uid}; it must belong to root (chown root {name})"
@@ -285,3 +287,9 @@ def _check_private(name: str, status: os.stat_result) -> None:
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         text = f"can be written by group or others (mode {mode:04o}); do: chmod go-w {name}"
         raise _whole(name, text)
+    try:
+        why = why_not_trusted(path, {os.geteuid()})
+    except OSError as err:
+        why = f"{err.filename}: {err.strerror}"
+    if why:
+        raise _whole(name, why)

@@ -7,10 +7,12 @@ each is written whole or marked as torn, and the daemon acts on nothing it could
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import math
 import os
 import re
+import stat
 import threading
 import time
 from collections import OrderedDict, deque
@@ -38,6 +40,8 @@ _CHUNK_BYTES = 1 << 20
 _JOBS_REMEMBERED = 500
 _LINES_PER_JOB = 20
 _BACKLOG = 10_000
+_NO_DETOUR = os.O_NOFOLLOW | os.O_NONBLOCK
+"""No link is followed, and no FIFO waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +200,9 @@ class AuditLog:
                     self._append(self._backlog[0])
                     self._backlog.popleft()
             except OSError as err:
-                was_healthy, self.error = self.healthy, f"{self.path}: {err.strerror or err}"
+                link = err.errno == errno.ELOOP
+                why = "is a symbolic link: remove it" if link else err.strerror or err
+                was_healthy, self.error = self.healthy, f"{self.path}: {why}"
                 if was_healthy:
                     self._warn(f"audit log cannot be written: {self.error}")
                 return False
@@ -246,10 +252,13 @@ class AuditLog:
                 return self._fd
             os.close(self._fd)
             self._fd = None
-        fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o640)
-        stat = os.fstat(fd)
-        self._fd, self._inode = fd, (stat.st_dev, stat.st_ino)
-        self._torn = stat.st_size > 0 and os.pread(fd, 1, stat.st_size - 1) != b"\n"
+        fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _NO_DETOUR, 0o640)
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "is not a regular file")
+        self._fd, self._inode = fd, (status.st_dev, status.st_ino)
+        self._torn = status.st_size > 0 and os.pread(fd, 1, status.st_size - 1) != b"\n"
         return fd
 
     def _filed(self, job_id: int) -> list[bytes]:
@@ -275,7 +284,7 @@ class AuditLog:
 def _backwards(path: Path) -> Iterator[bytes]:
     """The lines at the end of a file, the last first; none of a file that cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open(os.open(path, os.O_RDONLY | _NO_DETOUR), "rb") as file:  # noqa: PTH123
             at = file.seek(0, os.SEEK_END)
             least, rest = max(0, at - _TAIL_BYTES), b""
             while at > least:

@@ -5,10 +5,22 @@ from __future__ import annotations
 import os
 import re
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 from slurm_dl.config import Config
+from slurm_dl.config.trusted_paths import why_not_trusted
+from slurm_dl.daemon.assembly import LEDGER_FILE
+from slurm_dl.daemon.takeover import lock
 from slurm_dl.doctor.findings import Account, Directory, Missing
+from slurm_dl.forecast.calibration import FILE_NAME
+
+_SHADOW = "shadow"
+_WRITTEN = (
+    *(lock.FILE_NAME, FILE_NAME, _SHADOW),
+    *(LEDGER_FILE, f"{LEDGER_FILE}-wal", f"{LEDGER_FILE}-shm"),
+)
+"""What dlschedd opens again in its state directory after a restart, beside the audit log."""
 
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
@@ -54,7 +66,18 @@ def directories_of(
         "paths.audit_log": config.paths.audit_log.parent,
     }
     try:
-        return tuple(_directory(key, path, mounts, ours=ours) for key, path in wanted.items())
+        found = [_directory(key, path, mounts, ours=ours) for key, path in wanted.items()]
+        if isinstance(account, Missing):
+            return tuple(found)
+        state = config.paths.state_dir
+        written = [state / name for name in _WRITTEN]
+        written += [*(state / _SHADOW).glob("*"), config.paths.audit_log]
+        found[0] = replace(
+            found[0],
+            open_to=why_not_trusted(state, {account.uid}),
+            closed=tuple(str(path) for path in written if not _may_write(path, account)),
+        )
+        return tuple(found)
     except OSError as err:
         return Missing(f"{err.filename}: {err.strerror}")
 
@@ -79,3 +102,20 @@ def _directory(key: str, path: Path, mounts: str, *, ours: bool) -> Directory:
         filesystem=there,
         writable=os.access(path, os.W_OK | os.X_OK) if ours else None,
     )
+
+
+def rights_at(uid: int, gid: int, mode: int, account: Account) -> int:
+    """The permission bits, as those of others, that *account* has by owner, group and mode."""
+    if account.uid == 0:
+        return 0o7
+    if account.uid == uid:
+        return mode >> 6 & 0o7
+    return (mode >> 3 if gid in account.gids else mode) & 0o7
+
+
+def _may_write(path: Path, account: Account) -> bool:
+    try:
+        seen = path.stat()
+    except OSError:
+        return True  # It is not there, or not for us to see.
+    return bool(rights_at(seen.st_uid, seen.st_gid, seen.st_mode, account) & 0o2)

@@ -66,6 +66,9 @@ class Directory:
         mode: Permission bits; None: it does not exist.
         filesystem: Type of the file system it is or would be on, such as ``ext4``; empty: unknown.
         writable: What the system says, if it is we who are to write; None: we are somebody else.
+        open_to: What lets others than root and the account write to it; empty: nothing, or it is
+            not asked.
+        closed: Names of files in it that the account has to write to and cannot.
     """
 
     key: str
@@ -75,6 +78,8 @@ class Directory:
     gid: int = -1
     filesystem: str = ""
     writable: bool | None = None
+    open_to: str = ""
+    closed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import slurm_dl
 from slurm_dl.config import Config, engine_settings, load_with_origins
+from slurm_dl.config.trusted_paths import why_not_trusted
 from slurm_dl.daemon import assembly
 from slurm_dl.daemon.control.client import (
     CONFIG_ENV,
@@ -100,7 +101,7 @@ def gather(wanted: DoctorOptions, environ: Mapping[str, str] = os.environ) -> Fi
         weights=_weights(slurm, config) if isinstance(asked, ControllerReply) else _NOT_REACHED,
         profiles=_profiles(slurm, config, account),
         directories=directories_of(config, account),
-        templates=_templates(environ),
+        templates=_templates(environ, account),
         template_dir=site,
         status=_status(socket),
         version=slurm_dl.__version__,
@@ -339,7 +340,10 @@ def _name_of(uid: int) -> str:
         return f"uid {uid}"
 
 
-def _templates(environ: Mapping[str, str]) -> tuple[Template, ...] | Missing:
+def _templates(
+    environ: Mapping[str, str], account: Account | Missing
+) -> tuple[Template, ...] | Missing:
+    owners = set() if isinstance(account, Missing) else {account.uid}
     try:
         # A user's own are nobody else's business.
         where = [p for p in script_templates.places(environ) if p.owner != "user"]
@@ -347,14 +351,17 @@ def _templates(environ: Mapping[str, str]) -> tuple[Template, ...] | Missing:
             script_templates.find(name, where)
             for name in [*script_templates.names(where), "_header"]
         ]
+        return tuple(
+            Template(name=f.name, owner=f.owner, trouble=_trouble(f, owners)) for f in found
+        )
     except (ConfigError, OSError) as err:
         return Missing(str(err))
-    return tuple(Template(name=f.name, owner=f.owner, trouble=_trouble(f)) for f in found)
 
 
-def _trouble(template: script_templates.FoundTemplate) -> str:
+def _trouble(template: script_templates.FoundTemplate, owners: Collection[int]) -> str:
     try:
         template.text()
     except ConfigError as err:
         return str(err)
-    return ""
+    # Users' jobs run what stands there.
+    return why_not_trusted(Path(template.path), owners) if template.owner == "site" else ""

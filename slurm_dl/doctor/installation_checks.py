@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from slurm_dl.doctor.check_result import CannotTellError, CheckResult, error, ok, warning
+from slurm_dl.doctor.directories import rights_at
 from slurm_dl.doctor.findings import Account, Directory, Findings, Missing, need
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.text import ago
 
-_ROOT = 0
 _WRITE_AND_ENTER = 0o3
 _NETWORK = frozenset(
     {
@@ -47,7 +47,7 @@ def configuration(found: Findings) -> CheckResult:
 
 
 def directories(found: Findings) -> CheckResult:
-    """The account can write where it has to."""
+    """The account can write where it has to, and nobody else but root."""
     account = need(found.account)
     missing: dict[str, list[str]] = {}
     for place in need(found.directories):
@@ -58,6 +58,16 @@ def directories(found: Findings) -> CheckResult:
                 f"{account.name} ({account.why}) cannot write to {place.path} ({place.key}, mode "
                 f"{place.mode:04o}, owner {place.uid})",
                 f"chown {account.name} {place.path} && chmod 750 {place.path}",
+            )
+        elif place.open_to:
+            return error(
+                f"{place.key}: {place.open_to}",
+                f"only root and {account.name} may write there, or to the directories above",
+            )
+        elif place.closed:
+            return error(
+                f"{account.name} ({account.why}) cannot write to {', '.join(place.closed)[:300]}",
+                f"chown -R {account.name} {place.path}: run dlschedd as {account.name} alone",
             )
     if missing:
         told = "; ".join(f"{path} ({', '.join(keys)})" for path, keys in missing.items())
@@ -72,15 +82,8 @@ def _can_write(place: Directory, account: Account) -> bool:
     if place.writable is not None:
         return place.writable
     assert place.mode is not None  # noqa: S101 - narrows the type
-    if account.uid == _ROOT:
-        return True
-    if account.uid == place.uid:
-        bits = place.mode >> 6
-    elif place.gid in account.gids:
-        bits = place.mode >> 3
-    else:
-        bits = place.mode
-    return bits & _WRITE_AND_ENTER == _WRITE_AND_ENTER
+    rights = rights_at(place.uid, place.gid, place.mode, account)
+    return rights & _WRITE_AND_ENTER == _WRITE_AND_ENTER
 
 
 def state_disk(found: Findings) -> CheckResult:

@@ -34,6 +34,7 @@ from slurm_dl.job.run_files import (
     write_mark,
     write_whole,
 )
+from slurm_dl.job.untrusted_files import close_to_others
 
 EXIT_REQUEUE = 75
 """Exit status for "checkpoint saved, run me again" (sysexits.h: EX_TEMPFAIL)."""
@@ -181,11 +182,15 @@ def resume_from() -> Path | None:
     """The last recorded checkpoint that still exists; None means start from the beginning.
 
     Raises:
-        ValueError: The record is unreadable. To start over silently would lose the work.
+        OSError: Others can write to the run directory, and its mode cannot be changed.
+        ValueError: The record is unreadable, or may be somebody else's. To start over silently
+            would lose the work.
     """
     directory = run_dir()
     if directory is None:
         return None
+    if directory.exists():
+        close_to_others(directory)
     checkpoints = [Path(str(c["path"])) for c in recorded(directory)]
     for checkpoint in checkpoints:
         if checkpoint.exists():
@@ -214,11 +219,12 @@ def recorded(directory: Path) -> list[dict[str, object]]:
     """The checkpoints recorded in *directory*, newest first.
 
     Raises:
-        ValueError: The record is there and unreadable.
+        ValueError: The record is there and unreadable, or it belongs to somebody else:
+            a checkpoint may run code where it is loaded.
     """
     path = directory / STATE_FILE
     try:
-        content = read_object(path)
+        content = read_object(path, must_be_ours=True)
         if content is None:
             return []
         checkpoints = content.get("checkpoints")

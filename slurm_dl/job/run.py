@@ -11,9 +11,10 @@ import sys
 from slurm_dl.job.controller import JobController, find_controller, job_label
 from slurm_dl.job.options import DlrunOptions, parse_options
 from slurm_dl.job.rank_order import RANKS_VARIABLE, find_layout, write_layout
-from slurm_dl.job.run_files import restart_count
+from slurm_dl.job.run_files import RUN_DIR_VARIABLE, restart_count
 from slurm_dl.job.signals import Signals
 from slurm_dl.job.supervise import Supervisor, log
+from slurm_dl.job.untrusted_files import make_run_dir
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -24,6 +25,9 @@ def main(argv: list[str] | None = None) -> int:
         _make_run_dir(options)
     except OSError as err:
         log(f"cannot use run directory {options.run_dir}: {err.strerror}; set SLURM_DL_RUN_DIR")
+        return 1
+    except ValueError as err:
+        log(f"not started: {err}")
         return 1
     controller, why = find_controller(os.environ, signals.restore)
     outside = job_label(os.environ) is None
@@ -63,7 +67,8 @@ def _ranks(options: DlrunOptions, controller: JobController) -> dict[str, str] |
 
 
 def _make_run_dir(options: DlrunOptions) -> None:
-    options.run_dir.mkdir(parents=True, exist_ok=True)
+    # Otherwise it lies in the directory of submission, which a project may share.
+    make_run_dir(options.run_dir, check_base=bool(os.environ.get(RUN_DIR_VARIABLE)))
     # Left by a run that was killed while it wrote.
     for scratch in options.run_dir.glob(".slurm_dl.*.tmp"):
         scratch.unlink(missing_ok=True)

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from slurm_dl.job.untrusted_files import read_regular
+
 RUN_DIR_VARIABLE = "SLURM_DL_RUN_DIR"
 RESTART_VARIABLE = "SLURM_DL_RESTART_COUNT"
 ATTEMPT_VARIABLE = "SLURM_DL_ATTEMPT"
@@ -121,15 +123,18 @@ def sync_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_object(path: Path) -> dict[str, object] | None:
+def read_object(path: Path, *, must_be_ours: bool = False) -> dict[str, object] | None:
     """The JSON object at *path*; None if there is none.
+
+    Args:
+        must_be_ours: Refuse a file that belongs neither to the effective user nor to root.
 
     Raises:
         OSError: It is there and cannot be read.
-        ValueError: It is no JSON object.
+        ValueError: It is no JSON object, or not to be trusted.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, must_be_ours=must_be_ours)
     except FileNotFoundError:
         return None
     try:

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
-import stat
 import statistics
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from slurm_dl.job.untrusted_files import read_regular
 from slurm_dl.model.profile import Shape
 from slurm_dl.profiles.file_schema import NAME
 from slurm_dl.profiles.yaml_reader import LARGEST_BYTES, printable
@@ -137,15 +136,7 @@ def _entries(path: Path, key: str, most: int, remarks: list[str]) -> list[Mappin
 
 
 def _content(path: Path) -> dict[str, object]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            msg = "not a regular file"
-            raise ValueError(msg)
-        text = file.read(LARGEST_BYTES + 1)
-    if len(text) > LARGEST_BYTES:
-        msg = "too large"
-        raise ValueError(msg)
+    text = read_regular(path, largest_bytes=LARGEST_BYTES)
     try:
         content: object = json.loads(text)
     except RecursionError:

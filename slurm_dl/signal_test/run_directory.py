@@ -24,9 +24,6 @@ from slurm_dl.job.run_files import (
 from slurm_dl.signal_test.observations import MOST_FILES, SavedCheckpoint
 from slurm_dl.signal_test.owner_rights import rights_of
 
-_LARGEST = 1_000_000
-"""Bytes; our own files are far smaller."""
-
 CLOCKS_S = 1.0
 """A file system's clock may differ from ours so much."""
 
@@ -231,9 +228,6 @@ def _is_another(before: Stamp | None, now: Stamp) -> bool:
 
 def _object(path: Path) -> dict[str, object]:
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
-            return {}
         return read_object(path) or {}
     except (OSError, ValueError):
         return {}

@@ -10,6 +10,7 @@ import os
 import signal
 from pathlib import Path
 
+from slurm_dl.job.untrusted_files import RUNS_NAME
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.model.ids import HandoverId, JobId
@@ -196,7 +197,7 @@ def run_directory(seen: SeenBySlurm) -> Path:
         ConfigError: Neither is there, or its owner has no account here.
     """
     label = seen.label
-    places = (seen.work_dir / "slurm_dl_runs" / label, seen.work_dir / f"slurm_dl-{label}")
+    places = (seen.work_dir / RUNS_NAME / label, seen.work_dir / f"slurm_dl-{label}")
     with rights_of(seen.uid):
         found = next((place for place in places if os.path.isdir(place)), None)  # noqa: PTH112 -- no error
     if found is not None:

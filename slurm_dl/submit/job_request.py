@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal, cast
 
+from slurm_dl.job.untrusted_files import RUNS_NAME
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit import job_comment, option_values
@@ -20,7 +21,7 @@ LAUNCHERS: tuple[Launcher, ...] = ("plain", "torchrun", "srun")
 DEFAULT_LEAD_S = 60
 DEFAULT_SIGNAL = f"USR1@{DEFAULT_LEAD_S}"
 DEFAULT_GRACE = f"{DEFAULT_GRACE_S:g}"
-DEFAULT_RUN_DIR = "slurm_dl_runs"
+DEFAULT_RUN_DIR = RUNS_NAME
 
 _MOST_NAME = 64
 

@@ -226,7 +226,46 @@ def test_a_state_directory_of_somebody_else(site: Site) -> None:
     """It says so before it reads anything there."""
     done = site.run("--once", by=confined(site.state))
 
-    refused(done, "a state directory of somebody else")
+    refused(done, "a state directory of root, used by another account")
+
+
+@AS_ROOT
+@pytest.mark.parametrize("mode", ["--once", "--shadow"])
+def test_root_leaves_nothing_in_the_state_directory_of_a_service(site: Site, mode: str) -> None:
+    """The service could not open its own ledger afterwards."""
+    os.chown(site.state, pwd.getpwnam(NOBODY).pw_uid, -1)
+
+    refused(
+        site.run(mode, "--allow-root"), "a state directory of another account than root and its own"
+    )
+    assert list(site.state.iterdir()) == []
+
+
+def test_a_state_directory_that_others_write(site: Site) -> None:
+    """What they put there would be believed."""
+    site.state.chmod(0o770)
+
+    refused(site.run("--once"), "others can write to the state directory, or to one above it")
+    assert list(site.state.iterdir()) == []
+
+
+def test_a_configuration_in_a_directory_that_others_write(site: Site) -> None:
+    """They could replace it; where the sticky bit keeps them from that it is read."""
+    site.home.chmod(0o777)
+    refused(site.run("--once"), "others can write to a directory above it")
+
+    site.home.chmod(0o1777)
+    assert UNREACHABLE in site.run("--once").stderr
+
+
+def test_a_lock_that_leads_elsewhere(site: Site) -> None:
+    """The pid would be written over another file."""
+    other = site.home / "other"
+    other.write_text("content", "utf-8")
+    (site.state / "lock").symlink_to(other)
+
+    refused(site.run("--once"), "a link in place of the lock")
+    assert other.read_text("utf-8") == "content"
 
 
 def test_a_state_directory_that_is_a_file(site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -92,24 +93,51 @@ def test_a_torn_line_does_not_swallow_the_next(tmp_path: Path) -> None:
     assert json.loads(path.read_text("utf-8").splitlines()[1])["job"] == 3
 
 
-def test_a_full_disk_is_told_once_and_loses_no_line(tmp_path: Path) -> None:
+def test_a_full_disk_is_told_once_and_loses_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Lines wait while the disk is full, one warning is given, and all are there afterwards."""
     warnings: list[str] = []
     path = tmp_path / "audit.jsonl"
-    path.symlink_to("/dev/full")
     log = AuditLog(path, warn=warnings.append)
 
-    assert not log.write(entry(1))
-    assert not log.write(entry(2))
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "write", _full)
+        assert not log.write(entry(1))
+        assert not log.write(entry(2))
     assert not log.healthy
     assert "No space left" in log.error
-    path.unlink()
     assert log.write(entry(3))
 
     assert [line["job"] for line in lines(path)] == [1, 2, 3]
     assert len(warnings) == 2
     assert "cannot be written" in warnings[0]
     assert "again" in warnings[1]
+    log.close()
+
+
+def _full(_descriptor: int, _data: bytes) -> int:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling link", "FIFO"])
+def test_no_file_but_a_regular_one_is_written_to(tmp_path: Path, kind: str) -> None:
+    """What a link leads to stays as it was, and nothing waits; without it lines are written."""
+    path, other = tmp_path / "audit.jsonl", tmp_path / "other"
+    if kind == "FIFO":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(other)
+    if kind == "link":
+        other.write_text("content", "utf-8")
+    log = AuditLog(path, warn=lambda _: None)
+
+    assert not log.write(entry(1))
+    assert log.history(2) == ()
+    assert not other.exists() or other.read_text("utf-8") == "content"
+    path.unlink()
+    assert log.write(entry(2))
+    assert [line["job"] for line in lines(path)] == [1, 2]
     log.close()
 
 

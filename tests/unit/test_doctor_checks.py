@@ -48,6 +48,7 @@ from slurm_dl.slurm.read.queue_reader import ReaderChoice
 DATA = Path(__file__).parents[1] / "data" / "doctor"
 RELEASES = ("22.05.8", "24.11.5", "26.05.5")
 SERVICE = Account(name="slurm_dl", uid=880, gids=frozenset({880}), why="owner of the daemon")
+ROOTS, SERVICES = 0, 65534
 STATE = Directory(
     key="paths.state_dir",
     path=Path("/var/lib/slurm_dl"),
@@ -520,6 +521,8 @@ CASES: list[Case] = [
     ("directories", {"account": replace(SERVICE, uid=7, gids=frozenset())}, ERROR, "mode 0750"),
     ("directories", {"account": ROOT}, OK, "can write"),
     ("directories", {"directories": (replace(STATE, mode=0o770, uid=1),)}, OK, "can write"),
+    ("directories", {"directories": (replace(STATE, open_to="/a can be"),)}, ERROR, "/a can be"),
+    ("directories", {"directories": (replace(STATE, closed=("/a/lock",)),)}, ERROR, "/a/lock"),
     ("directories", {"directories": (replace(STATE, mode=0o570),)}, ERROR, "cannot write"),
     ("directories", {"directories": (replace(STATE, mode=0o270),)}, ERROR, "cannot write"),
     ("directories", {"directories": (replace(STATE, writable=False),)}, ERROR, "cannot write"),
@@ -877,6 +880,58 @@ def test_what_is_read_is_what_slurm_says(yaml: Callable[..., Path]) -> None:
     assert isinstance(found.status, Missing)
     assert [d.mode for d in found.directories if d.key == "paths.state_dir"] == [None]  # type: ignore[union-attr]
     assert len(examine(found)) == len(CHECKS)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for other users' files")
+@pytest.mark.parametrize(
+    ("path", "uid", "mode", "said"),
+    [
+        ("state", ROOTS, 0o755, "cannot write to"),
+        ("state", 12345, 0o757, "belongs to uid 12345"),
+        ("state", SERVICES, 0o777, "mode 0777"),
+        ("state/ledger.sqlite", ROOTS, 0o600, "ledger.sqlite"),
+        ("state/ledger.sqlite", ROOTS, 0o666, ""),
+        ("state/audit.jsonl", ROOTS, 0o640, "audit.jsonl"),
+        ("state/shadow/open", ROOTS, 0o640, "shadow/open"),
+        ("state/notes.bak", ROOTS, 0o600, ""),
+        (".", ROOTS, 0o777, "mode 0777"),
+        ("site", ROOTS, 0o777, "mode 0777"),
+        ("site/mine.sbatch.j2", 12345, 0o644, "belongs to uid 12345"),
+        ("site/mine.sbatch.j2", ROOTS, 0o664, "mode 0664"),
+        ("site/mine.sbatch.j2", SERVICES, 0o644, ""),
+    ],
+)
+def test_whose_files_are(
+    yaml: Callable[..., Path], path: str, uid: int, mode: int, said: str
+) -> None:
+    """The account can write to what is its own, and others can neither there nor to templates."""
+    config = yaml("")
+    home = config.parent
+    for name in ("state/shadow", "site"):
+        (home / name).mkdir(parents=True)
+    for name in ("state", "state/shadow"):
+        os.chown(home / name, SERVICES, 0)
+    (home / "site" / "mine.sbatch.j2").touch()
+    (home / path).touch()
+    os.chown(home / path, uid, 0)
+    (home / path).chmod(mode)
+
+    found = gather(
+        DoctorOptions(
+            config=config,
+            settings=(f"paths.state_dir={home}/state", f"paths.audit_log={home}/state/audit.jsonl"),
+            account="nobody",
+        ),
+        {"SLURM_DL_TEMPLATES": str(home / "site")},
+    )
+    if path == ".":
+        # Its configuration is not believed there either.
+        assert isinstance(found.file, ConfigFile)
+        assert said in found.file.mistakes[0]
+        return
+    check = "templates" if path.startswith("site") else "directories"
+    verdict = next(row.verdict for row in examine(found) if row.name == check)
+    assert (verdict.level == ERROR, said in verdict.found) == (bool(said), True), verdict
 
 
 def scripted(directory: Path, **said: str) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.config import Config
+from slurm_dl.daemon import state_directory
 from slurm_dl.daemon.assembly import LEDGER_FILE, slurm_of
 from slurm_dl.daemon.audit_log import DAEMON, AuditLine, AuditLog
 from slurm_dl.daemon.components import Loaded
@@ -122,6 +123,7 @@ def sole_leadership(config: Config, log: FilteringBoundLogger) -> Iterator[Leade
         finally:
             control.close()
 
+    state_directory.check(config.paths.state_dir)
     with lock.held(config.paths.state_dir):
         yield Leadership(answering=answering)
 
@@ -205,6 +207,7 @@ def shared_place(
     """
     config, host = loaded.config, socket.gethostname()
     path = config.paths.state_dir / LEDGER_FILE
+    state_directory.check(config.paths.state_dir)
     with (
         lock.shared(config.paths.state_dir),
         _alone_in(config.paths.run_dir),

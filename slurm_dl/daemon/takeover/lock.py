@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,11 +60,16 @@ def _locked(directory: Path, key: str, kind: int) -> Iterator[int]:
         if kind == fcntl.LOCK_EX:
             # One that others share is theirs, too: where it is missing it is not mounted.
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        # What is not ours is not led away by a link, nor waited for.
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     except OSError as err:
-        msg = f"{key}: {path}: {err.strerror}"
+        what = "is a symbolic link: remove it" if err.errno == errno.ELOOP else err.strerror
+        msg = f"{key}: {path}: {what}"
         raise ConfigError(msg) from err
     try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            msg = f"{key}: {path}: is not a regular file: remove it"
+            raise ConfigError(msg)
         try:
             fcntl.flock(fd, kind | fcntl.LOCK_NB)
         except BlockingIOError:
