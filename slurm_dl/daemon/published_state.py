@@ -48,6 +48,9 @@ LIVE = (
 
 _GPU_S_PER_GPU_H = 3600.0
 
+_LONGEST_NAME = 200
+"""Characters of a job's name that are shown: Slurm takes 1,024, and a list may have all jobs."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
@@ -155,6 +158,13 @@ class PublishedState:
     failed: int = 0
     steers_ended: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def poll_s(self) -> float:
+        """How far apart looks are at present, seconds: slurmctld may be slow."""
+        daemon = self.config.daemon
+        slowed_s = min(daemon.poll_s * self.controller_health.slowed, daemon.slow_poll_s)
+        return max(daemon.poll_s, slowed_s)
+
     def steers_ended_after(self, action: Action) -> Mapping[str, int]:
         """*steers_ended* once *action* was done."""
         if not isinstance(action, ForgetSteer):
@@ -235,7 +245,7 @@ def row(cycle: Cycle, i: int) -> JsonObject:
         "job": text.label,
         "job_id": job_id,
         "partition": seen.partitions[partition] if partition >= 0 else None,
-        "name": text.name,
+        "name": text.name[:_LONGEST_NAME],
         "user": text.user or str(int(jobs.uid[i])),
         "uid": int(jobs.uid[i]),
         "account": text.account,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 from slurm_dl.doctor.check_result import CannotTellError, CheckResult, error, ok, warning
 from slurm_dl.doctor.directories import rights_at
 from slurm_dl.doctor.findings import Account, Directory, Findings, Missing, need
@@ -28,6 +31,9 @@ _NETWORK = frozenset(
         "wekafs",
     }
 )
+_DISK_FULL = ("database or disk is full", os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
+"""What SQLite and the system say where there is no room left."""
+
 _IN_MEMORY = frozenset({"ramfs", "tmpfs"})
 _LATE_POLLS = 3
 _LATE_LEAST_S = 60.0
@@ -178,12 +184,16 @@ def _failing(status: JsonObject) -> CheckResult | None:
     if isinstance(audit := status.get("audit"), dict) and audit.get("error"):
         return error(
             f"the audit log cannot be written: {audit.get('error')}",
-            "make room, or correct paths.audit_log; until then it only looks",
+            "if its disk is full, make room there, or correct paths.audit_log; until then it only "
+            "looks",
         )
     if failures := _number(status, "failures"):
+        why = _trouble(status)
         return error(
-            f"{failures:.0f} looks in a row failed: {_trouble(status)}",
-            "it goes on by itself when Slurm answers",
+            f"{failures:.0f} looks in a row failed: {why}",
+            "the disk of paths.state_dir is full: make room there, and it goes on by itself"
+            if any(words in why for words in _DISK_FULL)
+            else "it goes on by itself when Slurm answers",
         )
     if bugs := _number(status, "bugs"):
         return error(

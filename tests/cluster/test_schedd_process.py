@@ -190,17 +190,26 @@ def test_a_dead_slurmctld_is_waited_for(
     schedd: Schedd, sandbox: Sandbox, eventually: Eventually
 ) -> None:
     """Killed and started again under the daemon: no crash, two looks, then work goes on."""
-    submit(sandbox, "--gres=gpu:4")
+    job = submit(sandbox, "--gres=gpu:4")
     with schedd.running():
         eventually(lambda: schedd.status().get("doing") == "acting", within_s=60)
+        assert "as of" not in schedd.ask("queue").stdout
         sandbox.kill_daemon("slurmctld")
         eventually(lambda: schedd.status().get("failures", 0) >= 1, within_s=60)
         assert "contact" in schedd.status()["trouble"]["message"].lower()
+        eventually(lambda: schedd.status()["stale"], within_s=60)
+        for words in (["queue"], ["queue", "why", job], ["ctl", "status"]):
+            first = schedd.ask(*words).stdout.splitlines()[0]
+            assert re.search(r"as of \d+ s ago.* unable to contact", first.lower()), first
+        for words in (["queue", "--json"], ["queue", "why", job, "--json"]):
+            told = json.loads(schedd.ask(*words).stdout)
+            assert (told["stale"], told["age_s"] > 2) == (True, True)
+            assert "contact" in told["last_error"].lower()
         sandbox.start_daemon("slurmctld")
         eventually(lambda: schedd.status().get("doing") == "acting", within_s=90)
         fresh = submit(sandbox, "--gres=gpu:4", "--begin=now+1hour")
         eventually(lambda: fresh in schedd.queue(), within_s=60)
-        assert schedd.status()["bugs"] == 0
+        assert (schedd.status()["bugs"], schedd.status()["stale"]) == (0, False)
 
 
 def test_reconfigure_and_a_changed_partition_do_no_harm(

@@ -9,6 +9,8 @@ import pwd
 import socket
 import stat
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,7 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.daemon.control import socket_server
+from slurm_dl.daemon.control import load_limits, socket_server
 from slurm_dl.daemon.control.client import Client, DaemonError
 from slurm_dl.daemon.control.socket_server import ControlServer, Peer, RequestError, uids_of
 from slurm_dl.daemon.control.wire_format import MAX_REQUEST_BYTES, RefusalKind
@@ -25,6 +27,7 @@ from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ConfigError
 
 NOBODY = pwd.getpwnam("nobody").pw_uid
+OTHER = pwd.getpwnam("daemon").pw_uid
 
 Serve = Callable[..., Path]
 
@@ -75,6 +78,16 @@ def exchange(path: Path, raw: bytes) -> bytes:
             while chunk := sock.recv(65536):
                 said += chunk
         return said
+
+
+def rest_of(sock: socket.socket) -> bytes:
+    """What is still to be read, until the end of the stream."""
+    sock.shutdown(socket.SHUT_WR)
+    said = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := sock.recv(65536):
+            said += chunk
+    return said
 
 
 def as_user(uid: int, act: Callable[[], JsonObject]) -> JsonObject:
@@ -322,6 +335,67 @@ def test_a_reader_that_stops_reading_is_dropped(
         assert not any(t.is_alive() for t in serving)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_a_user_who_reads_no_answers_fills_no_memory_and_is_in_nobodys_way(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is held for one user is bounded; others are served meanwhile, they afterwards."""
+    answer_bytes, most_bytes = 2_000_000, 9_000_000
+    monkeypatch.setattr(load_limits, "UNSENT_PER_USER", most_bytes)
+    monkeypatch.setattr(socket_server, "SEND_S", 5.0)
+    building, at_once = Counter[int](), Counter[int]()
+
+    def queue(request: JsonObject, peer: Peer) -> JsonObject:
+        if request["request"] == "status":
+            return {"doing": "acting"}
+        building[peer.uid] += 1
+        at_once[peer.uid] = max(at_once[peer.uid], building[peer.uid])
+        time.sleep(0.02)
+        building[peer.uid] -= 1
+        return {"jobs": "x" * answer_bytes}
+
+    path = serve(answer=queue)
+
+    def hoard() -> JsonObject:
+        socks = [socket.socket(socket.AF_UNIX) for _ in range(socket_server.PER_USER)]
+        for sock in socks:
+            sock.connect(str(path))
+            sock.sendall(b'{"request": "queue"}\n')
+        begun = [sock.recv(12) for sock in socks]
+        os.write(told, b"x")
+        time.sleep(2 * socket_server.SEND_S)
+        answers = [first + rest_of(sock) for first, sock in zip(begun, socks, strict=True)]
+        return {
+            "begun": sum(b"true" in first for first in begun),
+            "busy": sum(b'"busy"' in answer for answer in answers),
+            "whole": sum(len(answer) > answer_bytes for answer in answers),
+            "later": len(str(Client(path).ask("queue")["jobs"])),
+        }
+
+    ready, told = os.pipe()
+    with ThreadPoolExecutor(1) as pool:
+        hoarded = pool.submit(as_user, NOBODY, hoard)
+        os.read(ready, 1)
+        began_s = time.monotonic()
+        doing = Client(path).ask("status")["doing"]
+        other = as_user(OTHER, lambda: {"length": len(str(Client(path).ask("queue")["jobs"]))})
+        took_s = time.monotonic() - began_s
+        said = hoarded.result()
+    os.close(ready)
+    os.close(told)
+
+    assert (doing, other) == ("acting", {"length": answer_bytes})
+    assert took_s < socket_server.SEND_S
+    assert at_once[NOBODY] == 1
+    held = most_bytes // answer_bytes
+    assert said == {
+        "begun": held,
+        "busy": socket_server.PER_USER - held,
+        "whole": 0,
+        "later": answer_bytes,
+    }
+
+
 def test_closing_removes_the_socket_and_its_connections(short_directory: Path) -> None:
     """After the end nothing is left for a command to wait at."""
     path = short_directory / "s"
@@ -345,6 +419,25 @@ def test_a_dead_daemons_socket_is_replaced(serve: Serve, short_directory: Path) 
         dead.bind(str(short_directory / "run" / "s"))
 
     assert Client(serve()).ask("hello")["sent"] == {"request": "hello"}
+
+
+def test_a_host_without_threads_is_survived(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes meanwhile is told to retry; afterwards everybody is served again."""
+    path = serve()
+    with monkeypatch.context() as patch:
+        start = threading.Thread.start
+
+        def no_more(thread: threading.Thread) -> None:
+            if thread.name.startswith("control-"):
+                msg = "can't start new thread"
+                raise RuntimeError(msg)
+            start(thread)
+
+        patch.setattr(threading.Thread, "start", no_more)
+        said = [json.loads(exchange(path, b'{"request": "x"}\n')) for _ in range(30)]
+
+    assert {answer["kind"] for answer in said} == {"busy"}
+    assert Client(path).ask("hello")["sent"] == {"request": "hello"}
 
 
 def test_a_file_in_the_way_is_not_removed(serve: Serve, short_directory: Path) -> None:

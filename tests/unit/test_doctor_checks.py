@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -17,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.config import Config
+from slurm_dl.daemon.audit_log import AuditLine, AuditLog
 from slurm_dl.doctor import gather as gathering
 from slurm_dl.doctor.all_checks import CHECKS, examine
 from slurm_dl.doctor.check_result import CannotTellError, CheckResult, Severity
@@ -39,11 +42,17 @@ from slurm_dl.doctor.findings import (
     Template,
 )
 from slurm_dl.doctor.gather import DoctorOptions, gather
+from slurm_dl.engine.cycle import run_cycle
+from slurm_dl.engine.settings import Settings
+from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
+from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.profiles import shipped_profiles
 from slurm_dl.report import terminal_table
 from slurm_dl.report.terminal_table import Column
 from slurm_dl.slurm.read.queue_reader import ReaderChoice
+from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 DATA = Path(__file__).parents[1] / "data" / "doctor"
 RELEASES = ("22.05.8", "24.11.5", "26.05.5")
@@ -580,6 +589,37 @@ def test_each_check_both_ways(
 
     assert (said.level, words in said.found) == (level, True), said
     assert bool(said.advice) is (level in {WARNING, ERROR})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
+def test_a_full_disk_is_named_and_slurm_is_not_blamed(tmp_path: Path) -> None:
+    """For the ledger and for the audit log: which disk, and that room is to be made there."""
+    tmpfs = ["/bin/mount", "-t", "tmpfs", "-o", "size=400k", "none", str(tmp_path)]
+    subprocess.run(tmpfs, check=True)
+    try:
+        ledger = Ledger(SqliteStore(tmp_path / "ledger.sqlite"))
+        with contextlib.suppress(OSError):
+            (tmp_path / "rest").write_bytes(bytes(400_000))
+        cluster, policy = FakeCluster(nodes=2, gpus=4), DiscreteLas(thresholds_gpu_s=(60.0,))
+        settings = Settings(partitions=frozenset({"gpu"}))
+        for uid in range(400):
+            cluster.submit(4, work_s=7200, uid=uid)
+        with pytest.raises(StoreError) as full:
+            run_cycle(cluster, ledger, policy, settings, clock=cluster.clock, acting=False)
+        with contextlib.suppress(StoreError):
+            ledger.close()
+    finally:
+        subprocess.run(["/bin/umount", "--lazy", str(tmp_path)], check=True)
+    audit = AuditLog(Path("/dev/full"))
+    audit.write(AuditLine(actor="a", action="start"))
+
+    for words, where in (
+        (status(failures=2, trouble={"message": str(full.value)}), "paths.state_dir"),
+        (status(audit={"path": "/dev/full", "error": audit.error}), "paths.audit_log"),
+    ):
+        said = verdict("cycles", findings(**words))
+        assert (said.level, "full" in said.advice, where in said.advice) == (ERROR, True, True)
+        assert "Slurm" not in said.advice
 
 
 def _bad(*names: str) -> list[Case]:

@@ -246,6 +246,19 @@ def test_an_answer_about_another_list_is_not_shown() -> None:
     assert left.away == ""
 
 
+def test_an_old_look_is_shown_as_such() -> None:
+    """How old it is and why, in the first line."""
+    view, known = View().sized(10, 0, 0), ScreenData()
+    page_ = {"jobs": JOBS, "total": 60, "doing": "waiting", "age_s": 29.0, "stale": True}
+    page_["last_error"] = "no contact"
+
+    view, known = after(view, known, Heard(asked(view, known, {}), page_), {})
+
+    assert (
+        "as of 29 s ago: dlschedd is waiting (no contact)" in drawn(view, known, 160, 24)[0].plain
+    )
+
+
 def test_no_answer_keeps_what_is_shown() -> None:
     """And says why."""
     view, known = View().sized(10, 0, 0).heard(60, None), ScreenData(jobs=JOBS)

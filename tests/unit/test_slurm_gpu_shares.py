@@ -190,6 +190,16 @@ def test_silence_is_asked_again() -> None:
     assert len(told.asked) == 2
 
 
+def test_a_job_with_a_forged_line_in_the_dump_is_asked_for_alone() -> None:
+    """Its device is the one that Slurm tells when it is asked for that job."""
+    forged = detail(3, "n3", "shard:3(IDX:1)", "\n" + detail(1, "n1", "shard:2(IDX:1)"))
+    told = Told(*FOUR[:2], forged)
+    jobs = table((1, "n1", 0.5), (2, "n1", 0.5), (3, "n3", 0.75))
+
+    assert seen(told, jobs, polls=3) == [(0, 0, (1, 2), (0.5, 0.5), True)]
+    assert [argv[-1] for argv in told.asked] == ["--oneliner", "1"]
+
+
 @pytest.mark.parametrize(
     "told",
     [
@@ -199,13 +209,12 @@ def test_silence_is_asked_again() -> None:
         detail(1, "n1", "(null)"),
         detail(1, "n1", "shard:2(IDX:x)"),
         detail(2, "n1", "shard:2(IDX:0)"),
-        detail(1, "n1", "shard:2(IDX:0)") * 2,
         detail(1, "n1", "shard:2(IDX:0)", "\nJobId=1 "),
         detail(1, "n1", "shard:2(IDX:0)", "Nodes=n9 CPU_IDs=0 Mem=0 GRES=shard:1(IDX:0) "),
     ],
 )
 def test_what_does_not_add_up_is_not_believed(told: str) -> None:
-    """Other nodes, several devices, none, another job, or the same job told twice."""
+    """Other nodes, several devices, none, another job, or a record that is cut short."""
     asked = Told(told)
 
     assert seen(asked, table((1, "n1", 0.5)), polls=2) == []

@@ -449,6 +449,16 @@ class Details(Slurm):
         return "".join(detail(int(job_id), 3, 1) for job_id in which)
 
 
+class Forged(Details):
+    """Job 2 has a name with lines of the two others, in which they are on other GPUs."""
+
+    def run(self, tool: str, *args: str) -> str:
+        """The details of the one job named, or of all."""
+        lines = "".join("\n" + detail(victim, 1, 3) for victim in (3, 4))
+        own = "JobId=2 JobName="
+        return super().run(tool, *args).replace(own, f"{own}{lines}", 1)
+
+
 @pytest.mark.parametrize(("starting", "calls"), [((2, 3), 2), ((2, 3, 4), 1)])
 def test_splits_cost_one_call_a_poll(starting: tuple[int, ...], calls: int) -> None:
     """A few jobs are asked for one by one in successive polls, many in one dump."""
@@ -462,6 +472,20 @@ def test_splits_cost_one_call_a_poll(starting: tuple[int, ...], calls: int) -> N
 
     assert split(holdings, table) == [3, 1] * len(starting)
     assert all(call[0] == "scontrol" for call in slurm.asked)
+
+
+def test_jobs_with_forged_lines_in_the_dump_are_asked_for_alone() -> None:
+    """One a poll; then each has its own split, but for the one that forges: its lines hide it."""
+    slurm = Forged()
+    queue, holdings = CliQueue(slurm), Holdings()
+    table = read(*(job(job_id) | UNEVEN for job_id in (2, 3, 4)))
+
+    for _ in range(6):
+        queue.learn_splits(holdings, table)
+        holdings.allocations(table, site())
+
+    assert split(holdings, table) == [2, 2, 3, 1, 3, 1]
+    assert [call[5:] for call in slurm.asked] == [(), ("3",), ("4",)]
 
 
 def test_cpus_and_memory_are_split_without_loss() -> None:

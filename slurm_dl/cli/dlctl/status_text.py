@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from slurm_dl.daemon.control.client import stale_note
 from slurm_dl.forecast.start_time_text import score_text
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.text import ago
@@ -23,6 +24,7 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
     now_s = _number(answer["now_s"])
     up = ago(now_s - _number(answer["started_s"]))
     lines = [
+        *([("STALE", note)] if (note := stale_note(answer)) else []),
         ("dlschedd", f"{answer['doing']}"),
         ("process", f"pid {answer['pid']}, version {answer['version']}, up {up}"),
         ("config", f"{answer['config_file']}, policy {answer['policy']}"),

@@ -14,13 +14,13 @@ import click
 
 import slurm_dl
 from slurm_dl.cli.commandline import print_json, run
-from slurm_dl.cli.dlqueue.when import when
+from slurm_dl.cli.dlqueue.when import show_stale, when
 from slurm_dl.cli.shared_options import SOCKET
 from slurm_dl.daemon.control.client import Client, socket_path
 from slurm_dl.daemon.control.sort_keys import SORTS, unknown
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.report.terminal_table import Column, show
-from slurm_dl.text import ago, duration, safe
+from slurm_dl.text import duration, safe
 
 COLUMNS = (
     Column(title="JOBID", least=8),
@@ -38,7 +38,6 @@ COLUMNS = (
 )
 
 STYLES = {"R": "green", "CG": "dim", "CD": "dim", "F": "dim", "CF": "cyan", "S": "dim"}
-_STALE_S = 120.0
 
 
 @click.group(invoke_without_command=True)
@@ -180,6 +179,7 @@ def dlqueue(
         print_json(answer)
         return
     styles = {i: STYLES[str(job["state"])] for i, job in enumerate(jobs) if job["state"] in STYLES}
+    show_stale(answer, err=noheader)
     show(COLUMNS, [cells(job) for job in jobs], header=not noheader, styles=styles)
     _warn(answer)
 
@@ -201,6 +201,7 @@ def why(socket: Path | None, job: str, *, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
+    show_stale(answer)
     for sentence in _list(answer.get("sentences")):
         click.echo(safe(str(sentence), 1000))
     _warn(answer)
@@ -235,11 +236,8 @@ def schema_text() -> str:
 
 
 def _warn(answer: JsonObject) -> None:
-    """Say on standard error if what was shown is old, or nothing comes of it."""
-    age_s, doing = _number(answer.get("age_s")), str(answer.get("doing", ""))
-    if age_s > _STALE_S:
-        click.echo(f"dlqueue: this is {ago(age_s)} old; dlschedd is {safe(doing)}", err=True)
-    elif isinstance(paused := answer.get("paused"), dict):
+    """Say on standard error if nothing comes of what was shown."""
+    if isinstance(paused := answer.get("paused"), dict):
         by, reason = safe(str(paused["by"])), safe(str(paused["reason"]))
         click.echo(
             f"dlqueue: dlschedd is paused by {by}{f': {reason}' if reason else ''}", err=True

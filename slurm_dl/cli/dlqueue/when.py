@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from slurm_dl.cli.commandline import print_json
-from slurm_dl.daemon.control.client import Client, socket_path
+from slurm_dl.daemon.control.client import Client, socket_path, stale_note
 from slurm_dl.forecast.start_time_text import job_lines, shape_lines
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ConfigError
@@ -101,10 +101,17 @@ def _text(typed: Mapping[str, object], name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
+def show_stale(answer: JsonObject, *, err: bool = False) -> None:
+    """Say on a line of its own that *answer* is old, if it is; with *err* on standard error."""
+    if note := stale_note(answer):
+        click.secho(note, fg="yellow", err=err)
+
+
 def _show(answer: JsonObject, lines: list[str], *, as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
+    show_stale(answer)
     for line in lines:
         click.echo(safe(line, 1000))
     doing = str(answer.get("doing", ""))

@@ -15,6 +15,7 @@ from pathlib import Path
 from slurm_dl.daemon.control.wire_format import SOCKET_NAME, RefusalKind
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.text import ago, safe
 
 DEFAULT_CONFIG = Path("/etc/slurm_dl/slurm_dl.yaml")
 DEFAULT_RUN_DIR = Path("/run/slurm_dl")
@@ -45,6 +46,16 @@ def socket_path(socket_option: Path | None = None, config_option: Path | None = 
     from slurm_dl.config import load  # noqa: PLC0415 - pydantic and YAML cost 0.1 s
 
     return load(named or DEFAULT_CONFIG).paths.run_dir / SOCKET_NAME
+
+
+def stale_note(answer: JsonObject) -> str:
+    """That what *answer* shows is old, and why; empty if it is not. It is safe to print."""
+    age_s = answer.get("age_s")
+    if not answer.get("stale") or not isinstance(age_s, int | float):
+        return ""
+    error = answer.get("last_error")
+    why = f"dlschedd is {answer.get('doing')} ({error})" if error else "the next look has not ended"
+    return safe(f"as of {ago(age_s)} ago: {why}", 500)
 
 
 class Client:

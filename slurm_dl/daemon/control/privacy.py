@@ -33,6 +33,7 @@ STATUS_SHOWN = frozenset(
         "bugs",
         "gpus",
         "jobs",
+        "last_error",
         "left",
         "live",
         "managed_jobs",
@@ -46,6 +47,7 @@ STATUS_SHOWN = frozenset(
         "preemption",
         "protocol",
         "seen_s",
+        "stale",
         "slurmctld",
         "started_s",
         "steers",
@@ -60,7 +62,7 @@ STATUS_SHOWN = frozenset(
 STATUS_WORDS = frozenset({"trouble", "reloaded"})
 """Fields with a ``message`` of which nobody knows beforehand what it names: for admins alone."""
 
-_STANDING = frozenset({"doing", "paused"})
+_STANDING = frozenset({"doing", "last_error", "paused"})
 _HISTORY_SHOWN = ("time", "epoch_s", "action", "handover")
 
 _MESSAGE = "see dlschedd's log"
@@ -186,7 +188,7 @@ def status_for(answer: JsonObject, sight: Sight) -> JsonObject:
 
 
 def standing_for(standing: JsonObject, sight: Sight) -> JsonObject:
-    """Of ``doing``, ``paused`` and ``age_s`` what is theirs to know: not who paused, nor why."""
+    """Of what `standing_of` says, what is theirs to know: not who paused, why, nor what failed."""
     if not isinstance(sight, Own):
         return standing
     shown = dict(standing)
@@ -194,6 +196,8 @@ def standing_for(standing: JsonObject, sight: Sight) -> JsonObject:
         shown["doing"] = sight.text(doing)
     if isinstance(paused := standing.get("paused"), dict):
         shown["paused"] = {"by": _ADMIN, "since_s": paused["since_s"], "reason": ""}
+    if standing.get("last_error"):
+        shown["last_error"] = _MESSAGE
     return shown
 
 

@@ -55,12 +55,10 @@ _STATES = {
 
 
 class RequestHandlers:
-    """Answers requests; may be called from many threads at once."""
+    """Answers requests; may be called from many threads at once. `load_limits` bounds how many."""
 
     def __init__(self, context: ControlContext) -> None:
         self._context = context
-        # Rows and snapshots are built by Python code; two at a time leave the loop its share.
-        self._heavy = threading.Semaphore(2)
         # Who waits for a forecast; one user must not keep it from the others.
         self._asking: set[int] = set()
         self._asking_lock = threading.Lock()
@@ -103,8 +101,7 @@ class RequestHandlers:
             case ResetBreakerRequest():
                 return self._reset_breaker(parsed, peer)
             case SnapshotRequest():
-                with self._heavy:
-                    return {"snapshot": snapshot_file.encode(self._seen(sight)[0].snapshot)}
+                return {"snapshot": snapshot_file.encode(self._seen(sight)[0].snapshot)}
 
     def _seen(self, sight: Sight) -> tuple[Cycle, Policy]:
         now = self._context.board.current
@@ -138,19 +135,18 @@ class RequestHandlers:
             locate=request.locate,
         )
         ended = OVER.intersection(states)
-        with self._heavy:
-            only = Only(
-                users=users_shown(sight, request.user),
-                accounts=tuple(request.account),
-                qos=tuple(request.qos),
-                partitions=tuple(request.partition),
-                names=tuple(request.name),
-                jobs=tuple(request.job),
-                states=() if ended == OVER else tuple(state.name for state in ended),
-            )
-            shown = self._context.past.listed(cycle, only) if ended else cycle
-            found = page(shown, wanted, order)
-            jobs: list[Json] = [privacy.row_for(r, sight) for r in found.jobs]
+        only = Only(
+            users=users_shown(sight, request.user),
+            accounts=tuple(request.account),
+            qos=tuple(request.qos),
+            partitions=tuple(request.partition),
+            names=tuple(request.name),
+            jobs=tuple(request.job),
+            states=() if ended == OVER else tuple(state.name for state in ended),
+        )
+        shown = self._context.past.listed(cycle, only) if ended else cycle
+        found = page(shown, wanted, order)
+        jobs: list[Json] = [privacy.row_for(r, sight) for r in found.jobs]
         return {
             "now_s": cycle.snapshot.now_s,
             "jobs": jobs,
@@ -168,9 +164,8 @@ class RequestHandlers:
         except ValueError as err:
             raise RequestError(RefusalKind.BAD_REQUEST, str(err)) from None
         if isinstance(found, list):
-            with self._heavy:
-                now_s = cycle.snapshot.now_s
-                gone = self._context.past.gone(request.job, sight, self._context.audit, now_s)
+            now_s = cycle.snapshot.now_s
+            gone = self._context.past.gone(request.job, sight, self._context.audit, now_s)
             if gone is not None:
                 standing = privacy.standing_for(standing_of(self._context), sight)
                 return {"now_s": cycle.snapshot.now_s, **gone, **standing}
@@ -180,9 +175,8 @@ class RequestHandlers:
             msg = f"no job {request.job} in the last snapshot{hint}"
             raise RequestError(RefusalKind.NOT_FOUND, msg)
         row = seen.jobs.row_of()[found]
-        with self._heavy:
-            history = self._context.audit.history(found)
-            past = self._context.past.of(found)
+        history = self._context.audit.history(found)
+        past = self._context.past.of(found)
         sentences = why(cycle, policy, found, history, sight, past=past)
         return {
             "now_s": cycle.snapshot.now_s,

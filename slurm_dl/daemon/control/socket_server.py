@@ -2,7 +2,8 @@
 
 It knows nothing of what is asked; `request_handlers` does. Each connection has a thread of its own,
 so a client that reads slowly, or never, holds up neither the others nor the loop. Limits on size,
-time and connections are per user, so nobody can keep an admin from pausing the daemon.
+time, connections, work (`load_limits`) and unsent bytes are per user, and admins have their own, so
+nobody can keep an admin from pausing the daemon.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_dl.daemon.control.load_limits import HEAVY, BusyError, LoadLimits
 from slurm_dl.daemon.control.wire_format import MAX_REQUEST_BYTES, RefusalKind
+from slurm_dl.forecast.chunked_json import pieces
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ConfigError
 
 READ_S = 10.0
 """A request must have arrived whole within this many seconds."""
 
-SEND_S = 60.0
+SEND_S = 20.0
 """An answer must have been taken within this many seconds."""
 
 PER_USER = 24
@@ -112,6 +115,7 @@ class ControlServer:
         self._lock = threading.Lock()
         self._open: Counter[Peer] = Counter()
         self._connections: set[socket.socket] = set()
+        self._limits = {True: LoadLimits(per_user=False), False: LoadLimits(per_user=True)}
         self._listener = _listen(path, mode)
         self._inode = path.stat().st_ino
         self._stop_r, self._stop_w = os.pipe()
@@ -157,10 +161,13 @@ class ControlServer:
                     # Out of descriptors, or the client is gone already.
                     time.sleep(0.05)
                     continue
-                self._welcome(sock)
+                try:
+                    self._welcome(sock, self._peer_of(sock))
+                except Exception as err:  # noqa: BLE001 - without this thread nobody could pause
+                    sock.close()
+                    self._on_bug(err)
 
-    def _welcome(self, sock: socket.socket) -> None:
-        peer = self._peer_of(sock)
+    def _welcome(self, sock: socket.socket, peer: Peer) -> None:
         with self._lock:
             alike = sum(n for other, n in self._open.items() if other.is_admin == peer.is_admin)
             full = alike >= IN_ALL or (not peer.is_admin and self._open[peer] >= PER_USER)
@@ -168,17 +175,15 @@ class ControlServer:
                 self._open[peer] += 1
                 self._connections.add(sock)
         if full:
-            sock.setblocking(False)
-            with contextlib.suppress(OSError), sock:
-                sock.send(
-                    _encoded(
-                        _refusal(RequestError(RefusalKind.BUSY, "too many connections; retry"))
-                    )
-                )
+            _turn_away(sock, "too many connections; retry")
             return
-        threading.Thread(
-            target=self._converse, args=(sock, peer), name=f"control-{peer.uid}", daemon=True
-        ).start()
+        try:
+            threading.Thread(
+                target=self._converse, args=(sock, peer), name=f"control-{peer.uid}", daemon=True
+            ).start()
+        except RuntimeError:
+            self._forget(sock, peer)
+            _turn_away(sock, "this host has no threads left for dlschedd; retry")
 
     def _peer_of(self, sock: socket.socket) -> Peer:
         raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -188,28 +193,50 @@ class ControlServer:
         return Peer(uid, uid in self._admins)
 
     def _converse(self, sock: socket.socket, peer: Peer) -> None:
+        limits = self._limits[peer.is_admin]
         try:
             with sock, contextlib.suppress(OSError):
                 for line in _requests(sock):
-                    sock.settimeout(SEND_S)
-                    sock.sendall(_encoded(self._reply(line, peer)))
+                    answer = self._reply(line, peer, limits)
+                    try:
+                        sock.settimeout(SEND_S)
+                        sock.sendall(answer)
+                    finally:
+                        limits.let_go(peer.uid, len(answer))
         finally:
-            with self._lock:
-                self._connections.discard(sock)
-                self._open[peer] -= 1
-                if not self._open[peer]:
-                    del self._open[peer]
+            self._forget(sock, peer)
 
-    def _reply(self, line: bytes, peer: Peer) -> JsonObject:
+    def _forget(self, sock: socket.socket, peer: Peer) -> None:
+        with self._lock:
+            self._connections.discard(sock)
+            self._open[peer] -= 1
+            if not self._open[peer]:
+                del self._open[peer]
+
+    def _reply(self, line: bytes, peer: Peer, limits: LoadLimits) -> bytes:
+        """The answer as it is sent; its bytes count as unsent."""
         try:
-            return {"ok": True, "result": self._answer(_decoded(line), peer)}
+            request = _decoded(line)
+            turn = (
+                limits.turn(peer.uid)
+                if request.get("request") in HEAVY
+                else contextlib.nullcontext()
+            )
+            # Encoded within the turn: that takes as much time and memory as the answer itself.
+            with turn:
+                answer = _encoded({"ok": True, "result": self._answer(request, peer)})
+                limits.hold(peer.uid, len(answer))
+                return answer
         except RequestError as err:
-            return _refusal(err)
+            refusal = err
+        except BusyError as err:
+            refusal = RequestError(RefusalKind.BUSY, str(err))
         except Exception as err:  # noqa: BLE001 - one bad request must not end the thread unseen
             self._on_bug(err)
-            return _refusal(
-                RequestError(RefusalKind.INTERNAL, "dlschedd could not answer; see its log")
-            )
+            refusal = RequestError(RefusalKind.INTERNAL, "dlschedd could not answer; see its log")
+        answer = _encoded(_refusal(refusal))
+        limits.hold(peer.uid, len(answer))
+        return answer
 
 
 def uids_of(admins: Collection[str]) -> frozenset[int]:
@@ -315,7 +342,14 @@ def _decoded(line: bytes) -> JsonObject:
 
 
 def _encoded(answer: JsonObject) -> bytes:
-    return json.dumps(answer).encode("ascii") + b"\n"
+    # In pieces, as the loop waits for the interpreter's lock while one is encoded.
+    return b"".join((*(piece.encode("ascii") for piece in pieces(answer)), b"\n"))
+
+
+def _turn_away(sock: socket.socket, why: str) -> None:
+    sock.setblocking(False)
+    with contextlib.suppress(OSError), sock:
+        sock.send(_encoded(_refusal(RequestError(RefusalKind.BUSY, why))))
 
 
 def _refusal(err: RequestError) -> JsonObject:

@@ -25,6 +25,9 @@ from slurm_dl.model.handover import Handover
 from slurm_dl.model.jobs import JobState
 from slurm_dl.text import ago
 
+_STALE_POLLS = 2
+"""A look is stale that is older than so many polls."""
+
 
 def status(context: ControlContext) -> JsonObject:
     """How the daemon is, in numbers and in one sentence."""
@@ -101,8 +104,7 @@ def _acting(now: PublishedState) -> str:
 
 def _slurmctld(now: PublishedState) -> JsonObject:
     """Its clock, and why it is asked less often, or told less, than configured."""
-    health, daemon = now.controller_health, now.config.daemon
-    slowed_s = min(daemon.poll_s * health.slowed, daemon.slow_poll_s)
+    health = now.controller_health
     return {
         "clock": health.clock,
         "ahead_s": round(health.ahead_s, 1),
@@ -110,7 +112,7 @@ def _slurmctld(now: PublishedState) -> JsonObject:
         "distrust": health.distrust or None,
         "distrust_until_s": health.distrust_until_s or None,
         "slow": health.slow or None,
-        "poll_s": max(daemon.poll_s, slowed_s),
+        "poll_s": now.poll_s,
         "writes_held": health.writes_held or None,
     }
 
@@ -118,10 +120,14 @@ def _slurmctld(now: PublishedState) -> JsonObject:
 def standing_of(context: ControlContext) -> JsonObject:
     """What every reader of an answer should know about its worth."""
     now = context.board.current
+    age_s = round(time.time() - now.seen_s, 1) if now.seen_s else None
+    lost = now.failures or now.bugs_in_a_row
     return {
         "doing": doing(context),
         "paused": paused_of(context.pause),
-        "age_s": round(time.time() - now.seen_s, 1) if now.seen_s else None,
+        "age_s": age_s,
+        "stale": age_s is not None and age_s > _STALE_POLLS * now.poll_s,
+        "last_error": now.trouble.message if now.trouble and lost else None,
     }
 
 

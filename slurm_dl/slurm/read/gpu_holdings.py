@@ -15,24 +15,27 @@ import numpy as np
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.slurm.read.hostlists import expand
-from slurm_dl.slurm.read.job_details import gres_by_node
+from slurm_dl.slurm.read.job_details import RunKey, doubled_in, gres_by_node, run_key
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading
 from slurm_dl.slurm.read.tres import parse_gres
 
-RunKey = tuple[int, float]
-"""Job id and start: one allocation."""
 Split = Mapping[str, float]
 """GPUs by node name."""
 
 
 class Holdings:
-    """Builds the allocations; remembers node lists and splits while their jobs run."""
+    """Builds the allocations; remembers node lists and splits while their jobs run.
+
+    Attributes:
+        doubled: Jobs of which a dump told twice, and which are asked for alone.
+    """
 
     def __init__(self) -> None:
         """Know nothing yet."""
         self._names: dict[str, tuple[str, ...]] = {}
         self._splits: dict[RunKey, Split | None] = {}
+        self.doubled: set[RunKey] = set()
 
     def unknown(self, table: JobTable) -> list[int]:
         """Rows of running jobs whose split over their nodes has not been learnt yet."""
@@ -41,22 +44,27 @@ class Holdings:
             for row, even in enumerate(table.even)
             if not even
             and table.state[row] is JobState.RUNNING
-            and _key(table, row) not in self._splits
+            and run_key(table, row) not in self._splits
         ]
 
     def learn(self, told: Mapping[int, Split | None], table: JobTable, rows: Sequence[int]) -> None:
         """Take the splits of *rows* out of what was *told*, by job id.
 
-        A job whose split does not add up is split evenly and not asked about again.
+        A job whose split does not add up is split evenly and not asked about again, but for those
+        that are `doubled`.
         """
+        doubled = doubled_in(told, table, rows)
+        self.doubled |= doubled
         for row in rows:
+            if run_key(table, row) in doubled:
+                continue
             split = told.get(table.job_id[row])
             adds_up = (
                 split is not None
                 and set(split) == set(self._expand(table.nodes[row]))
                 and sum(split.values()) == table.gpus[row]
             )
-            self._splits[_key(table, row)] = split if adds_up else None
+            self._splits[run_key(table, row)] = split if adds_up else None
 
     def allocations(self, table: JobTable, site: ClusterReading) -> Allocations:
         """One row for each job and node; nodes that Slurm no longer lists are passed over."""
@@ -70,7 +78,7 @@ class Holdings:
             if not listed:
                 continue
             names = self._expand(listed)
-            key = _key(table, row)
+            key = run_key(table, row)
             split = self._splits.get(key)
             if key in self._splits:
                 splits[key] = split
@@ -88,6 +96,7 @@ class Holdings:
                 cpus.append(each_cpus + (i < more_cpus))
                 mem_mb.append(each_mb + (i < more_mb))
         self._splits = splits
+        self.doubled &= {run_key(table, row) for row, nodes in enumerate(table.nodes) if nodes}
         self._names = {text: self._names[text] for text in table.nodes if text}
         return Allocations(
             job=np.array(job, np.int32),
@@ -102,10 +111,6 @@ class Holdings:
         if names is None:
             names = self._names[text] = expand(text)
         return names
-
-
-def _key(table: JobTable, row: int) -> RunKey:
-    return table.job_id[row], table.start_s[row]
 
 
 def splits_in(detail: str, wanted: Collection[int]) -> dict[int, Split | None]:

@@ -21,7 +21,13 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.shared_gpu import SLACK, SharedGpu
 from slurm_dl.slurm.read.hostlists import expand
-from slurm_dl.slurm.read.job_details import gres_by_node, job_details
+from slurm_dl.slurm.read.job_details import (
+    RunKey,
+    doubled_in,
+    gres_by_node,
+    job_details,
+    run_key,
+)
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading
 from slurm_dl.slurm.read.vocabulary import is_number
@@ -44,7 +50,8 @@ class Shares:
     def __init__(self, slurm: Slurm) -> None:
         """Ask through *slurm*; nothing is known yet."""
         self._slurm = slurm
-        self._known: dict[tuple[int, float], Devices | None] = {}
+        self._known: dict[RunKey, Devices | None] = {}
+        self._doubled: set[RunKey] = set()
 
     def learn(self, table: JobTable) -> None:
         """Ask about jobs that have started on such nodes: one command at most, none otherwise."""
@@ -59,12 +66,13 @@ class Shares:
             for row in _holding(table)
             if table.gpus[row] > 0 and not where.isdisjoint(_names(table, row))
         ]
-        keys = {_key(table, row) for row in rows}
+        keys = {run_key(table, row) for row in rows}
         self._known = {key: devices for key, devices in self._known.items() if key in keys}
+        self._doubled &= keys
         unknown = [
             row
             for row in rows
-            if table.state[row] is JobState.RUNNING and _key(table, row) not in self._known
+            if table.state[row] is JobState.RUNNING and run_key(table, row) not in self._known
         ]
         if unknown:
             self._ask(table, unknown)
@@ -74,7 +82,7 @@ class Shares:
         tenants: dict[tuple[int, int], list[tuple[JobId, float]]] = {}
         taken: set[tuple[int, int]] = set()
         for row in _holding(table):
-            devices = self._known.get(_key(table, row)) or {}
+            devices = self._known.get(run_key(table, row)) or {}
             for name, indices in devices.items():
                 node = site.row.get(name)
                 if node is None:
@@ -99,13 +107,17 @@ class Shares:
         )
 
     def _ask(self, table: JobTable, rows: Sequence[int]) -> None:
-        found = job_details(self._slurm, table, rows)
+        found = job_details(self._slurm, table, rows, self._doubled)
         if found is None:
             return  # Until it is known it counts as alone on some device.
         detail, asked = found
         told = devices_in(detail, {table.job_id[row] for row in asked})
+        doubled = doubled_in(told, table, asked)
+        self._doubled |= doubled
         for row in asked:
-            self._known[_key(table, row)] = _believed(told.get(table.job_id[row]), table, row)
+            if run_key(table, row) in doubled:
+                continue
+            self._known[run_key(table, row)] = _believed(told.get(table.job_id[row]), table, row)
 
 
 def _holding(table: JobTable) -> Iterator[int]:
@@ -119,10 +131,6 @@ def _expanded(nodes: str) -> tuple[str, ...]:
 
 def _names(table: JobTable, row: int) -> tuple[str, ...]:
     return _expanded(table.nodes[row])
-
-
-def _key(table: JobTable, row: int) -> tuple[int, float]:
-    return table.job_id[row], table.start_s[row]
 
 
 def _is_part(table: JobTable, row: int) -> bool:

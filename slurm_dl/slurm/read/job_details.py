@@ -22,30 +22,66 @@ _ON_NODES = re.compile(r"\bNodes=([\w.,\[\]-]+) CPU_IDs=[0-9,-]* Mem=[0-9]+ GRES
 OnNodes = Mapping[str, str]
 """GRES in Slurm's words by node name."""
 
+RunKey = tuple[int, float]
+"""Job id and start: one allocation."""
+
 
 def job_details(
-    slurm: Slurm, table: JobTable, rows: Sequence[int]
+    slurm: Slurm, table: JobTable, rows: Sequence[int], doubled: Collection[RunKey]
 ) -> tuple[str, Sequence[int]] | None:
     """``scontrol show job -d`` of some of the jobs at *rows*, and of which; one call.
 
     The few that start between two polls are asked for one at a time, all of them (after our start)
     in one dump. None if Slurm does not answer: the job may just have ended.
+
+    Args:
+        doubled: Jobs that a dump told of twice, see `doubled_in`; they are asked for one at a time.
     """
+    several = [row for row in rows if run_key(table, row) not in doubled]
     which: tuple[str, ...] = ()
-    if len(rows) <= _MOST_ASKED_SINGLY:
-        rows = rows[:1]
+    if len(several) > _MOST_ASKED_SINGLY:
+        rows = several
+    else:
+        rows = (several or rows)[:1]
         which = (str(table.job_id[rows[0]]),)
     try:
-        return slurm.run("scontrol", "show", "job", "--details", "--oneliner", *which), rows
+        detail = slurm.run("scontrol", "show", "job", "--details", "--oneliner", *which)
     except ClusterError:
         return None
+    return (_first_record(detail, which[0]) if which else detail), rows
+
+
+def run_key(table: JobTable, row: int) -> RunKey:
+    """The allocation at *row*."""
+    return table.job_id[row], table.start_s[row]
+
+
+def doubled_in(told: Mapping[int, object], table: JobTable, rows: Sequence[int]) -> set[RunKey]:
+    """Those of *rows* that are to be asked for alone: of them nothing is known from a dump.
+
+    Somebody has written a line of theirs into a name.
+    """
+    if len(rows) == 1:
+        return set()
+    return {run_key(table, row) for row in rows if told.get(table.job_id[row], 0) is None}
+
+
+def _first_record(detail: str, job_id: str) -> str:
+    """What *detail* tells of a job that was asked for alone, up to what looks like another record.
+
+    Other records in it are of its own array or gang, or are written by its owner; nobody else's
+    words are in it.
+    """
+    found = re.search(rf"^JobId={job_id} .*?(?=^JobId=[0-9]|\Z)", detail, re.MULTILINE | re.DOTALL)
+    return found[0] if found else ""
 
 
 def gres_by_node(detail: str, wanted: Collection[int]) -> dict[int, OnNodes | None]:
     """What each job in ``scontrol show job -d -o`` holds where.
 
-    Whoever writes a line of another job into a name makes that job one of which nothing is known.
-    So does who writes lists of more than `MOST_NODES` nodes into his own.
+    Whoever writes a line of another job into a name makes that job one of which nothing is known;
+    it is then asked for alone. So does who writes lists of more than `MOST_NODES` nodes into his
+    own.
 
     Args:
         wanted: Ids of the jobs that were asked about. Of others in the same dump it is only

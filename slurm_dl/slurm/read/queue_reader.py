@@ -105,7 +105,7 @@ class CliQueue:
         rows = holdings.unknown(table)
         if not rows:
             return
-        found = job_details(self._slurm, table, rows)
+        found = job_details(self._slurm, table, rows, holdings.doubled)
         if found is not None:  # Until it is known the job counts as spread evenly.
             detail, asked = found
             wanted = {table.job_id[row] for row in asked}

@@ -21,7 +21,7 @@ from slurm_dl.cli.dlqueue.watch.keys import Keys
 from slurm_dl.cli.dlqueue.watch.queue_view import View
 from slurm_dl.cli.dlqueue.watch.screen import ScreenData, drawn, pane_lines, room
 from slurm_dl.cli.dlqueue.watch.terminal import Terminal
-from slurm_dl.daemon.control.client import Client, DaemonError
+from slurm_dl.daemon.control.client import Client, DaemonError, stale_note
 from slurm_dl.json_types import Json, JsonObject
 
 _ESCAPE_S = 0.05
@@ -135,9 +135,8 @@ def after(view: View, known: ScreenData, heard: Heard, filters: Filters) -> tupl
     if heard.page is None:
         return view, replace(known, away=heard.error)
     page = heard.page
-    known = replace(
-        known, away="", doing=str(page.get("doing") or ""), age_s=_number(page, "age_s")
-    )
+    doing = stale_note(page) or str(page.get("doing") or "")
+    known = replace(known, away="", doing=doing, age_s=_number(page, "age_s"))
     if heard.question.why_of == view.why_of:
         known = replace(known, sentences=heard.sentences)
     if not same_list(heard.question, asked(view, known, filters)):
