@@ -57,13 +57,23 @@ class Child:
         A Python that is still importing has none yet, and a shell around the real program may
         never get one; both would die of it.
         """
-        try:
-            status = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8")
-        except OSError:
-            return False
-        masks = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-        caught = int(masks.get("SigCgt", "0"), 16) | int(masks.get("SigBlk", "0"), 16)
-        return bool(caught >> (signum - 1) & 1)
+        masks = _signal_masks(self._process.pid)
+        return _has(masks, "SigCgt", signum) or _has(masks, "SigBlk", signum)
+
+    def ignores(self, signum: int) -> bool:
+        """True if it ignores the signal."""
+        return _has(_signal_masks(self._process.pid), "SigIgn", signum)
+
+    def program(self) -> str:
+        """Name of the program that its process runs now; empty if that cannot be seen."""
+        return _program(self._process.pid)
+
+    def other_catching(self, signum: int) -> str:
+        """Another process of its group that has a handler for the signal; empty if none has."""
+        for pid in members(GROUP, self._process.pid):
+            if pid != self._process.pid and _has(_signal_masks(pid), "SigCgt", signum):
+                return f"{_program(pid)}, process {pid}"
+        return ""
 
     def send(self, signum: int) -> None:
         """Send it a signal; nothing happens if it has ended."""
@@ -85,6 +95,27 @@ class Child:
                 _signal_group(group, signal.SIGKILL)
         code = self._process.wait()
         return code if code >= 0 else 128 - code
+
+
+def _signal_masks(pid: int) -> dict[str, str]:
+    """What a process does with signals, as /proc has it; nothing if it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    return dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+
+
+def _has(masks: Mapping[str, str], name: str, signum: int) -> bool:
+    return bool(int(masks.get(name, "0"), 16) >> (signum - 1) & 1)
+
+
+def _program(pid: int) -> str:
+    # Not its "comm": of a script that is the script's name, and the shell's stands here.
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name
+    except OSError:
+        return ""
 
 
 def _signal_group(group: int, signum: int) -> None:

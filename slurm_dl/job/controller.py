@@ -122,10 +122,15 @@ class JobController:
         Raises:
             CallFailedError: Slurm refused or was silent; it may have been done all the same.
         """
-        comment = with_rate(standing.comment, rate)
-        if comment is not None and len(comment.encode(errors="surrogateescape")) > MOST_BYTES:
-            return False
-        return self._set_comment(standing, comment)
+        return self._set_if_short(standing, with_rate(standing.comment, rate))
+
+    def set_unhandled(self, standing: JobStatus, run: int) -> bool:
+        """Write that in *run* nothing took the checkpoint signal. False as of `set_rate`.
+
+        Raises:
+            CallFailedError: Slurm refused or was silent; it may have been done all the same.
+        """
+        return self._set_if_short(standing, _with(standing.comment, "unhandled", run))
 
     def described(self) -> str:
         """All that Slurm says of the job, with its nodes and what it has there.
@@ -151,6 +156,11 @@ class JobController:
         """
         # Incomplete: never bring a job back that has been cancelled or timed out meanwhile.
         self._call([self._scontrol, "requeue", "Incomplete", self.label])
+
+    def _set_if_short(self, standing: JobStatus, comment: str | None) -> bool:
+        if comment is not None and len(comment.encode(errors="surrogateescape")) > MOST_BYTES:
+            return False
+        return self._set_comment(standing, comment)
 
     def _set_comment(self, standing: JobStatus, comment: str | None) -> bool:
         if comment is None:

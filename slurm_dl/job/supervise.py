@@ -12,11 +12,11 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from slurm_dl.job.checkpoint import EXIT_REQUEUE, recorded
 from slurm_dl.job.child import Child
+from slurm_dl.job.command_end import End, judge
 from slurm_dl.job.controller import CallFailedError, JobController
+from slurm_dl.job.handler_watch import HandlerWatch
 from slurm_dl.job.options import DlrunOptions
 from slurm_dl.job.rate import RateReport
 from slurm_dl.job.run_files import (
@@ -57,22 +57,6 @@ REQUEUE_TRIES = 3
 BACKOFF_MAX_S = 30.0
 
 
-class End(NamedTuple):
-    """How one start of the command ended.
-
-    Attributes:
-        code: Exit status as a shell has it.
-        stopped: It stopped in order to be run again.
-        solicited: It had been asked to.
-        may_requeue: A checkpoint was saved, so another run gets further than this one.
-    """
-
-    code: int
-    stopped: bool
-    solicited: bool = False
-    may_requeue: bool = False
-
-
 class Supervisor:
     """Runs the command until it is done, the job is requeued, or somebody ends it.
 
@@ -109,6 +93,7 @@ class Supervisor:
         self._pass_on_s: float | None = None
         """When to see whether that signal has to be passed on, monotonic."""
         self._ack_may_stand = False
+        self._handlers = HandlerWatch(options, controller, log)
         self._rate: RateReport | None = None
         every_s = options.rate_every_s
         if controller is not None and every_s is not None:
@@ -140,6 +125,7 @@ class Supervisor:
             log(f"cannot start {self._options.command[0]}: {err.strerror or err}")
             return End(127 if isinstance(err, FileNotFoundError) else 126, stopped=False)
         log(f"run {self._run.restart} of {self._options.command[0]} in {self._options.run_dir}")
+        self._handlers.start(time.monotonic())
         if self._rate is not None:
             self._rate.start(time.monotonic(), time.time())
         while not child.has_exited():
@@ -150,8 +136,8 @@ class Supervisor:
                 self._forward(child)
             if self._pass_on_s is not None and time.monotonic() >= self._pass_on_s:
                 self._pass_on(child)
-            if self._rate is not None and self._ended_by is None:
-                self._rate.look(self._run, time.monotonic())
+            if self._ended_by is None:
+                self._look(child)
         # A signal that came while the command was ending decides how its end is read.
         while (signum := self._signals.wait(0)) is not None:
             self._take(signum, child)
@@ -171,9 +157,18 @@ class Supervisor:
             return LOOK_EVERY_S
         if self._pass_on_s is not None:
             return self._pass_on_s - time.monotonic()
+        now_s = time.monotonic()
+        due_s = min(60.0, self._handlers.due_in_s(now_s))
         if self._rate is not None:
-            return min(RATE_LOOK_S, self._rate.due_in_s(time.monotonic()))
-        return 60.0
+            due_s = min(due_s, RATE_LOOK_S, self._rate.due_in_s(now_s))
+        return due_s
+
+    def _look(self, child: Child) -> None:
+        """See what is to be reported of the command while it runs."""
+        owed_since_s = self._asked_s if self._owes_signal else None
+        self._handlers.look(child, self._run, owed_since_s, time.monotonic())
+        if self._rate is not None:
+            self._rate.look(self._run, time.monotonic())
 
     def _take(self, signum: int, child: Child) -> None:
         ends = self._signals.is_ending(signum)
@@ -246,36 +241,8 @@ class Supervisor:
     def _judge(self, code: int) -> End:
         if self._ended_by is not None:
             return End(code, stopped=False)
-        checkpoint = self._checkpoint_of_this_run()
-        says_so = code == EXIT_REQUEUE or is_marked(self._options.run_dir / STOPPED_FILE, self._run)
         asked = self._asked_s is not None
-        signals = (self._options.signum, self._options.forward or self._options.signum)
-        if asked and (says_so or code - 128 in signals):
-            log(f"stopped for requeue with status {code}, {checkpoint or 'no checkpoint recorded'}")
-            return End(
-                code,
-                stopped=True,
-                solicited=True,
-                may_requeue=says_so or checkpoint is not None,
-            )
-        if says_so and checkpoint is not None:
-            log(f"stopped by itself to be run again, {checkpoint}")
-            return End(code, stopped=True, may_requeue=True)
-        if says_so:
-            log("exit status 75 without request or checkpoint: not run again, or it might loop")
-            return End(code or EXIT_REQUEUE, stopped=False)
-        return End(code, stopped=False)
-
-    def _checkpoint_of_this_run(self) -> str | None:
-        try:
-            checkpoints = recorded(self._options.run_dir)
-        except ValueError as err:
-            log(str(err))
-            return None
-        for entry in checkpoints:
-            if self._run == (entry.get("restart"), entry.get("attempt")):
-                return f"checkpoint {entry['path']} at step {entry.get('step')}"
-        return None
+        return judge(code, self._options, self._run, asked=asked, log=log)
 
     def _stand_by(self, end: End) -> None:
         """Returns when dlrun has been told to end, or when the command is to start again."""

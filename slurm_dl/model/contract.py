@@ -65,6 +65,10 @@ class Claim:
         model: Name of a model profile the admin owns; None if not given or unknown.
         acked_run: Restart count of the run that reported "checkpoint saved, ready to be
             requeued"; None if none did. Only an ack for the present run counts.
+        unhandled_run: Restart count of the run in which dlrun found that nothing takes the
+            checkpoint signal; None if it found no such run. Told to people, and nothing else.
+        unreadable: The comment has metadata of ours that is not understood, so that the job has
+            no contract though somebody meant it to have one.
     """
 
     contract: Contract | None = None
@@ -77,6 +81,8 @@ class Claim:
     rate: float | None = None
     progress: float | None = None
     acked_run: int | None = None
+    unhandled_run: int | None = None
+    unreadable: bool = False
 
 
 NO_CLAIM = Claim()

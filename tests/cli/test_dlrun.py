@@ -261,6 +261,81 @@ def test_a_job_that_finishes_after_the_request_is_not_requeued(job: FakeJob) -> 
     assert job.calls == []
 
 
+ENDS = {
+    "exit 0": "trap 'exit 0' USR1; echo up; while :; do sleep 0.05; done",
+    "exit 4": "trap 'exit 4' USR1; echo up; while :; do sleep 0.05; done",
+    "unasked": "echo up",
+}
+
+
+@pytest.mark.parametrize(("end", "told"), [("exit 0", True), ("exit 4", False), ("unasked", False)])
+def test_whoever_ends_with_0_when_asked_is_told_what_that_means(
+    job: FakeJob, end: str, *, told: bool
+) -> None:
+    """Most people write ``trap 'save; exit 0'``, and the job is over at step 47 of 700."""
+    process = job.start("--", "bash", "-c", ENDS[end])
+    until("the command is up", job.says("up\n"))
+    if end != "unasked":
+        ask(process)
+    job.end_of(process)
+
+    assert ("does not run it again" in job.log) is told
+    assert ("status 75" in job.log) is told
+
+
+HANDLES = "import signal,sys,time; signal.signal(10, lambda *a: sys.exit(75)); print('up', flush=True); time.sleep(60)"  # noqa: E501
+BEHIND = f'{sys.executable} -c "{HANDLES}"; true'
+PLAIN = "import time; print('up', flush=True); time.sleep(60)"
+IGNORES = "import signal; signal.signal(10, signal.SIG_IGN); " + PLAIN
+
+
+@pytest.mark.parametrize(
+    ("argv", "asks", "words"),
+    [
+        # The handler that is never reached is seen while there is time to mend it.
+        (["bash", "-c", BEHIND], False, ["is a shell (bash)", "no handler for USR1", "has one"]),
+        (["bash", "-c", "echo up; sleep 60; true"], True, ["is a shell (bash)", "exec python"]),
+        ([sys.executable, "-c", PLAIN], True, ["python", "has no handler for USR1"]),
+        ([sys.executable, "-c", IGNORES], True, ["python", "ignores USR1"]),
+    ],
+)
+def test_a_command_that_takes_no_signal_is_reported(
+    job: FakeJob, argv: list[str], words: list[str], *, asks: bool
+) -> None:
+    """In the job's log, and as the number of the run in the comment; it is not killed by it."""
+    process = job.start("--", *argv)
+    until("the command is up", job.says("up\n"))
+    if asks:
+        ask(process)
+    until("the scheduler is told", lambda: job.ours.get("unhandled") == 2)
+
+    assert job.log.count("has no handler for USR1") + job.log.count("ignores USR1") == 1
+    assert all(word in job.log for word in words), job.log
+    assert process.poll() is None
+    assert "ack" not in job.ours
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [sys.executable, "-c", HANDLES],
+        ["bash", "-c", f"exec {BEHIND}"],
+        ["bash", "-c", f"{sys.executable} {TOY} --steps 9000 --step-s 0.02; exit $?"],
+    ],
+    ids=["handler", "exec", "request file"],
+)
+def test_nothing_is_reported_of_a_command_that_is_told(job: FakeJob, argv: list[str]) -> None:
+    """By its handler or by the request file, behind a shell too."""
+    process = job.start("--", *argv)
+    until("the command is up", lambda: job.says("up\n")() or job.is_training())
+    time.sleep(6)  # One look at the processes after the start.
+    ask(process)
+    until("ack", lambda: job.ours.get("ack") == 2)
+
+    assert "unhandled" not in job.ours
+    assert "no handler" not in job.log
+
+
 def test_a_failure_after_the_request_stays_a_failure(job: FakeJob) -> None:
     """Only status 75 and the signal's own death mean requeue."""
     code = "import signal,time; signal.signal(10, lambda *a: exit(4)); print('up'); time.sleep(60)"

@@ -100,6 +100,9 @@ def site(tmp_path: Path) -> Site:
     for name, text in (("sinfo", SINFO), ("sbatch", SBATCH), ("scontrol", SCONTROL)):
         (bin_dir / name).write_text(text.format(base=shlex.quote(str(tmp_path)), refusal=REFUSAL))
         (bin_dir / name).chmod(0o755)
+    (bin_dir / "python").symlink_to(sys.executable)
+    for script in ("train.py", HOSTILE[0]):
+        (tmp_path / script).touch()
     (tmp_path / "sinfo.out").write_text(FOUR_BY_FOUR)
     (tmp_path / "answer").write_text("123\n")
     return Site(tmp_path)
@@ -115,6 +118,80 @@ def test_a_job_is_submitted(site: Site) -> None:
     assert argv[:2] == [str(site.base / "bin" / "sbatch"), "--parsable"]
     assert {"--job-name=train", "--output=slurm-%j.out", "--account=vision"} < set(argv)
     assert "#SBATCH --gpus-per-node=4\n" in site.script()
+
+
+BIG = "gpu*|idle|gpu:a100:4|n1|16|64000|UNLIMITED|1\n"
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--", "./none.sh"], ["'./none.sh'", "does not exist"]),
+        (["--", "./train.py"], ["'./train.py'", "not executable", "chmod +x"]),
+        (["--", "./logs"], ["'./logs'", "is a directory"]),
+        (["--", "python", "-u", "-W", "error", "none.py"], ["'none.py'", "does not exist"]),
+        (["--launcher=torchrun", "--", "none.py"], ["'none.py'", "does not exist"]),
+        (["--chdir=logs", "--", "python", "train.py"], ["'train.py'", "/logs'", "does not exist"]),
+        (["--chdir=/none", "--", "python"], ["--chdir", "'/none'", "does not exist"]),
+        (["--output=none/%j.out", "--", "python"], ["--output", "/none'", "does not exist"]),
+        (["--error=none/err", "--", "python"], ["--error", "/none'", "does not exist"]),
+        (["--run-dir=train.py/runs", "--", "python"], ["--run-dir", "train.py'"]),
+        (["-c", "99", "--", "python"], ["--cpus-per-task=99", "gpu", "no", "16"]),
+        (["--launcher=srun", "-c", "9", "--", "python"], ["--cpus-per-task=9", "18 CPUs", "16"]),
+        (["--cpus=9", "--", "python"], ["18 CPUs", "16"]),
+        (["--mincpus=17", "--", "python"], ["--mincpus=17", "16"]),
+    ],
+)
+def test_a_job_that_cannot_start_is_refused_before_sbatch(
+    site: Site, args: list[str], words: list[str]
+) -> None:
+    """What, where, what to do; the user can insist, and a dry run says it beside the script."""
+    (site.base / "sinfo.out").write_text(BIG)
+    (site.base / "node.out").write_text(NODE.replace("CPUEfctv=14", "CPUEfctv=16"))
+    (site.base / "config.out").touch()
+    (site.base / "logs").mkdir()
+    refused = site.run("--gpus=2", *args)
+
+    assert (refused.returncode, refused.stdout, site.submitted) == (2, "", False)
+    assert all(word in refused.stderr for word in [*words, "--no-check"]), refused.stderr
+    dry = site.run("--gpus=2", "--dry-run", *args)
+    assert dry.returncode == 0
+    assert "note: would be refused: " in dry.stderr
+    assert site.run("--gpus=2", "--no-check", *args).returncode == 0
+    assert site.submitted
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--", "python", "-c", "none.py"],
+        ["--", "python", "-m", "none"],
+        ["--launcher=torchrun", "--", "-m", "none"],
+        ["--", "env", "none.py"],
+        ["--chdir=logs", "--", "python", "deep.py"],
+        ["--output=/dev/null", "--", "python"],
+        ["--output=none-%j/out", "--", "python"],
+        ["-c", "16", "--", "python", "train.py", "none.py"],
+    ],
+)
+def test_what_may_be_right_is_submitted_without_a_word(site: Site, args: list[str]) -> None:
+    """An argument need not be a file, and a directory of a pattern is not known yet."""
+    (site.base / "sinfo.out").write_text(BIG)
+    (site.base / "node.out").write_text(NODE)
+    (site.base / "config.out").touch()
+    (site.base / "logs").mkdir()
+    (site.base / "logs" / "deep.py").touch()
+    done = site.run("--gpus=2", *args)
+
+    assert (done.returncode, done.stderr) == (0, "sbatch: lua: thank you\n")
+
+
+def test_a_command_that_is_not_on_path_is_submitted_with_a_note(site: Site) -> None:
+    """The nodes may have what the submit host has not; a file here is a likely mistake."""
+    done = site.run("--gpus=1", "--", "nccl-tests")
+    assert (done.returncode, "'nccl-tests' is not on PATH here" in done.stderr) == (0, True)
+
+    assert "write ./train.py" in site.run("--gpus=1", "--", "train.py").stderr
 
 
 HOSTILE = ["a b", "it's", "$(id) `id` $HOME", "x\n#SBATCH --exclusive", "{{ 7 * 7 }}", "", "é"]
@@ -240,7 +317,7 @@ def test_a_refusal_of_sbatch_is_passed_on(site: Site) -> None:
     """The user sees sbatch's own words, and the exit status is 1."""
     (site.base / "refuse").touch()
 
-    done = site.run("--gpus=1", "--", "x")
+    done = site.run("--gpus=1", "--", "python")
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"sbatch: error: {REFUSAL}\n"

@@ -118,7 +118,9 @@ def test_ranks_follow_the_switches(cluster: Cluster) -> None:
     assert (run_dir / "slurm_dl.ranks").read_text().split() == [n for n in by_switch for _ in "12"]
     assert ranks(run_dir) == [n for n in by_switch for _ in "12"]
 
-    run_dir = cluster.run("--gpus=8", "--nodes=8", "--launcher=torchrun", "--", "train.py")
+    run_dir = cluster.run(
+        "--gpus=8", "--nodes=8", "--launcher=torchrun", "--no-check", "--", "train.py"
+    )
     lines = [(run_dir / f"torchrun.{n}").read_text().split() for n in range(8)]
     assert [line[0] for line in lines] == by_switch
     assert {word for line in lines for word in line if word.startswith("--nnodes")} == {
@@ -136,7 +138,9 @@ def test_uneven_left_overs_are_counted_by_switch_too(cluster: Cluster) -> None:
     run_dir = cluster.run("--gpus=6", "--nodes=1-8", "--launcher=srun", "--", "task")
     assert ranks(run_dir) == ["n1", "n3", "n3", "n2", "n4", "n4"]
 
-    run_dir = cluster.run("--gpus=6", "--nodes=1-8", "--launcher=torchrun", "--", "train.py")
+    run_dir = cluster.run(
+        "--gpus=6", "--nodes=1-8", "--launcher=torchrun", "--no-check", "--", "train.py"
+    )
     lines = [(run_dir / f"torchrun.{n}").read_text().split() for n in range(4)]
     assert [line[0] for line in lines] == ["n1", "n3", "n2", "n4"]
     assert [w for line in lines for w in line if w.startswith("--nproc")] == [

@@ -50,6 +50,7 @@ def desk_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Sandbox], Pat
         for name, text in (("dlrun", STAND_IN), ("torchrun", TORCHRUN), ("task", TASK)):
             (desk / "bin" / name).write_text(text)
             (desk / "bin" / name).chmod(0o755)
+        (desk / "train.py").touch()
         return desk
 
     return make
@@ -332,7 +333,7 @@ def test_no_argument_is_taken_for_a_directive(user: User) -> None:
 
 def test_a_dry_run_shows_what_slurm_stores(user: User) -> None:
     """The dry run's script is, byte for byte, the one that slurmctld keeps."""
-    args = ["--hold", "--gpus=8", "--launcher=torchrun", "--", "python", *HOSTILE]
+    args = ["--hold", "--gpus=8", "--no-check", "--launcher=torchrun", "--", "python", *HOSTILE]
     dry = user.dlsubmit("--dry-run", *args)
 
     job_id = user.submit(*args)

@@ -159,6 +159,7 @@ def test_nobody_acts_on_the_jobs_of_another(cluster: Containers) -> None:
             "dlsubmit",
             "--parsable",
             "--gpus=1",
+            "--no-check",
             "--run-dir=/home/alice",
             "--gpu-type=h100",
         ),

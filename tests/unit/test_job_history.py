@@ -229,6 +229,32 @@ def test_a_finished_job_has_a_story() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("state", "end_s", "at_s", "notice_s", "said"),
+    [
+        (JobState.COMPLETED, 1_002_900.0, 1_002_905.0, 6.0, True),
+        (JobState.FAILED, 1_002_900.0, 1_002_905.0, 6.0, False),
+        # It gave way in a former run, was put back, and finished.
+        (JobState.COMPLETED, 1_002_900.0, 1_001_000.0, 6.0, False),
+        # It ended before it was sent anything.
+        (JobState.COMPLETED, 1_002_900.0, 1_002_905.0, 0.0, False),
+        (JobState.COMPLETED, 0.0, 1_002_905.0, 6.0, False),
+    ],
+)
+def test_a_job_that_ended_well_when_it_was_asked_to_save_is_told_so(
+    state: JobState, end_s: float, at_s: float, notice_s: float, *, said: bool
+) -> None:
+    """Slurm never runs it again, whether its training was complete or not."""
+    (gave_way,) = PAST.gave_way
+    past = dataclasses.replace(
+        PAST,
+        gave_way=(dataclasses.replace(gave_way, at_s=at_s, notice_s=notice_s),),
+        ending=dataclasses.replace(ENDING, state=state, ending="", end_s=end_s),
+    )
+
+    assert ("does not run it again" in " ".join(why_gone(past, Everything()))) is said
+
+
 def test_what_is_not_known_is_not_said() -> None:
     """No ending, no runs, no time, an amount that is a lower bound."""
     bare = PastJob(job_id=JobId(7), attained_gpu_s=0.0, ran_s=0.0)

@@ -57,6 +57,8 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "rate": st.none() | st.floats(1e-9, 1e9),
     "progress": st.none() | st.floats(0, 1),
     "acked_run": st.none() | st.integers(0, 2**31 - 1),
+    "unhandled_run": st.none() | st.integers(0, 2**31 - 1),
+    "unreadable": st.booleans(),
 }
 """Each field of a claim, with what it can be set to."""
 

@@ -158,6 +158,33 @@ def test_whoever_displaces_nobody_is_told_why(
     assert untold not in said
 
 
+ASKED = Contract(signal="USR2")
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        (Claim(contract=ASKED, unhandled_run=2), "In its run 2 nothing took USR2"),
+        (Claim(contract=ASKED, unhandled_run=2, acked_run=1), "In its run 2 nothing took USR2"),
+        (Claim(contract=ASKED, unhandled_run=2, acked_run=2), ""),
+        (Claim(contract=ASKED), ""),
+        (Claim(unreadable=True), "the contract in it is unreadable"),
+        (NO_CLAIM, "It has not opted in to preemption and is never"),
+    ],
+)
+def test_what_is_wrong_with_a_contract_is_told(claim: Claim, words: str) -> None:
+    """A shell around the training, or quotes that got lost: nobody else tells the owner."""
+    cycle = _cycle([build.running(1, 8)], claims={JobId(1): claim})
+    said = _said(cycle, 1)
+
+    assert words in said
+    assert ("nothing took" in said, "unreadable" in said, "It has not opted in" in said) == (
+        "nothing took" in words,
+        "unreadable" in words,
+        "It has not opted in" in words,
+    )
+
+
 def _steer(**more: object) -> Steer:
     values: dict[str, object] = {
         "job_id": JobId(2),

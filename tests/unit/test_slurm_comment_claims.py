@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +24,9 @@ def ours(**fields: object) -> dict[str, object]:
 
 def test_whole_claim_is_read() -> None:
     """Every field of the documented form arrives, beside keys of others."""
-    comment = ours(to="full", grace_s=90, by="job", model="resnet50", ack=3, nodes=4, rate=7.5)
+    comment = ours(
+        to="full", grace_s=90, by="job", model="resnet50", ack=3, nodes=4, rate=7.5, unhandled=2
+    )
     comment["theirs"] = [1]
 
     assert read(comment) == Claim(
@@ -32,6 +35,7 @@ def test_whole_claim_is_read() -> None:
         most_nodes=4,
         rate=7.5,
         acked_run=3,
+        unhandled_run=2,
     )
 
 
@@ -77,7 +81,32 @@ def test_signal_alone_is_the_opt_in() -> None:
 )
 def test_what_is_not_understood_is_not_believed(comment: str) -> None:
     """Other people's comments, broken JSON, other versions and oversized text claim nothing."""
-    assert read(comment) == NO_CLAIM
+    assert replace(read(comment), unreadable=False) == NO_CLAIM
+
+
+@pytest.mark.parametrize(
+    ("comment", "unreadable"),
+    [
+        # What sbatch or the shell leaves of one without quotes around it, and one that was cut.
+        ("{slurm_dl:{v:1,sig:USR1}}", True),
+        ("{slurm_dl:v:1}", True),
+        ("{slurm_dl:", True),
+        ("{lab:x,slurm_dl:{v:1,sig:USR1}}", True),
+        ('{"slurm_dl":{"v":1,"sig":"USR1","grace', True),
+        ('{"slurm_dl": {"v": 2, "sig": "USR1"}}', True),
+        (json.dumps({"slurm_dl": {"sig": "KILL"}}), True),
+        (json.dumps({"slurm_dl": {"v": 1, "sig": "USR1"}}), False),
+        # No contract was meant.
+        (json.dumps({"slurm_dl": {"v": 1, "model": "m"}}), False),
+        (json.dumps({"lab": "slurm_dl"}), False),
+        ("slurm_dl: a first try", False),
+        ("{a} try of slurm_dl", False),
+        ("", False),
+    ],
+)
+def test_a_contract_that_lost_its_quotes_is_unreadable(comment: str, *, unreadable: bool) -> None:
+    """Its owner can be told so; it is no contract all the same."""
+    assert read(comment).unreadable is unreadable
 
 
 @pytest.mark.parametrize(
@@ -102,7 +131,7 @@ def test_what_is_not_understood_is_not_believed(comment: str) -> None:
 )
 def test_misspelt_contract_is_none(field: dict[str, object]) -> None:
     """A job that misspells how it is to be told is not preemptible at all."""
-    assert read(ours(model="m", **field)) == Claim(model="m")
+    assert read(ours(model="m", **field)) == Claim(model="m", unreadable=True)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +214,7 @@ def test_model_must_be_one_the_site_has() -> None:
 @pytest.mark.parametrize("ack", [-1, 1.0, True, "3", None, 2**40])
 def test_malformed_acknowledgement_is_dropped(ack: object) -> None:
     """Only a restart count acknowledges a run."""
-    assert read(ours(ack=ack)).acked_run is None
+    assert read(ours(ack=ack, unhandled=ack)) == Claim(contract=Contract())
 
 
 JSON = st.recursive(

@@ -25,6 +25,7 @@ from slurm_dl.submit import (
     script_templates,
     site_settings,
     slurm_calls,
+    submit_checks,
     user_notes,
 )
 from slurm_dl.submit.half_gpu import HalfGpu
@@ -155,6 +156,7 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
 @click.option("--template", metavar="NAME", help="Script template; else the launcher's.")
 @click.option("--dlrun", metavar="PATH", help="dlrun on the compute nodes; else the one beside me.")
 @click.option("--keep-sbatch-env", is_flag=True, help="Let SBATCH_* variables have effect.")
+@click.option("--no-check", is_flag=True, help="Submit though files or CPUs seem to be missing.")
 @click.option("--dry-run", is_flag=True, help="Print what would be submitted, and stop.")
 @click.option(
     "--when",
@@ -180,6 +182,7 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
     *,
     keep_sbatch_env: bool,
     dry_run: bool,
+    no_check: bool,
     when: bool,
     previews: bool | None,
     show_template: str | None,
@@ -227,13 +230,22 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
             environ=environ,
         ),
     )
+    missing = submit_checks.check(
+        request,
+        chosen,
+        partitions,
+        found.extras.directives,
+        cwd=Path.cwd(),
+        path=environ.get("PATH"),
+        level="none" if no_check else "note" if dry_run else "error",
+    )
     submission = batch_script.compose(request, chosen, where, found.extras)
     argv = (slurm_calls.tool("sbatch", environ), *submission.args)
     if not quiet:
         of_qos = user_notes.qos_notes(request, at_site, typed)
         of_grace = user_notes.grace_note(request, typed)
         of_job = user_notes.notes_on(request, chosen, cleaned)
-        for note in (*of_qos, of_grace, *of_job, model_note, *found.notes):
+        for note in (*of_qos, of_grace, *of_job, model_note, *found.notes, *missing):
             if note:
                 click.echo(f"dlsubmit: note: {note}", err=True)
         asks = sys.stderr.isatty() if previews is None else previews

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from slurm_dl.ledger.job_past import GaveWay, PastJob
+from slurm_dl.model.jobs import JobState
 
 MOST_LISTED = 5
 """Preemptions that are told one by one, the last ones."""
@@ -104,7 +105,35 @@ def why_gone(past: PastJob, sight: Naming) -> list[str]:
     times = past.preemptions
     often = f"{times} time{'' if times == 1 else 's'}"
     sentences.append(f"It was preempted {often}." if times else "It was never preempted.")
-    return [*sentences, *how_it_gave_way(past, sight)]
+    ending = past.ending
+    asked = ending is not None and ending.state is JobState.COMPLETED
+    end_s = ending.end_s if ending is not None else 0.0
+    return [
+        *sentences,
+        *how_it_gave_way(past, sight),
+        *(ended_on_request(past, end_s) if asked else []),
+    ]
+
+
+def ended_on_request(past: PastJob, end_s: float) -> list[str]:
+    """That a job which has COMPLETED was asked to give way in its last run, and what to do.
+
+    Args:
+        end_s: When it ended, epoch seconds; 0 if that is not known.
+    """
+    if not past.gave_way or not end_s > 0:
+        return []
+    last = past.gave_way[-1]
+    # Its end is seen after it was; whoever was put back after giving way ends later.
+    if not (last.notice_s > 0 and last.at_s >= end_s):
+        return []
+    told = (
+        f"It was asked to save by {last.signal or 'its signal'} and ended with status 0, so Slurm "
+        "counts it as finished and does not run it again. If its training was not complete, let it "
+        "end under dlrun with status 75 (job.exit_for_requeue()) after it has saved, or requeue "
+        "itself."
+    )
+    return [told]
 
 
 def _gone(past: PastJob) -> list[str]:

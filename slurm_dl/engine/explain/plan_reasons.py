@@ -13,17 +13,30 @@ from typing import Protocol
 import numpy as np
 
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.engine.explain.past_reasons import how_it_gave_way, moment, span
+from slurm_dl.engine.explain.past_reasons import (
+    ended_on_request,
+    how_it_gave_way,
+    moment,
+    span,
+)
 from slurm_dl.engine.placing.place_waiting import named
 from slurm_dl.engine.preemption.eligibility import NO_REQUEUE
 from slurm_dl.engine.settings import External, Native
 from slurm_dl.ledger.job_past import PastJob
+from slurm_dl.model.contract import Claim
 from slurm_dl.model.handover import Purpose, VictimState
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import OpenHandover
 from slurm_dl.placement.resource_request import ResourceRequests
 from slurm_dl.policies.base import Policy
+
+UNREADABLE = (
+    "Its comment names slurm_dl, but the contract in it is unreadable (quotes lost, cut short, or "
+    "a wrong value; put the comment in single quotes, as in "
+    """--comment='{"slurm_dl":{"v":1,"sig":"USR1"}}', or submit with dlsubmit). """
+    "So it has not opted in to preemption"
+)
 
 MOST_NAMED = 4
 """Nodes that are named in a sentence."""
@@ -97,7 +110,10 @@ def why(
         sentences.append(f"At the last look: {sight.text(note)}.")
     sentences += _steered(cycle, row, job_id, sight)
     sentences += _opted(cycle, row, job_id)
-    sentences += how_it_gave_way(past, sight) if past else []
+    if past:
+        sentences += how_it_gave_way(past, sight)
+        if snap.jobs.state[row] == JobState.COMPLETED:
+            sentences += ended_on_request(past, float(snap.jobs.end_s[row]))
     sentences += _not_before(cycle, row, job_id)
     if text and text.reason and text.reason != "None":
         sentences.append(f"Slurm's own reason: {text.reason}.")
@@ -264,7 +280,8 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
             if text is None or text.qos != qos:
                 return [f"It is not in QOS {qos}, inside which Slurm preempts: it keeps its GPUs."]
     if claim.contract is None:
-        return ["It has not opted in to preemption and is never signalled or requeued."]
+        what = UNREADABLE if claim.unreadable else "It has not opted in to preemption"
+        return [f"{what} and is never signalled or requeued."]
     grace_s = claim.contract.grace_s
     if not snap.jobs.requeueable[row]:
         agreed = f"It is not preempted: {NO_REQUEUE}."
@@ -278,7 +295,21 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
             f"If it has to give way it gets {claim.contract.signal} and up to "
             f"{grace_s:.0f} s to save its work."
         )
-    return [agreed, count] if count else [agreed]
+    return [agreed, *([count] if count else []), *_unhandled(claim)]
+
+
+def _unhandled(claim: Claim) -> list[str]:
+    run, acked = claim.unhandled_run, claim.acked_run
+    if run is None or claim.contract is None or (acked is not None and acked >= run):
+        return []
+    name = claim.contract.signal
+    told = (
+        f"In its run {run} nothing took {name}: the command under dlrun has no handler for it (a "
+        "shell has none, and passes none on), and the script does not call "
+        "job.should_checkpoint(). So it loses the work since its last checkpoint when it gives "
+        "way. Its log says more; 'dlctl test-signal' tries it out."
+    )
+    return [told]
 
 
 def _not_before(cycle: Cycle, row: int, job_id: JobId) -> list[str]:

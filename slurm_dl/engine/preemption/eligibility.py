@@ -236,8 +236,11 @@ def not_beneficiary(snap: Snapshot, row: int, may_displace: Bool) -> str:
 
 
 def _displaces_nobody(snap: Snapshot, row: int) -> str:
-    if snap.seen.claim(JobId(int(snap.jobs.job_id[row]))).contract is None:
+    claim = snap.seen.claim(JobId(int(snap.jobs.job_id[row])))
+    if claim.contract is None:
         lacks = "it has not opted in to preemption"
+        if claim.unreadable:
+            lacks = "the contract in its comment is unreadable, so " + lacks
         remedy = "; to opt in, submit it with dlsubmit, or with a contract in its comment"
     elif not snap.jobs.requeueable[row]:
         lacks, remedy = NO_REQUEUE, ""

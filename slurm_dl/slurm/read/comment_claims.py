@@ -5,9 +5,10 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
 
     {"slurm_dl": {"v": 1, "sig": "USR1", "to": "batch", "grace_s": 120, "by": "daemon",
                   "model": "resnet50", "ack": 3, "nodes": 4, "rate": 7.5,
-                  "progress": 0.25, "cpus": 8, "mem_mb": 32000}}
+                  "progress": 0.25, "cpus": 8, "mem_mb": 32000, "unhandled": 2}}
 
-Naming ``sig`` is the opt-in to preemption.
+Naming ``sig`` is the opt-in to preemption. A comment that was meant to have this and has lost its
+quotes, or was cut, is remembered as unreadable, so that its owner can be told.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ DEEPEST = 8
 _VERSION = 1
 CLAIM_KEY = "slurm_dl"
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}")
+_OPENED = re.compile(r"""[\s"']*\{(.*[\s"'\\{,])?slurm_dl[\s"'\\]*:""", re.DOTALL)
+"""Sbatch takes unprotected quotes away, and what comes after a blank."""
+
+_UNREADABLE = Claim(unreadable=True)
 _TARGETS: dict[object, SignalTarget] = {"batch": "batch", "steps": "steps", "full": "full"}
 _REQUEUERS: dict[object, Requeuer] = {"daemon": "daemon", "job": "job"}
 _MOST_RESTARTS = 2**31 - 1
@@ -74,9 +79,11 @@ class ClaimReader:
     def _parse(self, comment: str) -> Claim:
         ours = _our_object(comment)
         if ours is None:
-            return NO_CLAIM
+            return _UNREADABLE if _was_meant(comment) else NO_CLAIM
+        contract = self._contract(ours)
         return Claim(
-            contract=self._contract(ours),
+            contract=contract,
+            unreadable=contract is None and "sig" in ours,
             model=self._model(ours),
             most_nodes=_most_nodes(ours),
             cpus_per_gpu=_count(ours, "cpus_per_gpu"),
@@ -85,7 +92,8 @@ class ClaimReader:
             least_mem_mb=_count(ours, "mem_mb"),
             rate=_rate(ours),
             progress=_progress(ours),
-            acked_run=_restart(ours),
+            acked_run=_restart(ours, "ack"),
+            unhandled_run=_restart(ours, "unhandled"),
         )
 
     def _contract(self, ours: dict[object, object]) -> Contract | None:
@@ -113,6 +121,11 @@ class ClaimReader:
         if not isinstance(model, str) or _MODEL.fullmatch(model) is None:
             return None
         return model if self._models is None or model in self._models else None
+
+
+def _was_meant(comment: str) -> bool:
+    """Whether a comment that is not read was to have our object: our key stands behind a brace."""
+    return CLAIM_KEY in comment and _OPENED.match(comment[:LONGEST_COMMENT]) is not None
 
 
 def _our_object(comment: str) -> dict[object, object] | None:
@@ -166,8 +179,6 @@ def _progress(ours: dict[object, object]) -> float | None:
     return min(max(float(share), 0.0), 1.0) if _is_number(share) else None
 
 
-def _restart(ours: dict[object, object]) -> int | None:
-    ack = ours.get("ack")
-    if type(ack) is int and 0 <= ack <= _MOST_RESTARTS:
-        return ack
-    return None
+def _restart(ours: dict[object, object], key: str) -> int | None:
+    run = ours.get(key)
+    return run if type(run) is int and 0 <= run <= _MOST_RESTARTS else None

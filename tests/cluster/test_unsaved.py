@@ -1,0 +1,68 @@
+"""Jobs that are asked to save and do not play along, on a real Slurm: their owners are told."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from schedd import Schedd, schedd_in
+
+from slurm_dl.sandbox import Sandbox
+
+pytestmark = pytest.mark.slurm
+
+HANDLES = "import signal,sys,time; signal.signal(10, lambda *a: sys.exit(75)); time.sleep(600)"
+LOST_QUOTES = "{slurm_dl:{v:1,sig:USR1}}"
+
+
+@pytest.fixture
+def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
+    """A running dlschedd; whoever has had a second on twelve GPUs gives way to a new job."""
+    with schedd_in(sandbox, short_directory) as daemon:
+        daemon.configure(policy={"parameters": {"thresholds_gpu_s": [8, 100_000]}})
+        daemon.start()
+        yield daemon
+
+
+def why(place: Schedd, job: str) -> str:
+    """What its owner is told of *job*."""
+    return place.ask("dlqueue", "why", job, check=False).stdout
+
+
+def log_of(place: Schedd, job: str) -> str:
+    """The log of *job*."""
+    return Path(place.job(job, "StdOut")[0]).read_text()
+
+
+def test_a_job_that_ends_with_0_when_it_is_preempted_is_told_so(place: Schedd) -> None:
+    """By dlrun in its log, and by the daemon: Slurm shows COMPLETED, and nothing is amiss there."""
+    script = "trap 'exit 0' USR1; while :; do sleep 0.2; done"
+    victim = place.submit(12, "bash", "-c", script)
+    place.until_state(victim, "RUNNING")
+
+    place.until_state(place.toy(8, 2), "COMPLETED")
+
+    assert place.job(victim, "JobState", "Restarts") == ["COMPLETED", "0"]
+    assert "does not run it again" in log_of(place, victim)
+    place.until("its end to be told", lambda: "does not run it again" in why(place, victim))
+
+
+def test_a_shell_that_takes_no_signal_and_a_contract_without_quotes_are_told(
+    place: Schedd,
+) -> None:
+    """Both look like jobs that are well, until their work is lost or others wait for them."""
+    script = f'{sys.executable} -c "{HANDLES}"; true'
+    victim = place.submit(12, "bash", "-c", script, options=["--grace=5"])
+    argv = ["sbatch", "--parsable", "--output=/dev/null", "--gres=gpu:1", "--wrap=exec sleep 600"]
+    copied = place.box.run([*argv, f"--comment={LOST_QUOTES}"]).stdout.strip()
+    for job in (victim, copied):
+        place.until_state(job, "RUNNING")
+
+    place.until_state(place.toy(8, 2), "COMPLETED")
+
+    assert place.job(victim, "Restarts") == ["1"]
+    assert "is a shell (bash) that has no handler for USR1" in log_of(place, victim)
+    assert "In its run 0 nothing took USR1" in why(place, victim)
+    assert "unreadable" in why(place, copied)
