@@ -244,6 +244,8 @@ class Campaign:
             nested=nested,
             runs=runs.runs,
             asked=runs.asked,
+            asked_in_arrays=runs.asked_in_arrays,
+            asked_again=runs.asked_again,
             preemptions=runs.preemptions,
             requeues=runs.requeues,
             cancels=self._crowd.cancels,

@@ -213,7 +213,7 @@ class Crowd:
         if job.terms is not None:
             options.append(f"--comment={job.terms.comment}")
         if job.tasks:
-            options.append(f"--array=0-{job.tasks - 1}")
+            options.append(f"--array=0-{job.tasks - 1}%2")
         if job.kind is Kind.DEPENDENT and self._last is not None:
             options.append(f"--dependency=afterany:{self._last}")
         part = [f"--nodes={job.nodes}", f"--gres=gpu:{job.gpus // job.nodes}"]

@@ -39,6 +39,8 @@ class Tally:
         nested: Faults that came while another one lasted.
         runs: Times that a job's program began.
         asked: Runs that were sent their checkpoint signal.
+        asked_in_arrays: Of these, those of array tasks.
+        asked_again: Of these, those that were sent it more than once.
         preemptions: Of these, those that began again later.
         requeues: Ended runs that were followed by another one, for whatever reason.
         cancels: By users.
@@ -54,6 +56,8 @@ class Tally:
     nested: int
     runs: int
     asked: int
+    asked_in_arrays: int
+    asked_again: int
     preemptions: int
     requeues: int
     cancels: int
@@ -70,6 +74,7 @@ class Tally:
             f"  {self.nested} of them during another one",
             f"{self.runs} runs, {self.requeues} of them after a requeue",
             f"  {self.asked} asked to stop, {self.preemptions} preemptions",
+            f"  {self.asked_in_arrays} were tasks of arrays, {self.asked_again} were asked again",
             f"{self.cancels} cancellations by users, {self.starts} processes of dlschedd",
             *(f"PROBLEM: {problem}" for problem in self.problems),
         ]
@@ -118,25 +123,30 @@ class Runs:
 
     runs: int
     asked: int
+    asked_in_arrays: int
+    asked_again: int
     preemptions: int
     requeues: int
 
 
 def runs_in(out: Path) -> Runs:
     """Count over all diaries in the directory *out*."""
-    runs = asked = preemptions = requeues = 0
+    runs = asked = in_arrays = again = preemptions = requeues = 0
     for path in out.glob("*.jsonl"):
-        begun: list[bool] = []
+        signals: list[int] = []
         for line in read_lines(path):
             if line["event"] == "begin":
-                begun.append(False)
-            elif line["event"] == "signal" and line["signal"] != "TERM" and begun:
-                begun[-1] = True
-        runs += len(begun)
-        asked += sum(begun)
-        preemptions += sum(begun[:-1])
-        requeues += max(0, len(begun) - 1)
-    return Runs(runs, asked, preemptions, requeues)
+                signals.append(0)
+            elif line["event"] == "signal" and line["signal"] != "TERM" and signals:
+                signals[-1] += 1
+        of_path = sum(n > 0 for n in signals)
+        runs += len(signals)
+        asked += of_path
+        in_arrays += of_path if "_" in path.stem else 0
+        again += sum(n > 1 for n in signals)
+        preemptions += sum(n > 0 for n in signals[:-1])
+        requeues += max(0, len(signals) - 1)
+    return Runs(runs, asked, in_arrays, again, preemptions, requeues)
 
 
 def _counts(counts: Mapping[str, int]) -> str:

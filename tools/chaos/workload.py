@@ -64,7 +64,7 @@ _WEIGHTS: Final = {
     Kind.RESTLESS: 3,
     Kind.NO_REQUEUE: 6,
     Kind.PLAIN: 8,
-    Kind.ARRAY: 4,
+    Kind.ARRAY: 8,
     Kind.DEPENDENT: 5,
     Kind.HET: 3,
     Kind.ENDLESS: 4,
@@ -182,8 +182,11 @@ def _draw(rng: random.Random, kind: Kind, name: str) -> Job:
     nodes = 1
     if kind is Kind.WIDE:
         nodes, gpus, work_s = 2, rng.choice((8, 16)), rng.uniform(10, 25)
-    if kind in {Kind.ARRAY, Kind.HET}:
+    if kind is Kind.HET:
         gpus, work_s = rng.choice((1, 2)), rng.uniform(2, 12)
+    if kind is Kind.ARRAY:
+        # Long enough to be victims while other tasks of theirs are pending.
+        gpus, work_s = rng.choice((1, 2, 4)), rng.uniform(8, 25)
     if kind is Kind.RESTLESS:
         work_s = max(work_s, 4.0)
     cancel_after_s = rng.uniform(0.2, 40) if rng.random() < _CANCELLED_PROB else None
@@ -200,7 +203,7 @@ def _draw(rng: random.Random, kind: Kind, name: str) -> Job:
         save_s=round(rng.choice((0.0, 0.2, 1.0, 2.5)), 2),
         status=rng.choice((1, 3, 77)) if kind is Kind.FAILING else 0,
         terms=None if kind in _NO_CONTRACT else _terms(rng, kind),
-        tasks=rng.randint(2, 5) if kind is Kind.ARRAY else 0,
+        tasks=rng.randint(3, 6) if kind is Kind.ARRAY else 0,
         components=2 if kind is Kind.HET else 0,
         cancel_after_s=cancel_after_s,
         requeue_after_s=rng.uniform(1, 40) if requeues else None,
