@@ -99,7 +99,7 @@ class ForecastsSection(Section):
         gt=0,
         le=20,
         description=(
-            "One core's time for that, each time, at nice 10; who asks meanwhile waits. Too little "
+            "One core's time for that, each time; who asks meanwhile waits. Too little "
             "for 10 forward runs and nothing is judged."
         ),
     )
