@@ -29,14 +29,14 @@ class SignalsUnderWay:
         """*signal* was begun after the look *seen*; *finish* tells how it ends."""
         self._begun.append((signal, finish))
         # An older acknowledgement of this run says nothing of this signal.
-        if not _has_acked(signal, seen):
+        if not seen.has_acknowledged(signal.run):
             self._unacknowledged[signal.run] = signal
 
     def acknowledged(self, seen: Observed, handovers: tuple[Handover, ...]) -> Iterator[Signal]:
         """Those that were not answered for, but are acknowledged since: they have arrived."""
         waiting = self._unacknowledged.items()
         self._unacknowledged = {run: s for run, s in waiting if still_counts(s, handovers)}
-        yield from [s for s in self._unacknowledged.values() if _has_acked(s, seen)]
+        yield from [s for s in self._unacknowledged.values() if seen.has_acknowledged(s.run)]
 
     def includes(self, action: Action) -> bool:
         """Whether *action* is a signal to a run that one is under way to."""
@@ -59,10 +59,6 @@ class SignalsUnderWay:
             except ClusterError as err:
                 ended.append((signal, str(err)))
         yield from ended
-
-
-def _has_acked(signal: Signal, seen: Observed) -> bool:
-    return seen.claim(signal.run.job_id).acked_run == signal.run.restarts
 
 
 def still_counts(signal: Signal, handovers: tuple[Handover, ...]) -> bool:

@@ -17,7 +17,7 @@ from slurm_dl.model.breaker import Breaker, Restart, Taken
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.contract import NO_CLAIM, Claim
 from slurm_dl.model.estimate_origin import I8
-from slurm_dl.model.handover import Handover
+from slurm_dl.model.handover import Handover, Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import F64, I16, I32, I64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations, Nodes
@@ -134,6 +134,10 @@ class Observed:
     def claim(self, job_id: JobId) -> Claim:
         """The job's metadata; an empty claim if it has none."""
         return self.claims.get(job_id, NO_CLAIM)
+
+    def has_acknowledged(self, run: Run) -> bool:
+        """Whether the job says that its work is saved, and that it may be requeued, in *run*."""
+        return self.claim(run.job_id).acked_run == run.restarts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -30,11 +30,12 @@ def delivery(directory: Path, does: str, *, timeout_s: float = 30.0) -> SignalDe
     ("does", "error"),
     [
         (SENDS, ""),
+        ('echo "slurmctld does not answer, retrying" >&2; exit 1\n', "exit 1.*retrying"),
         (SENDS + RETRIES + "exec sleep 600\n", ""),
         (REFUSED + "exit 1\n", "exit 1.*Invalid job id"),
         ("exit 3\n", "exit 3.*no message"),
     ],
-    ids=["answered", "retries", "refused", "silent failure"],
+    ids=["answered", "other trouble", "retries", "refused", "silent failure"],
 )
 def test_it_ends_with_the_answer(tmp_path: Path, does: str, error: str) -> None:
     """A scancel that is to send the signal again is ended; slurmctld has delivered it."""

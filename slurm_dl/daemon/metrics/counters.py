@@ -183,8 +183,7 @@ class MetricsTally:
             case Requeue(handover_id=handover_id, run=run):
                 found = _victim(cycle, handover_id, run.job_id)
                 if found is not None and found[1].state is VictimState.SIGNALLED:
-                    claim = cycle.snapshot.seen.claim(run.job_id)
-                    acked = claim.acked_run == run.restarts
+                    acked = cycle.snapshot.seen.has_acknowledged(run)
                     self._noticed(cycle, found[1], "acknowledged" if acked else "grace")
             case MarkGone(handover_id=handover_id, job_id=job_id, outcome=outcome):
                 found = _victim(cycle, handover_id, job_id)

@@ -105,14 +105,11 @@ def why_gone(past: PastJob, sight: Naming) -> list[str]:
     times = past.preemptions
     often = f"{times} time{'' if times == 1 else 's'}"
     sentences.append(f"It was preempted {often}." if times else "It was never preempted.")
+    sentences += how_it_gave_way(past, sight)
     ending = past.ending
-    asked = ending is not None and ending.state is JobState.COMPLETED
-    end_s = ending.end_s if ending is not None else 0.0
-    return [
-        *sentences,
-        *how_it_gave_way(past, sight),
-        *(ended_on_request(past, end_s) if asked else []),
-    ]
+    if ending is not None and ending.state is JobState.COMPLETED:
+        sentences += ended_on_request(past, ending.end_s)
+    return sentences
 
 
 def ended_on_request(past: PastJob, end_s: float) -> list[str]:

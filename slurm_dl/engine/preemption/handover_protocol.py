@@ -222,7 +222,7 @@ def _requeues(handover: Handover, left: list[Victim], context: HandoverContext) 
             continue
         if not is_running(victim, context):
             continue  # It is ending already, by our requeue or by itself.
-        acked = context.snap.seen.claim(victim.run.job_id).acked_run == victim.run.restarts
+        acked = context.snap.seen.has_acknowledged(victim.run)
         waited_s = context.snap.now_s - victim.signalled_s
         if acked and victim.contract.requeued_by == "daemon":
             why = f"it acknowledged its checkpoint within {waited_s:.0f} s"

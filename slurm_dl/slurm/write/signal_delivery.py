@@ -17,7 +17,8 @@ from typing import Final
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.slurm.tool_runner import Slurm, last_line
 
-_RETRIES: Final = b"retrying"
+_RETRIES: Final = b"transitional state, retrying"
+"""Its answer to "try again later", and to nothing else."""
 
 
 class SignalDelivery:
