@@ -230,7 +230,9 @@ class Trained:
         action = Signal(
             handover_id=HandoverId(1), run=run, signal=name, target=target, why="a test"
         )
-        self._actor.apply(action)
+        finish = self._actor.apply(action)
+        assert finish is not None
+        assert finish(30.0)
 
     def preempt(self, run: int) -> None:
         """Signal it, wait for the acknowledgement of *run*, requeue it; as the daemon does."""
