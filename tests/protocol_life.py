@@ -15,9 +15,8 @@ from typing import Literal, TypeVar
 from protocol_world import World
 
 from slurm_dl.daemon.rate_limits import may_have_reservations
-from slurm_dl.engine.cycle import AppliedAction, Cycle, run_cycle
+from slurm_dl.engine.cycle import AppliedAction, Carry, Cycle, run_cycle
 from slurm_dl.engine.settings import Settings
-from slurm_dl.engine.write_retries import Refusals
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, supersede
 from slurm_dl.ledger.store_protocol import LedgerContents, StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
@@ -147,7 +146,7 @@ class Life:
         self.superseded = False
         self.acting = False
         self.on_done: Callable[[AppliedAction], None] = lambda _: None
-        self._refusals = Refusals()
+        self._carry = Carry()
         self._name("begin")
         self._name("settle")
 
@@ -198,7 +197,7 @@ class Life:
                 clock=self.world.clock,
                 acting=self.acting,
                 on_done=self.on_done,
-                refusals=self._refusals,
+                carry=self._carry,
                 complete=self._complete,
             )
         except SlurmDlError as err:

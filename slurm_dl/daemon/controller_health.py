@@ -13,7 +13,7 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.config.daemon_section import DaemonSection
-from slurm_dl.daemon.components import Components
+from slurm_dl.daemon.components import Components, WatchedCluster
 from slurm_dl.daemon.published_state import ControllerHealthShown
 from slurm_dl.daemon.rate_limits import SlowDown
 from slurm_dl.daemon.slurm_clock import DRIFT_S, SlurmClock
@@ -249,3 +249,11 @@ def longest_count_s(parts: Components) -> float:
         lease_of(parts.policy),
         *graces,
     )
+
+
+def is_backfilling(cluster: WatchedCluster) -> bool:
+    """Whether a backfill pass is under way, one RPC; False where slurmctld does not tell."""
+    try:
+        return cluster.health().backfilling
+    except ClusterError:
+        return False

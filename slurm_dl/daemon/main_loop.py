@@ -18,7 +18,7 @@ from slurm_dl.config import Config
 from slurm_dl.daemon.audit_log import DAEMON, AuditLine, AuditLog, line_of
 from slurm_dl.daemon.breaker_resets import Resets
 from slurm_dl.daemon.components import Components, Loaded
-from slurm_dl.daemon.controller_health import ControllerHealth
+from slurm_dl.daemon.controller_health import ControllerHealth, is_backfilling
 from slurm_dl.daemon.cycle_log import CycleLog, one_line
 from slurm_dl.daemon.ledger_recovery import LedgerRecovery, RunsTeller
 from slurm_dl.daemon.observers import Observer, Observers
@@ -36,9 +36,7 @@ from slurm_dl.daemon.rate_limits import (
 from slurm_dl.daemon.reload import Reloading
 from slurm_dl.daemon.systemd_notify import notify, watchdog_s
 from slurm_dl.daemon.wakeup import Wakeup
-from slurm_dl.engine.cycle import AppliedAction, Cycle, run_cycle
-from slurm_dl.engine.signals_under_way import SignalsUnderWay
-from slurm_dl.engine.write_retries import Refusals
+from slurm_dl.engine.cycle import AppliedAction, Carry, Cycle, run_cycle
 from slurm_dl.ledger.sqlite.store import SupersededError
 from slurm_dl.model.breaker import Breaker, BreakerName
 from slurm_dl.model.errors import SlurmDlError
@@ -114,8 +112,7 @@ class Daemon:
         self._observers = Observers(observers, log)
         self._log = log
         self._bucket = TokenBucket.of(loaded.config)
-        self._refusals = Refusals()
-        self._under_way = SignalsUnderWay()
+        self._carry = Carry()
         self._health = ControllerHealth(log, wall=time.time, monotonic=time.monotonic)
         self._alarm = Wakeup()
         self._soon = False
@@ -274,8 +271,8 @@ class Daemon:
             timer=time.monotonic,
             # The next look must come in time; two cycles are further apart in any case.
             write_for_s=max(LEAST_GAP_S, self._loaded.config.daemon.fast_poll_s),
-            refusals=self._refusals,
-            under_way=self._under_way,
+            backfilling=lambda: is_backfilling(parts.cluster),
+            carry=self._carry,
             complete=lambda seen: self._rebuilding.complete(parts.ledger, seen),
             enrich=parts.enrich,
         )

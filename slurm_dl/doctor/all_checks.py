@@ -46,6 +46,7 @@ CHECKS = (
     Check("gpus", order_checks.gpus),
     Check("backfill depth", order_checks.backfill_depth),
     Check("backfill window", order_checks.backfill_window),
+    Check("backfill passes", order_checks.backfill_passes),
     Check("preemption", preemption_checks.who_preempts),
     Check("requeue", preemption_checks.job_requeue),
     Check("requeue hold", preemption_checks.requeue_hold),

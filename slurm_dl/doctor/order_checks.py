@@ -8,12 +8,18 @@ import re
 from slurm_dl.doctor.check_result import CannotTellError, CheckResult, error, ok, warning
 from slurm_dl.doctor.findings import Findings
 from slurm_dl.engine.waiting_line import WIDEST_BAND
+from slurm_dl.slurm.read.vocabulary import limit_s
+from slurm_dl.slurm.releases import Release
 
 _WEIGHTS = ("Age", "Assoc", "FairShare", "JobSize", "Partition", "QOS", "TRES")
 _WEIGHT = re.compile(r"(?:[^=]+=)?([0-9]{1,12})(?:\.[0-9]*)?", re.ASCII)
 _BACKFILL_DEPTH = 500
 _BACKFILL_WINDOW_MIN = 1440
 _WEEK_MIN = 10_080
+_MINUTE_S = 60.0
+_RECALCULATES_ALONE = Release(24, 5)
+"""From here on Slurm computes priorities again without slurmdbd, too."""
+
 _UNLIMITED_MIN = 43_200
 """The longest bf_window that Slurm takes: 30 days."""
 
@@ -148,6 +154,42 @@ def backfill_window(found: Findings) -> CheckResult:
         f"backfill looks {minutes} min ahead, MaxTime of {longest.name} is {limit}: small jobs "
         "may hold big ones up",
         f"in slurm.conf: {line}{shorter}; a longer bf_resolution keeps it quick",
+    )
+
+
+def backfill_passes(found: Findings) -> CheckResult:
+    """A write during a pass of backfill is undone with bf_continue, and ends the pass without.
+
+    Measured on 22.05.8, 24.11.5 and 26.05.5; passes shorter than bf_yield_interval (2 s) are whole.
+    """
+    controller = found.controller
+    period = controller.text("PriorityCalcPeriod")
+    try:
+        # Slurm takes a number as minutes.
+        period_s = limit_s(f"{period}:00" if period.isdecimal() else period)
+    except ValueError as err:
+        msg = f"PriorityCalcPeriod: {err}"
+        raise CannotTellError(msg) from None
+    calc = "PriorityCalcPeriod=1"
+    if "bf_continue" not in controller.options("SchedulerParameters"):
+        line = controller.line_with("SchedulerParameters", "bf_continue")
+        return warning(
+            "no bf_continue: while a backfill pass is under way each change of a job or node ends "
+            "it, so it tests few of the waiting jobs",
+            f"in slurm.conf: {line}; in slurm.conf: {calc}; the second because Slurm then undoes "
+            "some of what is written during a pass, until it computes priorities again",
+        )
+    if period_s > _MINUTE_S:
+        return warning(
+            f"PriorityCalcPeriod={period}: Slurm undoes some of what is written during a backfill "
+            f"pass; that lasts until dlschedd writes it again, or for {period}",
+            f"in slurm.conf: {calc}; priorities are then computed each minute",
+        )
+    if controller.has_accounting or controller.release >= _RECALCULATES_ALONE:
+        return ok("bf_continue, and priorities are computed each minute")
+    return ok(
+        "bf_continue; without slurmdbd this release never computes priorities again: dlschedd "
+        "writes again what a pass has undone"
     )
 
 

@@ -5,6 +5,7 @@ The cluster, real, simulated or fake, is whatever was passed in.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,10 +14,19 @@ from typing import Protocol
 from slurm_dl.engine.decide import decide, engine_of
 from slurm_dl.engine.settings import External, Mode, Settings
 from slurm_dl.engine.signals_under_way import WAIT_S, SignalsUnderWay, still_counts
+from slurm_dl.engine.undone_writes import PassGate, UndoneWrites, sift_disturbing
 from slurm_dl.engine.write_retries import Effort, Refusals, is_standalone_write
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.model.plan import Action, ClusterAction, Plan, Signal, Unfinished
+from slurm_dl.model.plan import (
+    Action,
+    ClusterAction,
+    Plan,
+    SetSiteFactor,
+    Signal,
+    Unfinished,
+    Unseal,
+)
 from slurm_dl.model.snapshot import Observed, Snapshot
 from slurm_dl.policies.base import Policy
 
@@ -86,8 +96,8 @@ def run_cycle(
     on_done: Callable[[AppliedAction], None] = lambda _: None,
     timer: Callable[[], float] = lambda: 0.0,
     write_for_s: float = math.inf,
-    refusals: Refusals | None = None,
-    under_way: SignalsUnderWay | None = None,
+    backfilling: Callable[[], bool] = lambda: False,
+    carry: Carry | None = None,
     complete: Callable[[Observed], None] = lambda _: None,
     enrich: Callable[[Snapshot], Snapshot] = lambda snap: snap,
 ) -> Cycle:
@@ -106,14 +116,15 @@ def run_cycle(
         timer: Seconds that only go forward.
         write_for_s: No standalone write is begun later than this after the first action was, by
             *timer*; see `Effort`.
-        refusals: What is remembered of earlier cycles; None: each cycle tries everything.
-        under_way: Signals of earlier cycles that have not been answered for; None: there are none.
+        backfilling: Whether a backfill pass is under way in Slurm; asked once, before writes.
+        carry: What is remembered of earlier cycles; None: each cycle is the first.
         complete: Told what was seen once it is booked; may restore to the ledger what was missed.
         enrich: Adds to a snapshot what is known of its jobs beforehand.
 
     Raises:
         ClusterError: The cluster could not be read; nothing was done.
     """
+    carry = carry or Carry()
     mode, max_grace_s = settings.mode, settings.preemption.max_grace_s
     steps = _Steps(
         cluster,
@@ -121,20 +132,17 @@ def run_cycle(
         clock=clock,
         on_done=on_done,
         timer=timer,
-        under_way=under_way or SignalsUnderWay(),
-        refusals=refusals or Refusals(),
+        carry=carry,
     )
     steps.conclude_signals(0.0)
     seen = cluster.observe()
     ledger.book(seen)
     steps.conclude_acknowledged(seen)
     complete(seen)
-
-    def plan_now() -> tuple[Snapshot, Plan]:
-        snap = enrich(engine_of(settings).recount(ledger.snapshot(seen, settings.partitions)))
-        return snap, decide(snap, policy, settings)
-
-    snap, plan = plan_now()
+    engine = engine_of(settings)
+    snap = enrich(engine.recount(ledger.snapshot(seen, settings.partitions)))
+    snap = dataclasses.replace(snap, rewrite=carry.undone.due(engine.undone(snap)))
+    plan = decide(snap, policy, settings)
     ledger.owe(snap, plan)
     if not acting:
         return Cycle(
@@ -146,20 +154,21 @@ def run_cycle(
             mode=mode,
             max_grace_s=max_grace_s,
         )
-    if ledger.doubt(plan.unhonoured):
-        # What is written again has its place in the order of writing.
-        snap, plan = plan_now()
     effort = Effort(timer=timer, for_s=write_for_s)
 
     def may_try(action: Action) -> bool:
         return (
             allows(action)
             and effort.allows(action)
-            and not steps.under_way.includes(action)
+            and not carry.under_way.includes(action)
             and (not is_standalone_write(action) or may_write())
         )
 
-    todo, left = steps.refusals.sift(plan.actions)
+    todo, left = carry.refusals.sift(plan.actions)
+    steps.in_pass = any(isinstance(a, SetSiteFactor | Unseal) for a in todo) and backfilling()
+    if carry.gate.holds(in_pass=steps.in_pass):
+        todo, held = sift_disturbing(todo, snap.rewrite)
+        left += held
     try:
         for action in todo:
             if not may_try(action):
@@ -180,6 +189,23 @@ def run_cycle(
     )
 
 
+@dataclass(slots=True)
+class Carry:
+    """What is remembered from cycle to cycle, beside the ledger; lost with the process.
+
+    Attributes:
+        refusals: Writes that failed.
+        under_way: Signals that have not been answered for.
+        undone: SiteFactors that Slurm has undone.
+        gate: Whether the last cycle waited for the end of a backfill pass.
+    """
+
+    refusals: Refusals = field(default_factory=Refusals)
+    under_way: SignalsUnderWay = field(default_factory=SignalsUnderWay)
+    undone: UndoneWrites = field(default_factory=UndoneWrites)
+    gate: PassGate = field(default_factory=PassGate)
+
+
 class _Steps:
     """The actions of one cycle, and what is written down of them."""
 
@@ -191,16 +217,15 @@ class _Steps:
         clock: Callable[[], float],
         on_done: Callable[[AppliedAction], None],
         timer: Callable[[], float],
-        under_way: SignalsUnderWay,
-        refusals: Refusals,
+        carry: Carry,
     ) -> None:
         self._cluster = cluster
         self._ledger = ledger
         self._clock = clock
         self._on_done = on_done
         self._timer = timer
-        self.under_way = under_way
-        self.refusals = refusals
+        self._carry = carry
+        self.in_pass = False
         self.done: list[AppliedAction] = []
 
     def do(self, action: Action, seen: Observed, effort: Effort) -> None:
@@ -214,21 +239,23 @@ class _Steps:
                 error = str(err) or "refused without a word"
             else:
                 if isinstance(action, Signal) and finish is not None:
-                    self.under_way.add(action, finish, seen)
+                    self._carry.under_way.add(action, finish, seen)
                     return
         effort.note(action, failed=bool(error))
-        self.refusals.note(action, failed=bool(error))
+        self._carry.refusals.note(action, failed=bool(error))
+        if isinstance(action, SetSiteFactor) and not error:
+            self._carry.undone.wrote(action.job_id, in_pass=self.in_pass)
         self._conclude(action, error)
 
     def conclude_signals(self, within_s: float) -> None:
         """Book the signals that end within *within_s*, seconds."""
-        for signal, error in self.under_way.ended(self._timer, within_s):
+        for signal, error in self._carry.under_way.ended(self._timer, within_s):
             if still_counts(signal, self._ledger.handovers):
                 self._conclude(signal, error)
 
     def conclude_acknowledged(self, seen: Observed) -> None:
         """Book the signals that are known to have arrived although nobody answered for them."""
-        for signal in self.under_way.acknowledged(seen, self._ledger.handovers):
+        for signal in self._carry.under_way.acknowledged(seen, self._ledger.handovers):
             self._conclude(signal, "")
 
     def _conclude(self, action: Action, error: str) -> None:

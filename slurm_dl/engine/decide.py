@@ -33,6 +33,15 @@ from slurm_dl.model.plan import Plan, Promote, TripBreaker
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Policy
 
+_UNDONE = (
+    "Slurm does not count its place (SiteFactor): a backfill pass has undone it, or its priority "
+    "was set by hand; it is written again"
+)
+_UNDONE_AGAIN = (
+    "Slurm does not count its place (SiteFactor) although it was written again: was its priority "
+    "set by hand? It is written again later"
+)
+
 
 def engine_of(settings: Settings) -> Engine:
     """The way of taking GPUs back that *settings* name."""
@@ -254,8 +263,9 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     for job_id in map(JobId, jobs.job_id[intent.overdue].tolist()):
         late = f"it has waited longer than {span(settings.overdue.after_s)} and comes before others"
         notes[job_id] = f"{late}; {notes[job_id]}" if job_id in notes else late
-    for job_id in preemption.unhonoured:
-        notes[job_id] = "Slurm leaves its SiteFactor out (was its priority set by hand?)"
+    unhonoured = engine_of(settings).undone(snap)
+    for job_id in unhonoured:
+        notes[job_id] = _UNDONE if job_id in snap.rewrite else _UNDONE_AGAIN
     running = (jobs.state == JobState.RUNNING) & (jobs.gpus > 0) & snap.is_managed()
     return Plan(
         tier=np.where(rank >= 0, order.tier, np.int16(-1)).astype(np.int16),
@@ -272,7 +282,7 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
             *preemption.writes,
         ),
         notes=notes,
-        unhonoured=preemption.unhonoured,
+        unhonoured=unhonoured,
         wake_at_s=min(
             next_end_s(snap.now_s, wish.lease_s),
             wish.policy.next_change_s(snap, wish.policy_order, running),

@@ -37,13 +37,13 @@ def highest_site_factor(tiers: int, band_width: int) -> int:
 def site_factor_writes(
     snap: Snapshot, ranked: Rows, wanted: I64, settings: Settings
 ) -> list[SetSiteFactor]:
-    """The SiteFactors that differ from what was last written, for the jobs where it matters.
+    """The SiteFactors that differ from what counts in Slurm, for the jobs where it matters.
 
     Those are the running jobs, which take their place along when they are requeued for any
     reason, and of the pending ones a window of each partition, best first.
     """
     jobs = snap.jobs
-    stale = wanted[ranked] != snap.memory.site_factor[ranked]
+    stale = (wanted[ranked] != snap.memory.site_factor[ranked]) | rewritten(snap, ranked)
     pending = jobs.state[ranked] == JobState.PENDING
     writes = ranked[stale & (~pending | in_window(snap, ranked, pending, settings.window))]
     # Pending jobs first, best first: they are what the next scheduling pass looks at.
@@ -52,29 +52,46 @@ def site_factor_writes(
         SetSiteFactor(
             job_id=JobId(int(jobs.job_id[row])),
             value=int(wanted[row]),
-            why=_why(int(snap.memory.site_factor[row]), int(wanted[row])),
+            why=why_written(snap, row, int(wanted[row])),
         )
         for row in writes.tolist()
     ]
 
 
-def _why(before: int, after: int) -> str:
+def rewritten(snap: Snapshot, rows: Rows) -> Bool:
+    """``(len(rows),)`` bool: the SiteFactor is to be written again as it is."""
+    if not snap.rewrite:
+        return np.zeros(len(rows), dtype=np.bool_)
+    return np.isin(snap.jobs.job_id[rows], list(snap.rewrite))
+
+
+def why_written(snap: Snapshot, row: int, after: int) -> str:
+    """Why the job at *row* gets the SiteFactor *after*."""
+    before = int(snap.memory.site_factor[row])
+    if after == before:
+        return "Slurm has undone the SiteFactor that was written (see doctor: backfill passes)"
     if not before:
         return "first place in the order"
     return "its place in the order changed" if after else "others come before it in the order"
 
 
-def unhonoured(snap: Snapshot, rows: Rows, band_width: int) -> tuple[JobId, ...]:
-    """Those of the jobs at *rows* whose priority lacks the SiteFactor that was written.
+def is_undone(snap: Snapshot, rows: Rows, band_width: int) -> Bool:
+    """``(len(rows),)`` bool: the job's priority is not what its SiteFactor makes it.
 
-    Slurm accepts the update and leaves it out where the priority was set directly, or with
-    priority/basic. A priority may be lower than the SiteFactor by the user's nice value, so half
-    a band is allowed.
+    Slurm accepts the update and the priority stays or becomes an older one: during a backfill pass,
+    or where the priority was set directly. Slurm's own factors and the user's nice value may make
+    a difference of half a band.
     """
     jobs = snap.jobs
-    rows = rows[jobs.priority[rows] > 0]
-    missing = jobs.priority[rows] < snap.memory.site_factor[rows] - band_width // 2
-    return tuple(JobId(j) for j in jobs.job_id[rows[missing]].tolist())
+    off = np.abs(jobs.priority[rows] - snap.memory.site_factor[rows])
+    undone: Bool = (jobs.priority[rows] > 0) & (off > band_width // 2)
+    return undone
+
+
+def undone(snap: Snapshot, rows: Rows, band_width: int) -> tuple[JobId, ...]:
+    """Those of the jobs at *rows* whose priority is not what their SiteFactor makes it."""
+    these = rows[is_undone(snap, rows, band_width)]
+    return tuple(JobId(j) for j in snap.jobs.job_id[these].tolist())
 
 
 def in_window(snap: Snapshot, ranked: Rows, of: Bool, size: int) -> Bool:

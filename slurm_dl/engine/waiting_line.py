@@ -20,7 +20,7 @@ import numpy as np
 from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.labels import relabel
 from slurm_dl.engine.settings import Settings
-from slurm_dl.engine.site_factors import HIGHEST_SITE_FACTOR, in_window
+from slurm_dl.engine.site_factors import HIGHEST_SITE_FACTOR, in_window, is_undone
 from slurm_dl.engine.target import NOBODY, Rows, pools
 from slurm_dl.model.jobs import COMPLETING, I64, PENDING, Bool, Held
 from slurm_dl.model.snapshot import Snapshot
@@ -70,10 +70,19 @@ class WaitingLine:
         place = np.arange(len(rows))
         if self._settings.equals == "site" and len(rows):
             place = self._shared_places(rows, section)
-            own = snap.jobs.priority[rows] - snap.memory.site_factor[rows]
+            own = self._own_priority(rows)
             at = np.lexsort([snap.jobs.job_id[rows], -own, place])
             rows, place = rows[at], place[at]
         return rows, place
+
+    def _own_priority(self, rows: Rows) -> I64:
+        """``(len(rows),)`` what Slurm's own factors make of each job's priority."""
+        snap, width = self._snap, self._settings.band_width
+        own: I64 = snap.jobs.priority[rows] - snap.memory.site_factor[rows]
+        # Where an older SiteFactor counts it is a whole number of bands too.
+        older = is_undone(snap, rows, width)
+        own[older] = (snap.jobs.priority[rows[older]] + width // 2) % width - width // 2
+        return own
 
     def served(self) -> Rows:
         """Rows of the managed live jobs as they are served, best first.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -78,7 +78,6 @@ class Ledger:
         self._lost_pairs = dict(memory.lost_pairs)
         self._restarts = Restarts(memory.restarts)
         self._breakers = {b.name: b for b in memory.breakers}
-        self._doubted: set[JobId] = set()
         self._owed: Owed | None = None
         self._swept_s: float | None = None
         self._cutoff = RetentionCutoff(memory.swept_before_s, self._service)
@@ -179,27 +178,6 @@ class Ledger:
         Credits are good for a few leases and no more, so they are not stored.
         """
         self._owed = None if plan.share is None else Owed.after(snap, plan.share, plan.lease_s)
-
-    def doubt(self, unhonoured: Collection[JobId]) -> bool:
-        """Forget the SiteFactors that Slurm no longer counts, so that they are written once more.
-
-        Somebody may have reset them. Where it does not help Slurm does not honour them, and they
-        are left alone until it does.
-
-        Returns:
-            Whether any was forgotten.
-        """
-        settled = {
-            j
-            for j in self._doubted
-            if j not in unhonoured
-            and (not knows(self._service, j) or self._service.site_factor[self._row(j)] > 0)
-        }
-        self._doubted -= settled
-        anew = [j for j in unhonoured if j not in self._doubted]
-        self._doubted.update(anew)
-        self._change(anew, {"site_factor": [0] * len(anew)})
-        return bool(anew)
 
     def begin(self, action: Action) -> None:
         """Write down that *action* is about to be tried, where that matters after a crash."""

@@ -215,6 +215,7 @@ class Snapshot:
         handovers: Hand-overs that are not closed yet.
         steers: What jobs are kept from by us, by job id; of those that have started too.
         trimmed: Jobs whose CPUs or memory we have cut since we began to look.
+        rewrite: Jobs whose SiteFactor Slurm has undone and that is to be written again now.
         lost_pairs: Names of models that were slower together on a GPU than taking turns, one name
             where both are the same; sorted.
         next_handover_id: Number for the next one.
@@ -240,6 +241,7 @@ class Snapshot:
     handovers: tuple[Handover, ...] = ()
     steers: Mapping[JobId, Steer] = field(default_factory=dict)
     trimmed: frozenset[JobId] = frozenset()
+    rewrite: frozenset[JobId] = frozenset()
     lost_pairs: tuple[tuple[str, ...], ...] = ()
     next_handover_id: HandoverId = HandoverId(1)  # noqa: RUF009 - a NewType call is an int
     preempted_gpus_last_hour: float = 0.0

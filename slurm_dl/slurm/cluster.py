@@ -7,7 +7,8 @@ is one squeue, two RPCs; two more in a poll that finds new pending jobs, and in 
 steer or a `refresh_nodes`; one more while reservations are watched; one more in a poll in which
 jobs have started that asked for GPUs in all on several nodes, and one in a poll in which jobs have
 started on nodes of which GPUs are shared. `refresh_nodes` is five, and one more where nodes have
-come or gone; it is not part of a poll. An account that is neither root nor SlurmUser asks slurmdbd,
+come or gone; it is not part of a poll. A cycle that writes SiteFactors asks
+sdiag once. An account that is neither root nor SlurmUser asks slurmdbd,
 once for each `refresh_nodes`, what it may do.
 """
 

@@ -23,6 +23,8 @@ _RPC = re.compile(
     r"\bcount:(?P<count>\d{1,18})\b[^\n]{0,80}?\btotal_time:(?P<total_us>\d{1,18})\b",
     re.MULTILINE | re.ASCII,
 )
+# The same words from 22.05 to 26.05.
+_BACKFILLING = "obtained in the middle of backfilling"
 _BY_TYPE = "statistics by message type"
 _BY_USER = "statistics by user"
 _LONGEST_CHARS = 1_000_000
@@ -41,6 +43,7 @@ class ControllerStatus:
         mean_cycle_s: How long they take in the mean since the last reset, seconds.
         dumps: Times it has listed all jobs for anybody since the last reset.
         dump_total_s: How long that took it in all, seconds.
+        backfilling: A pass of its backfill scheduler was under way.
     """
 
     now_s: float
@@ -51,6 +54,7 @@ class ControllerStatus:
     mean_cycle_s: float | None = None
     dumps: int = 0
     dump_total_s: float = 0.0
+    backfilling: bool = False
 
     def dump_s_since(self, before: ControllerStatus | None) -> float | None:
         """How long one listing of all jobs took since *before*, mean seconds; None if none was.
@@ -89,6 +93,7 @@ def read_health(text: str) -> ControllerStatus:
         mean_cycle_s=_micros(main, "Mean cycle"),
         dumps=int(dump["count"]) if dump else 0,
         dump_total_s=int(dump["total_us"]) / 1e6 if dump else 0.0,
+        backfilling=_BACKFILLING in head,
     )
 
 

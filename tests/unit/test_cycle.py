@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.cycle import Carry, Cycle, run_cycle
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.engine.write_retries import Effort, Refusals
 from slurm_dl.ledger.sqlite.store import SqliteStore
@@ -81,7 +81,7 @@ class Life:
 
     cluster: Slow
     ledger: Ledger
-    refusals: Refusals = field(default_factory=Refusals)
+    carry: Carry = field(default_factory=Carry)
     budget: int = 10_000
 
     def cycle(self, write_for_s: float = math.inf) -> Cycle:
@@ -97,7 +97,7 @@ class Life:
             may_write=lambda: next(tokens, None) is not None,
             timer=self.cluster.timer,
             write_for_s=write_for_s,
-            refusals=self.refusals,
+            carry=self.carry,
         )
 
     def tried(self) -> list[JobId]:

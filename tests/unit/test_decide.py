@@ -20,11 +20,11 @@ from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
-from slurm_dl.model.plan import ClusterAction, Plan, Promote, SetSiteFactor
+from slurm_dl.model.plan import Plan, Promote, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.cells.hived import Cells
 from slurm_dl.placement.scheme import Scheme
-from slurm_dl.policies.base import Order, Policy
+from slurm_dl.policies.base import Order
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
@@ -121,13 +121,20 @@ def test_promotion_is_booked_and_ranked_at_once() -> None:
 
 def test_an_ignored_site_factor_is_reported() -> None:
     """Slurm accepts updates that it does not honour."""
-    rows = [build.pending(1, priority=50), build.pending(2, priority=2 * B + 50)]
-    memory = {"site_factor": {1: 3 * B, 2: 2 * B}}
-    plan = decide(build.snapshot(build.observed(rows), memory=memory), POLICY, SETTINGS)
+    rows = [
+        build.pending(1, priority=50),
+        build.pending(2, priority=2 * B + 50),
+        build.pending(3, priority=3 * B + 50),
+    ]
+    memory = {"site_factor": {1: 3 * B, 2: 2 * B, 3: B}}
+    snap = build.snapshot(build.observed(rows), memory=memory)
+    plan = decide(snap, POLICY, SETTINGS)
 
-    assert plan.unhonoured == (1,)
+    assert plan.unhonoured == (1, 3)
     assert not _factors(plan)
-    assert "SiteFactor" in plan.notes[JobId(1)]
+    assert all("SiteFactor" in plan.notes[JobId(job)] for job in plan.unhonoured)
+    again = decide(dataclasses.replace(snap, rewrite=frozenset({JobId(3)})), POLICY, SETTINGS)
+    assert _factors(again) == {3: B}
 
 
 @pytest.mark.parametrize("held", [h for h in Held if h is not Held.NO])
@@ -274,60 +281,6 @@ def test_out_of_budget_writes_are_left_and_derived_again(tmp_path: Path) -> None
     assert (len(first.done), len(first.left)) == (2, 3)
     left = [a.job_id for a in first.left if isinstance(a, SetSiteFactor)]
     assert [d.action.job_id for d in second.done if isinstance(d.action, SetSiteFactor)] == left
-
-
-class Stubborn(FakeCluster):
-    """Accepts SiteFactors and leaves them out, as priority/basic does."""
-
-    def _do(self, action: ClusterAction) -> None:
-        if not isinstance(action, SetSiteFactor):
-            super()._do(action)
-
-
-@pytest.mark.parametrize(("kind", "writes"), [(FakeCluster, 2), (Stubborn, 2)])
-def test_a_lost_site_factor_is_written_once_more(
-    kind: type[FakeCluster], writes: int, tmp_path: Path
-) -> None:
-    """Reset by somebody it comes back; never honoured it is not written for ever."""
-    cluster = kind(nodes=1, gpus=1)
-    cluster.submit(1, work_s=1000)
-    waiting = cluster.submit(1, work_s=1000)
-    ledger = Ledger(SqliteStore(tmp_path / "ledger"))
-    for look in range(8):
-        cluster.advance(1)
-        if look == 3:
-            cluster.jobs[waiting].site_factor = 0
-        cycle = run_cycle(cluster, ledger, POLICY, SETTINGS, clock=cluster.clock, acting=True)
-    ledger.close()
-
-    sent = [a for a in cluster.applied if isinstance(a, SetSiteFactor) and a.job_id == waiting]
-    assert len(sent) == writes
-    assert bool(cycle.plan.unhonoured) == (kind is Stubborn)
-    assert bool(cluster.jobs[waiting].site_factor) == (kind is FakeCluster)
-
-
-def test_what_slurm_never_honours_is_not_planned_twice_in_every_cycle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A second plan is made where something is to be written again, and nowhere else."""
-    cluster = Stubborn(nodes=1, gpus=1)
-    for _ in range(2):
-        cluster.submit(1, work_s=1000)
-    ledger = Ledger(SqliteStore(tmp_path / "ledger"))
-    plans: list[Plan] = []
-
-    def counting(snap: Snapshot, policy: Policy, settings: Settings) -> Plan:
-        plans.append(decide(snap, policy, settings))
-        return plans[-1]
-
-    monkeypatch.setattr("slurm_dl.engine.cycle.decide", counting)
-    for _ in range(8):
-        cluster.advance(1)
-        cycle = run_cycle(cluster, ledger, POLICY, SETTINGS, clock=cluster.clock, acting=True)
-    ledger.close()
-
-    assert cycle.plan.unhonoured
-    assert len(plans) == 9
 
 
 def test_looking_only_changes_nothing_on_the_cluster(tmp_path: Path) -> None:

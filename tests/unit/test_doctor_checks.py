@@ -356,6 +356,31 @@ CASES: list[Case] = [
         "looks 60 min ahead",
     ),
     ("backfill window", partition(MaxTime="soon"), SKIPPED, "no time limit"),
+    ("backfill passes", {}, WARNING, "no bf_continue"),
+    ("backfill passes", slurm(SchedulerParameters="bf_continue"), WARNING, "00:05:00"),
+    (
+        "backfill passes",
+        slurm(
+            SchedulerParameters="BF_CONTINUE",
+            PriorityCalcPeriod="00:01:00",
+            SLURM_VERSION="23.11.10",
+            AccountingStorageType="accounting_storage/none",
+        ),
+        OK,
+        "this release never computes",
+    ),
+    (
+        "backfill passes",
+        slurm(
+            SchedulerParameters="bf_continue",
+            PriorityCalcPeriod="00:01:00",
+            SLURM_VERSION="24.11.5",
+            AccountingStorageType="accounting_storage/none",
+        ),
+        OK,
+        "each minute",
+    ),
+    ("backfill passes", slurm(PriorityCalcPeriod="soon"), SKIPPED, "no time limit"),
     ("preemption", {}, OK, "dlschedd preempts, Slurm does not"),
     ("preemption", file(preemption={"enabled": False}), OK, "nobody is preempted"),
     ("preemption", slurm(PreemptType="preempt/none"), OK, "Slurm does not"),
@@ -631,7 +656,16 @@ PARTITION_LINE = re.compile(r"in slurm\.conf, partitions ([^:]+): (\w+)=([^;]*)"
 YAML_LINE = re.compile(r"in slurm_dl\.yaml: (\w+): \{([^}]*)\}")
 TELLS_A_LINE = (
     *("priority plugin", "site factor", "priority weights", "priority flags", "partition tiers"),
-    *("gpus", "backfill depth", "backfill window", "requeue", "requeue hold", "kill wait", "grace"),
+    *(
+        "gpus",
+        "backfill depth",
+        "backfill window",
+        "backfill passes",
+        "requeue",
+        "requeue hold",
+        "kill wait",
+        "grace",
+    ),
     *("node sharing", "fragments", "job records", "call limit", "accounting", "enforcement"),
 )
 """Checks of what stands in slurm.conf or slurm_dl.yaml, as opposed to what has to be done."""

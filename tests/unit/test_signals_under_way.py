@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.cycle import Carry, Cycle, run_cycle
 from slurm_dl.engine.settings import Preemption, Settings
-from slurm_dl.engine.signals_under_way import SignalsUnderWay
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
@@ -69,7 +68,7 @@ class Life:
     def __init__(self) -> None:
         self.cluster = SlowAnswers()
         self.ledger = Ledger(MemoryStore())
-        self.under_way = SignalsUnderWay()
+        self.carry = Carry()
         submit, contract = self.cluster.submit, Contract(grace_s=GRACE_S)
         self.victims = [submit(4, work_s=30000, contract=contract, save_s=20) for _ in range(3)]
         for _ in range(10):
@@ -86,7 +85,7 @@ class Life:
             SETTINGS,
             clock=self.cluster.clock,
             acting=True,
-            under_way=self.under_way,
+            carry=self.carry,
         )
 
     def until_signalled(self) -> None:

@@ -296,7 +296,9 @@ ACTIONS_BY_KIND = _metric(
 )
 LEFT = _metric("actions_left", "gauge", "Actions planned in the last cycle and not tried in it.")
 UNHONOURED = _metric(
-    "unhonoured_jobs", "gauge", "Jobs whose SiteFactor was written and does not count in Slurm."
+    "unhonoured_jobs",
+    "gauge",
+    "Jobs whose SiteFactor was written and does not count in Slurm; it is written again.",
 )
 STEERS = _metric(
     "steers", "gauge", "Waiting jobs that are kept from some nodes, or from starting too early."

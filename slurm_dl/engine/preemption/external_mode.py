@@ -21,7 +21,7 @@ from slurm_dl.engine.preemption.new_handovers import JobRanking, new_handovers
 from slurm_dl.engine.preemption.unpack_pairs import split
 from slurm_dl.engine.preemption.upgrades import upgrades
 from slurm_dl.engine.settings import Settings
-from slurm_dl.engine.site_factors import in_window, site_factor_writes, unhonoured
+from slurm_dl.engine.site_factors import in_window, site_factor_writes, undone
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
@@ -38,6 +38,11 @@ class ExternalEngine:
     def recount(self, snap: Snapshot, /) -> Snapshot:
         """*snap*: the ledger counts our own preemptions."""
         return snap
+
+    def undone(self, snap: Snapshot, /) -> tuple[JobId, ...]:
+        """Waiting jobs; see `Engine`."""
+        waits = snap.is_managed() & (snap.jobs.state == JobState.PENDING)
+        return undone(snap, np.flatnonzero(waits), self.settings.band_width)
 
     def candidates(self, snap: Snapshot, /) -> Victims:
         """Who may be preempted; see `Engine`."""
@@ -127,9 +132,6 @@ class ExternalEngine:
             steps=tuple(steps),
             writes=tuple(w for w in writes if w.job_id not in lowered),
             notes=handovers.notes,
-            unhonoured=unhonoured(
-                snap, ranked[snap.jobs.state[ranked] == JobState.PENDING], settings.band_width
-            ),
         )
 
 

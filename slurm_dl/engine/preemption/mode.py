@@ -100,13 +100,11 @@ class PreemptionSteps:
         steps: Steps of hand-overs, and what clears up after them.
         writes: SiteFactors that stand alone; what is left over of them is derived again.
         notes: Why nothing is taken back for a waiting job.
-        unhonoured: Jobs whose SiteFactor was written, matters, and is not in their priority.
     """
 
     steps: tuple[Action, ...] = ()
     writes: tuple[SetSiteFactor, ...] = ()
     notes: Mapping[JobId, str] = field(default_factory=dict)
-    unhonoured: tuple[JobId, ...] = ()
 
 
 class Engine(Protocol):
@@ -114,6 +112,9 @@ class Engine(Protocol):
 
     def recount(self, snap: Snapshot, /) -> Snapshot:
         """*snap* with preemptions counted as this way counts them; twice is as good as once."""
+
+    def undone(self, snap: Snapshot, /) -> tuple[JobId, ...]:
+        """Jobs whose SiteFactor was written, matters, and is not in their priority."""
 
     def candidates(self, snap: Snapshot, /) -> Victims:
         """The managed running jobs, and which of them may be preempted."""

@@ -38,7 +38,8 @@ from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.engine.site_factors import (
     highest_site_factor,
     in_window,
-    unhonoured,
+    rewritten,
+    undone,
     wanted_site_factor,
 )
 from slurm_dl.engine.target import Rows
@@ -74,6 +75,14 @@ class NativeEngine:
             ),
         )
         return dataclasses.replace(snap, memory=counted)
+
+    def undone(self, snap: Snapshot, /) -> tuple[JobId, ...]:
+        """Waiting jobs, and the running ones inside the QOS; see `Engine`."""
+        state, managed = snap.jobs.state, snap.is_managed()
+        waits = np.flatnonzero(managed & (state == JobState.PENDING))
+        runs = np.flatnonzero(managed & (state > JobState.PENDING) & (state < JobState.COMPLETING))
+        rows = np.concatenate([waits, runs[self._inside(snap, runs)]])
+        return undone(snap, rows, self.settings.band_width)
 
     def candidates(self, snap: Snapshot, /) -> Victims:
         """Who may be preempted; see `Engine`."""
@@ -137,11 +146,6 @@ class NativeEngine:
             steps=tuple(self._finish(handovers, bands)),
             writes=tuple(writes),
             notes=self._notes(context, wanted, np.sort(wanted[running])),
-            unhonoured=unhonoured(
-                snap,
-                np.concatenate([ranked[snap.jobs.state[ranked] == JobState.PENDING], running]),
-                self.settings.band_width,
-            ),
         )
 
     def _inside(self, snap: Snapshot, rows: Rows) -> Bool:
@@ -262,12 +266,14 @@ def _kind(snap: Snapshot, ranked: Rows, wanted: I64, settings: Settings) -> I64:
     near = in_window(snap, ranked, waits, settings.window)
     # Nothing was written as far as we remember, and yet there is something: the ledger was lost.
     unknown = (before == 0) & (snap.jobs.priority[ranked] >= after + settings.band_width // 2)
+    again, priority = rewritten(snap, ranked), snap.jobs.priority[ranked]
+    high, low = again & (priority > before), again & (priority < before)
     kinds: I64 = np.select(
         [
-            waits & ((after < before) | unknown),
-            ~waits & (after > before),
-            waits & (after > before) & near,
-            ~waits & (after < before),
+            waits & ((after < before) | unknown | high),
+            ~waits & ((after > before) | low),
+            waits & ((after > before) | low) & near,
+            ~waits & ((after < before) | high),
         ],
         [_PENDING_DOWN, _RUNNING_UP, _PENDING_UP, _RUNNING_DOWN],
         default=_NOT,

@@ -13,9 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.cycle import Carry, Cycle, run_cycle
 from slurm_dl.engine.settings import Settings
-from slurm_dl.engine.write_retries import Refusals
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ConfigError
@@ -151,7 +150,7 @@ class Simulation:
         self._policy = policy
         self._settings = settings
         self._ledger = Ledger(MemoryStore())
-        self._refusals = Refusals()
+        self._carry = Carry()
         self._writes = Writes(scenario.costs, self._machine.now_s)
         self._know = JobFacts(
             scenario.trace,
@@ -230,7 +229,7 @@ class Simulation:
             may_write=self._writes.take,
             timer=lambda: machine.now_s,
             write_for_s=max(costs.least_gap_s, costs.fast_poll_s) or math.inf,
-            refusals=self._refusals,
+            carry=self._carry,
             enrich=self._know,
         )
         self._decisions += 1

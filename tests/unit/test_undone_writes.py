@@ -1,0 +1,191 @@
+"""SiteFactors that Slurm undoes: when they are written again, and what waits for a pass to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from slurm_dl.engine.cycle import Carry, Cycle, run_cycle
+from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.engine.undone_writes import UndoneWrites
+from slurm_dl.engine.waiting_line import PLACES
+from slurm_dl.ledger.sqlite.store import SqliteStore
+from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.model.contract import Contract
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.plan import ClusterAction, Reserve, SetSiteFactor, Unseal
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
+
+POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
+SETTINGS = Settings(
+    partitions=frozenset({"gpu"}),
+    preemption=Preemption(
+        beneficiaries="all", min_quantum_s=8, start_margin_s=12, limit_reserve_s=0
+    ),
+)
+BAND = SETTINGS.band_width
+JOB = JobId(7)
+
+
+class Undoing(FakeCluster):
+    """A Slurm whose priorities keep the SiteFactor of another time.
+
+    Attributes:
+        undoes: The SiteFactor that counts in place of each one that is written; None: that.
+    """
+
+    undoes: Callable[[int], int | None] = staticmethod(lambda _: None)
+
+    def _do(self, action: ClusterAction) -> None:
+        super()._do(action)
+        if isinstance(action, SetSiteFactor):
+            counts = self.undoes(action.value)
+            if counts is not None:
+                self.jobs[action.job_id].site_factor = counts
+
+
+@dataclass
+class Life:
+    """One daemon's cycles, a second apart.
+
+    Attributes:
+        in_pass: Whether a backfill pass is under way at each cycle; the last goes on.
+    """
+
+    cluster: Undoing
+    ledger: Ledger
+    carry: Carry = field(default_factory=Carry)
+    in_pass: bool = False
+
+    def cycle(self) -> Cycle:
+        """One cycle, a second after the last."""
+        self.cluster.advance(1)
+        return run_cycle(
+            self.cluster,
+            self.ledger,
+            POLICY,
+            SETTINGS,
+            clock=self.cluster.clock,
+            acting=True,
+            backfilling=lambda: self.in_pass,
+            carry=self.carry,
+        )
+
+    def writes(self, cycle: Cycle) -> dict[int, int]:
+        """The SiteFactors that were written in *cycle*."""
+        done = [d.action for d in cycle.done]
+        return {a.job_id: a.value for a in done if isinstance(a, SetSiteFactor)}
+
+
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[Life]:
+    """Two jobs and one GPU: job 2 waits."""
+    cluster = Undoing(nodes=1, gpus=1)
+    for _ in range(2):
+        cluster.submit(1, work_s=1000)
+    ledger = Ledger(SqliteStore(tmp_path / "ledger"))
+    yield Life(cluster, ledger)
+    ledger.close()
+
+
+@pytest.mark.parametrize("counts", [0, 300 * BAND], ids=["lower", "higher"])
+def test_what_was_undone_once_is_written_once_more(life: Life, counts: int) -> None:
+    """At the next look, in both directions, with the same value."""
+    life.cluster.undoes = lambda _: counts
+    first = life.writes(life.cycle())
+    life.cluster.undoes = lambda _: None
+    again = life.cycle()
+
+    assert set(first) == {2}
+    assert life.writes(again) == first
+    assert again.plan.unhonoured == (2,)
+    assert not life.cycle().plan.unhonoured
+    assert life.cluster.jobs[JobId(2)].site_factor == first[2]
+
+
+def test_a_place_that_was_given_up_is_taken_back_again(tmp_path: Path) -> None:
+    """A SiteFactor of 0 that is undone leaves a job in front that belongs behind."""
+    cluster = Undoing(nodes=1, gpus=1)
+    cluster.submit(1, work_s=1000)
+    first = cluster.submit(1, work_s=1000, hold=True)
+    others = [cluster.submit(1, work_s=1000) for _ in range(PLACES)]
+    ledger = Ledger(SqliteStore(tmp_path / "ledger"))
+    life = Life(cluster, ledger)
+    assert set(life.writes(life.cycle())) == set(others)
+    cluster.jobs[first].hold = False
+    cluster.undoes = lambda value: 300 * BAND if value == 0 else None
+    assert life.writes(life.cycle())[others[-1]] == 0
+    cluster.undoes = lambda _: None
+
+    assert life.writes(life.cycle()) == {others[-1]: 0}
+    ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("in_pass", "cycles"), [(False, [0, 1, 3, 7, 15, 31, 63, 127, 191]), (True, list(range(200)))]
+)
+def test_the_pause_grows_unless_a_pass_explains_it(*, in_pass: bool, cycles: list[int]) -> None:
+    """Slurm that never honours a write is asked less and less often."""
+    undone = UndoneWrites()
+    wrote = []
+    for cycle in range(200):
+        # The first write is of a place that was not written before.
+        if cycle == 0 or undone.due([JOB]):
+            wrote.append(cycle)
+            undone.wrote(JOB, in_pass=in_pass)
+
+    assert wrote == cycles
+
+
+def test_a_write_that_counted_once_begins_anew() -> None:
+    """The pause is that of one spell."""
+    undone = UndoneWrites()
+    for _ in range(5):
+        if undone.due([JOB]):
+            undone.wrote(JOB, in_pass=False)
+    assert not undone.due([JOB])
+    undone.due([])
+
+    assert undone.due([JOB]) == {JOB}
+
+
+def test_first_writes_wait_for_the_end_of_a_pass_for_one_cycle(life: Life) -> None:
+    """And no longer: passes may follow each other closely."""
+    life.in_pass = True
+
+    assert [bool(life.writes(life.cycle())) for _ in range(3)] == [False, True, False]
+
+
+def test_what_was_undone_does_not_wait(life: Life) -> None:
+    """In the pass that has undone it, it is likely to be past its turn."""
+    life.cluster.undoes = lambda _: 0
+    life.cycle()
+    life.in_pass = True
+
+    assert all(life.writes(life.cycle()) for _ in range(3))
+
+
+def test_reservations_that_end_within_two_cycles_are_deleted_in_one(tmp_path: Path) -> None:
+    """Each deletion ends a backfill pass; so do creations, which one decision makes together."""
+    cluster = Undoing(nodes=2, gpus=1)
+    ledger = Ledger(SqliteStore(tmp_path / "ledger"))
+    life = Life(cluster, ledger, in_pass=True)
+    for _ in range(2):
+        cluster.submit(1, work_s=1000, contract=Contract(grace_s=5))
+    for _ in range(70):
+        life.cycle()
+    for _ in range(2):
+        cluster.submit(1, work_s=1000, contract=Contract(grace_s=5))
+    made, ended = [], []
+    for cycle in range(60):
+        done = [d.action for d in life.cycle().done if not d.error]
+        made += [cycle for a in done if isinstance(a, Reserve)]
+        ended += [cycle for a in done if isinstance(a, Unseal)]
+    ledger.close()
+
+    assert len(made) == len(ended) == 2
+    assert len(set(made)) == len(set(ended)) == 1
