@@ -6,10 +6,11 @@ What it costs slurmctld in RPCs where squeue reads it (measured on 22.05.8 with 
 is one squeue, two RPCs; two more in a poll that finds new pending jobs, and in the one after a
 steer or a `refresh_nodes`; one more while reservations are watched; one more in a poll in which
 jobs have started that asked for GPUs in all on several nodes, and one in a poll in which jobs have
-started on nodes of which GPUs are shared. `refresh_nodes` is five, and one more where nodes have
-come or gone; it is not part of a poll. A cycle that writes SiteFactors asks
-sdiag once. An account that is neither root nor SlurmUser asks slurmdbd,
-once for each `refresh_nodes`, what it may do.
+started on nodes of which GPUs are shared; two in a poll in which a job that was not over has left
+the listing. `refresh_nodes` is five, and one more where nodes have come or gone; it is not part of
+a poll, unless the queue is empty for the first time. A cycle that writes SiteFactors asks sdiag
+once. An account that is neither root nor SlurmUser asks slurmdbd, once for each `refresh_nodes`,
+what it may do.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from collections.abc import Callable, Collection
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import ClearSteer, ClusterAction, SetSteer, Unfinished
 from slurm_dl.model.snapshot import Observed, Reservation
 from slurm_dl.slurm.controller_status import ControllerStatus, read_health
@@ -28,6 +30,8 @@ from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.gpu_holdings import Holdings
 from slurm_dl.slurm.read.gpu_share_reader import Shares
 from slurm_dl.slurm.read.job_reader import JobReader
+from slurm_dl.slurm.read.job_table import JobTable
+from slurm_dl.slurm.read.missing_jobs import check_gone
 from slurm_dl.slurm.read.node_choices import NodeChoices
 from slurm_dl.slurm.read.node_reader import ClusterReading, node_arguments, read_nodes, site_of
 from slurm_dl.slurm.read.queue_reader import CliQueue, QueueReader, ReaderChoice
@@ -42,6 +46,8 @@ from slurm_dl.slurm.running_config import SiteConfig, read_config
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.actions import Actor
 from slurm_dl.slurm.write.release_all import site_factors
+
+_OVER = (JobState.COMPLETED, JobState.FAILED)
 
 
 class SlurmCluster:
@@ -82,7 +88,9 @@ class SlurmCluster:
         self._actor = Actor(slurm, set_site_factor=self._queue.set_site_factor)
         self._config: SiteConfig | None = None
         self._lacks_rights = ""
-        self._saw_jobs = False
+        # True at first, so that the first look is checked too if it is empty.
+        self._saw_jobs = True
+        self._not_over: frozenset[int] = frozenset()
         self._topology: tuple[frozenset[str], str] | None = None
         self._site: ClusterReading | None = None
         self._reservations: tuple[ReservationSeen, ...] = ()
@@ -153,6 +161,8 @@ class SlurmCluster:
         if self._saw_jobs and not table.texts:
             # All gone at once: have they ended, or are they hidden from us since?
             site, reservations = self._read_site()
+            _check_nobody_runs(site)
+        self._check_none_left_out(table)
         self._saw_jobs = bool(table.texts)
         if reservations is None:
             reservations = self._read_reservations() if self.watch_reservations else ()
@@ -218,6 +228,14 @@ class SlurmCluster:
         """End what runs for the reading; it may be read again."""
         self._queue.close()
 
+    def _check_none_left_out(self, table: JobTable) -> None:
+        """Refuse a *table* without a job that was not over when last seen and that Slurm has."""
+        if not table.unreadable:  # Else it may be in a record that could not be read.
+            check_gone(self._slurm, self._not_over.difference(table.job_id))
+        self._not_over = frozenset(
+            job for job, state in zip(table.job_id, table.state, strict=True) if state not in _OVER
+        )
+
     def _read_site(self) -> tuple[ClusterReading, tuple[ReservationSeen, ...]]:
         shown = self._slurm.run("scontrol", "show", "config")
         config = read_config(shown, self._slurm.slurm_conf)
@@ -248,3 +266,19 @@ class SlurmCluster:
         shown = self._slurm.run("scontrol", "show", "reservation", "--oneliner")
         self._reservations = read_reservations(shown)
         return self._reservations
+
+
+def _check_nobody_runs(site: ClusterReading) -> None:
+    """Refuse an empty queue while jobs hold nodes, in whatever partition: squeue lists them all.
+
+    Raises:
+        ClusterError: A node is allocated, mixed or completing.
+    """
+    if site.occupied:
+        name, state = next(iter(site.occupied.items()))
+        msg = (
+            f"squeue lists no job, but sinfo shows nodes in use ({name} is {state}, "
+            f"{len(site.occupied)} in all); this look is not used. "
+            "Check squeue --all --states=all, and whether PrivateData hides jobs from this account"
+        )
+        raise ClusterError(msg)

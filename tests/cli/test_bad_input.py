@@ -590,6 +590,7 @@ def test_a_recording_that_is_none(tmp_path: Path, dlsim: Dlsim) -> None:
 
 TESTS = (
     "cli/test_bad_input.py",
+    "contract/test_reader_recorded.py",
     "faults/test_bad_input.py",
     "faults/test_privilege.py",
     "unit/test_slurm_permissions.py",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bad_inputs import row
 from contract.described import unsound, wrong_in
 
 from slurm_dl.model.errors import ClusterError
@@ -177,6 +178,70 @@ def test_queue_cut_short_at_any_place_is_refused(recorded: Recorded) -> None:
         recorded.text["squeue"] = whole[:end]
         with pytest.raises(ClusterError, match="middle of a record"):
             cluster.observe()
+
+
+@pytest.mark.parametrize(
+    ("looked_before", "nodes_in_use", "refused"),
+    [(False, True, True), (True, True, True), (False, False, False), (True, False, False)],
+)
+def test_an_empty_queue_is_believed_only_while_no_node_is_in_use(
+    recorded: Recorded,
+    looked_before: bool,  # noqa: FBT001
+    nodes_in_use: bool,  # noqa: FBT001
+    refused: bool,  # noqa: FBT001
+) -> None:
+    """At the first look too; idle nodes are what is left where slurmctld has lost its state."""
+    cluster = SlurmCluster(recorded, max_grace_s=600)
+    if looked_before:
+        cluster.observe()
+    recorded.text |= {"squeue": "", "arrays": ""}
+    if not nodes_in_use:
+        recorded.text["sinfo"] = re.sub(
+            r"(allocated|mixed)(\+completing)?", "idle", recorded.text["sinfo"]
+        )
+
+    for _ in range(2):
+        if refused:
+            with pytest.raises(ClusterError) as err:
+                cluster.observe()
+            row("squeue lists no job while jobs run").check(str(err.value))
+        else:
+            assert len(cluster.observe().jobs) == 0
+
+
+@pytest.mark.parametrize("state", [JobState.PENDING, JobState.RUNNING, JobState.COMPLETED])
+@pytest.mark.parametrize("slurm_has_it", [True, False])
+def test_a_job_that_is_not_listed_any_more_is_asked_for_by_id(
+    recorded: Recorded,
+    slurm_has_it: bool,  # noqa: FBT001
+    state: JobState,
+) -> None:
+    """If it was not over and Slurm has it, the listing is not used; otherwise it has left."""
+    cluster = SlurmCluster(recorded, max_grace_s=600)
+    seen = cluster.observe()
+    nonce = recorded.expected["nonce"]
+    ids = {job for job, text in seen.texts.items() if "_" not in text.label}
+    job = next(
+        int(j)
+        for j, s in zip(seen.jobs.job_id, seen.jobs.state, strict=True)
+        if s == state and j in ids
+    )
+    whole = recorded.text["squeue"]
+    records = whole.split(f"{nonce}r\n")
+    recorded.text["squeue"] = f"{nonce}r\n".join(
+        r for r in records if not r.startswith(f"{job}{nonce}f")
+    )
+    recorded.text["arrays"] = f"{job}{nonce}fRUNNING{nonce}r\n" if slurm_has_it else ""
+
+    if slurm_has_it and state is not JobState.COMPLETED:
+        for _ in range(2):
+            with pytest.raises(ClusterError) as err:
+                cluster.observe()
+            row("squeue leaves out a job").check(str(err.value))
+        recorded.text["squeue"] = whole
+        assert job in cluster.observe().jobs.job_id
+    else:
+        assert job not in cluster.observe().jobs.job_id
 
 
 def test_later_polls_read_the_queue_only(recorded: Recorded) -> None:

@@ -35,6 +35,7 @@ _MOST_CPUS = 2**31 - 1
 # Words of StateComplete, "base+flag+flag". A node that is powered down or planned for a job is
 # up: jobs may start there. So is one in a reservation; foreign ones are looked up by name.
 _UP_BASES = frozenset({"idle", "mixed", "allocated"})
+_OCCUPIED = frozenset({"allocated", "mixed", "completing"})
 _DOWN_FLAGS = frozenset(
     {
         "drain",
@@ -63,6 +64,7 @@ class ClusterReading:
         shards_per_gpu: How many ``gres/shard`` make a GPU here; 0 if there are none.
         mps_per_gpu: The same for ``gres/mps``.
         sharable: ``(m,)`` bool, nodes that hand out shares of their GPUs.
+        occupied: State of each node that jobs hold (allocated, mixed or completing), by its name.
         unreadable: Node records left out.
     """
 
@@ -75,6 +77,7 @@ class ClusterReading:
     shards_per_gpu: float
     mps_per_gpu: float
     sharable: Bool
+    occupied: Mapping[str, str]
     config: SiteConfig
     unreadable: int = 0
 
@@ -196,6 +199,11 @@ def site_of(
         shards_per_gpu=_per_gpu([(n.gres.shards, n.gres.gpus) for n in nodes.values()]),
         mps_per_gpu=_per_gpu([(n.gres.mps, n.gres.gpus) for n in nodes.values()]),
         sharable=_column([n.gres.shards > 0 for n in nodes.values()]),
+        occupied={
+            name: node.state
+            for name, node in nodes.items()
+            if not _OCCUPIED.isdisjoint(node.state.lower().split("+"))
+        },
         config=config,
         unreadable=seen.unreadable,
     )
