@@ -502,6 +502,31 @@ def cancelled_jobs_have_failed(subject: Subject) -> None:
     assert (never["start_s"], never["split"]) == (0, {}), never
 
 
+def requeue_incomplete_of_a_completing_job_does_nothing(subject: Subject) -> None:
+    """Whether it ended with success or was cancelled; without that word it does run again."""
+    jobs = [subject.submit("-N1", CLAIM, does="leaves a step behind") for _ in range(3)]
+    ends, cancelled, again = jobs
+    for job in jobs:
+        subject.until(lambda s, job=job: s.claim(job).acked_run == 0, "its step to be there")  # type: ignore[misc]
+    for job in (ends, again):
+        subject.apply(signal(run_of(job, told(subject, job))))
+    subject.cancel(cancelled)
+    for job in jobs:
+        until(subject, job, "COMPLETING")
+
+    for job in (ends, cancelled):
+        subject.scontrol_requeue(job, "Incomplete")
+    subject.scontrol_requeue(again)
+
+    seen = subject.observe()
+    assert [state_of(seen, job) for job in (ends, cancelled)] == ["COMPLETING"] * 2, "too late"
+    assert until(subject, ends, "COMPLETED")["restarts"] == 0
+    assert until(subject, cancelled, "FAILED")["restarts"] == 0
+    assert until(subject, again, "RUNNING")["restarts"] == 1
+    assert state_of(subject.observe(), ends) == "COMPLETED"
+    assert state_of(subject.observe(), cancelled) == "FAILED"
+
+
 ACTIONS: Final[dict[str, Callable[[Subject], None]]] = {
     check.__name__: check
     for check in (
@@ -530,6 +555,10 @@ ACTIONS: Final[dict[str, Callable[[Subject], None]]] = {
 """By name; each wants an empty cluster of `contract.subject.SMALL`."""
 
 ON_SLURM: Final = ACTIONS | {
-    check.__name__: check for check in (tasks_of_an_array_with_pending_tasks_are_signalled_once,)
+    check.__name__: check
+    for check in (
+        tasks_of_an_array_with_pending_tasks_are_signalled_once,
+        requeue_incomplete_of_a_completing_job_does_nothing,
+    )
 }
-"""Those, and what a cluster in memory has not: arrays."""
+"""Those, and what a cluster in memory has not: arrays, and jobs that take long to end."""

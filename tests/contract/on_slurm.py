@@ -47,6 +47,14 @@ _SCRIPTS: Final[dict[Does, str]] = {
         '"Comment={\\"slurm_dl\\":{\\"v\\":1,\\"sig\\":\\"USR1\\",\\"ack\\":$n}}"\' USR1\n'
         "while :; do sleep 0.2; done\n"
     ),
+    "leaves a step behind": (
+        "#!/bin/bash\n"
+        'export said=\'{"slurm_dl":{"v":1,"sig":"USR1","ack":0}}\'\n'
+        "trap 'exit 0' USR1\n"
+        'srun --overlap sh -c "trap \\"\\" TERM; '
+        'scontrol update JobId=$SLURM_JOB_ID Comment=\\$said; sleep 60" &\n'
+        "while :; do sleep 0.2; done\n"
+    ),
 }
 
 
@@ -76,6 +84,10 @@ class OnSlurm:
     def cancel(self, job_id: JobId) -> None:
         """See `Subject`."""
         self._box.run(["scancel", str(job_id)])
+
+    def scontrol_requeue(self, job_id: JobId, *only: str) -> None:
+        """See `Subject`."""
+        self._box.run(["scontrol", "requeue", *only, str(job_id)])
 
     def cancel_task(self, array: JobId, task: int) -> None:
         """End one task of an array, which scancel knows by this name alone (22.05.8)."""

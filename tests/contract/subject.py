@@ -11,10 +11,13 @@ from slurm_dl.model.snapshot import Observed
 from slurm_dl.sandbox import SandboxSpec
 from slurm_dl.sandbox.spec import SandboxNodes
 
-Does = Literal["sleeps", "ends", "finishes when told", "saves when told", "counts"]
+Does = Literal[
+    "sleeps", "ends", "finishes when told", "saves when told", "counts", "leaves a step behind"
+]
 """What a job does: it sleeps, ends with success at once, does so when it is sent USR1, or then says
 in its comment that its work is saved, and goes on. Or it acknowledges run 1 at the first signal,
-run 2 at the second, and so on."""
+run 2 at the second, and so on. Or it finishes when told, but a step of it ignores SIGTERM: it stays
+COMPLETING for KillWait, also when it is cancelled. It acknowledges when that step is there."""
 
 CLAIM: Final = '--comment={"slurm_dl":{"v":1,"sig":"USR1"}}'
 """The option that agrees to preemption."""
@@ -34,6 +37,9 @@ class Subject(Protocol):
 
     def exclude(self, job_id: JobId, *nodes: str) -> None:
         """Have the owner of a waiting job exclude these nodes and no others."""
+
+    def scontrol_requeue(self, job_id: JobId, *only: str) -> None:
+        """Put a job back as its owner would; *only*: a word that says in which states."""
 
     def observe(self) -> Observed:
         """The cluster now, reservations included."""
