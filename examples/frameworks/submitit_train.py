@@ -65,7 +65,8 @@ def main() -> None:
 
     folder = options.folder.absolute()
     executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=10)
-    contract = {"v": 1, "sig": "USR2", "to": "steps", "grace_s": 60, "by": "job"}
+    # After 80 % of the time limit submitit takes a signal for a time-out, and allows few of these.
+    contract = {"v": 1, "sig": "USR2", "to": "steps", "grace_s": 60, "by": "job", "until": 0.8}
     executor.update_parameters(
         job_name="submitit_train",
         gpus_per_node=1,

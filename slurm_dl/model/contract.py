@@ -23,6 +23,10 @@ DEFAULT_GRACE_S = 120.0
 """Grace of a job that does not say another, seconds; dlsubmit's default too."""
 
 
+LEAST_UNTIL = 0.5
+"""The smallest `Claim.until` that counts: no job is protected for most of its time limit."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
     """How to take GPUs back from one job.
@@ -67,6 +71,8 @@ class Claim:
             requeued"; None if none did. Only an ack for the present run counts.
         unhandled_run: Restart count of the run in which dlrun found that nothing takes the
             checkpoint signal; None if it found no such run. Told to people, and nothing else.
+        until: Share of its time limit after which a run may not be preempted any more, from
+            `LEAST_UNTIL` to 1; None if it says nothing of that.
         unreadable: The comment has metadata of ours that is not understood, so that the job has
             no contract though somebody meant it to have one.
     """
@@ -82,6 +88,7 @@ class Claim:
     progress: float | None = None
     acked_run: int | None = None
     unhandled_run: int | None = None
+    until: float | None = None
     unreadable: bool = False
 
 

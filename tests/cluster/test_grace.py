@@ -1,4 +1,4 @@
-"""A site's longest grace on a real Slurm: dlsubmit's jobs keep to it, others are left alone."""
+"""Limits of preemption on a real Slurm: a site's longest grace, a job's share of its time limit."""
 
 from __future__ import annotations
 
@@ -47,3 +47,40 @@ def test_a_job_of_dlsubmit_is_preemptible_where_the_site_allows_less(place: Sche
     assert "It is not preempted: its grace of 5000 s is above the site's limit of 60 s" in said
     assert "If it has to give way" not in said
     assert "up to 60 s to save its work" in place.ask("dlqueue", "why", victim).stdout
+
+
+def test_a_run_past_the_share_that_it_claims_is_left_alone(place: Schedd) -> None:
+    """By its comment, or by submitit's WCKey; another with the same time limit gives way."""
+    argv = ["sbatch", "--parsable", "--output=/dev/null", "--requeue", "--time=1"]
+    claims = {"until": {"until": 0.1}, "wckey": {}, "neither": {}}
+    jobs = {}
+    for name, claim in claims.items():
+        comment = json.dumps({"slurm_dl": {"v": 1, "sig": "TERM", "grace_s": 5, **claim}})
+        size = "--nodes=2" if name == "neither" else "--nodes=1"
+        more = ["--wckey=submitit"] if name == "wckey" else []
+        command = [
+            *argv,
+            *more,
+            size,
+            "--gres=gpu:4",
+            f"--comment={comment}",
+            "--wrap=trap '' TERM; sleep 600",
+        ]
+        jobs[name] = place.box.run(command).stdout.strip()
+        place.until_state(jobs[name], "RUNNING")
+    for name in ("until", "wckey"):
+        # 0.1 counts as a half, and so does submitit's window of a limit this short.
+        place.until(
+            "it to be protected",
+            lambda name=name: (
+                "It is not preempted: it is past the part of its time limit"
+                in place.ask("dlqueue", "why", jobs[name]).stdout
+            ),
+            50,
+        )
+    first = place.toy(8, 2)
+
+    place.until("another to give way", lambda: place.job(jobs["neither"], "Restarts") == ["1"], 20)
+    place.until_state(first, "RUNNING", "COMPLETED")
+    assert [place.job(jobs[name], "Restarts") for name in ("until", "wckey")] == [["0"], ["0"]]
+    assert len(place.audit(action="signal")) == 1

@@ -57,6 +57,7 @@ ATTRIBUTES: dict[str, Any] = {
     "reservation": None,
     "required_nodes": None,
     "constraints": [],
+    "wckey": None,
     "name": "train",
     "comment": None,
     "excluded_nodes": None,

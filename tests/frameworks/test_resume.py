@@ -64,7 +64,8 @@ def test_submitit_requeues_itself_and_repeats_at_most_one_step(lab: Lab) -> None
     name = lab.run(*script, *PACE).split()[-1]
     job = lab.trained(name, folder)
     job.until_trains(0)
-    assert job.contract() == {"v": 1, "sig": "USR2", "to": "steps", "grace_s": 60, "by": "job"}
+    contract = {"v": 1, "sig": "USR2", "to": "steps", "grace_s": 60, "by": "job", "until": 0.8}
+    assert job.contract() == contract
     job.signal("USR2", "steps")
     job.until_trains(1)
     job.until_completed()

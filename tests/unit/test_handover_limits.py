@@ -14,7 +14,7 @@ import pytest
 from slurm_dl.engine.cycle import AppliedAction, Cycle, run_cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.preemption.displacement import DisplacementRule
-from slurm_dl.engine.preemption.eligibility import victims
+from slurm_dl.engine.preemption.eligibility import PAST_ITS_SHARE, victims
 from slurm_dl.engine.preemption.handover_context import HandoverContext
 from slurm_dl.engine.preemption.handover_protocol import steps_of
 from slurm_dl.engine.preemption.handover_verdicts import judge
@@ -439,6 +439,32 @@ def test_shares_of_a_gpu_do_not_fill_whole_ones() -> None:
     plan = decide(build.snapshot(seen, memory={"attained_gpu_s": {60: 1e6}}), POLICY, SETTINGS)
 
     assert not [a for a in plan.actions if isinstance(a, OpenHandover)]
+
+
+@pytest.mark.parametrize(
+    ("until", "limit_s", "ran_s", "may"),
+    [
+        (0.8, 1000, 799, True),
+        (0.8, 1000, 801, False),
+        (0.5, 1000, 501, False),
+        (1.0, 1000, 999, True),
+        (None, 1000, 999, True),
+        (0.5, math.inf, 1e6, True),
+    ],
+)
+def test_a_run_past_its_share_of_the_time_limit_is_no_victim(
+    until: float | None, limit_s: float, ran_s: float, *, may: bool
+) -> None:
+    """Its owner said from when on a signal costs more than time; others are not spared."""
+    rows = [build.running(j, ran_s=ran_s, limit_s=limit_s) for j in (1, 2)]
+    claims = {JobId(j): Claim(contract=Contract(), until=u) for j, u in ((1, None), (2, until))}
+    snap = build.snapshot(build.observed(rows, claims=claims))
+
+    found = victims(snap, LIMITS)
+
+    assert found.may.tolist() == ([0, 1] if may else [0])
+    assert found.why_not(1) == ("" if may else PAST_ITS_SHARE)
+    assert found.lasting.tolist() == ([] if may else [1]), "it is so to the end of the run"
 
 
 @pytest.mark.parametrize(("managed", "factors"), [((True, True), {1, 2}), ((True, False), {2})])

@@ -118,6 +118,7 @@ SQUEUE = {
     "Reservation": "(null)",
     "ReqNodes": "",
     "Feature": "(null)",
+    "WCKey": "(null)",
     "Name": "train",
     "Comment": "(null)",
 }

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_dl.model.contract import NO_CLAIM, SIGNALS, Claim, Contract
-from slurm_dl.slurm.read.comment_claims import LONGEST_COMMENT, ClaimReader
+from slurm_dl.slurm.read.comment_claims import LONGEST_COMMENT, ClaimReader, with_wckey
 
 MAX_GRACE_S = 600.0
 
@@ -37,6 +37,43 @@ def test_whole_claim_is_read() -> None:
         acked_run=3,
         unhandled_run=2,
     )
+
+
+@pytest.mark.parametrize(
+    ("said", "until"),
+    [(0.8, 0.8), (1, 1.0), (0.5, 0.5), (0.01, 0.5), (0, None), (-1, None), (1.01, None)]
+    + [(wrong, None) for wrong in ("0.8", None, True, [0.8], float("nan"))],
+)
+def test_no_job_is_protected_for_most_of_its_time_limit(said: object, until: float | None) -> None:
+    """A share below a half counts as a half; what is no share is not believed."""
+    assert read(ours(until=said)).until == until
+
+
+@pytest.mark.parametrize(
+    ("wckey", "claimed", "limit_min", "until_min"),
+    [
+        ("submitit", None, 100, 80),
+        ("*submitit", None, 100, 80),
+        ("submitit", None, 40, 30),
+        ("submitit", None, 15, 7.5),
+        ("submitit", None, 5, 2.5),
+        ("submitit", 0.9, 100, 90),
+        ("submitit2", None, 100, None),
+        ("(null)", None, 100, None),
+        ("", 0.9, 100, 90),
+    ],
+)
+def test_submitits_jobs_are_known_by_their_wckey(
+    wckey: str, claimed: float | None, limit_min: float, until_min: float | None
+) -> None:
+    """Its time-out window, 80 % or 10 min before the end, unless the job says another share."""
+    claim = read(ours() if claimed is None else ours(until=claimed))
+
+    until = with_wckey(claim, wckey, limit_min * 60).until
+
+    assert (until and until * limit_min) == (until_min and pytest.approx(until_min))
+    assert with_wckey(NO_CLAIM, wckey, limit_min * 60) == NO_CLAIM
+    assert with_wckey(read(ours()), "submitit", float("inf")).until == 0.8
 
 
 @pytest.mark.parametrize(("max_grace_s", "grace_s"), [(0.5, 0.5), (1, 1), (600, 90), (60, 60)])

@@ -517,3 +517,15 @@ def test_releases_are_compared_by_number() -> None:
     assert no_preemption(Release(23, 2, 2)) == no_preemption(Release(22, 5, 8)) == ""
     with pytest.raises(ClusterError, match="no Slurm version"):
         parse_release("(null)")
+
+
+def test_the_wckey_of_submitit_bounds_the_claim_and_no_other() -> None:
+    """80 % of 100 min, for a job that has opted in; one without a contract claims nothing."""
+    opted_in = '{"slurm_dl":{"v":1,"sig":"USR2"}}'
+    rows = [
+        job(1, WCKey="*submitit", Comment=opted_in, TimeLimit="1:40:00"),
+        job(2, WCKey="submitit"),
+        job(3, WCKey="theirs", Comment=opted_in),
+    ]
+
+    assert {j: c.until for j, c in read(*rows).claims.items()} == {1: 0.8, 3: None}

@@ -20,7 +20,7 @@ from slurm_dl.engine.explain.past_reasons import (
     span,
 )
 from slurm_dl.engine.placing.place_waiting import named
-from slurm_dl.engine.preemption.eligibility import NO_REQUEUE
+from slurm_dl.engine.preemption.eligibility import NO_REQUEUE, PAST_ITS_SHARE, past_its_share
 from slurm_dl.engine.settings import External, Native
 from slurm_dl.ledger.job_past import PastJob
 from slurm_dl.model.contract import Claim
@@ -290,6 +290,8 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
             f"It is not preempted: its grace of {grace_s:g} s is above the site's limit of "
             f"{cycle.max_grace_s:g} s (preemption.max_grace_s)."
         )
+    elif snap.jobs.state[row] == JobState.RUNNING and past_its_share(snap, np.array([row]))[0]:
+        agreed = f"It is not preempted: {PAST_ITS_SHARE}."
     else:
         agreed = (
             f"If it has to give way it gets {claim.contract.signal} and up to "

@@ -30,6 +30,11 @@ WAITS_FOR = {
 NO_REQUEUE = "Slurm may not requeue it (--no-requeue, not a batch job, or a het job)"
 """Why a job that has opted in may not be preempted."""
 
+PAST_ITS_SHARE = (
+    "it is past the part of its time limit in which it may be preempted (`until` in its comment; "
+    "for submitit 80 %, or 10 min before the end)"
+)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Victims:
@@ -163,10 +168,26 @@ def protections(
             "it is near its time limit",
             False,
         ),
+        (
+            past_its_share(snap, rows),
+            PAST_ITS_SHARE,
+            False,
+        ),
         *_reservations(snap, rows),
         # Last, so that every other reason is given before it.
         (np.isin(job_id, busy), "it is part of a hand-over already", True),
     )
+
+
+def past_its_share(snap: Snapshot, rows: npt.NDArray[np.int64]) -> Bool:
+    """``(r,)`` bool: the run has had the share of its time limit that its claim names."""
+    jobs = snap.jobs
+    shares = {job_id: c.until for job_id, c in snap.seen.claims.items() if c.until is not None}
+    past: Bool = np.isin(jobs.job_id[rows], list(shares))
+    mine = rows[past]
+    share = np.array([shares[JobId(j)] for j in jobs.job_id[mine].tolist()])
+    past[past] = snap.now_s - jobs.start_s[mine] > share * jobs.limit_s[mine]
+    return past
 
 
 def _reservations(

@@ -139,6 +139,7 @@ _COLUMNS: dict[str, Callable[[Any], str]] = {
     "Reservation": _word("reservation"),
     "ReqNodes": _word("required_nodes"),
     "Feature": lambda job: ",".join(job.constraints),
+    "WCKey": _word("wckey"),
     "Name": _word("name"),
     "Comment": _word("comment"),
     "ExcNodes": _word("excluded_nodes"),

@@ -5,7 +5,7 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
 
     {"slurm_dl": {"v": 1, "sig": "USR1", "to": "batch", "grace_s": 120, "by": "daemon",
                   "model": "resnet50", "ack": 3, "nodes": 4, "rate": 7.5,
-                  "progress": 0.25, "cpus": 8, "mem_mb": 32000, "unhandled": 2}}
+                  "progress": 0.25, "cpus": 8, "mem_mb": 32000, "unhandled": 2, "until": 0.8}}
 
 Naming ``sig`` is the opt-in to preemption. A comment that was meant to have this and has lost its
 quotes, or was cut, is remembered as unreadable, so that its owner can be told.
@@ -16,9 +16,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection
+from dataclasses import replace
 from typing import TypeGuard
 
 from slurm_dl.model.contract import (
+    LEAST_UNTIL,
     NO_CLAIM,
     SIGNALS,
     Claim,
@@ -94,6 +96,7 @@ class ClaimReader:
             progress=_progress(ours),
             acked_run=_restart(ours, "ack"),
             unhandled_run=_restart(ours, "unhandled"),
+            until=_until(ours),
         )
 
     def _contract(self, ours: dict[object, object]) -> Contract | None:
@@ -121,6 +124,22 @@ class ClaimReader:
         if not isinstance(model, str) or _MODEL.fullmatch(model) is None:
             return None
         return model if self._models is None or model in self._models else None
+
+
+def with_wckey(claim: Claim, wckey: str, limit_s: float) -> Claim:
+    """*claim* with what the *wckey* of its job says: submitit gives its jobs its own name.
+
+    submitit 1.5.4 takes a signal for a time-out after 80 % of the time limit, or 10 min before its
+    end if that is sooner, and starts a job again after 3 of these only.
+
+    Args:
+        wckey: As Slurm tells it, the mark of a user's default included.
+        limit_s: The job's time limit, seconds; may be infinite.
+    """
+    if wckey.removeprefix("*") != "submitit" or claim.contract is None or claim.until is not None:
+        return claim
+    share = min(0.8, 1 - 600 / limit_s) if limit_s > 0 else 0.0
+    return replace(claim, until=max(share, LEAST_UNTIL))
 
 
 def _was_meant(comment: str) -> bool:
@@ -177,6 +196,11 @@ def _rate(ours: dict[object, object]) -> float | None:
 def _progress(ours: dict[object, object]) -> float | None:
     share = ours.get("progress")
     return min(max(float(share), 0.0), 1.0) if _is_number(share) else None
+
+
+def _until(ours: dict[object, object]) -> float | None:
+    share = ours.get("until")
+    return max(float(share), LEAST_UNTIL) if _is_number(share) and 0 < share <= 1 else None
 
 
 def _restart(ours: dict[object, object], key: str) -> int | None:

@@ -17,7 +17,7 @@ from slurm_dl.model.handover import RESERVATION_PREFIX
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import JobText
-from slurm_dl.slurm.read.comment_claims import CLAIM_KEY, ClaimReader
+from slurm_dl.slurm.read.comment_claims import CLAIM_KEY, ClaimReader, with_wckey
 from slurm_dl.slurm.read.hostlists import NO_WORDS
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.job_values import (
@@ -183,6 +183,7 @@ class JobReader:
         tracks_memory = site.config.tracks_memory
         job_id = [JobId(v) for v in whole["JobID"]]
         rows = site.partition_row
+        limits = [self._limits[v] for v in raw["TimeLimit"]]
         several = {v: r for v in set(raw["Partition"]) if "," in v and (r := rows_of(v, rows))}
         held = [
             self._held(*row)
@@ -221,7 +222,7 @@ class JobReader:
                 0.0 if s is JobState.PENDING else v
                 for s, v in zip(state, times["EndTime"], strict=True)
             ],
-            limit_s=[self._limits[v] for v in raw["TimeLimit"]],
+            limit_s=limits,
             restarts=[min(v, INT32_MAX) for v in whole["RestartCnt"]],
             priority=whole["PriorityLong"],
             requeueable=[
@@ -234,8 +235,10 @@ class JobReader:
             nodes=[nodes_of(s, v) for s, v in zip(state, raw["NodeList"], strict=True)],
             even=[r.even for r in requests],
             claims={
-                job: claim
-                for job, comment in zip(job_id, raw["Comment"], strict=True)
+                job: with_wckey(claim, wckey, limit)
+                for job, comment, wckey, limit in zip(
+                    job_id, raw["Comment"], raw["WCKey"], limits, strict=True
+                )
                 if CLAIM_KEY in comment and (claim := self._claims.read(comment)) != NO_CLAIM
             },
             texts=self._texts(job_id, raw),

@@ -41,7 +41,8 @@ JOB_FIELDS = (
     "Reservation",
     "ReqNodes",
     "Feature",
-    # What users write comes last.
+    # What users write comes last. A WCKey is told also where Slurm does not track it (22.05.8).
+    "WCKey",
     "Name",
     "Comment",
 )
