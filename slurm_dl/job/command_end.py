@@ -35,8 +35,12 @@ def judge(
     Args:
         asked: The command had been asked for a checkpoint.
     """
+    if code in options.never_requeue:
+        log(f"status {code} is final: not run again (--never-requeue)")
+        return End(code, stopped=False)
     checkpoint = _checkpoint_of(run, options, log)
     says_so = code == EXIT_REQUEUE or is_marked(options.run_dir / STOPPED_FILE, run)
+    says_so = says_so or (asked and code in options.stops_with)
     signals = (options.signum, options.forward or options.signum)
     if asked and (says_so or code - 128 in signals):
         log(f"stopped for requeue with status {code}, {checkpoint or 'no checkpoint recorded'}")
@@ -54,7 +58,8 @@ def judge(
             f"the command was asked to save by {signal_name(options.signum)} and ended with status "
             "0: Slurm counts the job as COMPLETED and does not run it again. If the training was "
             f"not complete, let it end with status {EXIT_REQUEUE} (job.exit_for_requeue()) after "
-            "it has saved: then the job is requeued"
+            "it has saved, or, if it always ends with 0, use --stops-with 0: then the job is "
+            "requeued"
         )
     return End(code, stopped=False)
 

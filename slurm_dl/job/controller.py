@@ -130,7 +130,7 @@ class JobController:
         Raises:
             CallFailedError: Slurm refused or was silent; it may have been done all the same.
         """
-        return self._set_if_short(standing, _with(standing.comment, "unhandled", run))
+        return self._set_if_short(standing, with_key(standing.comment, "unhandled", run))
 
     def described(self) -> str:
         """All that Slurm says of the job, with its nodes and what it has there.
@@ -227,15 +227,15 @@ def job_label(environ: Mapping[str, str]) -> str | None:
 
 def with_ack(comment: str, ack: int | None) -> str | None:
     """*comment* with the acknowledgement set or removed; None if it is no comment of ours."""
-    return _with(comment, "ack", ack)
+    return with_key(comment, "ack", ack)
 
 
 def with_rate(comment: str, rate: float) -> str | None:
     """*comment* with the rate in it; None if it is no comment of ours."""
-    return _with(comment, "rate", rate)
+    return with_key(comment, "rate", rate)
 
 
-def _with(comment: str, key: str, value: float | None) -> str | None:
+def with_key(comment: str, key: str, value: float | list[int] | None) -> str | None:
     """*comment* with one of our keys set, or removed if None; None if it is none of ours."""
     try:
         content: object = json.loads(comment)

@@ -23,6 +23,14 @@ LAUNCHERS = ("plain", "torchrun", "srun")
 RATE_VARIABLE = "SLURM_DL_RATE_EVERY_S"
 """Set for jobs that share a GPU."""
 
+STOPS_WITH_VARIABLE = "SLURM_DL_STOPS_WITH"
+NEVER_REQUEUE_VARIABLE = "SLURM_DL_NEVER_REQUEUE"
+
+DEFAULT_NEVER_REQUEUE = "93"
+"""Status of NVIDIA's resiliency extension for "do not requeue"."""
+
+_MOST_STATUS = 255
+
 DEFAULT_GRACE_S = 120.0
 ACK_MARGIN_S = 60.0
 """Beyond the grace a daemon that is alive has requeued the job."""
@@ -32,7 +40,7 @@ class DlrunOptions(NamedTuple):
     """How to run the command.
 
     Attributes:
-        command: The user's command and its arguments.
+        command: The user's command and its arguments; empty only if *env* is set.
         launcher: One of `LAUNCHERS`.
         signum: The checkpoint signal.
         forward: What to send to the command: a signal; 0 for none; None to find out.
@@ -40,6 +48,10 @@ class DlrunOptions(NamedTuple):
         ack_wait_s: After the acknowledgement, how long to wait until somebody requeues.
         run_dir: The job's directory, absolute.
         rate_every_s: Tell the scheduler this often how fast the job is; None: never.
+        stops_with: Statuses that, like 75, mean "saved, run me again" from a command that was
+            asked to save.
+        never_requeue: Statuses that are final whatever else there is.
+        env: Print the variables that a run begins with, and run nothing.
     """
 
     command: tuple[str, ...]
@@ -50,6 +62,9 @@ class DlrunOptions(NamedTuple):
     ack_wait_s: float
     run_dir: Path
     rate_every_s: float | None = None
+    stops_with: frozenset[int] = frozenset()
+    never_requeue: frozenset[int] = frozenset()
+    env: bool = False
 
 
 def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptions:
@@ -57,7 +72,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptio
     parser = dlrun_parser()
     found = parser.parse_args(argv)
     command = found.command[1:] if found.command[:1] == ["--"] else found.command
-    if not command:
+    if not command and not found.env:
         parser.error("no command given; write it after --, as in: dlrun -- python train.py")
     try:
         grace_s = found.grace or _seconds(environ.get("SLURM_DL_GRACE_S") or str(DEFAULT_GRACE_S))
@@ -67,9 +82,16 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptio
         signum = _signal(environ.get(SIGNAL_VARIABLE) or "USR1")
         rate_every = environ.get(RATE_VARIABLE)
         rate_every_s = _seconds(rate_every) if rate_every else None
+        stops_with = found.stops_with
+        if stops_with is None:
+            stops_with = _statuses(environ.get(STOPS_WITH_VARIABLE, ""))
+        never_requeue = found.never_requeue
+        if never_requeue is None:
+            never_requeue = _statuses(environ.get(NEVER_REQUEUE_VARIABLE, DEFAULT_NEVER_REQUEUE))
     except argparse.ArgumentTypeError as err:
         parser.error(
-            f"environment variable SLURM_DL_GRACE_S, _ACK_WAIT_S, _RATE_EVERY_S or _SIGNAL: {err}"
+            "environment variable SLURM_DL_GRACE_S, _ACK_WAIT_S, _RATE_EVERY_S, _SIGNAL, "
+            f"_STOPS_WITH or _NEVER_REQUEUE: {err}"
         )
     return DlrunOptions(
         command=tuple(command),
@@ -80,6 +102,9 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptio
         ack_wait_s=ack_wait_s,
         run_dir=_run_dir(environ),
         rate_every_s=rate_every_s,
+        stops_with=stops_with,
+        never_requeue=never_requeue,
+        env=found.env,
     )
 
 
@@ -120,6 +145,28 @@ def dlrun_parser() -> argparse.ArgumentParser:
         help="signal sent to COMMAND when a checkpoint is asked for, whether or not it has a "
         "handler (default: SLURM_DL_SIGNAL, once COMMAND has a handler; none with torchrun)",
     )
+    parser.add_argument(
+        "--stops-with",
+        type=_statuses,
+        metavar="STATUS[,STATUS]",
+        help="a COMMAND that was asked to save and ends with one of these has saved and is to be "
+        "run again, as with 75; 0 suits trainers that save and exit with 0. Beware: a training "
+        "that completes with such a status after it was asked is run once more (default: "
+        f"{STOPS_WITH_VARIABLE}, or none)",
+    )
+    parser.add_argument(
+        "--never-requeue",
+        type=_statuses,
+        metavar="STATUS[,STATUS]",
+        help="statuses that are final even if COMMAND was asked to save; '' for none (default: "
+        f"{NEVER_REQUEUE_VARIABLE}, or {DEFAULT_NEVER_REQUEUE})",
+    )
+    parser.add_argument(
+        "--env",
+        action="store_true",
+        help="run nothing; print shell lines that export how often the job was preempted "
+        'and how often it failed, for: eval "$(dlrun --env)"',
+    )
     # As the other commands print it.
     parser.add_argument(
         "--version",
@@ -140,6 +187,14 @@ def _seconds(text: str) -> float:
         msg = f"{text!r} is not a number of seconds above 0"
         raise argparse.ArgumentTypeError(msg)
     return value
+
+
+def _statuses(text: str) -> frozenset[int]:
+    words = [word.strip() for word in text.split(",")] if text.strip() else []
+    if not all(re.fullmatch("[0-9]{1,3}", word) and int(word) <= _MOST_STATUS for word in words):
+        msg = f"{text!r} is not a list of exit statuses from 0 to {_MOST_STATUS}, as in 0,3"
+        raise argparse.ArgumentTypeError(msg)
+    return frozenset(map(int, words))
 
 
 def _signal(text: str) -> int:

@@ -10,6 +10,7 @@ import sys
 
 from slurm_dl.job.controller import JobController, find_controller, job_label
 from slurm_dl.job.options import DlrunOptions, parse_options
+from slurm_dl.job.preemptions import preemption_variables
 from slurm_dl.job.rank_order import RANKS_VARIABLE, find_layout, write_layout
 from slurm_dl.job.run_files import RUN_DIR_VARIABLE, restart_count
 from slurm_dl.job.signals import Signals
@@ -20,6 +21,11 @@ from slurm_dl.job.untrusted_files import make_run_dir
 def main(argv: list[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     options = parse_options(sys.argv[1:] if argv is None else argv, os.environ)
+    if options.env:
+        controller, _ = find_controller(os.environ, lambda: None)
+        variables = preemption_variables(controller, restart_count(), log)
+        print("\n".join(f"export {name}={value}" for name, value in variables.items()))  # noqa: T201
+        return 0
     signals = Signals(options.signum)
     try:
         _make_run_dir(options)
@@ -33,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     outside = job_label(os.environ) is None
     if controller is None:
         log(f"{why}: no acknowledgement and no requeue from here")
-    environ = dict(os.environ)
+    environ = {**os.environ, **preemption_variables(controller, restart_count(), log)}
     if controller is not None:
         added = _ranks(options, controller)
         if added is None:

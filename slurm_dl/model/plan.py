@@ -99,13 +99,19 @@ class Detach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signal:
-    """Ask a victim to save its work. Right only while *run* is still the job's run."""
+    """Ask a victim to save its work. Right only while *run* is still the job's run.
+
+    Attributes:
+        preemptions: How often the job will have been preempted once this run is over, which it is
+            told; None: it is not told.
+    """
 
     handover_id: HandoverId
     run: Run
     signal: str
     target: SignalTarget
     why: str
+    preemptions: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

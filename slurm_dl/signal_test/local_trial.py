@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slurm_dl.job.child import SESSION, members
+from slurm_dl.job.options import NEVER_REQUEUE_VARIABLE, STOPS_WITH_VARIABLE
 from slurm_dl.model.contract import SIGNALS, Contract
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.signal_test.interrupts import unstopped
@@ -188,7 +189,8 @@ class LocalJob:
         kept = {
             name: value
             for name, value in self._environ.items()
-            if not name.startswith(("SLURM_", "SBATCH_", "SRUN_"))
+            if name in (STOPS_WITH_VARIABLE, NEVER_REQUEUE_VARIABLE)
+            or not name.startswith(("SLURM_", "SBATCH_", "SRUN_"))
         }
         path = self._environ.get("PATH", os.defpath)
         node = os.uname().nodename

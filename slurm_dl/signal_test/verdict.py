@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from slurm_dl.job.options import DEFAULT_NEVER_REQUEUE
 from slurm_dl.signal_test.observations import (
     MOST_FILES,
     Observations,
@@ -18,6 +19,7 @@ from slurm_dl.signal_test.observations import (
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
 _FILES_SHOWN = 3
 _DONE = "0"
+_FINAL = DEFAULT_NEVER_REQUEUE
 _RESUME = "load job.resume_from() (or the framework's own last checkpoint) at the start"
 
 
@@ -133,7 +135,13 @@ def _not_put_back(facts: Observations) -> str:
     if facts.end.endswith(f"status {_DONE}"):
         return (
             "status 0 means that the job is done, and nobody brings it back: end by "
-            "job.exit_for_requeue() (status 75) under dlrun"
+            "job.exit_for_requeue() (status 75) under dlrun; for a trainer that always ends with 0 "
+            "after it has saved, give dlsubmit or dlrun --stops-with 0"
+        )
+    if facts.dlrun_took_it and facts.end.endswith(f"status {_FINAL}"):
+        return (
+            f"status {_FINAL} is final, and dlrun does not run the job again: end with 75 to be "
+            "run again, or take it out of --never-requeue"
         )
     if facts.dlrun_took_it:
         return "dlrun takes only status 75 as a stop: end by job.exit_for_requeue()"

@@ -128,6 +128,7 @@ def _values(request: JobRequest, shape: Wanted, extras: Extras) -> dict[str, obj
         "launcher": request.launcher,
         "signal": request.signal,
         "grace_s": str(int(grace_s)) if grace_s == int(grace_s) else str(grace_s),
+        "stops_with": request.stops_with,
         "array": request.array is not None,
         "nodes": shape.nodes,
         "most_nodes": shape.most_nodes if isinstance(shape, NodeRange) else shape.nodes,

@@ -47,6 +47,7 @@ class SubmitOptions:
     comment: str | None = None
     signal: str = DEFAULT_SIGNAL
     grace: str = DEFAULT_GRACE
+    stops_with: str | None = None
     requeued_by: str = "daemon"
     no_preempt: bool = False
     no_requeue: bool = False
@@ -73,6 +74,8 @@ class JobRequest:
         signal: Checkpoint signal, without ``SIG``.
         lead_s: Seconds before the time limit at which Slurm itself sends it.
         grace_s: Seconds that a checkpoint may take.
+        stops_with: Exit statuses of a command that has saved when it was asked to, beside 75, such
+            as ``0``; empty: none.
         requeue: Slurm may put the job back into the queue.
         run_base: Absolute directory under which each job gets its run directory.
         template: Name of the script template.
@@ -105,6 +108,7 @@ class JobRequest:
     sbatch: tuple[str, ...]
     command: tuple[str, ...]
     qos: str | None = None
+    stops_with: str = ""
     share: bool = False
     cpus: int | Literal["auto", "none"] = "auto"
 
@@ -167,6 +171,7 @@ def check(
         signal=signal,
         lead_s=lead_s,
         grace_s=grace_s,
+        stops_with="" if typed.stops_with is None else option_values.statuses(typed.stops_with),
         requeue=_requeue(typed),
         run_base=_path(typed.run_dir or DEFAULT_RUN_DIR, "--run-dir", cwd),
         template=template,

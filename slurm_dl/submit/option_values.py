@@ -29,6 +29,7 @@ _MOST_NAME_BYTES = 128
 _MOST_ARRAY_BYTES = 512
 _MOST_LEAD_S = 65535  # sbatch's own limit
 _MOST_GRACE_S = 24 * 3600
+_MOST_STATUS = 255
 
 
 def shown(value: str) -> str:
@@ -159,6 +160,17 @@ def grace(value: str) -> float:
         msg = f"--grace: {shown(value)} is not a number of seconds above 0, at most {_MOST_GRACE_S}"
         raise ConfigError(msg)
     return seconds
+
+
+def statuses(value: str) -> str:
+    """Exit statuses, divided by commas."""
+    if (
+        not re.fullmatch(r"\d{1,3}(,\d{1,3})*", value, re.ASCII)
+        or max(map(int, value.split(","))) > _MOST_STATUS
+    ):
+        msg = f"--stops-with: {shown(value)} is not a list of exit statuses from 0 to 255"
+        raise ConfigError(msg)
+    return value
 
 
 def time_limit_s(value: str) -> float:

@@ -203,11 +203,46 @@ def ask(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGUSR1)
 
 
+# --- how often it was preempted
+
+
+@pytest.mark.parametrize(
+    ("comment", "down", "told"),
+    [
+        ('{"slurm_dl":{"v":1,"preempted":[1,1]}}', "", "1 1 2"),
+        ('{"slurm_dl":{"v":1,"preempted":[2,1]}}', "", "2 0 2"),
+        ('{"slurm_dl":{"v":1,"sig":"USR1"}}', "", "0 2 2"),
+        ("lunch", "", "0 2 2"),
+        ('{"slurm_dl":{"v":1,"preempted":[1,1]}}', "down", "0 2 2"),
+    ],
+    ids=["one of two", "both", "none", "another comment", "Slurm is down"],
+)
+def test_a_run_is_told_its_preemptions_and_its_failures(
+    job: FakeJob, comment: str, down: str, told: str
+) -> None:
+    """Under dlrun, and in a script of the user's own by --env; the restart count stays."""
+    job.write("comment", comment)
+    if down:
+        job.write("down")
+    say = 'echo "$SLURM_DL_PREEMPTIONS $SLURM_DL_FAILURES $SLURM_RESTART_COUNT"'
+    job.environ |= {"SLURM_DL_PREEMPTIONS": "7", "SLURM_DL_FAILURES": "7"}
+
+    assert job.run("--", "sh", "-c", f"{say} > under") == 0
+    by_env = f'eval "$({sys.executable} -m slurm_dl.job.run --env)"; {say}'
+    script = subprocess.run(
+        ["/bin/sh", "-c", by_env], env=job.environ, capture_output=True, text=True, check=True
+    )
+
+    assert ((job.base / "under").read_text().strip(), script.stdout.strip()) == (told, told)
+    assert ("is not known" in job.log) == bool(down)
+
+
 # --- ends without a requeue
 
 
 def test_a_command_that_finishes_ends_with_its_status_and_no_call_to_slurm(job: FakeJob) -> None:
-    """Nothing is asked of Slurm for a job that just runs."""
+    """Nothing is asked of Slurm for a job that just runs and was never restarted."""
+    job.environ["SLURM_RESTART_COUNT"] = "0"
     assert job.run(*toy(5)) == 0
 
     assert job.steps == [1, 2, 3, 4, 5]
@@ -1014,6 +1049,7 @@ def test_the_rate_of_a_job_that_shares_its_gpu_is_reported(job: FakeJob) -> None
 
 def test_nobody_else_s_rate_is_reported(job: FakeJob) -> None:
     """A job with GPUs of its own asks Slurm nothing while it runs."""
+    job.environ["SLURM_RESTART_COUNT"] = "0"
     assert job.run(*toy(60)) == 0
 
     assert not (job.base / "calls").exists()

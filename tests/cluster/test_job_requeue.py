@@ -296,3 +296,40 @@ def test_tasks_under_srun_stop_by_the_request_file(kit: Kit) -> None:
     assert (place / "saved-1").exists()
     assert "sent USR1" not in kit.output(job)
     assert "status 75" in kit.output(job)
+
+
+# Trains until it is asked; then it has saved, runs a command and ends with the status it is given.
+STOPPING = """
+trap 'echo saved > "$SLURM_DL_RUN_DIR/checkpoint"; "${@:2}"; exit "$1"' USR1
+if [ -e "$SLURM_DL_RUN_DIR/checkpoint" ]; then echo resumed; exit 0; fi
+echo training
+while :; do sleep 0.1; done
+"""
+FINAL = ("FAILED", "93:0", "0")
+
+
+@pytest.mark.parametrize(
+    ("status", "first", "end"),
+    [
+        ("0", ["true"], ("COMPLETED", "0:0", "1")),
+        # As if a launcher had ended with 93 though the script had said that it is to be run again.
+        ("93", [PYTHON, "-c", "from slurm_dl import job; job.exit_for_requeue()"], FINAL),
+    ],
+    ids=["--stops-with 0", "93 is final"],
+)
+def test_status_of_a_command_that_was_asked_to_save(
+    kit: Kit, status: str, first: list[str], end: tuple[str, str, str]
+) -> None:
+    """With --stops-with 0 it is acknowledged, requeued and resumes; with 93 it is over."""
+    command = ["/bin/bash", "-c", STOPPING, "train", status, *first]
+    job = kit.submit(command, dlrun=("--stops-with", "0"))
+    kit.eventually(lambda: "training" in kit.output(job), 60, what=f"{job} to train")
+
+    kit.ask(job)
+    if end != FINAL:
+        kit.wait_ack(job, 0)
+        kit.requeue(job)
+
+    assert (kit.wait_end(job), kit.field(job, "ExitCode"), kit.field(job, "Restarts")) == end
+    assert ("resumed" in kit.output(job)) == (end != FINAL)
+    assert ("ack" in kit.ours(job)) == (end != FINAL)

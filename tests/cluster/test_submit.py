@@ -22,6 +22,7 @@ Eventually = Callable[..., object]
 
 STAND_IN = """#!/bin/sh
 # Says what it was given, then runs what stands after --.
+[ "$1" != --env ] || exit 0
 {
     printf '%s\\0' "$@" > "$SLURM_DL_RUN_DIR/argv"
     env -0 > "$SLURM_DL_RUN_DIR/env"

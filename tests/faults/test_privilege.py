@@ -152,6 +152,8 @@ def test_an_operator_without_any_privilege_of_the_host_does_all_its_work(
     assert {"set_site_factor", "reserve", "attach", "signal", "requeue"} <= done
     assert [e for e in place.audit() if e["result"] != "ok"] == []
     assert place.job(big, "Restarts") == ["1"]
+    comment = box.run(["squeue", "-h", "-t", "all", "-j", big, "-o", "%k"]).stdout
+    assert json.loads(comment)["slurm_dl"]["preempted"] == [1, 0]
     assert toy_steps(place.home, big) == list(range(1, STEPS + 1))
     assert doctor(place)["level"] == "ok"
     two_runs_in_accounting(place, box, int(big))

@@ -137,7 +137,12 @@ BY_JOB = Contract(signal="USR2", requeued_by="job")
         (
             replace(GOOD, acked_s=None, ended_s=1.0, end="it ended with status 0", back=None),
             "It ended with status 0 1.0 s after the signal",
-            "status 0 means that the job is done",
+            "--stops-with 0",
+        ),
+        (
+            replace(GOOD, acked_s=None, ended_s=1.0, end="it ended with status 93", back=None),
+            "It ended with status 93",
+            "status 93 is final",
         ),
         (
             replace(GOOD, acked_s=None, ended_s=1.0, end="it ended with status 3", back=None),

@@ -5,6 +5,7 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from pwd import struct_passwd
 
@@ -46,6 +47,7 @@ class Script(Slurm):
         self._timeout_s = 30.0
         self.queue = [NOW] if queue is None else queue
         self.refused = refused
+        self.comment = "(null)"
         self.reservations = ""
         self.done: list[str] = []
 
@@ -56,7 +58,9 @@ class Script(Slurm):
                 msg = "squeue failed (exit 1): Invalid job id specified"
                 raise ClusterError(msg)
             nonce = args[-1].rpartition(":")[2].removesuffix("r")
-            return "".join(f"{nonce}f".join(job) + f"{nonce}r\n" for job in self.queue)
+            last = [self.comment] if args[-1].rpartition(",")[2].startswith("Comment") else []
+            rows = [[*job, *last] for job in self.queue]
+            return "".join(f"{nonce}f".join(row) + f"{nonce}r\n" for row in rows)
         if args[:2] == ("show", "reservation"):
             return self.reservations
         if args == ("ping",):
@@ -90,6 +94,39 @@ def apply(slurm: Slurm, action: ClusterAction, *, no_preemption: str = "") -> No
 
 def signal(signal: str = "USR1", target: str = "batch") -> Signal:
     return Signal(handover_id=HANDOVER, run=RUN, signal=signal, target=target, why="")
+
+
+OURS = '{"slurm_dl":{"v":1,"sig":"USR1"},"mine":1}'
+
+
+@pytest.mark.parametrize(
+    ("comment", "refused", "written"),
+    [
+        (OURS, "", '{"slurm_dl":{"v":1,"sig":"USR1","preempted":[3,1]},"mine":1}'),
+        (
+            '{"slurm_dl":{"preempted":[9,0]},"theirs":"\\u0000 x=y"}',
+            "",
+            '{"slurm_dl":{"preempted":[3,1]},"theirs":"\\u0000 x=y"}',
+        ),
+        ("(null)", "", None),
+        ('{"slurm_dl":3}', "", None),
+        ('{"slurm_dl":{},"mine":"\ufffd"}', "", None),
+        ('{"slurm_dl":{},"mine":"' + "x" * 480 + '"}', "", None),
+        (OURS, "refused", None),
+    ],
+    ids=["ours", "forged", "none", "not ours", "not UTF-8", "too long", "refused"],
+)
+def test_victim_is_told_how_often_it_is_preempted_before_it_is_asked(
+    comment: str, refused: str, written: str | None
+) -> None:
+    """What others have in the comment stays; it is asked to save in any case."""
+    slurm = Script(update=bool(refused))
+    slurm.comment = comment
+
+    apply(slurm, replace(signal(), preemptions=3))
+
+    told = [] if written is None else [f"scontrol update JobId=11 Comment={written}"]
+    assert slurm.done == [*told, "scancel --verbose --signal=USR1 --batch 11"]
 
 
 REQUEUE = Requeue(handover_id=HANDOVER, run=RUN, why="")

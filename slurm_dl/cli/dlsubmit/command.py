@@ -137,6 +137,12 @@ def _own_options(params: Sequence[click.Parameter]) -> dict[str, Option]:
     help="Longest time that a checkpoint takes, seconds; cut to the site's limit.",
 )
 @click.option(
+    "--stops-with",
+    metavar="STATUS",
+    help="COMMAND ends with this after it has saved when asked, and is to run again: 0 for "
+    "trainers that save and exit with 0. 75 always does.",
+)
+@click.option(
     "--requeued-by",
     metavar="daemon|job",
     default="daemon",

@@ -133,12 +133,14 @@ def _signals(handover: Handover, left: list[Victim], context: HandoverContext) -
             continue
         # SIGNALLING: a daemon died between writing it down and sending. Asking twice does no harm.
         if victim.state in (VictimState.CHOSEN, VictimState.SIGNALLING) and agrees(victim, context):
+            row = context.rows[victim.run.job_id]
             yield Signal(
                 handover_id=handover.handover_id,
                 run=victim.run,
                 signal=victim.contract.signal,
                 target=victim.contract.target,
                 why=_why_signal(handover),
+                preemptions=int(context.snap.memory.preemptions[row]) + 1,
             )
 
 

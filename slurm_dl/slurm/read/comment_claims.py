@@ -5,7 +5,8 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
 
     {"slurm_dl": {"v": 1, "sig": "USR1", "to": "batch", "grace_s": 120, "by": "daemon",
                   "model": "resnet50", "ack": 3, "nodes": 4, "rate": 7.5,
-                  "progress": 0.25, "cpus": 8, "mem_mb": 32000, "unhandled": 2, "until": 0.8}}
+                  "progress": 0.25, "cpus": 8, "mem_mb": 32000, "unhandled": 2, "until": 0.8,
+                  "preempted": [3, 2]}}
 
 Naming ``sig`` is the opt-in to preemption. A comment that was meant to have this and has lost its
 quotes, or was cut, is remembered as unreadable, so that its owner can be told.

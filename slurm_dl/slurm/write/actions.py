@@ -6,10 +6,13 @@ mean "done already", the thing itself is read again.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from typing import assert_never
 
+from slurm_dl.job.controller import MOST_BYTES
+from slurm_dl.job.preemptions import with_preemption
 from slurm_dl.model.contract import SIGNALS, SignalTarget
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX, Run, reservation_name
@@ -152,10 +155,23 @@ class Actor:
             msg = f"signal {action.signal!r} is not one of {', '.join(SIGNALS)}"
             raise ClusterError(msg)
         now = self._same_run(action.run)
+        if action.preemptions is not None:
+            self._tell(now, action.preemptions)
         flags = _TARGET_FLAG[action.target]
         # Without --signal scancel would end the job: it is written here and nowhere else.
         arguments = (f"--signal={action.signal}", *flags, now.address)
         return SignalDelivery(self._slurm, arguments).finish
+
+    def _tell(self, now: JobNow, preemptions: int) -> None:
+        """Write how often the job is preempted into its comment, if there is room."""
+        if "\ufffd" in now.comment:
+            return  # Its bytes were not UTF-8: written back it would be another comment.
+        comment = with_preemption(now.comment, preemptions, now.run.restarts)
+        if comment is None or len(comment.encode()) > MOST_BYTES:
+            return
+        # A site may refuse it. The job has to give way all the same.
+        with contextlib.suppress(ClusterError):
+            update_address(self._slurm, now.address, f"Comment={comment}")
 
     def _requeue(self, action: Requeue) -> None:
         self._may_preempt()

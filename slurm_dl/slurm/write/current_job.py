@@ -22,6 +22,8 @@ _NOW_FIELDS = (
     "RestartCnt",
     "Requeue",
     "Reservation",
+    # What users write comes last.
+    "Comment",
 )
 
 
@@ -34,6 +36,7 @@ class JobNow:
         run: Its run, as Slurm tells it; of no meaning for a pending job.
         requeueable: Its Requeue flag is set; the owner may change it at any time.
         reservation: Its ReservationName; ``(null)`` if it has none.
+        comment: Its comment, with U+FFFD for what cannot be decoded.
     """
 
     address: str
@@ -41,6 +44,7 @@ class JobNow:
     run: Run
     requeueable: bool
     reservation: str
+    comment: str
 
 
 def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:
@@ -62,7 +66,7 @@ def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:
         return None
     records, _ = job_records(text, nonce, len(_NOW_FIELDS))
     labels = {JobId(int(raw_id)): label for raw_id, label, *_ in records if is_number(raw_id)}
-    for raw_id, _, state, start, restarts, requeue, reservation in records:
+    for raw_id, _, state, start, restarts, requeue, reservation, comment in records:
         # An array's id is also the id of one of its records: only that one is meant.
         if raw_id == str(job_id):
             whole = labels | whole_labels(slurm, labels, doubtful_in({job_id: labels[job_id]}))
@@ -73,6 +77,7 @@ def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:
                     run=Run(job_id=job_id, start_s=epoch_s(start), restarts=int(restarts)),
                     requeueable=requeue == "1",
                     reservation=reservation,
+                    comment=comment,
                 )
             except ValueError as err:
                 msg = f"job {job_id} cannot be read: {printable(str(err))}"
