@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -53,18 +54,28 @@ def settings_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) -
     section = config.preemption
     # Slurm writes the names of QOS in small letters.
     native = Native(section.qos.lower()) if section.mode == "native" else None
+    limits = Preemption(**section.model_dump(exclude={"mode", "qos"}))
+    if native:
+        # Whoever may displace nobody waits in the last tier there: a delay would cost its place.
+        limits = dataclasses.replace(limits, beneficiary_delay_s=0.0)
     return Settings(
         partitions=frozenset(config.manage.partitions),
         band_width=config.ranking.band_width,
         window=config.ranking.window,
         equals=config.ranking.equals,
         overdue=Overdue(after_s=config.ranking.overdue_s, share=config.ranking.overdue_share),
-        preemption=Preemption(**section.model_dump(exclude={"mode", "qos"})),
+        preemption=limits,
         mode=native or External(),
         placement=_placement_of(config, profiles),
         defragment=Defragment(**config.defragment.model_dump()),
         breakers=Breakers(**config.breakers.model_dump()),
     )
+
+
+def with_sure_saves(settings: Settings) -> Settings:
+    """*settings* for a simulation, in which saves never fail."""
+    limits = dataclasses.replace(settings.preemption, unsaved_share=0.0)
+    return dataclasses.replace(settings, preemption=limits)
 
 
 def _placement_of(config: Config, profiles: Mapping[str, Profile]) -> Placement:

@@ -124,7 +124,30 @@ class PreemptionSection(Section):
         default=60,
         ge=0,
         le=86400,
-        description="Time to save and restore one job; weighs victims against each other.",
+        description=(
+            "Time to save and restore one job whose model has no measured profile; weighs victims "
+            "against each other."
+        ),
+    )
+    unsaved_share: Annotated[float, NumberUnit("share")] = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        description=(
+            "Share of the work since its last checkpoint that a job which was never preempted is "
+            "expected to lose; weighs victims against each other. A job that acknowledged its "
+            "last preemption loses none, one that did not loses all."
+        ),
+    )
+    beneficiary_delay_s: Seconds = Field(
+        default=0,
+        ge=0,
+        le=_MONTH_S,
+        description=(
+            "No job is preempted or moved for a job that has waited for less than this since it "
+            "became eligible. A job that has run before is not delayed again, nor is one that "
+            "takes back nodes it is guaranteed."
+        ),
     )
 
     @field_validator("qos")

@@ -71,6 +71,7 @@ class Cycle:
             before and not yet to be tried again.
         mode: Who was to take GPUs back.
         max_grace_s: A job with a longer grace was not to be preempted, seconds.
+        settings: What was decided by; None where nobody asks what stopping a job costs.
     """
 
     snapshot: Snapshot
@@ -80,6 +81,7 @@ class Cycle:
     left: tuple[Action, ...] = ()
     mode: Mode = field(default_factory=External)
     max_grace_s: float = math.inf
+    settings: Settings | None = None
 
 
 def run_cycle(
@@ -153,6 +155,7 @@ def run_cycle(
             left=plan.actions,
             mode=mode,
             max_grace_s=max_grace_s,
+            settings=settings,
         )
     effort = Effort(timer=timer, for_s=write_for_s)
 
@@ -186,6 +189,7 @@ def run_cycle(
         left=tuple(left),
         mode=mode,
         max_grace_s=max_grace_s,
+        settings=settings,
     )
 
 

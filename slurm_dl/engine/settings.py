@@ -27,7 +27,13 @@ class Preemption:
             the reservation of any hand-over lapses by itself after this; seconds.
         start_margin_s: Time Slurm gets to start the beneficiaries once all GPUs are free, seconds.
         limit_reserve_s: A run with less than this left of its time limit is left alone, seconds.
-        checkpoint_cost_s: Save plus restore of one job, seconds; weighs victims.
+        checkpoint_cost_s: Save plus restore of one job whose model's profile does not tell,
+            seconds; weighs victims.
+        unsaved_share: Share of the work since its last checkpoint that a job which was never
+            preempted is expected to lose, 0 to 1; weighs victims. 0 where saves never fail, as in
+            simulations.
+        beneficiary_delay_s: Nobody is preempted for a job that has waited for less than this and
+            has never run, seconds; see `eligibility.displacers`.
         max_handovers: Most hand-overs under way at once.
         max_victims: Most victims of one hand-over.
         max_beneficiaries: Most beneficiaries of one hand-over.
@@ -46,6 +52,8 @@ class Preemption:
     start_margin_s: float = 120.0
     limit_reserve_s: float = 600.0
     checkpoint_cost_s: float = 60.0
+    unsaved_share: float = 0.0
+    beneficiary_delay_s: float = 0.0
     max_handovers: int = 4
     max_victims: int = 64
     max_beneficiaries: int = 32

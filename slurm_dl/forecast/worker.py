@@ -58,14 +58,15 @@ def asked_of_worker(
     deadline_s: float,
 ) -> bytes:
     """What `answer` takes, as one line of JSON."""
-    from slurm_dl.config.engine_settings import settings_of  # noqa: PLC0415
+    from slurm_dl.config.engine_settings import settings_of, with_sure_saves  # noqa: PLC0415
     from slurm_dl.recording import snapshot_file  # noqa: PLC0415 - numpy
     from slurm_dl.recording.codec import to_plain  # noqa: PLC0415
     from slurm_dl.recording.settings_codec import SETTINGS  # noqa: PLC0415
     from slurm_dl.simulation.forward.initial_state import live_jobs  # noqa: PLC0415
 
     past = snapshot.past
-    snapshot = dataclasses.replace(snapshot, past=past.part(slice(-MOST_PAST, None)))
+    part = past.part(slice(-MOST_PAST, None))
+    snapshot = dataclasses.replace(snapshot, past=part, answers={})
     preemption = config.preemption
     content: JsonObject = {
         "snapshot": snapshot_file.encode(snapshot),
@@ -73,7 +74,7 @@ def asked_of_worker(
             "order": config.policy.order,
             "parameters": json.loads(config.policy.model_dump_json())["parameters"],
         },
-        "settings": SETTINGS.write(settings_of(config)),
+        "settings": SETTINGS.write(with_sure_saves(settings_of(config))),
         "question": to_plain(question, type(question)),
         "pace": {
             "poll_s": config.daemon.poll_s,

@@ -132,6 +132,14 @@ class JobController:
         """
         return self._set_if_short(standing, with_key(standing.comment, "unhandled", run))
 
+    def set_saved(self, standing: JobStatus, saved_s: int) -> bool:
+        """Write when the last checkpoint was complete, epoch seconds. False as of `set_rate`.
+
+        Raises:
+            CallFailedError: Slurm refused or was silent; it may have been done all the same.
+        """
+        return self._set_if_short(standing, with_key(standing.comment, "saved", saved_s))
+
     def described(self) -> str:
         """All that Slurm says of the job, with its nodes and what it has there.
 

@@ -31,6 +31,7 @@ from slurm_dl.job.run_files import (
     is_marked,
     write_mark,
 )
+from slurm_dl.job.save_report import SaveReport
 from slurm_dl.job.signals import Signals, signal_name
 
 LOOK_EVERY_S = 0.5
@@ -94,6 +95,9 @@ class Supervisor:
         """When to see whether that signal has to be passed on, monotonic."""
         self._ack_may_stand = False
         self._handlers = HandlerWatch(options, controller, log)
+        self._saves = (
+            None if controller is None else SaveReport(options.run_dir, controller, log=log)
+        )
         self._rate: RateReport | None = None
         every_s = options.rate_every_s
         if controller is not None and every_s is not None:
@@ -159,6 +163,8 @@ class Supervisor:
             return self._pass_on_s - time.monotonic()
         now_s = time.monotonic()
         due_s = min(60.0, self._handlers.due_in_s(now_s))
+        if self._saves is not None:
+            due_s = min(due_s, self._saves.due_in_s(now_s))
         if self._rate is not None:
             due_s = min(due_s, RATE_LOOK_S, self._rate.due_in_s(now_s))
         return due_s
@@ -167,6 +173,8 @@ class Supervisor:
         """See what is to be reported of the command while it runs."""
         owed_since_s = self._asked_s if self._owes_signal else None
         self._handlers.look(child, self._run, owed_since_s, time.monotonic())
+        if self._saves is not None:
+            self._saves.look(self._run, time.monotonic())
         if self._rate is not None:
             self._rate.look(self._run, time.monotonic())
 

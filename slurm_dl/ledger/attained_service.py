@@ -18,6 +18,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I32, I64, Bool, Jobs, JobState
 from slurm_dl.model.snapshot import Remembered
 
@@ -47,6 +48,8 @@ class AttainedService:
         waiting_since_s: ``(k,)`` see `Remembered`.
         preemptions: ``(k,)`` see `Remembered`.
         last_preempted_s: ``(k,)`` see `Remembered`.
+        last_answer: ``(k,)`` when we last preempted it: 1 it acknowledged, -1 it did not; 0 if we
+            never did, or nobody wrote it down.
         fruitless: ``(k,)`` see `Remembered`.
         last_fruitless_s: ``(k,)`` see `Remembered`.
         site_factor: ``(k,)`` see `Remembered`.
@@ -71,6 +74,7 @@ class AttainedService:
     waiting_since_s: F64
     preemptions: I32
     last_preempted_s: F64
+    last_answer: I32
     fruitless: I32
     last_fruitless_s: F64
     site_factor: I64
@@ -104,6 +108,13 @@ DTYPES: dict[str, type[np.generic]] = {
     for f in dataclasses.fields(AttainedService)
 }
 """Column names and their NumPy types."""
+
+
+def answers_of(service: AttainedService) -> dict[JobId, bool]:
+    """Of the jobs that we have preempted, whether each acknowledged when we last did."""
+    told = service.last_answer != 0
+    ids, acked = service.job_id[told].tolist(), (service.last_answer[told] > 0).tolist()
+    return dict(zip(map(JobId, ids), acked, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

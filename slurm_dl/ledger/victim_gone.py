@@ -34,13 +34,20 @@ class VictimGone:
 
 
 def victim_gone(
-    handover: Handover, action: MarkGone, now_s: float, service: AttainedService, restarts: Restarts
+    handover: Handover,
+    action: MarkGone,
+    now_s: float,
+    service: AttainedService,
+    restarts: Restarts,
+    *,
+    acked: bool,
 ) -> VictimGone:
     """What *action* means, which says that a victim of *handover* has left its GPUs.
 
     Args:
         service: The ledger's columns.
         restarts: What is followed already.
+        acked: The run had acknowledged.
     """
     victim = next(v for v in handover.victims if v.run.job_id == action.job_id)
     gone = dataclasses.replace(victim, state=VictimState.GONE, gone_s=now_s, outcome=action.outcome)
@@ -49,6 +56,10 @@ def victim_gone(
     if was_signalled and action.outcome == "requeued" and knows(service, action.job_id):
         row = int(np.searchsorted(service.job_id, action.job_id))
         columns["preemptions"] = [int(service.preemptions[row]) + 1]
+        # A job that requeues itself does so once it has saved.
+        by_itself = victim.state is not VictimState.REQUEUING
+        saved = acked or (by_itself and victim.contract.requeued_by == "job")
+        columns["last_answer"] = [1 if saved else -1]
     if action.outcome == "refused" or (was_signalled and not victim.signalled_s):
         # Nobody wrote down when it was signalled, if it was.
         columns["last_preempted_s"] = [now_s]

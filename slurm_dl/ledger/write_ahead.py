@@ -19,7 +19,7 @@ from slurm_dl.ledger.apply_observation import (
     apply_observation,
     without_ours,
 )
-from slurm_dl.ledger.attained_service import AttainedService, EndedRun, remembered
+from slurm_dl.ledger.attained_service import AttainedService, EndedRun, answers_of, remembered
 from slurm_dl.ledger.clock_adjustment import (
     ClockAdjustment,
     retimed_breaker,
@@ -78,6 +78,7 @@ class Ledger:
         self._lost_pairs = dict(memory.lost_pairs)
         self._restarts = Restarts(memory.restarts)
         self._breakers = {b.name: b for b in memory.breakers}
+        self._acked: set[JobId] = set()
         self._owed: Owed | None = None
         self._swept_s: float | None = None
         self._cutoff = RetentionCutoff(memory.swept_before_s, self._service)
@@ -123,6 +124,8 @@ class Ledger:
         if self._trimmed:
             self._trimmed.intersection_update(JobId(j) for j in applied.service.job_id.tolist())
         self._restarts.keep(news, seen.now_s)
+        runs = [v.run for h in self.handovers for v in h.victims]
+        self._acked = {run.job_id for run in runs if seen.has_acknowledged(run)}
 
     def restore(self, jobs: AttainedService, ended: Sequence[EndedRun]) -> None:
         """Take rows that were rebuilt from elsewhere in place of the present ones, and store them.
@@ -159,6 +162,7 @@ class Ledger:
             left_s=np.maximum(seen.jobs.limit_s - memory.ran_s, 0.0),
             credit_s=None if self._owed is None else self._owed.at(seen),
             managed=np.array([p in partitions for p in seen.partitions], dtype=np.bool_),
+            answers=answers_of(self._service),
             handovers=self.handovers,
             steers=dict(self._steers),
             trimmed=frozenset(self._trimmed),
@@ -294,9 +298,8 @@ class Ledger:
         return math.fsum([*(t.gpus for t in self._taken if t.at_s > when_s), *going])
 
     def _mark_gone(self, action: MarkGone, now_s: float) -> None:
-        gone = victim_gone(
-            self._handovers[action.handover_id], action, now_s, self._service, self._restarts
-        )
+        handover, acked = self._handovers[action.handover_id], action.job_id in self._acked
+        gone = victim_gone(handover, action, now_s, self._service, self._restarts, acked=acked)
         self._change(
             [action.job_id],
             gone.columns,

@@ -70,9 +70,12 @@ class Claim:
         acked_run: Restart count of the run that reported "checkpoint saved, ready to be
             requeued"; None if none did. Only an ack for the present run counts.
         unhandled_run: Restart count of the run in which dlrun found that nothing takes the
-            checkpoint signal; None if it found no such run. Told to people, and nothing else.
+            checkpoint signal; None if it found no such run. Such a run counts as one that loses
+            its work when it is stopped.
         until: Share of its time limit after which a run may not be preempted any more, from
             `LEAST_UNTIL` to 1; None if it says nothing of that.
+        saved_s: When its last checkpoint was complete, epoch seconds, as dlrun reported it; None if
+            none was reported. It may lie anywhere: whoever reads it puts it into the present run.
         unreadable: The comment has metadata of ours that is not understood, so that the job has
             no contract though somebody meant it to have one.
     """
@@ -89,6 +92,7 @@ class Claim:
     acked_run: int | None = None
     unhandled_run: int | None = None
     until: float | None = None
+    saved_s: int | None = None
     unreadable: bool = False
 
 

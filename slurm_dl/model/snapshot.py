@@ -212,6 +212,8 @@ class Snapshot:
         credit_s: ``(n, t)`` seconds that each job is owed on each GPU type by the shares it was
             given so far, less those it ran there; None: no share was ever given.
         past: Jobs that are over, the last of them.
+        answers: Of jobs that we have preempted, whether each acknowledged when we last did, by job
+            id; some may be missing.
         handovers: Hand-overs that are not closed yet.
         steers: What jobs are kept from by us, by job id; of those that have started too.
         trimmed: Jobs whose CPUs or memory we have cut since we began to look.
@@ -238,6 +240,7 @@ class Snapshot:
     on_type: I16 | None = None
     credit_s: F64 | None = None
     past: Past = NO_PAST
+    answers: Mapping[JobId, bool] = field(default_factory=dict)
     handovers: tuple[Handover, ...] = ()
     steers: Mapping[JobId, Steer] = field(default_factory=dict)
     trimmed: frozenset[JobId] = frozenset()

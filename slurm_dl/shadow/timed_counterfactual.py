@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from slurm_dl.config import Config
-from slurm_dl.config.engine_settings import profiles_of, settings_of
+from slurm_dl.config.engine_settings import profiles_of, settings_of, with_sure_saves
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.shadow.counterfactual import Cast, cast_of, effects, shape_of
 from slurm_dl.shadow.effects_by_group import Simulated, simulated_of
@@ -111,7 +111,7 @@ def simulated(
                 some,
                 small,
                 config.policy.make(),
-                settings_of(config, profiles_of(config)),
+                with_sure_saves(settings_of(config, profiles_of(config))),
                 begin_s=period.begin_s,
                 progress=course,
             )

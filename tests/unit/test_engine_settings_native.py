@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from slurm_dl.config import load
-from slurm_dl.config.engine_settings import settings_of
+from slurm_dl.config.engine_settings import settings_of, with_sure_saves
 from slurm_dl.config.tree import SITE_FACTOR_END
 from slurm_dl.engine.settings import External, Native
 from slurm_dl.model.errors import ConfigError
@@ -38,6 +38,19 @@ def test_native_names_its_qos_as_slurm_does(tmp_path: Path) -> None:
     assert settings_of(config).mode == Native("dl")
     assert settings_of(config).preemption.enabled is False
     assert "no waiting job may exceed a running one" in config.preemption.in_words()
+
+
+@pytest.mark.parametrize(("mode", "delay_s"), [("external", 120), ("native", 0)])
+def test_the_delay_of_beneficiaries_is_for_the_external_mode(
+    tmp_path: Path, mode: str, delay_s: float
+) -> None:
+    """A simulation of the site keeps it, and takes every save to succeed."""
+    text = f"preemption: {{mode: {mode}, qos: DL, beneficiary_delay_s: 120}}\n"
+    limits = settings_of(load(write(tmp_path, text))).preemption
+    simulated = with_sure_saves(settings_of(load(write(tmp_path, text)))).preemption
+
+    assert (limits.beneficiary_delay_s, limits.unsaved_share) == (delay_s, 0.5)
+    assert (simulated.beneficiary_delay_s, simulated.unsaved_share) == (delay_s, 0)
 
 
 def test_native_without_a_qos_is_refused_at_its_line(tmp_path: Path) -> None:

@@ -6,47 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
+from comment_keeper import RUN, CommentKeeper
 
-from slurm_dl.job.controller import MOST_BYTES, CallFailedError, JobController, JobStatus, with_rate
+from slurm_dl.job.controller import MOST_BYTES, with_rate
 from slurm_dl.job.rate import Progress, RateReport, rate_between
-from slurm_dl.job.run_files import PROGRESS_FILE, RunId
-
-COMMENT = '{"slurm_dl":{"v":1,"sig":"USR1","ack":2},"mine":"é"}'
-RUN = RunId(2, 0)
-
-
-class Slurm(JobController):
-    """A Slurm that keeps a comment, or is silent."""
-
-    def __init__(self, comment: str = COMMENT) -> None:
-        self.comment = comment
-        self.silent = False
-        self.label = "7"
-        self._scontrol = "scontrol"
-        self.updates = 0
-
-    def standing(self) -> JobStatus:
-        """What it says of the job."""
-        if self.silent:
-            msg = "silent"
-            raise CallFailedError(msg)
-        return JobStatus("RUNNING", None, self.comment)
-
-    def _call(self, argv: list[str]) -> str:
-        self.comment = argv[-1].removeprefix("Comment=")
-        self.updates += 1
-        return ""
-
-    @property
-    def rate(self) -> object:
-        """What stands in the comment."""
-        return json.loads(self.comment)["slurm_dl"].get("rate")
+from slurm_dl.job.run_files import PROGRESS_FILE
 
 
 class Training:
     """A script that reports, and dlrun's report beside it."""
 
-    def __init__(self, run_dir: Path, slurm: Slurm) -> None:
+    def __init__(self, run_dir: Path, slurm: CommentKeeper) -> None:
         self.path = run_dir / PROGRESS_FILE
         self.said: list[str] = []
         self.rate = RateReport(run_dir, slurm, every_s=300.0, log=self.said.append)
@@ -62,7 +32,7 @@ class Training:
 
 def test_the_rate_of_the_last_stretch(tmp_path: Path) -> None:
     """Start-up does not count, each report has its own stretch, the other keys stay."""
-    slurm = Slurm()
+    slurm = CommentKeeper()
     training = Training(tmp_path, slurm)
 
     training.at(60, 0)
@@ -81,7 +51,7 @@ def test_the_rate_of_the_last_stretch(tmp_path: Path) -> None:
 
 def test_nothing_to_report(tmp_path: Path) -> None:
     """No report, one of another run, one from before the start, a step that is none, no steps."""
-    slurm = Slurm()
+    slurm = CommentKeeper()
     training = Training(tmp_path, slurm)
 
     training.at(310, None)
@@ -103,7 +73,7 @@ def test_nothing_to_report(tmp_path: Path) -> None:
 
 
 def test_a_silent_slurm_is_asked_again_next_time(tmp_path: Path) -> None:
-    slurm = Slurm()
+    slurm = CommentKeeper()
     training = Training(tmp_path, slurm)
     slurm.silent = True
     training.at(10, 10)
@@ -124,7 +94,7 @@ def test_a_silent_slurm_is_asked_again_next_time(tmp_path: Path) -> None:
 )
 def test_comments_that_take_no_rate(tmp_path: Path, comment: str) -> None:
     """None of ours, or too long with it: it stays as it is."""
-    slurm = Slurm(comment)
+    slurm = CommentKeeper(comment)
     training = Training(tmp_path, slurm)
 
     training.at(10, 10)

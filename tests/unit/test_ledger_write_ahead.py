@@ -10,10 +10,10 @@ import pytest
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
 from slurm_dl.ledger.store_protocol import MemoryStore, StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
-from slurm_dl.model.contract import Contract
+from slurm_dl.model.contract import Claim, Contract, Requeuer
 from slurm_dl.model.handover import Handover, Run, Victim
-from slurm_dl.model.ids import JobId
-from slurm_dl.model.plan import MarkGone, OpenHandover, Signal
+from slurm_dl.model.ids import HandoverId, JobId
+from slurm_dl.model.plan import MarkGone, OpenHandover, Requeue, Signal
 
 NOW_S = build.NOW_S
 RUN = Run(job_id=JobId(1), restarts=0, start_s=NOW_S - 5000)
@@ -58,6 +58,61 @@ def test_gpus_count_as_taken_however_a_victim_that_was_told_went(
     snap = ledger.snapshot(build.observed([], now_s=NOW_S + 2), frozenset())
     assert snap.preempted_gpus_last_hour == gpus
     assert sum(t.gpus for t in snap.taken) == gpus
+
+
+@pytest.mark.parametrize(
+    ("acked_run", "requeues", "by", "outcome", "acked"),
+    [
+        (3, True, "daemon", "requeued", True),
+        (3, False, "daemon", "requeued", True),
+        (None, True, "daemon", "requeued", False),
+        (2, True, "daemon", "requeued", False),
+        # Whoever puts itself back has saved; a node that failed puts nobody back by itself.
+        (None, False, "job", "requeued", True),
+        (None, True, "job", "requeued", False),
+        (None, False, "daemon", "requeued", False),
+        (3, True, "daemon", "finished", None),
+    ],
+)
+def test_whether_a_victim_acknowledged_is_remembered(
+    tmp_path: Path,
+    *,
+    acked_run: int | None,
+    requeues: bool,
+    by: Requeuer,
+    outcome: str,
+    acked: bool | None,
+) -> None:
+    """By the last look before it was gone, until it is preempted again; also on disk."""
+    ledger = Ledger(SqliteStore(tmp_path / "ledger"))
+    run, contract = Run(JobId(1), NOW_S - 5000, restarts=3), Contract(requeued_by=by)
+    claims = {run.job_id: Claim(contract=contract, acked_run=acked_run)}
+    ledger.book(build.observed([build.running(1, 8, restarts=3)], claims=claims))
+    victim = Victim(run=run, gpus=8, contract=contract)
+    handover = Handover(
+        handover_id=HandoverId(1),
+        opened_s=NOW_S,
+        beneficiaries=(JobId(2),),
+        victims=(victim,),
+        nodes=("n1",),
+    )
+    ledger.begin(OpenHandover(handover=handover, why=""))
+    signal = Signal(handover_id=HandoverId(1), run=run, signal="USR1", target="batch", why="")
+    ledger.begin(signal)
+    ledger.settle(signal, NOW_S)
+    if requeues:
+        ledger.begin(Requeue(handover_id=HandoverId(1), run=run, why=""))
+    seen = build.observed([build.pending(1, 8, restarts=4)], claims=claims, now_s=NOW_S + 1)
+    ledger.book(seen)
+    gone = MarkGone(handover_id=HandoverId(1), job_id=run.job_id, outcome=outcome, why="")
+    ledger.settle(gone, NOW_S + 1)
+
+    stored = Ledger(SqliteStore(tmp_path / "ledger"))
+    for each in (ledger, stored):
+        answers = each.snapshot(seen, frozenset()).answers
+        assert answers == ({} if acked is None else {run.job_id: acked})
+    ledger.close()
+    stored.close()
 
 
 class Stumbling(SqliteStore):

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from slurm_dl.daemon.enrich import Enricher
 from slurm_dl.engine.decide import decide
+from slurm_dl.engine.preemption.stopping_cost import stopping_cost
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.model.contract import NO_CLAIM, SIGNALS, Claim, Contract
@@ -58,6 +59,7 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "progress": st.none() | st.floats(0, 1),
     "acked_run": st.none() | st.integers(0, 2**31 - 1),
     "unhandled_run": st.none() | st.integers(0, 2**31 - 1),
+    "saved_s": st.none() | st.integers(1, 10**12),
     "unreadable": st.booleans(),
 }
 """Each field of a claim, with what it can be set to."""
@@ -78,6 +80,12 @@ SHAPES_ROOM = {
     "least_mem_mb": "it can be cut to less memory",
 }
 """Claims that say what a job can do with: where it fits may change, its importance does not."""
+
+WEIGHS = {
+    "saved_s": "of jobs that may be stopped, who has just saved is stopped before others",
+    "unhandled_run": "what a job that does not hear the request would lose is all its work",
+}
+"""Claims that can change who of those that may be stopped is, and nothing else."""
 
 JOB: Mapping[str, str] = {
     "job_id": "Slurm",
@@ -285,8 +293,30 @@ def test_no_claim_changes_anybodys_place(
     one, other = decide(told, DEFAULT, SETTINGS), decide(honest, DEFAULT, SETTINGS)
 
     assert same_order(snap, one, other)
-    if field not in SHAPES_ROOM:
+    if field not in SHAPES_ROOM and field not in WEIGHS:
         assert victims(one) == victims(other)
+
+
+@settings(max_examples=50, deadline=None)
+@given(case=snapshots(), data=st.data())
+def test_a_claim_makes_a_job_no_dearer_than_the_loss_of_its_run(
+    case: tuple[Snapshot, JobId], data: st.DataObject
+) -> None:
+    """Nor cheaper than a save and a restore; a save that is claimed never makes it dearer."""
+    snap, job_id = case
+    limits = dataclasses.replace(SETTINGS.preemption, unsaved_share=data.draw(st.floats(0, 1)))
+    share = dataclasses.replace(SETTINGS, preemption=limits)
+    row = snap.jobs.row_of()[job_id]
+    told = claiming(snap, job_id, **{name: data.draw(CLAIM[name]) for name in WEIGHS})
+    silent = claiming(told, job_id, saved_s=None)
+
+    cost, unsaved = (
+        float(stopping_cost(each, np.array([row]), share).gpu_s[0]) for each in (told, silent)
+    )
+
+    gpus, start_s = float(snap.jobs.gpus[row]), float(snap.jobs.start_s[row])
+    least = gpus * limits.checkpoint_cost_s
+    assert least <= cost <= unsaved <= least + gpus * (snap.now_s - start_s) + 1
 
 
 @pytest.mark.parametrize("field", CONTRACT)

@@ -257,7 +257,7 @@ def test_what_clearing_costs_is_the_same_for_all_nodes_at_once(
         reluctance_gpu_s=reluctance_gpu_s,
         usable=np.ones(len(snap.seen.nodes), dtype=np.bool_),
     )
-    at_once = clearing._shares.cost_of(clearing._short())
+    at_once, _ = clearing._shares.cost_of(clearing._short())
 
     for node in np.flatnonzero(clearing._is_held).tolist():
         exact = float(reluctance_gpu_s[clearing._jobs_to_stop(node)].sum())

@@ -25,7 +25,15 @@ def ours(**fields: object) -> dict[str, object]:
 def test_whole_claim_is_read() -> None:
     """Every field of the documented form arrives, beside keys of others."""
     comment = ours(
-        to="full", grace_s=90, by="job", model="resnet50", ack=3, nodes=4, rate=7.5, unhandled=2
+        to="full",
+        grace_s=90,
+        by="job",
+        model="resnet50",
+        ack=3,
+        nodes=4,
+        rate=7.5,
+        unhandled=2,
+        saved=1_790_000_000,
     )
     comment["theirs"] = [1]
 
@@ -36,6 +44,7 @@ def test_whole_claim_is_read() -> None:
         rate=7.5,
         acked_run=3,
         unhandled_run=2,
+        saved_s=1_790_000_000,
     )
 
 
@@ -252,6 +261,12 @@ def test_model_must_be_one_the_site_has() -> None:
 def test_malformed_acknowledgement_is_dropped(ack: object) -> None:
     """Only a restart count acknowledges a run."""
     assert read(ours(ack=ack, unhandled=ack)) == Claim(contract=Contract())
+
+
+@pytest.mark.parametrize("saved", [0, -5, 1.5e9, True, "1790000000", None, [1], 10**13])
+def test_only_a_whole_number_of_seconds_is_the_time_of_a_save(saved: object) -> None:
+    """Whether it lies in the present run is for those who know the run."""
+    assert read(ours(saved=saved)) == Claim(contract=Contract())
 
 
 JSON = st.recursive(

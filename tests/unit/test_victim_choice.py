@@ -7,6 +7,7 @@ import itertools
 
 import build
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from used_clusters import used_clusters
@@ -46,6 +47,11 @@ BUSY = used_clusters(gpus=GPUS, least_nodes=1, most_jobs=7, most_share=GPUS)
 """Full of jobs of one to all nodes."""
 
 
+def cost_of(snap: Snapshot, row: int) -> npt.NDArray[np.float64]:
+    """What stopping each of the jobs before *row* costs."""
+    return reluctance(snap, np.arange(row), np.zeros(row + 1, dtype=np.bool_), SETTINGS)
+
+
 def _fits_without(snap: Snapshot, row: int, gone: tuple[int, ...]) -> bool:
     room = FreeResources.free_in(snap)
     for victim in gone:
@@ -71,7 +77,7 @@ def test_victims_are_found_iff_they_exist_and_none_of_them_is_spare(
         FreeResources.free_in(snap),
         need,
         candidates=np.array(jobs, dtype=np.int64),
-        reluctance_gpu_s=reluctance(snap, np.zeros(row + 1, dtype=np.bool_), 60.0),
+        reluctance_gpu_s=cost_of(snap, row),
         within=everywhere,
         at_most=100,
     )
@@ -92,7 +98,7 @@ def test_on_one_node_the_cheapest_set_is_close_to_the_best(case: tuple[Snapshot,
     if snap.jobs.n_nodes[row] > 1 or (spans > 1).any():
         return
     jobs = list(range(row))
-    cost = reluctance(snap, np.zeros(row + 1, dtype=np.bool_), 60.0)
+    cost = cost_of(snap, row)
     feasible = [
         sum(cost[j] for j in s)
         for k in range(row + 1)

@@ -21,6 +21,7 @@ from slurm_dl.engine.explain.past_reasons import (
 )
 from slurm_dl.engine.placing.place_waiting import named
 from slurm_dl.engine.preemption.eligibility import NO_REQUEUE, PAST_ITS_SHARE, past_its_share
+from slurm_dl.engine.preemption.stopping_cost import stopping_cost
 from slurm_dl.engine.settings import External, Native
 from slurm_dl.ledger.job_past import PastJob
 from slurm_dl.model.contract import Claim
@@ -297,7 +298,20 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
             f"If it has to give way it gets {claim.contract.signal} and up to "
             f"{grace_s:.0f} s to save its work."
         )
-    return [agreed, *([count] if count else []), *_unhandled(claim)]
+    may = bool(snap.jobs.requeueable[row]) and grace_s <= cycle.max_grace_s
+    cost = _stopping(cycle, row) if may else []
+    return [agreed, *cost, *([count] if count else []), *_unhandled(claim)]
+
+
+def _stopping(cycle: Cycle, row: int) -> list[str]:
+    """What stopping a running job now would cost."""
+    snap, settings = cycle.snapshot, cycle.settings
+    if settings is None or isinstance(cycle.mode, Native):
+        return []
+    if snap.jobs.state[row] != JobState.RUNNING:
+        return []
+    cost = stopping_cost(snap, np.array([row]), settings)
+    return [f"Stopping it now would cost {cost.in_words()}."]
 
 
 def _unhandled(claim: Claim) -> list[str]:

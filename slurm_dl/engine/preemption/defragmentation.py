@@ -19,6 +19,7 @@ from slurm_dl.engine.placing.place_waiting import sealed_nodes
 from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, tried_in_vain
 from slurm_dl.engine.preemption.job_moves import JobMoves, MoveLimits, cheapest_moves
 from slurm_dl.engine.preemption.new_handovers import next_id, victim_of
+from slurm_dl.engine.preemption.stopping_cost import save_restore_s
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
@@ -113,7 +114,7 @@ class _Defragmenting:
         need = self._needs.of(row)
         if self._available.place(need) is not None:
             return "there is room for it: Slurm is to start it in its next pass"
-        reason = not_beneficiary(snap, row, may_displace)
+        reason = not_beneficiary(snap, row, may_displace, limits)
         reason = reason or tried_in_vain(snap, row, limits.handover_timeout_s)
         if reason:
             return reason
@@ -164,17 +165,13 @@ class _Defragmenting:
 
     def _cost(self) -> F64:
         """``(n,)`` GPU-seconds that a save and a restore of each job take."""
-        snap, profiles = self._snap, self._settings.placement.profiles
-        seconds = np.full(len(snap.jobs), self._settings.preemption.checkpoint_cost_s)
-        for row in self._movable.tolist() if profiles else ():
-            model = snap.seen.claim(JobId(int(snap.jobs.job_id[row]))).model
-            profile = None if model is None else profiles.get(model)
-            if profile is None:
-                continue
-            save_s, restore_s = profile.checkpoint.save_s, profile.checkpoint.restore_s
-            if save_s is not None and restore_s is not None:
-                seconds[row] = save_s + restore_s
-        cost: F64 = snap.jobs.gpus * seconds
+        profiles, otherwise_s = (
+            self._settings.placement.profiles,
+            self._settings.preemption.checkpoint_cost_s,
+        )
+        seconds = np.full(len(self._snap.jobs), otherwise_s)
+        seconds[self._movable] = save_restore_s(self._snap, self._movable, profiles, otherwise_s)
+        cost: F64 = self._snap.jobs.gpus * seconds
         return cost
 
     def _handover(self, beneficiaries: tuple[JobId, ...], moves: JobMoves) -> Handover:

@@ -221,21 +221,36 @@ def displacers(snap: Snapshot, limits: Preemption, guaranteed: Bool | None = Non
     """``(n,)`` bool: jobs for which others may be preempted or moved.
 
     Unless the site says otherwise those are the jobs that may be preempted themselves: they have a
-    contract that the site accepts. A job takes back the nodes that it is guaranteed in any case.
+    contract that the site accepts. A job that has never run displaces nobody until it has waited
+    for `Preemption.beneficiary_delay_s`. A job takes back the nodes that it is guaranteed in any
+    case.
     """
-    jobs = snap.jobs
-    if limits.beneficiaries == "all":
-        return np.ones(len(jobs), dtype=np.bool_)
+    may: Bool = beneficiary_delay_left_s(snap, limits) <= 0
+    if limits.beneficiaries != "all":
+        may &= _accepted(snap, limits)
+    return may if guaranteed is None else may | guaranteed
+
+
+def beneficiary_delay_left_s(snap: Snapshot, limits: Preemption) -> F64:
+    """``(n,)`` seconds until others may be preempted for each waiting job; 0 or less: now."""
+    memory = snap.memory
+    left_s = memory.waiting_since_s + limits.beneficiary_delay_s - snap.now_s
+    delayed: F64 = np.where(memory.ran_s > 0, 0.0, left_s)
+    return delayed if limits.beneficiary_delay_s else np.zeros(len(left_s))
+
+
+def _accepted(snap: Snapshot, limits: Preemption) -> Bool:
+    """``(n,)`` bool: jobs with a contract that the site accepts, and that Slurm may requeue."""
     accepted = [
         job_id
         for job_id, claim in snap.seen.claims.items()
         if claim.contract is not None and claim.contract.grace_s <= limits.max_grace_s
     ]
-    may: Bool = np.isin(jobs.job_id, accepted) & jobs.requeueable
-    return may if guaranteed is None else may | guaranteed
+    may: Bool = np.isin(snap.jobs.job_id, accepted) & snap.jobs.requeueable
+    return may
 
 
-def not_beneficiary(snap: Snapshot, row: int, may_displace: Bool) -> str:
+def not_beneficiary(snap: Snapshot, row: int, may_displace: Bool, limits: Preemption) -> str:
     """Why nobody is preempted for the waiting job at *row*; empty if somebody may be.
 
     Args:
@@ -252,11 +267,17 @@ def not_beneficiary(snap: Snapshot, row: int, may_displace: Bool) -> str:
     if choice is not None and not choice.any():
         return "the nodes it restricts itself to are not understood, or it is part of a het job"
     if not may_displace[row]:
-        return _displaces_nobody(snap, row)
+        return _displaces_nobody(snap, row, limits)
     return ""
 
 
-def _displaces_nobody(snap: Snapshot, row: int) -> str:
+def _displaces_nobody(snap: Snapshot, row: int, limits: Preemption) -> str:
+    if limits.beneficiaries == "all" or _accepted(snap, limits)[row]:
+        waited_s = snap.now_s - float(snap.memory.waiting_since_s[row])
+        return (
+            f"it has waited {waited_s:.0f} s; GPUs are taken back for it after "
+            f"{limits.beneficiary_delay_s:.0f} s (preemption.beneficiary_delay_s)"
+        )
     claim = snap.seen.claim(JobId(int(snap.jobs.job_id[row])))
     if claim.contract is None:
         lacks = "it has not opted in to preemption"

@@ -68,7 +68,7 @@ class ExternalEngine:
                 within=context.within,
                 types=context.types,
             ),
-            settings.preemption,
+            settings,
         )
         # Who is confined to certain nodes has nobody moved for it elsewhere.
         free = np.array([context.within(row) is None for row in first.tolist()], dtype=np.bool_)

@@ -204,7 +204,7 @@ class NativeEngine:
         for row, n_below, is_inside in zip(
             rows.tolist(), below.tolist(), inside.tolist(), strict=True
         ):
-            if reason := not_beneficiary(snap, row, context.may_displace):
+            if reason := not_beneficiary(snap, row, context.may_displace, self.settings.preemption):
                 note = reason
             elif not self.settings.preemption.enabled:
                 note = self.settings.preemption.because

@@ -20,7 +20,7 @@ from slurm_dl.engine.placing.place_waiting import sealed_nodes
 from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, tried_in_vain
 from slurm_dl.engine.preemption.victim_choice import choose_victims, reluctance
-from slurm_dl.engine.settings import Preemption
+from slurm_dl.engine.settings import Settings
 from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import I32, Bool
@@ -78,7 +78,7 @@ def new_handovers(
     waiting: npt.NDArray[np.int64],
     candidates: Victims,
     standing: JobRanking,
-    limits: Preemption,
+    settings: Settings,
 ) -> tuple[list[Handover], dict[JobId, str]]:
     """Hand-overs to begin now, and for waiting jobs why nothing is taken back for them.
 
@@ -87,7 +87,7 @@ def new_handovers(
     """
     if not len(waiting):
         return [], {}
-    search = _Search(snap, candidates, standing, limits)
+    search = _Search(snap, candidates, standing, settings)
     notes = {}
     for row, kind in zip(waiting.tolist(), _kinds(snap, waiting, standing), strict=True):
         reason = search.visit(row, kind)
@@ -100,7 +100,7 @@ class _Search:
     """One walk over the waiting jobs, filling up the room as it goes."""
 
     def __init__(
-        self, snap: Snapshot, candidates: Victims, standing: JobRanking, limits: Preemption
+        self, snap: Snapshot, candidates: Victims, standing: JobRanking, settings: Settings
     ) -> None:
         self._snap = snap
         self._candidates = candidates
@@ -108,7 +108,7 @@ class _Search:
         self._kind_of = standing.rule.kinds()
         self._types, self._rank = standing.types, standing.rank
         self._placed = standing.placed
-        self._limits = limits
+        self._limits = settings.preemption
         self._available = FreeResources.free_in(snap)
         self._needs = ResourceRequests(snap)
         self._owner = np.full(len(snap.seen.nodes), OPEN, dtype=np.int64)
@@ -116,8 +116,8 @@ class _Search:
         self._spoken_for = {b for h in snap.handovers for b in h.beneficiaries}
         self._gpus_last_hour = snap.preempted_gpus_last_hour
         in_target = np.isin(snap.jobs.job_id, list(standing.target))
-        self._reluctance = reluctance(snap, in_target, limits.checkpoint_cost_s)
         may = candidates.may
+        self._reluctance = reluctance(snap, may, in_target, settings)
         self._dispensable = may[np.argsort(-standing.rank[may], kind="stable")]
         self._failed: dict[tuple[object, ...], str] = {}
         self._no_room: set[tuple[object, ...]] = set()
@@ -136,12 +136,12 @@ class _Search:
         if kind in self._in_vain:
             return self._in_vain[kind]
         if self._snap.jobs.gpus[row] <= 0:
-            return not_beneficiary(self._snap, row, self._rule.may)
+            return not_beneficiary(self._snap, row, self._rule.may, self._limits)
         need = narrowed(self._needs.of(row), self._within(row))
         if self._fit(row, need, OPEN) == self._snap.jobs.tasks[row]:
             return "there is room for it: Slurm is to start it in its next pass"
         need = narrowed(need, self._types(row))
-        reason = not_beneficiary(self._snap, row, self._rule.may)
+        reason = not_beneficiary(self._snap, row, self._rule.may, self._limits)
         if reason or (self._placed[row] and self._joins(row, need)):
             return reason
         reason = self._opens(row, need) if self._placed[row] else _NO_PLACE

@@ -1,6 +1,7 @@
 """Which running jobs to stop so that one pending job can start: all that it takes, or nobody.
 
-Least lost work first, and jobs the policy wants to run last. Choosing the cheapest set exactly is
+Least lost work first, of equal cost who was preempted less often, and jobs the policy wants to run
+last. Choosing the cheapest set exactly is
 a covering problem; this clears nodes from the cheapest upwards and then puts back every victim
 that turned out not to be needed, so no proper subset of the result would do.
 
@@ -17,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.engine.preemption.stopping_cost import stopping_cost
+from slurm_dl.engine.settings import Settings
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest
@@ -74,17 +77,18 @@ def choose_victims(
     return tuple(chosen)
 
 
-def reluctance(snap: Snapshot, target: Bool, checkpoint_cost_s: float) -> F64:
-    """``(n,)`` what stopping each job costs, GPU-seconds.
+def reluctance(snap: Snapshot, rows: Rows, target: Bool, settings: Settings) -> F64:
+    """``(n,)`` what stopping each of the running jobs at *rows* costs, GPU-seconds; 0 for others.
 
-    That is its GPUs for the time of a save and a restore. Stopping a job that the policy wants to
-    run is dearer than stopping any number of others: it would only ask for its GPUs back.
+    See `stopping_cost`. Stopping a job that the policy wants to run is dearer than stopping any
+    number of others: it would only ask for its GPUs back.
 
     Args:
         target: ``(n,)`` bool, the policy wants the job to run.
     """
-    lost: F64 = snap.jobs.gpus * checkpoint_cost_s
-    dearer: F64 = lost + (float(lost.sum()) + 1.0) * target
+    lost = stopping_cost(snap, rows, settings).gpu_s
+    dearer = np.zeros(len(snap.jobs))
+    dearer[rows] = lost + (float(lost.sum()) + 1.0) * target[rows]
     return dearer
 
 
@@ -109,8 +113,9 @@ def _rows(snap: Snapshot, rows: Rows) -> Bool:
 class _Clearing:
     """Nodes being cleared for one need.
 
-    A heap holds the nodes by what they cost; which jobs those are is worked out when one comes to
-    the top, and again when a job that spans it has been chosen since.
+    A heap holds the nodes by what they cost, and how often the jobs to be stopped there were
+    preempted before; which jobs those are is worked out when one comes to the top, and again when a
+    job that spans it has been chosen since.
     """
 
     def __init__(
@@ -124,7 +129,7 @@ class _Clearing:
         usable: Bool,
     ) -> None:
         self._snap, self._need, self._usable = snap, need, usable
-        self._cost = reluctance_gpu_s
+        self._cost, self._evicted = reluctance_gpu_s, snap.memory.preemptions
         self._available = available.copy()
         self._fits = self._available.fits_on(need) & usable
         self._shares = _Shares(snap, candidates, usable & ~self._fits, self._cost)
@@ -132,14 +137,13 @@ class _Clearing:
         first[candidates] = np.arange(len(candidates))
         self._first = np.full(len(usable), len(candidates))
         np.minimum.at(self._first, self._shares.node, first[self._shares.row])
-        self._cheapest: dict[int, tuple[list[int], float]] = {}
+        self._cheapest: dict[int, tuple[list[int], _Price]] = {}
         nodes = np.flatnonzero(self._first < len(candidates))
         self._is_held = np.zeros(len(usable), dtype=np.bool_)
         self._is_held[nodes] = True
-        least = self._shares.cost_of(self._short())[nodes]
-        self._heap = list(
-            zip(least.tolist(), self._first[nodes].tolist(), nodes.tolist(), strict=True)
-        )
+        least, evicted = (price[nodes].tolist() for price in self._shares.cost_of(self._short()))
+        prices = zip(least, evicted, strict=True)
+        self._heap = list(zip(prices, self._first[nodes].tolist(), nodes.tolist(), strict=True))
         heapq.heapify(self._heap)
         self.chosen: list[int] = []
 
@@ -151,14 +155,17 @@ class _Clearing:
     def clear_cheapest(self) -> None:
         """Choose the jobs to stop on the node that costs least to clear."""
         while True:
-            cost, first, node = heapq.heappop(self._heap)
+            price, first, node = heapq.heappop(self._heap)
             if self._fits[node]:
                 continue
             if node not in self._cheapest:
                 jobs = self._jobs_to_stop(node)
-                self._cheapest[node] = jobs, float(self._cost[jobs].sum())
+                self._cheapest[node] = (
+                    jobs,
+                    (float(self._cost[jobs].sum()), int(self._evicted[jobs].sum())),
+                )
                 heapq.heappush(self._heap, (self._cheapest[node][1], first, node))
-            elif cost == self._cheapest[node][1]:
+            elif price == self._cheapest[node][1]:
                 break
         for row in self._cheapest[node][0]:
             self.chosen.append(row)
@@ -167,16 +174,17 @@ class _Clearing:
                 # It is cheaper now, or even clear: to be worked out anew.
                 self._cheapest.pop(other, None)
                 if self._is_held[other] and other != node:
-                    heapq.heappush(self._heap, (0.0, int(self._first[other]), other))
+                    heapq.heappush(self._heap, (_FREE, int(self._first[other]), other))
         self._fits = self._available.fits_on(self._need) & self._usable
 
     def without_surplus(self) -> list[int]:
         """The chosen jobs without those, dearest first, that the need can do without."""
         keep = list(self.chosen)
         available, job_id = self._available, self._snap.jobs.job_id
+        cost, evicted = self._cost, self._evicted
         clear = self.clear
         # Ties by job id: a row is only where Slurm happened to list the job.
-        for row in sorted(self.chosen, key=lambda r: (-self._cost[r], job_id[r])):
+        for row in sorted(self.chosen, key=lambda r: (-cost[r], -evicted[r], job_id[r])):
             on = self._snap.seen.held.nodes_of(row)
             before = int(np.count_nonzero(self._fits[on]))
             available.hold(self._snap, row)
@@ -218,6 +226,12 @@ class _Clearing:
         return [s.row for s in taken]
 
 
+_Price = tuple[float, int]
+"""What the jobs of a node cost, GPU-seconds, and how often they were preempted before."""
+
+_FREE: _Price = (0.0, 0)
+
+
 def _less(short: list[float], share: _Share, sign: int) -> list[float]:
     """What is still missing once *share* is free (sign 1) or is held after all (-1)."""
     released = (share.gpus, share.cpus, share.mem_mb, 1)
@@ -238,7 +252,9 @@ class _Shares:
         mine = np.flatnonzero(_rows(snap, candidates)[held.job] & where[held.node])
         job = held.job[mine]
         # Ties by job id: a row is only where Slurm happened to list the job.
-        self._at = mine[np.lexsort((snap.jobs.job_id[job], cost[job], held.node[mine]))]
+        evicted = self._evicted = snap.memory.preemptions
+        order = (snap.jobs.job_id[job], evicted[job], cost[job], held.node[mine])
+        self._at = mine[np.lexsort(order)]
         self.node, self.row = held.node[self._at], held.job[self._at]
         self._edges = np.searchsorted(self.node, np.arange(len(where) + 1)).tolist()
 
@@ -248,8 +264,8 @@ class _Shares:
         columns = (held.job, held.gpus, held.cpus, held.mem_mb)
         return [_Share(*share) for share in zip(*(c[at].tolist() for c in columns), strict=True)]
 
-    def cost_of(self, short: tuple[F64 | I64, ...]) -> F64:
-        """``(m,)`` what the jobs cost that would be stopped on each node, GPU-seconds.
+    def cost_of(self, short: tuple[F64 | I64, ...]) -> tuple[F64, I64]:
+        """Twice ``(m,)`` of the jobs that would be stopped on each node: GPU-seconds, preemptions.
 
         It is `_Clearing`'s choice of them on all nodes at once, one share of each after the other.
 
@@ -278,4 +294,5 @@ class _Shares:
         if (price != np.floor(price)).any():
             # Whole numbers add up to the same in any order; of others less is promised.
             cost *= 1.0 - 1e-9
-        return cost
+        evicted = np.bincount(self.node[taken], self._evicted[self.row[taken]], len(many))
+        return cost, evicted.astype(np.int64)

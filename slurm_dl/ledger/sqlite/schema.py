@@ -14,7 +14,7 @@ from slurm_dl.ledger.attained_service import DTYPES
 from slurm_dl.ledger.sqlite.ending_rows import ENDING_TABLE
 from slurm_dl.model.breaker import OWNER_UNKNOWN
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 
 def _sql_type(dtype: type[np.generic]) -> str:

@@ -1,0 +1,108 @@
+"""What it costs to stop a running job, in GPU-seconds: what its GPUs do that nobody gains by.
+
+GPUs x (save + restore + p x time since its last checkpoint), where p is the share of that time's
+work that is expected to be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.engine.settings import Settings
+from slurm_dl.model.contract import NO_CLAIM
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import F64, Bool
+from slurm_dl.model.profile import Profile
+from slurm_dl.model.snapshot import Snapshot
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoppingCost:
+    """What stopping each of some running jobs costs, in its parts.
+
+    Attributes:
+        gpus: ``(r,)`` GPUs they hold.
+        save_restore_s: ``(r,)`` seconds that a save and a restore take.
+        share: ``(r,)`` p, the share of the work since the last checkpoint that is expected to be
+            lost, 0 to 1.
+        since_s: ``(r,)`` seconds since the last checkpoint, or since the start of the run.
+        has_saved: ``(r,)`` bool, a checkpoint of this run was reported.
+    """
+
+    gpus: F64
+    save_restore_s: F64
+    share: F64
+    since_s: F64
+    has_saved: Bool
+
+    @property
+    def gpu_s(self) -> F64:
+        """``(r,)`` GPU-seconds; what may be lost in whole ones, so that sums are exact."""
+        cost: F64 = self.gpus * self.save_restore_s + np.rint(self.gpus * self.share * self.since_s)
+        return cost
+
+    def in_words(self) -> str:
+        """The sum of the first of them, as one line."""
+        gpus, share = float(self.gpus[0]), float(self.share[0])
+        many = f"{gpus:g} GPU" + ("" if gpus == 1 else "s")
+        since, silent = "its last checkpoint", ""
+        if not self.has_saved[0]:
+            since, silent = "it started", ": it has reported no checkpoint"
+        return (
+            f"about {self.gpu_s[0]:,.0f} GPU-s: {many} x ({self.save_restore_s[0]:g} s to save and "
+            f"restore + {share:g} x {self.since_s[0]:.0f} s since {since}){silent}"
+        )
+
+
+def stopping_cost(snap: Snapshot, rows: Rows, settings: Settings) -> StoppingCost:
+    """What stopping each of the running jobs at *rows* costs.
+
+    A job that acknowledged when it was last preempted is expected to lose no work; one that did
+    not, or in whose present run nothing takes the signal, all since its last checkpoint; one that
+    was never preempted `Preemption.unsaved_share` of it. Users write when the last checkpoint was:
+    one in the future counts as one of now, one before the run as none.
+    """
+    ids, start_s = snap.jobs.job_id[rows], snap.jobs.start_s[rows]
+    claims = [snap.seen.claims.get(JobId(j), NO_CLAIM) for j in ids.tolist()]
+    saved_s = np.array([c.saved_s or 0 for c in claims], dtype=np.float64)
+    unhandled = np.array([-1 if c.unhandled_run is None else c.unhandled_run for c in claims])
+    limits, answers = settings.preemption, snap.answers
+    share = np.full(len(rows), limits.unsaved_share)
+    share[np.isin(ids, [j for j, acked in answers.items() if acked])] = 0.0
+    share[np.isin(ids, [j for j, acked in answers.items() if not acked])] = 1.0
+    share[unhandled == snap.jobs.restarts[rows]] = 1.0
+    return StoppingCost(
+        gpus=snap.jobs.gpus[rows],
+        save_restore_s=save_restore_s(
+            snap, rows, settings.placement.profiles, limits.checkpoint_cost_s
+        ),
+        share=share,
+        since_s=np.maximum(snap.now_s - np.maximum(saved_s, start_s), 0.0),
+        has_saved=saved_s >= start_s,
+    )
+
+
+def save_restore_s(
+    snap: Snapshot, rows: Rows, profiles: Mapping[str, Profile], otherwise_s: float
+) -> F64:
+    """``(len(rows),)`` seconds that a save and a restore of each job take.
+
+    Args:
+        otherwise_s: For jobs whose model's profile does not have both, seconds.
+    """
+    seconds = np.full(len(rows), otherwise_s)
+    for i, job_id in enumerate(snap.jobs.job_id[rows].tolist() if profiles else ()):
+        model = snap.seen.claim(JobId(job_id)).model
+        profile = None if model is None else profiles.get(model)
+        if profile is None:
+            continue
+        save_s, restore_s = profile.checkpoint.save_s, profile.checkpoint.restore_s
+        if save_s is not None and restore_s is not None:
+            seconds[i] = save_s + restore_s
+    return seconds
