@@ -14,6 +14,7 @@ from typing import NamedTuple
 from slurm_dl import __version__
 from slurm_dl.job.controller import job_label
 from slurm_dl.job.run_files import RUN_DIR_VARIABLE, SIGNAL_VARIABLE
+from slurm_dl.job.save_report import DEFAULT_EVERY_S
 
 SIGNALS = ("USR1", "USR2", "TERM", "INT", "HUP", "CONT")
 """Signals that may ask for a checkpoint."""
@@ -22,6 +23,8 @@ LAUNCHERS = ("plain", "torchrun", "srun")
 
 RATE_VARIABLE = "SLURM_DL_RATE_EVERY_S"
 """Set for jobs that share a GPU."""
+
+SAVED_VARIABLE = "SLURM_DL_SAVED_EVERY_S"
 
 STOPS_WITH_VARIABLE = "SLURM_DL_STOPS_WITH"
 NEVER_REQUEUE_VARIABLE = "SLURM_DL_NEVER_REQUEUE"
@@ -48,6 +51,7 @@ class DlrunOptions(NamedTuple):
         ack_wait_s: After the acknowledgement, how long to wait until somebody requeues.
         run_dir: The job's directory, absolute.
         rate_every_s: Tell the scheduler this often how fast the job is; None: never.
+        saved_every_s: Tell the scheduler of a new checkpoint this often at most.
         stops_with: Statuses that, like 75, mean "saved, run me again" from a command that was
             asked to save.
         never_requeue: Statuses that are final whatever else there is.
@@ -62,6 +66,7 @@ class DlrunOptions(NamedTuple):
     ack_wait_s: float
     run_dir: Path
     rate_every_s: float | None = None
+    saved_every_s: float = DEFAULT_EVERY_S
     stops_with: frozenset[int] = frozenset()
     never_requeue: frozenset[int] = frozenset()
     env: bool = False
@@ -82,6 +87,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptio
         signum = _signal(environ.get(SIGNAL_VARIABLE) or "USR1")
         rate_every = environ.get(RATE_VARIABLE)
         rate_every_s = _seconds(rate_every) if rate_every else None
+        saved_every_s = _seconds(environ.get(SAVED_VARIABLE) or str(DEFAULT_EVERY_S))
         stops_with = found.stops_with
         if stops_with is None:
             stops_with = _statuses(environ.get(STOPS_WITH_VARIABLE, ""))
@@ -90,7 +96,8 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptio
             never_requeue = _statuses(environ.get(NEVER_REQUEUE_VARIABLE, DEFAULT_NEVER_REQUEUE))
     except argparse.ArgumentTypeError as err:
         parser.error(
-            "environment variable SLURM_DL_GRACE_S, _ACK_WAIT_S, _RATE_EVERY_S, _SIGNAL, "
+            "environment variable SLURM_DL_GRACE_S, _ACK_WAIT_S, _RATE_EVERY_S, "
+            "_SAVED_EVERY_S, _SIGNAL, "
             f"_STOPS_WITH or _NEVER_REQUEUE: {err}"
         )
     return DlrunOptions(
@@ -102,6 +109,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptio
         ack_wait_s=ack_wait_s,
         run_dir=_run_dir(environ),
         rate_every_s=rate_every_s,
+        saved_every_s=saved_every_s,
         stops_with=stops_with,
         never_requeue=never_requeue,
         env=found.env,

@@ -12,11 +12,10 @@ from slurm_dl.job.run_files import STATE_FILE, RunId, read_object
 LOOK_S = 15.0
 """How often to look at the record of checkpoints."""
 
-LEAST_S = 60.0
+DEFAULT_EVERY_S = 300.0
 """Least time from one report to the next, seconds.
 
-Each is one squeue and one update at slurmctld. 10,000 jobs that save at least once a minute make
-167 of both a second; at one checkpoint in ten minutes it is 17.
+Each is one squeue and one update at slurmctld: 10,000 jobs make at most 33 of both a second.
 """
 
 _LATEST_S = 2**40
@@ -28,14 +27,21 @@ class SaveReport:
     `look` is called while the command runs, and so never while an acknowledgement stands.
 
     Args:
+        every_s: Least time from one report to the next.
         log: Where to say what went wrong.
     """
 
     def __init__(
-        self, run_dir: Path, controller: JobController, *, log: Callable[[str], None]
+        self,
+        run_dir: Path,
+        controller: JobController,
+        *,
+        every_s: float,
+        log: Callable[[str], None],
     ) -> None:
         self._run_dir = run_dir
         self._controller = controller
+        self._every_s = every_s
         self._log = log
         self._told_s = 0
         self._next_s = 0.0
@@ -52,11 +58,11 @@ class SaveReport:
         """
         if now_s < self._next_s:
             return
-        self._next_s = now_s + LOOK_S
+        self._next_s = now_s + min(LOOK_S, self._every_s)
         saved_s = self._last_save_s(run)
         if saved_s is None or saved_s <= self._told_s:
             return
-        self._next_s = now_s + LEAST_S
+        self._next_s = now_s + self._every_s
         try:
             told = self._controller.set_saved(self._controller.standing(), saved_s)
         except CallFailedError as err:

@@ -95,13 +95,14 @@ class Supervisor:
         """When to see whether that signal has to be passed on, monotonic."""
         self._ack_may_stand = False
         self._handlers = HandlerWatch(options, controller, log)
-        self._saves = (
-            None if controller is None else SaveReport(options.run_dir, controller, log=log)
-        )
+        self._saves: SaveReport | None = None
+        if controller is not None:
+            every_s = options.saved_every_s
+            self._saves = SaveReport(options.run_dir, controller, every_s=every_s, log=log)
         self._rate: RateReport | None = None
-        every_s = options.rate_every_s
-        if controller is not None and every_s is not None:
-            self._rate = RateReport(options.run_dir, controller, every_s=every_s, log=log)
+        rate_every_s = options.rate_every_s
+        if controller is not None and rate_every_s is not None:
+            self._rate = RateReport(options.run_dir, controller, every_s=rate_every_s, log=log)
 
     def run(self) -> int:
         """Exit status for the batch script."""

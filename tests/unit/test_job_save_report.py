@@ -1,4 +1,4 @@
-"""When a job last saved, told to the scheduler: at most once a minute, and only what is new."""
+"""When a job last saved, told to the scheduler: at the interval at most, and only what is new."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from comment_keeper import COMMENT, RUN, CommentKeeper
 
 from slurm_dl.job.run_files import STATE_FILE
-from slurm_dl.job.save_report import LEAST_S, LOOK_S, SaveReport
+from slurm_dl.job.save_report import LOOK_S, SaveReport
+
+LEAST_S = 60.0
 
 
 class Training:
@@ -19,7 +21,7 @@ class Training:
         self.path = run_dir / STATE_FILE
         self.slurm = slurm
         self.log: list[str] = []
-        self.report = SaveReport(run_dir, slurm, log=self.log.append)
+        self.report = SaveReport(run_dir, slurm, every_s=LEAST_S, log=self.log.append)
 
     def save(self, time_s: object, restart: object = RUN.restart) -> None:
         """Record a checkpoint."""
@@ -33,7 +35,9 @@ class Training:
             now_s += max(self.report.due_in_s(now_s), 0.5)
 
 
-def test_each_newer_checkpoint_is_reported_but_not_more_than_once_a_minute(tmp_path: Path) -> None:
+def test_each_newer_checkpoint_is_reported_but_no_more_than_once_an_interval(
+    tmp_path: Path,
+) -> None:
     """A job that saves each second makes one update a minute; one that saves no more, none."""
     training = Training(tmp_path, CommentKeeper())
     training.look_until(0, 100)
