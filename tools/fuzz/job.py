@@ -16,6 +16,7 @@ from slurm_dl.job.controller import (
     with_rate,
 )
 from slurm_dl.job.options import parse_options
+from slurm_dl.job.preemptions import preemptions_in, with_preemption
 from slurm_dl.job.progress import placed
 from slurm_dl.job.rank_order import find_layout, gpus_on
 from slurm_dl.job.rate import RateReport
@@ -50,6 +51,12 @@ def _comment(data: bytes) -> None:
         if made is not None:
             # An argument of a command has no NUL and no lone halves of characters.
             made.encode("utf-8", errors="surrogateescape")
+    # The daemon has no lone halves: a comment with bytes that are no UTF-8 it leaves alone.
+    told = with_preemption(text(data), 3, 2)
+    if told is not None:
+        told.encode()
+        preemptions_in(told, 3)
+    preemptions_in(comment, 3)
 
 
 def _topology(data: bytes) -> object:
@@ -102,7 +109,7 @@ TARGETS = (
         name="job-comment",
         parse=_comment,
         source="the job's own comment, inside the job",
-        parser="job.controller.with_ack, with_rate",
+        parser="job.controller.with_ack, with_rate, job.preemptions.preemptions_in",
         seeds=(b'{"slurm_dl":{"v":1,"ack":2},"x":"\\ud800"}',),
     ),
     Target(

@@ -176,7 +176,10 @@ def _claim(data: bytes) -> object:
     return claim
 
 
-_NOW = ("JobID", "JobArrayID", "State", "StartTime", "RestartCnt", "Requeue", "Reservation")
+_NOW = (
+    *("JobID", "JobArrayID", "State", "StartTime", "RestartCnt", "Requeue", "Reservation"),
+    "Comment",
+)
 _RELEASED = ("JobID", "JobArrayID", "State", "Partition", "Reservation", "QOS", "SubmitTime")
 
 TARGETS = (
