@@ -197,6 +197,7 @@ class Life:
                 clock=self.world.clock,
                 acting=self.acting,
                 on_done=self.on_done,
+                backfilling=self.world.backfilling,
                 carry=self._carry,
                 complete=self._complete,
             )

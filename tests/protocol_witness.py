@@ -37,7 +37,8 @@ class Sent:
     Attributes:
         contract: The contract by which it was chosen.
         first_s: When the first was sent, epoch seconds.
-        struck: How often something had gone wrong when the last was sent.
+        struck: How often something had gone wrong when the daemon in charge sent the last; -1 if
+            it has sent none.
     """
 
     def __init__(self, contract: Contract, first_s: float, struck: int, gpus: float) -> None:
@@ -64,6 +65,7 @@ class Invariants:
         self._most_gpu_s: dict[int, float] = {}
         self._gone: set[tuple[HandoverId, JobId]] = set()
         self._known: set[HandoverId] = set()
+        self._late: set[Life] = set()
 
     # Before an action reaches the cluster.
 
@@ -100,9 +102,15 @@ class Invariants:
         assert said == (contract.signal, contract.target), f"{said} was not agreed to: {contract}"
         run = (job.job_id, job.start_s)
         sent, struck = self.sent.get(run), life.faults.struck
-        if sent is not None:
+        if life is not self.life:
+            # Taken over inside this call: neither daemon knows of the other's signal.
+            assert life not in self._late, f"{job.job_id} was signalled after a refused write"
+            self._late.add(life)
+            struck = -1
+        elif sent is not None:
             assert struck > sent.struck, f"{job.job_id} was signalled twice, and nothing went wrong"
             sent.struck = struck
+        if sent is not None:
             return
         if life is self.life:
             handover = self._check_written(action, VictimState.SIGNALLING)
@@ -139,7 +147,8 @@ class Invariants:
         users = [j for j in world.jobs.values() if j.reservation == name]
         waiting = [j for j in users if j.state is JobState.PENDING and not j.hold]
         assert users, "nobody may use the seal"
-        if not self.world.doubtful:
+        # What a backfill pass has undone is seen at the next look only.
+        if not world.doubtful and world.undone.isdisjoint(j.job_id for j in (job, *waiting)):
             assert all(j.site_factor > job.site_factor for j in waiting), "a worse job gains"
 
     def _check_room(self, handover: Handover, seen: Observed) -> None:

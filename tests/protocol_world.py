@@ -19,7 +19,7 @@ import numpy as np
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
-from slurm_dl.model.plan import ClusterAction, Requeue, Signal
+from slurm_dl.model.plan import ClusterAction, Requeue, SetSiteFactor, Signal
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 from slurm_dl.testing.in_memory.fake_job import FakeJob, FakeReservation
@@ -75,6 +75,9 @@ class World(FakeCluster):
         failed: Jobs that ended without success: by their users, by an error, by a node.
         acting: The daemon whose action is under way.
         forgot_s: When slurmctld last forgot something.
+        passes: Whether a backfill pass is under way, second by second, over and over.
+        undoes: A pass undoes the SiteFactors that are written meanwhile.
+        undone: Jobs whose last SiteFactor it has undone.
     """
 
     def __init__(self, *, nodes: int, gpus: int, hold_s: float, ending_s: int) -> None:
@@ -86,6 +89,9 @@ class World(FakeCluster):
         self.acting: object = None
         self.het: set[JobId] = set()
         self.forgot_s = 0.0
+        self.passes = [False]
+        self.undoes = False
+        self.undone: set[JobId] = set()
         self.ending_s = ending_s
         self._ending: dict[JobId, tuple[float, JobState]] = {}
         self._ghosts: dict[JobId, float] = {}
@@ -156,6 +162,10 @@ class World(FakeCluster):
         """Rows of these nodes."""
         return frozenset(self._rows(names))
 
+    def backfilling(self) -> bool:
+        """Whether a backfill pass is under way."""
+        return self.passes[int(self.now_s) % len(self.passes)]
+
     # The cluster.
 
     def observe(self) -> Observed:
@@ -170,6 +180,9 @@ class World(FakeCluster):
     def _do(self, action: ClusterAction) -> None:
         if self.witness is not None:
             self.witness.before(action)
+        if isinstance(action, SetSiteFactor):
+            self._set_site_factor(action)
+            return
         if not isinstance(action, Signal | Requeue):
             super()._do(action)
             return
@@ -180,6 +193,15 @@ class World(FakeCluster):
         assert not other, f"{action}, and {job.job_id} was in another run"
         if isinstance(action, Requeue) and running:
             self.requeued_by_us.add((run.job_id, start_s))
+
+    def _set_site_factor(self, action: SetSiteFactor) -> None:
+        job = self.jobs[action.job_id]
+        before = job.site_factor
+        super()._do(action)
+        self.undone.discard(job.job_id)
+        if self.undoes and self.backfilling():
+            job.site_factor = before
+            self.undone.add(job.job_id)
 
     def _tick(self) -> None:
         self._saved.append(

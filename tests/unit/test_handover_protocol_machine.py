@@ -95,6 +95,8 @@ class Protocol(RuleBasedStateMachine):
         max_victims=st.sampled_from([1, 2, 64]),
         per_hour=st.sampled_from([0.0, 0.0, 0.0, 12.0]),
         moves=st.booleans(),
+        passes=st.lists(st.booleans(), min_size=1, max_size=12),
+        undoes=st.booleans(),
         spared_s=st.sampled_from([(8.0, 40.0), (30.0, 5.0)]),
         sizes=st.sampled_from([(12,), (4, 4, 4), (8, 4), (4, 4, 2, 2), (2,) * 6]),
         behaviour=behaviours,
@@ -112,6 +114,8 @@ class Protocol(RuleBasedStateMachine):
         max_victims: int,
         per_hour: float,
         moves: bool,
+        passes: list[bool],
+        undoes: bool,
         spared_s: tuple[float, float],
         sizes: tuple[int, ...],
         behaviour: str,
@@ -128,6 +132,7 @@ class Protocol(RuleBasedStateMachine):
             cooldown_s=spared_s[1],
         )
         self.world = World(nodes=NODES, gpus=GPUS, hold_s=hold_s, ending_s=ending_s)
+        self.world.passes, self.world.undoes = passes, undoes
         self.settings = Settings(
             partitions=frozenset({"gpu"}),
             preemption=limits,
@@ -541,3 +546,44 @@ Protocol.TestCase.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestProtocolMachine = pytest.mark.long(Protocol.TestCase)
+
+
+@pytest.mark.parametrize("takeovers", [1, 2])
+def test_each_daemon_taken_over_inside_a_signal_sends_it_once_more(takeovers: int) -> None:
+    """It has written it down and cannot know that the other does the same; then all goes on."""
+    contract = Contract(signal="USR1", target="batch", grace_s=6.0, requeued_by="daemon")
+    machine = Protocol()
+    machine.sunk_jobs_hold_the_cluster(
+        hold_s=2.0,
+        ending_s=0,
+        max_handovers=1,
+        max_victims=1,
+        per_hour=0.0,
+        moves=False,
+        passes=[False],
+        undoes=False,
+        spared_s=(8.0, 40.0),
+        sizes=(12,),
+        behaviour="save",
+        contract=contract,
+        wanted=[(1, 1)],
+    )
+    for _ in range(takeovers):
+        machine.is_taken_over(at="Signal", cycles=2, every_s=1)
+    machine.daemon_runs(times=4, every_s=2)
+    machine.user_submits(
+        n_nodes=1,
+        share=1,
+        work_s=3,
+        contract=contract,
+        behaviour="save",
+        save_s=1,
+        kind="plain",
+        times=1,
+    )
+    machine.daemon_runs(times=5, every_s=1)
+    victim = machine.world.jobs[JobId(1)]
+
+    assert len(victim.signals) == takeovers + 1
+    assert victim.restarts == 1
+    machine.teardown()
