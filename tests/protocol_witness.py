@@ -24,7 +24,15 @@ from slurm_dl.model.contract import Contract
 from slurm_dl.model.handover import Handover, VictimState, reservation_name
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobState
-from slurm_dl.model.plan import ClusterAction, MarkGone, Requeue, Reserve, Signal, Unseal
+from slurm_dl.model.plan import (
+    CloseHandover,
+    ClusterAction,
+    MarkGone,
+    Requeue,
+    Reserve,
+    Signal,
+    Unseal,
+)
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.testing.in_memory.fake_job import FakeJob
 
@@ -244,11 +252,17 @@ class Invariants:
     # After a cycle.
 
     def done(self, done: AppliedAction) -> None:
-        """Object to an ending that is told twice."""
-        if isinstance(done.action, MarkGone) and not done.error:
-            gone = (done.action.handover_id, done.action.job_id)
-            assert gone not in self._gone, f"{done.action} twice"
-            self._gone.add(gone)
+        """Object to an ending that is told twice, and to a seal that nobody would break."""
+        match done:
+            case AppliedAction(MarkGone(handover_id=handover_id, job_id=job_id), error=""):
+                gone = (handover_id, job_id)
+                assert gone not in self._gone, f"{done.action} twice"
+                self._gone.add(gone)
+            case AppliedAction(CloseHandover(handover_id=handover_id), error=""):
+                name = reservation_name(handover_id)
+                assert name not in self.world.reservations, f"{name} outlives its hand-over"
+            case _:
+                pass
 
     def after(self, life: Life) -> None:
         """Object to what a cycle has left behind."""

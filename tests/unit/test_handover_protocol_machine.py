@@ -95,7 +95,7 @@ class Protocol(RuleBasedStateMachine):
         max_victims=st.sampled_from([1, 2, 64]),
         per_hour=st.sampled_from([0.0, 0.0, 0.0, 12.0]),
         moves=st.booleans(),
-        passes=st.lists(st.booleans(), min_size=1, max_size=12),
+        passes=st.lists(st.booleans(), min_size=1, max_size=12) | st.just([True]),
         undoes=st.booleans(),
         spared_s=st.sampled_from([(8.0, 40.0), (30.0, 5.0)]),
         sizes=st.sampled_from([(12,), (4, 4, 4), (8, 4), (4, 4, 2, 2), (2,) * 6]),
