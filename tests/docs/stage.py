@@ -93,7 +93,7 @@ class Stage:
             (r"bench_sim\.py", "bench_sim.py --case itp06 --rounds 1"),
             # All that is shown of these is that they start: they need minutes, or containers.
             (
-                r"((bench_load|bench_preemption|bench_readers|measure_slurm_costs)\.py[^#]*)",
+                r"((bench_load|bench_preemption|bench_readers|bench_work_lost|measure_slurm_costs)\.py[^#]*)",
                 r"\1 --help",
             ),
         ):
