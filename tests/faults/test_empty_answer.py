@@ -68,6 +68,20 @@ def passes(box: Sandbox) -> int:
     return int(found[1])
 
 
+def steered(place: Schedd, toy: list[str]) -> str:
+    """A job that runs where dlschedd wanted it; on a busy host Slurm may start one before that."""
+    for _ in range(5):
+        had = passes(place.box)
+        place.until("a pass of Slurm", lambda had=had: passes(place.box) > had)
+        job = place.submit(8, *toy, options=["--grace", "60"])
+        place.until_state(job, "RUNNING")
+        if excluded(place, job) != "(null)":
+            return job
+        place.box.run(["scancel", job])
+        place.until_state(job, "CANCELLED")
+    pytest.fail("Slurm has started five jobs before they were steered")
+
+
 def test_an_empty_answer_ends_no_handover_and_forgets_no_steer(
     make_sandbox: Callable[[SandboxSpec], Sandbox], short_directory: Path
 ) -> None:
@@ -81,13 +95,10 @@ def test_an_empty_answer_ends_no_handover_and_forgets_no_steer(
         )
         place.start()
         toy = [*TOY, "--steps", "2000", "--step-s", "0.25", "--save-s", "4"]
-        had = passes(box)
-        place.until("a pass of Slurm", lambda: passes(box) > had)
-        victims = [place.submit(8, *toy, options=["--grace", "60"]) for _ in range(2)]
+        victims = [steered(place, toy), place.submit(8, *toy, options=["--grace", "60"])]
         for victim in victims:
             place.until_state(victim, "RUNNING")
             place.until("it to sink", lambda victim=victim: sank(place, victim))
-        assert excluded(place, victims[0]) != "(null)", "Slurm keeps it"
         first = place.submit(16, "sleep", "30")
         place.until("the signals", lambda: len(place.audit(action="signal", result="ok")) == 2)
 
