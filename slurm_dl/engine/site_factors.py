@@ -52,7 +52,7 @@ def site_factor_writes(
         SetSiteFactor(
             job_id=JobId(int(jobs.job_id[row])),
             value=int(wanted[row]),
-            why=why_written(snap, row, int(wanted[row])),
+            why=_why(snap, row, int(wanted[row])),
         )
         for row in writes.tolist()
     ]
@@ -65,8 +65,7 @@ def rewritten(snap: Snapshot, rows: Rows) -> Bool:
     return np.isin(snap.jobs.job_id[rows], list(snap.rewrite))
 
 
-def why_written(snap: Snapshot, row: int, after: int) -> str:
-    """Why the job at *row* gets the SiteFactor *after*."""
+def _why(snap: Snapshot, row: int, after: int) -> str:
     before = int(snap.memory.site_factor[row])
     if after == before:
         return "Slurm has undone the SiteFactor that was written (see doctor: backfill passes)"

@@ -9,13 +9,10 @@ ends the pass early, and so does a reservation that is created or deleted in eit
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final
 
+from slurm_dl.engine.write_retries import rest_cycles
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Action, SetSiteFactor, Unseal, handover_of
-
-LONGEST_PAUSE_CYCLES: Final = 64
-"""The pause between two writes of the same SiteFactor grows no further."""
 
 
 class UndoneWrites:
@@ -43,8 +40,7 @@ class UndoneWrites:
             return
         if not in_pass:
             self._times[job_id] += 1
-        pause = min(2 ** min(self._times[job_id], 16), LONGEST_PAUSE_CYCLES)
-        self._due[job_id] = self._cycle + pause
+        self._due[job_id] = self._cycle + rest_cycles(self._times[job_id])
 
 
 class PassGate:

@@ -79,10 +79,16 @@ class Refusals:
             self._failures.pop(subject, None)
             self._due.pop(subject, None)
             return
-        # Counted no further than it matters: 2**n of a job that is refused for weeks is long.
-        times = min(self._failures.get(subject, 0) + 1, LONGEST_REST_CYCLES.bit_length())
-        self._failures[subject] = times
-        self._due[subject] = self._cycle + min(2**times, LONGEST_REST_CYCLES) + 1
+        self._failures[subject] = self._failures.get(subject, 0) + 1
+        self._due[subject] = self._cycle + rest_cycles(self._failures[subject]) + 1
+
+
+def rest_cycles(times: int) -> int:
+    """Cycles to rest after *times* vain tries in a row: 1, 2, 4 ..., `LONGEST_REST_CYCLES` at most.
+
+    From 0 tries on. 2**n of what is refused for weeks is long, so it is not worked out.
+    """
+    return min(1 << min(times, LONGEST_REST_CYCLES.bit_length()), LONGEST_REST_CYCLES)
 
 
 class Effort:

@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 CALL_LIMIT_S = 10.0
 """How long one call may take; scontrol by itself waits minutes for a controller that is down."""
@@ -116,29 +116,17 @@ class JobController:
         """
         return self._set_comment(standing, with_ack(standing.comment, ack))
 
-    def set_rate(self, standing: JobStatus, rate: float) -> bool:
-        """Write how fast the job is, steps a second. False: no comment of ours, or no room there.
+    def report(self, key: Literal["rate", "saved", "unhandled"], value: float) -> bool:
+        """Write one of our keys into the comment. False: no comment of ours, or no room there.
 
         Raises:
             CallFailedError: Slurm refused or was silent; it may have been done all the same.
         """
-        return self._set_if_short(standing, with_rate(standing.comment, rate))
-
-    def set_unhandled(self, standing: JobStatus, run: int) -> bool:
-        """Write that in *run* nothing took the checkpoint signal. False as of `set_rate`.
-
-        Raises:
-            CallFailedError: Slurm refused or was silent; it may have been done all the same.
-        """
-        return self._set_if_short(standing, with_key(standing.comment, "unhandled", run))
-
-    def set_saved(self, standing: JobStatus, saved_s: int) -> bool:
-        """Write when the last checkpoint was complete, epoch seconds. False as of `set_rate`.
-
-        Raises:
-            CallFailedError: Slurm refused or was silent; it may have been done all the same.
-        """
-        return self._set_if_short(standing, with_key(standing.comment, "saved", saved_s))
+        standing = self.standing()
+        comment = with_key(standing.comment, key, value)
+        if comment is not None and len(comment.encode(errors="surrogateescape")) > MOST_BYTES:
+            return False
+        return self._set_comment(standing, comment)
 
     def described(self) -> str:
         """All that Slurm says of the job, with its nodes and what it has there.
@@ -164,11 +152,6 @@ class JobController:
         """
         # Incomplete: never bring a job back that has been cancelled or timed out meanwhile.
         self._call([self._scontrol, "requeue", "Incomplete", self.label])
-
-    def _set_if_short(self, standing: JobStatus, comment: str | None) -> bool:
-        if comment is not None and len(comment.encode(errors="surrogateescape")) > MOST_BYTES:
-            return False
-        return self._set_comment(standing, comment)
 
     def _set_comment(self, standing: JobStatus, comment: str | None) -> bool:
         if comment is None:
@@ -236,11 +219,6 @@ def job_label(environ: Mapping[str, str]) -> str | None:
 def with_ack(comment: str, ack: int | None) -> str | None:
     """*comment* with the acknowledgement set or removed; None if it is no comment of ours."""
     return with_key(comment, "ack", ack)
-
-
-def with_rate(comment: str, rate: float) -> str | None:
-    """*comment* with the rate in it; None if it is no comment of ours."""
-    return with_key(comment, "rate", rate)
 
 
 def with_key(comment: str, key: str, value: float | list[int] | None) -> str | None:

@@ -100,6 +100,6 @@ class HandlerWatch:
         if self._controller is None:
             return
         try:
-            self._controller.set_unhandled(self._controller.standing(), run.restart)
+            self._controller.report("unhandled", run.restart)
         except CallFailedError as err:
             self._log(f"the scheduler is not told of that: {err}")

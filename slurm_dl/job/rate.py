@@ -92,7 +92,7 @@ class RateReport:
             return
         self._since = last
         try:
-            told = self._controller.set_rate(self._controller.standing(), rate)
+            told = self._controller.report("rate", rate)
         except CallFailedError as err:
             self._log(f"the rate could not be reported: {err}")
             return

@@ -64,7 +64,7 @@ class SaveReport:
             return
         self._next_s = now_s + self._every_s
         try:
-            told = self._controller.set_saved(self._controller.standing(), saved_s)
+            told = self._controller.report("saved", saved_s)
         except CallFailedError as err:
             self._log(f"the last checkpoint could not be reported: {err}")
             return

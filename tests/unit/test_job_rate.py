@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from comment_keeper import RUN, CommentKeeper
 
-from slurm_dl.job.controller import MOST_BYTES, with_rate
+from slurm_dl.job.controller import MOST_BYTES, with_key
 from slurm_dl.job.rate import Progress, RateReport, rate_between
 from slurm_dl.job.run_files import PROGRESS_FILE
 
@@ -124,15 +124,17 @@ def test_rates(
 
 
 def test_a_rate_replaces_the_one_before() -> None:
-    assert with_rate('{"slurm_dl":{"v":1,"rate":3}}', 2.5) == '{"slurm_dl":{"v":1,"rate":2.5}}'
-    assert with_rate("not ours", 2.5) is None
+    assert (
+        with_key('{"slurm_dl":{"v":1,"rate":3}}', "rate", 2.5) == '{"slurm_dl":{"v":1,"rate":2.5}}'
+    )
+    assert with_key("not ours", "rate", 2.5) is None
 
 
 def test_half_a_character_in_the_comment_keeps_its_spelling() -> None:
     """JSON may have one, an argument may not: dlrun would end, and the job with it."""
     theirs = '"mine":"\\ud83d, \\udcff"'
 
-    comment = with_rate(f'{{"slurm_dl":{{"v":1}},{theirs}}}', 2.5)
+    comment = with_key(f'{{"slurm_dl":{{"v":1}},{theirs}}}', "rate", 2.5)
 
     assert comment is not None
     assert b'"mine":"\\ud83d, \xff"' in comment.encode(errors="surrogateescape")

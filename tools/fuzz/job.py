@@ -13,7 +13,7 @@ from slurm_dl.job.controller import (
     job_label,
     time_left_s,
     with_ack,
-    with_rate,
+    with_key,
 )
 from slurm_dl.job.options import parse_options
 from slurm_dl.job.preemptions import preemptions_in, with_preemption
@@ -35,8 +35,8 @@ class _Said(JobController):
     def standing(self) -> JobStatus:
         return JobStatus("RUNNING", 10.0, '{"slurm_dl":{"v":1}}')
 
-    def set_rate(self, standing: JobStatus, rate: float) -> bool:
-        return with_rate(standing.comment, rate) is not None
+    def report(self, key: str, value: float) -> bool:
+        return with_key(self.standing().comment, key, value) is not None
 
     def described(self) -> str:
         return self._described
@@ -47,7 +47,7 @@ class _Said(JobController):
 
 def _comment(data: bytes) -> None:
     comment = argument(data)
-    for made in (with_ack(comment, 3), with_ack(comment, None), with_rate(comment, 1.5)):
+    for made in (with_ack(comment, 3), with_ack(comment, None), with_key(comment, "rate", 1.5)):
         if made is not None:
             # An argument of a command has no NUL and no lone halves of characters.
             made.encode("utf-8", errors="surrogateescape")
@@ -109,7 +109,7 @@ TARGETS = (
         name="job-comment",
         parse=_comment,
         source="the job's own comment, inside the job",
-        parser="job.controller.with_ack, with_rate, job.preemptions.preemptions_in",
+        parser="job.controller.with_ack, with_key, job.preemptions.preemptions_in",
         seeds=(b'{"slurm_dl":{"v":1,"ack":2},"x":"\\ud800"}',),
     ),
     Target(

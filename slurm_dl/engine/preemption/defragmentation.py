@@ -165,13 +165,11 @@ class _Defragmenting:
 
     def _cost(self) -> F64:
         """``(n,)`` GPU-seconds that a save and a restore of each job take."""
-        profiles, otherwise_s = (
-            self._settings.placement.profiles,
-            self._settings.preemption.checkpoint_cost_s,
-        )
-        seconds = np.full(len(self._snap.jobs), otherwise_s)
-        seconds[self._movable] = save_restore_s(self._snap, self._movable, profiles, otherwise_s)
-        cost: F64 = self._snap.jobs.gpus * seconds
+        snap, movable, profiles = self._snap, self._movable, self._settings.placement.profiles
+        otherwise_s = self._settings.preemption.checkpoint_cost_s
+        seconds = np.full(len(snap.jobs), otherwise_s)
+        seconds[movable] = save_restore_s(snap, movable, profiles, otherwise_s)
+        cost: F64 = snap.jobs.gpus * seconds
         return cost
 
     def _handover(self, beneficiaries: tuple[JobId, ...], moves: JobMoves) -> Handover:

@@ -168,11 +168,7 @@ def protections(
             "it is near its time limit",
             False,
         ),
-        (
-            past_its_share(snap, rows),
-            PAST_ITS_SHARE,
-            False,
-        ),
+        (past_its_share(snap, rows), PAST_ITS_SHARE, False),
         *_reservations(snap, rows),
         # Last, so that every other reason is given before it.
         (np.isin(job_id, busy), "it is part of a hand-over already", True),
