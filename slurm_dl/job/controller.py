@@ -216,6 +216,16 @@ def job_label(environ: Mapping[str, str]) -> str | None:
     return job if _is_number(job) else None
 
 
+def lacks_contract(comment: str) -> bool:
+    """Whether *comment* is ours and does not opt the job in to preemption."""
+    try:
+        content: object = json.loads(comment)
+    except (ValueError, RecursionError):
+        return False
+    ours = content.get("slurm_dl") if isinstance(content, dict) else None
+    return isinstance(ours, dict) and "sig" not in ours
+
+
 def with_ack(comment: str, ack: int | None) -> str | None:
     """*comment* with the acknowledgement set or removed; None if it is no comment of ours."""
     return with_key(comment, "ack", ack)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from slurm_dl.job.controller import CallFailedError, JobController
+from slurm_dl.job.controller import CallFailedError, JobController, lacks_contract
 from slurm_dl.job.run_files import STATE_FILE, RunId, read_object
 
 LOOK_S = 15.0
@@ -24,6 +24,7 @@ _LATEST_S = 2**40
 class SaveReport:
     """Writes the time of the last checkpoint into the job's comment, if there is a newer one.
 
+    Of a job that has not opted in to preemption nothing is written.
     `look` is called while the command runs, and so never while an acknowledgement stands.
 
     Args:
@@ -64,6 +65,9 @@ class SaveReport:
             return
         self._next_s = now_s + self._every_s
         try:
+            if not self._told_s and lacks_contract(self._controller.standing().comment):
+                self._next_s = math.inf  # It is nobody's victim.
+                return
             told = self._controller.report("saved", saved_s)
         except CallFailedError as err:
             self._log(f"the last checkpoint could not be reported: {err}")

@@ -99,6 +99,9 @@ def test_a_silent_slurm_is_asked_again_and_a_comment_of_others_is_left(tmp_path:
     other.look_until(0, 1000)
     assert other.slurm.comment == "theirs"
     assert len(other.log) == 1
+    spared = Training(tmp_path, CommentKeeper('{"slurm_dl":{"v":1,"model":"a"}}'))
+    spared.look_until(0, 1000)
+    assert (spared.slurm.updates, spared.slurm.asked, spared.log) == (0, 1, [])
     full = Training(tmp_path, CommentKeeper(COMMENT.replace("é", "e" * 450)))
     full.look_until(0, 1000)
     assert full.slurm.updates == 0
