@@ -23,12 +23,11 @@ _TITLE: Final = re.compile(r"^# (.+)$", re.MULTILINE)
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Name the pages that are made here, and those of policies, frameworks and decisions."""
     docs = Path(config.docs_dir)
-    _section(config, "Researchers").append({"Each policy": _titled(docs, "policies")})
-    _section(config, "Users").append({"Each framework": _titled(docs, "frameworks")})
-    _section(config, "Development").append({"Each decision": _titled(docs, "adr", but="README")})
-    _section(config, "Reference").append(
-        {"Each command": [{name: f"reference/{name}.md"} for name in _commands()]}
-    )
+    commands = [{name: f"reference/{name}.md"} for name in _commands()]
+    _section(config, "Use").append({"Each framework": _titled(docs, "use/frameworks")})
+    _section(config, "Operate").append({"Options of each command": commands})
+    _section(config, "Evaluate").append({"Each policy": _titled(docs, "evaluate/policies")})
+    _section(config, "Develop").append({"Each decision": _titled(docs, "adr", but="README")})
     return config
 
 

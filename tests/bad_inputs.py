@@ -1,4 +1,4 @@
-"""docs/bad-input.md as data: each situation with its messages, for the tests that provoke them."""
+"""docs/operate/troubleshooting.md as data: each situation with its messages, for the tests that provoke them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-PAGE = Path(__file__).parents[1] / "docs" / "bad-input.md"
+PAGE = Path(__file__).parents[1] / "docs" / "operate" / "troubleshooting.md"
 
 _PLACEHOLDERS = {
     "DIR": r"\S+",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "examples" / "policy"
-TUTORIAL = ROOT / "docs" / "tutorial-policy.md"
+TUTORIAL = ROOT / "docs" / "develop" / "add-a-policy.md"
 
 
 def install(directory: Path) -> dict[str, str]:

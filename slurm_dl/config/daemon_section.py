@@ -34,7 +34,7 @@ class DaemonSection(Section):
         le=3600,
         description=(
             "While slurmctld is slow the time between two looks is doubled again and again, up to "
-            "this; see docs/admin-guide.md. Without effect where poll_s is longer."
+            "this; see docs/operate/operate.md. Without effect where poll_s is longer."
         ),
     )
     nodes_every_s: Seconds = Field(

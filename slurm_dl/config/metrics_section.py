@@ -51,7 +51,7 @@ Listen = Annotated[
 
 
 class MetricsSection(Section):
-    """Figures of the daemon for Prometheus; see docs/metrics.md."""
+    """Figures of the daemon for Prometheus; see docs/operate/metrics.md."""
 
     listen: Listen = Field(
         default="",

@@ -13,8 +13,8 @@ from slurm_dl.policies.base import Policy
 from slurm_dl.policies.policy_text import LEVELS, PREEMPTS, need_in_words
 from slurm_dl.policies.registry import POLICIES, runs_on_slurm
 
-PAGE_PATH = Path("docs/policies.md")
-DIRECTORY = Path("docs/policies")
+PAGE_PATH = Path("docs/evaluate/policies.md")
+DIRECTORY = Path("docs/evaluate/policies")
 """Of the pages of the single policies; each is called like its policy."""
 
 _GENERATED = (
@@ -28,10 +28,10 @@ _HEAD = f"""\
 {_GENERATED}
 
 A policy says who goes first, or who deserves which share of the time. It stands in
-`policy.order`, its parameters in `policy.parameters` ([configuration](configuration.md#policy));
+`policy.order`, its parameters in `policy.parameters` ([configuration](../operate/configuration.md#policy));
 `dlsim run --policy NAME -p KEY=VALUE` tries it on a trace first. Each has a page of its own, which
 `dlctl policies show NAME` prints as well; that knows the policies that a site has installed, too:
-[a tutorial](tutorial-policy.md) writes one.
+[a tutorial](../develop/add-a-policy.md) writes one.
 
 A row is a published system (A: order and allocation, D: pricing, E: learned, F and G: tools and
 baselines); one may have several policies. Levels say what tests show, each includes those before:
@@ -51,11 +51,11 @@ do on Slurm has not been shown, and `policy.order` does not take them.
 "Displaces" on a policy's page: on Slurm a waiting job displaces running ones only if it should hold
 GPUs now by the policy. It displaces those that should not and, where the page says "jobs of a worse
 tier", also those of a worse tier. In native mode the tiers or levels alone decide. By default a job
-that may not be preempted itself [displaces nobody](admin-guide.md#who-may-displace-whom).
+that may not be preempted itself [displaces nobody](../operate/reference.md#who-may-displace-whom).
 
 "Starves" on a policy's page says which jobs the policy itself lets wait without a bound. On Slurm
 `ranking.overdue_s` bounds each wait of a job that could start and that the policy does not bar; see
-[the order of the waiting jobs](admin-guide.md#the-order-of-the-waiting-jobs). *dlsim* has that
+[the order of the waiting jobs](../operate/reference.md#the-order-of-the-waiting-jobs). *dlsim* has that
 bound with `--costs slurm` only.
 """
 
@@ -118,7 +118,7 @@ def _lines(kind: type[Policy]) -> Iterator[str]:
     yield from parameter_table(kind)
     yield from ("", "## Use it", "")
     if runs_on_slurm(kind):
-        yield from ("In the [configuration](../configuration.md#policy):", "", "```yaml")
+        yield from ("In the [configuration](../../operate/configuration.md#policy):", "", "```yaml")
         yield from (*_snippet(kind), "```", "", "On a trace first:", "")
     yield from ("```console", f"$ dlsim run {_TRACE} --policy {kind.name}", "```", "")
 

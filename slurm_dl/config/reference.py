@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 SAMPLE_PATH = Path("etc/slurm_dl.yaml")
-REFERENCE_PATH = Path("docs/configuration.md")
+REFERENCE_PATH = Path("docs/operate/configuration.md")
 
 # What the sample sets: a file without these is not valid.
 _EXAMPLES: Mapping[str, str] = {"manage.partitions": "[gpu]"}
@@ -68,7 +68,7 @@ manage:
   partitions: [gpu]
 ```
 
-Everything else has a default. The sample [`{SAMPLE_PATH}`](../{SAMPLE_PATH}) shows
+Everything else has a default. The sample [`{SAMPLE_PATH}`](../../{SAMPLE_PATH}) shows
 every key, and `python -m slurm_dl.config.reference --schema` prints a JSON schema for editors.
 
 - `--set KEY=VALUE` (for instance `--set daemon.poll_s=5`) overrides one key for one start. The
@@ -97,7 +97,7 @@ def sample() -> str:
 
 
 def reference() -> str:
-    """The text of ``docs/configuration.md``."""
+    """The text of ``docs/operate/configuration.md``."""
     lines = [_REFERENCE_HEAD]
     for name, section in SECTIONS.items():
         lines += [f"## `{name}`", "", first_line(section), "", *TABLE_HEAD]
@@ -108,11 +108,11 @@ def reference() -> str:
     lines += [
         "## Policies",
         "",
-        "What can stand in `policy.order`, each with its parameters: [policies](policies.md).",
+        "Values of `policy.order`, each with its parameters: [policies](../evaluate/policies.md).",
         "",
         "## Schemes of placement",
         "",
-        "What can stand in `placement.scheme`, each with its parameters.",
+        "Values of `placement.scheme`, each with its parameters.",
         "",
     ]
     for name, scheme in SCHEMES.items():
@@ -257,7 +257,7 @@ def _parameters_schema(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
 @click.option("--schema", "show", flag_value="schema", help="Print a JSON schema of the file.")
 @click.option("--sample", "show", flag_value="sample", help="Print the sample file.")
 def main(show: str | None) -> None:
-    """Write the sample, docs/configuration.md and the policies' pages anew, or print one thing.
+    """Write the sample, docs/operate/configuration.md and the policies' pages anew, or print one thing.
 
     \b
     Example:

@@ -193,7 +193,7 @@ def _column(results: Sequence[CellResult], of: Callable[[Summary], float]) -> F6
 
 
 def as_json(trace: Trace, *comparisons: Comparison) -> dict[str, object]:
-    """Comparisons of one trace as plain values; the keys are those of `docs/simulator.md`.
+    """Comparisons of one trace as plain values; the keys are those of `docs/evaluate/simulator.md`.
 
     Args:
         comparisons: Under different cost models, and alike in all else; one or more.

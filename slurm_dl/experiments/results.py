@@ -29,7 +29,7 @@ _PLACE = 60
 def as_json(
     trace: Trace, shape: ClusterShape, result: Result, by: tuple[str, ...] = ()
 ) -> dict[str, object]:
-    """One simulation as plain values; the keys are those of `docs/simulator.md`."""
+    """One simulation as plain values; the keys are those of `docs/evaluate/simulator.md`."""
     records = result.outcome.records
     summary = summary_metrics.summarise(records, gpus=shape.gpus)
     groups: dict[str, object] = {}

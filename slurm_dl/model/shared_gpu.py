@@ -24,7 +24,7 @@ class SharedGpu:
         jobs: The jobs with shares of it, ascending; at least one.
         shares: What part of the device each of them has, above 0.
         first: All devices before it on the node are known to be taken: of those with room Slurm
-            takes this one (22.05.8; see docs/sharing.md).
+            takes this one (22.05.8; see docs/use/sharing.md).
     """
 
     node: int

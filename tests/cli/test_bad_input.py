@@ -1,4 +1,4 @@
-"""Bad input of every kind gets the message that docs/bad-input.md has, and its exit status."""
+"""Bad input of every kind gets the message that docs/operate/troubleshooting.md has, and its exit status."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def test_the_ledger_of_another_cluster(site: Site, how: str) -> None:
 def test_a_renamed_cluster_by_the_command_of_the_page(site: Site) -> None:
     """What the page tells to do to the ledger does it."""
     path = ledger(site)
-    page = (ROOT / "docs" / "bad-input.md").read_text("utf-8")
+    page = (ROOT / "docs" / "operate" / "troubleshooting.md").read_text("utf-8")
     statement = page.partition('sqlite3 ledger.sqlite "')[2].partition('"')[0]
     with sqlite3.connect(path) as db:
         db.execute(statement.replace("NEW", "other"))
@@ -446,7 +446,7 @@ def test_no_such_job(schedd: Schedd) -> None:
 
     refused(
         schedd.ask("queue", "why", "99"),
-        "no such job, or one that [PrivateData](admin-guide.md#who-sees-what) hides",
+        "no such job, or one that [PrivateData](operate.md#who-sees-what) hides",
     )
 
 

@@ -100,7 +100,7 @@ def test_the_cell_command_is_not_listed() -> None:
 
 EXAMPLES = re.findall(
     r"^```console\n\$ dlsim (.*)\n((?:.*\n)*?)```$",
-    (ROOT / "docs" / "simulator.md").read_text("utf-8"),
+    (ROOT / "docs" / "evaluate" / "simulator.md").read_text("utf-8"),
     re.MULTILINE,
 )
 """Commands of the user's page, and what they print there."""

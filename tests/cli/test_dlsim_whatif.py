@@ -222,7 +222,7 @@ def test_a_bar_on_a_terminal_and_none_in_the_results(site: Path) -> None:
 
 EXAMPLES = re.findall(
     r"^```console\n\$ dlsim (.*)\n((?:.*\n)*?)```$",
-    (ROOT / "docs" / "what-if.md").read_text("utf-8"),
+    (ROOT / "docs" / "evaluate" / "what-if.md").read_text("utf-8"),
     re.MULTILINE,
 )
 """Commands of the page, and what they print there."""
@@ -251,7 +251,7 @@ def test_the_page_has_examples() -> None:
 @pytest.mark.usefixtures("site")
 @pytest.mark.parametrize("name", ["whatif", "tune"])
 def test_the_page_names_every_key_of_the_json(name: str) -> None:
-    text = (ROOT / "docs" / "what-if.md").read_text("utf-8")
+    text = (ROOT / "docs" / "evaluate" / "what-if.md").read_text("utf-8")
     more = ("--candidates", "3") if name == "tune" else ()
     done = dlsim(name, "--from-sacct", "dump.txt", "--cluster", "1x1", "--json", "-", *more)
 

@@ -692,7 +692,7 @@ def test_dlrun_is_the_one_beside(site: Site) -> None:
 def test_help_names_every_option_and_the_page_names_them_too(site: Site) -> None:
     """The help has examples; the user's page describes every option of the help."""
     shown = site.run("--help").stdout
-    page = (Path(__file__).parents[2] / "docs" / "dlsubmit.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "use" / "submit.md").read_text()
 
     assert "Examples:\n  dlsubmit --gpus 8 -- python train.py" in re.sub(r"\n +", "\n  ", shown)
     for option in re.findall(r"--[a-z][a-z-]+", shown.partition("Examples:")[0]):

@@ -65,7 +65,7 @@ PROVOKED = {
 
 def documented() -> set[str]:
     """What the document says of the same."""
-    text = (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    text = (ROOT / "docs" / "operate" / "metrics.md").read_text("utf-8")
     listed = text.partition("seconds for minutes:\n")[2].partition(". By `promtool`")[0]
     return {f"SlurmDl{name}" for name in re.findall(r"\b[A-Z]\w+", listed)}
 

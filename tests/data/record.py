@@ -1,7 +1,7 @@
 """Records what a real Slurm prints about a varied queue, for the tests of the reader.
 
 Run it as root where the Slurm to be recorded is installed, with the package and ``tests`` on the
-path; docs/development.md has the command for the releases in the images. It starts a private
+path; docs/develop/testing.md has the command for the releases in the images. It starts a private
 cluster, fills it with the cases of `contract.cases`, and writes the raw output of the reader's own
 commands to ``slurm-<year>.<month>/`` beside this file or in the directory named, with what is
 expected of each job beside it. The expectations are written by hand and the same for every release.

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Final
 
 PLAYED: Final = {
-    "docs/tutorial.md": ("tests/docs/test_tutorial.py",),
-    "docs/tutorial-policy.md": (
+    "docs/start/tutorial.md": ("tests/docs/test_tutorial.py",),
+    "docs/develop/add-a-policy.md": (
         "tests/cli/test_tutorial_policy.py",
         "tests/cluster/test_third_party_policy.py",
     ),
-    "docs/what-if.md": ("tests/cli/test_dlsim_whatif.py",),
+    "docs/evaluate/what-if.md": ("tests/cli/test_dlsim_whatif.py",),
 }
 """Pages of which every command is run by tests of their own, which read the page."""
 
-COMPARED: Final = {"docs/simulator.md": ("tests/cli/test_dlsim.py",)}
+COMPARED: Final = {"docs/evaluate/simulator.md": ("tests/cli/test_dlsim.py",)}
 """Pages of which every console, with what is printed, is held against a run by such tests."""
 
 

@@ -12,7 +12,7 @@ from slurm_dl.model.contract import Contract
 from slurm_dl.sandbox import Sandbox
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 
-PAGE = shown.ROOT / "docs" / "in-the-job.md"
+PAGE = shown.ROOT / "docs" / "use" / "in-the-job.md"
 (SCRIPT,) = [text for _, text in shown.fences(PAGE) if "exec dlrun" in text]
 COMMENT = re.compile(r"^#SBATCH --comment=(.*)$", re.MULTILINE)
 

@@ -102,8 +102,8 @@ def test_a_dead_link_is_an_error(tmp_path: Path) -> None:
     for name in ("docs", "tools/packaging"):
         shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    dead = ("nowhere.md", "admin-guide.md#nowhere", "img/no.png")
-    with (tmp_path / "docs" / "faq.md").open("a", encoding="utf-8") as page:
+    dead = ("nowhere.md", "monitor.md#nowhere", "../img/no.png")
+    with (tmp_path / "docs" / "use" / "questions.md").open("a", encoding="utf-8") as page:
         page.write(
             "".join(f"\n![x]({link})\n" if "img" in link else f"\n[x]({link})\n" for link in dead)
         )
@@ -113,4 +113,4 @@ def test_a_dead_link_is_an_error(tmp_path: Path) -> None:
     assert done.returncode != 0
     said = [line for line in done.stderr.splitlines() if line.startswith("WARNING")]
     for link in dead:
-        assert any("faq.md" in line and link in line for line in said), (link, said)
+        assert any("questions.md" in line and link in line for line in said), (link, said)

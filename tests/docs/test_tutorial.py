@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-PAGE = shown.ROOT / "docs" / "tutorial.md"
+PAGE = shown.ROOT / "docs" / "start" / "tutorial.md"
 THERE = "/var/tmp/try"  # noqa: S108 - as the page says
 
 

@@ -138,7 +138,7 @@ def test_the_source_distribution_is_what_git_tracks(checkout: Path, once: Built)
     tracked = set(git(checkout, "ls-files").splitlines())
 
     assert once.names == tracked | {"PKG-INFO"}
-    for name in ("LICENSE", "README.md", "CHANGELOG.md", "docs/install.md", "Makefile"):
+    for name in ("LICENSE", "README.md", "CHANGELOG.md", "docs/start/install.md", "Makefile"):
         assert name in once.names
     for top in ("tests/", "examples/", "docs/", "tools/", "slurm_dl/"):
         assert sum(name.startswith(top) for name in once.names) > 5, top

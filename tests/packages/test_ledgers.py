@@ -99,7 +99,7 @@ def test_after_it_the_form_is_that_of_a_new_ledger(schema: int, tmp_path: Path) 
 
 
 def test_one_of_a_later_form_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    """The way back is the copy that docs/install.md asks for, not a guess."""
+    """The way back is the copy that docs/start/install.md asks for, not a guess."""
     path = ledger(SCHEMA_VERSION - 1, tmp_path / "ledger.sqlite")
     with closing(sqlite3.connect(path)) as db:
         db.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")

@@ -16,7 +16,7 @@ import yaml
 from slurm_dl.daemon.metrics.catalogue import METRICS, Metric, table
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = ROOT / "docs" / "metrics.md"
+DOCUMENT = ROOT / "docs" / "operate" / "metrics.md"
 PROMETHEUS = ROOT / "etc" / "prometheus"
 DASHBOARD = ROOT / "etc" / "grafana" / "slurm_dl.json"
 PROMTOOL = shutil.which("promtool") or ""

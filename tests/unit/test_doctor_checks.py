@@ -757,11 +757,11 @@ def test_a_line_keeps_what_is_in_the_list() -> None:
     assert controller.line_without("AuthInfo", "x", none="none") == "AuthInfo=none"
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "doctor.md"
+PAGE = Path(__file__).parents[2] / "docs" / "operate" / "doctor.md"
 
 
 def test_the_page_lists_every_check_in_order() -> None:
-    """docs/doctor.md has one row for each, none that is gone, and its worst result."""
+    """docs/operate/doctor.md has one row for each, none that is gone, and its worst result."""
     text = PAGE.read_text("utf-8")
     rows = re.findall(r"^\| `([a-z ]+)` \| (error|warning) \|", text, re.MULTILINE)
 

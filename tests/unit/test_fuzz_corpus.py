@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = ROOT / "docs" / "hostile-input.md"
+DOCUMENT = ROOT / "docs" / "develop" / "hostile-input.md"
 
 sys.path.append(str(ROOT))  # tools/ lies beside the package
 

@@ -167,7 +167,7 @@ TRUSTING = {
 }
 """Policies whose published rule goes by what jobs say of themselves, and by what of it.
 
-Each says so in `About.trusts`, which ``dlctl policies`` and docs/policies.md show.
+Each says so in `About.trusts`, which ``dlctl policies`` and docs/evaluate/policies.md show.
 """
 
 BY_SPEED = {

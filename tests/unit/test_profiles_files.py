@@ -110,7 +110,7 @@ def test_every_key_reaches_the_profile() -> None:
 
 def test_the_example_in_the_documentation_is_a_profile() -> None:
     """And shows every key that there is."""
-    page = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "operate" / "profiles.md").read_text("utf-8")
     example = page.partition("```yaml\n")[2].partition("```")[0]
 
     assert read(example).name == "mymodel"

@@ -134,9 +134,9 @@ def test_faults_begin_and_end_with_their_releases(release: Release, known: list[
     assert all(fault.first <= fault.last for fault in FAULTS)
 
 
-def test_the_admin_guide_has_the_same_table() -> None:
+def test_the_page_of_releases_has_the_same_table() -> None:
     """Release by release: how far it was tried, where the signal is set, pyslurm."""
-    text = (ROOT / "docs" / "admin-guide.md").read_text("utf-8")
+    text = (ROOT / "docs" / "operate" / "slurm-releases.md").read_text("utf-8")
     section = text.partition("## Releases")[2].partition("\n## ")[0]
     rows = [line.strip("| \n").split("|") for line in section.splitlines() if "|" in line]
     table = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows}

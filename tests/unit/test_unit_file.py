@@ -12,7 +12,7 @@ from confined import UNIT, directives, words
 
 ROOT = Path(__file__).parents[2]
 ANALYZE = shutil.which("systemd-analyze") or ""
-PRIVILEGES = ROOT / "docs" / "privileges.md"
+PRIVILEGES = ROOT / "docs" / "operate" / "security.md"
 
 SWITCHED_ON = (
     "LockPersonality",

@@ -46,7 +46,7 @@ TARGETS: Final[Mapping[str, Target]] = MappingProxyType(
 
 
 def table() -> Iterator[str]:
-    """The table of the parsers in docs/hostile-input.md, line by line."""
+    """The table of the parsers in docs/develop/hostile-input.md, line by line."""
     yield "| target | parser | reads | its own errors |"
     yield "|---|---|---|---|"
     for target in TARGETS.values():

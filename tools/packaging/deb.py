@@ -30,7 +30,7 @@ PARTS = ROOT / "tools" / "packaging" / "deb"
 HOME = "usr/lib/slurm-dl"
 SYSTEM_PYTHON = "/usr/bin/python3"
 EXTRAS = ("metrics",)
-"""Optional parts that every installation gets; the others are named in docs/install.md."""
+"""Optional parts that every installation gets; the others are named in docs/start/install.md."""
 SITE = "/usr/local/lib/slurm-dl/python{}"
 """Where a site puts policies of its own, by Python's version."""
 CONFFILES = {"etc/slurm_dl.yaml": "etc/slurm_dl/slurm_dl.yaml"}
@@ -184,11 +184,13 @@ def system_files(
         _write(tree / name, text.encode())
     _generate(tree, now_s)
     doc = tree / "usr/share/doc/slurm-dl"
-    for page in [sources / name for name in PAGES] + sorted((sources / "docs").glob("*.md")):
+    for page in (sources / name for name in PAGES):
         if page.name == "CHANGELOG.md":
             _write(doc / "changelog.gz", _gzip(page.read_text("utf-8")))
         else:
             _write(doc / page.name, page.read_bytes())
+    for page in sorted((sources / "docs").rglob("*.md")):
+        _write(doc / page.relative_to(sources), page.read_bytes())
     listed = "\n".join(f"  {name} {version}: {what}" for name, version, what in vendored)
     copyright_in = (PARTS / "copyright.in").read_text("utf-8")
     _write(doc / "copyright", copyright_in.replace("@VENDORED@", listed).encode())

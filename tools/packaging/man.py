@@ -141,7 +141,7 @@ def dlrun_page(epoch_s: int) -> str:
         *([".SH NOTES", *_blocks(parser.epilog)] if parser.epilog else []),
         ".SH FILES",
         ".TP",
-        "/usr/share/doc/slurm\\-dl/in\\-the\\-job.md",
+        "/usr/share/doc/slurm\\-dl/docs/use/in\\-the\\-job.md",
         "what the training script does with it",
         *_see([f"{other}({at})" for other, at in SECTIONS.items() if other != "dlrun"]),
     ]

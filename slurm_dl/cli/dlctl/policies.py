@@ -40,7 +40,7 @@ def _completions(_: click.Context, __: click.Parameter, begun: str) -> list[Comp
 def policies(ctx: click.Context, *, as_json: bool) -> None:
     """List the policies: the published system each is, what is shown of it, what it needs.
 
-    ROW and LEVEL are explained in docs/policies.md. Those that run on Slurm can stand in
+    ROW and LEVEL are explained in docs/evaluate/policies.md. Those that run on Slurm can stand in
     policy.order; what the others do there has not been shown, and they run in dlsim.
 
     \b

@@ -75,7 +75,7 @@ def _show_formats(*, as_json: bool) -> None:
 
 
 def summary_json(summary: TraceSummary) -> dict[str, object]:
-    """The summary as plain values; the keys are those of `docs/simulator.md`."""
+    """The summary as plain values; the keys are those of `docs/evaluate/simulator.md`."""
     from slurm_dl.traces.summary import QUANTILES  # noqa: PLC0415
 
     return {

@@ -91,7 +91,7 @@ def _advice(found: TuningResult) -> Iterator[str]:
 
 
 def as_json(trace: Trace, found: TuningResult) -> dict[str, object]:
-    """All of it as plain values; the keys are those of `docs/what-if.md`."""
+    """All of it as plain values; the keys are those of `docs/evaluate/what-if.md`."""
     ground = found.ground
     return {
         "trace": trace.name,

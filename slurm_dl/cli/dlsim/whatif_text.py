@@ -143,7 +143,7 @@ def signed_ends(change: Interval | None) -> str:
 def as_json(
     trace: Trace, history: DailyHistory, shape: ClusterShape, ranking: Ranking
 ) -> dict[str, object]:
-    """All of it as plain values; the keys are those of `docs/what-if.md`."""
+    """All of it as plain values; the keys are those of `docs/evaluate/what-if.md`."""
     return {
         "trace": trace.name,
         "format": trace.format,

@@ -1,6 +1,6 @@
 """The requests that the daemon understands on its control socket.
 
-What they mean is in docs/control-protocol.md.
+What they mean is in docs/develop/control-protocol.md.
 """
 
 from __future__ import annotations
