@@ -194,7 +194,7 @@ bench: system venv ## Speed and memory: plans, placement, polls, simulations; 20
 
 .PHONY: docs
 docs: venv-all ## The site with all documents in site/; a dead link is an error
-	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	echo "read it: site/index.html"
 
 .PHONY: wheel

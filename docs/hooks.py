@@ -1,12 +1,16 @@
-"""What mkdocs does besides: the pages of the commands, lists of pages, links out of this directory.
+"""Hooks of MkDocs: pages of commands, lists of pages, links out of docs/, redirects, search.
 
-The pages of the commands are made of what ``--help`` prints, when the site is built.
+The page of a command is its ``--help``. Search works without a web server, too: a browser loads
+neither JSON nor a worker from ``file:``, so both are also written as scripts.
 """
 
 from __future__ import annotations
 
+import json
+import posixpath
 import re
 import sys
+from collections import defaultdict
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +23,18 @@ _ROOT: Final = Path(__file__).parents[1]
 _LINK_OUT: Final = re.compile(r"\[([^\]]+)\]\((?:\.\./)+([^)#]+)(?:#[^)]*)?\)")
 _TITLE: Final = re.compile(r"^# (.+)$", re.MULTILINE)
 
+_WORKER: Final = "assets/javascripts/worker.js"
+_REDIRECT: Final = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>Moved</title>
+<script>
+const sections = {sections}
+location.replace(sections[location.hash] || "{page}" + location.hash)
+</script>
+<meta http-equiv="refresh" content="1; url={page}"></head>
+<body><p>This page has moved: <a href="{page}">{page}</a></p></body></html>
+"""
+"""With a script the part of the address behind ``#`` is kept."""
+
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Name the pages that are made here, and those of policies, frameworks and decisions."""
@@ -28,6 +44,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     _section(config, "Operate").append({"Options of each command": commands})
     _section(config, "Evaluate").append({"Each policy": _titled(docs, "evaluate/policies")})
     _section(config, "Develop").append({"Each decision": _titled(docs, "adr", but="README")})
+    config.extra["polyfills"] = [_WORKER]
     return config
 
 
@@ -52,6 +69,52 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return found[1] if where in found[1] else f"{found[1]} (`{where}`)"
 
     return _LINK_OUT.sub(named, markdown)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write a redirect for each former address, and what search needs without a web server."""
+    site = Path(config.site_dir)
+    _redirect(site, config.extra["moved"])
+    index = (site / "search/search_index.json").read_text(encoding="utf-8")
+    (site / "search/search_index.js").write_text(f"var __index = {index}", encoding="utf-8")
+    (worker,) = (site / "assets/javascripts/workers").glob("search.*.min.js")
+    script = json.dumps(worker.read_text(encoding="utf-8"))
+    (site / _WORKER).write_text(
+        f"""if (location.protocol === "file:") {{
+  const script = URL.createObjectURL(new Blob([{script}]))
+  window.Worker = class extends Worker {{ constructor() {{ super(script) }} }}
+}}
+""",
+        encoding="utf-8",
+    )
+
+
+def _redirect(site: Path, moved: dict[str, str]) -> None:
+    """Write a page for each key of *moved*; one that ends in ``/`` means all pages below.
+
+    Raises:
+        FileNotFoundError: The site has no such new address.
+    """
+    sections: dict[str, dict[str, str]] = defaultdict(dict)
+    pages: dict[str, str] = {}
+    for old, new in moved.items():
+        old_page, _, anchor = old.replace(".md", ".html").partition("#")
+        target = new.replace(".md", ".html")
+        if anchor:
+            sections[old_page][f"#{anchor}"] = target
+        elif old.endswith("/"):
+            pages |= {old + page.name: target + page.name for page in (site / target).iterdir()}
+        else:
+            pages[old_page] = target
+    for old, new in pages.items():
+        for target in (new, *sections[old].values()):
+            (site / target.partition("#")[0]).resolve(strict=True)
+        (site / old).parent.mkdir(exist_ok=True)
+        text = _REDIRECT.format(
+            page=posixpath.relpath(new, posixpath.dirname(old) or "."),
+            sections=json.dumps(sections[old]),
+        )
+        (site / old).write_text(text, encoding="utf-8")
 
 
 def _path_of(found: re.Match[str]) -> str:

@@ -1,4 +1,4 @@
-"""docs/operate/troubleshooting.md as data: each situation with its messages, for the tests that provoke them."""
+"""docs/operate/troubleshooting.md as data: each situation with its messages, for tests."""
 
 from __future__ import annotations
 

@@ -27,14 +27,15 @@ _HEAD = f"""\
 
 {_GENERATED}
 
-A policy says who goes first, or who deserves which share of the time. It stands in
-`policy.order`, its parameters in `policy.parameters` ([configuration](../operate/configuration.md#policy));
-`dlsim run --policy NAME -p KEY=VALUE` tries it on a trace first. Each has a page of its own, which
-`dlctl policies show NAME` prints as well; that knows the policies that a site has installed, too:
-[a tutorial](../develop/add-a-policy.md) writes one.
+A policy orders the jobs, or gives each job a share of the time. `policy.order` names it and
+`policy.parameters` has its parameters ([configuration](../operate/configuration.md#policy)).
+`dlsim run --policy NAME -p KEY=VALUE` tries it on a trace. Each policy has a page;
+`dlctl policies show NAME` prints the same text, also for policies that a site has added
+([how to add one](../develop/add-a-policy.md)).
 
 A row is a published system (A: order and allocation, D: pricing, E: learned, F and G: tools and
-baselines); one may have several policies. Levels say what tests show, each includes those before:
+baselines); one system may have several policies. The level is the highest one that tests show. Each
+level includes the levels before it:
 
 """
 
@@ -44,19 +45,19 @@ _TABLE = """\
 """
 
 _AFTER = """\
-"Needs" is what a policy uses beyond what Slurm says of every job; where it is missing each falls
-back as its page says, and none fails. Those of levels W1 and W2 run in *dlsim* alone: what they
-do on Slurm has not been shown, and `policy.order` does not take them.
+"Needs" lists the inputs of a policy beyond those that Slurm has of every job. Where an input is
+missing, the policy falls back as its page describes; none fails. Policies of levels W1 and W2 run
+in *dlsim* only. Their effect on Slurm has not been shown, and `policy.order` refuses them.
 
-"Displaces" on a policy's page: on Slurm a waiting job displaces running ones only if it should hold
-GPUs now by the policy. It displaces those that should not and, where the page says "jobs of a worse
-tier", also those of a worse tier. In native mode the tiers or levels alone decide. By default a job
-that may not be preempted itself [displaces nobody](../operate/reference.md#who-may-displace-whom).
+"Displaces" on a policy's page: on Slurm a waiting job displaces running jobs only if the policy gives
+it GPUs now. It displaces running jobs that the policy gives none and, where the page has "jobs of a
+worse tier", also jobs of a worse tier. In native mode only tiers or levels count. By default a job
+that may not be preempted itself [displaces no job](../operate/reference.md#who-may-displace-whom).
 
-"Starves" on a policy's page says which jobs the policy itself lets wait without a bound. On Slurm
-`ranking.overdue_s` bounds each wait of a job that could start and that the policy does not bar; see
-[the order of the waiting jobs](../operate/reference.md#the-order-of-the-waiting-jobs). *dlsim* has that
-bound with `--costs slurm` only.
+"Starves" on a policy's page names the jobs whose wait the policy itself does not bound. On Slurm
+`ranking.overdue_s` bounds each wait of a job that could start and that the policy does not bar:
+[order of the waiting jobs](../operate/reference.md#the-order-of-the-waiting-jobs). In *dlsim* the
+bound applies with `--costs slurm` only.
 """
 
 

@@ -257,7 +257,7 @@ def _parameters_schema(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
 @click.option("--schema", "show", flag_value="schema", help="Print a JSON schema of the file.")
 @click.option("--sample", "show", flag_value="sample", help="Print the sample file.")
 def main(show: str | None) -> None:
-    """Write the sample, docs/operate/configuration.md and the policies' pages anew, or print one thing.
+    """Write the sample, the pages of configuration and policies, or print one of them.
 
     \b
     Example:

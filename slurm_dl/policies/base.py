@@ -26,7 +26,7 @@ class About:
     """What people should know of a policy before they choose it.
 
     Attributes:
-        row: Which of the published systems it is, by its row in docs/evaluate/policies.md, say ``A1``.
+        row: Row of the published system in docs/evaluate/policies.md, say ``A1``.
         level: The highest level that tests show.
         formula: The rule in one or two lines of plain text.
         needs: What it uses beyond what Slurm says of every job: names of `Snapshot` fields, or

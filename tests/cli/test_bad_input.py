@@ -1,4 +1,4 @@
-"""Bad input of every kind gets the message that docs/operate/troubleshooting.md has, and its exit status."""
+"""Bad input gets the message of docs/operate/troubleshooting.md, and its exit status."""
 
 from __future__ import annotations
 

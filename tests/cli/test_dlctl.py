@@ -67,7 +67,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.mark.parametrize(("path", "command"), EVERY, ids=[path for path, _ in EVERY])
 def test_every_command_and_option_is_documented(path: str, command: click.Command) -> None:
     """docs/operate/commands.md names each command, and each option of the two that have many."""
-    text = (DOCS / "commands.md").read_text("utf-8")
+    text = (DOCS / "operate" / "commands.md").read_text("utf-8")
     if "sandbox " not in path:
         assert f"`{path.rsplit(maxsplit=1)[-1]}" in text or f"{path} " in text
     if path in {"dlqueue", "dlschedd"}:
@@ -77,8 +77,8 @@ def test_every_command_and_option_is_documented(path: str, command: click.Comman
 
 
 def test_every_field_of_an_answer_is_documented(reading: Schedd) -> None:
-    """docs/develop/control-protocol.md names each field of the status, of a job and of an explanation."""
-    text = (DOCS / "control-protocol.md").read_text("utf-8")
+    """docs/develop/control-protocol.md names each field of the answers."""
+    text = (DOCS / "develop" / "control-protocol.md").read_text("utf-8")
     answers = [
         json.loads(reading.ask("status", "--json").stdout),
         json.loads(reading.ask("queue", "--json").stdout),

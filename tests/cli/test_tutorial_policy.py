@@ -1,4 +1,4 @@
-"""docs/develop/add-a-policy.md: its code is that of examples/policy, its commands print what it shows.
+"""docs/develop/add-a-policy.md: its code is that of examples/policy, its commands are run.
 
 Its last part, on a sandbox, is run by tests/cluster/test_third_party_policy.py.
 """

@@ -173,7 +173,7 @@ STATUS: Final = {"dlctl doctor": frozenset({0, 1})}
 @pytest.mark.parametrize("page", TYPED, ids=name)
 def test_the_page_can_be_typed(page: Path, theatre: Stage) -> None:
     """Each statement ends as it should and prints what its kind prints."""
-    place = theatre.shadow if page.name == "shadow.md" else theatre.place
+    place = theatre.shadow if page.name == "shadow-report.md" else theatre.place
     with theatre.shell(place) as shell:
         try:
             for block in BLOCKS[page]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from docs.site import build
 
 from slurm_dl.policies.registry import POLICIES
 
@@ -19,19 +17,6 @@ pytestmark = pytest.mark.full("needs MkDocs")
 ROOT = Path(__file__).parents[2]
 FETCHES = {"img": "src", "script": "src", "link": "href", "iframe": "src", "source": "src"}
 """What makes a browser ask for something by itself, and where the address stands."""
-
-
-def build(checkout: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    """Build the site of *checkout* as ``make docs`` does."""
-    return subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", site],
-        cwd=checkout,
-        # A notice about a later release of mkdocs.
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +62,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 def test_each_policy_and_each_command_has_a_page(site: Path) -> None:
     """And its page is in the navigation."""
     start = (site / "index.html").read_text(encoding="utf-8")
-    wanted = [f"policies/{name}.html" for name in POLICIES]
+    wanted = [f"evaluate/policies/{name}.html" for name in POLICIES]
     wanted += [
         f"reference/{n}.html"
         for n in ("dlctl", "dlqueue", "dlrun", "dlschedd", "dlsim", "dlsubmit")
@@ -102,10 +87,10 @@ def test_a_dead_link_is_an_error(tmp_path: Path) -> None:
     for name in ("docs", "tools/packaging"):
         shutil.copytree(ROOT / name, tmp_path / name)
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)
-    dead = ("nowhere.md", "monitor.md#nowhere", "../img/no.png")
+    dead = ("nowhere.md", "monitor.md#nowhere", "no.png")
     with (tmp_path / "docs" / "use" / "questions.md").open("a", encoding="utf-8") as page:
         page.write(
-            "".join(f"\n![x]({link})\n" if "img" in link else f"\n[x]({link})\n" for link in dead)
+            "".join(f"\n![x]({link})\n" if "png" in link else f"\n[x]({link})\n" for link in dead)
         )
 
     done = build(tmp_path, tmp_path / "site")

@@ -1,4 +1,4 @@
-"""Bad input that only a real Slurm can give, word for word as docs/operate/troubleshooting.md has it."""
+"""Bad input that only a real Slurm gives, word for word as docs/operate/troubleshooting.md."""
 
 from __future__ import annotations
 

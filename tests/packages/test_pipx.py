@@ -183,7 +183,7 @@ def its_data_is_found(pipx: Pipx, source: Path) -> None:
 
 
 def its_completion_is_found(pipx: Pipx) -> None:
-    """From the commands themselves, as docs/start/install.md has it; dlrun has none without files."""
+    """From the commands, as docs/start/install.md has it; dlrun has none without files."""
     for command in CLICK:
         asked = {f"_{command.upper()}_COMPLETE": "bash_source", "PATH": f"{os.defpath}:/bin"}
         said = pipx.does(pipx.commands / command, env=asked)

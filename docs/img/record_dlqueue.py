@@ -1,6 +1,6 @@
 """Record dlqueue.svg and dlqueue-watch.svg: a real sandbox while one job gives way to others.
 
-sudo .venv/bin/python docs/img/record.py
+sudo .venv/bin/python docs/img/record_dlqueue.py
 """
 
 from __future__ import annotations
