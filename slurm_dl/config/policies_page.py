@@ -52,7 +52,7 @@ in *dlsim* only. Their effect on Slurm has not been shown, and `policy.order` re
 "Displaces" on a policy's page: on Slurm a waiting job displaces running jobs only if the policy gives
 it GPUs now. It displaces running jobs that the policy gives none and, where the page has "jobs of a
 worse tier", also jobs of a worse tier. In native mode only tiers or levels count. By default a job
-that may not be preempted itself [displaces no job](../operate/reference.md#who-may-displace-whom).
+that may not be preempted itself [displaces no job](../operate/reference.md#which-jobs-may-displace-others).
 
 "Starves" on a policy's page names the jobs whose wait the policy itself does not bound. On Slurm
 `ranking.overdue_s` bounds each wait of a job that could start and that the policy does not bar:

@@ -446,7 +446,7 @@ def test_no_such_job(schedd: Schedd) -> None:
 
     refused(
         schedd.ask("queue", "why", "99"),
-        "no such job, or one that [PrivateData](operate.md#who-sees-what) hides",
+        "no such job, or one that [PrivateData](operate.md#visibility-of-jobs-and-users) hides",
     )
 
 
