@@ -103,7 +103,7 @@ def chart(slurm: Sequence[Job], ours: Sequence[Job]) -> list[str]:
         y = TOP + ROW * row + 10
         count = sum(low_h <= job.alone_h < high_h for job in slurm)
         parts.append(
-            f'<text class="right" x="{LEFT - 20}" y="{y + 5}">{name} '
+            f'<text class="right" x="{LEFT - 32}" y="{y + 5}">{name} '
             f'<tspan class="small">({count:,})</tspan></text>'
         )
         before, after = mean_h(slurm, low_h, high_h), mean_h(ours, low_h, high_h)
@@ -135,7 +135,7 @@ def price(slurm: Sequence[Job], ours: Sequence[Job]) -> list[str]:
     slower = sum(b.jct_h > 1.05 * a.jct_h for a, b in zip(slurm, ours, strict=True))
     rows = (
         ("preemptions", "0", f"{sum(job.preemptions for job in ours):,}"),
-        ("GPU time without progress", lost(slurm), lost(ours)),
+        ("lost GPU time", lost(slurm), lost(ours)),
         ("longest completion time", longest(slurm), longest(ours)),
         ("jobs over 5 % later", "", f"{slower / len(ours):.0%}"),
     )
