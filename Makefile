@@ -192,6 +192,11 @@ bench: system venv ## Speed and memory: plans, placement, polls, simulations; 20
 	$(BIN)/python tools/benchmarks/bench_sim.py
 	$(BIN)/python tools/benchmarks/bench_poll.py
 
+.PHONY: figures
+figures: venv ## The pictures of the architecture and of the benefit in docs/img; two minutes
+	@$(BIN)/python docs/img/architecture.py
+	$(BIN)/python docs/img/benefit.py
+
 .PHONY: docs
 docs: venv-all ## The site with all documents in site/; a dead link is an error
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
