@@ -1,4 +1,4 @@
-"""A schedule as columns: the fields that `docs/evaluate/report-page.md` lists under "The data".
+"""A schedule as columns: the fields that `docs/evaluate/report-page.md` lists under "Data format".
 
 Numbers are little-endian typed arrays in base64, a job costs tens of bytes and a run 12 and a few
 more for its rows. Times are whole ticks since the first submission; 2^32 - 1 of them means never.
