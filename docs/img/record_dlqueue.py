@@ -1,6 +1,8 @@
-"""Record dlqueue.svg and dlqueue-watch.svg: a real sandbox while one job gives way to others.
+"""Record dlqueue.svg and dlqueue-watch.svg: jobs of three users in a sandbox, one is preempted.
 
 sudo .venv/bin/python docs/img/record_dlqueue.py
+
+The users are in a copy of /etc/passwd that only this process and its children see.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from rich.color import Color
 from rich.console import Console
@@ -23,7 +26,7 @@ from rich.text import Text
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from schedd import Schedd, schedd_in  # noqa: E402 - found through the line above
+from schedd import TOY, Schedd, schedd_in  # noqa: E402 - found through the line above
 from watched import Screen  # noqa: E402
 
 from slurm_dl.sandbox import Sandbox, SandboxSpec  # noqa: E402
@@ -54,11 +57,38 @@ def on_a_terminal(daemon: Schedd, *argv: str) -> str:
     return b"".join(chunks).decode().replace("\r\n", "\n")
 
 
+USERS = {"ada": 62001, "bob": 62002, "cyd": 62003}
+
+
+def with_users(home: Path) -> None:
+    """Run again in a mount namespace with `USERS`, and with a Python that they can read."""
+    passwd = home / "passwd"
+    lines = [f"{name}:x:{uid}:{uid}::/tmp:/bin/sh\n" for name, uid in USERS.items()]
+    passwd.write_text(Path("/etc/passwd").read_text("utf-8") + "".join(lines), "utf-8")
+    binds = [f"mount --bind {passwd} /etc/passwd"]
+    python = Path(sys.base_prefix)
+    if python.is_relative_to("/root"):
+        copy = home / python.relative_to("/")
+        copy.mkdir(parents=True)
+        binds += [f"mount --bind {python} {copy}", f"mount --rbind {home}/root /root"]
+    again = f"exec {sys.executable} {__file__} --recorded"
+    argv = ["/usr/bin/unshare", "--mount", "/bin/sh", "-c", " && ".join([*binds, again])]
+    subprocess.run(argv, check=True)
+
+
 def main() -> None:
     """Play the scene and write the picture."""
+    if "--recorded" not in sys.argv:
+        with tempfile.TemporaryDirectory(prefix="sdl-", dir="/tmp") as place:
+            Path(place).chmod(0o755)
+            with_users(Path(place))
+        return
     with tempfile.TemporaryDirectory(prefix="sdl-", dir="/tmp") as place:
         home = Path(place)
         home.chmod(0o755)
+        for name, uid in USERS.items():
+            (home / name).mkdir()
+            os.chown(home / name, uid, uid)
         box = Sandbox.up(home / "c", SandboxSpec())
         try:
             with schedd_in(box, home) as daemon:
@@ -68,23 +98,43 @@ def main() -> None:
             box.down(remove=True)
 
 
+def train(user: str, daemon: Schedd, gpus: int, name: str, *options: str, save_s: int = 1) -> str:
+    """Submit a training of *user*; the job id."""
+    uid = str(USERS[user])
+    as_user = ["/usr/bin/setpriv", "--reuid", uid, "--regid", uid, "--clear-groups"]
+    submit = [str(Path(sys.executable).parent / "dlsubmit"), "--parsable", "--no-check"]
+    steps = ["--steps", "4000", "--step-s", "0.25", "--save-s", str(save_s)]
+    done = subprocess.run(
+        [*as_user, *submit, "--gpus", str(gpus), "--name", name, *options, "--", *TOY, *steps],
+        env={**daemon.env, "USER": user, "HOME": str(daemon.home / user)},
+        cwd=daemon.home / user,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
 def picture(daemon: Schedd) -> None:
-    """A large job, a wall, and small ones for which the large one gives way."""
-    daemon.toy(4, 4000, options=["--name", "nightly", "--no-preempt"])
-    big = daemon.toy(8, 4000, "--save-s", "20", options=["--name", "llm-8b", "--grace", "60"])
-    daemon.toy(4, 4000, options=["--name", "resnet"])
+    """A large job is preempted for a wide job and small ones."""
+    train("bob", daemon, 4, "nightly", "--no-preempt")
+    big = train("ada", daemon, 8, "llm-8b", "--grace", "60", save_s=20)
+    train("ada", daemon, 4, "resnet")
 
-    def sank() -> bool:
-        return bool(daemon.audit(action="set_site_factor", job=int(big))[1:])
-
-    daemon.until("the large job to sink", sank, within_s=180.0)
+    daemon.until(
+        "the large job's next tier",
+        lambda: _rows(daemon).get(int(big), {"tier": 0})["tier"] > 0,
+        within_s=180.0,
+    )
     waiting = [
-        daemon.toy(8, 4000, options=["--nodes", "2", "--name", "ablation"]),
-        *(daemon.toy(1, 4000, options=["--name", f"sweep-{i}"]) for i in range(1, 4)),
+        train("cyd", daemon, 8, "ablation", "--nodes", "2"),
+        *(train("bob", daemon, 1, f"sweep-{i}") for i in range(1, 4)),
     ]
     daemon.until(
         "the signal",
-        lambda: daemon.audit(action="signal", result="ok") and _all_seen(daemon, waiting),
+        lambda: (
+            daemon.audit(action="signal", result="ok") and {*map(int, waiting)} <= {*_rows(daemon)}
+        ),
         within_s=120.0,
     )
     console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
@@ -136,9 +186,9 @@ def save(console: Console, name: str, *, title: str = "dlqueue") -> None:
     (ROOT / "docs" / "img" / f"{name}.svg").write_text(drawing, encoding="utf-8")
 
 
-def _all_seen(daemon: Schedd, jobs: list[str]) -> bool:
+def _rows(daemon: Schedd) -> dict[int, dict[str, Any]]:
     listed = json.loads(daemon.ask("dlqueue", "--json").stdout)
-    return set(map(int, jobs)) <= {row["job_id"] for row in listed["jobs"]}
+    return {row["job_id"]: row for row in listed["jobs"]}
 
 
 if __name__ == "__main__":
