@@ -11,7 +11,7 @@ from slurm_dl.config.value_types import NumberUnit, Seconds, Whole
 
 
 class BreakersSection(Section):
-    """When to stop preempting altogether, until what has tripped re-arms or is reset.
+    """Limits that stop all preemption until the tripped breaker re-arms or is reset.
 
     See 'Circuit breakers' in the admin guide.
     """
@@ -21,8 +21,9 @@ class BreakersSection(Section):
         ge=0,
         le=1_000_000,
         description=(
-            "Trips before more GPUs than this would be taken back within an hour. Above "
-            "preemption.max_gpus_per_hour, which keeps within its bound and goes on. 0: no breaker."
+            "Trips before more GPUs than this would be taken back within an hour. Must be above "
+            "preemption.max_gpus_per_hour, which only limits preemption and does not stop it. 0: "
+            "no breaker."
         ),
     )
     cluster_share: Annotated[float, NumberUnit("share of the managed GPUs")] = Field(
@@ -31,7 +32,7 @@ class BreakersSection(Section):
         le=100,
         description=(
             "Trips before more than this share of the GPUs of the managed partitions would be "
-            "taken back within an hour; above 1 the same GPUs count several times. Many short "
+            "taken back within an hour. Above 1 the same GPUs count several times. Many short "
             "jobs and policies with leases may need more. 0: no breaker."
         ),
     )
@@ -41,22 +42,24 @@ class BreakersSection(Section):
         lt=1,
         description=(
             "Trips once more than this share of the preempted jobs failed within 300 s of their "
-            "restart, or were put aside by Slurm because it could not start them. Who waits for "
-            "its turn or was cancelled does not count, and of one user no more jobs than half of "
-            "failed_least. 0: no breaker."
+            "restart, or were held by Slurm because it could not start them. Jobs that wait for "
+            "their turn or were cancelled do not count. Of one user at most half of failed_least "
+            "jobs count. 0: no breaker."
         ),
     )
     failed_least: Annotated[Whole, NumberUnit("jobs")] = Field(
         default=4,
         ge=1,
         le=10_000,
-        description="Only once it is known of this many jobs whether they came back.",
+        description=(
+            "Number of preempted jobs with a known outcome from which failed_share applies."
+        ),
     )
     failed_window_s: Seconds = Field(
         default=14_400,
         ge=600,
         le=86_400,
-        description="What became known longer ago than this does not count.",
+        description="Outcomes that became known longer ago than this do not count.",
     )
     rearms: bool = Field(
         default=True,

@@ -12,20 +12,20 @@ from slurm_dl.config.value_types import Seconds, refuse
 
 
 class DaemonSection(Section):
-    """How often dlschedd looks, whether it acts, and what it logs."""
+    """Polling, shadow mode and logging of dlschedd."""
 
     poll_s: Seconds = Field(
-        default=30, gt=0, le=3600, description="Time between two looks at the queue."
+        default=30, gt=0, le=3600, description="Time between two polls of the queue."
     )
     fast_poll_s: Seconds = Field(
         default=5,
         gt=0,
         le=3600,
         description=(
-            "Time between two looks while a hand-over is under way, and the least time until a "
-            "look that comes early because a job changes its tier. A cycle also begins no write "
-            "of the order later than this after its first action: what is left over is done in "
-            "the next. At most daemon.poll_s."
+            "Time between two polls during a hand-over, and the least time before an early poll "
+            "for a job that changes its tier. A cycle also begins no write of the order later "
+            "than this after its first action; the remaining writes are done in the next cycle. "
+            "At most daemon.poll_s."
         ),
     )
     slow_poll_s: Seconds = Field(
@@ -33,28 +33,29 @@ class DaemonSection(Section):
         gt=0,
         le=3600,
         description=(
-            "While slurmctld is slow the time between two looks is doubled again and again, up to "
-            "this; see docs/operate/operate.md. Without effect where poll_s is longer."
+            "Longest time between two polls while slurmctld is slow: the time is doubled "
+            "repeatedly, up to this. See docs/operate/operate.md. Without effect where poll_s is "
+            "longer."
         ),
     )
     nodes_every_s: Seconds = Field(
         default=150,
         gt=0,
         le=86400,
-        description="Time between two looks at the nodes; they change more rarely than jobs.",
+        description="Time between two polls of the nodes, which change more rarely than jobs.",
     )
     shadow: bool = Field(
         default=True,
         description=(
-            "Look, plan and report, but change nothing. Set it to false once the plans are to "
-            "your liking."
+            "Poll, plan and report, but change nothing. Set it to false once the plans are right "
+            "for the site."
         ),
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severity that is logged."
     )
     log_format: Literal["console", "json"] = Field(
-        default="console", description="Lines for people, or one JSON object a line."
+        default="console", description="Lines for people, or one JSON object per line."
     )
 
     @field_validator("fast_poll_s")
@@ -72,13 +73,13 @@ class DaemonSection(Section):
 
 # The section ``takeover``: two daemons on two hosts, one of which acts.
 class TakeoverSection(Section):
-    """A second daemon on another host that acts when the first does not; same on both hosts."""
+    """A standby daemon on another host takes over when the acting one fails. Same on both hosts."""
 
     enabled: bool = Field(
         default=False,
         description=(
-            "Several daemons share paths.state_dir: one acts, the others stand by. false: a second "
-            "daemon ends at once."
+            "Several daemons share paths.state_dir: one acts, the others stand by. false: a "
+            "second daemon ends at once."
         ),
     )
     lease_s: Seconds = Field(
@@ -86,9 +87,9 @@ class TakeoverSection(Section):
         ge=2,
         le=3600,
         description=(
-            "A daemon that has not been heard of for this long is taken over. It stops acting by "
-            "itself after three quarters of that. At most daemon.poll_s for a second one that acts "
-            "within two polls."
+            "A standby takes over from an acting daemon that has not renewed its lease for this "
+            "long. The acting daemon stops acting by itself after three quarters of that. At most "
+            "daemon.poll_s if the standby is to act within two polls."
         ),
     )
     follow_slurmctld: bool = Field(

@@ -29,7 +29,7 @@ GpuSpeed = Annotated[
 
 
 class EstimatesSection(Section):
-    """What is known of jobs before they run: out of accounting, and of the site's GPUs."""
+    """Estimates of jobs before they run, from accounting and from the site's GPUs."""
 
     history_days: Annotated[Whole, NumberUnit("days")] = Field(
         default=0,
@@ -37,21 +37,21 @@ class EstimatesSection(Section):
         le=3650,
         description=(
             "Jobs that ended in the last so many days are read from Slurm's accounting, with "
-            "their users and names, to predict how long others will run. Policies qssf and "
-            "tagged go by it. 0: accounting is not asked for that."
+            "their users and names, to predict the run times of other jobs. Policies qssf and "
+            "tagged use it. 0: accounting is not queried for that."
         ),
     )
     refresh_s: Seconds = Field(
         default=3600,
         ge=60,
         le=7 * 86400,
-        description="Time between two looks at accounting for jobs that have ended since.",
+        description="Time between two queries of accounting for jobs that have ended since.",
     )
     gpu_speed: GpuSpeed = Field(
         default={},
         description=(
-            "Relative speed of one GPU by its type, for instance {a100: 2.4, v100: 1}. It counts "
-            "for models whose profile does not tell; a type that is not named has 1."
+            "Relative speed of one GPU by its type, for instance {a100: 2.4, v100: 1}. It applies "
+            "to models without speeds in their profile; a type that is not named has 1."
         ),
     )
     serial_share: Annotated[float, NumberUnit("part of the work")] = Field(
@@ -60,7 +60,7 @@ class EstimatesSection(Section):
         le=1,
         description=(
             "Part of a training on one GPU that no further GPU shortens (Amdahl's law), for "
-            "models whose profile does not tell how they scale."
+            "models without scaling in their profile."
         ),
     )
 
@@ -82,16 +82,16 @@ LEAST_EVERY_S: Final = 60
 
 
 class ForecastsSection(Section):
-    """When jobs start and end; answers to users need no settings."""
+    """Forecasts of when jobs start and end. Answers to users need no settings."""
 
     sample_every_s: Seconds = Field(
         default=600,
         ge=0,
         le=7 * 86400,
         description=(
-            "Ten waiting jobs are predicted so often without being asked about, so that it is "
-            "known how often such ranges hold. 0, or 60 and more. 0: never; then only ranges "
-            "that users were told are judged."
+            "Interval at which ten waiting jobs are predicted without a request, to measure how "
+            "often the predicted ranges hold. 0, or 60 and more. 0: never; then only ranges that "
+            "were given to users are judged."
         ),
     )
     sample_s: Seconds = Field(
@@ -99,8 +99,8 @@ class ForecastsSection(Section):
         gt=0,
         le=20,
         description=(
-            "One core's time for that, each time; who asks meanwhile waits. Too little "
-            "for 10 forward runs and nothing is judged."
+            "Time of one core for each such sample; requests of users wait meanwhile. If it is "
+            "too short for 10 forward runs, nothing is judged."
         ),
     )
 

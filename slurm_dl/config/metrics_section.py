@@ -51,13 +51,13 @@ Listen = Annotated[
 
 
 class MetricsSection(Section):
-    """Figures of the daemon for Prometheus; see docs/operate/metrics.md."""
+    """Metrics of the daemon for Prometheus; see docs/operate/metrics.md."""
 
     listen: Listen = Field(
         default="",
         description=(
-            "IP address and port of the endpoint, for instance 127.0.0.1:9477. Empty: there is "
-            "none. Whoever reaches it may read it: it has totals, and names no user and no job. "
-            "It needs slurm-dl[metrics]."
+            "IP address and port of the endpoint, for instance 127.0.0.1:9477. Empty: no "
+            "endpoint. Every client that reaches it may read it: it has totals, and names no user "
+            "and no job. It needs slurm-dl[metrics]."
         ),
     )

@@ -32,7 +32,7 @@ _NO_SCHEME = "placement.scheme names nothing: Slurm places all jobs"
 
 
 class PlacementSection(Section):
-    """Where waiting jobs should go."""
+    """How nodes are chosen for waiting jobs."""
 
     scheme: str = Field(
         default="",
@@ -40,28 +40,32 @@ class PlacementSection(Section):
     )
     parameters: Parameters = Field(
         default={},
-        description="Parameters of that scheme; what is left out has the scheme's own default.",
+        description=(
+            "Parameters of that scheme. Parameters that are left out have the scheme's defaults."
+        ),
     )
     rules: Rules = Field(
         default={},
         description=(
-            "Rules that say where a job may not, or had better not be: each rule's name with its "
-            "parameters, for instance {NAME: {}}. They are kept beside the scheme, in this order."
+            "Rules that forbid nodes for a job, or make them a last resort: each rule's name with "
+            "its parameters, for instance {NAME: {}}. They apply in addition to the scheme, in "
+            "this order."
         ),
     )
     steer: bool = Field(
         default=False,
         description=(
-            "Keep pending jobs from other nodes than the chosen ones (their ExcNodeList), and put "
-            "off those that are to start nowhere yet (their begin time). False: only say so, in "
-            "dlqueue why."
+            "Exclude all but the chosen nodes for pending jobs (their ExcNodeList), and defer "
+            "jobs that are to start nowhere yet (their begin time). False: only report the "
+            "choice, in dlqueue why."
         ),
     )
     trim: bool = Field(
         default=False,
         description=(
-            "Cut the CPUs and memory that a pending job asks for to the part of a node that goes "
-            "with its GPUs, where its owner allows that and it fits then. It needs no scheme."
+            "Cut the CPUs and memory that a pending job asks for to the part of a node that "
+            "belongs to its GPUs, if its owner allows that and the job then fits. It needs no "
+            "scheme."
         ),
     )
     steer_for_s: Seconds = Field(
@@ -69,8 +73,8 @@ class PlacementSection(Section):
         ge=1,
         le=_MONTH_S,
         description=(
-            "A job is kept to the nodes that were chosen for it for this long; then it may go "
-            "anywhere. What it waits for by the scheme or a rule has a time of its own."
+            "A job is constrained to its chosen nodes for this long; then it may start anywhere. "
+            "A wait for the scheme or a rule has a time limit of its own."
         ),
     )
     settle_s: Seconds = Field(
@@ -78,10 +82,10 @@ class PlacementSection(Section):
         ge=0,
         le=_MONTH_S,
         description=(
-            "How much later dlsubmit lets a new job begin (sbatch --begin): the daemon places it "
-            "meanwhile. Without that Slurm starts a job that fits at once, wherever it fits. "
-            "Above daemon.poll_s, better twice that. 0: new jobs are left to Slurm until the next "
-            "look."
+            "Delay of the begin time that dlsubmit sets for a new job (sbatch --begin), so that "
+            "the daemon places the job first. Without it Slurm starts a job that fits at once, "
+            "wherever it fits. Above daemon.poll_s, better twice that. 0: new jobs are left to "
+            "Slurm until the next poll."
         ),
     )
     window: Annotated[Whole, NumberUnit("jobs")] = Field(
@@ -93,16 +97,16 @@ class PlacementSection(Section):
     pack: bool = Field(
         default=False,
         description=(
-            "Put two jobs that ask for half a GPU (gres/shard) on one where their models' profiles "
-            "say that they get on with each other, and keep all other jobs with shares apart. "
+            "Put two jobs that ask for half a GPU (gres/shard) on one GPU if their models' "
+            "profiles show that they can share it, and keep all other jobs with shares apart. "
             "Works only with steer."
         ),
     )
     gpu_mem_mb: GpuMemory = Field(
         default={},
         description=(
-            "Memory of one GPU in MB by its type, for instance {a100: 40960}. Nobody is packed on "
-            "a type that is not named."
+            "Memory of one GPU in MB by its type, for instance {a100: 40960}. No jobs are packed "
+            "on a type that is not named."
         ),
     )
     max_host_slowdown: Annotated[float, NumberUnit("part of its speed")] = Field(
@@ -110,8 +114,8 @@ class PlacementSection(Section):
         ge=0,
         le=1,
         description=(
-            "Most that a job may lose to one that is packed beside it. Below 1 only pairs whose "
-            "speeds were measured are packed."
+            "Largest part of its speed that a job may lose to another job on the same GPU. Below "
+            "1 only pairs with measured speeds are packed."
         ),
     )
 
@@ -200,21 +204,21 @@ def _refuse_without_scheme(given: bool) -> None:  # noqa: FBT001 - the condition
 
 # The section ``defragment``: when running jobs are moved together.
 class DefragmentSection(Section):
-    """When running jobs that agreed to preemption are moved together, so that larger ones fit."""
+    """When running jobs that agreed to preemption are moved, so that larger jobs fit."""
 
     enabled: bool = Field(
         default=False,
         description=(
-            "Move jobs so that a waiting job fits for which there are GPUs enough, but in pieces. "
-            "All limits of preemption hold; with daemon.shadow it only says so. Not with "
-            "preemption.mode native."
+            "Move jobs so that a waiting job fits that has enough free GPUs, but scattered ones. "
+            "All limits of preemption apply. With daemon.shadow the moves are only reported. Not "
+            "with preemption.mode native."
         ),
     )
     after_s: Seconds = Field(
         default=300,
         ge=0,
         le=30 * 86400,
-        description="Only for a job that has waited this long.",
+        description="Jobs are moved only for a job that has waited this long.",
     )
     max_moves: Annotated[Whole, NumberUnit("jobs")] = Field(
         default=8, ge=1, le=1000, description="Most jobs that are moved at a time."
@@ -224,7 +228,7 @@ class DefragmentSection(Section):
         ge=0,
         le=100_000,
         description=(
-            "Nodes that are to be free as a whole: while fewer are, jobs are moved together, one "
-            "node at a time, if no job waits for room. 0: nobody is moved for that."
+            "Number of nodes to keep entirely free. While fewer are free and no job waits for "
+            "resources, jobs are moved together, one node at a time. 0: no job is moved for that."
         ),
     )

@@ -49,15 +49,16 @@ _AFTER = """\
 missing, the policy falls back as its page describes; none fails. Policies of levels W1 and W2 run
 in *dlsim* only. Their effect on Slurm has not been shown, and `policy.order` refuses them.
 
-"Displaces" on a policy's page: on Slurm a waiting job displaces running jobs only if the policy gives
-it GPUs now. It displaces running jobs that the policy gives none and, where the page has "jobs of a
-worse tier", also jobs of a worse tier. In native mode only tiers or levels count. By default a job
-that may not be preempted itself [displaces no job](../operate/reference.md#which-jobs-may-displace-others).
+"Displaces" on a policy's page: on Slurm a waiting job displaces running jobs only if the policy
+gives it GPUs now. It displaces running jobs that the policy gives none and, where the page has
+"jobs of a worse tier", also jobs of a worse tier. In native mode only tiers or levels count. By
+default a job that may not be preempted itself
+[displaces no job](../operate/reference.md#which-jobs-may-displace-others).
 
-"Starves" on a policy's page names the jobs whose wait the policy itself does not bound. On Slurm
-`ranking.overdue_s` bounds each wait of a job that could start and that the policy does not bar:
-[order of the waiting jobs](../operate/reference.md#the-order-of-the-waiting-jobs). In *dlsim* the
-bound applies with `--costs slurm` only.
+"Starves" on a policy's page names the jobs that the policy itself may let wait without bound. On
+Slurm `ranking.overdue_s` bounds each wait of a job that could start and that the policy does not
+bar: [order of the waiting jobs](../operate/reference.md#the-order-of-the-waiting-jobs). In *dlsim*
+the bound applies with `--costs slurm` only.
 """
 
 
@@ -107,8 +108,8 @@ def _lines(kind: type[Policy]) -> Iterator[str]:
         "Needs": "; ".join(need_in_words(need) for need in about.needs),
         "Without it": about.fallback,
         "Displaces": PREEMPTS[kind.preempts],
-        "Passing": "" if kind.skips else "nobody passes a job that does not fit",
-        "Starves": about.starves or "nobody",
+        "Passing": "" if kind.skips else "a job that does not fit blocks all jobs behind it",
+        "Starves": about.starves or "no job",
         "Leaves GPUs idle": about.idles,
         "Trusts": "; ".join(about.trusts),
     }

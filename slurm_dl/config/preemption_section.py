@@ -15,39 +15,41 @@ _MONTH_S = 30 * 86400
 
 
 class PreemptionSection(Section):
-    """When GPUs may be taken back from jobs that agreed to it, by whom, and how many."""
+    """When and how GPUs are taken back from jobs that agreed to it, and how many."""
 
     enabled: bool = Field(
         default=True,
         description=(
-            "Take GPUs back at all. False: nothing new is begun, what was begun is brought to "
-            "its end; in native mode running jobs get a SiteFactor that no waiting job exceeds."
+            "Take GPUs back at all. False: no new hand-over begins, and hand-overs under way are "
+            "completed. In native mode running jobs then get a SiteFactor that no waiting job "
+            "exceeds."
         ),
     )
     mode: Literal["external", "native"] = Field(
         default="external",
         description=(
-            "Who takes GPUs back. external: dlschedd, by signal, wait and requeue; slurm.conf "
-            "stays as it is. native: Slurm itself, inside preemption.qos and by the priorities "
-            "that follow from dlschedd's SiteFactors; it needs slurmdbd and settings in "
-            "slurm.conf, see 'Native preemption' in the admin guide. Of the limits below only "
-            "min_quantum_s, cooldown_s, max_preemptions and max_grace_s count then."
+            "The component that takes GPUs back. external: dlschedd, by signal, wait and requeue; "
+            "slurm.conf stays as it is. native: Slurm itself, inside preemption.qos and by the "
+            "priorities that follow from dlschedd's SiteFactors. native needs slurmdbd and "
+            "settings in slurm.conf, see docs/operate/native-preemption.md. Of the limits below "
+            "only min_quantum_s, cooldown_s, max_preemptions and max_grace_s apply in native mode."
         ),
     )
     beneficiaries: Literal["opted_in", "all"] = Field(
         default="opted_in",
         description=(
-            "For which waiting jobs others are preempted or moved. opted_in: for jobs that may be "
-            "preempted themselves, that is, with a contract that the site accepts; other jobs wait "
-            "for room, as they would without slurm_dl. all: for every job, also for one that is "
-            "never preempted itself. Jobs take back nodes that they are guaranteed in any case."
+            "Waiting jobs for which others are preempted or moved. opted_in: jobs that may be "
+            "preempted themselves, that is, jobs with a contract that the site accepts. Other "
+            "jobs then wait for free GPUs, as they would without slurm_dl. all: every job, also "
+            "one that is never preempted itself. Jobs take back their guaranteed nodes in any "
+            "case."
         ),
     )
     qos: QosName = Field(
         default="",
         description=(
-            "QOS of the jobs that agreed to give way: dlsubmit submits them to it, and in native "
-            "mode, which needs one, Slurm preempts inside it. Empty: the users' own."
+            "QOS of the jobs that agreed to preemption; dlsubmit submits them to it. Native mode "
+            "needs one: Slurm preempts inside it. Empty: the users' own."
         ),
     )
     min_quantum_s: Seconds = Field(
@@ -55,15 +57,15 @@ class PreemptionSection(Section):
         ge=0,
         le=_MONTH_S,
         description=(
-            "A run is left alone for this long. In native mode Slurm sees to it: "
-            "PreemptExemptTime of preemption.qos must be at least this."
+            "A job is not preempted before its run is this long. In native mode Slurm ensures "
+            "that: PreemptExemptTime of preemption.qos must be at least this."
         ),
     )
     cooldown_s: Seconds = Field(
         default=900,
         ge=0,
         le=_MONTH_S,
-        description="A job is left alone for this long after it was preempted.",
+        description="A job is not preempted again for this long after it was preempted.",
     )
     max_preemptions: Annotated[Whole, NumberUnit("preemptions")] = Field(
         default=5,
@@ -72,7 +74,7 @@ class PreemptionSection(Section):
         description=(
             "Most preemptions of one job in its life. 0: no job is ever preempted. Under a policy "
             "with leases any other number is no bound: its leases are. In native mode every "
-            "requeue counts, the job's own too: Slurm does not tell them apart."
+            "requeue counts, also the job's own, because Slurm does not distinguish them."
         ),
     )
     max_grace_s: Seconds = Field(
@@ -80,9 +82,9 @@ class PreemptionSection(Section):
         ge=1,
         le=_MONTH_S,
         description=(
-            "A job that asks for more time than this between signal and requeue is not preempted; "
-            "dlsubmit cuts a longer grace to it, its default of 120 s too. "
-            "In native mode at most the GraceTime of preemption.qos."
+            "A job that asks for more time than this between signal and requeue is not preempted. "
+            "dlsubmit shortens a longer grace to it, also its default of 120 s. In native mode at "
+            "most the GraceTime of preemption.qos."
         ),
     )
     handover_timeout_s: Seconds = Field(
@@ -90,7 +92,7 @@ class PreemptionSection(Section):
         gt=0,
         le=_MONTH_S,
         description=(
-            "A hand-over that has not signalled any job by then is given up, and the reservation "
+            "A hand-over that has signalled no job after this time is given up. The reservation "
             "of any hand-over lapses by itself. More than preemption.max_grace_s."
         ),
     )
@@ -98,7 +100,7 @@ class PreemptionSection(Section):
         default=4, ge=1, le=1000, description="Most hand-overs under way at once."
     )
     max_victims: Annotated[Whole, NumberUnit("jobs")] = Field(
-        default=64, ge=1, le=10_000, description="Most jobs that give way in one hand-over."
+        default=64, ge=1, le=10_000, description="Most victims of one hand-over."
     )
     max_gpus_per_hour: Annotated[float, NumberUnit("GPUs per hour")] = Field(
         default=0,
@@ -110,14 +112,15 @@ class PreemptionSection(Section):
         default=600,
         ge=0,
         le=_MONTH_S,
-        description="A job with less than this left of its time limit is left alone.",
+        description="A job with less than this left of its time limit is not preempted.",
     )
     start_margin_s: Seconds = Field(
         default=120,
         ge=0,
         le=3600,
         description=(
-            "Time Slurm gets to start the jobs a hand-over is for, once all its GPUs are free."
+            "Time that Slurm gets to start the beneficiaries of a hand-over once all its GPUs are "
+            "free."
         ),
     )
     checkpoint_cost_s: Seconds = Field(
@@ -125,8 +128,8 @@ class PreemptionSection(Section):
         ge=0,
         le=86400,
         description=(
-            "Time to save and restore one job whose model has no measured profile; weighs victims "
-            "against each other."
+            "Time to save and restore one job of a model without a measured profile. It is used "
+            "to choose between victims."
         ),
     )
     unsaved_share: Annotated[float, NumberUnit("share")] = Field(
@@ -134,9 +137,9 @@ class PreemptionSection(Section):
         ge=0,
         le=1,
         description=(
-            "Share of the work since its last checkpoint that a job which was never preempted is "
-            "expected to lose; weighs victims against each other. A job that acknowledged its "
-            "last preemption loses none, one that did not loses all."
+            "Share of the work since its last checkpoint that a job without an earlier preemption "
+            "is expected to lose. It is used to choose between victims. A job that acknowledged "
+            "its last preemption loses none, one that did not loses all."
         ),
     )
     beneficiary_delay_s: Seconds = Field(
@@ -145,8 +148,8 @@ class PreemptionSection(Section):
         le=_MONTH_S,
         description=(
             "No job is preempted or moved for a job that has waited for less than this since it "
-            "became eligible. A job that has run before is not delayed again, nor is one that "
-            "takes back nodes it is guaranteed."
+            "became eligible. The delay does not apply to a job that has run before, nor to one "
+            "that takes back its guaranteed nodes."
         ),
     )
 

@@ -76,9 +76,8 @@ every key, and `python -m slurm_dl.config.reference --schema` prints a JSON sche
 - `dlctl check-config` lists every mistake at once, each with its file and line.
   `dlctl show-config` prints each value with its origin.
 - After an edit, `systemctl reload dlschedd` reads the file again. A file with a mistake is
-  refused, and the daemon goes on with what it has.
-- The file is trusted: the daemon refuses one that others than root and its own user could have
-  written.
+  refused, and the daemon keeps the configuration that it has.
+- The daemon refuses a file that any user other than root and its own user could have written.
 - Scalars are read as in YAML 1.2: `on` and `no` are text, only `true` and `false` are booleans.
   Tags, anchors and aliases are refused. An unknown key is an error.
 - Units are part of a key's name: `_s` is seconds, `_gpu_s` is GPU-seconds.
@@ -102,7 +101,10 @@ def reference() -> str:
     for name, section in SECTIONS.items():
         lines += [f"## `{name}`", "", first_line(section), "", *TABLE_HEAD]
         for key, field in section.model_fields.items():
-            cells = (default_cell(_default(field)), _allowed(field), str(field.description))
+            allowed = _allowed(field)
+            if field is PolicySection.model_fields["order"]:
+                allowed = f"one of `{', '.join(_for_slurm())}`"
+            cells = (default_cell(_default(field)), allowed, str(field.description))
             lines.append(table_row(f"`{key}`", *cells))
         lines.append("")
     lines += [
@@ -179,7 +181,7 @@ _BOUNDS: Mapping[str, str] = {
 """By the name that pydantic's bounds have in a field's metadata."""
 
 _RULES_HEAD = (
-    "What can stand in `placement.rules`, each with its parameters. Any rule goes with any scheme.",
+    "Rules for `placement.rules`, each with its parameters. Any rule works with any scheme.",
 )
 
 

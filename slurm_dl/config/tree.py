@@ -47,7 +47,7 @@ SITE_FACTOR_END = HIGHEST_SITE_FACTOR + 1
 
 
 class ClusterSection(Section):
-    """Which Slurm, and how it is reached."""
+    """The Slurm cluster, and how slurm_dl reaches it."""
 
     name: ClusterName = Field(
         default="", description="Name of the cluster. Empty: ClusterName of slurm.conf."
@@ -57,36 +57,37 @@ class ClusterSection(Section):
     )
     bin_dir: PathOrEmpty = Field(
         default="",
-        description="Directory of squeue, scontrol and the like. Empty: they are found on PATH.",
+        description=(
+            "Directory of squeue, scontrol and the other Slurm commands. Empty: PATH is searched."
+        ),
     )
     timeout_s: Seconds = Field(
         default=30,
         gt=0,
         le=600,
         description=(
-            "A Slurm command that takes longer is ended and counts as failed. If that happens to "
-            "a look at the queue there is no cycle, if it happens to a write, see "
-            "daemon.fast_poll_s."
+            "A Slurm command that takes longer is ended and counts as failed. After a failed poll "
+            "of the queue there is no cycle. For a failed write see daemon.fast_poll_s."
         ),
     )
     reader: Literal["auto", "cli", "pyslurm"] = Field(
         default="auto",
         description=(
-            "What reads the queue: Slurm's commands (cli), or pyslurm where it is installed. "
+            "Source of the queue data: Slurm's commands (cli), or pyslurm where it is installed. "
             "auto: pyslurm if it belongs to the controller's release and works, else the "
-            "commands; 'dlctl status' says which and why."
+            "commands. 'dlctl status' shows the choice and its reason."
         ),
     )
 
 
 class ManageSection(Section):
-    """What is ordered by slurm_dl. Everything else is left to Slurm."""
+    """The partitions that slurm_dl orders. Everything else is left to Slurm."""
 
     partitions: Annotated[tuple[PartitionName, ...], Field(strict=False)] = Field(
         min_length=1,
         description=(
-            "Partitions whose jobs are ordered. A partition is managed as a whole: jobs left out "
-            "would sort behind all others."
+            "Partitions with jobs that slurm_dl orders. A partition is managed as a whole: jobs "
+            "left out would sort behind all others."
         ),
     )
 
@@ -94,12 +95,14 @@ class ManageSection(Section):
 
 
 class PolicySection(Section):
-    """Who deserves GPUs first."""
+    """Which jobs get GPUs first."""
 
     order: str = Field(default="discrete_las", description="Name of the policy that orders jobs.")
     parameters: Parameters = Field(
         default={},
-        description="Parameters of that policy; what is left out has the policy's own default.",
+        description=(
+            "Parameters of that policy. Parameters that are left out have the policy's defaults."
+        ),
     )
 
     @field_validator("order")
@@ -121,16 +124,16 @@ class PolicySection(Section):
 
 
 class RankingSection(Section):
-    """How an order becomes Slurm priorities, by way of each job's SiteFactor."""
+    """How the order of the jobs becomes Slurm priorities: each job gets a SiteFactor."""
 
     band_width: Annotated[Whole, NumberUnit("points of priority")] = Field(
         default=10_000_000,
         ge=1,
         le=WIDEST_BAND,
         description=(
-            "Difference of SiteFactor between two places of the waiting line (native mode: between "
-            "two tiers). It must exceed what the site's other priority factors can add up to (the "
-            "sum of all PriorityWeight settings), or they change the order."
+            "Difference of SiteFactor between two places of the waiting line (native mode: "
+            "between two tiers). It must exceed the largest sum of the site's other priority "
+            "factors (the sum of all PriorityWeight settings), or they change the order."
         ),
     )
     window: Annotated[Whole, NumberUnit("jobs")] = Field(
@@ -138,17 +141,17 @@ class RankingSection(Section):
         ge=1,
         le=100_000,
         description=(
-            "Pending jobs of each partition, best first, whose SiteFactor is kept up to date: the "
-            "first 50 have places of their own, and GPUs are taken back for these; the others have "
-            "0. In native mode all have the band of their tier."
+            "Pending jobs of each partition, best first, with a SiteFactor that is kept up to "
+            "date. The first 50 have places of their own, and GPUs are taken back for these; the "
+            "others have SiteFactor 0. In native mode all have the band of their tier."
         ),
     )
     equals: Literal["submission", "site"] = Field(
         default="submission",
         description=(
-            "Who decides between jobs that the policy does not tell apart (the same tier, and no "
-            "preference in it but the time of submission). submission: the earlier one is first. "
-            "site: they get one SiteFactor, and the site's own priority weights decide."
+            "Decides between jobs that the policy ranks equal: the same tier, and no difference "
+            "but the time of submission. submission: the earlier job is first. site: they get one "
+            "SiteFactor, and the site's own priority weights decide."
         ),
     )
     overdue_s: Seconds = Field(
@@ -156,9 +159,9 @@ class RankingSection(Section):
         ge=0,
         le=10**9,
         description=(
-            "A job that could start and has waited longer than this, since it last became eligible "
-            "or last ran, is served before all others. It bounds the wait of a gang that smaller "
-            "jobs pass. 0: never."
+            "A job that could start is served before all others once it has waited longer than "
+            "this since it last became eligible or last ran. It bounds the wait of a gang that "
+            "smaller jobs pass. 0: never."
         ),
     )
     overdue_share: Annotated[float, NumberUnit("share")] = Field(
@@ -166,25 +169,25 @@ class RankingSection(Section):
         ge=0,
         le=1,
         description=(
-            "Share of the GPUs of partitions with common nodes that such jobs may claim together; "
-            "the one that has waited longest is served whatever its size."
+            "Share of the GPUs of partitions with common nodes that such jobs may claim together. "
+            "The job that has waited longest is served whatever its size."
         ),
     )
 
 
 class WritesSection(Section):
-    """How fast Slurm is written to. What is left over is done in the next cycle."""
+    """Limits on writes to slurmctld. Writes beyond them are done in the next cycle."""
 
     rate_per_s: Annotated[float, NumberUnit("writes per second")] = Field(
         default=2.0,
         gt=0,
         le=1000,
         description=(
-            "Writes to slurmctld in the long run, the steps of hand-overs not counted. What comes "
-            "together between two looks may be written at once: rate_per_s x daemon.poll_s "
-            "writes. Slurm's own limit (rl_enable in SlurmctldParameters, since 23.02) makes "
-            "commands wait beyond 30 calls at once and 2 a second, an Operator's too: where it "
-            "is on, keep rate_per_s x daemon.poll_s and burst at 20 or less."
+            "Average rate of writes to slurmctld, not counting the steps of hand-overs. Writes "
+            "saved up between two polls may go out at once: rate_per_s x daemon.poll_s writes. "
+            "Slurm's own limit (rl_enable in SlurmctldParameters, since 23.02) delays commands "
+            "beyond 30 calls at once and 2 a second, an Operator's too. Where it is on, keep "
+            "rate_per_s x daemon.poll_s and burst at 20 or less."
         ),
     )
     burst: Annotated[Whole, NumberUnit("writes")] = Field(
@@ -198,17 +201,17 @@ class WritesSection(Section):
 
 
 class ControlSection(Section):
-    """Who may talk to the daemon, and who may command it."""
+    """Users that may query the daemon, and users that may command it."""
 
     admins: Annotated[tuple[Admin, ...], Field(strict=False)] = Field(
         default=("root",),
-        description="Users, by name or uid, who may pause and resume the daemon.",
+        description="Users, by name or uid, that may pause and resume the daemon.",
     )
     socket_mode: Literal["0600", "0660", "0666"] = Field(
         default="0666",
         description=(
-            "Mode of the control socket, in quotes. 0666: every user may ask; commands are only "
-            "taken from admins in any case."
+            "Mode of the control socket, in quotes. 0666: every user may send queries. Commands "
+            "are accepted from admins only, in any mode."
         ),
     )
 
@@ -227,7 +230,7 @@ class PathsSection(Section):
     )
     audit_log: AbsolutePath = Field(
         default=Path("/var/lib/slurm_dl/audit.jsonl"),
-        description="File to which every action is written, one JSON object a line.",
+        description="File to which every action is written, one JSON object per line.",
     )
     template_dir: AbsolutePath = Field(
         default=Path("/etc/slurm_dl/templates"),
@@ -236,8 +239,8 @@ class PathsSection(Section):
     profile_dir: AbsolutePath = Field(
         default=Path("/etc/slurm_dl/profiles"),
         description=(
-            "Directory of the site's own profiles of models. They count before those of the same "
-            "name that come with slurm_dl; it need not be there."
+            "Directory of the site's own profiles of models. A profile there replaces the shipped "
+            "one of the same name. The directory need not exist."
         ),
     )
 

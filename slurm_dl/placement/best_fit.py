@@ -26,13 +26,13 @@ from slurm_dl.placement.scheme import Answer, Spot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestFit:
-    """Fewest nodes first, and of those that fit the ones with the fewest free GPUs."""
+    """Fewest nodes first, then the nodes that fit with the fewest free GPUs."""
 
     name: ClassVar[str] = "best_fit"
     source: ClassVar[str] = "best fit, as in E-LAS (ICPP 2020) and Harmony (INFOCOM 2019)"
     interpretation: ClassVar[str] = (
-        "fullness is counted in free GPUs; a node without a job comes last, however small it is; "
-        "ties by the order of nodes"
+        "Fullness is counted in free GPUs. A node without a job comes last, however small it is. "
+        "Ties are decided by the order of nodes."
     )
 
     def begin(

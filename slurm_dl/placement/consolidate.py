@@ -32,22 +32,24 @@ from slurm_dl.placement.soonest import Soonest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consolidate:
-    """Skewed models on the fewest nodes, after a wait anywhere; others on fragments.
+    """Skewed models on the fewest nodes, or anywhere after a wait; other models on fragments.
 
     Attributes:
         skew_threshold: A model is skewed if its largest tensor has more than this share of all its
             parameters, 0 to 1.
         locality_wait_s: How long a job waits for the fewest nodes before it takes more, seconds.
-        locality_wait_per_run: Seconds more for each second of the job's time limit.
-        longest_locality_wait_s: The longest such wait, seconds.
+        locality_wait_per_run: Additional seconds of that wait for each second of the job's time
+            limit.
+        longest_locality_wait_s: Longest such wait, seconds.
     """
 
     name: ClassVar[str] = "consolidate"
     source: ClassVar[str] = "Tiresias, NSDI 2019, section 3.3; Philly, ATC 2019 (locality wait)"
     interpretation: ClassVar[str] = (
-        "skew is largest tensor / all; a job whose model is unknown is kept on one node if one can "
-        "hold it; several nodes are on one leaf switch if one can hold them; the wait counts from "
-        "when the job last ran or was submitted, and grows with its time limit"
+        "Skew is the largest tensor divided by all parameters. A job with an unknown model is "
+        "kept on one node if one can hold it. Several nodes are on one leaf switch if one can "
+        "hold them. The wait counts from the end of the job's last run, or from its submission, "
+        "and grows with its time limit."
     )
 
     skew_threshold: float = 0.4

@@ -23,18 +23,18 @@ class Contention:
     """At most one job of several nodes on each node, or as many as its budgets allow.
 
     Attributes:
-        network_mb_s: What the jobs on a node may send to other nodes together, MB a second. 0: that
-            is not counted.
-        pcie_mb_s: What the jobs on a node may move over PCIe together, MB a second. 0: that is not
-            counted. With neither, a node has at most one job of several nodes.
+        network_mb_s: Traffic that the jobs on a node may send to other nodes together, MB a second.
+            0: not counted.
+        pcie_mb_s: Traffic that the jobs on a node may move over PCIe together, MB a second. 0: not
+            counted. With neither budget, a node has at most one job of several nodes.
     """
 
     name: ClassVar[str] = "contention"
     source: ClassVar[str] = "Pollux, OSDI 2021, section 4.2 (interference avoidance)"
     interpretation: ClassVar[str] = (
-        "budgets are ours; a job of several nodes whose load nobody knows is alone among such jobs "
-        "on its nodes, and so is one that alone exceeds a budget; a job of one node whose PCIe "
-        "load nobody knows is not counted"
+        "The budgets are not in the source. A job of several nodes with an unknown load is alone "
+        "among such jobs on its nodes, and so is one that alone exceeds a budget. A job of one "
+        "node with an unknown PCIe load is not counted."
     )
     strict: ClassVar[bool] = True
 

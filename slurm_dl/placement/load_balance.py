@@ -23,7 +23,7 @@ from slurm_dl.placement.scheme import Answer, Spot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadBalance:
-    """Fewest nodes first, and of those that fit the least loaded ones."""
+    """Fewest nodes first, then the least loaded nodes that fit."""
 
     name: ClassVar[str] = "load_balance"
     source: ClassVar[str] = "worst fit, as in DL2 (TPDS 2021) and Harmony (INFOCOM 2019)"

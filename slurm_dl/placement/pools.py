@@ -39,12 +39,12 @@ _HOLDING = (JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pools:
-    """The pool with the least estimated completion, and no move without a clear gain.
+    """The pool with the earliest estimated completion, and no move without a clear gain.
 
     Attributes:
-        margin: A job that was sent to one pool goes to another only if it would be done in less
-            time by this part, 0 to 1.
-        cooldown_s: Nor sooner than this after it was sent, seconds.
+        margin: A job that was sent to one pool goes to another only if it would complete there in
+            less time by this part, 0 to 1.
+        cooldown_s: A job goes to another pool no sooner than this after it was sent, seconds.
         startup_s: Seconds that a job needs before it trains, by GPU type; 0 where none is given.
         success: Probability, above 0 to 1, that a run succeeds, by GPU type; 1 where none is given.
     """
@@ -52,10 +52,10 @@ class Pools:
     name: ClassVar[str] = "pools"
     source: ClassVar[str] = "Apollo, OSDI 2014, section 3"
     interpretation: ClassVar[str] = (
-        "pools are GPU types and sets of partitions; waits come from list scheduling of GPUs node "
-        "by node, nobody overtaking, in place of a wait-time matrix; jobs are matched one by one, "
-        "the best first; the expected run time holds for the slowest type; success is given, not "
-        "learnt"
+        "Pools are GPU types and sets of partitions. Waits come from list scheduling of GPUs node "
+        "by node, in which no job overtakes another, instead of a wait-time matrix. Jobs are "
+        "matched one by one, the best first. The expected run time is that on the slowest type. "
+        "Success is given, not learnt."
     )
 
     margin: float = 0.2

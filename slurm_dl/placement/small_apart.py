@@ -30,8 +30,8 @@ class SmallApart:
     name: ClassVar[str] = "small_apart"
     source: ClassVar[str] = "Gandiva, OSDI 2018, Algorithm 1; Philly, ATC 2019, section 5"
     interpretation: ClassVar[str] = (
-        "two classes of jobs, small and larger, where Gandiva has one for each number of GPUs; "
-        "jobs without GPUs do not count"
+        "There are two classes of jobs, small and larger; Gandiva has one for each number of "
+        "GPUs. Jobs without GPUs do not count."
     )
     strict: ClassVar[bool] = False
 

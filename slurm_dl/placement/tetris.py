@@ -27,13 +27,13 @@ from slurm_dl.placement.scheme import Answer, Spot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tetris:
-    """Fewest nodes first, and of those that fit the ones of the highest alignment score."""
+    """Fewest nodes first, then the nodes that fit with the highest alignment score."""
 
     name: ClassVar[str] = "tetris"
     source: ClassVar[str] = "Tetris, SIGCOMM 2014, section 3.2 (alignment score)"
     interpretation: ClassVar[str] = (
-        "jobs come in the policy's order, where the paper weighs the score against the time left; "
-        "network and disk are left out"
+        "Jobs come in the policy's order; the paper weighs the score against the time left. "
+        "Network and disk are left out."
     )
 
     def begin(

@@ -28,18 +28,18 @@ from slurm_dl.placement.soonest import Soonest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """Fewest nodes first, on the fewest leaf switches, on the leaf that holds it most tightly.
+    """Fewest nodes first, then the fewest leaf switches, then the leaf with the tightest fit.
 
     Attributes:
         locality_wait_s: How long a job of several nodes waits for one leaf before it takes more,
-            seconds; 0: not at all.
+            seconds. 0: no wait.
     """
 
     name: ClassVar[str] = "topology"
     source: ClassVar[str] = "best-fit leaf, as in Slurm's topology/tree; Philly, ATC 2019"
     interpretation: ClassVar[str] = (
-        "one level of switches; inside a leaf the fullest nodes; the wait counts from when the job "
-        "last ran or was submitted"
+        "There is one level of switches. Inside a leaf the fullest nodes are taken. The wait "
+        "counts from the end of the job's last run, or from its submission."
     )
 
     locality_wait_s: float = 0.0

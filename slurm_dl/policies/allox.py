@@ -41,12 +41,12 @@ _SLACK_GPUS = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allox:
-    """The cheapest matching of the jobs of the least served users.
+    """Minimum-cost matching of the jobs of the least served users to GPUs.
 
     Attributes:
-        alpha: The fraction of the users whose jobs take part, the least served ones; above 0, 1:
-            all. At least one user does.
-        window: The most waiting jobs that are matched; 1 to 1000.
+        alpha: Fraction of the users that take part with their jobs, the least served ones; above 0,
+            1: all. At least one user takes part.
+        window: Most waiting jobs that are matched; 1 to 1000.
     """
 
     name: ClassVar[str] = "allox"
@@ -60,27 +60,29 @@ class Allox:
         ),
         needs=("left_s", "rates", "accounts", "history"),
         fallback=(
-            "run time: the time limit over the rate; without a limit that of the longest job "
-            "known, a day if none is; without rates every type is as fast as any other; without "
-            "accounts users; without finished jobs only what live jobs had counts"
+            "The run time is the time limit over the rate. Without a limit it is that of the "
+            "longest known job, or a day if none is known. Without rates every type counts as "
+            "equally fast. Without accounts users are Slurm's users. Without finished jobs only "
+            "the GPU time of live jobs counts."
         ),
         starves=(
-            "a user's long job while shorter ones of the same user come; where alpha lets several "
-            "users in, also while shorter ones of the others let in come"
+            "a user's long job while shorter ones of the same user come; where alpha admits "
+            "several users, also while shorter ones of the other admitted users come"
         ),
         idles=(
-            "a job waits for a faster type where it ends sooner so; GPUs are kept for a gang whose "
-            "turn it is and that does not fit yet"
+            "a job waits for a faster type if it ends sooner there; GPUs are kept for a gang that "
+            "is next and does not fit yet"
         ),
     )
     interpretation: ClassVar[str] = (
-        "a machine is as many GPUs of a type as the job asks for; jobs of one size are matched "
-        "together, and a type's GPUs are divided among the sizes by the work that runs and waits, "
-        "one machine each at least; what a size does not use is open to the others, in the order "
-        "of their planned starts; users are Slurm's accounts; least served is by GPU time in the "
-        "last 24 hours, then by GPUs held; beyond the window the longest jobs of the best served "
-        "users are left out; who starts with few users in starts also if alpha doubles; when busy "
-        "machines become free is told apart up to 8 levels"
+        "A machine is as many GPUs of a type as the job asks for. Jobs of one size are matched "
+        "together. A type's GPUs are divided among the sizes by running and waiting work, at "
+        "least one machine each. GPUs that a size does not use are open to the others, in the "
+        "order of their planned starts. Users are Slurm's accounts. Users are ordered by GPU time "
+        "in the last 24 hours, then by GPUs held. Beyond the window the longest jobs of the best "
+        "served users are left out. A job that starts with few users admitted also starts if "
+        "alpha doubles. The times at which busy machines become free are rounded to at most 8 "
+        "levels."
     )
     preempts: ClassVar[Preempts] = "never"
     skips: ClassVar[bool] = True

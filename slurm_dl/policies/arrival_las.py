@@ -25,8 +25,11 @@ class ArrivalLas(DiscreteLas):
     about: ClassVar[About] = About(
         row="A1",
         level="W2",
-        formula="K queues by attained service, looked at when a job comes or goes",
+        formula="K queues by attained service, updated when a job comes or goes",
         starves="jobs of the last queue, while new ones come",
     )
-    interpretation: ClassVar[str] = "from descriptions of their simulators; not run beside them"
+    interpretation: ClassVar[str] = (
+        "The rule follows the descriptions of their simulators. It was not compared with runs of "
+        "them."
+    )
     preempts: ClassVar[Preempts] = "rank"

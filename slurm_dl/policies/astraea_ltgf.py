@@ -49,17 +49,18 @@ class AstraeaLtgf:
     """Long-term GPU-time fairness between accounts, and between the jobs of each.
 
     Attributes:
-        weights: Weights of accounts, each above 0; others weigh 1. An account's quota is its part
-            of all GPUs by weight, among the accounts named here and those with jobs.
+        weights: Weights of accounts, each above 0; other accounts weigh 1. An account's quota is
+            its part of all GPUs by weight, among the accounts named here and those with jobs.
         lease_s: How long a job keeps its GPUs, seconds, above 0.
-        bucket_s: Length of a bucket of the window that GPU time is counted in, seconds, above 0.
-        buckets: How many buckets the window has, the one under way included; 1 or more.
-        starves_after_s: A job that has waited so long since it last ran is ahead of the other jobs
-            of its account, seconds, above 0.
-        levels: Steps that the fairness of jobs is cut into, 1 or more.
+        bucket_s: Length of a bucket of the window in which GPU time is counted, seconds, above 0.
+        buckets: Number of buckets of the window, including the current one; 1 or more.
+        starves_after_s: A job that has waited this long since it last ran is ahead of the other
+            jobs of its account, seconds, above 0.
+        levels: Number of steps into which the fairness of jobs is divided, 1 or more.
         least_quota: An account that would hold less than this share of its quota is served before
             all others, 0 to 1.
-        least_samples: Fewer finished jobs of a number of GPUs than this say nothing about it.
+        least_samples: Finished jobs of a number of GPUs that are needed to estimate the chance of
+            ending for it.
     """
 
     name: ClassVar[str] = "astraea_ltgf"
@@ -73,21 +74,21 @@ class AstraeaLtgf:
         ),
         needs=("accounts", "history"),
         fallback=(
-            "without accounts users are the tenants; without finished jobs the chance of ending "
+            "without accounts each user is a tenant; without finished jobs the chance of ending "
             "is left out, and only live jobs' GPU time counts"
         ),
         starves=(
-            "a wide job whose account's turn never comes while enough GPUs are free; every other "
-            "job is ahead of its account once it has waited starves_after_s"
+            "a wide job, if enough GPUs are never free when its account is next; every other job "
+            "is ahead of its account once it has waited starves_after_s"
         ),
     )
     interpretation: ClassVar[str] = (
-        "the order is that of the end of a lease, all GPUs handed out anew, and also fills GPUs "
-        "that come free before; quotas are not rounded to whole GPUs; jobs above their account's "
-        "quota are served too; the hour under way counts; too few samples are counted in jobs, "
-        "where the public simulator counts bins; a starving job that does not fit does not keep "
-        "its account's other jobs waiting; dynamic quotas (backfill up to 1.5 x quota) are not "
-        "offered: GPUs that no account has a claim to go to the next in turn anyway"
+        "The order is that of the end of a lease, when all GPUs are handed out again. It also "
+        "fills GPUs that become free earlier. Quotas are not rounded to whole GPUs. Jobs above "
+        "their account's quota are served too. The current hour counts. The minimum of samples is "
+        "counted in jobs; the public simulator counts bins. A starving job that does not fit does "
+        "not block the other jobs of its account. Dynamic quotas (backfill up to 1.5 x quota) are "
+        "not offered: GPUs that no account has a claim to go to the next account in turn anyway."
     )
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True

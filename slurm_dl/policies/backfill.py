@@ -40,14 +40,15 @@ from slurm_dl.policies.arithmetic.availability import (
 from slurm_dl.policies.base import About, Order, Preempts, one_tier
 
 _FALLBACK = (
-    "the time limit less the time run so far; a job without a limit is taken to run for ever, and "
-    "passes nobody who wants the GPUs it would take; where no job has a limit this is fifo"
+    "The time left is the time limit less the time run so far. A job without a limit is assumed "
+    "to run for ever, and passes no job that waits for the GPUs it would take. If no job has a "
+    "limit, the order is that of fifo."
 )
 
 _COUNTED = (
-    "GPUs are counted by type over the whole cluster, each job on one type; where on the nodes "
-    "they are is not looked at; a job that wants more than is up has no reservation, and holds "
-    "nobody up; one that has outrun its estimate is expected to end at once"
+    "GPUs are counted by type over the whole cluster, each job on one type; their nodes are "
+    "ignored. A job that asks for more GPUs than are up has no reservation and blocks no job. A "
+    "job that has run longer than its estimate is expected to end at once."
 )
 
 
@@ -87,7 +88,7 @@ class _Backfill(abc.ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Easy(_Backfill):
-    """Only the first in the queue has a reservation; who does not delay it may pass."""
+    """Only the first job in the queue has a reservation; a job that does not delay it may pass."""
 
     name: ClassVar[str] = "easy_backfill"
     source: ClassVar[str] = "EASY: Lifka, JSSPP 1995; Mu'alem and Feitelson, TPDS 12(6), 2001"
@@ -95,16 +96,18 @@ class Easy(_Backfill):
         row="G1",
         level="W3",
         formula=(
-            "first submission first; behind the first that does not fit a job starts if it ends by "
-            "the time at which that one can start, or uses only GPUs left over then"
+            "first submission first; behind the first that does not fit a job starts if it ends "
+            "by the time at which that one can start, or uses only GPUs left over then"
         ),
         needs=("left_s",),
         fallback=_FALLBACK,
-        idles="GPUs are kept free for the first in the queue where a job would delay it",
+        idles=(
+            "GPUs are kept free for the first job in the queue where another job would delay it"
+        ),
     )
     interpretation: ClassVar[str] = (
-        _COUNTED + "; nobody starves while running jobs end: the first in the queue has its GPUs "
-        "as soon as those that are running have ended, and the others get to be first"
+        _COUNTED + " No job starves while running jobs end: the first in the queue has its GPUs "
+        "as soon as the running jobs have ended, and each of the others becomes the first."
     )
 
     def start_on(self, queue: WaitingJobs, on: list[HeldGpus], /) -> I16:
@@ -124,11 +127,11 @@ class Easy(_Backfill):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conservative(_Backfill):
-    """Every job has a reservation, made in the order of submission; who is not due now waits.
+    """Every job has a reservation, made in the order of submission, and starts when it is due.
 
     Attributes:
-        window: Jobs that have reservations, the first in the queue, 1 or more; those behind wait
-            until they are among them.
+        window: Number of jobs that have reservations, the first in the queue, 1 or more; later jobs
+            wait until they are among them.
     """
 
     name: ClassVar[str] = "conservative_backfill"
@@ -138,16 +141,16 @@ class Conservative(_Backfill):
         level="W3",
         formula=(
             "in the order of submission each job is promised the earliest time at which its GPUs "
-            "are free for as long as it runs; who is promised this moment starts"
+            "are free for as long as it runs; a job that is promised this moment starts"
         ),
         needs=("left_s",),
         fallback=_FALLBACK,
         idles="GPUs are kept free for jobs that a later one would delay, and behind the window",
     )
     interpretation: ClassVar[str] = (
-        _COUNTED + "; all reservations are made anew at each decision, so that with exact "
-        "estimates none is ever put off, and where jobs end early one may be; nobody starves "
-        "while running jobs end: only jobs submitted earlier go before"
+        _COUNTED + " All reservations are made again at each decision. With exact estimates none "
+        "is ever postponed; where jobs end early, one may be. No job starves while running jobs "
+        "end: only jobs submitted earlier go before it."
     )
 
     window: int = 1000

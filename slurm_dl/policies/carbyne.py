@@ -54,14 +54,14 @@ _GRAINS: Final = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Carbyne:
-    """Altruism within the bounds of DRF.
+    """DRF in which a job yields its turn while it can still meet its DRF finish time.
 
     Attributes:
-        weights: Weights by account, above 0; 1 for those not named.
-        left_tiers_s: Seconds left that part the tiers of those that yield, strictly increasing,
-            above 0: only a job of a nearer tier may displace one.
-        lease_s: Length of a lease, seconds, above 0; so much earlier than its latest start a job
-            stops yielding, because it may have to wait for a lease to end.
+        weights: Weights by account, above 0; 1 for accounts that are not named.
+        left_tiers_s: Seconds left at which the tiers of yielding jobs begin, strictly increasing,
+            above 0. Only a job of a nearer tier displaces a yielding job.
+        lease_s: Length of a lease, seconds, above 0. A job stops yielding this much earlier than
+            its latest start, because it may have to wait for a lease to end.
     """
 
     name: ClassVar[str] = "carbyne"
@@ -69,20 +69,24 @@ class Carbyne:
     about: ClassVar[About] = About(
         row="A21",
         level="W3",
-        formula="first whose latest start for the DRF finish is past, by slack, then first due; "
-        "then least left first, then largest demand . free",
+        formula=(
+            "jobs past their latest start for the DRF finish first, by slack, then first due; "
+            "then least left first, then largest demand . free"
+        ),
         needs=("accounts", "left_s", "past", "rates"),
-        fallback="without left_s a job yields nothing and is served while it is behind its fair "
-        "share; without past the fair world knows only jobs that are still there",
+        fallback=(
+            "without left_s a job yields nothing and is served while it is behind its fair share; "
+            "without past the fair schedule contains only jobs that are still there"
+        ),
         trusts=("progress",),
     )
     interpretation: ClassVar[str] = (
-        "gangs cannot run on less, so what a job yields is its turn: it starts late; the fair "
+        "Gangs cannot run on fewer GPUs, so a job yields its turn and starts late. The fair "
         "finish is that of DRF with everything divided, jobs of a tenant in equal parts, from "
-        "their first submission; jobs that are over count in it with their GPUs alone; jobs are "
-        "displaced at the ends of leases, or none could start late; among those that yield only by "
-        "one that is nearer to its completion by a tier; GPUs of all types are one "
-        "resource"
+        "their first submission. Finished jobs count in it with their GPUs alone. Jobs are "
+        "displaced at the ends of leases, or none could start late. Among yielding jobs, only a "
+        "job that is nearer to its completion by a tier displaces another. GPUs of all types are "
+        "one resource."
     )
     preempts: ClassVar[Preempts] = "tier"
     skips: ClassVar[bool] = True

@@ -35,15 +35,15 @@ class DiscreteGittins(DiscreteLas):
     """K queues by attained GPU-seconds, the largest Gittins index first inside each.
 
     Attributes:
-        thresholds_gpu_s: Service at which a job sinks into the next queue, GPU-seconds, strictly
+        thresholds_gpu_s: Service at which a job moves to the next queue, GPU-seconds, strictly
             increasing, above 0. K is one more than their number.
-        promote_knob: A job that has run is put back into the first queue, its service so far
-            forgiven, once it has waited this many times as long as it has run since the last
-            promotion. 0 promotes nobody.
-        dimensions: 2: service is GPUs x seconds. 1: seconds alone, thresholds and sizes too.
-        sizes_gpu_s: Sizes of finished jobs, GPU-seconds, each above 0; the distribution. None:
-            those of the jobs that are over, once there are 30 of them; until then the order inside
-            a queue is that of `discrete_las`.
+        promote_knob: A job that has run returns to the first queue, with its service so far reset,
+            once it has waited this many times its run time since the last promotion. 0: no
+            promotion.
+        dimensions: 2: service is GPUs x seconds. 1: service, thresholds and sizes are in seconds.
+        sizes_gpu_s: Sizes of finished jobs, GPU-seconds, each above 0: the distribution. Empty: the
+            sizes of the finished jobs, once there are 30 of them; until then the order inside a
+            queue is that of `discrete_las`.
     """
 
     name: ClassVar[str] = "discrete_gittins"
@@ -59,16 +59,16 @@ class DiscreteGittins(DiscreteLas):
         fallback="with fewer than 30 finished jobs, and no sizes given: discrete_las",
         starves=(
             "jobs of the last queue, and in a queue those with the least index, while new ones "
-            "come, unless promote_knob is above 0; a job that wants many GPUs, while smaller ones "
-            "come"
+            "come, unless promote_knob is above 0; a job that asks for many GPUs, while smaller "
+            "ones come"
         ),
     )
     interpretation: ClassVar[str] = (
-        "D is what is left of the queue, without end in the last one; the age is taken off the "
-        "sizes in the expected service; a job that runs is not stopped for one of its own queue; "
-        "after a promotion a counts from there; equal indices by first submission; of many "
-        "finished jobs evenly spaced quantiles; default thresholds are those of the paper's public "
-        "simulator"
+        "D is the rest of the queue, without end in the last one. The age is subtracted from the "
+        "sizes in the expected service. A running job is not stopped for a job of its own queue. "
+        "After a promotion a counts from there. Equal indices are ordered by first submission. Of "
+        "many finished jobs, evenly spaced quantiles are used. The default thresholds are those "
+        "of the paper's public simulator."
     )
 
     sizes_gpu_s: tuple[float, ...] = ()

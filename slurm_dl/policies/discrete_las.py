@@ -32,12 +32,12 @@ class DiscreteLas:
     """K queues by attained GPU-seconds, FIFO by submission inside each.
 
     Attributes:
-        thresholds_gpu_s: Service at which a job sinks into the next queue, GPU-seconds, strictly
+        thresholds_gpu_s: Service at which a job moves to the next queue, GPU-seconds, strictly
             increasing, above 0. K is one more than their number.
-        promote_knob: A job that has run is put back into the first queue, its service so far
-            forgiven, once it has waited this many times as long as it has run since the last
-            promotion. 0 promotes nobody.
-        dimensions: 2: service is GPUs x seconds. 1: seconds alone, thresholds are seconds then.
+        promote_knob: A job that has run returns to the first queue, with its service so far reset,
+            once it has waited this many times its run time since the last promotion. 0: no
+            promotion.
+        dimensions: 2: service is GPUs x seconds. 1: service and thresholds are in seconds.
     """
 
     name: ClassVar[str] = "discrete_las"
@@ -48,14 +48,14 @@ class DiscreteLas:
         formula="queue k: q_k <= attained GPU-seconds < q_(k+1); first submission first inside it",
         starves=(
             "jobs of the last queue while new ones come, unless promote_knob is above 0; a job "
-            "that wants many GPUs, while smaller ones come"
+            "that asks for many GPUs, while smaller ones come"
         ),
     )
     interpretation: ClassVar[str] = (
-        "inside a queue by first submission, where the paper orders by start time; "
-        "waiting for promotion counts from the end of the last run, and only waiting for room; "
-        "default thresholds are those of the paper's public simulator; "
-        "where a job goes is not part of this policy"
+        "Inside a queue the order is the first submission; the paper orders by start time. "
+        "Waiting for promotion counts from the end of the last run, and only waiting for free "
+        "resources counts. The default thresholds are those of the paper's public simulator. Node "
+        "selection is not part of this policy."
     )
     preempts: ClassVar[Preempts] = "tier"
     skips: ClassVar[bool] = True

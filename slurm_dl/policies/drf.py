@@ -45,7 +45,7 @@ class Drf:
     """Least dominant share first.
 
     Attributes:
-        weights: Weights by account, above 0; 1 for those not named.
+        weights: Weights by account, above 0; 1 for accounts that are not named.
     """
 
     name: ClassVar[str] = "drf"
@@ -56,13 +56,13 @@ class Drf:
         formula="s_u = max_r used[u,r] / (w_u capacity[r]); next job of the tenant of least s_u",
         needs=("accounts",),
         fallback="without accounts each user is a tenant; memory counts where Slurm tracks it",
-        starves="a job that wants more than comes free at a time, while others fit",
+        starves="a job that asks for more than becomes free at a time, while others fit",
     )
     interpretation: ClassVar[str] = (
-        "nobody is displaced: the paper's rule says who is launched next; GPUs of all types are "
-        "one resource, and what fits is told from the sums over the cluster; one weight a tenant, "
-        "the same for each resource; jobs that do not fit come after those that do, by the same "
-        "rule; jobs of unmanaged partitions count as used"
+        "No job is displaced: the paper's rule selects the next job to launch. GPUs of all types "
+        "are one resource. A job fits if the sums over the cluster suffice. A tenant has one "
+        "weight, the same for each resource. Jobs that do not fit come after those that do, by "
+        "the same rule. Jobs of unmanaged partitions count as used."
     )
     preempts: ClassVar[Preempts] = "never"
     skips: ClassVar[bool] = True

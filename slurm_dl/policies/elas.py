@@ -36,17 +36,17 @@ _NEARLY_NOTHING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elas(DiscreteLas):
-    """K queues by what a job still needs, as its progress so far says; FIFO by submission inside.
+    """K queues by remaining service, estimated from progress; FIFO by submission inside each.
 
     Attributes:
-        thresholds_gpu_s: What a job of the next queue still needs at least, GPU-seconds, strictly
-            increasing, above 0; of one that reports no progress, what it has had. K is one more
-            than their number.
-        promote_knob: A job that has run is put back into the first queue, its service so far
-            forgiven, once it has waited this many times as long as it has run since the last
-            promotion. 0 promotes nobody.
-        dimensions: 2: service is GPUs x seconds. 1: seconds alone, thresholds are seconds then.
-        quantum_s: While no job comes or goes, queues of jobs that report progress are looked at
+        thresholds_gpu_s: Least remaining service of a job in the next queue, GPU-seconds, strictly
+            increasing, above 0. For a job that reports no progress, its attained service counts. K
+            is one more than their number.
+        promote_knob: A job that has run returns to the first queue, with its service so far reset,
+            once it has waited this many times its run time since the last promotion. 0: no
+            promotion.
+        dimensions: 2: service is GPUs x seconds. 1: service and thresholds are in seconds.
+        quantum_s: While no job comes or goes, the queues of jobs that report progress are updated
             this often at most, seconds, above 0.
     """
 
@@ -65,10 +65,9 @@ class Elas(DiscreteLas):
         trusts=("progress",),
     )
     interpretation: ClassVar[str] = (
-        "the abstract gives no formula: v, what a job still needs if its progress stays linear, "
-        "stands in the place of the attained service of discrete_las, with its queues and its "
-        "promotion; after a promotion only service since then counts; where a job goes is not part "
-        "of this policy"
+        "The abstract gives no formula. v, the remaining service if progress stays linear, "
+        "replaces the attained service of discrete_las, with its queues and its promotion. After "
+        "a promotion only service since then counts. Node selection is not part of this policy."
     )
 
     quantum_s: float = 360.0

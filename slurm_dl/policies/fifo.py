@@ -24,9 +24,9 @@ from slurm_dl.policies.base import About, Order, Preempts, one_tier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fifo:
-    """Serve jobs in the order of their first submission; who does not fit is waited for.
+    """Serve jobs in the order of first submission; the first that does not fit blocks the queue.
 
-    Nobody is ever preempted.
+    No job is ever preempted.
     """
 
     name: ClassVar[str] = "fifo"
@@ -34,8 +34,8 @@ class Fifo:
     about: ClassVar[About] = About(
         row="G1",
         level="W3",
-        formula="first submission first; nobody passes a job that does not fit",
-        idles="GPUs that the first job in the queue cannot use wait with it",
+        formula="first submission first; a job that does not fit blocks all jobs behind it",
+        idles="GPUs that the first job in the queue cannot use stay free until it starts",
     )
     interpretation: ClassVar[str] = ""
     preempts: ClassVar[Preempts] = "never"
@@ -57,7 +57,7 @@ class Fifo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FifoSkip(Fifo):
-    """Serve jobs in the order of their first submission, those that do not fit left aside.
+    """Serve jobs in the order of first submission; jobs that do not fit are skipped.
 
     A large job may wait for ever behind small ones that always fit.
     """
@@ -68,16 +68,16 @@ class FifoSkip(Fifo):
         row="G1",
         level="W3",
         formula="first submission first; a job that does not fit is passed",
-        starves="a job that wants many GPUs, while smaller ones come",
+        starves="a job that asks for many GPUs, while smaller ones come",
     )
     skips: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticPriority:
-    """Serve jobs by the number that the site gives to their QOS, in the order of submission inside.
+    """Serve jobs by the priority of their QOS, then in the order of first submission.
 
-    Nobody is ever preempted; who does not fit is left aside.
+    No job is ever preempted; jobs that do not fit are skipped.
 
     Attributes:
         priority_by_qos: Name of each QOS and its priority, a finite number; larger is served first.
@@ -91,14 +91,15 @@ class StaticPriority:
         level="W3",
         formula="larger priority of the QOS first; first submission first inside it",
         needs=("texts",),
-        fallback="jobs whose QOS is not known or not listed have default_priority",
+        fallback="jobs with an unknown QOS, or one that is not listed, have default_priority",
         starves=(
-            "a job of a low priority, while ones of a higher come; a job that wants many GPUs, "
+            "a job of a low priority, while ones of a higher come; a job that asks for many GPUs, "
             "while smaller ones come"
         ),
     )
     interpretation: ClassVar[str] = (
-        "inside a priority by first submission, where Borg takes users in turn; nobody is preempted"
+        "Jobs of one priority are ordered by first submission; Borg takes users in turn. No job "
+        "is preempted. The site sets the priorities."
     )
     preempts: ClassVar[Preempts] = "never"
     skips: ClassVar[bool] = True

@@ -41,7 +41,7 @@ class GandivaFair:
     """GPU time by tickets, with trading between GPU types.
 
     Attributes:
-        tickets: Tickets by account, above 0; 1 for those not named.
+        tickets: Tickets by account, above 0; 1 for accounts that are not named.
         lease_s: Length of a lease, seconds, above 0.
     """
 
@@ -53,17 +53,19 @@ class GandivaFair:
         formula="x[u,j] by tickets, filled up; then trade at the second-highest speed-up; "
         "X[m,j] = x[u,j] / GPUs of the tenant's jobs",
         needs=("accounts", "rates"),
-        fallback="without rates every type is as fast as any other and nobody trades; "
-        "without accounts each user is a tenant",
+        fallback=(
+            "without rates every type counts as equally fast and no tenant trades; without "
+            "accounts each user is a tenant"
+        ),
         trusts=(),
     )
     interpretation: ClassVar[str] = (
-        "the engine's credits do what strides do: whoever is owed most runs next, and gangs that "
-        "do not fit are passed over; a tenant's tickets are split over its jobs by their GPUs, so "
-        "its jobs get equal time; the trader is all of a tenant's jobs that can run on the same "
-        "types, its speed-up the ratio of their summed speeds; pairs of types trade one after "
-        "another, those farthest apart in speed first; where nobody else bids, the price is the "
-        "seller's own speed-up; where on the nodes jobs go is not part of this policy"
+        "The engine's credits replace strides: the job that is owed most runs next, and gangs "
+        "that do not fit are skipped. A tenant's tickets are divided among its jobs by their "
+        "GPUs, so its jobs get equal time. The trader is all of a tenant's jobs that can run on "
+        "the same types; its speed-up is the ratio of their summed speeds. Pairs of types trade "
+        "one after another, those farthest apart in speed first. Without another bidder the price "
+        "is the seller's own speed-up. Node selection is not part of this policy."
     )
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True

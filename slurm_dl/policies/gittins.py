@@ -48,11 +48,11 @@ class Gittins:
     """The largest Gittins index first.
 
     Attributes:
-        sizes_gpu_s: Sizes of finished jobs, GPU-seconds, each above 0; the distribution. In one
-            dimension they are seconds. None: those of the jobs that are over, once there are 30 of
-            them; until then the order of least attained service.
+        sizes_gpu_s: Sizes of finished jobs, GPU-seconds, each above 0: the distribution. In one
+            dimension they are seconds. Empty: the sizes of the finished jobs, once there are 30 of
+            them; until then the order is that of least attained service.
         dimensions: 2: service is GPUs x seconds. 1: seconds alone.
-        quantum_s: While no job comes or goes, the order is looked at this often, seconds, above 0.
+        quantum_s: While no job comes or goes, the order is updated this often, seconds, above 0.
     """
 
     name: ClassVar[str] = "gittins"
@@ -63,12 +63,13 @@ class Gittins:
         formula="G(a) = sup_D P(S-a <= D | S > a) / E[min(S-a, D) | S > a], largest first",
         needs=("history",),
         fallback="with fewer than 30 finished jobs, and no sizes given: least attained service",
-        starves="a job that has had more than any before it, while others come",
+        starves="a job with more service than the largest size, while others come",
     )
     interpretation: ClassVar[str] = (
-        "not discretised into queues; the index is that of the theory, with the age taken off the "
-        "sizes; while nothing happens turns are looked at every quantum; beyond the largest size "
-        "last; of many finished jobs evenly spaced quantiles; without sizes least attained service"
+        "The index is not discretised into queues. It is that of the theory, with the age "
+        "subtracted from the sizes. While no event happens, the order is updated every quantum. "
+        "Jobs beyond the largest size come last. Of many finished jobs, evenly spaced quantiles "
+        "are used. Without sizes the order is that of least attained service."
     )
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True

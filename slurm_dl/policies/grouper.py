@@ -45,10 +45,10 @@ class Grouper:
     """The stage with the smallest bottleneck first, its jobs together.
 
     Attributes:
-        group_names: Whether jobs of one user with the same name, up to a number at its end, are a
-            group. Tasks of an array always are.
-        quantum_s: While no job comes or goes and the time that a job has left is not known, the
-            order is looked at this often, seconds, above 0.
+        group_names: Whether jobs of one user with the same name, except for a number at its end,
+            are a group. Tasks of an array always are.
+        quantum_s: While no job comes or goes, the order is updated this often if the remaining time
+            of a job is unknown, seconds, above 0.
     """
 
     name: ClassVar[str] = "grouper"
@@ -61,15 +61,15 @@ class Grouper:
             "inside a stage the longest job first"
         ),
         needs=("left_s",),
-        fallback="a job of which nothing is known is taken to run as long again as it has run",
+        fallback="a job without any estimate is assumed to run as long again as it has run",
         starves="a large stage, while smaller ones come",
         trusts=("its array and name: a search that is split into groups is served in parts",),
     )
     interpretation: ClassVar[str] = (
-        "only the abstract is public; the paper orders flows on the network, here GPUs are what "
-        "stages compete for; the stage of a group is all its jobs that wait for room or run: later "
-        "ones are not submitted yet, or held by a dependency; groups are arrays and jobs of like "
-        "names"
+        "Only the abstract is public. The paper orders flows on the network; here stages compete "
+        "for GPUs. The stage of a group is all its jobs that run or wait for free resources: "
+        "later jobs are not submitted yet, or held by a dependency. Groups are arrays and jobs of "
+        "like names."
     )
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True

@@ -37,11 +37,11 @@ _NOTHING: Final = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hug:
-    """The highest equal progress for all tenants, then what is left.
+    """The highest equal progress for all tenants, then the rest of the resources.
 
     Attributes:
         cooperative: Whether tenants may have more than the guarantee while others do not want it.
-            False: never, so that nobody gains by claiming demands it does not have; GPUs idle.
+            False: never, so that no tenant gains by claiming false demands; GPUs stay idle.
         lease_s: Length of a lease, seconds, above 0.
     """
 
@@ -50,19 +50,21 @@ class Hug:
     about: ClassVar[About] = About(
         row="A20",
         level="W3",
-        formula="P* = 1 / max_r sum_u d[u,r]; tenant u gets P* d[u,r], then what is left",
+        formula="P* = 1 / max_r sum_u d[u,r]; tenant u gets P* d[u,r], then a part of the rest",
         needs=("accounts",),
         fallback="without accounts each user is a tenant; memory counts where Slurm tracks it",
-        idles="only if cooperative is false: a tenant that has had its guarantee starts no more",
+        idles=(
+            "only if cooperative is false: a tenant that has had its guarantee starts no more jobs"
+        ),
     )
     interpretation: ClassVar[str] = (
-        "a tenant's demand is the sum of what its jobs hold and ask for; it wants no more than "
-        "that, so stage 2 first lets the progress of those that want more rise on; its jobs get "
-        "equal shares of the time, in whole gangs; GPUs of all types are one resource, and a "
-        "job's share is spread over the types it can run on by what is left of them, "
-        "so a guarantee in GPUs of one type alone can come out smaller; the cap of tenants "
-        "that do not cooperate holds over time, by what each job is owed, and keeps jobs from "
-        "starting but stops none whose GPUs nobody else wants"
+        "A tenant's demand is the sum of the resources that its jobs hold and ask for. It wants "
+        "no more than that, so stage 2 first raises the progress of the tenants that want more. "
+        "Its jobs get equal shares of the time, in whole gangs. GPUs of all types are one "
+        "resource. A job's share is spread over the types it can run on by their remaining GPUs, "
+        "so a guarantee in GPUs of one type alone can be smaller. The cap of tenants that do not "
+        "cooperate holds over time, by the credit of each job. It keeps jobs from starting, but "
+        "stops no job while its GPUs are not wanted by another."
     )
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True

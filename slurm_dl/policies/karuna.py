@@ -40,17 +40,17 @@ _INSTANT_S: Final = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Karuna:
-    """Deadlines just in time, the others by size or by age.
+    """Jobs with deadlines just in time, other jobs by remaining or attained service.
 
     Attributes:
-        due_after_s: By QOS, how long after its first submission a job is to be done, seconds,
-            above 0. A deadline of the job itself goes before.
-        margin_s: How much earlier than its latest start a job is put first, seconds, 0 or more:
+        due_after_s: By QOS, time from a job's first submission to its deadline, seconds, above 0. A
+            deadline of the job itself takes precedence.
+        margin_s: A job is put first this much earlier than its latest start, seconds, 0 or more:
             for restarts, and for decisions that are not taken at once.
-        thresholds_gpu_s: Service that parts the queues of the other jobs, GPU-seconds, strictly
-            increasing, above 0: what a job has had, or, where that is known, what it has left.
-        knows_left: Whether what the other jobs are expected to have left is to be believed; they
-            are then served by that, the least first, where it is finite.
+        thresholds_gpu_s: Service that separates the queues of the other jobs, GPU-seconds, strictly
+            increasing, above 0: attained service, or remaining service where that is known.
+        knows_left: Whether the expected remaining service of the other jobs is used. They are then
+            served by it, the least first, where it is finite.
     """
 
     name: ClassVar[str] = "karuna"
@@ -60,18 +60,23 @@ class Karuna:
         level="W3",
         formula="tier 0 from the latest start on, last before it; between: queues by GPU-seconds",
         needs=("due_s", "left_s", "rates"),
-        fallback="jobs without a deadline, or with one but with nothing known of what they have "
-        "left, are served by attained service; without rates each type is as fast as any other",
-        starves="jobs of the last queues, while new ones come, jobs whose deadline is past too: "
-        "they are served as if they had none; a job that wants many GPUs, while smaller ones come",
+        fallback=(
+            "Jobs without a deadline, and jobs with one but an unknown remaining time, are served "
+            "by attained service. Without rates every type counts as equally fast."
+        ),
+        starves=(
+            "jobs of the last queues, while new ones come, also jobs past their deadline, because "
+            "they are served as if they had none; a job that asks for many GPUs, while smaller "
+            "ones come"
+        ),
     )
     interpretation: ClassVar[str] = (
-        "a gang runs at its rate or not at all, so the least rate becomes the latest start; "
-        "deadline jobs that would need all GPUs together start when the sum of them must, first "
-        "due first; a job that can no longer meet its deadline is served as if it had none, but "
-        "where only its time limit says so not before the deadline is past; before their latest "
-        "start deadline jobs take GPUs that nobody else wants; queues by GPU-seconds "
-        "instead of bytes, their thresholds given, not optimised"
+        "A gang runs at its rate or not at all, so the least rate becomes the latest start. "
+        "Deadline jobs that would need all GPUs together start when the sum of them must, first "
+        "due first. A job that can no longer meet its deadline is served as if it had none. If "
+        "only its time limit shows that, this begins once the deadline is past. Before their "
+        "latest start deadline jobs take GPUs that no other job wants. Queues are by GPU-seconds "
+        "instead of bytes; their thresholds are given, not optimised."
     )
     preempts: ClassVar[Preempts] = "tier"
     skips: ClassVar[bool] = True

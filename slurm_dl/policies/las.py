@@ -26,7 +26,7 @@ class Las:
 
     Attributes:
         dimensions: 2: service is GPUs x seconds. 1: seconds alone.
-        quantum_s: While no job comes or goes, the order is looked at this often at most, seconds,
+        quantum_s: While no job comes or goes, the order is updated this often at most, seconds,
             above 0.
     """
 
@@ -36,9 +36,9 @@ class Las:
         row="A1",
         level="W3",
         formula="key = GPUs x seconds run so far, smallest first",
-        starves="a job that has had much, while new ones come",
+        starves="a job with much attained service, while new ones come",
     )
-    interpretation: ClassVar[str] = "while nothing happens turns are looked at every quantum"
+    interpretation: ClassVar[str] = "While no event happens, the order is updated every quantum."
     preempts: ClassVar[Preempts] = "rank"
     skips: ClassVar[bool] = True
 

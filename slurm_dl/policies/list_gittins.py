@@ -25,11 +25,11 @@ class ListGittins(ListLas):
     """Queues by attained service, inside each by the published simulator's index.
 
     Attributes:
-        thresholds_gpu_s: Service at which a job sinks into the next queue, GPU-seconds.
-        promote_knob: Must be 0: that simulator promotes nobody under this policy.
+        thresholds_gpu_s: Service at which a job moves to the next queue, GPU-seconds.
+        promote_knob: Must be 0: that simulator has no promotion under this policy.
         dimensions: 2: service is GPUs x seconds. 1: seconds alone.
-        late_demotion: Look at a job's service (threshold - run time) / GPUs later, as `list_las`.
-        demotion_step_s: Look at it at multiples of this of its run time, seconds, as `list_las`.
+        late_demotion: Check a job's service (threshold - run time) / GPUs later, as `list_las`.
+        demotion_step_s: Check it at multiples of this of its run time, seconds, as `list_las`.
         sizes_gpu_s: Sizes of finished jobs, GPU-seconds, 1 or more each; one at least.
         quantum_gpu_s: Service over which the chance of finishing is taken, GPU-seconds, 1 or more.
     """

@@ -36,11 +36,11 @@ class ListLas(DiscreteLas):
     promotion all waiting counts since the first run after the last one.
 
     Attributes:
-        late_demotion: Look at a job's service only (threshold - run time) / GPUs later, cut to
-            whole seconds, as the public simulator does by mistake; it should be
-            (threshold - service) / GPUs.
-        demotion_step_s: A job's service is looked at when its run time is a multiple of this,
-            seconds, and whenever anything else happens; 0: as soon as it is at the threshold.
+        late_demotion: Check a job's service only (threshold - run time) / GPUs later, cut to whole
+            seconds, as the public simulator does by mistake; it should be (threshold - service) /
+            GPUs.
+        demotion_step_s: A job's service is checked when its run time is a multiple of this,
+            seconds, and at every other event. 0: as soon as it is at the threshold.
     """
 
     name: ClassVar[str] = "list_las"
@@ -51,10 +51,10 @@ class ListLas(DiscreteLas):
         formula="K queues by attained service, each a list, as in the public simulator",
         starves=(
             "jobs of the last queue while new ones come, unless promote_knob is above 0; a job "
-            "that wants many GPUs, while smaller ones come"
+            "that asks for many GPUs, while smaller ones come"
         ),
     )
-    interpretation: ClassVar[str] = "found by runs of that simulator"
+    interpretation: ClassVar[str] = "The rule was found by runs of that simulator."
     preempts: ClassVar[Preempts] = "rank"
 
     thresholds_gpu_s: tuple[float, ...] = (3250.0, 7200.0)

@@ -36,18 +36,17 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mlfs:
-    """The largest mix of urgency, early iterations, deadline, time left and waiting first.
+    """The largest weighted sum of urgency per iteration, deadline, time left and waiting first.
 
     Attributes:
         urgency: Urgency of the jobs of each QOS, 0 or more.
         other_urgency: Urgency of the jobs of any other QOS, 0 or more.
-        alpha: Weight of the training part, 0 to 1; the rest is that of the computing part.
+        alpha: Weight of the training part, 0 to 1; the rest is the weight of the computing part.
         deadline_weight: Weight of the deadline in the computing part, 0 or more.
         remaining_weight: Weight of the time left in the computing part, 0 or more.
         waiting_weight: Weight of the time waited in the computing part, 0 or more.
-        iterations: A job's work is counted as so many iterations where the share that is done is
-            known, 1 or more.
-        iteration_s: Length of an iteration where it is not, seconds, above 0.
+        iterations: Number of iterations in a job's work where its progress is known, 1 or more.
+        iteration_s: Length of an iteration where its progress is unknown, seconds, above 0.
         shortest_s: Times to a deadline and times left below this count as this, seconds, above 0.
     """
 
@@ -62,23 +61,23 @@ class Mlfs:
         ),
         needs=("due_s", "left_s", "progress"),
         fallback=(
-            "without loss the factor of its reductions is 1; no deadline or no known time left: "
-            "that term is 0; without progress the iteration is from the seconds run and left, "
-            "without those from the seconds run"
+            "Without loss the factor of its reductions is 1. Without a deadline or a known time "
+            "left, that term is 0. Without progress the iteration is computed from the seconds "
+            "run and left, without those from the seconds run."
         ),
         starves=(
             "a job without a deadline and of little urgency, while more urgent ones come; a job "
-            "that wants many GPUs, while smaller ones come"
+            "that asks for many GPUs, while smaller ones come"
         ),
-        trusts=("progress: who says that little is done is in an early iteration",),
+        trusts=("progress: a job that reports little progress is in an early iteration",),
     )
     interpretation: ClassVar[str] = (
-        "per job, not per task: Slurm sees no tasks, so model partitions and the tasks that depend "
-        "on one do not count; parts are divided by the largest among the jobs that take part; "
-        "losses are not seen; urgency is that of the QOS; a job past its deadline is as one "
-        "without, where the formula would turn negative; running jobs keep their GPUs, as the "
-        "paper moves only tasks of overloaded servers and Slurm overloads none; jobs are not "
-        "stopped early (MLF-C) and nothing is learned (MLF-RL)"
+        "The order is per job, not per task: Slurm sees no tasks, so model partitions and the "
+        "tasks that depend on one do not count. Parts are divided by the largest among the jobs "
+        "that take part. Losses are not seen. Urgency is that of the QOS. A job past its deadline "
+        "counts as one without; otherwise the formula would turn negative. Running jobs keep "
+        "their GPUs, as the paper moves only tasks of overloaded servers and Slurm overloads "
+        "none. Jobs are not stopped early (MLF-C), and nothing is learned (MLF-RL)."
     )
     preempts: ClassVar[Preempts] = "never"
     skips: ClassVar[bool] = True

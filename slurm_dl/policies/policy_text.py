@@ -1,4 +1,4 @@
-"""How people are told what a policy is: the same words on every page and in every command.
+"""Words that describe a policy: the same on every page and in every command.
 
 Plain data, without NumPy, so that commands can have it at once.
 """
@@ -19,24 +19,24 @@ LEVELS: Final[Mapping[str, str]] = {
 NEEDS: Final[Mapping[str, str]] = {
     "left_s": "how long each job will still run",
     "progress": "the share of its work that each job has done",
-    "due_s": "when jobs are to be done, from the site",
-    "rates": "how fast each job is on each GPU type",
-    "credit_s": "what jobs are owed of the shares they were given",
-    "past": "jobs that are over",
-    "history": "jobs that are over",
+    "due_s": "deadlines of jobs, set by the site",
+    "rates": "the speed of each job on each GPU type",
+    "credit_s": "GPU time that jobs are owed of their shares",
+    "past": "finished jobs",
+    "history": "finished jobs",
     "profile": "profiles of models",
     "accounts": "Slurm's accounts",
     "texts": "names, users and accounts of jobs",
-    "claims": "what jobs declare of themselves",
+    "claims": "declarations of jobs about themselves",
 }
-"""What a policy may use beyond what Slurm says of every job, by its name in `About.needs`."""
+"""Inputs of a policy beyond those that Slurm has of every job, by name in `About.needs`."""
 
 PREEMPTS: Final[Mapping[str, str]] = {
-    "never": "nobody",
+    "never": "no job",
     "tier": "jobs of a worse tier",
     "rank": "any job ranking below",
 }
-"""Whom a waiting job may take GPUs from, by `Policy.preempts`."""
+"""Jobs that a waiting job may take GPUs from, by `Policy.preempts`."""
 
 _UNITS: Final = (("_gpu_s", "GPU-seconds"), ("_s", "seconds"), ("_frac", "share"))
 """Endings of parameters' names and what they are counted in; the first that fits."""

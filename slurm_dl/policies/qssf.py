@@ -36,10 +36,10 @@ class Qssf:
     """Fewest predicted GPU-seconds first.
 
     Attributes:
-        rolling_weight: Weight of the rolling mean, 0 to 1; the rest is that of the trees.
-        least_jobs: With fewer finished jobs than this nothing is learned, and the rolling mean
-            stands alone; at least 1.
-        retrain_s: The trees learn anew at most so often, seconds, above 0.
+        rolling_weight: Weight of the rolling mean, 0 to 1; the rest is the weight of the trees.
+        least_jobs: With fewer finished jobs than this the trees are not trained, and the rolling
+            mean alone is used; at least 1.
+        retrain_s: Least time between two trainings of the trees, seconds, above 0.
     """
 
     name: ClassVar[str] = "qssf"
@@ -57,9 +57,9 @@ class Qssf:
         trusts=("the job's name",),
     )
     interpretation: ClassVar[str] = (
-        "names are compared with those of the same user only, of which the 1000 used last; jobs "
-        "behind one that does not fit are served; scikit-learn's boosted trees stand for LightGBM, "
-        "and learn the logarithm of the duration"
+        "Names are compared with those of the same user only, the 1000 used last. Jobs behind one "
+        "that does not fit are served. Boosted trees of scikit-learn replace LightGBM, and learn "
+        "the logarithm of the duration."
     )
     preempts: ClassVar[Preempts] = "never"
     skips: ClassVar[bool] = True

@@ -63,21 +63,21 @@ def _known(left_s: F64) -> F64:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sjf(_ByKey):
-    """Shortest job first: of those that wait, the one that will run shortest; nobody is stopped."""
+    """Shortest job first among the waiting jobs; no running job is stopped."""
 
     name: ClassVar[str] = "sjf"
     source: ClassVar[str] = "baseline; Smith, Naval Research Logistics Quarterly 3, 1956 (SPT)"
     about: ClassVar[About] = About(
         row="G2",
         level="W3",
-        formula="of the waiting jobs, seconds left, smallest first; nobody is preempted",
+        formula="of the waiting jobs, seconds left, smallest first; no job is preempted",
         needs=("left_s",),
         fallback="the time limit less the time run so far; last without a limit",
-        starves="a long job, or one that wants many GPUs, while shorter or smaller ones come",
+        starves="a long job, or one that asks for many GPUs, while shorter or smaller ones come",
     )
     interpretation: ClassVar[str] = (
-        "a job that was requeued counts with what it has left; jobs behind one that does not fit "
-        "are served"
+        "A requeued job counts with its remaining time. Jobs behind one that does not fit are "
+        "served."
     )
     preempts: ClassVar[Preempts] = "never"
 
@@ -101,7 +101,7 @@ class Srtf(_ByKey):
         starves="a long job, while shorter ones come",
     )
     interpretation: ClassVar[str] = (
-        "on a cluster the remaining time is the time limit less all time run so far"
+        "On a cluster the remaining time is the time limit less all time run so far."
     )
 
     def key(self, snap: Snapshot, /) -> F64:
@@ -134,7 +134,7 @@ class Srsf(_ByKey):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FewestGpus(_ByKey):
-    """The job with the fewest GPUs first, stopping larger ones for it."""
+    """The job with the fewest GPUs first; larger running jobs are stopped for it."""
 
     name: ClassVar[str] = "fewest_gpus"
     source: ClassVar[str] = "baseline; 'sjf' of the Tiresias simulator (NSDI 2019)"
@@ -142,7 +142,7 @@ class FewestGpus(_ByKey):
         row="G2",
         level="W3",
         formula="key = GPUs, smallest first",
-        starves="a job that wants many GPUs, while smaller ones come",
+        starves="a job that asks for many GPUs, while smaller ones come",
     )
     interpretation: ClassVar[str] = ""
 
@@ -153,7 +153,7 @@ class FewestGpus(_ByKey):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongestPending(_ByKey):
-    """The job that has been waiting longest first; who does not fit is waited for.
+    """The job that has waited longest first; the first that does not fit blocks the queue.
 
     Differs from `fifo` in jobs that were requeued: they wait since the end of their last run.
     """
@@ -164,10 +164,10 @@ class LongestPending(_ByKey):
         row="G2",
         level="W3",
         formula="key = end of the last run, or first submission; smallest first; no preemption",
-        idles="GPUs that the first job in the queue cannot use wait with it",
+        idles="GPUs that the first job in the queue cannot use stay free until it starts",
     )
     interpretation: ClassVar[str] = (
-        "waiting counts from the end of the last run, and only waiting for room"
+        "Waiting counts from the end of the last run, and only waiting for free resources counts."
     )
     preempts: ClassVar[Preempts] = "never"
     skips: ClassVar[bool] = False

@@ -30,7 +30,7 @@ class Tagged:
     """Shortest predicted duration first.
 
     Attributes:
-        average: Which average of the durations of a tag is expected.
+        average: The average of the durations of a tag that is the prediction.
     """
 
     name: ClassVar[str] = "tagged"
@@ -45,14 +45,14 @@ class Tagged:
             "without any finished job: the time limit"
         ),
         starves=(
-            "a job expected to be long, or one that wants many GPUs, while shorter or smaller ones "
-            "come"
+            "a job expected to be long, or one that asks for many GPUs, while shorter or smaller "
+            "ones come"
         ),
         trusts=("the job's name",),
     )
     interpretation: ClassVar[str] = (
-        "a tag is user, job name and number of GPUs, where the paper hashes script and arguments; "
-        "reserved nodes and packing are left to the placement"
+        "A tag is user, job name and number of GPUs; the paper hashes script and arguments. "
+        "Reserved nodes and packing are left to the placement."
     )
     preempts: ClassVar[Preempts] = "never"
     skips: ClassVar[bool] = True

@@ -36,9 +36,9 @@ from slurm_dl.placement.scheme import Answer, Placer, Scheme, Spot, Wait
 
 _SOURCE = "HiveD, OSDI 2020, sections 3 and 4"
 _INTERPRETATION = (
-    "cells below the node are counted inside it; cells that are free right now go before the "
-    "buddy order; owed leaves are counted on the smallest; a job that is not guaranteed and cannot "
-    "be taken back stays on nodes that no unused cell needs"
+    "Cells below the node are counted inside it. Cells that are free now go before the buddy "
+    "order. Owed leaves are counted on the smallest ones. A job that is not guaranteed and cannot "
+    "be preempted stays on nodes that no unused cell needs."
 )
 _HOLDING = (JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED)
 

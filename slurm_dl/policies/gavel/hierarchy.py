@@ -39,20 +39,20 @@ class GavelHierarchical(Solving):
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that are given shares; running ones always are.
-        split_above: Most classes of jobs that are alike in one program.
+        window: Most waiting jobs that get shares; running jobs always do.
+        split_above: Most classes of equal jobs in one program; more are divided into parts.
         limit_s: Seconds that one program may take.
-        weights: Weight of an account by its name; 1 for those that are not named.
-        inside: How a tenant's weight is split over its jobs.
-        levels: How many levels are raised where there are more than a hundred classes; what is left
-            then goes where the sum grows most. Where there are fewer, all.
+        weights: Weight of an account by its name; 1 for accounts that are not named.
+        inside: How a tenant's weight is divided among its jobs.
+        levels: Number of levels that are raised where there are more than a hundred classes; the
+            rest then goes where the sum grows most. With fewer classes all levels are raised.
     """
 
     name: ClassVar[str] = "gavel_hierarchical"
     source: ClassVar[str] = f"{SOURCE}, section 4.3 (hierarchical policies)"
     interpretation: ClassVar[str] = (
-        f"{READING}; jobs that can get no more are told by the prices of the linear program, where "
-        "the paper solves an integer program; inside an account all jobs have the same weight"
+        f"{READING} Jobs that can get no more are found by the prices of the linear program; the "
+        "paper solves an integer program. Inside an account all jobs have the same weight."
     )
     about: ClassVar[About] = About(
         row="A6",
@@ -60,9 +60,9 @@ class GavelHierarchical(Solving):
         formula="water filling of normalised throughputs, each as fast as its part of the weight",
         needs=("rates", "accounts"),
         fallback=(
-            "users in place of accounts; with fifo inside and more than a hundred jobs, each "
-            "tenant's slice of every type by weight and demand, filled in order of arrival; "
-            f"{FALLBACK}"
+            "Without accounts each user is a tenant. With fifo inside and more than a hundred "
+            "jobs, each tenant gets its slice of every type by weight and demand, filled in order "
+            f"of arrival. {FALLBACK}"
         ),
     )
 

@@ -30,33 +30,35 @@ from slurm_dl.policies.gavel.pool import Entrants, Solving, check_table, left_of
 
 SOURCE = "Gavel, OSDI 2020"
 READING = (
-    "unknown throughputs are not completed from reference jobs: they are those of the snapshot; "
-    "two jobs never share a GPU; a job runs on one type at a time, so one that fits on none of "
-    "them alone has no share; waiting jobs beyond the window have no share until others end"
+    "Unknown throughputs are not completed from reference jobs: they are those of the snapshot. "
+    "Two jobs never share a GPU. A job runs on one type at a time, so one that fits on none of "
+    "them alone has no share. Waiting jobs beyond the window have no share until others end."
 )
 FALLBACK = (
-    "every type is as fast as any other; where a program takes longer than limit_s, "
-    "the proportional share"
+    "Every type counts as equally fast. If a program takes longer than limit_s, the proportional "
+    "share is used."
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelMaxMin(Solving):
-    """The least normalised throughput as large as can be: LAS for GPUs of several types.
+    """Maximise the least normalised throughput: LAS for GPUs of several types.
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that are given shares; running ones always are.
-        split_above: Most classes of jobs that are alike in one program.
+        window: Most waiting jobs that get shares; running jobs always do.
+        split_above: Most classes of equal jobs in one program; more are divided into parts.
         limit_s: Seconds that one program may take.
-        weights: Weight of an account's jobs by its name; 1 for those that are not named.
+        weights: Weight of an account's jobs by the account's name; 1 for accounts that are not
+            named.
     """
 
     name: ClassVar[str] = "gavel_max_min"
     source: ClassVar[str] = f"{SOURCE}, section 4.1 (max-min fairness)"
     interpretation: ClassVar[str] = (
-        f"{READING}; what the least level leaves is raised level by level, then goes to the sum; "
-        "the program with pairs of jobs is there (gavel_pairs), but an order cannot carry it out"
+        f"{READING} Capacity that the least level leaves is raised level by level, then goes to "
+        "the sum. The program with pairs of jobs exists (gavel_pairs), but an order cannot carry "
+        "it out."
     )
     about: ClassVar[About] = About(
         row="A6",
@@ -88,14 +90,15 @@ class GavelMaxMin(Solving):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelMaxMinAgnostic(GavelMaxMin):
-    """Max-min fairness that takes every GPU type for as fast as any other.
+    """Max-min fairness that treats all GPU types as equally fast.
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that are given shares; running ones always are.
-        split_above: Most classes of jobs that are alike in one program.
+        window: Most waiting jobs that get shares; running jobs always do.
+        split_above: Most classes of equal jobs in one program; more are divided into parts.
         limit_s: Seconds that one program may take.
-        weights: Weight of an account's jobs by its name; 1 for those that are not named.
+        weights: Weight of an account's jobs by the account's name; 1 for accounts that are not
+            named.
     """
 
     name: ClassVar[str] = "gavel_max_min_agnostic"
@@ -104,7 +107,7 @@ class GavelMaxMinAgnostic(GavelMaxMin):
         row="A6",
         level="W3",
         formula="max min over jobs of GPUs x (time on any type) / weight",
-        fallback="where a program takes longer than limit_s, the proportional share",
+        fallback="if a program takes longer than limit_s, the proportional share is used",
     )
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
@@ -115,27 +118,27 @@ class GavelMaxMinAgnostic(GavelMaxMin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelMakespan(Solving):
-    """The jobs there are done as early as can be, the last of them.
+    """Minimise the time at which the last of the present jobs is done.
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that are given shares; running ones always are.
-        split_above: Most classes of jobs that are alike in one program.
+        window: Most waiting jobs that get shares; running jobs always do.
+        split_above: Most classes of equal jobs in one program; more are divided into parts.
         limit_s: Seconds that one program may take.
     """
 
     name: ClassVar[str] = "gavel_makespan"
     source: ClassVar[str] = f"{SOURCE}, section 4.2 (minimum makespan)"
     interpretation: ClassVar[str] = (
-        f"{READING}; one program in place of a bisection: thr >= left / T for the least T is the "
-        "largest least thr / left"
+        f"{READING} One program replaces a bisection: thr >= left / T for the least T is the "
+        "largest least thr / left."
     )
     about: ClassVar[About] = About(
         row="A6",
         level="W3",
         formula="the least T with thr(X) >= left / T for every job",
         needs=("left_s", "rates"),
-        fallback=f"a job of unknown length is as long as the longest known one; {FALLBACK}",
+        fallback=f"A job of unknown length is as long as the longest known one. {FALLBACK}",
     )
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
@@ -153,20 +156,20 @@ class GavelMakespan(Solving):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelFinishTime(Solving):
-    """Nobody late against a fair part of the cluster for itself: least largest ratio of the two.
+    """Minimise the largest ratio of finish time to finish time on a fair part of the cluster.
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that are given shares; running ones always are.
-        split_above: Most classes of jobs that are alike in one program.
+        window: Most waiting jobs that get shares; running jobs always do.
+        split_above: Most classes of equal jobs in one program; more are divided into parts.
         limit_s: Seconds that one program may take.
     """
 
     name: ClassVar[str] = "gavel_finish_time"
     source: ClassVar[str] = f"{SOURCE}, section 4.2 (finish-time fairness of Themis, NSDI 2020)"
     interpretation: ClassVar[str] = (
-        f"{READING}; a job alone has the n-th part of every type for the n jobs of now, also for "
-        "the work it has done, where the paper adds up the parts of each moment"
+        f"{READING} A job alone has the n-th part of every type for the n present jobs, also for "
+        "the work it has done; the paper adds up the parts of each moment."
     )
     about: ClassVar[About] = About(
         row="A6",
@@ -174,8 +177,8 @@ class GavelFinishTime(Solving):
         formula="min max of (age + left / thr(X)) / ((done + left) / thr(X isolated))",
         needs=("left_s", "progress", "rates"),
         fallback=(
-            "work done: the time run at the mean speed of the types; of a job of unknown length "
-            f"the ratio in the long run, thr(X isolated) / thr(X); {FALLBACK}"
+            "Work done is the time run at the mean speed of the types. For a job of unknown "
+            f"length the ratio in the long run counts, thr(X isolated) / thr(X). {FALLBACK}"
         ),
         trusts=("progress",),
     )
@@ -195,19 +198,19 @@ class GavelFinishTime(Solving):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelSum(Solving):
-    """The largest sum of throughputs.
+    """Maximise the sum of throughputs.
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that are given shares; running ones always are.
-        split_above: Most classes of jobs that are alike in one program.
+        window: Most waiting jobs that get shares; running jobs always do.
+        split_above: Most classes of equal jobs in one program; more are divided into parts.
         limit_s: Seconds that one program may take.
     """
 
     name: ClassVar[str] = "gavel_sum"
     source: ClassVar[str] = f"{SOURCE}, section 4.2 (maximum sum of throughputs)"
     interpretation: ClassVar[str] = (
-        f"{READING}; a job's throughput counts in units of its own speed on a type of rate 1"
+        f"{READING} A job's throughput counts in units of its own speed on a type of rate 1."
     )
     about: ClassVar[About] = About(
         row="A6",
@@ -233,21 +236,21 @@ class GavelSum(Solving):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelCost(GavelSum):
-    """The most throughput for the money.
+    """Maximise the sum of throughput per cost.
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that are given shares; running ones always are.
-        split_above: Most classes of jobs that are alike in one program.
+        window: Most waiting jobs that get shares; running jobs always do.
+        split_above: Most classes of equal jobs in one program; more are divided into parts.
         limit_s: Seconds that one program may take.
-        costs: Cost of a GPU by the name of its type, in any unit; 1 for those that are not named.
+        costs: Cost of a GPU by the name of its type, in any unit; 1 for types that are not named.
     """
 
     name: ClassVar[str] = "gavel_cost"
     source: ClassVar[str] = f"{SOURCE}, section 4.2 (cost)"
     interpretation: ClassVar[str] = (
-        f"{GavelSum.interpretation}; the sum of throughput by cost, as in the paper's public code, "
-        "where the text divides the sum of throughputs by the sum of costs"
+        f"{GavelSum.interpretation} The sum of throughput by cost is that of the paper's public "
+        "code; the text divides the sum of throughputs by the sum of costs."
     )
     about: ClassVar[About] = About(
         row="A6",
@@ -277,29 +280,32 @@ class GavelCost(GavelSum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelCostSlo(GavelCost):
-    """The most throughput for the money among shares with which jobs are done when they are due.
+    """Maximise the sum of throughput per cost, subject to the deadlines of jobs.
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that are given shares; running ones always are.
-        split_above: Most classes of jobs that are alike in one program.
+        window: Most waiting jobs that get shares; running jobs always do.
+        split_above: Most classes of equal jobs in one program; more are divided into parts.
         limit_s: Seconds that one program may take.
-        costs: Cost of a GPU by the name of its type, in any unit; 1 for those that are not named.
+        costs: Cost of a GPU by the name of its type, in any unit; 1 for types that are not named.
     """
 
     name: ClassVar[str] = "gavel_cost_slo"
     source: ClassVar[str] = f"{SOURCE}, section 4.2 (cost subject to SLOs)"
     interpretation: ClassVar[str] = (
-        f"{GavelCost.interpretation}; a job that cannot be done in time even alone has no such "
-        "row; if the others cannot all be done in time none has"
+        f"{GavelCost.interpretation} A job that cannot meet its deadline even alone has no "
+        "deadline constraint. If the other jobs cannot all meet their deadlines, no job has one."
     )
     about: ClassVar[About] = About(
         row="A6",
         level="W3",
         formula="max sum of rate / cost x X, thr(X) >= left / (due - now) for jobs that are due",
         needs=("rates", "left_s", "due_s"),
-        fallback=f"a job of unknown length, not due or overdue has no such row; {FALLBACK}",
-        starves="jobs of many GPUs or of small gain that are not due, while others come",
+        fallback=(
+            "A job of unknown length, without a deadline or past it has no deadline constraint. "
+            f"{FALLBACK}"
+        ),
+        starves="jobs of many GPUs or of small gain that have no deadline, while others come",
     )
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:

@@ -100,7 +100,7 @@ class Sharing(abc.ABC):
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that are given shares; running ones always are.
+        window: Most waiting jobs that get shares; running jobs always do.
     """
 
     preempts: ClassVar[Preempts] = "rank"
@@ -147,11 +147,10 @@ class Solving(Sharing):
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that are given shares; running ones always are.
-        split_above: Most classes of jobs that are alike in one program; above it jobs are dealt
-            out into parts.
-        limit_s: Seconds that one program may take; where it takes longer the proportional share
-            is used.
+        window: Most waiting jobs that get shares; running jobs always do.
+        split_above: Most classes of equal jobs in one program; more are divided into parts.
+        limit_s: Seconds that one program may take; if it takes longer, the proportional share is
+            used.
     """
 
     split_above: int = linear_programs.SPLIT_ABOVE

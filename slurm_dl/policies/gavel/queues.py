@@ -22,32 +22,35 @@ from slurm_dl.policies.base import About
 from slurm_dl.policies.gavel.objectives import READING, SOURCE, isolated
 from slurm_dl.policies.gavel.pool import Entrants, Sharing, left_of
 
-_NO_RATES = "every type is as fast as any other; the first of them with room is taken"
+_NO_RATES = "Every type counts as equally fast; the first of them with enough free GPUs is taken."
 _SLACK_GPUS = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelFifo(Sharing):
-    """In order of arrival, each job on the fastest type with room for it.
+    """In order of arrival, each job on the fastest type with enough free GPUs.
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that are given shares; running ones always are.
+        window: Most waiting jobs that get shares; running jobs always do.
     """
 
     name: ClassVar[str] = "gavel_fifo"
     source: ClassVar[str] = f"{SOURCE}, section 4.2 (FIFO)"
     interpretation: ClassVar[str] = (
-        f"{READING}; job by job as in the paper's public code, where the text maximises the sum of "
-        "rate / best rate x (jobs behind it); the type is chosen anew for every job each time"
+        f"{READING} Jobs are taken one by one as in the paper's public code; the text maximises "
+        "the sum of rate / best rate x (jobs behind it). The type of every job is chosen again "
+        "each time."
     )
     about: ClassVar[About] = About(
         row="A6",
         level="W3",
-        formula="by first submission: the type with room for all GPUs where the rate is highest",
+        formula=(
+            "by first submission: of the types with enough free GPUs the one with the highest rate"
+        ),
         needs=("rates",),
         fallback=_NO_RATES,
-        idles="behind the first job that has no room on any type nobody has a share",
+        idles="no job behind the first one that fits on no type has a share",
     )
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:  # noqa: ARG002
@@ -57,22 +60,24 @@ class GavelFifo(Sharing):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelSjf(Sharing):
-    """The job that would be over first on its fastest type first.
+    """The job with the least time left on its fastest type first.
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that are given shares; running ones always are.
+        window: Most waiting jobs that get shares; running jobs always do.
     """
 
     name: ClassVar[str] = "gavel_sjf"
     source: ClassVar[str] = f"{SOURCE}, section 4.2 (shortest job first)"
-    interpretation: ClassVar[str] = f"{READING}; jobs behind one that has no room are served"
+    interpretation: ClassVar[str] = f"{READING} Jobs behind one that does not fit are served."
     about: ClassVar[About] = About(
         row="A6",
         level="W3",
-        formula="by left / best rate: the type with room for all GPUs where the rate is highest",
+        formula=(
+            "by left / best rate: of the types with enough free GPUs the one with the highest rate"
+        ),
         needs=("left_s", "rates"),
-        fallback=f"jobs of unknown length last, by first submission; {_NO_RATES}",
+        fallback=f"Jobs of unknown length are last, by first submission. {_NO_RATES}",
         starves="a long job, while shorter ones come",
     )
 
@@ -86,24 +91,26 @@ class GavelSjf(Sharing):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelIsolated(Sharing):
-    """Each job the n-th part of the GPUs of every type.
+    """Each of n jobs gets the n-th part of the GPUs of every type.
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that are given shares; running ones always are.
+        window: Most waiting jobs that get shares; running jobs always do.
     """
 
     name: ClassVar[str] = "gavel_isolated"
     source: ClassVar[str] = f"{SOURCE}, section 4.2 (X isolated)"
     interpretation: ClassVar[str] = (
-        f"{READING}; the part is cut to its whole time for each job by itself, where the paper's "
-        "public code divides all jobs by the largest"
+        f"{READING} The part is cut to its whole time for each job separately; the paper's public "
+        "code divides all jobs by the largest."
     )
     about: ClassVar[About] = About(
         row="A6",
         level="W3",
         formula="X = GPUs of the type / (jobs x GPUs of the job), at most 1 over all types",
-        idles="a job with few GPUs has no more than its whole time; the rest is nobody's share",
+        idles=(
+            "a job with few GPUs has no more than its whole time; the rest is in no job's share"
+        ),
     )
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:  # noqa: ARG002
@@ -113,23 +120,23 @@ class GavelIsolated(Sharing):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelProportional(Sharing):
-    """Each job the same share of the time, of types as there are GPUs of them.
+    """Each job gets the same share of the time, divided among the types by their GPUs.
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that are given shares; running ones always are.
+        window: Most waiting jobs that get shares; running jobs always do.
     """
 
     name: ClassVar[str] = "gavel_proportional"
     source: ClassVar[str] = f"{SOURCE}, section 4.1 (X equal)"
     interpretation: ClassVar[str] = (
-        f"{READING}; the same time for jobs of any number of GPUs, so that it fits in the cluster"
+        f"{READING} Jobs of any number of GPUs get the same time, so that it fits in the cluster."
     )
     about: ClassVar[About] = About(
         row="A6",
         level="W3",
         formula="X = GPUs of the type / all GPUs x min(1, all GPUs / GPUs asked for)",
-        idles="what a job cannot use of a type is nobody's share",
+        idles="the part of a type that a job cannot use is in no job's share",
     )
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:  # noqa: ARG002

@@ -49,22 +49,23 @@ _SHORTEST = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelStrategyProof(Sharing):
-    """Proportional fairness, each job's share cut by what it costs the others.
+    """Proportional fairness; each job's share is cut by its cost to the others.
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that are given shares; running ones always are.
-        weights: Weight of an account's jobs by its name; 1 for those that are not named.
-        discounts_up_to: Most classes of jobs that are alike for which shares are cut; each takes a
-            program of its own.
+        window: Most waiting jobs that get shares; running jobs always do.
+        weights: Weight of an account's jobs by the account's name; 1 for accounts that are not
+            named.
+        discounts_up_to: Most classes of equal jobs for which shares are cut; each takes a program
+            of its own.
     """
 
     name: ClassVar[str] = "gavel_strategy_proof"
     source: ClassVar[str] = f"{SOURCE}, public code; Cole, Gkatzelis and Goel, EC 2013, section 3"
     interpretation: ClassVar[str] = (
-        f"{READING}; the mechanism of the second source, whose proof needs the product of "
-        "throughputs, not their minimum; what is held back is nobody's share, but an engine that "
-        "leaves no GPU idle may still give it away, and a lie may then pay"
+        f"{READING} The mechanism is that of the second source; its proof needs the product of "
+        "throughputs, not their minimum. The part that is held back is in no job's share. An "
+        "engine that leaves no GPU idle may still give it away, and a lie may then pay."
     )
     about: ClassVar[About] = About(
         row="A6",
@@ -72,10 +73,10 @@ class GavelStrategyProof(Sharing):
         formula="X = argmax sum w log thr(X), times prod over others of thr(X) / thr(X without me)",
         needs=("rates",),
         fallback=(
-            "every type is as fast as any other; above discounts_up_to classes shares are not cut, "
-            "and naming false throughputs may pay"
+            "Every type counts as equally fast. Above discounts_up_to classes shares are not cut, "
+            "and naming false throughputs may pay."
         ),
-        idles="what is held back of each job's share",
+        idles="the part of each job's share that is held back",
     )
 
     weights: tuple[tuple[str, float], ...] = ()

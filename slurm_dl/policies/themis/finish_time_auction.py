@@ -40,9 +40,9 @@ _SLACK_GPUS = 1e-9
 """Ten tenths of a GPU are one, whatever the rounding of their sum."""
 
 _FALLBACK = (
-    "left_s is the time limit less the time run; of a job without a limit as long again as it has "
-    "run, a lease at least; without progress the time run is work done; without rates every type "
-    "is as fast as any other; without finished jobs N counts live apps alone"
+    "left_s is the time limit less the time run. A job without a limit is assumed to run as long "
+    "again as it has run, a lease at least. Without progress the time run is work done. Without "
+    "rates every type counts as equally fast. Without finished jobs N counts live apps alone."
 )
 
 
@@ -69,11 +69,11 @@ class ThemisState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Themis(Sharing):
-    """The auction, with hidden payments.
+    """Auction of GPUs by finish-time fairness, with hidden payments.
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that take part; running ones always do.
+        window: Most waiting jobs that take part; running jobs always do.
         fairness: f, the fraction of the apps, those with the smallest rho, that may not bid; 0 or
             more, below 1. One app may always bid.
     """
@@ -90,22 +90,23 @@ class Themis(Sharing):
         needs=("left_s", "progress", "rates", "history"),
         fallback=_FALLBACK,
         starves=(
-            "a job whose bid is poor for its GPUs, while apps as late as its own keep "
-            "coming faster than they end"
+            "a job with a poor bid for its GPUs, while apps as late as its own keep coming faster "
+            "than they end"
         ),
         trusts=("progress", "its array: tasks are judged together"),
     )
     interpretation: ClassVar[str] = (
-        "the arbiter knows what an app would bid, since it values nothing but its finish; a job is "
-        "a gang of fixed size, so an app wins whole jobs, those that run and the oldest first, and "
-        "its speed grows with their GPUs (S = 1: placement is not priced); the product is the best "
-        "by gain for a GPU, exact but for gangs that do not fit; an app without GPUs is not late "
-        "without end but waits for a lease, else nothing would be left to a winner who keeps "
-        "another out; all GPUs are on offer, since leases end together; a winner keeps its whole "
-        "gang for the fraction c of the time: its share is c, and engine credits make turns of it; "
-        "what is paid goes to the other jobs by rho, the largest first, not at random; GPUs of all "
-        "types are sold as one kind; who may bid is found by rho with all jobs running, which is "
-        "finite; tasks of an array that are over count for contention, not as work done"
+        "The arbiter computes each app's bid, since an app values nothing but its finish. A job "
+        "is a gang of fixed size, so an app wins whole jobs, running jobs first, then the oldest. "
+        "Its speed grows with their GPUs (S = 1: placement is not priced). The product is the "
+        "best by gain per GPU, exact but for gangs that do not fit. An app without GPUs counts as "
+        "waiting for a lease, not as late without end. Otherwise nothing would be left to a "
+        "winner that keeps another out. All GPUs are on offer, since leases end together. A "
+        "winner keeps its whole gang for the fraction c of the time: its share is c, and engine "
+        "credits divide the time into turns. Payments go to the other jobs by rho, the largest "
+        "first, not at random. GPUs of all types are sold as one kind. The bidders are selected "
+        "by rho with all jobs running, which is finite. Finished tasks of an array count for "
+        "contention, not as work done."
     )
 
     fairness: float = 0.8
@@ -137,14 +138,13 @@ class Themis(Sharing):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThemisConvex(Solving):
-    """Shares of the time that make the largest rho as small as can be.
+    """Shares of the time that minimise the largest rho.
 
     Attributes:
         lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: The most waiting jobs that take part; running ones always do.
-        split_above: Most classes of jobs that are alike in one program.
-        limit_s: Seconds that one program may take; where it takes longer the proportional share
-            is used.
+        window: Most waiting jobs that take part; running jobs always do.
+        split_above: Most classes of equal jobs in one program; more are divided into parts.
+        limit_s: Seconds that one program may take.
     """
 
     name: ClassVar[str] = "themis_convex"
@@ -154,14 +154,16 @@ class ThemisConvex(Solving):
         level="W3",
         formula="min over X of max (elapsed + left / thr(X)) / (time alone on 1/N)",
         needs=("left_s", "progress", "rates", "history"),
-        fallback=f"{_FALLBACK}; where a program takes longer than limit_s, the proportional share",
+        fallback=(
+            f"{_FALLBACK} If a program takes longer than limit_s, the proportional share is used."
+        ),
         trusts=("progress",),
     )
     interpretation: ClassVar[str] = (
-        "rho is each job's own, and N its app's: the mean number of apps since it came, where "
-        "Gavel's policy counts the jobs of now; with one GPU type the largest rho of those that "
-        "can still be helped is made small too, and so on down, without a solver; with several "
-        "what is left goes where it helps most"
+        "rho is each job's own. N is its app's: the mean number of apps since it came; Gavel's "
+        "policy counts the present jobs. With one GPU type the largest rho that can still be "
+        "reduced is minimised too, and so on down, without a solver. With several types the rest "
+        "goes where it helps most."
     )
 
     def shares(self, snap: Snapshot, who: Entrants, /) -> linear_programs.Solved:
