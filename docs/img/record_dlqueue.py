@@ -161,7 +161,7 @@ def watched(daemon: Schedd, job: str) -> Console:
             screen.press("j")
             screen.until(lambda s, was=before: s.selected != was, "the selection to move")
         screen.press("w")
-        screen.until_says("If it has to give way")
+        screen.until_says("If it is preempted")
         console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
         for line in screen.cells:
             text = Text()

@@ -119,7 +119,7 @@ def test_a_policy_is_shown_whole(command: Command) -> None:
     assert "No parameters." in said
     las = command("ctl", "policies", "show", "discrete_las").stdout
     assert "\n  thresholds_gpu_s (default [3250, 7200, 18000], GPU-seconds): Service at" in las
-    assert "nobody passes" in command("ctl", "policies", "show", "fifo").stdout
+    assert "blocks all jobs behind it" in command("ctl", "policies", "show", "fifo").stdout
     one = json.loads(command("ctl", "policies", "show", "fifo", "--json").stdout)
     assert one == next(p for p in listed(command) if p["name"] == "fifo")
 

@@ -45,7 +45,7 @@ def test_a_job_of_dlsubmit_is_preemptible_where_the_site_allows_less(place: Sche
     assert place.job(by_hand, "Restarts") == ["0"]
     said = place.ask("dlqueue", "why", by_hand).stdout
     assert "It is not preempted: its grace of 5000 s is above the site's limit of 60 s" in said
-    assert "If it has to give way" not in said
+    assert "If it is preempted" not in said
     assert "up to 60 s to save its work" in place.ask("dlqueue", "why", victim).stdout
 
 

@@ -51,10 +51,10 @@ def test_a_waiting_job_learns_its_rank_and_who_is_ahead() -> None:
     texts = {JobId(2): JobText(label="2_[0-9]"), JobId(3): JobText(label="3", reason="Priority")}
     said = _said(_cycle(rows, texts=texts, memory={"attained_gpu_s": {3: 1800.0}}), 3)
 
-    assert "waits for 2 GPUs" in said
+    assert "has been waiting for 2 GPUs" in said
     assert "rank 3 of 3, in tier 0, with 0.50 GPU-hours" in said
     assert "1 running and 1 waiting jobs, first 2_[0-9]." in said
-    assert "sinks into tier 1 after 0.50 more GPU-hours, 15 min of running." in said
+    assert "moves to tier 1 after 0.50 more GPU-hours, 15 min of running." in said
     assert "Slurm's own reason: Priority." in said
     assert "has not opted in" in said
 
@@ -63,7 +63,7 @@ def test_the_first_is_told_that_nobody_is_ahead() -> None:
     """And nothing is said of a Slurm reason that is none."""
     said = _said(_cycle([build.pending(2)], texts={JobId(2): JobText(label="2", reason="None")}), 2)
 
-    assert "Nobody is ahead of it." in said
+    assert "No job is ahead of it." in said
     assert "Slurm's own reason" not in said
 
 
@@ -115,7 +115,7 @@ def test_both_sides_of_a_hand_over_are_told(state: VictimState, words: str) -> N
 @pytest.mark.parametrize(
     ("grace_s", "words"),
     [
-        (600, "If it has to give way it gets USR1 and up to 600 s"),
+        (600, "If it is preempted it gets USR1 and up to 600 s"),
         (5000, "It is not preempted: its grace of 5000 s is above the site's limit of 600 s"),
     ],
 )
@@ -135,10 +135,10 @@ def test_a_job_that_asks_for_too_long_a_grace_is_told_so(grace_s: float, words: 
 @pytest.mark.parametrize(
     ("claim", "row", "told", "untold"),
     [
-        (NO_CLAIM, {}, "submit it with dlsubmit", "give way"),
-        (Claim(contract=Contract(grace_s=5000)), {}, "submit it with a shorter one", "give way"),
-        (Claim(contract=Contract()), {"requeueable": False}, "--no-requeue", "give way"),
-        (Claim(contract=Contract()), {}, "give way", "no job is preempted"),
+        (NO_CLAIM, {}, "submit it with dlsubmit", "If it is preempted"),
+        (Claim(contract=Contract(grace_s=5000)), {}, "submit it with a shorter one", "If it is preempted"),
+        (Claim(contract=Contract()), {"requeueable": False}, "--no-requeue", "If it is preempted"),
+        (Claim(contract=Contract()), {}, "If it is preempted", "no job is preempted"),
     ],
     ids=["no contract", "grace too long", "no requeue", "opted in"],
 )

@@ -252,10 +252,10 @@ def _facts(policy: JsonObject) -> dict[str, str]:
         "Needs": "; ".join(need_in_words(str(n)) for n in needs) or "nothing beyond the queue",
         "Without it": policy["fallback"],
         "Preempts": PREEMPTS[str(policy["preempts"])],
-        "Passing": "jobs behind one that does not fit are served meanwhile"
+        "Passing": "jobs behind one that does not fit may start before it"
         if policy["skips"]
-        else "nobody passes a job that does not fit",
-        "Starves": policy["starves"] or "nobody",
+        else "a job that does not fit blocks all jobs behind it",
+        "Starves": policy["starves"] or "no job",
         "Idle GPUs": policy["idles"] or "none that a waiting job could use",
         "Trusts": "; ".join(map(str, trusts)) or "nothing that jobs say of themselves",
     }

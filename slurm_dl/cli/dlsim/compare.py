@@ -137,8 +137,8 @@ def compare_command(
 
     With several seeds a time is the mean over them with its 95 % bootstrap interval, and the
     policies ran the same workloads, so the ratio to the first policy is taken for each workload
-    by itself. Ends with status 1 if a job did not finish or a simulation failed; what the others
-    gave is told all the same.
+    by itself. Ends with status 1 if a job did not finish or a simulation failed; the results
+    of the others are still reported.
 
     With --on slurm the simulations go out as one array of CPU jobs, and the command waits for
     them. Stopped or late, it is called again with --dir and --resume and no TRACE.

@@ -200,7 +200,7 @@ def _policy_lines(policy: JsonObject) -> Iterator[str]:
     if policy["interpretation"]:
         yield from _wrapped(f"Read as: {policy['interpretation']}")
     if not policy["skips"]:
-        yield from _wrapped("Waits for a job that does not fit; nobody passes it.")
+        yield from _wrapped("A job that does not fit blocks all jobs behind it.")
     yield from parameter_lines(policy, _WIDTH, "  -p ")
 
 

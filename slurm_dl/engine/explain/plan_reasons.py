@@ -127,11 +127,12 @@ def _state(cycle: Cycle, row: int, label: str) -> str:
     state = JobState(int(jobs.state[row]))
     gpus = f"{jobs.gpus[row]:g} GPU" + ("" if jobs.gpus[row] == 1 else "s")
     if state is JobState.RUNNING:
-        return f"Job {label} is running on {gpus} for {span(now_s - jobs.start_s[row])}."
+        ran = span(now_s - jobs.start_s[row])
+        return f"Job {label} has been running on {gpus} for {ran}."
     if state is JobState.PENDING:
-        since = span(now_s - snap.memory.waiting_since_s[row])
+        waited = span(now_s - snap.memory.waiting_since_s[row])
         again = " (it has run before)" if snap.memory.ran_s[row] > 0 else ""
-        return f"Job {label} waits for {gpus} since {since}{again}."
+        return f"Job {label} has been waiting for {gpus} for {waited}{again}."
     return f"Job {label} is {state.name.lower()}."
 
 
@@ -151,7 +152,7 @@ def _ahead(cycle: Cycle, row: int, sight: Sight) -> list[str]:
         return []
     before = np.flatnonzero((plan.rank >= 0) & (plan.rank < plan.rank[row]))
     if not len(before):
-        return ["Nobody is ahead of it."]
+        return ["No job is ahead of it."]
     running = before[jobs.state[before] == JobState.RUNNING]
     waiting = before[jobs.state[before] == JobState.PENDING]
     first = waiting[np.argsort(plan.rank[waiting])][:5]
@@ -175,13 +176,13 @@ def _next_tier(cycle: Cycle, policy: Policy, row: int) -> list[str]:
     memory = cycle.snapshot.memory
     if getattr(policy, "dimensions", 2) == 1:
         left_s = edges[tier] - (memory.ran_s[row] - memory.forgiven_ran_s[row])
-        return [f"It sinks into tier {tier + 1} after {span(left_s)} of running."]
+        return [f"It moves to tier {tier + 1} after {span(left_s)} of running."]
     left_gpu_s = edges[tier] - (memory.attained_gpu_s[row] - memory.forgiven_gpu_s[row])
     gpus = float(cycle.snapshot.jobs.gpus[row])
     if not (gpus > 0 and math.isfinite(left_gpu_s)):
         return []
     more = f"{left_gpu_s / 3600:.2f} more GPU-hours, {span(left_gpu_s / gpus)} of running"
-    return [f"It sinks into tier {tier + 1} after {more}."]
+    return [f"It moves to tier {tier + 1} after {more}."]
 
 
 def _handover(cycle: Cycle, job_id: JobId, sight: Sight) -> list[str]:
@@ -295,7 +296,7 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
         agreed = f"It is not preempted: {PAST_ITS_SHARE}."
     else:
         agreed = (
-            f"If it has to give way it gets {claim.contract.signal} and up to "
+            f"If it is preempted it gets {claim.contract.signal} and up to "
             f"{grace_s:.0f} s to save its work."
         )
     may = bool(snap.jobs.requeueable[row]) and grace_s <= cycle.max_grace_s

@@ -1,0 +1,38 @@
+"""The pictures of README and index are what their scripts draw."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import shown
+
+IMG = shown.ROOT / "docs" / "img"
+
+
+def drawn(script: str, *argv: str | Path) -> None:
+    """Run one of the scripts."""
+    subprocess.run([sys.executable, IMG / script, *argv], check=True, timeout=300)
+
+
+def test_the_architecture_is_drawn_by_its_script(tmp_path: Path) -> None:
+    """Byte by byte."""
+    drawn("architecture.py", tmp_path / "drawn.svg")
+
+    assert (tmp_path / "drawn.svg").read_bytes() == (IMG / "architecture.svg").read_bytes()
+
+
+def test_the_benefit_is_simulated_by_its_script(tmp_path: Path) -> None:
+    """On a small trace: one row for each class of jobs that it has, and the price."""
+    trace = shown.ROOT / "traces" / "tiresias" / "60_job.csv"
+    out = tmp_path / "drawn.svg"
+
+    drawn("benefit.py", "--trace", trace, "--cluster", "2x4", "--out", out)
+
+    text = out.read_text("utf-8")
+    assert "60 jobs of 60_job.csv on 2x4 GPUs" in text
+    assert "all jobs <tspan" in text
+    # No job of this trace runs for an hour: two classes, and all jobs.
+    assert text.count('class="dot-ours"') == 1 + 3
+    assert "preemptions" in text
