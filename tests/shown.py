@@ -21,6 +21,8 @@ PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 _FENCE: Final = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED: Final = re.compile(r"(?<=\n\n) {4,}\S.*\n(?: {4,}\S.*\n)*")
+_PARAGRAPH: Final = re.compile(r"(?<=\n\n) {0,3}\S.*")
+_ITEM: Final = re.compile(r" {0,3}(?:\d+\.|[-*+]) ")
 _SETTINGS: Final = re.compile(r"[\w.]+:(\s|$)|\[|[A-Z][a-z]+[A-Z]\w*=")
 _HERE_BEGINS: Final = re.compile(r"<<-?'?(\w+)'?")
 _LOOP_BEGINS: Final = re.compile(r"(?:for|until|while|if)\b(?!.*\b(?:done|fi)$)")
@@ -57,18 +59,29 @@ def fences(page: Path) -> list[tuple[str, str]]:
 def blocks(page: Path) -> Iterator[str]:
     """What is to be typed, block by block: fenced as sh, bash or console, or indented.
 
-    What is indented and looks like settings (``key:``, ``[Unit]``, ``SlurmKey=``) is no command.
+    What is indented and looks like settings (``key:``, ``[Unit]``, ``SlurmKey=``) is no command,
+    and what is indented by four inside a list item is a paragraph of that item.
     """
     text = page.read_text(encoding="utf-8")
     found = [(m.start(), m[1], m[2]) for m in _FENCE.finditer(text)]
     # What lies in a fence is blanked out: places in the page stay what they are.
     rest = _FENCE.sub(lambda m: "\n" * len(m[0]), text)
-    found += [(m.start(), "", textwrap.dedent(m[0])) for m in _INDENTED.finditer(rest)]
+    found += [
+        (m.start(), "", textwrap.dedent(m[0]))
+        for m in _INDENTED.finditer(rest)
+        if m[0].startswith(" " * 8) or not _is_in_item(rest, m.start())
+    ]
     for _, kind, inside in sorted(found):
         if kind == "console":
             yield _typed(inside)
         elif kind in {"sh", "bash"} or (not kind and not _SETTINGS.match(inside)):
             yield inside
+
+
+def _is_in_item(text: str, at: int) -> bool:
+    """The last paragraph before *at* that is not indented belongs to a list."""
+    *_, last = ("", *_PARAGRAPH.findall(f"\n\n{text}", 0, at + 2))
+    return bool(_ITEM.match(last))
 
 
 def _typed(console: str) -> str:

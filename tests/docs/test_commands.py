@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import shown
 
@@ -110,3 +112,13 @@ def test_a_block_is_taken_apart() -> None:
     assert [*shown.commands(block)] == [
         ("x", "-a", "b c"), ("y", "--d"), ("cat",), ("x", "-q"), ("w",), ("v",)
     ]  # fmt: skip
+
+
+def test_a_paragraph_of_a_list_item_is_no_block(tmp_path: Path) -> None:
+    """In an item four spaces are a paragraph, eight are a block; elsewhere four are one."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Do:\n\n    w\n\n1. First:\n\n        x\n\n    Then.\n\nLast:\n\n    y\n", "utf-8"
+    )
+
+    assert [*shown.blocks(page)] == ["w\n", "x\n", "y\n"]

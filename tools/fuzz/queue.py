@@ -220,7 +220,7 @@ TARGETS = (
         name="job-now",
         parse=lambda data: job_now(SaidSlurm({"squeue": text(data)}), JobId(7)),
         own=(ClusterError,),
-        source="squeue of one job, before something is done to it",
+        source="squeue of one job, before an action on it",
         parser="slurm.write.current_job.job_now",
         seeds=(
             record(_NOW, _JOB),
@@ -239,7 +239,7 @@ TARGETS = (
         name="release-all",
         parse=_release_all,
         own=(ClusterError,),
-        source="squeue, sprio and scontrol, when all is undone",
+        source="squeue, sprio and scontrol, for dlctl release-all",
         parser="slurm.write.release_all.release_all",
         seeds=(
             record(_RELEASED, _JOB)
@@ -309,7 +309,7 @@ TARGETS = (
     Target(
         name="tool-error",
         parse=last_line,
-        source="what Slurm's tools say when they fail",
+        source="error messages of Slurm's tools",
         parser="slurm.tool_runner.last_line",
         seeds=(b"slurm_update error: \x1b[2JInvalid job id specified\n\n",),
     ),

@@ -48,7 +48,7 @@ TARGETS = (
     Target(
         name="shadow-open",
         parse=lambda data: read_open(a_file(data, OPEN)),
-        source="the open wishes in `shadow`",
+        source="the open planned hand-overs in `shadow`",
         parser="shadow.segment_store.read_open",
         seeds=(_OPEN,),
     ),

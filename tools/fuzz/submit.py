@@ -155,7 +155,7 @@ TARGETS = (
     Target(
         name="dlsubmit-told",
         parse=_told,
-        source="sbatch's options that dlsubmit tells the daemon of",
+        source="sbatch's options that dlsubmit passes to the daemon",
         parser="submit.host_hints.told",
         seeds=(b"--cpus-per-task=8\n--mem=60000M\n--mem-per-gpu=5G",),
     ),

@@ -92,7 +92,7 @@ TARGETS = (
             read_trace(a_file(data, "trace")),
         ),
         own=(ConfigError,),
-        source="trace files, packed or not, of whatever format",
+        source="trace files, packed or not, of any format",
         parser="traces.format_registry.read_trace",
         seeds=(gzip.compress(_SEEDS["itp"], mtime=0), _SEEDS["slurm_dl"], _SEEDS["muri"]),
     ),

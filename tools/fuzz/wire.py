@@ -103,7 +103,7 @@ TARGETS = (
         name="request",
         parse=_request,
         own=(RequestError,),
-        source="the control socket: any user who may connect",
+        source="the control socket: any user with access to it",
         parser="daemon.control.socket_server, daemon.control.requests.parse",
         seeds=(
             b'{"request": "status"}\n{"request": "queue", "user": ["ada"]}\n',
@@ -130,7 +130,7 @@ TARGETS = (
         name="pyslurm-answer",
         parse=_frame,
         own=(ClusterError,),
-        source="the pyslurm worker, in whose process libslurm runs",
+        source="the pyslurm worker, the process that runs libslurm",
         parser="slurm.pyslurm.worker_process, worker_queue.columns_of",
         seeds=(
             _framed({"id": 0, "columns": {"JobID": ["7"], "Name": ["a"]}, "unreadable": 0}),

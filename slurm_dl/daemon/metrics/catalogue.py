@@ -125,57 +125,66 @@ def _metric(
 INFO = _metric(
     "info",
     "info",
-    "Always 1; the release, the policy that orders jobs, and who takes GPUs back.",
+    "Always 1. Labels: the release, the policy, and preemption by dlschedd, Slurm or neither.",
     Label("version"),
     Label("policy"),
     Label("preemption", ("external", "native", "off")),
 )
-START = _metric("start_time_seconds", "gauge", "When this daemon began its turn, epoch seconds.")
-STATE = _metric(
-    "state", "gauge", "1 for what the daemon does now, 0 for all else.", Label("state", STATES)
+START = _metric(
+    "start_time_seconds",
+    "gauge",
+    "When this daemon started or last took over the lease, epoch seconds.",
 )
-LIVE = _metric("live", "gauge", "1 if the configuration lets it act, 0 in shadow mode.")
+STATE = _metric(
+    "state",
+    "gauge",
+    "1 for the present state of the daemon, 0 for all others.",
+    Label("state", STATES),
+)
+LIVE = _metric("live", "gauge", "1 if the configuration allows actions, 0 in shadow mode.")
 LAST_LOOK = _metric(
     "last_look_timestamp_seconds",
     "gauge",
-    "When the last cycle ended, epoch seconds by this host's clock; absent before the first.",
+    "When the last cycle ended, epoch seconds by this host's clock. Absent before the first.",
 )
 NEXT_LOOK = _metric(
     "next_look_timestamp_seconds",
     "gauge",
-    "When the next look at the queue is due, epoch seconds; in the past, the loop hangs.",
+    "When the next poll is due, epoch seconds. A time in the past means that the loop hangs.",
 )
-CYCLES = _metric("cycles_total", "counter", "Cycles that came to their end.")
+CYCLES = _metric("cycles_total", "counter", "Complete cycles.")
 CYCLE = _metric(
     "cycle_seconds",
     "histogram",
-    "How long the parts of a cycle took.",
+    "Duration of the phases of a cycle.",
     Label("phase", PHASES),
     buckets=CYCLE_BUCKETS_S,
 )
 POLLS_FAILED = _metric(
     "polls_failed_in_a_row",
     "gauge",
-    "Looks that failed since the last that did not, by who failed: Slurm, or our ledger.",
+    "Failed polls since the last good one, by cause: Slurm, or the ledger.",
     Label("because", ("slurm", "ledger")),
 )
-BUGS = _metric("bugs_total", "counter", "Exceptions that nobody expected; each is in the log.")
+BUGS = _metric("bugs_total", "counter", "Unexpected exceptions. Each is in the log.")
 SCRAPE_ERRORS = _metric(
     "scrape_errors_total",
     "counter",
-    "Scrapes that a bug in the figures left without an answer; the log has the first of each kind.",
+    "Scrapes without an answer because of a bug. The log has the first of each kind.",
 )
 RELOAD_OK = _metric(
-    "config_reload_successful", "gauge", "1 if the last reload took effect; absent before any."
+    "config_reload_successful",
+    "gauge",
+    "1 if the last reload took effect. Absent before the first reload.",
 )
-AUDIT_OK = _metric("audit_log_writable", "gauge", "1 if all that was done is in the audit log.")
+AUDIT_OK = _metric("audit_log_writable", "gauge", "1 if the audit log has all actions so far.")
 LEDGER_OK = _metric(
-    "ledger_writable", "gauge", "0 if the last look failed because the ledger could not be used."
+    "ledger_writable", "gauge", "0 if the last poll failed because the ledger could not be used."
 )
 COMMANDS = _metric(
     "slurm_commands_total",
     "counter",
-    "Slurm commands that were run; what pyslurm reads is not in it.",
+    "Runs of Slurm commands. Reads by pyslurm are not counted.",
     Label("command", (*TOOLS, *OPTIONAL_TOOLS)),
 )
 
@@ -184,20 +193,20 @@ COMMANDS = _metric(
 CLOCK_AHEAD = _metric(
     "slurmctld_clock_ahead_seconds",
     "gauge",
-    "How far slurmctld's clock is ahead of this host's; below 0 it is behind.",
+    "How far slurmctld's clock is ahead of this host's. Negative: it is behind.",
 )
-CLOCK_JUMPS = _metric("slurmctld_clock_jumps_total", "counter", "How often its clock jumped.")
+CLOCK_JUMPS = _metric("slurmctld_clock_jumps_total", "counter", "Jumps of slurmctld's clock.")
 TIME_DISTRUSTED = _metric(
-    "time_distrusted", "gauge", "1 while nobody is stopped because a clock has jumped."
+    "time_distrusted", "gauge", "1 while no job is preempted because a clock has jumped."
 )
 SLOW_FACTOR = _metric(
-    "slow_factor", "gauge", "By what the time between looks is multiplied as slurmctld is slow."
+    "slow_factor", "gauge", "Factor on the time between polls while slurmctld is slow."
 )
 WRITES_HELD = _metric(
     "writes_held", "gauge", "1 while the order is not written because slurmdbd falls behind."
 )
 UNREADABLE = _metric(
-    "unreadable_records", "gauge", "Jobs and nodes of the last look that could not be read."
+    "unreadable_records", "gauge", "Jobs and nodes of the last poll that could not be read."
 )
 
 # The queue as it is ordered.
@@ -205,25 +214,27 @@ UNREADABLE = _metric(
 JOBS = _metric(
     "jobs",
     "gauge",
-    "Jobs by tier: waiting (could start if there were room), held, holding GPUs or nodes.",
+    "Jobs by tier: waiting (eligible, need free resources), held, holding GPUs or nodes.",
     *_OF_JOBS,
 )
 GPUS = _metric(
     "job_gpus",
     "gauge",
-    "GPUs that these jobs hold or ask for.",
+    "GPUs that these jobs hold or request.",
     *_OF_JOBS,
 )
 MANAGED_GPUS = _metric(
-    "managed_gpus", "gauge", "GPUs of the managed partitions, those of nodes that are down too."
+    "managed_gpus",
+    "gauge",
+    "GPUs of the managed partitions, including those of nodes that are down.",
 )
 STRANDED = _metric(
-    "stranded_gpus", "gauge", "Free GPUs on nodes without CPUs or memory left to go with them."
+    "stranded_gpus", "gauge", "Free GPUs on nodes that have no CPUs or memory left for them."
 )
 OVERTAKEN = _metric(
     "overtaken_jobs",
     "gauge",
-    "Jobs that could start if there were room, while a job of a worse rank holds GPUs.",
+    "Eligible jobs that lack free resources while a job of a worse rank holds GPUs.",
 )
 SERVED = _metric(
     "served_gpu_seconds_total", "counter", "Service that managed jobs received, GPU-seconds."
@@ -234,46 +245,48 @@ SERVED = _metric(
 PREEMPTIONS = _metric(
     "preemptions_total",
     "counter",
-    "Runs chosen to give way that were seen to their end, by what for and how they ended.",
+    "Runs of victims that have ended, by purpose of the hand-over and by outcome.",
     _PURPOSE,
     Label("outcome", VICTIM_OUTCOMES),
 )
 PREEMPTED_GPUS = _metric(
     "preempted_gpus_total",
     "counter",
-    "GPUs that such runs gave back; those that refused are not in it.",
+    "GPUs that these runs released. Runs with outcome refused are not counted.",
     _PURPOSE,
 )
 CHECKPOINT = _metric(
     "checkpoint_seconds",
     "histogram",
-    "From the signal to the acknowledgement, to the end of the grace, or until it left by itself.",
+    "Time from the signal to the acknowledgement, the end of the grace, or the job's own exit.",
     Label("ended", NOTICES),
     buckets=NOTICE_BUCKETS_S,
 )
 LOST = _metric(
     "lost_gpu_seconds_total",
     "counter",
-    "GPU time that preemption cost, estimated: notice (from signal to gone), idle (until its "
-    "hand-over was over).",
+    "Estimated GPU time that preemption cost: notice (from signal to gone), idle (from then to "
+    "the end of the hand-over).",
     Label("part", ("notice", "idle")),
 )
 HANDOVERS = _metric("handovers", "gauge", "Hand-overs under way.", _PURPOSE)
 OLDEST_HANDOVER = _metric(
-    "handover_oldest_age_seconds", "gauge", "Age of the oldest hand-over under way; 0 if none is."
+    "handover_oldest_age_seconds",
+    "gauge",
+    "Age of the oldest hand-over under way; 0 if there is none.",
 )
 HANDOVER = _metric(
     "handover_seconds",
     "histogram",
-    "How long hand-overs took: served, in vain (a beneficiary still waits), or withdrawn before "
-    "anybody was signalled.",
+    "Duration of hand-overs: served, in vain (a beneficiary still waits), or withdrawn before any "
+    "signal.",
     Label("ended", HANDOVER_ENDS),
     buckets=HANDOVER_BUCKETS_S,
 )
 RESTARTS = _metric(
     "restarts",
     "gauge",
-    "Jobs put back into the queue within a day, by whom, and what became of them.",
+    "Jobs requeued within a day, by cause, and their fate.",
     Label("by", ("dlschedd", "others")),
     Label("fate", FATES),
 )
@@ -290,7 +303,7 @@ ACTIONS_ALL = _metric("actions_total", "counter", "Actions tried, by result.", _
 ACTIONS_BY_KIND = _metric(
     "actions_by_kind_total",
     "counter",
-    "The same by kind; without those of cycles that were cut short.",
+    "The same by kind, without those of cycles that were cut short.",
     Label("action", ACTIONS),
     _RESULT,
 )
@@ -298,28 +311,26 @@ LEFT = _metric("actions_left", "gauge", "Actions planned in the last cycle and n
 UNHONOURED = _metric(
     "unhonoured_jobs",
     "gauge",
-    "Jobs whose SiteFactor was written and does not count in Slurm; it is written again.",
+    "Jobs with a written SiteFactor that has no effect in Slurm. It is written again.",
 )
-STEERS = _metric(
-    "steers", "gauge", "Waiting jobs that are kept from some nodes, or from starting too early."
-)
+STEERS = _metric("steers", "gauge", "Waiting jobs with a node constraint or a deferred begin time.")
 STEERS_ENDED = _metric(
     "steers_ended_total",
     "counter",
-    "Steers that are over, by how: started where it should, elsewhere, let go before, gone.",
+    "Ended constraints, by outcome: job started as intended, elsewhere, released before, gone.",
     Label("outcome", STEER_OUTCOMES),
 )
 
 PREDICTIONS = _metric(
     "predictions",
     "gauge",
-    "The last ranges in which jobs were expected to start, by whether they did.",
+    "The last forecast ranges of start times, by whether the job started in its range.",
     Label("result", ("held", "missed")),
 )
 PREDICTION_ERROR = _metric(
     "prediction_error_seconds",
     "gauge",
-    "Median distance of those starts from what was expected; absent while there is none.",
+    "Median error of those forecasts. Absent while there are none.",
 )
 
 METRICS: Final = tuple(_METRICS)
@@ -328,7 +339,7 @@ METRICS: Final = tuple(_METRICS)
 
 def table() -> Iterator[str]:
     """The table of the document, line by line."""
-    yield "| metric | type | labels | what it says |"
+    yield "| metric | type | labels | meaning |"
     yield "|---|---|---|---|"
     for metric in METRICS:
         labels = ", ".join(f"`{label.name}`" for label in metric.labels)
