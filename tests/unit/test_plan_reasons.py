@@ -136,7 +136,12 @@ def test_a_job_that_asks_for_too_long_a_grace_is_told_so(grace_s: float, words: 
     ("claim", "row", "told", "untold"),
     [
         (NO_CLAIM, {}, "submit it with dlsubmit", "If it is preempted"),
-        (Claim(contract=Contract(grace_s=5000)), {}, "submit it with a shorter one", "If it is preempted"),
+        (
+            Claim(contract=Contract(grace_s=5000)),
+            {},
+            "submit it with a shorter one",
+            "If it is preempted",
+        ),
         (Claim(contract=Contract()), {"requeueable": False}, "--no-requeue", "If it is preempted"),
         (Claim(contract=Contract()), {}, "If it is preempted", "no job is preempted"),
     ],
