@@ -16,6 +16,7 @@ from typing import Final
 
 import click
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
@@ -93,7 +94,8 @@ def _redirect(site: Path, moved: dict[str, str]) -> None:
     """Write a page for each key of *moved*; one that ends in ``/`` means all pages below.
 
     Raises:
-        FileNotFoundError: The site has no such new address.
+        FileNotFoundError: A new page is not there.
+        PluginError: A new page has no such heading.
     """
     sections: dict[str, dict[str, str]] = defaultdict(dict)
     pages: dict[str, str] = {}
@@ -108,7 +110,10 @@ def _redirect(site: Path, moved: dict[str, str]) -> None:
             pages[old_page] = target
     for old, new in pages.items():
         for target in (new, *sections[old].values()):
-            (site / target.partition("#")[0]).resolve(strict=True)
+            page, _, anchor = target.partition("#")
+            if f'id="{anchor}"' not in (site / page).read_text(encoding="utf-8") and anchor:
+                message = f"mkdocs.yml: extra.moved: {target} is not there"
+                raise PluginError(message)
         (site / old).parent.mkdir(exist_ok=True)
         text = _REDIRECT.format(
             page=posixpath.relpath(new, posixpath.dirname(old) or "."),
