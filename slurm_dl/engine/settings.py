@@ -23,8 +23,8 @@ class Preemption:
         cooldown_s: A job is left alone for this long after a preemption, seconds.
         max_preemptions: Most preemptions of one job in its life; 0 allows none.
         max_grace_s: A job whose contract asks for more is not preempted, seconds.
-        handover_timeout_s: A hand-over that has not signalled anybody is given up after this, and
-            the reservation of any hand-over lapses by itself after this; seconds.
+        handover_timeout_s: A hand-over that has signalled no job is given up after this. Its
+            reservation lapses after this, the longest grace and `start_margin_s`; seconds.
         start_margin_s: Time Slurm gets to start the beneficiaries once all GPUs are free, seconds.
         limit_reserve_s: A run with less than this left of its time limit is left alone, seconds.
         checkpoint_cost_s: Save plus restore of one job whose model's profile does not tell,
