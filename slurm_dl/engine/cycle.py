@@ -69,9 +69,7 @@ class Cycle:
         done: Actions tried, in order; those left over are derived again next time.
         left: Actions not tried: out of budget or of time, behind one that failed, or refused
             before and not yet to be tried again.
-        mode: Who was to take GPUs back.
-        max_grace_s: A job with a longer grace was not to be preempted, seconds.
-        settings: What was decided by; None where nobody asks what stopping a job costs.
+        settings: What was decided by; None: external mode, any grace, no costs of stopping.
     """
 
     snapshot: Snapshot
@@ -79,9 +77,17 @@ class Cycle:
     acting: bool
     done: tuple[AppliedAction, ...] = ()
     left: tuple[Action, ...] = ()
-    mode: Mode = field(default_factory=External)
-    max_grace_s: float = math.inf
     settings: Settings | None = None
+
+    @property
+    def mode(self) -> Mode:
+        """Who was to take GPUs back."""
+        return External() if self.settings is None else self.settings.mode
+
+    @property
+    def max_grace_s(self) -> float:
+        """A job with a longer grace was not to be preempted, seconds."""
+        return math.inf if self.settings is None else self.settings.preemption.max_grace_s
 
 
 def run_cycle(
@@ -127,7 +133,6 @@ def run_cycle(
         ClusterError: The cluster could not be read; nothing was done.
     """
     carry = carry or Carry()
-    mode, max_grace_s = settings.mode, settings.preemption.max_grace_s
     steps = _Steps(
         cluster,
         ledger,
@@ -153,8 +158,6 @@ def run_cycle(
             acting=False,
             done=tuple(steps.done),
             left=plan.actions,
-            mode=mode,
-            max_grace_s=max_grace_s,
             settings=settings,
         )
     effort = Effort(timer=timer, for_s=write_for_s)
@@ -187,8 +190,6 @@ def run_cycle(
         acting=True,
         done=tuple(steps.done),
         left=tuple(left),
-        mode=mode,
-        max_grace_s=max_grace_s,
         settings=settings,
     )
 

@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 CALL_LIMIT_S = 10.0
 """How long one call may take; scontrol by itself waits minutes for a controller that is down."""
@@ -218,12 +218,19 @@ def job_label(environ: Mapping[str, str]) -> str | None:
 
 def lacks_contract(comment: str) -> bool:
     """Whether *comment* is ours and does not opt the job in to preemption."""
+    content = comment_of_ours(comment)
+    return content is not None and "sig" not in content["slurm_dl"]
+
+
+def comment_of_ours(comment: str) -> dict[str, Any] | None:
+    """The JSON object *comment*, whose key ``slurm_dl`` holds our object; None if it is none."""
     try:
         content: object = json.loads(comment)
     except (ValueError, RecursionError):
-        return False
-    ours = content.get("slurm_dl") if isinstance(content, dict) else None
-    return isinstance(ours, dict) and "sig" not in ours
+        return None
+    if not isinstance(content, dict) or not isinstance(content.get("slurm_dl"), dict):
+        return None
+    return content
 
 
 def with_ack(comment: str, ack: int | None) -> str | None:
@@ -233,11 +240,8 @@ def with_ack(comment: str, ack: int | None) -> str | None:
 
 def with_key(comment: str, key: str, value: float | list[int] | None) -> str | None:
     """*comment* with one of our keys set, or removed if None; None if it is none of ours."""
-    try:
-        content: object = json.loads(comment)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(content, dict) or not isinstance(content.get("slurm_dl"), dict):
+    content = comment_of_ours(comment)
+    if content is None:
         return None
     ours = content["slurm_dl"]
     if ours.get(key) == value and (value is not None or key not in ours):

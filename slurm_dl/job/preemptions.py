@@ -9,11 +9,10 @@ AdminComment would be out of their reach too, but Operators may not write there 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 
-from slurm_dl.job.controller import CallFailedError, JobController, with_key
+from slurm_dl.job.controller import CallFailedError, JobController, comment_of_ours, with_key
 
 PREEMPTIONS_VARIABLE = "SLURM_DL_PREEMPTIONS"
 FAILURES_VARIABLE = "SLURM_DL_FAILURES"
@@ -39,12 +38,8 @@ def preemptions_in(comment: str, restarts: int) -> int:
 
     Never more than *restarts*: a comment may be a copy of another job's.
     """
-    try:
-        content: object = json.loads(comment)
-    except (ValueError, RecursionError):
-        return 0
-    ours = content.get("slurm_dl") if isinstance(content, dict) else None
-    told = ours.get(_KEY) if isinstance(ours, dict) else None
+    content = comment_of_ours(comment)
+    told = None if content is None else content["slurm_dl"].get(_KEY)
     if not isinstance(told, list) or [type(part) for part in told] != [int, int]:
         return 0
     times, run = int(told[0]), int(told[1])

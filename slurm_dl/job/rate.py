@@ -7,11 +7,10 @@ scheduler compares it with the model's speed alone on a GPU, to see whether shar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
-from slurm_dl.job.controller import CallFailedError, JobController
+from slurm_dl.job.comment_report import CommentReport
+from slurm_dl.job.controller import CallFailedError
 from slurm_dl.job.run_files import PROGRESS_FILE, RunId, read_object
 
 _DIGITS = 4
@@ -33,29 +32,15 @@ class Progress(NamedTuple):
     time_s: float
 
 
-class RateReport:
+class RateReport(CommentReport):
     """Writes the rate into the job's comment, at most once in *every_s* seconds.
 
-    Args:
-        every_s: Seconds from one report to the next; the first comes after as long.
-        log: Where to say what went wrong.
+    The first comes *every_s* seconds after `start`. See `CommentReport`.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        controller: JobController,
-        *,
-        every_s: float,
-        log: Callable[[str], None],
-    ) -> None:
-        self._run_dir = run_dir
-        self._controller = controller
-        self._every_s = every_s
-        self._log = log
-        self._since: Progress | None = None
-        self._next_s = math.inf
-        self._started_s = 0.0
+    _next_s = math.inf
+    _since: Progress | None = None
+    _started_s = 0.0
 
     def start(self, now_s: float, time_s: float) -> None:
         """The command starts now: what was reported before counts no more.
@@ -67,10 +52,6 @@ class RateReport:
         self._since = None
         self._started_s = time_s
         self._next_s = now_s + self._every_s
-
-    def due_in_s(self, now_s: float) -> float:
-        """Seconds until it is to look again."""
-        return max(0.0, self._next_s - now_s)
 
     def look(self, run: RunId, now_s: float) -> None:
         """Report, if it is time to and there is something to report.

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from pathlib import Path
 
-from slurm_dl.job.controller import CallFailedError, JobController, lacks_contract
+from slurm_dl.job.comment_report import CommentReport
+from slurm_dl.job.controller import CallFailedError, lacks_contract
 from slurm_dl.job.run_files import STATE_FILE, RunId, read_object
 
 LOOK_S = 15.0
@@ -21,35 +20,15 @@ Each is one squeue and one update at slurmctld: 10,000 jobs make at most 33 of b
 _LATEST_S = 2**40
 
 
-class SaveReport:
+class SaveReport(CommentReport):
     """Writes the time of the last checkpoint into the job's comment, if there is a newer one.
 
     Of a job that has not opted in to preemption nothing is written.
     `look` is called while the command runs, and so never while an acknowledgement stands.
-
-    Args:
-        every_s: Least time from one report to the next.
-        log: Where to say what went wrong.
+    See `CommentReport`.
     """
 
-    def __init__(
-        self,
-        run_dir: Path,
-        controller: JobController,
-        *,
-        every_s: float,
-        log: Callable[[str], None],
-    ) -> None:
-        self._run_dir = run_dir
-        self._controller = controller
-        self._every_s = every_s
-        self._log = log
-        self._told_s = 0
-        self._next_s = 0.0
-
-    def due_in_s(self, now_s: float) -> float:
-        """Seconds until it is to look again, by a clock that is never set."""
-        return max(0.0, self._next_s - now_s)
+    _told_s = 0
 
     def look(self, run: RunId, now_s: float) -> None:
         """Report if the run has a checkpoint that is not reported.

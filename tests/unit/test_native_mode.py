@@ -194,7 +194,7 @@ def test_why_speaks_of_slurm() -> None:
         ),
         plan,
         acting=True,
-        mode=Native("dl"),
+        settings=SETTINGS,
     )
 
     assert "It has been put back into the queue 2 times." in why(cycle, POLICY, JobId(1))

@@ -156,7 +156,7 @@ def test_whoever_displaces_nobody_is_told_why(
     seen = build.observed(rows, nodes=[4], held={1: {0: 4.0}}, claims=claims)
     snap = build.snapshot(seen, memory={"attained_gpu_s": {1: 20000.0}})
     settings = Settings(partitions=frozenset({"gpu"}))
-    cycle = Cycle(snap, decide(snap, POLICY, settings), acting=True, max_grace_s=600)
+    cycle = Cycle(snap, decide(snap, POLICY, settings), acting=True, settings=settings)
     said = _said(cycle, 2)
 
     assert told in said

@@ -204,7 +204,6 @@ def test_what_stopping_it_would_cost_is_told(claim: Claim, words: tuple[str, ...
         snap,
         decide(snap, POLICY, SETTINGS),
         acting=True,
-        max_grace_s=SETTINGS.preemption.max_grace_s,
         settings=SETTINGS,
     )
     said = " ".join(why(cycle, POLICY, JobId(1)))

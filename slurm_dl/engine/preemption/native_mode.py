@@ -265,8 +265,8 @@ def _kind(snap: Snapshot, ranked: Rows, wanted: I64, settings: Settings) -> I64:
     waits = snap.jobs.state[ranked] == JobState.PENDING
     near = in_window(snap, ranked, waits, settings.window)
     # Nothing was written as far as we remember, and yet there is something: the ledger was lost.
-    unknown = (before == 0) & (snap.jobs.priority[ranked] >= after + settings.band_width // 2)
-    again, priority = rewritten(snap, ranked), snap.jobs.priority[ranked]
+    priority, again = snap.jobs.priority[ranked], rewritten(snap, ranked)
+    unknown = (before == 0) & (priority >= after + settings.band_width // 2)
     high, low = again & (priority > before), again & (priority < before)
     kinds: I64 = np.select(
         [
