@@ -22,6 +22,7 @@ from slurm_dl.engine.settings import NEVER_OVERDUE, Overdue
 from slurm_dl.engine.target import NOBODY, PartitionPool, Rows, choose_target, pools, to_serve
 from slurm_dl.ledger.lease_credits import needs
 from slurm_dl.model.jobs import COMPLETING, F64, I16, I32, PENDING, Bool
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
 from slurm_dl.policies.base import Order, Policy, Preempts
@@ -128,7 +129,7 @@ def serve_ranked(
     overdue = overdue_jobs(snap, among, ranked, target=intent.target, there=there, bound=bound)
     if len(overdue):
         if roomless is not None:
-            late = np.isin(np.arange(len(roomless)), overdue)
+            late = is_in(np.arange(len(roomless)), overdue)
             served = _without(among, roomless & ~late)
         intent = _serve(
             snap, served, ranked, need, pinned=pinned, there=there, skips=skips, first=overdue
@@ -163,19 +164,19 @@ def _serve(
     """
     by_type = len(snap.seen.gpu_types) > 1 and not (snap.rates is None and order.gpu_type is None)
     by_type |= need is not None
-    queue = np.concatenate([first, ranked[~np.isin(ranked, first)]]) if len(first) else ranked
+    queue = np.concatenate([first, ranked[~is_in(ranked, first)]]) if len(first) else ranked
     pinned = pinned[snap.jobs.gpus[pinned] > 0]
     target, kind = NOBODY, np.full(len(snap.jobs), -1, dtype=np.int16)
     for pool in there:
         rows, fixed = pool.of(queue), pool.of(pinned)
         if len(target):
-            rows = rows[~np.isin(rows, target)]
+            rows = rows[~is_in(rows, target)]
         if not by_type:
             served = choose_target(snap, rows, fixed, skips=skips, barred=order.barred, pool=pool)
         else:
             resources = TypedResources(snap, fixed, pool.nodes)
             to_all = to_serve(snap, rows, fixed, order.barred)
-            before = resources.by_rank(to_all[np.isin(to_all, first)], order.gpu_type, skips=skips)
+            before = resources.by_rank(to_all[is_in(to_all, first)], order.gpu_type, skips=skips)
             by_need = NOBODY if need is None else resources.by_need(to_all, need)
             rest = resources.by_rank(to_all, order.gpu_type, skips=skips)
             served = np.concatenate([fixed, before, by_need, rest])

@@ -16,6 +16,7 @@ from slurm_dl.engine.preemption.eligibility import pause_after_vain_tries_s
 from slurm_dl.engine.target import SLACK_GPUS, Rows
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, PENDING, Bool
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import shut_out
 from slurm_dl.placement.resource_request import ResourceRequests
@@ -36,7 +37,7 @@ def out_of_reach(snap: Snapshot, staying: Rows, pause_s: float) -> Bool:
     tried = (snap.memory.fruitless > 0).nonzero()[0]
     tried = tried[pause_after_vain_tries_s(snap, tried, pause_s) > 0]
     found[tried] = jobs.state[tried] == PENDING
-    stays = np.isin(held.job, staying)
+    stays = is_in(held.job, staying)
     if not stays.any() and not seen.blocked:
         return found
     taken = np.bincount(held.node[stays], held.gpus[stays], len(nodes))
@@ -57,7 +58,7 @@ def out_of_reach(snap: Snapshot, staying: Rows, pause_s: float) -> Bool:
         # A job that may be spread over more nodes needs less of each.
         found[row] |= seen.claim(JobId(int(jobs.job_id[row]))).most_nodes is None
     left_on: dict[int, float] = {}
-    confined = rows[np.isin(jobs.job_id[rows], list(seen.choices))] if seen.choices else rows[:0]
+    confined = rows[is_in(jobs.job_id[rows], list(seen.choices))] if seen.choices else rows[:0]
     for row in confined.tolist():
         within = seen.choices[JobId(int(jobs.job_id[row]))]
         gpus = left_on.get(id(within))

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, Bool
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot
 
@@ -80,9 +81,9 @@ def pools(snap: Snapshot) -> tuple[PartitionPool, ...]:
 
 
 def _jobs_in(snap: Snapshot, partitions: set[int]) -> Bool:
-    inside: Bool = np.isin(snap.jobs.partition, list(partitions))
+    inside: Bool = is_in(snap.jobs.partition, list(partitions))
     others = [job_id for job_id, also in snap.seen.also_in.items() if partitions & set(also)]
-    return inside | np.isin(snap.jobs.job_id, others)
+    return inside | is_in(snap.jobs.job_id, others)
 
 
 def to_serve(snap: Snapshot, ranked: Rows, pinned: Rows, barred: Bool | None) -> Rows:
@@ -98,7 +99,7 @@ def to_serve(snap: Snapshot, ranked: Rows, pinned: Rows, barred: Bool | None) ->
         apart = (jobs.gpus <= 0) | (kept & (jobs.state == PENDING))
         rows = ranked[~apart[ranked]]
     if len(pinned):
-        rows = rows[~np.isin(rows, pinned)]
+        rows = rows[~is_in(rows, pinned)]
     return rows
 
 

@@ -23,6 +23,7 @@ from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.site_factors import HIGHEST_SITE_FACTOR, in_window, is_undone
 from slurm_dl.engine.target import NOBODY, Rows, pools
 from slurm_dl.model.jobs import COMPLETING, I64, PENDING, Bool, Held
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
 
 PLACES: Final = 50
@@ -130,14 +131,14 @@ class WaitingLine:
         jobs, ranked = snap.jobs, intent.ranked
         could = (jobs.state[ranked] == PENDING) & self._keeps_place(ranked)
         rows = ranked[could]
-        first = np.isin(rows, intent.target)
+        first = is_in(rows, intent.target)
         last = jobs.gpus[rows] <= 0
         if intent.order.barred is not None:
             last |= intent.order.barred[rows] & ~first
         section = np.where(first, 1, np.where(last, 3, 2))
-        overdue = intent.overdue[np.isin(intent.overdue, rows)]
+        overdue = intent.overdue[is_in(intent.overdue, rows)]
         if len(overdue):
-            others = ~np.isin(rows, overdue)
+            others = ~is_in(rows, overdue)
             rows = np.concatenate([overdue, rows[others]])
             section = np.concatenate([np.zeros(len(overdue), dtype=np.int64), section[others]])
         at = np.argsort(section, kind="stable")
@@ -151,7 +152,7 @@ class WaitingLine:
         soon = held == Held.BEGIN_TIME
         if soon.any():
             later = [j for j, at_s in snap.seen.begins.items() if at_s > snap.now_s + _SOON_S]
-            keeps |= soon & ~np.isin(snap.jobs.job_id[rows], later)
+            keeps |= soon & ~is_in(snap.jobs.job_id[rows], later)
         return keeps
 
     def _shared_places(self, rows: Rows, section: I64) -> I64:
@@ -180,14 +181,14 @@ class WaitingLine:
         groups = [set(pool.partitions or ()) for pool in there]
         for also in set(snap.seen.also_in.values()):
             ids = [j for j, parts in snap.seen.also_in.items() if parts == also]
-            own = snap.jobs.partition[np.isin(snap.jobs.job_id, ids)].tolist()
+            own = snap.jobs.partition[is_in(snap.jobs.job_id, ids)].tolist()
             joined = {*also, *own}
             touched = [g for g in groups if g & joined]
             if touched:
                 groups = [g for g in groups if g not in touched]
                 groups.append(set().union(*touched))
         for group in groups:
-            yield np.flatnonzero(np.isin(snap.jobs.partition[rows], list(group)))
+            yield np.flatnonzero(is_in(snap.jobs.partition[rows], list(group)))
 
     def _first_places(self, rows: Rows, place: I64, most: int) -> Bool:
         """``(len(rows),)`` bool: among the first places of its partition, and of *most* in all."""
@@ -197,8 +198,8 @@ class WaitingLine:
             first = in_window(self._snap, rows, everybody, min(window, PLACES))
         else:
             first = in_window(self._snap, rows, everybody, window)
-            first &= np.isin(place, np.unique(place)[:PLACES])
-        first &= np.isin(place, np.unique(place[first])[:most])
+            first &= is_in(place, np.unique(place)[:PLACES])
+        first &= is_in(place, np.unique(place[first])[:most])
         return first
 
     @staticmethod

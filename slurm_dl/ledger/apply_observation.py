@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.ledger.attained_service import DTYPES, HOLDS, OVER, AttainedService, Column, EndedRun
+from slurm_dl.ledger.attained_service import DTYPES, HOLDS, AttainedService, Column, EndedRun
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, Bool, Held, Jobs, JobState
+from slurm_dl.model.jobs import COMPLETED, F64, Bool, Held, Jobs, JobState
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.model.steer import Steer
 
@@ -31,6 +32,10 @@ Slurm tells may be later than the look; by more than this, a clock was set."""
 
 HELD_COARSE_S = 600.0
 """How far the time since which a held job waits, if it never ran, may lie in the past."""
+
+_HOLDS = np.isin(np.array(JobState), HOLDS)
+_HOLDS_OR_WAITS = np.isin(np.array(JobState), (*HOLDS, JobState.PENDING))
+"""By `JobState`."""
 
 _LAG_S = 1.0
 """The submit time that a requeue gives may be this much after the end of the run."""
@@ -65,18 +70,19 @@ def apply_observation(
             over then, are dropped; see `RetentionCutoff`.
     """
     now_s = seen.now_s
-    relevant = ~np.isin(seen.jobs.state, OVER) | np.isin(seen.jobs.job_id, before.job_id)
+    relevant = (seen.jobs.state < COMPLETED) | is_in(seen.jobs.job_id, before.job_id)
     jobs = seen.jobs.take(relevant)
     jobs = jobs.take(np.argsort(jobs.job_id, kind="stable"))
 
-    new = ~np.isin(jobs.job_id, before.job_id)
+    new = ~is_in(jobs.job_id, before.job_id)
     merged = _with_rows(before, jobs, new, now_s)
     at = merged.rows_of(jobs.job_id)
     col = {name: column.copy() for name, column in merged.columns().items()}
 
     reborn = _reborn(merged, at, jobs)
-    for name, value in _fresh(jobs.take(reborn), now_s).columns().items():
-        col[name][at[reborn]] = value
+    if reborn.any():
+        for name, value in _fresh(jobs.take(reborn), now_s).columns().items():
+            col[name][at[reborn]] = value
 
     _note_undone(col, at, jobs)
     _note_missed(col, at, jobs)
@@ -95,20 +101,21 @@ def apply_observation(
     settled = jobs.state != JobState.COMPLETING
     col["restarts"][at[settled]] = jobs.restarts[settled]
     col["last_seen_s"][at] = now_s
-    col["over"][at] = np.isin(jobs.state, OVER)
+    col["over"][at] = jobs.state >= COMPLETED
 
     changed = np.zeros(len(merged), dtype=np.bool_)
     changed[at[new | reborn]] = True
+    had = merged.columns()
     for name, column in col.items():
         if name != "last_seen_s":
-            changed |= column != merged.columns()[name]
+            changed |= column != had[name]
     unseen_s = now_s - col["last_seen_s"]
     over = col["over"] != 0
     forget = ~over & (col["last_seen_s"] < forget_before_s)
     keep = ~forget & ~(over & (unseen_s > LEAVE_AFTER_S))
     after = AttainedService(**col)
     return AppliedObservation(
-        service=after.take(keep),
+        service=after if keep.all() else after.take(keep),
         changed=changed[keep],
         ended=ended,
         forgotten=tuple(after.job_id[forget].tolist()),
@@ -131,7 +138,7 @@ def without_ours(seen: Observed, steers: Mapping[JobId, Steer]) -> Observed:
         if steer.puts_off(now_s, seen.begins.get(job_id))
     }
     held = jobs.held.copy()
-    named = np.isin(jobs.job_id, [*over, *ours])
+    named = is_in(jobs.job_id, [*over, *ours])
     for row in np.flatnonzero(named & (held == Held.BEGIN_TIME)).tolist():
         job_id = JobId(int(jobs.job_id[row]))
         if job_id in over or jobs.submit_s[row] <= ours[job_id]:
@@ -168,7 +175,7 @@ def _reborn(service: AttainedService, at: npt.NDArray[np.int64], jobs: Jobs) -> 
     Fewer restarts alone do not say so: a slurmctld that died may have forgotten the last seconds.
     """
     before = service.restarts[at]
-    later = ~np.isin(jobs.state, OVER) & (jobs.submit_s > service.last_seen_s[at])
+    later = (jobs.state < COMPLETED) & (jobs.submit_s > service.last_seen_s[at])
     reborn: Bool = later & (
         (jobs.restarts < before) | (service.over[at] & (jobs.restarts == before))
     )
@@ -184,7 +191,7 @@ def _note_undone(col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs) 
     before = col["restarts"][at]
     fewer = jobs.restarts < before
     undone = np.flatnonzero(
-        np.isin(jobs.state, HOLDS)
+        _HOLDS[jobs.state]
         & (col["run_start_s"][at] == 0)
         & (fewer | (col["over"][at] & (jobs.restarts == before)))
         & (jobs.start_s < col["waiting_since_s"][at])
@@ -217,7 +224,7 @@ def _open_missed(
             was set back it seems to begin after its own end was booked.
     """
     missed = np.flatnonzero(
-        np.isin(jobs.state, OVER)
+        (jobs.state >= COMPLETED)
         & ~col["over"][at]
         & (col["run_start_s"][at] == 0)
         & (jobs.start_s > 0)
@@ -239,8 +246,8 @@ def _close_runs(
     """Book the end of every run that is no longer the one under way."""
     start = col["run_start_s"][at]
     requeues = jobs.restarts - col["restarts"][at]
-    over = np.isin(jobs.state, OVER)
-    other_run = np.isin(jobs.state, (*HOLDS, JobState.PENDING)) & (jobs.start_s != start)
+    over = jobs.state >= COMPLETED
+    other_run = _HOLDS_OR_WAITS[jobs.state] & (jobs.start_s != start)
     # While a requeued job is still completing Slurm shows the new restart count with the old
     # submit time (22.05.8): its run is closed once the time of the requeue is known.
     settled = jobs.state != JobState.COMPLETING

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I32, I64, Bool, Jobs, JobState
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Remembered
 
 Column = npt.NDArray[Any]
@@ -92,7 +93,7 @@ class AttainedService:
 
     def columns(self) -> dict[str, Column]:
         """Every column by name."""
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {name: getattr(self, name) for name in DTYPES}
 
     def take(self, rows: npt.NDArray[np.int64] | Bool) -> Self:
         """The jobs at *rows*, as columns of their own."""
@@ -108,6 +109,8 @@ DTYPES: dict[str, type[np.generic]] = {
     for f in dataclasses.fields(AttainedService)
 }
 """Column names and their NumPy types."""
+
+_REMEMBERED = tuple(f.name for f in dataclasses.fields(Remembered) if f.name in DTYPES)
 
 
 def answers_of(service: AttainedService) -> dict[JobId, bool]:
@@ -132,15 +135,13 @@ def remembered(service: AttainedService, jobs: Jobs) -> Remembered:
 
     Places in earlier orders are not kept.
     """
-    known = np.isin(jobs.job_id, service.job_id)
+    known = is_in(jobs.job_id, service.job_id)
     at = service.rows_of(jobs.job_id[known])
     out: dict[str, Column] = {}
-    for field in dataclasses.fields(Remembered):
-        if field.name not in DTYPES:
-            continue
-        column = np.zeros(len(jobs), dtype=DTYPES[field.name])
-        column[known] = getattr(service, field.name)[at]
-        out[field.name] = column
+    for name in _REMEMBERED:
+        column = np.zeros(len(jobs), dtype=DTYPES[name])
+        column[known] = getattr(service, name)[at]
+        out[name] = column
     for name in ("first_submit_s", "waiting_since_s"):
         out[name][~known] = jobs.submit_s[~known]
     out["tier"] = np.full(len(jobs), -1, dtype=np.int16)

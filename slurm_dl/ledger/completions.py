@@ -11,9 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from slurm_dl.ledger.attained_service import OVER, AttainedService
+from slurm_dl.ledger.attained_service import AttainedService
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import I64, JobState
+from slurm_dl.model.jobs import COMPLETED, I64, JobState
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import JobText, Observed
 
 LONGEST_TEXT = 200
@@ -93,16 +94,16 @@ def endings_of(
         How they ended, and the ids for the next look: of jobs that are listed and written down.
     """
     jobs = seen.jobs
-    listed = np.isin(jobs.state, OVER)
+    listed = jobs.state >= COMPLETED
     # They came and ended between two looks, or before the first one.
-    unknown = jobs.job_id[listed & ~np.isin(jobs.job_id, after.job_id)]
-    came = unknown[~np.isin(unknown, strangers)][:MOST_STRANGERS]
-    strangers = unknown[np.isin(unknown, strangers) | np.isin(unknown, came)]
+    unknown = jobs.job_id[listed & ~is_in(jobs.job_id, after.job_id)]
+    came = unknown[~is_in(unknown, strangers)][:MOST_STRANGERS]
+    strangers = unknown[is_in(unknown, strangers) | is_in(unknown, came)]
     over = after.job_id[after.over != 0]
-    new = np.concatenate([over[~np.isin(over, before.job_id[before.over != 0])], came])
+    new = np.concatenate([over[~is_in(over, before.job_id[before.over != 0])], came])
     if not len(new):
         return (), strangers
-    rows = np.flatnonzero(listed & np.isin(jobs.job_id, new))
+    rows = np.flatnonzero(listed & is_in(jobs.job_id, new))
     return tuple(_endings(rows.tolist(), seen)), strangers
 
 

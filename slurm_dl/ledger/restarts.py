@@ -17,6 +17,7 @@ from slurm_dl.model.breaker import OWNER_UNKNOWN, Fate, Restart
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Observed
 
 SOON_S = 300.0
@@ -109,7 +110,7 @@ def _settled(going: Sequence[Restart], seen: Observed) -> Iterator[Restart]:
     if not going:
         return
     wanted = np.array([r.job_id for r in going], dtype=np.int64)
-    rows = np.flatnonzero(np.isin(seen.jobs.job_id, wanted)).tolist()
+    rows = np.flatnonzero(is_in(seen.jobs.job_id, wanted)).tolist()
     row_of = {int(seen.jobs.job_id[row]): row for row in rows}
     for restart in going:
         row = row_of.get(restart.job_id)
@@ -125,24 +126,24 @@ def _settled(going: Sequence[Restart], seen: Observed) -> Iterator[Restart]:
 
 def _after(restart: Restart, row: int, seen: Observed) -> Restart:
     jobs, now_s = seen.jobs, seen.now_s
-    state = JobState(int(jobs.state[row]))
+    state = int(jobs.state[row])
     again = int(jobs.restarts[row]) - restart.restarts
     start_s, fate = 0.0, restart.fate
-    if state is JobState.PENDING and _is_stuck(row, again, seen):
+    if state == JobState.PENDING and _is_stuck(row, again, seen):
         fate = "stuck"
     elif again != 1:
         fate = "unknown"  # It was put back once more, or the id is another job's by now.
-    elif state is JobState.COMPLETED:
+    elif state == JobState.COMPLETED:
         fate = "well"
     elif state in (JobState.RUNNING, JobState.FAILED) and jobs.start_s[row] > 0:
         start_s = float(jobs.start_s[row])
-        ended = state is JobState.FAILED
+        ended = state == JobState.FAILED
         ran_s = (float(jobs.end_s[row]) if ended else now_s) - start_s
         if ran_s >= SOON_S:
             fate = "well"
         elif ended:
             fate = "unknown" if restart.job_id in seen.cut_short else "failed"
-    elif state is JobState.FAILED:
+    elif state == JobState.FAILED:
         fate = "unknown"  # It never started: somebody cancelled it while it waited.
     if restart.uid == OWNER_UNKNOWN:
         restart = dataclasses.replace(restart, uid=int(jobs.uid[row]))
@@ -156,8 +157,9 @@ def _is_stuck(row: int, again: int, seen: Observed) -> bool:
     priority 0 and the reason ``launch failed requeued held``. ``JobHeldAdmin`` is an admin's own
     hold as well, but that counts no restart.
     """
-    aside = seen.jobs.held[row] in (Held.USER_OR_ADMIN, Held.UNAVAILABLE)
-    if again < 1 or seen.jobs.priority[row] > 0 or not aside:
+    if again < 1 or seen.jobs.priority[row] > 0:
+        return False
+    if seen.jobs.held[row] not in (Held.USER_OR_ADMIN, Held.UNAVAILABLE):
         return False
     text = seen.texts.get(JobId(int(seen.jobs.job_id[row])))
     reason = "" if text is None else text.reason.replace("_", " ")
@@ -168,9 +170,7 @@ def _is_stuck(row: int, again: int, seen: Observed) -> bool:
 
 
 def _with(restart: Restart, fate: Fate, now_s: float, start_s: float = 0.0) -> Restart:
-    return dataclasses.replace(
-        restart,
-        fate=fate,
-        settled_s=0.0 if fate == "open" else now_s,
-        restarted_s=start_s or restart.restarted_s,
-    )
+    settled_s, restarted_s = 0.0 if fate == "open" else now_s, start_s or restart.restarted_s
+    if (fate, settled_s, restarted_s) == (restart.fate, restart.settled_s, restart.restarted_s):
+        return restart
+    return dataclasses.replace(restart, fate=fate, settled_s=settled_s, restarted_s=restarted_s)

@@ -7,7 +7,6 @@ way in.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -120,7 +119,7 @@ class Jobs:
     exclusive: Bool
 
     def __post_init__(self) -> None:
-        lengths = {f.name: len(getattr(self, f.name)) for f in dataclasses.fields(self)}
+        lengths = {name: len(getattr(self, name)) for name in _DTYPES}
         if len(set(lengths.values())) > 1:
             msg = f"job columns differ in length: {lengths}"
             raise ValueError(msg)
@@ -146,7 +145,7 @@ class Jobs:
 
     def take(self, rows: npt.NDArray[Any]) -> Self:
         """The jobs at *rows* (indices or a mask), as columns of their own."""
-        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in dataclasses.fields(self)})
+        return type(self)(**{name: getattr(self, name)[rows] for name in _DTYPES})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

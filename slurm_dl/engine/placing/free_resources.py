@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from slurm_dl.model.jobs import F64, I64, Bool, JobState
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.gpus_taken import gpus_taken
 from slurm_dl.placement.resource_request import Ask, ResourceRequest
@@ -46,7 +47,7 @@ class FreeResources:
     def free_in(cls, snap: Snapshot) -> Self:
         """What is free now or is being freed by jobs that are ending anyway."""
         nodes, held = snap.seen.nodes, snap.seen.held
-        staying = np.isin(snap.jobs.state[held.job], HOLDING)
+        staying = is_in(snap.jobs.state[held.job], HOLDING)
         on, m = held.node[staying], len(nodes)
         return cls(
             gpus=nodes.gpus - gpus_taken(snap, staying),

@@ -20,6 +20,7 @@ from slurm_dl.engine.settings import Placement
 from slurm_dl.engine.target import Rows
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, Held, JobState
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.shared_gpu import SLACK
 from slurm_dl.model.snapshot import Snapshot
@@ -49,7 +50,7 @@ def with_shares(
     resting &= (jobs.held == Held.BEGIN_TIME) & (jobs.restarts > 0)
     ready = to_place(snap, ranked, parts, how)
     resting[ready] = False
-    rows = ranked[np.isin(ranked, ready) | resting[ranked]]
+    rows = ranked[is_in(ranked, ready) | resting[ranked]]
     if not len(rows):
         return placed
     at_work = _Sharing(snap, how, snap.seen.sharable)
@@ -269,7 +270,7 @@ class _Sharing:
 def _devices(snap: Snapshot, how: Placement) -> Iterator[_Device]:
     """The devices in shares; of a job that has just started, a device of its own."""
     held, jobs = snap.seen.held, snap.jobs
-    part = (held.gpus != np.floor(held.gpus)) & ~np.isin(jobs.state[held.job], _ENDED)
+    part = (held.gpus != np.floor(held.gpus)) & ~is_in(jobs.state[held.job], _ENDED)
     loose: dict[tuple[int, int], GpuTenant] = {}
     for at in np.flatnonzero(part).tolist():
         job_id, share = JobId(int(jobs.job_id[held.job[at]])), float(held.gpus[at] % 1.0)

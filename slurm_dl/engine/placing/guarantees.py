@@ -24,6 +24,7 @@ from slurm_dl.engine.settings import External, Native, Placement, Settings
 from slurm_dl.engine.waiting_line import labels_in
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.guarantee import GuaranteeQueue, Promise, Promising, Rows
 from slurm_dl.placement.scheme import Scheme
@@ -139,7 +140,7 @@ def _running(snap: Snapshot, settings: Settings) -> Rows:
     when another running job comes to have a right to some.
     """
     jobs = snap.jobs
-    rows = np.flatnonzero(np.isin(jobs.state, HOLDING) & (jobs.gpus > 0))
+    rows = np.flatnonzero(is_in(jobs.state, HOLDING) & (jobs.gpus > 0))
     half = labels_in(settings.band_width) // 2
     stood = snap.memory.site_factor[rows] > half * settings.band_width
     # Where Slurm preempts by itself a shielded job stands as high.
@@ -155,12 +156,10 @@ def _returnable(snap: Snapshot, settings: Settings) -> Bool:
         return np.zeros(len(jobs), dtype=np.bool_)
     contracts = {j: c.contract for j, c in snap.seen.claims.items() if c.contract is not None}
     patient = [j for j, c in contracts.items() if c.grace_s <= limits.max_grace_s]
-    may: Bool = (
-        np.isin(jobs.job_id, patient) & jobs.requeueable & (jobs.gpus == np.floor(jobs.gpus))
-    )
+    may: Bool = is_in(jobs.job_id, patient) & jobs.requeueable & (jobs.gpus == np.floor(jobs.gpus))
     may &= snap.memory.preemptions < limits.max_preemptions
     may &= snap.is_managed()
     if isinstance(settings.mode, Native):
         inside = [j for j, t in snap.seen.texts.items() if t.qos == settings.mode.qos]
-        may &= np.isin(jobs.job_id, inside)
+        may &= is_in(jobs.job_id, inside)
     return may

@@ -19,6 +19,7 @@ from slurm_dl.engine.target import Rows
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, Held, JobState
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.candidate_nodes import CandidateNodes
@@ -112,9 +113,9 @@ def settling(snap: Snapshot, how: Placement) -> Bool:
     put_off = snap.is_managed() & (jobs.state == JobState.PENDING) & (jobs.held == Held.BEGIN_TIME)
     # Slurm says BeginTime for a while longer, until its scheduler has looked: a job that is placed
     # stays placed.
-    placed = np.isin(jobs.job_id, [j for j, s in snap.steers.items() if s.kind != "started"])
+    placed = is_in(jobs.job_id, [j for j, s in snap.steers.items() if s.kind != "started"])
     # Who may not start for long is not to take the place of those who may.
-    far = np.isin(jobs.job_id, [j for j, at_s in begins.items() if at_s > now_s + how.settle_s])
+    far = is_in(jobs.job_id, [j for j, at_s in begins.items() if at_s > now_s + how.settle_s])
     mask: Bool = put_off & (jobs.restarts == 0) & ~far
     mask &= placed | (now_s - jobs.submit_s < how.settle_s)
     return mask
@@ -144,7 +145,7 @@ def to_place(snap: Snapshot, ranked: Rows, those: Bool, how: Placement) -> Rows:
     put_off = snap.is_managed() & (jobs.state == JobState.PENDING) & (jobs.held == Held.BEGIN_TIME)
     begins, now_s = snap.seen.begins, snap.now_s
     ours = {j: s.since_s for j, s in snap.steers.items() if s.puts_off(now_s, begins.get(j))}
-    for row in np.flatnonzero(put_off & np.isin(jobs.job_id, list(ours))).tolist():
+    for row in np.flatnonzero(put_off & is_in(jobs.job_id, list(ours))).tolist():
         ready[row] |= jobs.submit_s[row] <= ours[JobId(int(jobs.job_id[row]))]
     mine = (ready & those)[ranked]
     rows: Rows = ranked[mine & in_window(snap, ranked, mine, how.window)]

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Bool, Held, JobState
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import shut_out
 
@@ -141,10 +142,10 @@ def protections(
     busy += [b for h in snap.handovers for b in h.beneficiaries]
     job_id = jobs.job_id[rows]
     return (
-        (~np.isin(job_id, list(contracts)), "it has not opted in to preemption", False),
+        (~is_in(job_id, list(contracts)), "it has not opted in to preemption", False),
         (~jobs.requeueable[rows], NO_REQUEUE, False),
         (
-            np.isin(job_id, impatient),
+            is_in(job_id, impatient),
             f"its grace is above the site's limit of {limits.max_grace_s:.0f} s",
             False,
         ),
@@ -171,7 +172,7 @@ def protections(
         (past_its_share(snap, rows), PAST_ITS_SHARE, False),
         *_reservations(snap, rows),
         # Last, so that every other reason is given before it.
-        (np.isin(job_id, busy), "it is part of a hand-over already", True),
+        (is_in(job_id, busy), "it is part of a hand-over already", True),
     )
 
 
@@ -179,7 +180,7 @@ def past_its_share(snap: Snapshot, rows: npt.NDArray[np.int64]) -> Bool:
     """``(r,)`` bool: the run has had the share of its time limit that its claim names."""
     jobs = snap.jobs
     shares = {job_id: c.until for job_id, c in snap.seen.claims.items() if c.until is not None}
-    past: Bool = np.isin(jobs.job_id[rows], list(shares))
+    past: Bool = is_in(jobs.job_id[rows], list(shares))
     mine = rows[past]
     share = np.array([shares[JobId(j)] for j in jobs.job_id[mine].tolist()])
     past[past] = snap.now_s - jobs.start_s[mine] > share * jobs.limit_s[mine]
@@ -242,7 +243,7 @@ def _accepted(snap: Snapshot, limits: Preemption) -> Bool:
         for job_id, claim in snap.seen.claims.items()
         if claim.contract is not None and claim.contract.grace_s <= limits.max_grace_s
     ]
-    may: Bool = np.isin(snap.jobs.job_id, accepted) & snap.jobs.requeueable
+    may: Bool = is_in(snap.jobs.job_id, accepted) & snap.jobs.requeueable
     return may
 
 

@@ -24,6 +24,7 @@ from slurm_dl.engine.settings import Settings
 from slurm_dl.model.handover import Handover, Run, Victim
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import I32, Bool
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
 
@@ -115,7 +116,7 @@ class _Search:
         self._owner[sealed_nodes(snap, snap.handovers)] = FORBIDDEN
         self._spoken_for = {b for h in snap.handovers for b in h.beneficiaries}
         self._gpus_last_hour = snap.preempted_gpus_last_hour
-        in_target = np.isin(snap.jobs.job_id, list(standing.target))
+        in_target = is_in(snap.jobs.job_id, list(standing.target))
         may = candidates.may
         self._reluctance = reluctance(snap, may, in_target, settings)
         self._dispensable = may[np.argsort(-standing.rank[may], kind="stable")]

@@ -16,6 +16,7 @@ from slurm_dl.engine.settings import Settings
 from slurm_dl.model.contract import NO_CLAIM
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Bool
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
 
@@ -74,8 +75,8 @@ def stopping_cost(snap: Snapshot, rows: Rows, settings: Settings) -> StoppingCos
     unhandled = np.array([-1 if c.unhandled_run is None else c.unhandled_run for c in claims])
     limits, answers = settings.preemption, snap.answers
     share = np.full(len(rows), limits.unsaved_share)
-    share[np.isin(ids, [j for j, acked in answers.items() if acked])] = 0.0
-    share[np.isin(ids, [j for j, acked in answers.items() if not acked])] = 1.0
+    share[is_in(ids, [j for j, acked in answers.items() if acked])] = 0.0
+    share[is_in(ids, [j for j, acked in answers.items() if not acked])] = 1.0
     share[unhandled == snap.jobs.restarts[rows]] = 1.0
     return StoppingCost(
         gpus=snap.jobs.gpus[rows],

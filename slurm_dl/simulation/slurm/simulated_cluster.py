@@ -17,7 +17,7 @@ from slurm_dl.model.contract import Claim
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import Run, reservation_name
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, Held, Jobs, JobState
+from slurm_dl.model.jobs import COMPLETED, F64, Held, Jobs, JobState
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.plan import (
     Attach,
@@ -37,7 +37,7 @@ from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.simulation.node_journal import NodeJournal
 from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures, OnSignal, shapes
 from slurm_dl.simulation.slurm.job_columns import JobColumns
-from slurm_dl.simulation.slurm.machine import OVER, Machine
+from slurm_dl.simulation.slurm.machine import Machine
 from slurm_dl.simulation.slurm.overheads import SlurmCosts
 from slurm_dl.simulation.slurm.scheduler import Backfill
 from slurm_dl.simulation.slurm.scheduling_passes import Phases
@@ -222,7 +222,7 @@ class SlurmSim:
 
         waits = (state == JobState.PENDING) & (jobs.eligible_s[rows] > machine.now_s)
         start_s, limit_s = told(jobs.start_s), jobs.limit_s[rows]
-        ends_s = np.where(np.isin(state, OVER), told(jobs.end_s), start_s + limit_s)
+        ends_s = np.where(state >= COMPLETED, told(jobs.end_s), start_s + limit_s)
         columns: dict[str, npt.ArrayLike] = {
             "job_id": rows + FIRST_JOB_ID,
             "state": state,
