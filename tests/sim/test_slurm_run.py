@@ -23,7 +23,7 @@ from slurm_dl.model.trace import Ending
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.simulation.outcome import Outcome
 from slurm_dl.simulation.slurm import scenario
-from slurm_dl.simulation.slurm.daemon_timing import delay_after
+from slurm_dl.simulation.slurm.daemon_timing import NEVER_QUIET, delay_after
 from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
 from slurm_dl.simulation.slurm.machine import Machine
 from slurm_dl.simulation.slurm.overheads import IDEAL, PRODUCTION, SANDBOX, SlurmCosts
@@ -496,7 +496,7 @@ def test_looks_that_are_left_out_would_have_changed_nothing(
     edges = (60.0 * times, 400.0 * times)
     limits = dataclasses.replace(LIMITS, min_quantum_s=25.0 * times, cooldown_s=40.0 * times)
     with_gaps = scenes.scheduled(what, *edges, limits=limits, knob=3.0)
-    monkeypatch.setattr(scenario, "quiet_until", lambda *_: -math.inf)
+    monkeypatch.setattr(scenario, "quiet_until", lambda *_, **__: NEVER_QUIET)
     without = scenes.scheduled(what, *edges, limits=limits, knob=3.0)
 
     assert with_gaps.decisions < 0.9 * without.decisions

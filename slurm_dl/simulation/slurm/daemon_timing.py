@@ -8,13 +8,16 @@ can make it another one.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.preemption.eligibility import waiting
-from slurm_dl.engine.settings import Settings
-from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.model.handover import Handover
+from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import OpenHandover
 from slurm_dl.simulation.slurm.overheads import SlurmCosts
 
@@ -36,24 +39,43 @@ def has_handovers(cycle: Cycle) -> bool:
     return opened or bool(cycle.snapshot.handovers)
 
 
-def quiet_until(cycle: Cycle, settings: Settings) -> float:
-    """Until when a look brings nothing new unless something happens; epoch seconds.
+class Quiet(NamedTuple):
+    """Until when looks bring nothing new unless something happens; epoch seconds, inf: for ever.
 
-    ``-inf`` if the very next look may. ``inf`` if none will.
+    Attributes:
+        until_s: The first look at or after this is a real one.
+        before_s: The last look before this is a real one.
+    """
+
+    until_s: float
+    before_s: float
+
+
+NEVER_QUIET: Final = Quiet(-math.inf, -math.inf)
+"""The very next look may bring something new."""
+
+
+def quiet_until(cycle: Cycle, settings: Settings, *, by_tier: bool) -> Quiet:
+    """Until when looks after *cycle* bring nothing new unless something happens.
+
+    Args:
+        by_tier: The policy preempts by tier alone. The ranks of others may move with each look,
+            so more of their looks are done: next to every instant, and during hand-overs all.
     """
     snap, limits = cycle.snapshot, settings.preemption
-    if not cycle.acting or cycle.plan.actions or has_handovers(cycle):
-        return -math.inf
-    jobs, memory, now_s = snap.jobs, snap.memory, snap.now_s
-    kept = (jobs.state == JobState.PENDING) & (jobs.held != Held.NO) & (memory.ran_s > 0)
-    if kept.any():
-        return -math.inf  # The ledger moves the beginning of their waiting on with each look.
+    if not cycle.acting or cycle.plan.actions:
+        return NEVER_QUIET
     if any(steer.kind != "started" for steer in snap.steers.values()):
-        return -math.inf  # A steer ends, and a begin time is moved on, by the clock.
-    times = [np.array([cycle.plan.wake_at_s])]
-    if limits.enabled and waiting(snap).any():
+        return NEVER_QUIET  # A steer ends, and a begin time is moved on, by the clock.
+    if not all(h.signalled and h.purpose == "preempt" for h in snap.handovers):
+        return NEVER_QUIET
+    jobs, memory, now_s = snap.jobs, snap.memory, snap.now_s
+    if not by_tier and (snap.handovers or snap.seen.begins):
+        return NEVER_QUIET
+    times = [np.array([until_s for h in snap.handovers for until_s in _ends_of(h, limits)])]
+    if limits.enabled and (snap.seen.begins or waiting(snap).any()):
         if limits.max_gpus_per_hour and snap.preempted_gpus_last_hour:
-            return -math.inf
+            return NEVER_QUIET
         running = jobs.state == JobState.RUNNING
         tried = memory.fruitless > 0
         pauses = 2.0 ** np.minimum(memory.fruitless[tried] - 1, 10)
@@ -65,7 +87,27 @@ def quiet_until(cycle: Cycle, settings: Settings) -> float:
     if settings.defragment.enabled:
         times.append(memory.waiting_since_s[waiting(snap)] + settings.defragment.after_s)
     later = np.concatenate(times)
-    return float(later[later > now_s].min(initial=math.inf))
+    until_s = exact_s = float(later[later > now_s].min(initial=math.inf))
+    # Plans go by whole seconds.
+    until_s = math.floor(until_s) if until_s < math.inf else until_s
+    # The last look before the plan changes by itself sets the time of the next by that change;
+    # the ledger moves the beginning of the waiting of held jobs on with each look.
+    before_s = min((begin_s - 1.0 for begin_s in snap.seen.begins.values()), default=math.inf)
+    if snap.handovers:
+        until_s = min(until_s, cycle.plan.wake_at_s)
+    else:
+        before_s = min(before_s, cycle.plan.wake_at_s)
+    return Quiet(until_s, min(before_s, exact_s))
+
+
+def _ends_of(handover: Handover, limits: Preemption) -> Iterator[float]:
+    """When the time of its next steps is over, epoch seconds."""
+    grace_s = [victim.contract.grace_s for victim in handover.victims]
+    yield handover.opened_s + limits.handover_timeout_s + max(grace_s)
+    for victim in handover.victims:
+        yield victim.signalled_s + victim.contract.grace_s
+        yield victim.gone_s + limits.start_margin_s
+        yield victim.gone_s + limits.handover_timeout_s
 
 
 class Writes:

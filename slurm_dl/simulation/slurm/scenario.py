@@ -26,7 +26,12 @@ from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.simulation.job_knowledge import NOTHING, TraceKnowledge
 from slurm_dl.simulation.node_journal import NodeJournal
 from slurm_dl.simulation.outcome import Outcome
-from slurm_dl.simulation.slurm.daemon_timing import Writes, delay_after, quiet_until
+from slurm_dl.simulation.slurm.daemon_timing import (
+    Writes,
+    delay_after,
+    has_handovers,
+    quiet_until,
+)
 from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
 from slurm_dl.simulation.slurm.job_facts import JobFacts
 from slurm_dl.simulation.slurm.overheads import PRODUCTION, SlurmCosts
@@ -202,18 +207,19 @@ class Simulation:
         # With a poll period of 0 the next look is when something happens.
         whole_s = math.floor(self._epoch_s + began_s) + WHOLE_SECOND_S - self._epoch_s
         next_s = max(next_s, min(machine.next_event_s(), whole_s))
-        period_s = max(costs.poll_s, costs.observe_s + costs.least_gap_s)
-        quiet_s = quiet_until(cycle, self._settings) - self._epoch_s
-        # The last look before the plan changes by itself is a real one: it sets the time of the
-        # next by that change.
-        while next_s < quiet_s and next_s + period_s <= quiet_s:
+        delay_s = costs.fast_poll_s if has_handovers(cycle) else costs.poll_s
+        period_s = max(delay_s, costs.observe_s + costs.least_gap_s)
+        by_tier = self._policy.preempts == "tier"
+        quiet = quiet_until(cycle, self._settings, by_tier=by_tier)
+        until_s, before_s = quiet.until_s - self._epoch_s, quiet.before_s - self._epoch_s
+        while next_s < min(until_s, before_s) and next_s + period_s <= before_s:
             machine.advance_to(next_s)
             if machine.changes != changes:
                 break
-            until_s = min(quiet_s - period_s, machine.next_event_s())
-            if until_s == math.inf:
+            from_s = min(until_s, before_s - period_s, machine.next_event_s())
+            if from_s == math.inf:
                 return math.inf
-            next_s = next_on_grid(max(until_s, next_s + period_s), next_s, period_s)
+            next_s = next_on_grid(max(from_s, next_s + period_s), next_s, period_s)
         return next_s
 
     def _cycle(self, *, acting: bool) -> Cycle:
