@@ -17,6 +17,7 @@ from slurm_dl.cli.dlsim.record import record_command
 from slurm_dl.cli.dlsim.replay import replay_command
 from slurm_dl.cli.dlsim.report import report_command
 from slurm_dl.cli.dlsim.run_command import run_command
+from slurm_dl.cli.dlsim.study import study_command
 from slurm_dl.cli.dlsim.tune import tune_command
 from slurm_dl.cli.dlsim.whatif import whatif_command
 
@@ -38,6 +39,7 @@ def dlsim() -> None:
 dlsim.add_command(run_command)
 dlsim.add_command(compare_command)
 dlsim.add_command(sweep_cell_command)
+dlsim.add_command(study_command)
 dlsim.add_command(traces_command)
 dlsim.add_command(generate_command)
 dlsim.add_command(history_command)
