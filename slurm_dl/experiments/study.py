@@ -27,7 +27,7 @@ from slurm_dl.config.error_text import shown
 from slurm_dl.experiments import bootstrap_interval, sweep
 from slurm_dl.experiments.bootstrap_interval import Mean
 from slurm_dl.experiments.process_pool import ProcessPool, WorkFault, WorkResult, fault_of
-from slurm_dl.experiments.study_cells import BEST, NONE, TRACES, USUAL, StudyCell, parse_policy
+from slurm_dl.experiments.study_cells import BEST, NONE, USUAL, StudyCell, parse_policy
 from slurm_dl.experiments.sweep import CellResult, Sweep
 from slurm_dl.experiments.sweep_files import Versions
 from slurm_dl.model.errors import ConfigError
@@ -36,7 +36,7 @@ from slurm_dl.model.trace import Trace
 from slurm_dl.report import export
 from slurm_dl.report.atomic_files import write_whole
 from slurm_dl.traces.format_registry import read_trace
-from slurm_dl.traces.made_tags import with_tags
+from slurm_dl.traces.made_tags import tagged
 
 Figures = dict[str, Any]
 """What came of a cell, with the keys of `export.summary_json` and those of the cell."""
@@ -131,8 +131,7 @@ class StudyFolder:
 
 @functools.lru_cache(maxsize=2)
 def _jobs(path: Path, tags: str) -> Trace:
-    trace = read_trace(path, None)
-    return trace if tags == NONE else with_tags(trace, log_sd=float(tags))
+    return tagged(read_trace(path, None), tags)
 
 
 def _figures(cell: StudyCell, result: CellResult) -> Figures:
@@ -155,15 +154,15 @@ def _told(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
-def refused(folder: StudyFolder, cells: Iterable[StudyCell]) -> dict[tuple[str, str], str]:
+def refused(folder: StudyFolder, cells: Sequence[StudyCell]) -> dict[tuple[str, str], str]:
     """The policies that cannot run under a cost model, as (policy, costs), and why.
 
     Raises:
         ConfigError: A cost model or a trace cannot be read.
     """
-    whys = {}
+    whys, jobs = {}, folder.jobs_of(cells[0])
     for cell in {(cell.policy, cell.costs): cell for cell in cells}.values():
-        one, jobs = folder.sweep_of(cell), _jobs(folder.traces / TRACES[0].path, NONE)
+        one = folder.sweep_of(cell)
         try:
             sweep.check_wish(one, one.wishes[0], jobs)
         except ConfigError as err:

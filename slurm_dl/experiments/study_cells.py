@@ -188,6 +188,7 @@ def cells_of(
         return (
             late + (cell.seed > 0),
             cell.seed,
+            cell.costs == "slurm",  # Takes a hundred times as long.
             TRACES.index(cell.trace),
             [NONE, *costs].index(cell.costs),
             place.index(cell.policy),

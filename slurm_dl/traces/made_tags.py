@@ -65,3 +65,13 @@ def parse_sd(word: str) -> float | None:
         msg = f"--tags {shown(word)}: must be none or 0 to {_LARGEST_SD:g}, as 0.7"
         raise ConfigError(msg)
     return log_sd
+
+
+def tagged(trace: Trace, word: str) -> Trace:
+    """*trace* with the tags that ``--tags`` *word* asks for; itself for ``none``.
+
+    Raises:
+        ConfigError: See `parse_sd`.
+    """
+    log_sd = parse_sd(word)
+    return trace if log_sd is None else with_tags(trace, log_sd=log_sd)

@@ -31,6 +31,7 @@ from slurm_dl.cli.dlsim.simulation_options import (
     processes_option,
     quiet_option,
     read_value,
+    tags_option,
     trace_argument_if_any,
 )
 from slurm_dl.report.console import console, progress
@@ -69,6 +70,7 @@ def _silent(_text: str) -> None:
 @parameters_option
 @place_options(several=True)
 @foresight_options
+@tags_option
 @click.option(
     "--loads",
     metavar="LOAD,...",
@@ -118,6 +120,7 @@ def compare_command(
     gpu_speed: str | None,
     estimate_error: float,
     due: str | None,
+    tags: str,
     loads: str,
     seeds: int,
     processes: int | None,
@@ -195,6 +198,7 @@ def compare_command(
         raise click.UsageError(msg)
     from slurm_dl.experiments.oracle import parse_foresight  # noqa: PLC0415
     from slurm_dl.traces.format_registry import read_trace  # noqa: PLC0415
+    from slurm_dl.traces.made_tags import tagged  # noqa: PLC0415
 
     given = simulation_run.parse_parameters(parameters, read_value)
     schemes = [placing.parse_scheme(word, read_value) for word in places]
@@ -204,7 +208,7 @@ def compare_command(
     ground = placing.parse_ground(rules, profiles, widths, contention, read_value)
     ground = dataclasses.replace(ground, foresight=parse_foresight(gpu_speed, estimate_error, due))
     sweeps.check_counts(wishes, parsed_loads, seeds)
-    jobs = read_trace(trace, format_name)
+    jobs = tagged(read_trace(trace, format_name), tags)
     plans = cost_models.plans(
         wishes,
         jobs,

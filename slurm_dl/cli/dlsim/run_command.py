@@ -18,6 +18,7 @@ from slurm_dl.cli.dlsim.simulation_options import (
     place_options,
     quiet_option,
     read_value,
+    tags_option,
     trace_argument,
 )
 from slurm_dl.report.console import console, progress
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 @place_options(several=False)
 @min_quantum_option("a run is left alone for so long before it may be preempted; 900 if not given.")
 @foresight_options
+@tags_option
 @click.option(
     "--node-failures",
     metavar="DAYS:HOURS",
@@ -89,6 +91,7 @@ def run_command(
     gpu_speed: str | None,
     estimate_error: float,
     due: str | None,
+    tags: str,
     node_failures: str | None,
     json_path: Path | None,
     csv_path: Path | None,
@@ -116,11 +119,12 @@ def run_command(
     from slurm_dl.experiments.oracle import parse_foresight  # noqa: PLC0415
     from slurm_dl.simulation.cluster_shape import parse_shape  # noqa: PLC0415
     from slurm_dl.traces.format_registry import read_trace  # noqa: PLC0415
+    from slurm_dl.traces.made_tags import tagged  # noqa: PLC0415
 
     check_outputs(json_path, csv_path, plots_dir)
     shape = parse_shape(cluster)
     given = simulation_run.parse_parameters(parameters, read_value)
-    jobs = read_trace(trace, format_name)
+    jobs = tagged(read_trace(trace, format_name), tags)
     scheme = None if place is None else placement_choice.parse_scheme(place, read_value)
     check_place(given=scheme is not None)
     ground = placement_choice.parse_ground(rules, profiles, widths, contention, read_value)

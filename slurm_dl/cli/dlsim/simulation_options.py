@@ -99,6 +99,18 @@ def is_printed(json_path: Path | None) -> bool:
     return json_path is not None and str(json_path) == "-"
 
 
+def tags_option(command: F) -> F:
+    """``--tags``, for `made_tags.tagged`."""
+    return click.option(
+        "--tags",
+        metavar="none|SD",
+        default="none",
+        help="Give the jobs names that tell of run times, in place of their models: within a name "
+        "the logarithm of the run time has this standard deviation, such as 0.7. Policies that "
+        "learn from finished jobs go by names.",
+    )(command)
+
+
 def quiet_option(command: F) -> F:
     """``-q``."""
     return click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")(command)

@@ -19,7 +19,7 @@ from slurm_dl.cli.dlsim.simulation_options import (
     quiet_option,
 )
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.report.number_format import number
+from slurm_dl.report.number_format import duration, number
 from slurm_dl.text import safe
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ _BESIDE = 5
 
 _RULE = "---"
 _TOLD_EVERY_S = 30.0
-_HOUR_S = 3600.0
 
 
 @click.group(name="study")
@@ -133,9 +132,8 @@ def default_command(
     check_outputs(json_path)
     folder = study.StudyFolder(directory, traces_dir)
     folder.begin()
-    cells = study_cells.cells_of(
-        _traces(traces), _policies(policies), _each(costs, "--costs"), _tags(tags), seeds
-    )
+    costs = _each(costs, "--costs")
+    cells = study_cells.cells_of(_traces(traces), _policies(policies), costs, _tags(tags), seeds)
     refused = study.refused(folder, cells)
     if refused and policies not in (None, study_cells.ALL):
         raise ConfigError("; ".join(refused.values()))
@@ -151,7 +149,7 @@ def default_command(
     if json_path:
         export.write_json(json_path, study.as_json(cells, figures, failed))
     if not quiet:
-        for line in _lines(study.rows_of(cells, figures)):
+        for line in _lines(study.rows_of(cells, figures), costs):
             click.echo(line)
         for (policy, cost), why in refused.items():
             click.echo(f"not run: {policy}, costs {cost}: {safe(why, 500)}")
@@ -249,7 +247,7 @@ def _teller(total: int) -> Callable[[int, Callable[[], float]], None]:
         if waiting and time.monotonic() - told_s < every_s:
             return
         told_s = time.monotonic()
-        text = f"{total - waiting} of {total} simulations, about {left_s() / _HOUR_S:.1f} h left"
+        text = f"{total - waiting} of {total} simulations, about {duration(left_s())} left"
         click.echo(
             f"\r{text}   " if is_terminal else f"dlsim study: {text}", err=True, nl=not is_terminal
         )
@@ -264,13 +262,13 @@ def _say(text: str) -> None:
 # The tables, in Markdown.
 
 
-def _lines(rows: Sequence[StudyRow]) -> Iterator[str]:
+def _lines(rows: Sequence[StudyRow], costs: Sequence[str]) -> Iterator[str]:
     from slurm_dl.experiments.study_cells import BEST, USUAL  # noqa: PLC0415 - numpy is slow
 
-    for costs in dict.fromkeys(row.costs for row in rows):
-        of_costs = [row for row in rows if row.costs == costs]
+    for cost in costs:
+        of_costs = [row for row in rows if row.costs == cost]
         done, all_ = sum(row.done for row in of_costs), sum(row.workloads for row in of_costs)
-        yield f"Costs {costs}: {done} of {all_} simulations are done.\n"
+        yield f"Costs {cost}: {done} of {all_} simulations are done.\n"
         yield f"Mean JCT over that of {BEST} at no cost; preemptions in brackets:\n"
         yield from _tables(of_costs, _mean_cell)
         yield f"p99 JCT, largest JCT and preemptions, each over that of {USUAL}:\n"
@@ -284,7 +282,7 @@ def _tables(rows: Sequence[StudyRow], text: Callable[[StudyRow], str]) -> Iterat
     """A row for each policy, a column for each trace, so many traces in each table."""
     from slurm_dl.experiments.study_cells import TRACES  # noqa: PLC0415 - numpy is slow
 
-    there = {row.trace for row in rows}
+    there = {row.trace for row in rows if row.done}
     traces = [trace.name for trace in TRACES if trace.name in there]
     names = dict.fromkeys((row.policy, row.tags) for row in rows)
     at = {(row.policy, row.tags, row.trace): row for row in rows}
