@@ -582,9 +582,10 @@ def test_a_sweeps_folder_keeps_schemes_rules_and_profiles(
 
     assert gathered.exit_code == 0, gathered.stderr
     assert gathered.stdout == expected.stdout
-    again = dlsim("compare", "--on", "slurm", "--dir", folder, "--resume", "--place", "best_fit")
-    assert again.exit_code == 2
-    assert "--place stands in the folder" in again.stderr
+    for option, value in (("--place", "best_fit"), ("--tags", "0.7")):
+        again = dlsim("compare", "--on", "slurm", "--dir", folder, "--resume", option, value)
+        assert again.exit_code == 2
+        assert f"{option} stands in the folder" in again.stderr
 
 
 # Processes

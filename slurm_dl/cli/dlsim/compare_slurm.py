@@ -110,7 +110,7 @@ def refuse_with_resume(context: click.Context) -> None:
     fixed = {"trace": "TRACE", "format_name": "--format", "parameters": "-p"}
     fixed |= {"places": "--place", "rules": "--rule"}
     alike = ("cluster", "costs", "policies", "profiles", "widths", "contention", "loads", "seeds")
-    fixed |= {name: f"--{name}" for name in alike}
+    fixed |= {name: f"--{name}" for name in (*alike, "tags")}
     for parameter, name in fixed.items():
         source = context.get_parameter_source(parameter)
         if source is not None and source.name == "COMMANDLINE":
