@@ -83,7 +83,13 @@ def knowledge_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) 
         reader = PastReader(slurm_of(config), days=section.history_days)
         history = HistoryCache(reader, logging_setup.logger(), every_s=section.refresh_s)
     site = SitePriors(gpu_speed=dict(section.gpu_speed), serial_share=section.serial_share)
-    return Enricher(history=history, policy=config.policy.make(), profiles=profiles, site=site)
+    return Enricher(
+        history=history,
+        policy=config.policy.make(),
+        profiles=profiles,
+        site=site,
+        checkpoint_cost_s=config.preemption.checkpoint_cost_s,
+    )
 
 
 def check_mode(config: Config) -> None:

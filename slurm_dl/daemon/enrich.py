@@ -13,6 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
+from slurm_dl.engine.preemption.setup_cost import setup_s
+from slurm_dl.engine.settings import Preemption
 from slurm_dl.estimates.job_features import asked
 from slurm_dl.estimates.remaining_time import left_of
 from slurm_dl.estimates.similar_jobs import tagged_s
@@ -44,6 +46,7 @@ class Enricher:
         policy: What goes by them; it is asked about a new history before a cycle waits for it.
         profiles: What is known of models, by name.
         site: What the admin says of GPUs.
+        checkpoint_cost_s: Save and restore of a job whose model's profile does not tell, seconds.
     """
 
     def __init__(
@@ -53,14 +56,16 @@ class Enricher:
         policy: Policy | None = None,
         profiles: Mapping[str, Profile],
         site: SitePriors,
+        checkpoint_cost_s: float = Preemption().checkpoint_cost_s,
     ) -> None:
         self._history = history
         self._policy = policy
         self._profiles = profiles
         self._site = site
+        self._checkpoint_cost_s = checkpoint_cost_s
 
     def __call__(self, snap: Snapshot) -> Snapshot:
-        """*snap* with `left_s`, `progress`, `rates` and `past`, as far as anything is known."""
+        """*snap* with what is known: `left_s`, `progress`, `rates`, `setup_s` and `past`."""
         past = NO_PAST
         if self._history is not None:
             past = self._history.look(lambda fresh: self._prepare(fresh, snap))
@@ -73,6 +78,7 @@ class Enricher:
             left_from=left.origin,
             rates=None if rates is None else rates.rates,
             rates_from=None if rates is None else rates.origin,
+            setup_s=setup_s(snap, self._profiles, self._checkpoint_cost_s),
         )
 
     def _prepare(self, past: Past, snap: Snapshot) -> None:

@@ -212,6 +212,8 @@ class Snapshot:
         credit_s: ``(n, t)`` seconds that each job is owed on each GPU type by the shares it was
             given so far, less those it ran there; None: no share was ever given.
         past: Jobs that are over, the last of them.
+        setup_s: ``(n,)`` seconds that stopping each job and starting it again takes: save, requeue
+            hold, start and restore. None: nobody measured it.
         answers: Of jobs that we have preempted, whether each acknowledged when we last did, by job
             id; some may be missing.
         handovers: Hand-overs that are not closed yet.
@@ -240,6 +242,7 @@ class Snapshot:
     on_type: I16 | None = None
     credit_s: F64 | None = None
     past: Past = NO_PAST
+    setup_s: F64 | None = None
     answers: Mapping[JobId, bool] = field(default_factory=dict)
     handovers: tuple[Handover, ...] = ()
     steers: Mapping[JobId, Steer] = field(default_factory=dict)

@@ -35,6 +35,7 @@ from slurm_dl.policies.grouper import Grouper
 from slurm_dl.policies.hug import Hug
 from slurm_dl.policies.karuna import Karuna
 from slurm_dl.policies.las import Las
+from slurm_dl.policies.learned_gittins import LearnedGittins
 from slurm_dl.policies.list_gittins import ListGittins
 from slurm_dl.policies.list_las import ListLas
 from slurm_dl.policies.mlfs import Mlfs
@@ -81,6 +82,7 @@ POLICIES: Mapping[str, type[Policy]] = MappingProxyType(
             Hug,
             Karuna,
             Las,
+            LearnedGittins,
             ListGittins,
             ListLas,
             LongestPending,

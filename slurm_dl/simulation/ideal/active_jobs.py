@@ -135,8 +135,10 @@ class ActiveJobs:
         claims: Mapping[JobId, Claim],
         *,
         known: TraceKnowledge = NOTHING,
+        restart_s: float = 0.0,
     ) -> None:
         self._trace = trace
+        self._restart_s = restart_s
         self._known = known
         self._texts: Mapping[JobId, JobText] = TraceTexts(trace) if known.texts else {}
         self._due_s = None if known.due_s is None else known.due_s - float(trace.submit_s[0])
@@ -281,6 +283,7 @@ class ActiveJobs:
             on_type=seen["on_type"],
             credit_s=seen["credit_s"],
             past=self._past,
+            setup_s=np.full(n, self._restart_s),
         )
 
 

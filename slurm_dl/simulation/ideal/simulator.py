@@ -120,7 +120,13 @@ class IdealCluster:
         self._known = dataclasses.replace(known, texts=known.texts or remembers)
         self._chronicle = Chronicle(trace, submit_s, exact=exact) if remembers else None
         self._jobs = ActiveJobs(
-            trace, shape, submit_s, work_s, self._where.claims(), known=self._known
+            trace,
+            shape,
+            submit_s,
+            work_s,
+            self._where.claims(),
+            known=self._known,
+            restart_s=costs.restart_s,
         )
         self._work_s = work_s
         self._counted_to_s = 0.0

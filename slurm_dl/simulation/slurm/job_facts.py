@@ -6,6 +6,8 @@ import dataclasses
 
 import numpy as np
 
+from slurm_dl.engine.preemption.setup_cost import setup_s
+from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
@@ -54,6 +56,7 @@ class JobFacts:
             due_s=None if known.due_s is None else known.due_s[row] + self._epoch_s,
             rates=None if known.rates is None else known.rates[row],
             past=self._so_far() if self._remembers else NO_PAST,
+            setup_s=setup_s(snap, {}, Preemption().checkpoint_cost_s) if self._remembers else None,
         )
         if not (self._remembers or known.texts):
             return more

@@ -1,0 +1,232 @@
+"""How long jobs run, learnt from finished jobs and from those that run now.
+
+Without users or names that tell anything: the life table of the job's GPU class, mixed with that of
+all jobs (n finished jobs of the class weigh n / (n + 30)). Else the run time is a location times a
+factor without unit. The location is the posterior mean of the job's label (user, name, GPUs), or of
+its user and GPU class (`run_time_levels`). The distribution of the factor is a life table, too: of
+finished jobs over the location that was known when each ended, apart for labels of which one, three
+and seven jobs are known. So the uncertainty of a location is in it, and so are early failures.
+
+A job with an unknown name is treated as a job of its user, one of an unknown user as one of its GPU
+class. Jobs that run longer than expected raise the location of their label.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from slurm_dl.estimates.job_features import asked
+from slurm_dl.model.completed_jobs import Past
+from slurm_dl.model.jobs import F64, I64
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.policies.arithmetic.life_table import Counts, Distributions, life_tables
+from slurm_dl.policies.arithmetic.run_time_levels import Level
+from slurm_dl.policies.arithmetic.setup_cost_index import indices
+
+CLASSES = 5
+"""GPU classes: 1, 2, 4, 8 and more GPUs, rounded up to a power of two."""
+
+POOLED_JOBS = 30.0
+"""All jobs count as much as so many of the class in its life table."""
+
+_LEAST_OF_CLASS = 5
+"""With fewer finished jobs a class has no life table of its own."""
+
+_LEAST_OF_USER = 3.0
+"""With fewer finished jobs of a user only the GPU class is known."""
+
+_LEAST_OF_GROUP = 30
+"""With fewer finished jobs a life table of factors is not used."""
+
+_BY_LABEL = (1.0, 3.0, 7.0)
+"""Finished jobs of a label at which its location is known better."""
+
+_GROUPS = 1 + len(_BY_LABEL)
+
+_NAMES, _SIZES = 1 << 24, 1 << 12
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Known:
+    """Groups of n jobs: their keys, and what finished jobs of the same groups tell.
+
+    Attributes:
+        kind: ``(n,)`` GPU class.
+        label: ``(n,)`` key of the label.
+        of_owner: Finished jobs of the user and class, and their mean logarithm.
+        of_label: Finished jobs of the label, and their mean logarithm.
+    """
+
+    kind: I64
+    label: I64
+    of_owner: tuple[F64, F64]
+    of_label: tuple[F64, F64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Place:
+    """Where the run times of n jobs lie.
+
+    Attributes:
+        group: ``(n,)`` which life table of factors holds: 0: the user's; then by the finished jobs
+            of the label; -1: none.
+        middle_s: ``(n,)`` location, seconds.
+    """
+
+    group: I64
+    middle_s: F64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunTimeModel:
+    """What finished jobs tell.
+
+    Attributes:
+        users: Number of each user.
+        names: Number of each name.
+        sizes: GPUs of finished jobs, increasing.
+        overall: Mean logarithm of all run times.
+        by_class: Run times in bins, by GPU class.
+        by_group: Run times over their locations in bins, by group.
+    """
+
+    users: dict[str, int]
+    names: dict[str, int]
+    sizes: F64
+    overall: float
+    classes: Level
+    owners: Level
+    labels: Level
+    by_class: Counts
+    by_group: Counts | None = None
+
+    @classmethod
+    def of(cls, past: Past, early_s: float) -> Self:
+        """The model of the jobs in *past*; at least one.
+
+        Args:
+            early_s: In locations, shorter run times count as this, seconds, above 0.
+        """
+        log_s = np.log(np.maximum(past.ran_s, early_s))
+        kind, sizes = gpu_class(past.gpus), np.unique(past.gpus)
+        user = past.user.astype(np.int64)
+        owner = user * CLASSES + kind
+        label = (user * _NAMES + past.name) * _SIZES + sizes.searchsorted(past.gpus)
+        owners = Level.of(owner, kind, log_s)
+        model = cls(
+            users={name: i for i, name in enumerate(past.users)},
+            names={name: i for i, name in enumerate(past.names)},
+            sizes=sizes,
+            overall=float(log_s.mean()),
+            classes=Level.of(kind, np.zeros(len(past), dtype=np.int64), log_s),
+            owners=owners,
+            labels=Level.of(label, owner if owners.used else kind, log_s),
+            by_class=Counts.of(kind, past.ran_s, CLASSES),
+        )
+        if not (owners.used or model.labels.used):
+            return model
+        place = model._place(
+            _Known(
+                kind,
+                label,
+                (owners.before_jobs, owners.before_mean),
+                (model.labels.before_jobs, model.labels.before_mean),
+            )
+        )
+        factor = past.ran_s / place.middle_s
+        return dataclasses.replace(model, by_group=Counts.of(place.group, factor, _GROUPS))
+
+    def index_s(self, snap: Snapshot, rows: I64, age_s: F64, setup_s: F64) -> F64:
+        """``(len(rows),)`` Gittins index with setup cost of the jobs at *rows*, seconds.
+
+        Args:
+            age_s: ``(len(rows),)`` run time so far.
+            setup_s: ``(len(rows),)`` cost of a start.
+        """
+        kind = gpu_class(snap.jobs.gpus[rows])
+        ran = age_s > 0
+        censored = Counts.of(kind[ran], age_s[ran], CLASSES)
+        index = indices(_mixed(self.by_class, censored), kind, age_s, setup_s)
+        if self.by_group is None:
+            return index
+        place = self._overrun(self._known(snap, rows, kind), age_s)
+        age, setup = age_s / place.middle_s, setup_s / place.middle_s
+        tables = life_tables(self.by_group, Counts.of(place.group[ran], age[ran], _GROUPS))
+        enough = self.by_group.number.sum(axis=1) >= _LEAST_OF_GROUP
+        more = ((place.group >= 0) & enough[place.group]).nonzero()[0]
+        found = indices(tables, place.group[more], age[more], setup[more])
+        index[more] = place.middle_s[more] * found
+        return index
+
+    def _known(self, snap: Snapshot, rows: I64, kind: I64) -> _Known:
+        """What is known of the jobs at *rows*; unknown names have numbers of their own."""
+        jobs = asked(snap, rows)
+        users, names = _numbers(self.users, jobs.user), _numbers(self.names, jobs.name)
+        size = self.sizes.searchsorted(jobs.gpus)
+        exact = np.append(self.sizes, np.inf)[size] == jobs.gpus
+        label = (users * _NAMES + names) * _SIZES + size
+        label = np.where(exact, label, -1 - np.arange(len(label)))
+        return _Known(
+            kind, label, self.owners.find(users * CLASSES + kind), self.labels.find(label)
+        )
+
+    def _place(self, known: _Known) -> _Place:
+        kind = known.kind
+        base = self.classes.posterior(*self.classes.find(kind), np.full(len(kind), self.overall))
+        by_owner = self.owners.posterior(*known.of_owner, base)
+        by_label = self.labels.posterior(*known.of_label, by_owner)
+        group = np.full(len(kind), -1)
+        if self.owners.used:
+            group[known.of_owner[0] >= _LEAST_OF_USER] = 0
+        if self.labels.used:
+            step = np.searchsorted(_BY_LABEL, known.of_label[0], side="right")
+            group = np.where(step > 0, step, group)
+        return _Place(group, np.exp(np.where(group > 0, by_label, by_owner)))
+
+    def _overrun(self, known: _Known, age_s: F64) -> _Place:
+        """The place of each job, where jobs beyond their location count as if they ended now."""
+        place = self._place(known)
+        beyond = age_s > place.middle_s
+        if not (self.labels.used and beyond.any()):
+            return place
+        labels, at = np.unique(known.label[beyond], return_inverse=True)
+        jobs = np.bincount(at).astype(np.float64)
+        log_s = np.bincount(at, weights=np.log(age_s[beyond]))
+        where = np.minimum(labels.searchsorted(known.label), len(labels) - 1)
+        alike = labels[where] == known.label
+        more, more_s = np.where(alike, jobs[where], 0.0), np.where(alike, log_s[where], 0.0)
+        finished, mean = known.of_label
+        count = finished + more
+        mean = np.divide(finished * mean + more_s, count, out=np.zeros(len(count)), where=count > 0)
+        return self._place(dataclasses.replace(known, of_label=(count, mean)))
+
+
+def gpu_class(gpus: F64) -> I64:
+    """``(n,)`` ceil(log2(GPUs)), 0 to `CLASSES` - 1."""
+    power = np.ceil(np.log2(np.maximum(gpus, 1.0)))
+    found: I64 = np.minimum(power, CLASSES - 1).astype(np.int64)
+    return found
+
+
+def _numbers(known: dict[str, int], words: tuple[str, ...]) -> I64:
+    """The number of each of *words*; those that are not known get further ones."""
+    new: dict[str, int] = {}
+    first = len(known)
+    found = [
+        at if (at := known.get(word)) is not None else first + new.setdefault(word, len(new))
+        for word in words
+    ]
+    return np.array(found, dtype=np.int64)
+
+
+def _mixed(ended: Counts, censored: Counts) -> Distributions:
+    """The distribution of each class, mixed with that of all jobs."""
+    own = life_tables(ended, censored)
+    pooled = life_tables(ended.pooled(), censored.pooled())
+    jobs = ended.number.sum(axis=1, keepdims=True)
+    weight = np.where(jobs >= _LEAST_OF_CLASS, jobs / (jobs + POOLED_JOBS), 0.0)
+    return Distributions(own.at, weight * own.mass + (1 - weight) * pooled.mass)
