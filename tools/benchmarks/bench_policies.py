@@ -236,14 +236,16 @@ def _rates(n: int, rng: np.random.Generator) -> F64:
 
 def _past(k: int, rng: np.random.Generator) -> Past:
     account = rng.zipf(1.6, k) % _ACCOUNTS
-    ran_s = rng.lognormal(7.5, 1.9, k) + 1
+    user = account * (_USERS // _ACCOUNTS) + rng.integers(0, _USERS // _ACCOUNTS, k)
+    name = rng.zipf(1.4, k) % _NAMES
+    # Users and names tell of the run time, so policies that learn from them have all their work.
+    middle = 7.5 + rng.normal(0, 0.8, _USERS)[user] + rng.normal(0, 0.8, _NAMES)[name]
+    ran_s = rng.lognormal(middle, 1.5) + 1
     end_s = np.sort(NOW_S - rng.uniform(0, _FAR_S, k))
     return Past(
         account=account.astype(np.int32),
-        user=(account * (_USERS // _ACCOUNTS) + rng.integers(0, _USERS // _ACCOUNTS, k)).astype(
-            np.int32
-        ),
-        name=(rng.zipf(1.4, k) % _NAMES).astype(np.int32),
+        user=user.astype(np.int32),
+        name=name.astype(np.int32),
         gpus=rng.choice(_SIZES, k, p=_SHARES).astype(np.float64),
         submit_s=end_s - ran_s - rng.exponential(3_000, k),
         start_s=end_s - ran_s,

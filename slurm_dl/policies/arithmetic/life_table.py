@@ -46,8 +46,8 @@ class Counts:
         exponent = np.log10(times[rows]) - FIRST_EXPONENT
         bins = np.clip(exponent * BINS_PER_DECADE, 0, BINS - 1).astype(np.int64)
         at, size = group[rows] * BINS + bins, groups * BINS
-        number = np.bincount(at, weights=np.ones(len(at)), minlength=size)
-        total = np.bincount(at, weights=times[rows], minlength=size)
+        number: F64 = np.bincount(at, minlength=size).astype(np.float64)
+        total: F64 = np.bincount(at, weights=times[rows], minlength=size).astype(np.float64)
         return cls(number.reshape(groups, BINS), total.reshape(groups, BINS))
 
     def pooled(self) -> Counts:

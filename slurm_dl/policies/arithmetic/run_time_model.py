@@ -147,19 +147,20 @@ class RunTimeModel:
             age_s: ``(len(rows),)`` run time so far.
             setup_s: ``(len(rows),)`` cost of a start.
         """
-        kind = gpu_class(snap.jobs.gpus[rows])
-        ran = age_s > 0
-        censored = Counts.of(kind[ran], age_s[ran], CLASSES)
-        index = indices(_mixed(self.by_class, censored), kind, age_s, setup_s)
-        if self.by_group is None:
-            return index
-        place = self._overrun(self._known(snap, rows, kind), age_s)
-        age, setup = age_s / place.middle_s, setup_s / place.middle_s
-        tables = life_tables(self.by_group, Counts.of(place.group[ran], age[ran], _GROUPS))
-        enough = self.by_group.number.sum(axis=1) >= _LEAST_OF_GROUP
-        more = ((place.group >= 0) & enough[place.group]).nonzero()[0]
-        found = indices(tables, place.group[more], age[more], setup[more])
-        index[more] = place.middle_s[more] * found
+        kind, ran = gpu_class(snap.jobs.gpus[rows]), age_s > 0
+        index, rest = np.empty(len(rows)), np.ones(len(rows), dtype=np.bool_)
+        if self.by_group is not None:
+            place = self._overrun(self._known(snap, rows, kind), age_s)
+            group, middle_s = place.group, place.middle_s
+            age = age_s / middle_s
+            tables = life_tables(self.by_group, Counts.of(group[ran], age[ran], _GROUPS))
+            enough = self.by_group.number.sum(axis=1) >= _LEAST_OF_GROUP
+            rest = (group < 0) | ~enough[group]
+            found = indices(tables, group[~rest], age[~rest], (setup_s / middle_s)[~rest])
+            index[~rest] = middle_s[~rest] * found
+        if rest.any():
+            tables = _mixed(self.by_class, Counts.of(kind[ran], age_s[ran], CLASSES))
+            index[rest] = indices(tables, kind[rest], age_s[rest], setup_s[rest])
         return index
 
     def _known(self, snap: Snapshot, rows: I64, kind: I64) -> _Known:

@@ -24,7 +24,7 @@ from slurm_dl.policies.arithmetic.life_table import Distributions
 _FEW_JOBS = 512
 """So many jobs are computed one by one, more are looked up in tables."""
 
-_SETUPS = 6
+_SETUPS = 4
 """Setup costs above 0 for which there is a table."""
 
 
@@ -68,12 +68,11 @@ def indices(known: Distributions, group: I64, age: F64, setup: F64) -> F64:
     if setup.any():
         some = setup[setup > 0]
         setups = np.append(setups, np.geomspace(some.min(), some.max(), _SETUPS))
-    table = np.stack(
-        [
-            [setup_cost_index(known.at, mass, ages, np.full(len(ages), c)) for c in setups.tolist()]
-            for mass in known.mass
-        ]
-    )
+    table = np.zeros((len(known.mass), len(setups), len(ages)))
+    for of in np.unique(group).tolist():
+        for at, c in enumerate(setups.tolist()):
+            setup_of = np.full(len(ages), c)
+            table[of, at] = setup_cost_index(known.at, known.mass[of], ages, setup_of)
     row, across = _between(ages, age)
     column, up = _between(setups, setup)
     index: F64 = np.zeros(len(group))
