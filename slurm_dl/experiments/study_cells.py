@@ -119,9 +119,14 @@ class StudyCell:
 
 
 def parse_policy(word: str) -> PolicySpec:
-    """A policy from ``NAME`` or ``NAME:PRESET``."""
+    """A policy from ``NAME`` or ``NAME:PRESET``.
+
+    The time limits of simulated jobs are three times their true run times, so `learned_gittins`
+    does not use them here.
+    """
     name, _, preset = word.partition(":")
-    return PolicySpec(policy=name, preset=preset or None)
+    parameters = {"use_limits": False} if name == "learned_gittins" else {}
+    return PolicySpec(policy=name, preset=preset or None, parameters=parameters)
 
 
 def needs_of(policy: str) -> frozenset[str]:

@@ -84,7 +84,7 @@ class LearnedGittins:
     skips: ClassVar[bool] = True
 
     setup_s: float = 180.0
-    hysteresis: float = 2.0
+    hysteresis: float = 1.5
     min_quantum_s: float = 900.0
     use_limits: bool = True
     progress_margin: float = 0.0
