@@ -113,6 +113,7 @@ def drawn(seed: int) -> Snapshot:
         rates=rates if seed % 3 != 1 else None,
         rates_from=np.full(n, int(Origin.MEASURED), dtype=np.int8) if seed % 3 == 0 else None,
         credit_s=draw.uniform(-2000, 2000, (n, kinds)) if seed % 2 else None,
+        setup_s=draw.uniform(0, 600, n) if seed % 2 else None,
         past=a_past(int(draw.integers(1, 80)), seed) if seed % 4 else NO_PAST,
     )
 
@@ -142,6 +143,7 @@ def _everything() -> Snapshot:
         rates=np.stack([np.ones(n), np.linspace(0.2, 0.9, n)], axis=1),
         rates_from=known,
         credit_s=np.zeros((n, 2)),
+        setup_s=np.full(n, 180.0),
         past=a_past(60),
     )
 

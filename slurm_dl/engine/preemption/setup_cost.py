@@ -17,6 +17,7 @@ from slurm_dl.engine.preemption.stopping_cost import save_restore_s
 from slurm_dl.model.breaker import NOT_OURS
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, F64
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
 
@@ -39,7 +40,7 @@ def setup_s(snap: Snapshot, profiles: Mapping[str, Profile], checkpoint_cost_s: 
         # Half of save and restore is the save, which the notice has in it.
         notice_s = {taken.job_id: taken.notice_s for taken in snap.taken}
         notices = np.full(len(jobs), np.median([taken.notice_s for taken in snap.taken]))
-        own = np.isin(jobs.job_id, list(notice_s))
+        own = is_in(jobs.job_id, list(notice_s))
         notices[own] = [notice_s[JobId(j)] for j in jobs.job_id[own].tolist()]
         found = found / 2 + notices
     return found + _hold_s(snap)

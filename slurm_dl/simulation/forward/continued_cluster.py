@@ -370,6 +370,7 @@ class ContinuedCluster:
             due_s=_rows(base.due_s, live),
             rates=_rows(base.rates, live),
             rates_from=_rows(base.rates_from, live),
+            setup_s=_rows(base.setup_s, live),
             on_type=None,
             credit_s=_rows(base.credit_s, live) if self._owed is None else self._owed.at(seen),
             handovers=(),

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.engine.preemption.setup_cost import DEFAULT_HOLD_S
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.estimate_origin import Origin
@@ -139,7 +140,10 @@ def _memory(snap: Snapshot, rows: I64) -> Remembered:
     )
 
 
-_BESIDE = ("left_s", "left_from", "progress", "due_s", "rates", "rates_from", "on_type", "credit_s")
+_BESIDE = (
+    *("left_s", "left_from", "progress", "due_s", "rates", "rates_from", "on_type"),
+    *("credit_s", "setup_s"),
+)
 
 
 def _beside(snap: Snapshot, rows: I64) -> dict[str, Any]:
@@ -204,6 +208,7 @@ def _with(snap: Snapshot, wanted: Sequence[HypotheticalJob]) -> Snapshot:
         rates_from=_longer(snap.rates_from, k, Origin.PRIOR),
         on_type=_longer(snap.on_type, k, -1),
         credit_s=_longer(snap.credit_s, k, 0.0),
+        setup_s=_longer(snap.setup_s, k, DEFAULT_HOLD_S),
     )
 
 
