@@ -164,6 +164,7 @@ TRUSTING = {
     "qssf": {"name"},
     "tagged": {"name"},
     "grouper": {"name"},
+    "learned_gittins": {"name", "progress"},
 }
 """Policies whose published rule goes by what jobs say of themselves, and by what of it.
 
