@@ -168,7 +168,7 @@ def test_of_many_jobs_it_is_interpolated(setup: float, most: float, *, at_points
     error = np.abs(indices(known, group, age, costs) / exact - 1)
     assert error.max() < most
     assert error[:4].max() < 0.005
-    assert error.mean() < 0.02
+    assert error.mean() < 0.04
 
 
 def test_of_few_jobs_it_is_exact() -> None:
