@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from index_oracle import APART, Times, product_limit
 
 from slurm_dl.policies.arithmetic.life_table import Counts, life_tables
-
-Times = list[tuple[float, bool]]
-"""A time, and whether the job ended then or had only come so far."""
 
 
 def table(*groups: Times) -> tuple[list[float], list[list[float]]]:
@@ -22,22 +20,6 @@ def table(*groups: Times) -> tuple[list[float], list[list[float]]]:
         counts.append(Counts.of(group, np.array([t for _, t in pairs], dtype=float), len(groups)))
     found = life_tables(*counts)
     return found.at.tolist(), found.mass.tolist()
-
-
-def product_limit(times: Times) -> dict[float, float]:
-    """Probability at each end, as Kaplan and Meier: the largest time of all has what is left."""
-    alive, mass = 1.0, {}
-    for at in sorted({t for t, ended in times if ended}):
-        at_risk = sum(t >= at for t, _ in times)
-        ends = sum(t == at for t, ended in times if ended)
-        mass[at] = alive * ends / at_risk
-        alive -= mass[at]
-    mass[2 * max(t for t, _ in times)] = alive
-    return mass
-
-
-APART = [1.5**k for k in range(-10, 30)]
-"""Any two of them are in different bins."""
 
 
 @st.composite

@@ -9,14 +9,13 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from index_oracle import Law, index_of
 
 from slurm_dl.policies.arithmetic.life_table import Distributions
 from slurm_dl.policies.arithmetic.setup_cost_index import indices, setup_cost_index
 from slurm_dl.policies.gittins import gittins_index
 
 F64 = npt.NDArray[np.float64]
-Law = list[tuple[float, float]]
-"""Points of the support and their weights."""
 
 
 def found(law: Law, age: float, setup: float) -> float:
@@ -24,22 +23,6 @@ def found(law: Law, age: float, setup: float) -> float:
     at, weight = np.array(sorted(law)).T
     one = setup_cost_index(at, weight / weight.sum(), np.array([age]), np.array([setup]))
     return float(one[0])
-
-
-def by_brute_force(law: Law, age: float, setup: float) -> float:
-    """The least ratio over the points as D, and over D between them and beyond."""
-    left = [(x - age, p) for x, p in law if x > age]
-    if not left:
-        return age + setup
-    alive = sum(p for _, p in left)
-    least = math.inf
-    points = [x for x, _ in left]
-    for d in [*points, *(x * f for x in points for f in (0.5, 0.99, 1.01, 2.0))]:
-        done = sum(p for x, p in left if x <= d)
-        spent = sum(min(x, d) * p for x, p in left)
-        if done:
-            least = min(least, (spent + setup * alive) / done)
-    return least
 
 
 @pytest.mark.parametrize(
@@ -107,7 +90,7 @@ SETUPS = st.sampled_from([0.0, 0.5, 3.0, 20.0, 300.0])
 @given(law=LAWS, age=st.integers(0, 65), setup=SETUPS)
 def test_it_is_the_least_over_all_aims(law: Law, age: int, setup: float) -> None:
     """Ages at, between and beyond the points."""
-    assert found(law, age, setup) == pytest.approx(by_brute_force(law, age, setup))
+    assert found(law, age, setup) == pytest.approx(index_of(law, age, setup))
 
 
 @given(law=LAWS, age=st.integers(0, 65))
