@@ -102,7 +102,7 @@ class RunTimeModel:
     owners: Level
     labels: Level
     by_class: Counts
-    by_group: Counts | None = None
+    by_group: Counts
 
     @classmethod
     def of(cls, past: Past, early_s: float) -> Self:
@@ -126,6 +126,7 @@ class RunTimeModel:
             owners=owners,
             labels=Level.of(label, owner if owners.used else kind, log_s),
             by_class=Counts.of(kind, past.ran_s, CLASSES),
+            by_group=Counts.of(np.full(len(past), -1), past.ran_s, _GROUPS),
         )
         if not (owners.used or model.labels.used):
             return model
@@ -149,19 +150,28 @@ class RunTimeModel:
         """
         kind, ran = gpu_class(snap.jobs.gpus[rows]), age_s > 0
         index, rest = np.empty(len(rows)), np.ones(len(rows), dtype=np.bool_)
-        if self.by_group is not None:
+        with_table = self._with_table()
+        if with_table.max() >= 0:
             place = self._overrun(self._known(snap, rows, kind), age_s)
-            group, middle_s = place.group, place.middle_s
-            age = age_s / middle_s
+            group, middle_s = with_table[place.group], place.middle_s
+            rest = group < 0
+            age, setup = age_s / middle_s, setup_s / middle_s
             tables = life_tables(self.by_group, Counts.of(group[ran], age[ran], _GROUPS))
-            enough = self.by_group.number.sum(axis=1) >= _LEAST_OF_GROUP
-            rest = (group < 0) | ~enough[group]
-            found = indices(tables, group[~rest], age[~rest], (setup_s / middle_s)[~rest])
+            found = indices(tables, group[~rest], age[~rest], setup[~rest])
             index[~rest] = middle_s[~rest] * found
         if rest.any():
             tables = _mixed(self.by_class, Counts.of(kind[ran], age_s[ran], CLASSES))
             index[rest] = indices(tables, kind[rest], age_s[rest], setup_s[rest])
         return index
+
+    def _with_table(self) -> I64:
+        """``(_GROUPS + 1,)`` the group whose table holds for each, -1 if none; the last is -1.
+
+        For labels that are known better than enough jobs were, it is that of labels known less.
+        """
+        enough = self.by_group.number.sum(axis=1) >= _LEAST_OF_GROUP
+        group = np.where(enough, np.arange(_GROUPS), -1)
+        return np.concatenate([group[:1], np.maximum.accumulate(group[1:]), [-1]])
 
     def _known(self, snap: Snapshot, rows: I64, kind: I64) -> _Known:
         """What is known of the jobs at *rows*; unknown names have numbers of their own."""
