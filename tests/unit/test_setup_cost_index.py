@@ -133,7 +133,7 @@ def _lognormal(x: F64, mu: float, sigma: float) -> F64:
 
 
 @pytest.mark.parametrize(
-    ("at_points", "setup", "most"), [(True, 0.0, 1e-9), (True, 180.0, 0.005), (False, 180.0, 0.25)]
+    ("at_points", "setup", "most"), [(True, 0.0, 1e-9), (True, 180.0, 0.02), (False, 180.0, 0.25)]
 )
 def test_of_many_jobs_it_is_interpolated(setup: float, most: float, *, at_points: bool) -> None:
     """Exact at the points; with setup costs, and between points, within some percent.
@@ -150,7 +150,7 @@ def test_of_many_jobs_it_is_interpolated(setup: float, most: float, *, at_points
     exact = setup_cost_index(known.at, known.mass[group], age, costs)
     error = np.abs(indices(known, group, age, costs) / exact - 1)
     assert error.max() < most
-    assert error[:4].max() < 0.005
+    assert error[:4].max() < 0.02
     assert error.mean() < 0.04
 
 
