@@ -153,14 +153,16 @@ def test_jobs_that_run_longer_than_expected_are_evidence_for_those_of_their_name
     assert list(long) == pytest.approx([LONG_S] * 3, rel=0.35)
 
 
-def test_other_gpus_make_another_label() -> None:
+@pytest.mark.parametrize("gpus", [2, 3, 5])
+def test_other_gpus_make_another_label(gpus: int) -> None:
     """A number of GPUs with which the name never ran is like an unknown name."""
-    rows = [build.pending(1), build.pending(2, 2), build.pending(3, 2)]
-    whose = {1: ("ann", "short"), 2: ("ann", "short"), 3: ("ann", "new")}
-    found = index(snap_of(rows, past_of(LABELS), whose=whose))
+    past = past_of([*LABELS, *(job._replace(gpus=4) for job in ANN if job.name == "short")])
+    rows = [build.pending(1), build.pending(2, 4), build.pending(3, gpus), build.pending(4, gpus)]
+    whose = dict.fromkeys(range(1, 4), ("ann", "short")) | {4: ("ann", "new")}
+    found = index(snap_of(rows, past, whose=whose))
 
-    assert found[0] == pytest.approx(SHORT_S, rel=0.35)
-    assert found[1] == found[2] > 6 * found[0]
+    assert found[:2] == pytest.approx([SHORT_S, 4 * SHORT_S], rel=0.35)
+    assert found[2] == found[3]
 
 
 # --- limits, progress, parameters -----------------------------------------------------------
