@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.engine.settings import Overdue, Preemption, Settings
 from slurm_dl.model.job_record import Records
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.policies.discrete_las import DiscreteLas
@@ -65,9 +65,15 @@ def plain(jobs: Sequence[Job], shape: str = "1x1", **more: Any) -> Records:  # n
 
 
 def scheduled(
-    what: Scenario, *thresholds_gpu_s: float, limits: Preemption = EAGER, knob: float = 0.0
+    what: Scenario,
+    *thresholds_gpu_s: float,
+    limits: Preemption = EAGER,
+    knob: float = 0.0,
+    overdue_s: float = 0.0,
 ) -> Outcome:
     """What becomes of them with discrete_las."""
     policy = DiscreteLas(thresholds_gpu_s=thresholds_gpu_s or (10.0,), promote_knob=knob)
-    settings = Settings(partitions=frozenset({"gpu"}), preemption=limits)
+    settings = Settings(
+        partitions=frozenset({"gpu"}), preemption=limits, overdue=Overdue(after_s=overdue_s)
+    )
     return simulate_slurm(what, policy=policy, settings=settings)

@@ -486,18 +486,24 @@ def test_sixty_jobs_end_once_each_with_hand_overs_on_the_way(costs: SlurmCosts) 
 
 
 @pytest.mark.parametrize(
-    ("costs", "times", "seed"), [(SANDBOX, 1, 2), (PRODUCTION, 40, 1), (PRODUCTION, 40, 2)]
+    ("costs", "times", "seed", "overdue_s"),
+    [
+        (SANDBOX, 1, 2, 0.0),
+        (PRODUCTION, 40, 1, 0.0),
+        (PRODUCTION, 40, 2, 0.0),
+        (PRODUCTION, 40, 2, 2_500.0),
+    ],
 )
 def test_looks_that_are_left_out_would_have_changed_nothing(
-    costs: SlurmCosts, times: int, seed: int, monkeypatch: pytest.MonkeyPatch
+    costs: SlurmCosts, times: int, seed: int, overdue_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jobs = [(times * at_s, times * long_s, gpus) for at_s, long_s, gpus in busy(15, seed)]
     what = scenes.scenario(jobs, "1x8", costs=costs, seed=seed)
     edges = (60.0 * times, 400.0 * times)
     limits = dataclasses.replace(LIMITS, min_quantum_s=25.0 * times, cooldown_s=40.0 * times)
-    with_gaps = scenes.scheduled(what, *edges, limits=limits, knob=3.0)
+    with_gaps = scenes.scheduled(what, *edges, limits=limits, knob=3.0, overdue_s=overdue_s)
     monkeypatch.setattr(scenario, "quiet_until", lambda *_, **__: NEVER_QUIET)
-    without = scenes.scheduled(what, *edges, limits=limits, knob=3.0)
+    without = scenes.scheduled(what, *edges, limits=limits, knob=3.0, overdue_s=overdue_s)
 
     assert with_gaps.decisions < 0.9 * without.decisions
     assert with_gaps.records.preemptions.sum() > 0

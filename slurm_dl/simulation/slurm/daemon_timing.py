@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.preemption.eligibility import waiting
-from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.engine.settings import External, Preemption, Settings
 from slurm_dl.model.handover import Handover
-from slurm_dl.model.jobs import JobState
+from slurm_dl.model.jobs import F64, Bool, JobState
 from slurm_dl.model.plan import OpenHandover
 from slurm_dl.simulation.slurm.overheads import SlurmCosts
 
@@ -27,7 +27,11 @@ def delay_after(cycle: Cycle, costs: SlurmCosts) -> float:
     if not cycle.acting:
         return costs.poll_s
     delay_s = costs.fast_poll_s if has_handovers(cycle) else costs.poll_s
-    wake_in_s = cycle.plan.wake_at_s - cycle.snapshot.now_s
+    return until_wake(delay_s, cycle.plan.wake_at_s - cycle.snapshot.now_s, costs)
+
+
+def until_wake(delay_s: float, wake_in_s: float, costs: SlurmCosts) -> float:
+    """*delay_s*, cut short by a plan that changes by itself in *wake_in_s*; seconds."""
     if wake_in_s <= 0:
         return delay_s
     return max(costs.fast_poll_s, min(delay_s, wake_in_s))
@@ -72,32 +76,58 @@ def quiet_until(cycle: Cycle, settings: Settings, *, by_tier: bool) -> Quiet:
     jobs, memory, now_s = snap.jobs, snap.memory, snap.now_s
     if not by_tier and (snap.handovers or snap.seen.begins):
         return NEVER_QUIET
-    times = [np.array([until_s for h in snap.handovers for until_s in _ends_of(h, limits)])]
-    if limits.enabled and (snap.seen.begins or waiting(snap).any()):
+    waits = waiting(snap)
+    # It is overdue when it has waited for longer.
+    overdue_s = memory.waiting_since_s[waits] + (settings.overdue.after_s or math.inf) + 1.0
+    ends = [until_s for h in snap.handovers for until_s in _ends_of(h, limits)]
+    times = [overdue_s, np.array(ends)]
+    if limits.enabled and (snap.seen.begins or waits.any()):
         if limits.max_gpus_per_hour and snap.preempted_gpus_last_hour:
             return NEVER_QUIET
         running = jobs.state == JobState.RUNNING
+        freed = running & _may_be_displaced(cycle, settings, overdue_s, by_tier=by_tier)
         tried = memory.fruitless > 0
         pauses = 2.0 ** np.minimum(memory.fruitless[tried] - 1, 10)
         times += [
-            jobs.start_s[running] + limits.min_quantum_s,
-            memory.last_preempted_s[running] + limits.cooldown_s,
+            jobs.start_s[freed] + limits.min_quantum_s,
+            memory.last_preempted_s[freed] + limits.cooldown_s,
+            jobs.start_s[running] + jobs.limit_s[running] - limits.limit_reserve_s + 1.0,
             memory.last_fruitless_s[tried] + limits.handover_timeout_s * pauses,
         ]
     if settings.defragment.enabled:
-        times.append(memory.waiting_since_s[waiting(snap)] + settings.defragment.after_s)
+        times.append(memory.waiting_since_s[waits] + settings.defragment.after_s)
     later = np.concatenate(times)
     until_s = exact_s = float(later[later > now_s].min(initial=math.inf))
     # Plans go by whole seconds.
     until_s = math.floor(until_s) if until_s < math.inf else until_s
-    # The last look before the plan changes by itself sets the time of the next by that change;
-    # the ledger moves the beginning of the waiting of held jobs on with each look.
+    # The ledger moves the beginning of the waiting of held jobs on with each look.
     before_s = min((begin_s - 1.0 for begin_s in snap.seen.begins.values()), default=math.inf)
-    if snap.handovers:
-        until_s = min(until_s, cycle.plan.wake_at_s)
-    else:
-        before_s = min(before_s, cycle.plan.wake_at_s)
-    return Quiet(until_s, min(before_s, exact_s))
+    if not by_tier:
+        before_s = min(before_s, exact_s)
+        if not cycle.plan.lease_s:
+            before_s = min(before_s, cycle.plan.wake_at_s)
+    return Quiet(min(until_s, cycle.plan.wake_at_s), before_s)
+
+
+def _may_be_displaced(
+    cycle: Cycle, settings: Settings, overdue_s: F64, *, by_tier: bool
+) -> Bool | Literal[True]:
+    """``(n,)`` bool: others may get the job's GPUs once what protects it is over.
+
+    Where tiers alone decide, jobs of the best tier that waits or of a better one are served before
+    all that wait.
+    """
+    snap, tier, limits = cycle.snapshot, cycle.plan.tier, settings.preemption
+    one_kind = isinstance(settings.mode, External) and snap.rates is None
+    if not by_tier or not one_kind or (overdue_s <= snap.now_s).any():
+        return True
+    jobs, waits = snap.jobs, snap.jobs.state == JobState.PENDING
+    best = tier[waits].min(initial=np.iinfo(tier.dtype).max)
+    # Those that may be preempted no more for another reason close nodes to gangs.
+    lasting = snap.memory.preemptions >= limits.max_preemptions
+    reserve_s = max(limits.min_quantum_s, limits.cooldown_s) + limits.limit_reserve_s
+    may: Bool = (tier > best) | lasting | (jobs.limit_s <= reserve_s)
+    return may
 
 
 def _ends_of(handover: Handover, limits: Preemption) -> Iterator[float]:

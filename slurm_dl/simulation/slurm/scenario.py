@@ -31,6 +31,7 @@ from slurm_dl.simulation.slurm.daemon_timing import (
     delay_after,
     has_handovers,
     quiet_until,
+    until_wake,
 )
 from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
 from slurm_dl.simulation.slurm.job_facts import JobFacts
@@ -204,23 +205,37 @@ class Simulation:
         next_s = max(began_s + delay_after(cycle, costs), machine.now_s + costs.least_gap_s)
         if machine.changes != changes:
             return next_s
-        # With a poll period of 0 the next look is when something happens.
-        whole_s = math.floor(self._epoch_s + began_s) + WHOLE_SECOND_S - self._epoch_s
-        next_s = max(next_s, min(machine.next_event_s(), whole_s))
+        next_s = self._later(next_s, began_s)
         delay_s = costs.fast_poll_s if has_handovers(cycle) else costs.poll_s
-        period_s = max(delay_s, costs.observe_s + costs.least_gap_s)
+        least_s = costs.observe_s + costs.least_gap_s
+        period_s = max(delay_s, least_s)
         by_tier = self._policy.preempts == "tier"
         quiet = quiet_until(cycle, self._settings, by_tier=by_tier)
         until_s, before_s = quiet.until_s - self._epoch_s, quiet.before_s - self._epoch_s
+        wake_at_s = cycle.plan.wake_at_s
         while next_s < min(until_s, before_s) and next_s + period_s <= before_s:
             machine.advance_to(next_s)
             if machine.changes != changes:
                 break
+            wake_in_s = wake_at_s - math.floor(self._epoch_s + next_s)
+            if 0 < wake_in_s < period_s:
+                step_s = max(until_wake(delay_s, wake_in_s, costs), least_s)
+                next_s = self._later(next_s + step_s, next_s)
+                continue
             from_s = min(until_s, before_s - period_s, machine.next_event_s())
             if from_s == math.inf:
                 return math.inf
+            from_s = min(from_s, wake_at_s - self._epoch_s - period_s)
             next_s = next_on_grid(max(from_s, next_s + period_s), next_s, period_s)
         return next_s
+
+    def _later(self, next_s: float, began_s: float) -> float:
+        """*next_s*, or later: not in the second of a look at *began_s* without a change since.
+
+        With a poll period of 0 the next look is when something happens.
+        """
+        whole_s = math.floor(self._epoch_s + began_s) + WHOLE_SECOND_S - self._epoch_s
+        return max(next_s, min(self._machine.next_event_s(), whole_s))
 
     def _cycle(self, *, acting: bool) -> Cycle:
         machine, costs = self._machine, self._costs
