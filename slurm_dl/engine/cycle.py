@@ -148,7 +148,8 @@ def run_cycle(
     complete(seen)
     engine = engine_of(settings)
     snap = enrich(engine.recount(ledger.snapshot(seen, settings.partitions)))
-    snap = dataclasses.replace(snap, rewrite=carry.undone.due(engine.undone(snap)))
+    if rewrite := carry.undone.due(engine.undone(snap)):
+        snap = dataclasses.replace(snap, rewrite=rewrite)
     plan = decide(snap, policy, settings)
     ledger.owe(snap, plan)
     if not acting:

@@ -28,7 +28,7 @@ from slurm_dl.engine.settings import External, Native, Placement, Settings
 from slurm_dl.engine.target import Rows
 from slurm_dl.engine.waiting_line import WaitingLine
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, Bool, Held, JobState
+from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, RUNNING, Bool, Held
 from slurm_dl.model.plan import Plan, Promote, TripBreaker
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Policy
@@ -256,7 +256,7 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     steers = steering(snap, rows, placed, reserved, how)
     told = place_notes(snap, placed)
     notes = wish.guarantee.notes(snap, {**preemption.notes, **told})
-    for row in np.flatnonzero((jobs.state == JobState.PENDING) & (jobs.held != Held.NO)).tolist():
+    for row in np.flatnonzero((jobs.state == PENDING) & (jobs.held != NOT_HELD)).tolist():
         job_id = JobId(int(jobs.job_id[row]))
         if rank[row] >= 0 and job_id not in told:
             notes[job_id] = WAITS_FOR[Held(int(jobs.held[row]))]
@@ -266,7 +266,7 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     unhonoured = engine_of(settings).undone(snap)
     for job_id in unhonoured:
         notes[job_id] = _UNDONE if job_id in snap.rewrite else _UNDONE_AGAIN
-    running = (jobs.state == JobState.RUNNING) & (jobs.gpus > 0) & snap.is_managed()
+    running = (jobs.state == RUNNING) & (jobs.gpus > 0) & snap.is_managed()
     return Plan(
         tier=np.where(rank >= 0, order.tier, np.int16(-1)).astype(np.int16),
         rank=rank,

@@ -9,7 +9,7 @@ import numpy as np
 from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.target import Rows
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import I64, Bool, JobState
+from slurm_dl.model.jobs import I64, PENDING, Bool
 from slurm_dl.model.plan import SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order
@@ -44,10 +44,10 @@ def site_factor_writes(
     """
     jobs = snap.jobs
     stale = (wanted[ranked] != snap.memory.site_factor[ranked]) | rewritten(snap, ranked)
-    pending = jobs.state[ranked] == JobState.PENDING
+    pending = jobs.state[ranked] == PENDING
     writes = ranked[stale & (~pending | in_window(snap, ranked, pending, settings.window))]
     # Pending jobs first, best first: they are what the next scheduling pass looks at.
-    writes = writes[np.argsort(jobs.state[writes] != JobState.PENDING, kind="stable")]
+    writes = writes[np.argsort(jobs.state[writes] != PENDING, kind="stable")]
     return [
         SetSiteFactor(
             job_id=JobId(int(jobs.job_id[row])),
@@ -97,6 +97,6 @@ def in_window(snap: Snapshot, ranked: Rows, of: Bool, size: int) -> Bool:
     """``(len(ranked),)`` bool: among the first *size* of its partition of those marked in *of*."""
     inside = np.zeros(len(ranked), dtype=np.bool_)
     partition = snap.jobs.partition[ranked]
-    for part in np.flatnonzero(snap.managed).tolist():
+    for part in snap.managed.nonzero()[0].tolist():
         inside[np.flatnonzero(of & (partition == part))[:size]] = True
     return inside

@@ -22,7 +22,7 @@ from slurm_dl.engine.labels import relabel
 from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.site_factors import HIGHEST_SITE_FACTOR, in_window, is_undone
 from slurm_dl.engine.target import NOBODY, Rows, pools
-from slurm_dl.model.jobs import COMPLETING, I64, PENDING, Bool, Held
+from slurm_dl.model.jobs import COMPLETING, I64, NOT_HELD, PENDING, Bool, Held
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
 
@@ -148,7 +148,7 @@ class WaitingLine:
         """``(len(rows),)`` bool: it waits for room, or for a begin time that is near."""
         snap = self._snap
         held = snap.jobs.held[rows]
-        keeps: Bool = held == Held.NO
+        keeps: Bool = held == NOT_HELD
         soon = held == Held.BEGIN_TIME
         if soon.any():
             later = [j for j, at_s in snap.seen.begins.items() if at_s > snap.now_s + _SOON_S]

@@ -14,7 +14,18 @@ import numpy.typing as npt
 
 from slurm_dl.ledger.attained_service import DTYPES, HOLDS, AttainedService, Column, EndedRun
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETED, F64, Bool, Held, Jobs, JobState
+from slurm_dl.model.jobs import (
+    COMPLETED,
+    COMPLETING,
+    F64,
+    NOT_HELD,
+    PENDING,
+    RUNNING,
+    Bool,
+    Held,
+    Jobs,
+    JobState,
+)
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.model.steer import Steer
@@ -71,8 +82,9 @@ def apply_observation(
     """
     now_s = seen.now_s
     relevant = (seen.jobs.state < COMPLETED) | is_in(seen.jobs.job_id, before.job_id)
-    jobs = seen.jobs.take(relevant)
-    jobs = jobs.take(np.argsort(jobs.job_id, kind="stable"))
+    jobs = seen.jobs if relevant.all() else seen.jobs.take(relevant)
+    if (jobs.job_id[1:] < jobs.job_id[:-1]).any():
+        jobs = jobs.take(np.argsort(jobs.job_id, kind="stable"))
 
     new = ~is_in(jobs.job_id, before.job_id)
     merged = _with_rows(before, jobs, new, now_s)
@@ -93,12 +105,12 @@ def apply_observation(
     ended += _close_runs(col, at, jobs, now_s)
     _count_running(col, at, jobs, now_s)
     # Only waiting for room is waiting: no job comes forward for having been held.
-    kept = (jobs.state == JobState.PENDING) & (jobs.held != Held.NO)
+    kept = (jobs.state == PENDING) & (jobs.held != NOT_HELD)
     # Of a job that never ran a coarse time will do, and saves a write at each look.
     kept &= (col["ran_s"][at] > 0) | (col["waiting_since_s"][at] < now_s - HELD_COARSE_S)
     col["waiting_since_s"][at[kept]] = now_s
 
-    settled = jobs.state != JobState.COMPLETING
+    settled = jobs.state != COMPLETING
     col["restarts"][at[settled]] = jobs.restarts[settled]
     col["last_seen_s"][at] = now_s
     col["over"][at] = jobs.state >= COMPLETED
@@ -207,7 +219,7 @@ def _note_undone(col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs) 
 
 def _note_missed(col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs) -> None:
     """Mark jobs of which a run began and was requeued between two looks."""
-    settled = jobs.state != JobState.COMPLETING
+    settled = jobs.state != COMPLETING
     # One requeue is that of the run under way, or of one that was seen to end.
     seen = (col["run_start_s"][at] > 0) | col["over"][at]
     missed = settled & (jobs.restarts - col["restarts"][at] > seen)
@@ -250,7 +262,7 @@ def _close_runs(
     other_run = _HOLDS_OR_WAITS[jobs.state] & (jobs.start_s != start)
     # While a requeued job is still completing Slurm shows the new restart count with the old
     # submit time (22.05.8): its run is closed once the time of the requeue is known.
-    settled = jobs.state != JobState.COMPLETING
+    settled = jobs.state != COMPLETING
     closing = np.flatnonzero((start > 0) & settled & ((requeues > 0) | over | other_run))
     if not len(closing):
         return ()
@@ -294,7 +306,7 @@ def _count_running(
     now_s: float,
 ) -> None:
     """Count the time since the last observation for every run under way."""
-    running = (jobs.state == JobState.RUNNING) & (jobs.start_s > 0)
+    running = (jobs.state == RUNNING) & (jobs.start_s > 0)
     paused = (jobs.state == JobState.SUSPENDED) & (jobs.start_s > 0)
     here = np.flatnonzero(running | paused)
     k = at[here]

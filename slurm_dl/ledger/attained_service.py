@@ -137,13 +137,13 @@ def remembered(service: AttainedService, jobs: Jobs) -> Remembered:
     """
     known = is_in(jobs.job_id, service.job_id)
     at = service.rows_of(jobs.job_id[known])
-    out: dict[str, Column] = {}
-    for name in _REMEMBERED:
-        column = np.zeros(len(jobs), dtype=DTYPES[name])
-        column[known] = getattr(service, name)[at]
-        out[name] = column
-    for name in ("first_submit_s", "waiting_since_s"):
-        out[name][~known] = jobs.submit_s[~known]
+    out: dict[str, Column] = {name: getattr(service, name)[at] for name in _REMEMBERED}
+    if not known.all():
+        for name, column in out.items():
+            out[name] = np.zeros(len(jobs), dtype=DTYPES[name])
+            out[name][known] = column
+        for name in ("first_submit_s", "waiting_since_s"):
+            out[name][~known] = jobs.submit_s[~known]
     out["tier"] = np.full(len(jobs), -1, dtype=np.int16)
     out["place"] = np.zeros(len(jobs))
     return Remembered(**out)

@@ -120,7 +120,7 @@ def _settled(going: Sequence[Restart], seen: Observed) -> Iterator[Restart]:
             continue  # A record that could not be read is not a job that has left.
         else:
             after = _with(restart, "unknown", seen.now_s)
-        if after != restart:
+        if after is not restart:
             yield after
 
 

@@ -18,7 +18,7 @@ from slurm_dl.engine.site_factors import in_window
 from slurm_dl.engine.target import Rows
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Bool, Held, JobState
+from slurm_dl.model.jobs import PENDING, Bool, Held
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Snapshot
@@ -110,7 +110,7 @@ def settling(snap: Snapshot, how: Placement) -> Bool:
     A job that was requeued keeps its interval; nobody knows better than Slurm what it is for.
     """
     jobs, begins, now_s = snap.jobs, snap.seen.begins, snap.now_s
-    put_off = snap.is_managed() & (jobs.state == JobState.PENDING) & (jobs.held == Held.BEGIN_TIME)
+    put_off = snap.is_managed() & (jobs.state == PENDING) & (jobs.held == Held.BEGIN_TIME)
     # Slurm says BeginTime for a while longer, until its scheduler has looked: a job that is placed
     # stays placed.
     placed = is_in(jobs.job_id, [j for j, s in snap.steers.items() if s.kind != "started"])
@@ -142,7 +142,7 @@ def to_place(snap: Snapshot, ranked: Rows, those: Bool, how: Placement) -> Rows:
     """
     jobs = snap.jobs
     ready = waiting(snap) | settling(snap, how)
-    put_off = snap.is_managed() & (jobs.state == JobState.PENDING) & (jobs.held == Held.BEGIN_TIME)
+    put_off = snap.is_managed() & (jobs.state == PENDING) & (jobs.held == Held.BEGIN_TIME)
     begins, now_s = snap.seen.begins, snap.now_s
     ours = {j: s.since_s for j, s in snap.steers.items() if s.puts_off(now_s, begins.get(j))}
     for row in np.flatnonzero(put_off & is_in(jobs.job_id, list(ours))).tolist():
@@ -211,7 +211,7 @@ class _Placing:
             # what they leave to it now must not go to others again and again.
             meant = self._left_by_rules(want) if answer is self._ruled_out else answer.within
             if meant is not None:
-                self._stock.expect(want, np.flatnonzero(meant).tolist())
+                self._stock.expect(want, meant.nonzero()[0].tolist())
         return answer
 
     def _left_by_rules(self, want: PendingJob) -> Bool | None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, Bool, Held, JobState
+from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, RUNNING, Bool, Held
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import shut_out
@@ -111,7 +111,7 @@ def victims(snap: Snapshot, limits: Preemption) -> Victims:
     below is given.
     """
     jobs = snap.jobs
-    rows = np.flatnonzero(snap.is_managed() & (jobs.state == JobState.RUNNING))
+    rows = np.flatnonzero(snap.is_managed() & (jobs.state == RUNNING))
     own, terms, *others = protections(snap, rows, limits)
     gpus = jobs.gpus[rows]
     shares = (gpus != np.floor(gpus), "it shares a GPU with other jobs", False)
@@ -206,10 +206,7 @@ def waiting(snap: Snapshot) -> Bool:
     """``(n,)`` bool: managed, pending, and kept from starting by nothing but lack of room."""
     jobs = snap.jobs
     mask: Bool = (
-        snap.is_managed()
-        & (jobs.state == JobState.PENDING)
-        & (jobs.held == Held.NO)
-        & (jobs.priority > 0)
+        snap.is_managed() & (jobs.state == PENDING) & (jobs.held == NOT_HELD) & (jobs.priority > 0)
     )
     return mask
 

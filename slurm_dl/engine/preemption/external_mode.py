@@ -24,7 +24,7 @@ from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.site_factors import in_window, site_factor_writes, undone
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobState
+from slurm_dl.model.jobs import COMPLETING, PENDING
 from slurm_dl.model.plan import Action, OpenHandover, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 
@@ -41,8 +41,8 @@ class ExternalEngine:
 
     def undone(self, snap: Snapshot, /) -> tuple[JobId, ...]:
         """Waiting jobs; see `Engine`."""
-        waits = snap.is_managed() & (snap.jobs.state == JobState.PENDING)
-        return undone(snap, np.flatnonzero(waits), self.settings.band_width)
+        waits = snap.is_managed() & (snap.jobs.state == PENDING)
+        return undone(snap, waits.nonzero()[0], self.settings.band_width)
 
     def candidates(self, snap: Snapshot, /) -> Victims:
         """Who may be preempted; see `Engine`."""
@@ -117,7 +117,7 @@ class ExternalEngine:
         snap, settings, ranked = context.snap, self.settings, context.served
         wanted = context.line.site_factors
         # A victim must not start again before its turn: its place is found once it waits.
-        runs = (snap.jobs.state > JobState.PENDING) & (snap.jobs.state < JobState.COMPLETING)
+        runs = (snap.jobs.state > PENDING) & (snap.jobs.state < COMPLETING)
         meanwhile = np.where(runs, 0, wanted)
         steps: list[Action] = [*strays(snap, context.rows)]
         judged, verdicts = handovers.judged, handovers.verdicts

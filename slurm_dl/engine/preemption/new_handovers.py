@@ -90,10 +90,11 @@ def new_handovers(
         return [], {}
     search = _Search(snap, candidates, standing, settings)
     notes = {}
-    for row, kind in zip(waiting.tolist(), _kinds(snap, waiting, standing), strict=True):
-        reason = search.visit(row, kind)
-        if reason:
-            notes[JobId(int(snap.jobs.job_id[row]))] = reason
+    ids = map(JobId, snap.jobs.job_id[waiting].tolist())
+    kinds = _kinds(snap, waiting, standing)
+    for row, job_id, kind in zip(waiting.tolist(), ids, kinds, strict=True):
+        if job_id not in search.spoken_for and (reason := search.visit(row, kind)):
+            notes[job_id] = reason
     return [_handover(snap, d, i) for i, d in enumerate(search.drafts)], notes
 
 
@@ -114,7 +115,7 @@ class _Search:
         self._needs = ResourceRequests(snap)
         self._owner = np.full(len(snap.seen.nodes), OPEN, dtype=np.int64)
         self._owner[sealed_nodes(snap, snap.handovers)] = FORBIDDEN
-        self._spoken_for = {b for h in snap.handovers for b in h.beneficiaries}
+        self.spoken_for = {b for h in snap.handovers for b in h.beneficiaries}
         self._gpus_last_hour = snap.preempted_gpus_last_hour
         in_target = is_in(snap.jobs.job_id, list(standing.target))
         may = candidates.may
@@ -132,8 +133,6 @@ class _Search:
         Args:
             kind: See `_kinds`.
         """
-        if JobId(int(self._snap.jobs.job_id[row])) in self._spoken_for:
-            return ""
         if kind in self._in_vain:
             return self._in_vain[kind]
         if self._snap.jobs.gpus[row] <= 0:

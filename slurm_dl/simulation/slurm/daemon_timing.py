@@ -17,7 +17,7 @@ from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.preemption.eligibility import waiting
 from slurm_dl.engine.settings import External, Preemption, Settings
 from slurm_dl.model.handover import Handover
-from slurm_dl.model.jobs import F64, Bool, JobState
+from slurm_dl.model.jobs import F64, PENDING, RUNNING, Bool
 from slurm_dl.model.plan import OpenHandover
 from slurm_dl.simulation.slurm.overheads import SlurmCosts
 
@@ -84,7 +84,7 @@ def quiet_until(cycle: Cycle, settings: Settings, *, by_tier: bool) -> Quiet:
     if limits.enabled and (snap.seen.begins or waits.any()):
         if limits.max_gpus_per_hour and snap.preempted_gpus_last_hour:
             return NEVER_QUIET
-        running = jobs.state == JobState.RUNNING
+        running = jobs.state == RUNNING
         freed = running & _may_be_displaced(cycle, settings, overdue_s, by_tier=by_tier)
         tried = memory.fruitless > 0
         pauses = 2.0 ** np.minimum(memory.fruitless[tried] - 1, 10)
@@ -121,7 +121,7 @@ def _may_be_displaced(
     one_kind = isinstance(settings.mode, External) and snap.rates is None
     if not by_tier or not one_kind or (overdue_s <= snap.now_s).any():
         return True
-    jobs, waits = snap.jobs, snap.jobs.state == JobState.PENDING
+    jobs, waits = snap.jobs, snap.jobs.state == PENDING
     best = tier[waits].min(initial=np.iinfo(tier.dtype).max)
     # Those that may be preempted no more for another reason close nodes to gangs.
     lasting = snap.memory.preemptions >= limits.max_preemptions

@@ -11,7 +11,7 @@ from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, I64, JobState
+from slurm_dl.model.jobs import F64, I64, RUNNING, JobState
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.job_knowledge import NOTHING, TraceKnowledge, TraceTexts, past_of
@@ -67,7 +67,7 @@ class JobFacts:
         """``(len(row),)`` work done by the jobs, as far as a run under way has got, too."""
         jobs = self._jobs
         until_s = np.fmin(np.nan_to_num(jobs.stopped_s[row], nan=np.inf), now_s)
-        runs = jobs.state[row] == JobState.RUNNING
+        runs = jobs.state[row] == RUNNING
         return jobs.saved_s[row] + np.where(
             runs, np.maximum(until_s - np.nan_to_num(jobs.work_from_s[row], nan=now_s), 0.0), 0.0
         )

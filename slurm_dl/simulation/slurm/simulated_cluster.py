@@ -17,7 +17,7 @@ from slurm_dl.model.contract import Claim
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import Run, reservation_name
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETED, F64, Held, Jobs, JobState
+from slurm_dl.model.jobs import COMPLETED, F64, PENDING, RUNNING, Held, Jobs, JobState
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.plan import (
     Attach,
@@ -193,7 +193,7 @@ class SlurmSim:
     def _same_run(self, run: Run) -> int:
         row, jobs = self._row(run.job_id), self.machine.jobs
         same = (
-            jobs.state[row] == JobState.RUNNING
+            jobs.state[row] == RUNNING
             and int(jobs.restarts[row]) == run.restarts
             and math.floor(self._epoch_s + jobs.start_s[row]) == run.start_s
         )
@@ -217,10 +217,11 @@ class SlurmSim:
         n, state = len(rows), jobs.state[rows]
 
         def told(at_s: F64) -> F64:
-            whole: F64 = np.floor(self._epoch_s + np.nan_to_num(at_s[rows], nan=-self._epoch_s))
+            whole: F64 = np.floor(self._epoch_s + at_s[rows])
+            whole[np.isnan(whole)] = 0.0
             return whole
 
-        waits = (state == JobState.PENDING) & (jobs.eligible_s[rows] > machine.now_s)
+        waits = (state == PENDING) & (jobs.eligible_s[rows] > machine.now_s)
         start_s, limit_s = told(jobs.start_s), jobs.limit_s[rows]
         ends_s = np.where(state >= COMPLETED, told(jobs.end_s), start_s + limit_s)
         columns: dict[str, npt.ArrayLike] = {
@@ -237,7 +238,7 @@ class SlurmSim:
             "mem_mb": np.zeros(n),
             "submit_s": told(jobs.submit_s),
             "start_s": start_s,
-            "end_s": np.where(state == JobState.PENDING, 0.0, ends_s),
+            "end_s": np.where(state == PENDING, 0.0, ends_s),
             "limit_s": limit_s,
             "restarts": jobs.restarts[rows],
             "priority": 1 + jobs.site_factor[rows],
