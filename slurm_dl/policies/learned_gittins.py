@@ -1,14 +1,16 @@
 """A Gittins index with setup costs whose distributions are learnt from finished jobs.
 
-Users do not say how long jobs run, and a restart costs minutes. The index of a job with g GPUs, age
-a and setup cost c is
+Users do not say how long jobs run, and a restart costs minutes. The index of a job with g GPUs and
+age a that waits is
 
-    index = g x min over D > a of (E[min(S, D) - a | S > a] + c) / P(S <= D | S > a),
+    index = g x min over D > a of
+            (E[min(S, D) - a | S > a] + c + s P(S > D | S > a)) / P(S <= D | S > a),
 
-the GPU-seconds that one completion is expected to take; smallest first. c is 0 for a job that runs
-or has never run. From the index of a running job the cost of stopping it and starting it again is
-subtracted, and the rest is divided by the hysteresis: a waiting job preempts it only if that gains
-more than it costs. Jobs whose indices lie between the same powers of two do not preempt each other.
+the GPU-seconds that one completion is expected to take; smallest first. s is the cost of stopping
+the job and starting it again, which is paid if it has not ended at D. c is what its start costs: s,
+or 0 if it has never run. For a job that runs both are 0, but s is subtracted from its index, and
+the rest is divided by the hysteresis: a waiting job preempts it only if that gains more than it
+costs. Jobs whose indices lie between the same powers of two do not preempt each other.
 
 The distribution of S is learnt, see `run_time_model`.
 
@@ -66,8 +68,8 @@ class LearnedGittins:
         row="A1",
         level="W3",
         formula=(
-            "index = g x min_D (E[min(S, D) - a | S > a] + c) / P(S <= D | S > a), tier = "
-            "floor(log2 index)"
+            "index = g x min_D (E[min(S, D) - a | S > a] + c + s P(S > D | S > a)) / "
+            "P(S <= D | S > a), tier = floor(log2 index)"
         ),
         needs=("history",),
         fallback="with fewer than 30 finished jobs: discrete_las",
@@ -76,9 +78,9 @@ class LearnedGittins:
     )
     interpretation: ClassVar[str] = (
         "The index at a switch is used for jobs that have run and wait, as in Asawa and "
-        "Teneketzis; that is optimal for two jobs, not for more. The index of a gang is multiplied "
-        "by its GPUs. Distributions of failed and cancelled jobs count like those of completed "
-        "ones."
+        "Teneketzis; the cost s of a stop before the end is slurm_dl's. It is not optimal with "
+        "setup costs. The index of a gang is multiplied by its GPUs. Distributions of failed and "
+        "cancelled jobs count like those of completed ones."
     )
     preempts: ClassVar[Preempts] = "tier"
     skips: ClassVar[bool] = True
@@ -137,7 +139,9 @@ class LearnedGittins:
         age = snap.memory.ran_s[rows]
         restart = np.full(len(rows), self.setup_s) if snap.setup_s is None else snap.setup_s[rows]
         setup = np.where(runs | (age <= 0), 0.0, restart)
-        expected = _model(snap.past, self.early_s).index_s(snap, rows, age, setup)
+        # With p = P(S <= D | S > a) the last part, s (1 - p) / p, is s / p - s.
+        stop = np.where(runs, 0.0, restart)
+        expected = _model(snap.past, self.early_s).index_s(snap, rows, age, setup + stop) - stop
         expected = np.minimum(expected, self._at_most_s(snap, rows, runs) + setup)
         index = jobs.gpus[rows] * expected
         kept = (index - jobs.gpus[rows] * restart) / self.hysteresis
