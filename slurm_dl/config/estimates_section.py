@@ -37,8 +37,8 @@ class EstimatesSection(Section):
         le=3650,
         description=(
             "Jobs that ended in the last so many days are read from Slurm's accounting, with "
-            "their users and names, to predict the run times of other jobs. Policies qssf and "
-            "tagged use it. 0: accounting is not queried for that."
+            "their users and names, to predict the run times of other jobs. Policies qssf, "
+            "tagged and learned_gittins use it. 0: accounting is not queried for that."
         ),
     )
     refresh_s: Seconds = Field(

@@ -2,8 +2,8 @@
 
 Three parts: the notice (from the signal until the run is gone, as measured when the job was last
 preempted, else the median of the last hour), the requeue hold (the shortest time within a day
-from a requeue to the next start), and the restore (of the model's profile). Where nothing was
-measured, save and restore are those of `stopping_cost.save_restore_s`.
+from a requeue to the next start), and the restore (half of `stopping_cost.save_restore_s`). Where
+no notice was measured, the save is the other half.
 """
 
 from __future__ import annotations

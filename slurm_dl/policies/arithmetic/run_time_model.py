@@ -21,7 +21,7 @@ import numpy as np
 
 from slurm_dl.estimates.job_features import asked
 from slurm_dl.model.completed_jobs import Past
-from slurm_dl.model.jobs import F64, I64
+from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.life_table import Counts, Distributions, life_tables
 from slurm_dl.policies.arithmetic.run_time_levels import Level
@@ -72,13 +72,24 @@ class _Place:
     """Where the run times of n jobs lie.
 
     Attributes:
-        group: ``(n,)`` which life table of factors holds: 0: the user's; then by the finished jobs
-            of the label; -1: none.
-        middle_s: ``(n,)`` location, seconds.
+        owner: ``(n,)`` group by the user: 0; -1 if too few of the user's jobs have finished.
+        by_owner_s: ``(n,)`` location by the user and the GPU class, seconds.
+        label: ``(n,)`` group by the finished jobs of the label, from 1 on; -1 if there are none.
+        by_label_s: ``(n,)`` location by the label, seconds.
     """
 
-    group: I64
-    middle_s: F64
+    owner: I64
+    by_owner_s: F64
+    label: I64
+    by_label_s: F64
+
+    def counts(self, times_s: F64, rows: Bool) -> Counts:
+        """*times_s* of the jobs at *rows* over their locations: each counts in both its groups."""
+        return Counts.of(
+            np.concatenate([self.owner[rows], self.label[rows]]),
+            np.concatenate([(times_s / at)[rows] for at in (self.by_owner_s, self.by_label_s)]),
+            _GROUPS,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -138,8 +149,8 @@ class RunTimeModel:
                 (model.labels.before_jobs, model.labels.before_mean),
             )
         )
-        factor = past.ran_s / place.middle_s
-        return dataclasses.replace(model, by_group=Counts.of(place.group, factor, _GROUPS))
+        all_jobs = np.ones(len(past), dtype=np.bool_)
+        return dataclasses.replace(model, by_group=place.counts(past.ran_s, all_jobs))
 
     def index_s(self, snap: Snapshot, rows: I64, age_s: F64, setup_s: F64) -> F64:
         """``(len(rows),)`` Gittins index with setup cost of the jobs at *rows*, seconds.
@@ -153,10 +164,12 @@ class RunTimeModel:
         with_table = self._with_table()
         if with_table.max() >= 0:
             place = self._overrun(self._known(snap, rows, kind), age_s)
-            group, middle_s = with_table[place.group], place.middle_s
+            by_label = with_table[place.label] > 0
+            group = np.where(by_label, with_table[place.label], with_table[place.owner])
+            middle_s = np.where(by_label, place.by_label_s, place.by_owner_s)
             rest = group < 0
             age, setup = age_s / middle_s, setup_s / middle_s
-            tables = life_tables(self.by_group, Counts.of(group[ran], age[ran], _GROUPS))
+            tables = life_tables(self.by_group, place.counts(age_s, ran))
             found = indices(tables, group[~rest], age[~rest], setup[~rest])
             index[~rest] = middle_s[~rest] * found
         if rest.any():
@@ -190,18 +203,18 @@ class RunTimeModel:
         base = self.classes.posterior(*self.classes.find(kind), np.full(len(kind), self.overall))
         by_owner = self.owners.posterior(*known.of_owner, base)
         by_label = self.labels.posterior(*known.of_label, by_owner)
-        group = np.full(len(kind), -1)
+        owner, label = np.full(len(kind), -1), np.full(len(kind), -1)
         if self.owners.used:
-            group[known.of_owner[0] >= _LEAST_OF_USER] = 0
+            owner[known.of_owner[0] >= _LEAST_OF_USER] = 0
         if self.labels.used:
             step = np.searchsorted(_BY_LABEL, known.of_label[0], side="right")
-            group = np.where(step > 0, step, group)
-        return _Place(group, np.exp(np.where(group > 0, by_label, by_owner)))
+            label = np.where(step > 0, step, -1)
+        return _Place(owner, np.exp(by_owner), label, np.exp(by_label))
 
     def _overrun(self, known: _Known, age_s: F64) -> _Place:
         """The place of each job, where jobs beyond their location count as if they ended now."""
         place = self._place(known)
-        beyond = age_s > place.middle_s
+        beyond = age_s > np.where(place.label > 0, place.by_label_s, place.by_owner_s)
         if not (self.labels.used and beyond.any()):
             return place
         labels, at = np.unique(known.label[beyond], return_inverse=True)
