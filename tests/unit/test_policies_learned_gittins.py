@@ -117,6 +117,20 @@ def test_an_unknown_name_tells_nothing() -> None:
     assert of_bob == pytest.approx(mean_index(LABELS[len(ANN) :]), rel=0.35)
 
 
+def test_long_jobs_gain_nothing_by_a_new_name() -> None:
+    """No job of ann had an unknown name when it ended, and still a new one is one of hers."""
+    ran_s = {("ann", "train"): 60_000.0, ("ann", "tune"): 20_000.0, ("bob", "debug"): 300.0}
+    past = [
+        Over(*whose, 1, middle_s * (1 + i / 200), 1e9 + i)
+        for i in range(40)
+        for whose, middle_s in ran_s.items()
+    ]
+    tune, new, other_user = index_by_label(("ann", "tune"), ("ann", "x"), ("eve", "x"), past=past)
+
+    assert new > tune
+    assert tune > 3 * other_user
+
+
 def test_an_unknown_user_has_the_run_times_of_the_gpu_class() -> None:
     """Whatever the names are."""
     one, other = index_by_label(("eve", "short"), ("dan", "long"))
