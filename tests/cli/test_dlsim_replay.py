@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import os
@@ -15,7 +16,8 @@ from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from in_process import in_process
 from patience import PATIENCE
 from rich.console import Console
 from rich.progress import Progress
@@ -55,13 +57,7 @@ def file(stream: Stream, tmp_path: Path) -> Path:
 
 def called(command: click.Command, *args: object) -> Result:
     """Run *command* as its group would, with the exit statuses of all our commands."""
-
-    @click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
-    @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
-    def whole(rest: tuple[str, ...]) -> None:
-        run(command, "dlsim", rest)
-
-    return CliRunner().invoke(whole, [str(a) for a in args])
+    return in_process(functools.partial(run, command, "dlsim"), *args)
 
 
 def test_the_recorded_policy_plans_the_same(file: Path, stream: Stream) -> None:

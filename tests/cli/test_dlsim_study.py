@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from in_process import in_process
 
 from slurm_dl.cli.dlsim.command import main
 from slurm_dl.experiments import study_cells, sweep
@@ -26,13 +26,7 @@ SIXTY = TRACES / "tiresias" / "60_job.csv"
 
 def dlsim(*args: object) -> Result:
     """What ``dlsim ARGS`` prints and how it ends."""
-
-    @click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
-    @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
-    def whole(rest: tuple[str, ...]) -> None:
-        main(rest)
-
-    return CliRunner().invoke(whole, [str(a) for a in args])
+    return in_process(main, *args)
 
 
 def study(directory: Path, *args: object) -> Result:

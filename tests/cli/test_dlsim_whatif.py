@@ -13,9 +13,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from in_process import in_process
 from patience import PATIENCE
 
 from slurm_dl.cli.dlsim.command import main
@@ -58,13 +58,7 @@ def dump(days: int = 20, short: int = 12) -> str:
 
 def dlsim(*args: str) -> Result:
     """What ``dlsim ARGS`` prints and how it ends, its output piped; in this process."""
-
-    @click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
-    @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
-    def whole(rest: tuple[str, ...]) -> None:
-        main(rest)
-
-    return CliRunner().invoke(whole, args)
+    return in_process(main, *args)
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from in_process import in_process
 from report_cases import Life, life, records_of
 
 from slurm_dl.cli.dlsim.command import main
@@ -329,13 +329,7 @@ def test_the_picture_takes_hostile_and_empty_schedules(tmp_path: Path) -> None:
 
 def dlsim(*args: object) -> Result:
     """What ``dlsim ARGS`` prints and how it ends."""
-
-    @click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
-    @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
-    def whole(rest: tuple[str, ...]) -> None:
-        main(rest)
-
-    return CliRunner().invoke(whole, [str(a) for a in args])
+    return in_process(main, *args)
 
 
 def test_the_command_writes_page_and_pictures(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
+from in_process import in_process
 
 from slurm_dl.cli.dlsim.command import main
 from slurm_dl.model.errors import ClusterError
@@ -266,12 +266,7 @@ def dlsim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Dlsim]:
     monkeypatch.chdir(tmp_path)
 
     def run(*args: str) -> Result:
-        @click.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
-        @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
-        def whole(rest: tuple[str, ...]) -> None:
-            main(("history", *rest))
-
-        return CliRunner().invoke(whole, args)
+        return in_process(main, "history", *args)
 
     return run
 
