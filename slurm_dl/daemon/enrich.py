@@ -78,8 +78,14 @@ class Enricher:
             left_from=left.origin,
             rates=None if rates is None else rates.rates,
             rates_from=None if rates is None else rates.origin,
-            setup_s=setup_s(snap, self._profiles, self._checkpoint_cost_s),
+            setup_s=self._setup_s(snap),
         )
+
+    def _setup_s(self, snap: Snapshot) -> F64 | None:
+        """Only for a policy that needs it: it looks at each job's profile."""
+        if self._policy is None or "setup_s" not in self._policy.about.needs:
+            return None
+        return setup_s(snap, self._profiles, self._checkpoint_cost_s)
 
     def _prepare(self, past: Past, snap: Snapshot) -> None:
         """Ask about *snap* what will be asked soon: first answers are slow, and remembered."""

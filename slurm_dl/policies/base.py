@@ -6,12 +6,13 @@ A new published system is one file beside this one and one line in `registry`.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
-from slurm_dl.model.jobs import F64, I16, Bool
+from slurm_dl.model.jobs import COMPLETING, F64, I16, Bool
 from slurm_dl.model.snapshot import Snapshot
 
 Preempts = Literal["never", "tier", "rank"]
@@ -98,6 +99,17 @@ def by_share(share: F64) -> Order:
         share: ``(n, t)``, see `Order`.
     """
     return dataclasses.replace(one_tier(np.zeros(len(share))), share=share)
+
+
+def quantum_end_s(snap: Snapshot, running: Bool, quantum_s: float) -> float:
+    """When an order that moves all the time is asked for again: inf where no job takes turns.
+
+    Args:
+        running: ``(n,)`` bool, the jobs that hold GPUs from now on.
+        quantum_s: Seconds from now, while some jobs run and others wait.
+    """
+    waiting = (snap.jobs.state < COMPLETING) & ~running
+    return snap.now_s + quantum_s if waiting.any() and running.any() else math.inf
 
 
 @runtime_checkable

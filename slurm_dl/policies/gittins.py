@@ -24,10 +24,10 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from slurm_dl.model.completed_jobs import Past
-from slurm_dl.model.jobs import COMPLETING, F64, Bool
+from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.parameter_bounds import positive
-from slurm_dl.policies.base import About, Order, Preempts, one_tier
+from slurm_dl.policies.base import About, Order, Preempts, one_tier, quantum_end_s
 from slurm_dl.policies.las import attained
 
 _NEARER = 0.8
@@ -97,9 +97,7 @@ class Gittins:
 
     def next_change_s(self, snap: Snapshot, order: Order, running: Bool, /) -> float:  # noqa: ARG002
         """A quantum from now while jobs run and others wait; see `Policy`."""
-        waiting = (snap.jobs.state < COMPLETING) & ~running
-        turns = bool(waiting.any() and running.any())
-        return snap.now_s + self.quantum_s if turns else math.inf
+        return quantum_end_s(snap, running, self.quantum_s)
 
 
 @functools.lru_cache(maxsize=4)

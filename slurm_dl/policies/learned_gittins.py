@@ -35,7 +35,7 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.arithmetic.demand import contenders
 from slurm_dl.policies.arithmetic.parameter_bounds import not_negative, positive
 from slurm_dl.policies.arithmetic.run_time_model import RunTimeModel
-from slurm_dl.policies.base import About, Order, Preempts
+from slurm_dl.policies.base import About, Order, Preempts, quantum_end_s
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 LEAST_PAST = 30
@@ -71,7 +71,7 @@ class LearnedGittins:
             "index = g x min_D (E[min(S, D) - a | S > a] + c + s P(S > D | S > a)) / "
             "P(S <= D | S > a), tier = floor(log2 index)"
         ),
-        needs=("history",),
+        needs=("history", "setup_s"),
         fallback="with fewer than 30 finished jobs: discrete_las",
         starves="a job that is expected to need much GPU time, while smaller ones come",
         trusts=("the job's name", "its progress, if progress_margin is above 0"),
@@ -128,9 +128,7 @@ class LearnedGittins:
         """A quantum from now while jobs run and others wait; see `Policy`."""
         if len(snap.past) < LEAST_PAST:
             return _UNTIL_KNOWN.next_change_s(snap, order, running)
-        waiting = (snap.jobs.state < COMPLETING) & ~running
-        turns = bool(waiting.any() and running.any())
-        return snap.now_s + self.quantum_s if turns else math.inf
+        return quantum_end_s(snap, running, self.quantum_s)
 
     def index_gpu_s(self, snap: Snapshot, rows: I64) -> F64:
         """``(len(rows),)`` index of the jobs at *rows*; that of running ones as it is compared."""

@@ -22,6 +22,7 @@ NEEDS: Final[Mapping[str, str]] = {
     "due_s": "deadlines of jobs, set by the site",
     "rates": "the speed of each job on each GPU type",
     "credit_s": "GPU time that jobs are owed of their shares",
+    "setup_s": "the cost of a stop and a new start of each job",
     "past": "finished jobs",
     "history": "finished jobs",
     "profile": "profiles of models",

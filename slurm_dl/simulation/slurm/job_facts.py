@@ -39,6 +39,7 @@ class JobFacts:
     ) -> None:
         self._trace, self._jobs, self._epoch_s, self._known = trace, jobs, epoch_s, known
         self._remembers = bool({"accounts", "history"} & set(needs))
+        self._measures = "setup_s" in needs
         self._texts = TraceTexts(trace)
         self._past = NO_PAST
 
@@ -56,7 +57,7 @@ class JobFacts:
             due_s=None if known.due_s is None else known.due_s[row] + self._epoch_s,
             rates=None if known.rates is None else known.rates[row],
             past=self._so_far() if self._remembers else NO_PAST,
-            setup_s=setup_s(snap, {}, Preemption().checkpoint_cost_s) if self._remembers else None,
+            setup_s=setup_s(snap, {}, Preemption().checkpoint_cost_s) if self._measures else None,
         )
         if not (self._remembers or known.texts):
             return more
