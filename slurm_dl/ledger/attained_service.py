@@ -26,7 +26,6 @@ from slurm_dl.model.snapshot import Remembered
 Column = npt.NDArray[Any]
 
 HOLDS = (JobState.RUNNING, JobState.SUSPENDED)
-OVER = (JobState.COMPLETED, JobState.FAILED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -13,9 +13,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.engine.leases import lease_of
 from slurm_dl.model.jobs import F64
 from slurm_dl.model.trace import Trace
-from slurm_dl.policies.base import Leasing, Policy
+from slurm_dl.policies.base import Policy
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.ideal.simulator import simulate
 from slurm_dl.simulation.outcome import Outcome, SimulationError
@@ -137,8 +138,7 @@ def starved_in(policy: Policy, *, load: float = _LOAD) -> Iterator[str]:
 
     Each stream is simulated when it is its turn: whoever asks for one name waits for no other.
     """
-    lease_s = policy.lease_s if isinstance(policy, Leasing) else 0.0
-    horizon_s = max(_HORIZON_S, _LEASES * lease_s)
+    horizon_s = max(_HORIZON_S, _LEASES * lease_of(policy))
     return (s.name for s in streams(horizon_s, load=load) if is_starved(policy, s))
 
 

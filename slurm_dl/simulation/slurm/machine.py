@@ -26,8 +26,6 @@ from slurm_dl.simulation.slurm.overheads import SlurmCosts
 from slurm_dl.simulation.slurm.scheduler import Backfill, Reserved, Start
 from slurm_dl.simulation.slurm.scheduling_passes import Phases
 
-OVER = (JobState.COMPLETED, JobState.FAILED)
-
 _ROUNDING_S: Final = 1e-6
 
 MOST_RESTARTS: Final = 1000
