@@ -256,7 +256,7 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     steers = steering(snap, rows, placed, reserved, how)
     told = place_notes(snap, placed)
     notes = wish.guarantee.notes(snap, {**preemption.notes, **told})
-    for row in np.flatnonzero((jobs.state == PENDING) & (jobs.held != NOT_HELD)).tolist():
+    for row in ((jobs.state == PENDING) & (jobs.held != NOT_HELD)).nonzero()[0].tolist():
         job_id = JobId(int(jobs.job_id[row]))
         if rank[row] >= 0 and job_id not in told:
             notes[job_id] = WAITS_FOR[Held(int(jobs.held[row]))]
@@ -293,7 +293,7 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
 
 
 def _promotions(snap: Snapshot, order: Order) -> list[Promote]:
-    rows = np.flatnonzero(order.promote & snap.is_managed())
+    rows = (order.promote & snap.is_managed()).nonzero()[0]
     return [
         Promote(
             job_id=JobId(int(snap.jobs.job_id[row])),

@@ -22,6 +22,8 @@ def relabel(labels: Sequence[int], most: int) -> list[int]:
         labels: What each place of the line has now, first place first; 0: none.
         most: Highest label; no less than ``len(labels)``.
     """
+    if all(high > low for high, low in itertools.pairwise([most + 1, *labels, 0])):
+        return list(labels)
     new = _between_kept(labels, most)
     moved = sum(before not in (0, after) for before, after in zip(labels, new, strict=True))
     return _spread(len(labels), most) if moved > MOST_MOVED else new

@@ -98,5 +98,5 @@ def in_window(snap: Snapshot, ranked: Rows, of: Bool, size: int) -> Bool:
     inside = np.zeros(len(ranked), dtype=np.bool_)
     partition = snap.jobs.partition[ranked]
     for part in snap.managed.nonzero()[0].tolist():
-        inside[np.flatnonzero(of & (partition == part))[:size]] = True
+        inside[(of & (partition == part)).nonzero()[0][:size]] = True
     return inside

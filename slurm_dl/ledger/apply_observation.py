@@ -151,7 +151,7 @@ def without_ours(seen: Observed, steers: Mapping[JobId, Steer]) -> Observed:
     }
     held = jobs.held.copy()
     named = is_in(jobs.job_id, [*over, *ours])
-    for row in np.flatnonzero(named & (held == Held.BEGIN_TIME)).tolist():
+    for row in (named & (held == Held.BEGIN_TIME)).nonzero()[0].tolist():
         job_id = JobId(int(jobs.job_id[row]))
         if job_id in over or jobs.submit_s[row] <= ours[job_id]:
             held[row] = Held.NO
@@ -202,12 +202,12 @@ def _note_undone(col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs) 
     """
     before = col["restarts"][at]
     fewer = jobs.restarts < before
-    undone = np.flatnonzero(
+    undone = (
         _HOLDS[jobs.state]
         & (col["run_start_s"][at] == 0)
         & (fewer | (col["over"][at] & (jobs.restarts == before)))
         & (jobs.start_s < col["waiting_since_s"][at])
-    )
+    ).nonzero()[0]
     k = at[undone]
     col["run_start_s"][k] = jobs.start_s[undone]
     col["counted_to_s"][k] = col["waiting_since_s"][k]
@@ -235,7 +235,7 @@ def _open_missed(
         booked_s: Start of the run of each job that was under way before this look: by a clock that
             was set back it seems to begin after its own end was booked.
     """
-    missed = np.flatnonzero(
+    missed = (
         (jobs.state >= COMPLETED)
         & ~col["over"][at]
         & (col["run_start_s"][at] == 0)
@@ -243,7 +243,7 @@ def _open_missed(
         & (jobs.start_s != booked_s)
         & (jobs.start_s >= col["waiting_since_s"][at])
         & (jobs.end_s > jobs.start_s)
-    )
+    ).nonzero()[0]
     k = at[missed]
     col["run_start_s"][k] = col["counted_to_s"][k] = jobs.start_s[missed]
     col["run_gpus"][k] = jobs.gpus[missed]
@@ -263,7 +263,7 @@ def _close_runs(
     # While a requeued job is still completing Slurm shows the new restart count with the old
     # submit time (22.05.8): its run is closed once the time of the requeue is known.
     settled = jobs.state != COMPLETING
-    closing = np.flatnonzero((start > 0) & settled & ((requeues > 0) | over | other_run))
+    closing = ((start > 0) & settled & ((requeues > 0) | over | other_run)).nonzero()[0]
     if not len(closing):
         return ()
     k = at[closing]
@@ -308,7 +308,7 @@ def _count_running(
     """Count the time since the last observation for every run under way."""
     running = (jobs.state == RUNNING) & (jobs.start_s > 0)
     paused = (jobs.state == JobState.SUSPENDED) & (jobs.start_s > 0)
-    here = np.flatnonzero(running | paused)
+    here = (running | paused).nonzero()[0]
     k = at[here]
     begun = col["run_start_s"][k] == 0
     col["run_start_s"][k[begun]] = jobs.start_s[here][begun]

@@ -16,7 +16,7 @@ from slurm_dl.ledger.attained_service import AttainedService
 from slurm_dl.model.breaker import OWNER_UNKNOWN, Fate, Restart
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.jobs import PENDING, RUNNING, Held, JobState
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Observed
 
@@ -88,7 +88,7 @@ def _key(restart: Restart) -> _Run:
 
 def _put_back(before: AttainedService, after: AttainedService, seen: Observed) -> Iterator[Restart]:
     """Runs of jobs that opted in which ended in a requeue, whoever asked for it."""
-    ran = np.flatnonzero(before.run_start_s > 0)
+    ran = (before.run_start_s > 0).nonzero()[0]
     if not len(ran) or not len(after):
         return
     now = np.minimum(after.rows_of(before.job_id[ran]), len(after) - 1)
@@ -109,12 +109,17 @@ def _settled(going: Sequence[Restart], seen: Observed) -> Iterator[Restart]:
     """Those of *going* of which *seen* tells something new."""
     if not going:
         return
+    jobs = seen.jobs
     wanted = np.array([r.job_id for r in going], dtype=np.int64)
-    rows = np.flatnonzero(is_in(seen.jobs.job_id, wanted)).tolist()
-    row_of = {int(seen.jobs.job_id[row]): row for row in rows}
+    rows = is_in(jobs.job_id, wanted).nonzero()[0]
+    columns = (jobs.job_id, jobs.state, jobs.restarts, jobs.priority, jobs.start_s)
+    at = zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True)
+    there = {job_id: (row, now) for row, job_id, *now in at}
     for restart in going:
-        row = row_of.get(restart.job_id)
-        if row is not None:
+        if restart.job_id in there:
+            row, now = there[restart.job_id]
+            if _goes_on(restart, *now, now_s=seen.now_s):
+                continue
             after = _after(restart, row, seen)
         elif seen.unreadable:
             continue  # A record that could not be read is not a job that has left.
@@ -122,6 +127,17 @@ def _settled(going: Sequence[Restart], seen: Observed) -> Iterator[Restart]:
             after = _with(restart, "unknown", seen.now_s)
         if after is not restart:
             yield after
+
+
+def _goes_on(
+    restart: Restart, state: int, restarts: int, priority: int, start_s: float, *, now_s: float
+) -> bool:
+    """Whether `_after` would tell nothing new: the job waits or runs as it did; most do."""
+    if restart.uid == OWNER_UNKNOWN or restarts != restart.restarts + 1:
+        return False
+    if state == PENDING:
+        return priority > 0
+    return state == RUNNING and start_s == restart.restarted_s and now_s - start_s < SOON_S
 
 
 def _after(restart: Restart, row: int, seen: Observed) -> Restart:

@@ -88,7 +88,7 @@ class FreeResources:
         """
         for ask in need.asks:
             fits = self.fits_on(need, ask)
-            rows = np.flatnonzero(fits if within is None else fits & within)
+            rows = (fits if within is None else fits & within).nonzero()[0]
             if len(rows) >= ask.n_nodes:
                 best: NodeRows = rows[np.argsort(self.gpus[rows], kind="stable")[: ask.n_nodes]]
                 return best

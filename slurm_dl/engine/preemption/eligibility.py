@@ -6,6 +6,7 @@ log and to the admin.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,17 +112,25 @@ def victims(snap: Snapshot, limits: Preemption) -> Victims:
     below is given.
     """
     jobs = snap.jobs
-    rows = np.flatnonzero(snap.is_managed() & (jobs.state == RUNNING))
+    rows = (snap.is_managed() & (jobs.state == RUNNING)).nonzero()[0]
     own, terms, *others = protections(snap, rows, limits)
     gpus = jobs.gpus[rows]
     shares = (gpus != np.floor(gpus), "it shares a GPU with other jobs", False)
     rules = (own, terms, shares, *others)
     return Victims(
         rows=rows,
-        rule=np.select([mask for mask, *_ in rules], range(1, len(rules) + 1), default=0),
+        rule=_first_true([mask for mask, *_ in rules]),
         reasons=("", *(reason for _, reason, _ in rules)),
         passing=(True, *(passing for *_, passing in rules)),
     )
+
+
+def _first_true(masks: Sequence[Bool]) -> npt.NDArray[np.int64]:
+    """``(r,)`` number of the first of *masks* that is True, counted from 1; 0 if none is."""
+    first = np.zeros(len(masks[0]), dtype=np.int64)
+    for number in range(len(masks), 0, -1):
+        first[masks[number - 1]] = number
+    return first
 
 
 def protections(
@@ -288,6 +297,8 @@ def _displaces_nobody(snap: Snapshot, row: int, limits: Preemption) -> str:
 def tried_in_vain(snap: Snapshot, row: int, base_s: float) -> str:
     """Why no GPUs are freed for the waiting job at *row* just now; empty if they may be."""
     times = int(snap.memory.fruitless[row])
+    if not times:
+        return ""
     left_s = float(pause_after_vain_tries_s(snap, np.array([row]), base_s)[0])
     if left_s <= 0:
         return ""

@@ -8,6 +8,7 @@ does not keep the GPUs from those they are for.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -93,7 +94,10 @@ def new_handovers(
     ids = map(JobId, snap.jobs.job_id[waiting].tolist())
     kinds = _kinds(snap, waiting, standing)
     for row, job_id, kind in zip(waiting.tolist(), ids, kinds, strict=True):
-        if job_id not in search.spoken_for and (reason := search.visit(row, kind)):
+        if job_id in search.spoken_for:
+            continue
+        reason = search.in_vain.get(kind) or search.visit(row, kind)
+        if reason:
             notes[job_id] = reason
     return [_handover(snap, d, i) for i, d in enumerate(search.drafts)], notes
 
@@ -119,11 +123,11 @@ class _Search:
         self._gpus_last_hour = snap.preempted_gpus_last_hour
         in_target = is_in(snap.jobs.job_id, list(standing.target))
         may = candidates.may
-        self._reluctance = reluctance(snap, may, in_target, settings)
+        self._reluctance = functools.cache(lambda: reluctance(snap, may, in_target, settings))
         self._dispensable = may[np.argsort(-standing.rank[may], kind="stable")]
         self._failed: dict[tuple[object, ...], str] = {}
         self._no_room: set[tuple[object, ...]] = set()
-        self._in_vain: dict[_Kind, str] = {}
+        self.in_vain: dict[_Kind | None, str] = {}
         self.drafts: list[_Draft] = []
         self._drop_sealed()
 
@@ -133,8 +137,6 @@ class _Search:
         Args:
             kind: See `_kinds`.
         """
-        if kind in self._in_vain:
-            return self._in_vain[kind]
         if self._snap.jobs.gpus[row] <= 0:
             return not_beneficiary(self._snap, row, self._rule.may, self._limits)
         need = narrowed(self._needs.of(row), self._within(row))
@@ -146,7 +148,7 @@ class _Search:
             return reason
         reason = self._opens(row, need) if self._placed[row] else _NO_PLACE
         if reason and kind is not None:
-            self._in_vain[kind] = reason
+            self.in_vain[kind] = reason
         return reason
 
     def _place(self, need: ResourceRequest, owner: int) -> NodeRows | None:
@@ -228,7 +230,7 @@ class _Search:
             self._available,
             need,
             candidates=worse,
-            reluctance_gpu_s=self._reluctance,
+            reluctance_gpu_s=self._reluctance(),
             within=self._owner == OPEN,
             at_most=limits.max_victims,
         )
@@ -259,7 +261,7 @@ class _Search:
             draft.nodes.update(freed.tolist())
         self._failed.clear()
         self._no_room.clear()
-        self._in_vain.clear()
+        self.in_vain.clear()
         rows = self._place(need, index)
         if rows is None:
             msg = f"victims {victims} were said to make room for row {row}, and do not"
@@ -334,18 +336,10 @@ def _kinds(
     )
     kinds = zip(*(column[waiting].tolist() for column in columns), strict=True)
     ids = jobs.job_id[waiting].tolist()
-    for number, is_alone, kind in zip(ids, alone.tolist(), kinds, strict=True):
-        job_id = JobId(number)
-        if (
-            is_alone
-            or job_id in seen.also_in
-            or job_id in seen.choices
-            or job_id in seen.excluded
-            or seen.claim(job_id).most_nodes is not None
-        ):
-            yield None
-        else:
-            yield kind
+    spread = (job_id for job_id, claim in seen.claims.items() if claim.most_nodes is not None)
+    apart = {*seen.also_in, *seen.choices, *seen.excluded, *spread}
+    for job_id, is_alone, kind in zip(ids, alone.tolist(), kinds, strict=True):
+        yield None if is_alone or job_id in apart else kind
 
 
 def _handover(snap: Snapshot, draft: _Draft, index: int) -> Handover:

@@ -67,11 +67,12 @@ class JobFacts:
     def _worked_s(self, row: I64, now_s: float) -> F64:
         """``(len(row),)`` work done by the jobs, as far as a run under way has got, too."""
         jobs = self._jobs
-        until_s = np.fmin(np.nan_to_num(jobs.stopped_s[row], nan=np.inf), now_s)
-        runs = jobs.state[row] == RUNNING
-        return jobs.saved_s[row] + np.where(
-            runs, np.maximum(until_s - np.nan_to_num(jobs.work_from_s[row], nan=now_s), 0.0), 0.0
-        )
+        done_s = jobs.saved_s[row]
+        runs = (jobs.state[row] == RUNNING).nonzero()[0]
+        # Work that has not been stopped goes on until now.
+        until_s = np.fmin(jobs.stopped_s[row[runs]], now_s)
+        done_s[runs] += np.maximum(until_s - jobs.work_from_s[row[runs]], 0.0)
+        return done_s
 
     def _so_far(self) -> Past:
         """The jobs that are over; told anew when there are more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import dataclasses
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -86,22 +87,26 @@ class SimulatedQueue:
         self.reservation: dict[int, str] = {}
         self.excluded: dict[int, Bool] = {}
         self._jobs = jobs
+        asked = (jobs.n_nodes.tolist(), jobs.share.tolist(), jobs.limit_s.tolist())
+        self._plain = [
+            WaitingJob(job=row, n_nodes=n_nodes, share=share, limit_s=limit_s)
+            for row, (n_nodes, share, limit_s) in enumerate(zip(*asked, strict=True))
+        ]
         self._places: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         return len(self._places)
 
     def __iter__(self) -> Iterator[WaitingJob]:
-        jobs = self._jobs
         for _, row in self._places:
-            yield WaitingJob(
-                job=row,
-                n_nodes=int(jobs.n_nodes[row]),
-                share=int(jobs.share[row]),
-                limit_s=float(jobs.limit_s[row]),
-                reservation=self.reservation.get(row, ""),
-                excluded=self.excluded.get(row),
-            )
+            job = self._plain[row]
+            if row in self.reservation or row in self.excluded:
+                job = dataclasses.replace(
+                    job,
+                    reservation=self.reservation.get(row, ""),
+                    excluded=self.excluded.get(row),
+                )
+            yield job
 
     def add(self, row: int) -> None:
         """Let a job wait."""

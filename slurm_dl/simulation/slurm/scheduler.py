@@ -144,10 +144,10 @@ def place(job: WaitingJob, free: I64 | I32, allowed: Bool) -> NodeRows | None:
     Slurm looks at runs of neighbouring nodes that could be used, and takes the first nodes of the
     shortest run that is long enough. If none is, it takes the longest, and goes on with the others.
     """
-    fits = np.flatnonzero(allowed & (free >= job.share))
+    fits = (allowed & (free >= job.share)).nonzero()[0]
     if len(fits) < job.n_nodes:
         return None
-    edges = np.flatnonzero(np.diff(fits) > 1) + 1
+    edges = (np.diff(fits) > 1).nonzero()[0] + 1
     if not len(edges):
         return fits[: job.n_nodes]
     runs = np.split(fits, edges)
@@ -231,6 +231,7 @@ class _Plan:
         self._to_s = np.zeros(most)
         self._nodes = np.zeros((most, len(free)), dtype=np.bool_)
         self._edges = sorted({r.end_s for r in reserved if r.end_s > now_s})
+        self._free_later: dict[int, I64] = {}
 
     def leaves(self, share: int, limit_s: float) -> bool:
         """Whether some node has *share* free GPUs now that nobody wants within *limit_s*."""
@@ -304,9 +305,12 @@ class _Plan:
 
     def _free_after(self, last: int) -> I64:
         """``(m,)`` what is free once the job at *last*, and all that end before it, have ended."""
-        ended = int(np.searchsorted(self._job, last, side="right"))
-        freed = np.bincount(self._node[:ended], self._gpus[:ended], len(self._free))
-        return self._free + freed.astype(np.int64)
+        free = self._free_later.get(last)
+        if free is None:
+            ended = int(self._job.searchsorted(last, side="right"))
+            freed = np.bincount(self._node[:ended], self._gpus[:ended], len(self._free))
+            free = self._free_later[last] = self._free + freed.astype(np.int64)
+        return free
 
     def _looks(self, allowed: Bool) -> list[int]:
         """The running jobs after whose ends Slurm looks whether there is room; rows, ascending.
@@ -318,7 +322,7 @@ class _Plan:
         """
         holds = np.zeros(len(self._end_s), dtype=np.bool_)
         holds[self._job[allowed[self._node]]] = True
-        matters = np.flatnonzero(holds)
+        matters = holds.nonzero()[0]
         ahead_s = self._how.precision_s
         if not ahead_s or not len(matters):
             different = np.diff(self._end_s[matters], append=math.inf) > 0
@@ -347,6 +351,7 @@ class _Plan:
         self._node = np.insert(self._node, first, nodes)
         self._gpus = np.insert(self._gpus, first, np.full(len(nodes), job.share))
         self._free[nodes] -= job.share
+        self._free_later.clear()
 
     def _speak_for(self, nodes: NodeRows, from_s: float, to_s: float) -> None:
         edges = (from_s, to_s)

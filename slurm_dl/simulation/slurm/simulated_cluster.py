@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -91,7 +91,6 @@ class SlurmSim:
         self._epoch_s = epoch_s
         self._nodes = shape.nodes()
         self._gpu_types = shape.gpu_types
-        self._user = trace.user
         if limit_s is None:
             overhead_s = costs.launch_s + costs.restore_s + costs.finish_s
             limit_s = habits.limits(trace, overhead_s=overhead_s)
@@ -122,6 +121,25 @@ class SlurmSim:
             rng=rng,
             journal=journal,
         )
+
+        self._asked = self._lasting_columns(trace)
+
+    def _lasting_columns(self, trace: Trace) -> dict[str, npt.NDArray[Any]]:
+        """Those columns of `Jobs`, for all jobs of the trace, that never change."""
+        n, jobs = len(trace), self.machine.jobs
+        return {
+            "job_id": np.arange(n) + FIRST_JOB_ID,
+            "partition": np.zeros(n, dtype=np.int16),
+            "uid": trace.user.astype(np.int64) + FIRST_UID,
+            "tasks": np.ones(n, dtype=np.int32),
+            "n_nodes": jobs.n_nodes,
+            "gpus": jobs.gpus,
+            "gpu_type": np.full(n, -1, dtype=np.int16),
+            "cpus": jobs.n_nodes,
+            "mem_mb": np.zeros(n, dtype=np.int64),
+            "requeueable": np.ones(n, dtype=np.bool_),
+            "exclusive": np.zeros(n, dtype=np.bool_),
+        }
 
     def clock(self) -> float:
         """Epoch seconds now."""
@@ -214,7 +232,7 @@ class SlurmSim:
     def _observed(self) -> Observed:
         machine, jobs = self.machine, self.machine.jobs
         rows = np.array(machine.listed, dtype=np.int64)
-        n, state = len(rows), jobs.state[rows]
+        state = jobs.state[rows]
 
         def told(at_s: F64) -> F64:
             whole: F64 = np.floor(self._epoch_s + at_s[rows])
@@ -224,30 +242,19 @@ class SlurmSim:
         waits = (state == PENDING) & (jobs.eligible_s[rows] > machine.now_s)
         start_s, limit_s = told(jobs.start_s), jobs.limit_s[rows]
         ends_s = np.where(state >= COMPLETED, told(jobs.end_s), start_s + limit_s)
-        columns: dict[str, npt.ArrayLike] = {
-            "job_id": rows + FIRST_JOB_ID,
+        columns = {
             "state": state,
-            "held": np.where(waits, Held.BEGIN_TIME, Held.NO),
-            "partition": np.zeros(n),
-            "uid": self._user[rows].astype(np.int64) + FIRST_UID,
-            "tasks": np.ones(n),
-            "n_nodes": jobs.n_nodes[rows],
-            "gpus": jobs.gpus[rows],
-            "gpu_type": np.full(n, -1),
-            "cpus": jobs.n_nodes[rows],
-            "mem_mb": np.zeros(n),
+            "held": waits * np.int8(Held.BEGIN_TIME),
             "submit_s": told(jobs.submit_s),
             "start_s": start_s,
             "end_s": np.where(state == PENDING, 0.0, ends_s),
             "limit_s": limit_s,
             "restarts": jobs.restarts[rows],
             "priority": 1 + jobs.site_factor[rows],
-            "requeueable": np.ones(n),
-            "exclusive": np.zeros(n),
         }
         return Observed(
             now_s=float(math.floor(self.clock())),
-            jobs=Jobs.of_columns(columns),
+            jobs=Jobs(**{name: column[rows] for name, column in self._asked.items()}, **columns),
             nodes=self._seen_nodes(),
             held=self._allocations(rows),
             partitions=(self._partition,),
