@@ -199,15 +199,18 @@ class WaitingLine:
         else:
             first = in_window(self._snap, rows, everybody, window)
             first &= is_in(place, np.unique(place)[:PLACES])
-        first &= is_in(place, np.unique(place[first])[:most])
+        if np.count_nonzero(first) > most:
+            first &= is_in(place, np.unique(place[first])[:most])
         return first
 
     @staticmethod
     def _labels(told: I64, place: I64, most: int) -> I64:
         """``(len(told),)`` labels of the jobs, those of one place the same."""
+        usable = np.where((told >= 1) & (told <= most), told, 0)
+        if (place[1:] > place[:-1]).all():
+            return np.array(relabel(usable.tolist(), most), dtype=np.int64)
         _, of = np.unique(place, return_inverse=True)
         of = of.reshape(-1)
-        usable = np.where((told >= 1) & (told <= most), told, 0)
         shared = np.zeros(int(of.max(initial=-1)) + 1, dtype=np.int64)
         if len(shared) == len(told):
             shared[of] = usable

@@ -101,8 +101,8 @@ def apply_observation(
     booked_s = col["run_start_s"][at]
     ended = _close_runs(col, at, jobs, now_s)
     # After a requeue the last run may have begun and ended unseen, too.
-    _open_missed(col, at, jobs, booked_s)
-    ended += _close_runs(col, at, jobs, now_s)
+    if _open_missed(col, at, jobs, booked_s):
+        ended += _close_runs(col, at, jobs, now_s)
     _count_running(col, at, jobs, now_s)
     # Only waiting for room is waiting: no job comes forward for having been held.
     kept = (jobs.state == PENDING) & (jobs.held != NOT_HELD)
@@ -228,8 +228,8 @@ def _note_missed(col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs) 
 
 def _open_missed(
     col: dict[str, Column], at: npt.NDArray[np.int64], jobs: Jobs, booked_s: F64
-) -> None:
-    """Take up a last run that began and ended between two looks; Slurm tells both instants.
+) -> bool:
+    """Take up last runs that began and ended between two looks; whether there were any.
 
     Args:
         booked_s: Start of the run of each job that was under way before this look: by a clock that
@@ -247,6 +247,7 @@ def _open_missed(
     k = at[missed]
     col["run_start_s"][k] = col["counted_to_s"][k] = jobs.start_s[missed]
     col["run_gpus"][k] = jobs.gpus[missed]
+    return len(missed) > 0
 
 
 def _close_runs(

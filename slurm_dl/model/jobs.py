@@ -141,7 +141,7 @@ class Jobs:
 
     def row_of(self) -> dict[JobId, int]:
         """Map from job id to row; built anew at each call, O(n)."""
-        return {JobId(j): i for i, j in enumerate(self.job_id.tolist())}
+        return dict(zip(self.job_id.tolist(), range(len(self)), strict=True))
 
     def take(self, rows: npt.NDArray[Any]) -> Self:
         """The jobs at *rows* (indices or a mask), as columns of their own."""

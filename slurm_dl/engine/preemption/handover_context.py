@@ -14,7 +14,7 @@ from slurm_dl.engine.preemption.eligibility import Victims
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.handover import Victim
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.jobs import COMPLETED, COMPLETING, PENDING, RUNNING, Held
 from slurm_dl.model.snapshot import Snapshot
 
 
@@ -44,12 +44,12 @@ def gone(victim: Victim, context: HandoverContext) -> str:
         # A record that could not be read is not a job that has left.
         return "" if context.snap.seen.unreadable else "left"
     state = jobs.state[row]
-    if state in (JobState.COMPLETED, JobState.FAILED):
+    if state >= COMPLETED:
         return "finished"
-    if state == JobState.COMPLETING:
+    if state == COMPLETING:
         return ""
     same_run = (
-        state != JobState.PENDING
+        state != PENDING
         and int(jobs.restarts[row]) == victim.run.restarts
         and float(jobs.start_s[row]) == victim.run.start_s
     )
@@ -62,15 +62,13 @@ def is_waiting(job_id: JobId, context: HandoverContext) -> bool:
     if row is None:
         return False
     jobs = context.snap.jobs
-    return bool(
-        jobs.state[row] == JobState.PENDING and jobs.held[row] == Held.NO and jobs.priority[row] > 0
-    )
+    return bool(jobs.state[row] == PENDING and jobs.held[row] == Held.NO and jobs.priority[row] > 0)
 
 
 def is_running(victim: Victim, context: HandoverContext) -> bool:
     """Whether the job runs, in this run or another."""
     row = context.rows.get(victim.run.job_id)
-    return row is not None and context.snap.jobs.state[row] == JobState.RUNNING
+    return row is not None and context.snap.jobs.state[row] == RUNNING
 
 
 def agrees(victim: Victim, context: HandoverContext) -> bool:
@@ -84,4 +82,4 @@ def is_out(victim: Victim, context: HandoverContext) -> bool:
     if row is None or victim.outcome != "requeued":
         return False
     jobs = context.snap.jobs
-    return bool(jobs.state[row] == JobState.PENDING and jobs.held[row] != Held.USER_OR_ADMIN)
+    return bool(jobs.state[row] == PENDING and jobs.held[row] != Held.USER_OR_ADMIN)
