@@ -28,7 +28,8 @@ def is_in(values: npt.NDArray[Any], among: npt.NDArray[Any] | Collection[Any]) -
         return np.zeros(len(values), dtype=np.bool_)
     if len(values) + len(among) > _MANY:
         return np.isin(values, np.asarray(among))
-    ordered = np.sort(np.asarray(among))
+    ordered = np.array(among)
+    ordered.sort()
     at = ordered.searchsorted(values)
     at[at == len(ordered)] = 0
     found: Bool = ordered[at] == values
