@@ -34,22 +34,6 @@ def finish_time_fairness(records: Records, *, gpus: float) -> F64:
     return records.slowdown / np.maximum(1.0, records.gpus / owed)
 
 
-def static_finish_time_fairness(records: Records, *, gpus: float) -> F64:
-    """Rho as Shockwave's artifact reports it: one contention for all, all jobs against all GPUs.
-
-    ``JCT / (alone_s * max(1, jobs / gpus))``: for figures beside those published with Shockwave
-    (NSDI'23) and no others, as a longer trace alone makes them smaller, and a job's GPUs do not
-    count.
-
-    Args:
-        gpus: GPUs of the cluster, above 0.
-
-    Returns:
-        ``(n,)``; NaN for a job that did not finish or whose time alone is not known.
-    """
-    return records.slowdown / max(1.0, len(records) / gpus)
-
-
 def mean_jobs_present(records: Records) -> F64:
     """Jobs between submission and end, the mean over each job's own life.
 

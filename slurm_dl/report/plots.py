@@ -8,14 +8,14 @@ drawn through the points that can be told apart on paper.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from matplotlib.ticker import PercentFormatter as Percent
 
 from slurm_dl.model.job_record import Records
@@ -179,88 +179,6 @@ def comparison(runs: Mapping[str, Summary]) -> Figure:
         return figure
 
 
-def prediction_error(errors: Mapping[str, F64], *, what: str) -> Figure:
-    """Share of the jobs whose figure was predicted to within so much of the real one.
-
-    Args:
-        errors: By name, ``(n,)`` (predicted - real) / real of each job; NaN where there is none.
-        what: The figure that was predicted, such as ``JCT``.
-    """
-    with style.styled():
-        figure = style.canvas()
-        axes = figure.add_subplot()
-        axes.set_title(f"Prediction of the {style.label_of(what)}")
-        axes.set_xlabel("(predicted - real) / real")
-        axes.set_ylabel("share of jobs")
-        drawn: list[F64] = []
-        lines: list[tuple[float, str, Line2D]] = []
-        for i, (name, column) in enumerate(errors.items()):
-            known = column[np.isfinite(column)]
-            if len(known):
-                off = spread(np.abs(known)).median
-                text = f"{style.label_of(name)}, {100 * off:.1f}%"
-                lines.append((off, text, _share_line(axes, known, i)))
-                drawn.append(known)
-        if drawn:
-            every = np.concatenate(drawn)
-            low, high = _around_zero(every)
-            axes.set_xlim(low, high)
-            empty: style.Corner = (
-                "upper left" if spread(every).median > (low + high) / 2 else "lower right"
-            )
-            _ranked_key(axes, lines, where=empty, heading="median size of the error")
-        else:
-            style.nothing(axes, "no job to compare")
-        axes.axvline(0, color=style.GREY, linewidth=0.8, zorder=1)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _signed_percent(x)))
-        _shares(axes)
-        return figure
-
-
-def scaling(costs: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Cost of one event against the size of the trace, a line for each policy.
-
-    Args:
-        costs: By name, pairs of jobs in the trace and seconds of computing per event, both above 0.
-    """
-    with style.styled():
-        figure = style.canvas()
-        axes = figure.add_subplot()
-        axes.set_title("Cost of one simulated event")
-        axes.set_xlabel("jobs in the trace (log scale)")
-        axes.set_ylabel("computing time per event (log scale)")
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        lines = {name: np.array(sorted(pairs), float) for name, pairs in costs.items() if pairs}
-        index = {name: i for i, name in enumerate(costs)}
-        for name, pairs in lines.items():
-            style.line(axes, pairs[:, 0], pairs[:, 1], index[name]).set(marker="o", markersize=4)
-        axes.grid(visible=True, axis="y")
-        if not lines:
-            style.nothing(axes, "nothing was measured")
-            return figure
-        both = np.concatenate(list(lines.values()))
-        low, high = _log_limits(both[:, 1], room=1.6)
-        axes.set_ylim(low, high)
-        axes.set_xlim(*_log_limits(both[:, 0], room=1.15))
-        axes.xaxis.set_major_locator(FixedLocator(np.unique(both[:, 0]).tolist()))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n:,.0f}"))
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda s, _: _brief(s)))
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_minor_formatter(NullFormatter())
-        ends = [math.log(pairs[-1, 1]) for pairs in lines.values()]
-        places = style.spaced(ends, 0.055 * math.log(high / low))
-        for (name, pairs), place in zip(lines.items(), places, strict=True):
-            axes.annotate(
-                style.label_of(name), (pairs[-1, 0], math.exp(place)), (7, 0),
-                textcoords="offset points", va="center", annotation_clip=False,
-                color=style.colour(index[name]),
-            )  # fmt: skip
-        return figure
-
-
 def _share_line(axes: Axes, values: F64, index: int) -> Line2D:
     """The empirical distribution function of *values*, as a line."""
     ordered = np.sort(values)
@@ -327,20 +245,9 @@ def _bar_limits(times_s: F64) -> tuple[float, float]:
     return low, high * (high / low) ** 0.5
 
 
-def _around_zero(values: F64) -> tuple[float, float]:
-    """Limits that show all but the farthest hundredth on either side, and 0."""
-    low, high = np.quantile(values, (0.005, 0.995)).tolist()
-    room = 0.05 * max(high - low, 0.2)
-    return min(low, 0.0) - room, max(high, 0.0) + room
-
-
 def _brief(time_s: float) -> str:
     """A round time in the fewest characters: ``10 s``, ``1 h``, ``200 µs``."""
     for sign, in_s in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
         if time_s >= in_s * (1 - 1e-9):
             return f"{time_s / in_s:.3g} {sign}"
     return f"{time_s * 1e6:.3g} µs"
-
-
-def _signed_percent(share: float) -> str:
-    return f"{100 * share:+.3g}%" if abs(share) > 1e-12 else "0%"  # noqa: PLR2004 - rounding

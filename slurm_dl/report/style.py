@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -175,35 +175,6 @@ def nothing(axes: Axes, text: str) -> None:
         axis.set_major_locator(NullLocator())
         axis.set_minor_locator(NullLocator())
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY)
-
-
-def spaced(positions: Iterable[float], least: float) -> list[float]:
-    """*positions* moved apart just so far that neighbours are *least* from each other.
-
-    Args:
-        positions: Where labels would stand.
-        least: Distance, in the same units, at least 0.
-    """
-    wanted = list(positions)
-    order = sorted(range(len(wanted)), key=lambda i: wanted[i])
-    blocks: list[list[int]] = []
-    centres: list[float] = []
-    for i in order:
-        blocks.append([i])
-        centres.append(wanted[i])
-        # Labels that would touch share a block, centred where they want to be on average.
-        while len(blocks) > 1 and (
-            centres[-1] - centres[-2] < least * (len(blocks[-1]) + len(blocks[-2])) / 2
-        ):
-            joined = blocks.pop()
-            blocks[-1] += joined
-            centres.pop()
-            centres[-1] = sum(wanted[j] for j in blocks[-1]) / len(blocks[-1])
-    moved = [0.0] * len(wanted)
-    for block, centre in zip(blocks, centres, strict=True):
-        for rank, i in enumerate(block):
-            moved[i] = centre + least * (rank - (len(block) - 1) / 2)
-    return moved
 
 
 def save(figure: Figure, path: Path) -> None:

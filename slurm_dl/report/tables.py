@@ -7,7 +7,7 @@ are never read as markup.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -100,37 +100,6 @@ def _groups_table(groups: Sequence[Group], *, what: str, note: str) -> Renderabl
             _short(s.preemptions),
         )
     return Stack(table, Text(f"{note}slow-down and rho: means", style="dim"))
-
-
-def comparison_table(runs: Mapping[str, Summary]) -> RenderableType:
-    """Several runs of one workload, a row each; a time is also told as a multiple of the first's.
-
-    Runs that did not finish all of their jobs are told so, and none is marked as the best then:
-    a mean over fewer jobs is another figure.
-    """
-    summaries = list(runs.values())
-    whole = all(s.finished == s.jobs for s in summaries)
-    others = ["GPUs\nused", "pre-\nempts"] if whole else ["finished"]
-    titles: list[str] = []
-    cells: list[list[Text]] = []
-    for column in _COMPARED:
-        times_s = [column.of(summary) for summary in summaries]
-        unit = unit_of(times_s)
-        known = [t for t in times_s if math.isfinite(t)]
-        best_s = min(known) if whole and len(known) > 1 else math.nan
-        titles.append(f"{column.title} {unit.sign}")
-        cells.append(_compared(times_s, unit, best_s=best_s))
-    table = _table("policy", *titles, *others)
-    for i, (name, s) in enumerate(runs.items()):
-        told: tuple[str, ...] = (percent(s.utilisation_frac), _short(s.preemptions))
-        if not whole:
-            told = (f"{s.finished}/{s.jobs}",)
-        table.add_row(_name(name), *(column[i] for column in cells), *told)
-    marks = f"{_BEST} the least of its column"
-    if not whole:
-        marks = "not all finished, so no best"
-    first = printable(next(iter(runs), ""), _NAME) or NONE
-    return Stack(table, Text(f"x: times the figure of {first}; {marks}", style="dim"))
 
 
 def _compared(times_s: Sequence[float], unit: TimeUnit, *, best_s: float) -> list[Text]:

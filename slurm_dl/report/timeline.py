@@ -1,4 +1,4 @@
-"""What a cluster did over time: GPUs in use, jobs and GPUs waiting, jobs present."""
+"""What a cluster did over time: GPUs in use, jobs waiting and present."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def gpus_in_use(records: Records) -> Steps:
 
 def jobs_present(records: Records) -> Steps:
     """Jobs between their first submission and their end; one that does not end stays for ever."""
-    return _present(records, np.ones(len(records)))
+    one, ended = np.ones(len(records)), records.finished
+    return Steps.of([(records.submit_s, one), (records.end_s[ended], -one[ended])])
 
 
 def jobs_waiting(records: Records) -> Steps:
@@ -32,16 +33,17 @@ def jobs_waiting(records: Records) -> Steps:
     Raises:
         ValueError: Jobs had service, but their runs are not known.
     """
-    return _waiting(records, np.ones(len(records)))
-
-
-def gpus_waiting(records: Records) -> Steps:
-    """GPUs that the waiting jobs ask for.
-
-    Raises:
-        ValueError: Jobs had service, but their runs are not known.
-    """
-    return _waiting(records, records.gpus)
+    ended = records.finished
+    one = np.ones(len(records))
+    job, begun_s, left_s = _runs_known(records).stretches()
+    return Steps.of(
+        [
+            (records.submit_s, one),
+            (begun_s, -one[job]),
+            (left_s, one[job]),
+            (records.end_s[ended], -one[ended]),
+        ]
+    )
 
 
 def windows(records: Records, *, count: int) -> F64:
@@ -75,24 +77,6 @@ def utilisation(records: Records, edges_s: F64, *, gpus: float) -> F64:
         ValueError: Jobs had service, but their runs are not known.
     """
     return gpus_in_use(records).means(edges_s) / gpus
-
-
-def _present(records: Records, weight: F64) -> Steps:
-    ended = records.finished
-    return Steps.of([(records.submit_s, weight), (records.end_s[ended], -weight[ended])])
-
-
-def _waiting(records: Records, weight: F64) -> Steps:
-    ended = records.finished
-    job, begun_s, left_s = _runs_known(records).stretches()
-    return Steps.of(
-        [
-            (records.submit_s, weight),
-            (begun_s, -weight[job]),
-            (left_s, weight[job]),
-            (records.end_s[ended], -weight[ended]),
-        ]
-    )
 
 
 def _runs_known(records: Records) -> Runs:

@@ -20,7 +20,7 @@ from slurm_dl.traces.formats.pai import PAI
 from slurm_dl.traces.formats.philly_json import PHILLY_JSON
 from slurm_dl.traces.formats.slurm_dl_csv import SLURM_DL
 from slurm_dl.traces.formats.synergy_deploy import SYNERGY
-from slurm_dl.traces.formats.tabular import CHRONUS, HELIOS, ITP, MURI, PHILLY, TIRESIAS
+from slurm_dl.traces.formats.tabular import HELIOS, ITP, MURI, PHILLY, TIRESIAS
 from slurm_dl.traces.slurm.sacct import SACCT
 
 
@@ -54,7 +54,6 @@ _ALL: Final[tuple[Format, ...]] = (
     MURI,
     GAVEL,
     SYNERGY,
-    CHRONUS,
 )
 
 FORMATS: Final[Mapping[str, Format]] = MappingProxyType({f.name: f for f in _ALL})

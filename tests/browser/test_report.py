@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
+import matplotlib.image
 import numpy as np
 import pytest
 from browser.shown import Show, Shown
@@ -335,11 +337,29 @@ def test_dark_and_light_and_paper(show: Show) -> None:
     expect(shown.page.locator(".bar")).to_be_hidden()
 
 
+def test_the_chart_is_saved_as_a_picture(show: Show, tmp_path: Path) -> None:
+    """As it is shown, on a white ground in dark mode as well, and the page stays as it was."""
+    shown = show(html(FIRST, SECOND))
+    shown.page.emulate_media(color_scheme="dark")
+    eventually(lambda: max(ground(shown)) < 60, within_s=WITHIN_S)
+    with shown.page.expect_download() as started:
+        shown.page.get_by_role("button", name="Save PNG").click()
+
+    started.value.save_as(tmp_path / "chart.png")
+    assert started.value.suggested_filename == "policy-0.png"
+    pixels = matplotlib.image.imread(tmp_path / "chart.png")
+    chart = shown.page.locator("#gantt")
+    assert [pixels.shape[1], pixels.shape[0]] == chart.evaluate("c => [c.width, c.height]")
+    assert pixels[2, 2, :3].min() > 0.9
+    assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 10
+    assert max(ground(shown)) < 60
+
+
 def test_the_keyboard_reaches_everything(show: Show) -> None:
     """Each control and the chart have a name and take the focus; charts tell what they show."""
     shown = show(html(FIRST, SECOND))
     names = []
-    for _ in range(8):
+    for _ in range(9):
         shown.page.keyboard.press("Tab")
         names.append(
             shown.page.evaluate(
@@ -348,7 +368,7 @@ def test_the_keyboard_reaches_everything(show: Show) -> None:
             )
         )
 
-    controls = ["zoom-in", "zoom-out", "zoom-all", "colour", "job", "Find"]
+    controls = ["zoom-in", "zoom-out", "zoom-all", "save-png", "colour", "job", "Find"]
     assert names == ["policy-0", *controls, "gantt"]
     shown.page.locator("#gantt").press("n")
     expect(shown.page.locator("#details h3")).to_have_text("Job job-0 under policy-0")

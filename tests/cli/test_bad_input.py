@@ -482,7 +482,6 @@ OF_FORMAT = {
     "gavel": TRACES / "gavel" / "max_min_fairness.trace",
     "synergy": TRACES / "synergy" / "srtf.log",
     "sacct": SAMPLES / "sacct.txt",
-    "chronus": SAMPLES / "chronus" / "mix1_head.csv",
     "pai": SAMPLES / "pai",
     "philly-json": SAMPLES / "philly_job_log.json",
 }

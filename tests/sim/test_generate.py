@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.traces import read_trace
-from slurm_dl.traces.__main__ import main
 from slurm_dl.traces.lognormal_mixture import Lognormals, fit_lognormals, ks_distance
 from slurm_dl.traces.workload_fit import HOURS, Fit, fit, read_fit, write_fit
 from slurm_dl.traces.workload_generator import Arrivals, generate
+from tools.fit_traces import main
 
 ROOT = Path(__file__).parents[2]
 TRACES = ROOT / "traces"
@@ -196,7 +196,7 @@ def test_the_shipped_fit_is_what_the_command_makes(tmp_path: Path) -> None:
     trace = TRACES / "elasticflow" / "cluster10.csv"
     done = subprocess.run(
         [
-            *(sys.executable, "-m", "slurm_dl.traces", str(trace)),
+            *(sys.executable, "-m", "tools.fit_traces", str(trace)),
             *("--name", "ten", "--out", str(out), "--figure", str(picture)),
         ],
         capture_output=True,

@@ -48,7 +48,6 @@ OF_FORMAT = {
     "gavel": TRACES / "gavel" / "max_min_fairness.trace",
     "synergy": TRACES / "synergy" / "srtf.log",
     "sacct": SAMPLES / "sacct.txt",
-    "chronus": SAMPLES / "chronus" / "mix1_head.csv",
 }
 
 
@@ -258,25 +257,6 @@ def test_synergy_durations_are_iterations_times_the_time_of_one(name: str) -> No
     gnmt = [float(f[3]) * 0.12 for f in lines if f[1] == "gnmt"]
     model = trace.models.index("gnmt")
     assert sorted(trace.duration_s[trace.model == model]) == pytest.approx(sorted(gnmt))
-
-
-def test_chronus_is_read_as_minutes() -> None:
-    rows = dicts(OF_FORMAT["chronus"])
-    trace = read_trace(OF_FORMAT["chronus"])
-
-    assert len(trace) == len(rows) == 40
-    assert sorted(columns(trace)) == sorted(
-        (
-            r["job_id"],
-            60 * float(r["submit_time"]),
-            60 * float(r["duration"]),
-            float(r["num_gpu"]),
-            r["user"],
-            r["model_name"],
-            0,
-        )
-        for r in rows
-    )
 
 
 # Made-up samples: what each format can say.
@@ -675,7 +655,6 @@ HEADERS = {
     "itp": "job_id,submission_time,duration,num_gpu,model_name",
     "philly": "timestamp,duration,num_gpus,cluster",
     "helios": "job_id,user,gpu_num,state,submit_time,duration",
-    "chronus": "job_id,user,num_gpu,submit_time,duration,expect_time_list",
     "slurm_dl": "job_id,submit_s,duration_s,gpus,user,model,ending",
     "sacct": "JobID|Submit|State|ElapsedRaw|AllocTRES|User|Account",
     "synergy": "0,alexnet,0,5,1",

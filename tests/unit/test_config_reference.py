@@ -13,13 +13,14 @@ import pytest
 from click.testing import CliRunner
 from pydantic.fields import FieldInfo
 
-from slurm_dl.config import Config, load, policies_page, reference
+from slurm_dl.config import Config, load
 from slurm_dl.config.error_text import written
 from slurm_dl.config.tree import SECTIONS
 from slurm_dl.config.value_types import NumberUnit
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.policies.base import About
 from slurm_dl.policies.registry import POLICIES, runs_on_slurm
+from tools.docs import policies_page, reference
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / reference.SAMPLE_PATH
@@ -41,7 +42,7 @@ GENERATED = {
 @pytest.mark.parametrize("path", GENERATED, ids=str)
 def test_committed_files_are_what_is_generated(path: Path) -> None:
     """Sample and pages never lag behind the tree."""
-    regenerate = f"{path} is out of date: python -m slurm_dl.config.reference"
+    regenerate = f"{path} is out of date: python -m tools.docs.reference"
 
     assert (ROOT / path).read_text() == GENERATED[path](), regenerate
 
@@ -239,7 +240,7 @@ def test_written_values_are_yaml(value: object, text: str) -> None:
 def test_module_runs_as_a_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``python -m slurm_dl.config.reference`` is the command."""
+    """``python -m tools.docs.reference`` is the command."""
     monkeypatch.setattr(sys, "argv", ["reference", "--sample"])
 
     with pytest.raises(SystemExit) as ended:

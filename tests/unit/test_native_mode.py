@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from native_qos import NativeQos, WithinCluster
 
 from slurm_dl.engine.cycle import Cycle, run_cycle
 from slurm_dl.engine.decide import decide, engine_of
@@ -27,7 +28,6 @@ from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.base import Policy, Preempts
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
-from slurm_dl.testing.in_memory.native_qos import NativeQos, WithinCluster
 from tests.build import observed, pending, running, snapshot
 
 B = 1000

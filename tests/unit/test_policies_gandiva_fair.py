@@ -1,4 +1,4 @@
-"""Shares by tickets, the trade between GPU types, and the gang-aware stride."""
+"""Shares by tickets and the trade between GPU types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from slurm_dl.model.jobs import Held, JobRow
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies import registry
-from slurm_dl.policies.arithmetic.stride_scheduling import first_pass, stride_turn
 from slurm_dl.policies.arithmetic.trading import trade
 from slurm_dl.policies.gandiva_fair import GandivaFair, fill, trade_types
 
@@ -312,39 +311,3 @@ def test_the_registry_has_it() -> None:
     policy = registry.find("gandiva_fair")()
     snap = cluster([build.pending(1)], {1: "a"})
     assert policy.next_change_s(snap, policy.order(snap), np.zeros(1, np.bool_)) == math.inf
-
-
-# ---- stride -----------------------------------------------------------------------------------
-
-
-@settings(max_examples=40)
-@given(
-    tenants=st.lists(
-        st.tuples(st.sampled_from([1, 2, 4, 8]), st.integers(1, 6)), min_size=1, max_size=4
-    ),
-    quanta=st.integers(10, 40),
-)
-def test_by_stride_gpu_time_is_within_a_quantum_of_the_share(
-    tenants: list[tuple[int, int]], quanta: int
-) -> None:
-    """Eight GPUs; each tenant has jobs of one size for all of them."""
-    owner = np.array([u for u, (size, _) in enumerate(tenants) for _ in range(8 // size)])
-    gpus = np.array([tenants[u][0] for u in owner], dtype=np.float64)
-    tickets = np.array([tenants[u][1] * tenants[u][0] / 8 for u in owner])
-    passes, had = first_pass(gpus, tickets), np.zeros(len(tenants))
-    for _ in range(quanta):
-        runs, passes = stride_turn(passes, gpus, tickets, 8.0)
-        assert gpus[runs].sum() == 8
-        had += np.bincount(owner, weights=gpus * runs, minlength=len(tenants))
-
-    by_tickets = np.array([t for _, t in tenants]) / sum(t for _, t in tenants)
-    assert np.abs(had - by_tickets * 8 * quanta).max() <= 8 + 1e-9
-
-
-def test_a_gang_that_did_not_fit_is_first_in_the_next_quantum() -> None:
-    """The gang of two is passed over once, because the smaller pass went first."""
-    gpus, tickets = np.array([1.0, 2.0, 1.0]), np.ones(3)
-    runs, passes = stride_turn(np.array([0.0, 0.5, 2.0]), gpus, tickets, 2.0)
-    assert runs.tolist() == [True, False, True]
-    assert passes.tolist() == [1.0, 0.5, 3.0]
-    assert stride_turn(passes, gpus, tickets, 2.0)[0].tolist() == [False, True, False]

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from slurm_dl.model.jobs import F64
 from slurm_dl.policies.arithmetic import linear_programs, lp_solver
-from slurm_dl.policies.gavel.pairs import max_min_pairs
 
 VECTOR = np.array([[4.0, 1.0], [3.0, 1.0], [2.0, 1.0]])
 """Three jobs on one GPU of each of two types: each can have 1.0909 of its equal split."""
@@ -132,76 +131,6 @@ def test_no_ratio_is_better_as_cbc_says(seed: int) -> None:
         worst = float(ratio.max())
         rows = ((m, rates[m], 0.0, coming[m] / (worst - past[m])) for m in can.tolist())
         assert oracle.of_pool(pool).largest_level(rows) == pytest.approx(1.0, rel=1e-6)
-
-
-@pytest.mark.parametrize("seed", range(300, 320))
-def test_pairs_gain_what_cbc_says(seed: int) -> None:
-    """Jobs of as many GPUs, some of which run together."""
-    draw = np.random.default_rng(seed)
-    k, kinds = int(draw.integers(2, 6)), int(draw.integers(1, 4))
-    gpus = draw.choice([1.0, 2.0], k)
-    gain = draw.uniform(0.5, 4.0, (k, kinds))
-    pool = linear_programs.pool(np.arange(k), gpus, gain, draw.choice([2.0, 3.0, 4.0], kinds))
-    pairs = np.array(
-        [(a, b) for a in range(k) for b in range(a) if gpus[a] == gpus[b]], dtype=np.int64
-    ).reshape(-1, 2)
-    beside = gain[pairs] * draw.uniform(0.2, 1.0, (len(pairs), 2, kinds))
-
-    found = max_min_pairs(pool, gain, pairs, beside)
-
-    rows, p = np.arange(k), len(pairs)
-    shares = oracle.Shares(
-        # Pairs are further rows with GPUs of their own; their times count for both members below.
-        np.concatenate([gpus, gpus[pairs[:, 0]]]),
-        np.ones((k + p, kinds), dtype=np.bool_),
-        pool.capacity,
-    )
-    one = np.ones(kinds)
-    gains = {m: [(m, gain[m])] for m in rows.tolist()}
-    for at, (a, b) in enumerate(pairs.tolist()):
-        gains[a].append((k + at, beside[at, 0]))
-        gains[b].append((k + at, beside[at, 1]))
-    level: Any = oracle.variable("c")
-    for terms in gains.values():
-        shares.holds(sum(shares.dot(c, row) for c, row in terms) >= level)
-        shares.holds(sum(shares.dot(c, one) for c, _ in terms) <= 1)
-    assert found.level == pytest.approx(shares.largest(level), rel=1e-6)
-    assert found.how == "solved"
-    both = found.together
-    oracle.check_within(
-        dataclasses.replace(
-            pool,
-            gpus=np.concatenate([gpus, gpus[pairs[:, 0]]]),
-            may=np.ones((k + p, kinds), dtype=np.bool_),
-            count=np.ones(k + p),
-        ),
-        np.concatenate([found.share, both]),
-    )
-    for m in rows.tolist():
-        mine = (pairs == m).any(axis=1)
-        assert found.share[m].sum() + both[mine].sum() <= 1 + 1e-6
-
-
-def test_two_jobs_that_do_not_hurt_each_other_share_a_gpu_all_the_time() -> None:
-    """One GPU, two jobs at full speed together: both run always."""
-    pool = linear_programs.pool(np.arange(2), np.ones(2), np.ones((2, 1)), np.ones(1))
-
-    found = max_min_pairs(pool, np.ones((2, 1)), np.array([[0, 1]]), np.ones((1, 2, 1)))
-
-    assert found.level == pytest.approx(1.0)
-    assert found.together == pytest.approx(np.ones((1, 1)))
-
-
-@pytest.mark.parametrize(
-    ("gpus", "pair", "said"), [((1.0, 2.0), (0, 1), "different"), ((1.0, 1.0), (1, 1), "itself")]
-)
-def test_a_pair_that_cannot_be_is_refused(
-    gpus: tuple[float, ...], pair: tuple[int, int], said: str
-) -> None:
-    """Jobs of different sizes, and a job with itself."""
-    pool = linear_programs.pool(np.arange(2), np.array(gpus), np.ones((2, 1)), np.full(1, 2.0))
-    with pytest.raises(ValueError, match=said):
-        max_min_pairs(pool, np.ones((2, 1)), np.array([pair]), np.ones((1, 2, 1)))
 
 
 @given(
@@ -345,9 +274,6 @@ def test_a_solver_without_time_answers_with_the_proportional_share() -> None:
         assert found is not None
         assert found.how == "proportional"
         assert (found.share == fair).all()
-    pairs = max_min_pairs(pool, gain, np.zeros((0, 2), np.int64), np.zeros((0, 2, 3)), limit_s=1e-6)
-    assert pairs.how == "proportional"
-    assert (pairs.share == fair).all()
 
 
 @pytest.mark.parametrize("status", [1, 3, 4])

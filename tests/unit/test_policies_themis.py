@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import build
 import numpy as np
@@ -26,9 +26,25 @@ from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.arithmetic.finish_fairness import apps, mean_contention
 from slurm_dl.policies.gavel.pool import entrants
 from slurm_dl.policies.themis.finish_time_auction import Themis, ThemisConvex, least_worst, standing
-from slurm_dl.policies.themis.partial_allocation import Bid, Won, auction, nash_bid
+from slurm_dl.policies.themis.partial_allocation import Bid, Won, auction
 
 F64 = npt.NDArray[np.float64]
+
+
+def nash_bid(gpus: F64, speed: Callable[[float], float], left: float, elapsed: float) -> Bid:
+    """The bid of an app whose value is 1 / T, T the time from its arrival to its end.
+
+    ``T(G) = elapsed + left / speed(G)``; without GPUs it never ends. The ideal time that 1 / rho
+    multiplies by changes no auction: it is the same for all GPUs of an app.
+
+    Args:
+        gpus: ``(s,)`` GPUs of each step, above 0.
+        speed: Work done in a second by so many GPUs: G S(G).
+        left: Work left, above 0.
+        elapsed: Seconds since the app arrived, 0 or more.
+    """
+    total_s = [elapsed + left / speed(count) for count in np.cumsum(gpus).tolist()]
+    return Bid(gpus, np.array([0.0, *(1 / t for t in total_s)]))
 
 
 def concave(start: float, factors: Sequence[float]) -> Bid:

@@ -24,6 +24,7 @@ from build import observed, pending, snapshot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
+from replay_cluster import ReplayCluster, ReplayOverError
 from streams import STEERED, STREAMS, Stream, fake_cluster, steered_cluster
 
 from slurm_dl.engine.cycle import run_cycle
@@ -60,7 +61,6 @@ from slurm_dl.recording.anonymise import Anonymous
 from slurm_dl.recording.codec import FormError, _bare, codec_of, from_plain, to_plain
 from slurm_dl.recording.cycles_file import RecordedCycle, Recording, RecordingError, Setup, Writer
 from slurm_dl.recording.plan_diff import differences, plan_bytes
-from slurm_dl.recording.replay_cluster import ReplayCluster, ReplayOverError
 from slurm_dl.recording.settings_codec import SETTINGS
 
 FUZZ = 100

@@ -16,7 +16,6 @@ from slurm_dl.report.fairness import (
     finish_time_fairness,
     jain,
     mean_jobs_present,
-    static_finish_time_fairness,
 )
 from slurm_dl.report.summary_metrics import summarise
 
@@ -83,32 +82,6 @@ def test_a_job_that_took_no_time_counts_itself_alone() -> None:
 
     assert mean_jobs_present(records)[0] == 1
     assert finish_time_fairness(records, gpus=1)[0] == 0
-
-
-def test_the_static_rho_is_the_one_that_shockwave_published() -> None:
-    """Three jobs of its 120-job trace on 32 GPUs, under two policies (artifact at 8a44f4a).
-
-    The time alone is not in the published lists, but is the same under both: from JCT and rho of
-    AlloX follows that of the finish-time-fairness policy.
-    """
-    jct = {
-        "allox": [1182.6124832267187, 2980.3603543845365, 13572.558765660038],
-        "themis": [1182.6124832267187, 5761.03108807035, 22207.573952726932],
-    }
-    rho = {"allox": [0.25748, 0.26527, 0.26664], "themis": [0.25748, 0.51277, 0.43629]}
-    alone = [j / (r * 120 / 32) for j, r in zip(jct["allox"], rho["allox"], strict=True)]
-    lives = [life(0, (0, j), alone=a) for j, a in zip(jct["themis"], alone, strict=True)]
-
-    found = static_finish_time_fairness(records_of(lives + [life(0)] * 117), gpus=32)
-
-    assert found[:3].tolist() == pytest.approx(rho["themis"], rel=3e-5)
-
-
-def test_the_static_rho_of_an_idle_cluster_is_the_slowdown() -> None:
-    """With fewer jobs than GPUs there is no contention, not a share above all."""
-    records = records_of([life(0, (0, 30), alone=20)])
-
-    assert static_finish_time_fairness(records, gpus=32).tolist() == [1.5]
 
 
 def test_jain_is_one_when_all_users_fare_alike() -> None:

@@ -16,7 +16,6 @@ from report_cases import Life, life, records_of, workloads
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.job_record import JobRecord, Records
 from slurm_dl.report.distribution import Spread, spread, spreads
-from slurm_dl.report.interruption import Interruption
 from slurm_dl.report.summary_metrics import (
     SIZE_CLASSES,
     Group,
@@ -189,20 +188,6 @@ def test_users_are_listed_with_their_own_figures() -> None:
     found = by_user(records_of(lives), gpus=8)
 
     assert [(g.label, g.summary.jct_s.mean) for g in found] == [("ada", 15), ("bob", 30)]
-
-
-def test_an_interruption_costs_its_gpus_for_all_three_times() -> None:
-    """8 GPUs x (2 s until the run was over + 3 s of work again + 0.5 s to load the checkpoint)."""
-    stop = Interruption(gpus=8, stopping_s=2, redone_s=3, restoring_s=0.5)
-
-    assert stop.lost_gpu_s == 44
-
-
-def test_clocks_that_differ_by_a_second_earn_no_gpu_seconds() -> None:
-    """Slurm's times are whole seconds: a run that seems to end before its signal is no gain."""
-    stop = Interruption(gpus=8, stopping_s=-0.7, redone_s=0, restoring_s=1)
-
-    assert stop.lost_gpu_s == 8
 
 
 # Against plain Python.

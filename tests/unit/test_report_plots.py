@@ -119,42 +119,6 @@ def test_bars_carry_their_numbers() -> None:
         assert lengths[1] == pytest.approx(7200)
 
 
-def test_errors_are_signed_shares_and_the_key_tells_their_size() -> None:
-    """Half of the jobs were predicted to within 2 %."""
-    errors = {"simulator": np.array([-0.01, 0.02, 0.05, np.nan])}
-    (axes,) = plots.prediction_error(errors, what="JCT").axes
-
-    assert axes.get_title(loc="left") == "Prediction of the JCT"
-    assert axes.get_xlabel() == "(predicted - real) / real"
-    assert texts(axes) == ["simulator, 2.0%"]
-    assert axes.get_lines()[0].get_xydata()[-1].tolist() == [0.05, 1]
-    low, high = axes.get_xlim()
-    assert low < -0.01
-    assert high > 0.05
-
-
-def test_scaling_names_each_line_at_its_end() -> None:
-    """Direct labels that do not touch, in the colours of the lines."""
-    costs = {"fifo": [(1000, 2e-5), (100, 1e-5)], "las": [(100, 1e-5), (1000, 2.01e-5)]}
-    (axes,) = plots.scaling(costs).axes
-
-    assert texts(axes) == ["fifo", "las"]
-    assert [to_hex(str(t.get_color())).upper() for t in axes.texts] == list(style.COLOURS[:2])
-    assert axes.get_lines()[0].get_xydata().tolist() == [[100, 1e-5], [1000, 2e-5]]
-    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
-    low, high = (text.xy[1] for text in axes.texts)  # type: ignore[attr-defined]
-    assert high / low > 1.05
-
-
-def test_labels_move_apart_no_more_than_they_must() -> None:
-    """Two that touch share the middle; one far away stays; the order is kept."""
-    assert style.spaced([0.0, 1.0, 9.0], 2.0) == [-0.5, 1.5, 9.0]
-    assert style.spaced([5.0, 5.0, 5.0], 1.0) == [4.0, 5.0, 6.0]
-    assert style.spaced([], 1.0) == []
-    moved = sorted(style.spaced([3.0, 1.0, 2.2, 2.1, 8.0, 7.9], 1.0))
-    assert np.diff(moved).min() >= 1 - 1e-9
-
-
 def test_lines_can_be_told_apart() -> None:
     """No pair of colour and dashes twice among 28."""
     with style.styled():
@@ -170,8 +134,6 @@ ALL_PLOTS: dict[str, Callable[[], Figure]] = {
     "jct": lambda: plots.jct_distribution({"las": RECORDS, "fifo": RECORDS}),
     "over-time": lambda: plots.over_time({"las": RECORDS, "fifo": RECORDS}, gpus=2),
     "comparison": lambda: plots.comparison({"las": SUMMARY, "fifo": SUMMARY}),
-    "error": lambda: plots.prediction_error({"a": np.array([0.1, -0.2])}, what="JCT"),
-    "scaling": lambda: plots.scaling({"las": [(10, 1e-5), (100, 2e-5)]}),
 }
 EDGES: dict[str, Callable[[], Figure]] = {
     "jct of nothing": lambda: plots.jct_distribution({"las": NOTHING}),
@@ -187,10 +149,6 @@ EDGES: dict[str, Callable[[], Figure]] = {
     "comparison of 0 s": lambda: plots.comparison({"a": ZERO, "b": SUMMARY}),
     "comparison of no run": lambda: plots.comparison({}),
     "comparison evil": lambda: plots.comparison({EVIL: SUMMARY, "b": summarise(NOTHING, gpus=1)}),
-    "error of nothing": lambda: plots.prediction_error({"a": np.full(2, np.nan)}, what=EVIL),
-    "error of 0": lambda: plots.prediction_error({EVIL: np.zeros(3)}, what="JCT"),
-    "scaling of nothing": lambda: plots.scaling({"las": []}),
-    "scaling of one": lambda: plots.scaling({EVIL: [(10, 1e-5)]}),
 }
 
 
@@ -209,8 +167,6 @@ def test_a_plot_of_nothing_says_so() -> None:
     assert texts(plots.jct_distribution({}).axes[0]) == ["no job finished"]
     assert texts(plots.over_time({"a": NOTHING}, gpus=1).axes[0]) == ["no job ran"]
     assert "no job finished" in texts(plots.comparison({}).axes[1])
-    assert texts(plots.prediction_error({}, what="JCT").axes[0]) == ["no job to compare"]
-    assert texts(plots.scaling({}).axes[0]) == ["nothing was measured"]
 
 
 def test_a_name_is_drawn_as_it_is() -> None:
@@ -256,7 +212,7 @@ def test_the_same_plot_is_the_same_svg(name: str, tmp_path: Path) -> None:
 def test_the_ending_chooses_the_format(ending: str, magic: bytes, tmp_path: Path) -> None:
     """The three that papers and pages use; each is the same file again."""
     for path in (tmp_path / f"a.{ending}", tmp_path / f"b.{ending}"):
-        style.save(ALL_PLOTS["scaling"](), path)
+        style.save(ALL_PLOTS["jct"](), path)
 
     first = (tmp_path / f"a.{ending}").read_bytes()
     assert first.startswith(magic)
@@ -268,7 +224,7 @@ def test_another_ending_is_an_error_that_names_those_there_are(tmp_path: Path) -
     """Before anything is written."""
     for name in ("plot.jpg", "plot"):
         with pytest.raises(ConfigError, match=r"ends with one of \.png, \.svg, \.pdf"):
-            style.save(ALL_PLOTS["scaling"](), tmp_path / name)
+            style.save(ALL_PLOTS["jct"](), tmp_path / name)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import math
 
@@ -21,7 +20,7 @@ from slurm_dl.report.number_format import (
     unit_of,
 )
 from slurm_dl.report.summary_metrics import Summary, by_size, by_user, summarise
-from slurm_dl.report.tables import comparison_table, run_tables, sizes_table, users_table
+from slurm_dl.report.tables import run_tables, sizes_table, users_table
 
 HOUR = 3600.0
 
@@ -60,45 +59,6 @@ def test_one_run_tells_its_figures_in_80_columns() -> None:
     assert "slow-down 1.50 1.50 2.00 2.00 2.00" in text
 
 
-def test_a_comparison_marks_the_best_of_each_column_and_tells_ratios() -> None:
-    """The second is half of the first; the first has no ratio."""
-    lines = plain(comparison_table({"fifo": slow(1), "las": slow(0.5), "srtf": slow(2)}))
-
-    rows = {line.split()[0]: line.split()[1:] for line in lines[2:5]}
-    assert rows["fifo"][:4] == ["20.0", "20.0", "30.0", "30.0"]
-    assert rows["las"][:8] == [
-        "10.0",
-        "x0.50*",
-        "10.0",
-        "x0.50*",
-        "15.0",
-        "x0.50*",
-        "15.0",
-        "x0.50*",
-    ]
-    assert rows["srtf"][:2] == ["40.0", "x2.00"]
-    assert lines[5].startswith("x: times the figure of fifo; * the least")
-
-
-def test_runs_that_did_not_finish_are_told_and_none_is_best() -> None:
-    """A mean over fewer jobs may look excellent."""
-    short = dataclasses.replace(slow(0.1), finished=1)
-
-    lines = plain(comparison_table({"fifo": slow(1), "broken": short}))
-
-    assert "finished" in lines[1]
-    assert lines[3].split()[-1] == "1/2"
-    assert not any("*" in line for line in lines)
-    assert "not all finished, so no best" in lines[-1]
-
-
-def test_one_run_alone_is_not_the_best() -> None:
-    """There is nothing it was better than."""
-    lines = plain(comparison_table({"fifo": slow(1)}))
-
-    assert "*" not in lines[2]
-
-
 def test_users_are_those_who_used_most() -> None:
     """Twenty are shown, the most service first, and it is told that more were left out."""
     lives = [life(0, (0, 10.0 * i), user=f"u{i:02}") for i in range(1, 26)]
@@ -130,8 +90,6 @@ def test_names_are_neither_markup_nor_control() -> None:
         run_tables(summary, title=EVIL),
         run_tables(summarise(lossy, gpus=1), title=""),
         users_table(by_user(records, gpus=1)),
-        comparison_table({EVIL: summary}),
-        comparison_table({"a": summary, EVIL: summary}),
     ]
 
     for table in tables:
@@ -154,16 +112,8 @@ def test_tables_fit_into_80_columns(lives: list[Life]) -> None:
         run_tables(summary, title="a run"),
         sizes_table(by_size(records, gpus=24)),
         users_table(by_user(records, gpus=24)),
-        comparison_table({"a policy with a long name": summary, "b": summary}),
     ):
         assert all(cell_len(line) <= 80 for line in plain(table))
-
-
-def test_a_long_name_is_cut_with_a_mark() -> None:
-    """The figures are what a table is for."""
-    lines = plain(comparison_table({"a policy with a long name": slow(1)}))
-
-    assert lines[2].startswith("a policy with… ")
 
 
 def test_tables_of_nothing_show_dashes() -> None:
@@ -172,7 +122,6 @@ def test_tables_of_nothing_show_dashes() -> None:
 
     assert "JCT                    -" in "\n".join(plain(run_tables(empty, title="")))
     assert plain(users_table(()))[-1].startswith("slow-down")
-    assert plain(comparison_table({}))[-1].startswith("x: times the figure of -")
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,6 @@ def test_waiting_is_present_and_not_running() -> None:
 
     jobs = timeline.jobs_waiting(records)
     assert values(jobs) == [(0, 1), (10, 0), (20, 1), (30, 1), (40, 0), (50, 1), (60, 1)]
-    gpus = timeline.gpus_waiting(records)
-    assert values(gpus) == [(0, 4), (10, 0), (20, 2), (30, 4), (40, 0), (50, 8), (60, 8)]
     assert jobs.integral_to(np.array([1060.0]))[0] == 10 + 20 + 10 + 1000
 
 
@@ -53,8 +51,6 @@ def test_a_heterogeneous_job_waits_while_none_of_its_parts_runs() -> None:
     assert [step for step in values(jobs) if step[1] != 0 or step[0] in (10, 60)] == changes
     assert jobs.value.min() == 0
     assert records.queue_s.tolist() == [10 + 20, 5]
-    waited_gpu_s = timeline.gpus_waiting(records).integral()
-    assert waited_gpu_s == 5 * (10 + 20) + 1 * 5
 
 
 @given(
@@ -70,7 +66,7 @@ def test_waiting_equals_a_count_where_runs_of_a_job_overlap(
         life(0, *sorted(((a, a + b) for a, b in runs), key=lambda run: run[1]), gpus=1 + nth)
         for nth, runs in enumerate(drawn)
     ]
-    found = timeline.gpus_waiting(records_of(lives)).means(np.arange(61.0))
+    found = timeline.jobs_waiting(records_of(lives)).means(np.arange(61.0))
 
     assert found.tolist() == [_count(lives, at + 0.5)[1] for at in range(60)]
 
@@ -107,7 +103,7 @@ def test_service_without_runs_is_refused() -> None:
         job_id=JobId(1), user="ada", gpus=2, submit_s=0, start_s=10, end_s=80, service_gpu_s=60
     )
 
-    for of in (timeline.gpus_in_use, timeline.jobs_waiting, timeline.gpus_waiting):
+    for of in (timeline.gpus_in_use, timeline.jobs_waiting):
         with pytest.raises(ValueError, match="needs the runs"):
             of(Records.of([row]))
 
@@ -139,7 +135,7 @@ def test_windows_equal_a_count_of_every_second(lives: list[Life], seed: int) -> 
 
     used, waiting, present = (
         of(records).means(edges)
-        for of in (timeline.gpus_in_use, timeline.gpus_waiting, timeline.jobs_present)
+        for of in (timeline.gpus_in_use, timeline.jobs_waiting, timeline.jobs_present)
     )
 
     for i, (low, high) in enumerate(itertools.pairwise(edges.tolist())):
@@ -149,7 +145,7 @@ def test_windows_equal_a_count_of_every_second(lives: list[Life], seed: int) -> 
 
 
 def _count(lives: list[Life], at: float) -> tuple[float, float, float]:
-    """GPUs in use, GPUs waiting and jobs present at one instant."""
+    """GPUs in use, jobs waiting and jobs present at one instant."""
     used = waiting = present = 0.0
     for one in lives:
         if one.submit <= at and not at > one.end:
@@ -157,5 +153,5 @@ def _count(lives: list[Life], at: float) -> tuple[float, float, float]:
             if any(start <= at < end for start, end in one.runs):
                 used += one.gpus
             else:
-                waiting += one.gpus
+                waiting += 1
     return used, waiting, present

@@ -11,16 +11,17 @@ import cProfile
 import io
 import multiprocessing
 import pstats
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 import measure
+from matplotlib.figure import Figure
 
 from slurm_dl.experiments import cluster_presets, simulation_run
 from slurm_dl.model.trace import Trace
-from slurm_dl.report import plots, style
+from slurm_dl.report import style
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.outcome import Outcome
 from slurm_dl.traces.format_registry import read_trace
@@ -149,6 +150,22 @@ def _aims(name: str, found: Measured) -> str:
             return ""
 
 
+def _scaling(per_event: Sequence[tuple[float, float]]) -> Figure:
+    """Computing time of one event against the size of the trace.
+
+    Args:
+        per_event: Pairs of jobs in the trace and seconds for each event.
+    """
+    with style.styled():
+        figure = style.canvas()
+        axes = figure.add_subplot()
+        axes.loglog(*zip(*sorted(per_event), strict=True), marker="o", color=style.colour(0))
+        axes.set(title=f"Cost of one simulated event, 2D-LAS on {SCALING_CLUSTER}")
+        axes.set(xlabel="jobs in the trace", ylabel="computing time per event, s")
+        axes.grid(visible=True)
+        return figure
+
+
 def main() -> None:
     """Measure the cases, print the table and write the file."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -188,7 +205,7 @@ def main() -> None:
         if name.startswith("scaling-"):
             per_event.append((found.jobs, found.us_per_event / 1e6))
     if args.plot and per_event:
-        style.save(plots.scaling({f"2D-LAS on {SCALING_CLUSTER}": per_event}), args.plot)
+        style.save(_scaling(per_event), args.plot)
         measure.say(f"written to {args.plot}")
     aims = {
         "itp06_s": AIM_ITP06_S,

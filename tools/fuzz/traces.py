@@ -38,7 +38,6 @@ _SEEDS = {
     "muri": b"job_id,num_gpu,submit_time,iterations,model_name,iteration_time\n1,2,0,100,vgg,20\n",
     "gavel": b"ResNet-18 (batch size 16)\tpython3 main.py\t--num_steps\t1\t10000\t0.5\t1\n",
     "synergy": b"0,alexnet,10,100,1\n",
-    "chronus": b"job_id,user,num_gpu,submit_time,duration,model_name\n1,u,2,0,60,vgg\n",
 }
 
 _MODULES = {

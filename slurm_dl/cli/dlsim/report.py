@@ -60,18 +60,6 @@ RECORDED: Final = "recorded"
     required=True,
     help="Write the page here (.html).",
 )
-@click.option(
-    "--png",
-    "png_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Also draw jobs on GPUs and jobs waiting here (.png), for up to 6 policies.",
-)
-@click.option(
-    "--svg",
-    "svg_path",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The same picture as SVG (.svg).",
-)
 @quiet_option
 def report_command(
     *,
@@ -92,8 +80,6 @@ def report_command(
     estimate_error: float,
     due: str | None,
     out_path: Path,
-    png_path: Path | None,
-    svg_path: Path | None,
     quiet: bool,
 ) -> None:
     """Draw what becomes of TRACE under one or more policies, as one page for a browser.
@@ -109,7 +95,7 @@ def report_command(
       dlsim report traces/tiresias/60_job.csv --cluster 4x4 --policies discrete_las,fifo \\
         --out report.html
       dlsim report traces/tiresias-derived/itp10.csv --cluster 2x8 --policies srtf,las \\
-        --out report.html --png report.png
+        --out report.html
       dlsim report history.txt --cluster 8x8 --recorded --policies discrete_las --out week.html
     """  # noqa: D301 - \b is click's mark
     from slurm_dl.experiments import placement_choice, simulation_run, sweep  # noqa: PLC0415 - numpy is slow
@@ -119,10 +105,10 @@ def report_command(
     from slurm_dl.traces.format_registry import read_trace  # noqa: PLC0415
     from slurm_dl.traces.recorded_schedule import read_recorded  # noqa: PLC0415
 
-    check_outputs(out_path, png_path, svg_path)
-    _check_ending("--out", out_path, ".html", ".htm")
-    _check_ending("--png", png_path, ".png")
-    _check_ending("--svg", svg_path, ".svg")
+    check_outputs(out_path)
+    if out_path.suffix.lower() not in (".html", ".htm"):
+        msg = f"--out {out_path}: name a file that ends with .html"
+        raise click.UsageError(msg)
     shape = parse_shape(cluster)
     given = simulation_run.parse_parameters(parameters, read_value)
     scheme = None if place is None else placement_choice.parse_scheme(place, read_value)
@@ -135,7 +121,9 @@ def report_command(
         parsed = sweep.parse_policies(policies, given)
         wishes = sweep.with_places(parsed, [scheme] if scheme else [])
         sweep.check_counts(wishes, (1.0,), 1)
-    _check_count(len(wishes) + recorded, draws=png_path is not None or svg_path is not None)
+    if len(wishes) + recorded > _MOST_POLICIES:
+        msg = f"--policies: a page shows at most {_MOST_POLICIES} (got {len(wishes) + recorded})"
+        raise click.UsageError(msg)
     ground = placement_choice.parse_ground(rules, profiles, widths, contention, read_value)
     ground = dataclasses.replace(ground, foresight=parse_foresight(gpu_speed, estimate_error, due))
     jobs = read_trace(trace, format_name)
@@ -146,39 +134,11 @@ def report_command(
         for wish, result in zip(wishes, results, strict=True)
     ]
     told = _write(out_path, jobs, shape, schedules)
-    pictures = [path for path in (png_path, svg_path) if path is not None]
-    if pictures:
-        _draw(pictures, jobs, shape, schedules)
     if not quiet:
         click.echo(told)
-        for path in pictures:
-            click.echo(safe(str(path)))
     if recorded:
         _say_unknown(schedules[0].records)
     _say_unfinished(wishes, results)
-
-
-def _check_ending(option: str, path: Path | None, *endings: str) -> None:
-    """Refuse a file whose name says that it is something else.
-
-    Raises:
-        UsageError: Its ending is none of *endings*.
-    """
-    if path is not None and path.suffix.lower() not in endings:
-        msg = f"{option} {path}: name a file that ends with {endings[0]}"
-        raise click.UsageError(msg)
-
-
-def _check_count(schedules: int, *, draws: bool) -> None:
-    """Refuse more schedules than there is room for.
-
-    Raises:
-        UsageError: There are more.
-    """
-    most, where = (6, "a picture shows") if draws else (_MOST_POLICIES, "a page shows")
-    if schedules > most:
-        msg = f"--policies: {where} at most {most} (got {schedules})"
-        raise click.UsageError(msg)
 
 
 def _real_schedule(path: Path, real: RecordedSchedule | None) -> Schedule:
@@ -266,20 +226,6 @@ def _about(result: Result) -> tuple[str, ...]:
         f"seed {result.seed}",
         *result.chosen.notes,
     )
-
-
-def _draw(
-    paths: Sequence[Path],
-    jobs: Trace,
-    shape: ClusterShape,
-    schedules: Sequence[Schedule],
-) -> None:
-    from slurm_dl.report import gantt, style  # noqa: PLC0415 - matplotlib takes half a second
-
-    named = [(schedule.label, schedule.records) for schedule in schedules]
-    figure = gantt.schedules(named, title=jobs.name, node_gpus=_node_gpus(shape))
-    for path in paths:
-        style.save(figure, path)
 
 
 def _node_gpus(shape: ClusterShape) -> tuple[int, ...]:

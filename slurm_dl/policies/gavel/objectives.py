@@ -57,8 +57,7 @@ class GavelMaxMin(Solving):
     source: ClassVar[str] = f"{SOURCE}, section 4.1 (max-min fairness)"
     interpretation: ClassVar[str] = (
         f"{READING} Capacity that the least level leaves is raised level by level, then goes to "
-        "the sum. The program with pairs of jobs exists (gavel_pairs), but an order cannot carry "
-        "it out."
+        "the sum."
     )
     about: ClassVar[About] = About(
         row="A6",

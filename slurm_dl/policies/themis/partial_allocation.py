@@ -24,7 +24,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -107,22 +107,6 @@ def auction(bids: Sequence[Bid], room: float) -> Won:
     for i in won.nonzero()[0].tolist():
         kept[i] = filled.kept(i)
     return Won(won, gpus, kept)
-
-
-def nash_bid(gpus: F64, speed: Callable[[float], float], left: float, elapsed: float) -> Bid:
-    """The bid of an app whose value is 1 / T, T the time from its arrival to its end.
-
-    ``T(G) = elapsed + left / speed(G)``; without GPUs it never ends. The ideal time that 1 / rho
-    multiplies by changes no auction: it is the same for all GPUs of an app.
-
-    Args:
-        gpus: ``(s,)`` GPUs of each step, above 0.
-        speed: Work done in a second by so many GPUs: G S(G).
-        left: Work left, above 0.
-        elapsed: Seconds since the app arrived, 0 or more.
-    """
-    total_s = [elapsed + left / speed(count) for count in np.cumsum(gpus).tolist()]
-    return Bid(gpus, np.array([0.0, *(1 / t for t in total_s)]))
 
 
 def _concave(bid: Bid, number: int) -> list[_Step]:

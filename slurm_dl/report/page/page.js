@@ -129,6 +129,17 @@ schedules.forEach((schedule, i) => {
 byId("zoom-in").addEventListener("click", () => gantt.zoomTime(0.6));
 byId("zoom-out").addEventListener("click", () => gantt.zoomTime(1 / 0.6));
 byId("zoom-all").addEventListener("click", () => gantt.move(gantt.whole()));
+byId("save-png").addEventListener("click", () => {
+  gantt.redraw(true); // Dark on white, as it is printed.
+  byId("gantt").toBlob((picture) => {
+    const link = element("a");
+    link.href = URL.createObjectURL(picture);
+    link.download = `${schedules[current].label}.png`;
+    link.click();
+    URL.revokeObjectURL(link.href);
+  });
+  gantt.redraw();
+});
 if (!jobs.knowsAccounts) {
   byId("colour").querySelector("[value=account]").remove();
   byId("owners").hidden = true;

@@ -166,32 +166,3 @@ HELIOS: Final = TableFormat(
     optional=(("vc",),),
     job=_helios_job,
 )
-
-
-# Chronus (SoCC'21): Philly jobs with deadlines; the virtual cluster stands for the user.
-#
-# The unit of time is not documented. Minutes are assumed: the longest submission, 20,151, is then
-# 14 days, and the durations are like Philly's. Deadlines are not read.
-_S_PER_MINUTE: Final = 60
-
-
-def _chronus_job(_nth: int, fields: Sequence[str]) -> JobLine:
-    given_id, user, gpus, submit_min, duration_min, model = fields
-    return JobLine(
-        job_id=job_id(given_id),
-        submit_s=amount(submit_min, "submit_time") * _S_PER_MINUTE,
-        duration_s=number(duration_min, "duration") * _S_PER_MINUTE,
-        gpus=whole_gpus(gpus, "num_gpu"),
-        user=name(user, "user"),
-        model=name(model, "model_name"),
-    )
-
-
-CHRONUS: Final = TableFormat(
-    name="chronus",
-    about="S-Lab-System-Group/ChronusArtifact: Tiresias' columns with deadlines (minutes assumed)",
-    columns=(("job_id",), ("user",), ("num_gpu",), ("submit_time",), ("duration",)),
-    optional=(("model_name",),),
-    only=frozenset({"expect_time_list"}),
-    job=_chronus_job,
-)

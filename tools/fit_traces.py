@@ -1,6 +1,6 @@
 """Fit the statistics of traces, for the workload generator.
 
-python -m slurm_dl.traces TRACE... --out FIT.json --figure FIT.png
+python -m tools.fit_traces TRACE... --out FIT.json --figure FIT.png
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_dl.model.errors import SlurmDlError
-from slurm_dl.traces.fit_plot import draw_fit
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.workload_fit import fit, write_fit
+from tools.fit_plot import draw_fit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit the traces named on the command line."""
-    parser = argparse.ArgumentParser(prog="python -m slurm_dl.traces")
+    parser = argparse.ArgumentParser(prog="python -m tools.fit_traces")
     parser.add_argument("trace", nargs="+", type=Path, help="a trace in any known format")
     parser.add_argument("--format", help="the format of all of them; told from the content")
     parser.add_argument("--name", help="what the fit calls its origin; the names of the traces")

@@ -1,0 +1,1 @@
+"""Pages, the sample file and the JSON schema that are made from the code."""
