@@ -163,12 +163,13 @@ decisions: venv ## Whether plans are those of the commit BASE (HEAD~1), to the b
 	@exec env --default-signal=HUP,INT,QUIT $(BIN)/python tests/decisions/record.py --base $(BASE)
 
 .PHONY: lint
-lint: venv ## ruff, mypy and import-linter
+lint: venv ## ruff, mypy, import-linter and the budget of lines
 	@$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	layers=$$($(BIN)/lint-imports --no-cache 2>&1) || { echo "$$layers" >&2; exit 1; }
 	tail -n 1 <<<"$$layers"
+	$(BIN)/python -m tools.line_budget
 
 .PHONY: format
 format: venv ## Bring the code into its form
