@@ -12,8 +12,8 @@ from tools import line_budget
     [
         ({"slurm_dl": 1, "slurm_dl/engine": 100, "tests/unit": 2}, []),
         ({"slurm_dl": 1, "slurm_dl/engine": 101, "tests/unit": 2}, []),
-        ({"slurm_dl": 1, "slurm_dl/engine": 99, "tests/unit": 1}, ["tests/unit"]),
-        ({"slurm_dl": 1, "slurm_dl/engine": 98, "tests/unit": 2}, ["slurm_dl/engine"]),
+        ({"slurm_dl": 1, "slurm_dl/engine": 100, "tests/unit": 1}, ["tests/unit"]),
+        ({"slurm_dl": 1, "slurm_dl/engine": 99, "tests/unit": 2}, ["slurm_dl/engine"]),
         ({"slurm_dl": 1, "tests/unit": 2}, ["slurm_dl/engine"]),
     ],
 )
