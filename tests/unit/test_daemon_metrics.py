@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args
 
 import numpy as np
@@ -15,19 +15,19 @@ import pytest
 from build import observed, pending, running, snapshot
 from hypothesis import given
 from hypothesis import strategies as st
-from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_families
+from prometheus_client.parser import text_string_to_metric_families as plain_families
 
 from slurm_dl.config import Config
-from slurm_dl.daemon.metrics import catalogue, counters
+from slurm_dl.daemon.metrics import catalogue
 from slurm_dl.daemon.metrics.catalogue import METRICS, SCRAPE_ERRORS, STATES, Metric
 from slurm_dl.daemon.metrics.counters import Distribution, MetricsTally
-from slurm_dl.daemon.metrics.exposition import Exposition
+from slurm_dl.daemon.metrics.exposition import wsgi_app
 from slurm_dl.daemon.metrics.samples import (
     ActingDaemonMetrics,
     MetricValue,
     WaitingDaemonMetrics,
     keys,
-    one,
 )
 from slurm_dl.daemon.published_state import (
     Board,
@@ -141,7 +141,7 @@ class Life:
 
     def count(self, metric: Metric, *labels: str) -> float:
         """The value of a counter."""
-        return self.tally.totals.count(metric, *labels)
+        return self.tally.count(metric, *labels)
 
 
 def preempted(on_signal: str, *, cycles: int = 120) -> Life:
@@ -182,12 +182,12 @@ def test_a_preemption_is_counted_as_the_cluster_saw_it(
     times = len(victim.signals)
     assert life.count(catalogue.PREEMPTIONS, "preempt", outcome) == times
     assert life.count(catalogue.PREEMPTED_GPUS, "preempt") == 4 * times
-    notice = life.tally.totals.distribution(catalogue.CHECKPOINT, ended)
-    assert sum(notice.counts) == times
+    notice = life.tally.distribution(catalogue.CHECKPOINT, ended)
+    assert notice.up_to[-1] == times
     assert least_s * times <= notice.total <= most_s * times
     others = set(catalogue.NOTICES) - {ended}
     for other in others:
-        assert not sum(life.tally.totals.distribution(catalogue.CHECKPOINT, other).counts)
+        assert not life.tally.distribution(catalogue.CHECKPOINT, other).up_to[-1]
 
 
 def test_lost_gpu_time_is_that_from_the_signal_to_the_end_of_the_hand_over() -> None:
@@ -204,8 +204,8 @@ def test_lost_gpu_time_is_that_from_the_signal_to_the_end_of_the_hand_over() -> 
     assert notice == pytest.approx(4 * (ended_s - signalled_s), abs=4 * 2)
     began_s = other.runs[0][0] if other.runs else other.start_s
     assert idle == pytest.approx(4 * (began_s - ended_s), abs=4 * 3)
-    served = life.tally.totals.distribution(catalogue.HANDOVER, "served")
-    assert sum(served.counts) == 1
+    served = life.tally.distribution(catalogue.HANDOVER, "served")
+    assert served.up_to[-1] == 1
     assert notice + idle <= 4 * served.total
 
 
@@ -230,7 +230,7 @@ def looked(*looks: tuple[float, Sequence[JobRow], dict[int, float]]) -> list[flo
     for now_s, rows, attained in looks:
         snap = snapshot(observed(rows, now_s=now_s), memory={"attained_gpu_s": attained})
         counted.on_cycle(published(Cycle(snap, NO_PLAN, acting=False)))
-        totals.append(counted.totals.count(catalogue.SERVED))
+        totals.append(counted.count(catalogue.SERVED))
     return totals
 
 
@@ -393,9 +393,9 @@ def test_a_hand_over_ends_in_one_way(
     counted = closing(handover(state, outcome=outcome), fruitless=fruitless)
 
     for word in catalogue.HANDOVER_ENDS:
-        spread = counted.totals.distribution(catalogue.HANDOVER, word)
-        assert (sum(spread.counts), spread.total) == ((1, 100.0) if word == ended else (0, 0.0))
-    assert counted.totals.count(catalogue.LOST, "idle") == idle_gpu_s
+        spread = counted.distribution(catalogue.HANDOVER, word)
+        assert (spread.up_to[-1], spread.total) == ((1, 100.0) if word == ended else (0, 0.0))
+    assert counted.count(catalogue.LOST, "idle") == idle_gpu_s
 
 
 def test_who_was_not_told_loses_nothing() -> None:
@@ -407,10 +407,10 @@ def test_who_was_not_told_loses_nothing() -> None:
         plan = decide(snap, POLICY, SETTINGS)
         counted.on_cycle(published(Cycle(snap, plan, acting=True, done=(AppliedAction(gone),))))
 
-    assert counted.totals.count(catalogue.PREEMPTIONS, "preempt", "left") == 1
-    assert counted.totals.count(catalogue.PREEMPTIONS, "preempt", "refused") == 1
-    assert counted.totals.count(catalogue.PREEMPTED_GPUS, "preempt") == 0
-    assert counted.totals.count(catalogue.LOST, "notice") == 0
+    assert counted.count(catalogue.PREEMPTIONS, "preempt", "left") == 1
+    assert counted.count(catalogue.PREEMPTIONS, "preempt", "refused") == 1
+    assert counted.count(catalogue.PREEMPTED_GPUS, "preempt") == 0
+    assert counted.count(catalogue.LOST, "notice") == 0
 
 
 @pytest.mark.parametrize(("signalled_s", "notices"), [(0.0, 0), (2_000_500.0, 1)])
@@ -423,9 +423,9 @@ def test_a_notice_takes_no_time_that_was_not(signalled_s: float, notices: int) -
     counted = MetricsTally()
     counted.on_cycle(published(Cycle(snap, NO_PLAN, acting=True, done=(AppliedAction(gone),))))
 
-    assert counted.totals.count(catalogue.LOST, "notice") == 0
-    left = counted.totals.distribution(catalogue.CHECKPOINT, "by_itself")
-    assert (sum(left.counts), left.total) == (notices, 0)
+    assert counted.count(catalogue.LOST, "notice") == 0
+    left = counted.distribution(catalogue.CHECKPOINT, "by_itself")
+    assert (left.up_to[-1], left.total) == (notices, 0)
 
 
 def test_a_requeue_that_is_tried_again_is_one_notice() -> None:
@@ -438,8 +438,8 @@ def test_a_requeue_that_is_tried_again_is_one_notice() -> None:
         plan = decide(snap, POLICY, SETTINGS)
         counted.on_cycle(published(Cycle(snap, plan, acting=True, done=(AppliedAction(requeue),))))
 
-    assert counted.totals.distribution(catalogue.CHECKPOINT, "grace").total == 90.0
-    assert sum(counted.totals.distribution(catalogue.CHECKPOINT, "grace").counts) == 1
+    assert counted.distribution(catalogue.CHECKPOINT, "grace").total == 90.0
+    assert counted.distribution(catalogue.CHECKPOINT, "grace").up_to[-1] == 1
 
 
 def test_actions_are_counted_by_kind_and_result() -> None:
@@ -450,9 +450,9 @@ def test_actions_are_counted_by_kind_and_result() -> None:
     plan = decide(snap, POLICY, SETTINGS)
     counted.on_cycle(published(Cycle(snap, plan, acting=True, done=(AppliedAction(close, "no"),))))
 
-    assert counted.totals.count(catalogue.ACTIONS_BY_KIND, "close_handover", "failed") == 1
-    assert counted.totals.count(catalogue.ACTIONS_BY_KIND, "close_handover", "done") == 0
-    assert not sum(counted.totals.distribution(catalogue.HANDOVER, "served").counts)
+    assert counted.count(catalogue.ACTIONS_BY_KIND, "close_handover", "failed") == 1
+    assert counted.count(catalogue.ACTIONS_BY_KIND, "close_handover", "done") == 0
+    assert not counted.distribution(catalogue.HANDOVER, "served").up_to[-1]
 
 
 def test_every_kind_of_action_has_its_word() -> None:
@@ -468,10 +468,10 @@ def test_durations_of_phases_are_spread() -> None:
     took = Durations(observe_ms=20.0, decide_ms=300.0, apply_ms=90_000.0)
     counted.on_cycle(published(cycle, durations=took))
 
-    spreads = {p: counted.totals.distribution(catalogue.CYCLE, p) for p in catalogue.PHASES}
-    assert spreads["observe"].counts[1] == 1  # up to 0.025
-    assert spreads["decide"].counts[5] == 1  # up to 0.5
-    assert spreads["apply"].counts[-1] == 1  # beyond all
+    spreads = {p: counted.distribution(catalogue.CYCLE, p) for p in catalogue.PHASES}
+    below = {p: s.up_to.count(0) for p, s in spreads.items()}
+    # Up to 0.025, up to 0.5, beyond all.
+    assert below == {"observe": 1, "decide": 5, "apply": len(catalogue.CYCLE_BUCKETS_S)}
     assert [round(s.total, 6) for s in spreads.values()] == [0.02, 0.3, 90.0]
 
 
@@ -487,19 +487,8 @@ def test_a_distribution_puts_each_value_into_the_first_bucket_that_holds_it(
 
     known = [max(0.0, v) for v in (*values, *ends)]
     up_to = [sum(v <= end for v in known) for end in (*ends, math.inf)]
-    assert list(itertools.accumulate(spread.counts)) == up_to
+    assert list(spread.up_to) == up_to
     assert spread.total == pytest.approx(sum(known))
-
-
-def test_what_is_being_read_does_not_change() -> None:
-    """Whoever scrapes holds the totals of one cycle, while the loop counts the next."""
-    life = preempted("save", cycles=0)
-    before = life.tally.totals
-    values = dict(before.counts)
-    life.cycle()
-
-    assert before.counts == values
-    assert life.tally.totals.counts != values
 
 
 # What is shown.
@@ -819,140 +808,42 @@ def test_names_follow_prometheus(metric: Metric) -> None:
         assert len(set(label.values)) == len(label.values)
 
 
-def test_both_formats_say_the_same(all_figures: list[MetricValue]) -> None:
-    """Read back by the library's own parsers, every value is what it was."""
-    from prometheus_client.openmetrics.parser import (  # noqa: PLC0415
-        text_string_to_metric_families as open_families,
-    )
+@pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
+def test_both_formats_say_what_the_figures_are(all_figures: list[MetricValue], kind: str) -> None:
+    """Read back by the library's own parsers; nothing else is there, as Python's own metrics."""
+    families = {"text/plain": plain_families, "application/openmetrics-text": open_families}[kind]
+    asked = {
+        "REQUEST_METHOD": "GET",
+        "PATH_INFO": "/metrics",
+        "HTTP_ACCEPT": f"{kind};version=1.0.0",
+    }
+    told = list[Any]()
+    (body,) = wsgi_app(lambda: all_figures)(asked, lambda *words: told.append(words))
+    assert dict(told[0][1])["Content-Type"].startswith(f"{kind};")
+    read: dict[tuple[str, frozenset[tuple[str, str]]], float] = {
+        # One format writes ends of buckets as 5, the other as 5.0.
+        (
+            s.name,
+            frozenset((k, v if k != "le" else f"{float(v):g}") for k, v in s.labels.items()),
+        ): s.value
+        for family in families(body.decode())
+        for s in family.samples
+    }
 
-    exposition = Exposition(lambda: iter(all_figures))
-    plain, plain_type = exposition.text("text/plain;version=0.0.4")
-    opened, open_type = exposition.text("application/openmetrics-text;version=1.0.0,*/*;q=0.1")
-    assert plain_type.startswith("text/plain; version=0.0.4")
-    assert open_type.startswith("application/openmetrics-text; version=1.0.0")
-
-    def samples(families: Iterator[Any]) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-        return {
-            (s.name, tuple(sorted(s.labels.items()))): s.value for f in families for s in f.samples
-        }
-
-    read = samples(text_string_to_metric_families(plain.decode()))
-    again = samples(open_families(opened.decode()))
-
-    def rounded(found: dict[Any, float]) -> dict[Any, float]:
-        # One format writes bucket ends as 5, the other as 5.0.
-        return {
-            (
-                name,
-                tuple((k, v if k != "le" else str(float(v))) for k, v in labels),
-            ): value
-            for (name, labels), value in found.items()
-        }
-
-    assert rounded(read) == rounded(again)
+    wanted: dict[tuple[str, frozenset[tuple[str, str]]], float] = {}
     for figure in all_figures:
-        if figure.metric.kind == "histogram":
-            continue
+        name = figure.metric.name
         for key, value in figure.values.items():
-            labels = sorted(zip([x.name for x in figure.metric.labels], key, strict=True))
-            assert read[figure.metric.name, tuple(labels)] == float(value)  # type: ignore[arg-type]
-    for figure in all_figures:
-        if figure.metric.kind != "histogram":
-            continue
-        for key, spread in figure.values.items():
-            assert isinstance(spread, Distribution)
-            labels = sorted(zip([x.name for x in figure.metric.labels], key, strict=True))
-            assert read[f"{figure.metric.name}_count", tuple(labels)] == sum(spread.counts)
-            assert read[f"{figure.metric.name}_sum", tuple(labels)] == spread.total
-
-
-WAITS = Exposition(WaitingDaemonMetrics("p", "off", "starting").figures)
-
-
-@given(st.text(max_size=80))
-def test_no_header_breaks_a_scrape(accept: str) -> None:
-    """Whatever a client says it accepts, it gets something."""
-    text, content_type = WAITS.text(accept)
-
-    assert b"slurm_dl_state" in text
-    assert "text" in content_type
-
-
-@pytest.mark.parametrize(
-    "accept", ["application/openmetrics-text;version=x", "text/plain;version=1.0.0;escaping=\x00"]
-)
-def test_a_version_that_is_none_breaks_no_scrape(accept: str) -> None:
-    """The library compares versions."""
-    assert b"slurm_dl_state" in WAITS.text(accept)[0]
-
-
-class Rendered:
-    """An exposition of a counter of how often it was written, with a clock of its own."""
-
-    def __init__(self) -> None:
-        self.times = 0
-        self.now_s = 100.0
-        self.exposition = Exposition(self.figures, clock=lambda: self.now_s)
-
-    def figures(self) -> Iterator[MetricValue]:
-        """Asked once for each writing."""
-        self.times += 1
-        if self.times < 0:
-            raise ZeroDivisionError
-        yield one(catalogue.CYCLES, self.times)
-
-    def value(self, accept: str = "") -> float:
-        """The counter as it stands in the text."""
-        text = self.exposition.text(accept)[0].decode()
-        return float(text.partition("\nslurm_dl_cycles_total ")[2].split()[0])
-
-
-def test_a_hundred_scrapes_a_second_cost_one() -> None:
-    """Within a second everybody is given the same text; then it is written anew."""
-    site = Rendered()
-
-    for hundredth in range(100):
-        site.now_s = 100.0 + hundredth / 100
-        assert site.value() == 1
-    site.now_s = 101.0
-    assert site.value() == 2
-    site.now_s = 101.9
-    assert site.value() == 2
-
-
-def test_no_header_makes_it_write_more() -> None:
-    """Versions and escapings that a client makes up: there are two formats, each once a second."""
-    site = Rendered()
-    accepts = [
-        f"{kind};version={n}.0.0;escaping={how}"
-        for kind in ("text/plain", "application/openmetrics-text")
-        for n in range(1, 20)
-        for how in ("underscores", "dots", "values", "allow-utf-8")
-    ]
-
-    types = {site.exposition.text(accept)[1].partition(";")[0] for accept in accepts}
-
-    assert types == {"text/plain", "application/openmetrics-text"}
-    assert site.times == 2
-
-
-def test_a_bug_is_not_kept() -> None:
-    """The next scrape tries again at once."""
-    site = Rendered()
-    site.times = -2
-    with pytest.raises(ZeroDivisionError):
-        site.value()
-
-    assert site.value() == 0
-
-
-def test_nothing_of_the_process_is_shown(all_figures: list[MetricValue]) -> None:
-    """No global registry: Python's own metrics are not ours."""
-    text, _ = Exposition(lambda: iter(all_figures)).text("")
-
-    names = set(re.findall(rb"^# TYPE (\S+)", text, re.MULTILINE))
-    assert names
-    assert all(name.startswith(b"slurm_dl_") for name in names)
+            labels = set(zip([x.name for x in figure.metric.labels], key, strict=True))
+            if isinstance(value, Distribution):
+                ends = (*figure.metric.buckets, math.inf)
+                for end, up_to in zip(ends, value.up_to, strict=True):
+                    wanted[f"{name}_bucket", frozenset(labels | {("le", f"{end:g}")})] = up_to
+                wanted[f"{name}_count", frozenset(labels)] = value.up_to[-1]
+                wanted[f"{name}_sum", frozenset(labels)] = value.total
+            else:
+                wanted[name, frozenset(labels)] = float(value)
+    assert read == wanted
 
 
 def test_keys_are_all_combinations() -> None:
@@ -961,4 +852,3 @@ def test_keys_are_all_combinations() -> None:
     assert keys(catalogue.ACTIONS_ALL) == [("done",), ("failed",)]
     purposes, outcomes = catalogue.PURPOSES, catalogue.VICTIM_OUTCOMES
     assert keys(catalogue.PREEMPTIONS) == list(itertools.product(purposes, outcomes))
-    assert counters.Totals().count(catalogue.CYCLES) == 0

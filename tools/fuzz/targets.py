@@ -12,7 +12,6 @@ from tools.fuzz import (
     documents,
     forecasts,
     job,
-    metrics,
     nodes,
     queue,
     shadow,
@@ -36,7 +35,6 @@ _AREAS = (
     simulator,
     shadow,
     forecasts,
-    metrics,
 )
 
 TARGETS: Final[Mapping[str, Target]] = MappingProxyType(

@@ -1,15 +1,14 @@
 """What only the sequence of cycles tells: counters and distributions, kept by the loop's thread.
 
-Whoever scrapes reads `MetricsTally.totals`, one immutable value that is replaced after each cycle,
-and so never waits for the loop nor it for them. Counting starts at 0 with the daemon.
+Scrapes read single values, which are replaced and never changed, and so never wait for the loop nor
+it for them. Counting starts at 0 with the daemon.
 """
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,43 +31,19 @@ class Distribution:
     """Values by bucket.
 
     Attributes:
-        counts: So many up to each upper end and above the one before; the last is above all.
+        up_to: So many up to each upper end; the last is all.
         total: Sum of the values.
     """
 
-    counts: tuple[int, ...]
+    up_to: tuple[int, ...]
     total: float = 0.0
 
     def after(self, value: float, upper_ends: tuple[float, ...]) -> Distribution:
         """This, and one value more. What is below 0 counts as 0: clocks are set."""
         value = max(0.0, value)
-        at = bisect.bisect_left(upper_ends, value)
-        counts = (*self.counts[:at], self.counts[at] + 1, *self.counts[at + 1 :])
-        return Distribution(counts, self.total + value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Totals:
-    """All counters and distributions as of one cycle.
-
-    Attributes:
-        counts: Counter and labels to value; what is not there is 0.
-        spread: Histogram and labels to distribution.
-    """
-
-    counts: Mapping[tuple[str, Key], float] = field(default_factory=lambda: MappingProxyType({}))
-    spread: Mapping[tuple[str, Key], Distribution] = field(
-        default_factory=lambda: MappingProxyType({})
-    )
-
-    def count(self, metric: Metric, *labels: str) -> float:
-        """The value of a counter."""
-        return self.counts.get((metric.name, labels), 0.0)
-
-    def distribution(self, metric: Metric, *labels: str) -> Distribution:
-        """What a histogram has seen."""
-        none = Distribution((0,) * (len(metric.buckets) + 1))
-        return self.spread.get((metric.name, labels), none)
+        ends = (*upper_ends, math.inf)
+        up_to = (n + (value <= end) for n, end in zip(self.up_to, ends, strict=True))
+        return Distribution(tuple(up_to), self.total + value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -137,10 +112,18 @@ class MetricsTally:
     """Counts what cycles bring; a `Observer`."""
 
     def __init__(self) -> None:
-        self.totals = Totals()
         self._counts: dict[tuple[str, Key], float] = {}
         self._spread: dict[tuple[str, Key], Distribution] = {}
         self._last: _Look | None = None
+
+    def count(self, metric: Metric, *labels: str) -> float:
+        """The value of a counter."""
+        return self._counts.get((metric.name, labels), 0.0)
+
+    def distribution(self, metric: Metric, *labels: str) -> Distribution:
+        """What a histogram has seen."""
+        none = Distribution((0,) * (len(metric.buckets) + 1))
+        return self._spread.get((metric.name, labels), none)
 
     def on_cycle(self, now: PublishedState, /) -> None:
         """Count one cycle; what happens in it is known from its plan and its results."""
@@ -157,7 +140,6 @@ class MetricsTally:
             )
             if not done.error:
                 self._hand_over(cycle, done)
-        self.totals = Totals(counts=dict(self._counts), spread=dict(self._spread))
 
     def _time(self, took: Durations) -> None:
         for phase, took_ms in (
@@ -225,13 +207,10 @@ class MetricsTally:
         self._add(catalogue.LOST, "idle", by=idle_gpu_s)
 
     def _add(self, metric: Metric, *labels: str, by: float = 1.0) -> None:
-        key = (metric.name, labels)
-        self._counts[key] = self._counts.get(key, 0.0) + by
+        self._counts[metric.name, labels] = self.count(metric, *labels) + by
 
     def _note(self, metric: Metric, value: float, *labels: str) -> None:
-        before = self._spread.get(
-            (metric.name, labels), Distribution((0,) * (len(metric.buckets) + 1))
-        )
+        before = self.distribution(metric, *labels)
         self._spread[metric.name, labels] = before.after(value, metric.buckets)
 
 

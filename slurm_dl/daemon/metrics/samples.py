@@ -176,7 +176,6 @@ def _pulse(now: PublishedState, now_s: float) -> Iterator[MetricValue]:
 
 
 def _counted(now: PublishedState, tally: MetricsTally) -> Iterator[MetricValue]:
-    totals = tally.totals
     yield one(catalogue.CYCLES, now.cycles)
     yield MetricValue(catalogue.ACTIONS_ALL, {("done",): now.done, ("failed",): now.failed})
     yield MetricValue(
@@ -193,9 +192,9 @@ def _counted(now: PublishedState, tally: MetricsTally) -> Iterator[MetricValue]:
         catalogue.PREEMPTED_GPUS,
         catalogue.LOST,
     ):
-        yield MetricValue(metric, {key: totals.count(metric, *key) for key in keys(metric)})
+        yield MetricValue(metric, {key: tally.count(metric, *key) for key in keys(metric)})
     for metric in (catalogue.CYCLE, catalogue.CHECKPOINT, catalogue.HANDOVER):
-        yield MetricValue(metric, {key: totals.distribution(metric, *key) for key in keys(metric)})
+        yield MetricValue(metric, {key: tally.distribution(metric, *key) for key in keys(metric)})
 
 
 def _predicted(score: ForecastScore) -> Iterator[MetricValue]:
