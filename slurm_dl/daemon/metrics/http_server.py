@@ -1,7 +1,7 @@
 """The endpoint's HTTP server: the standard library's, a thread for each connection.
 
 A client that is slow, silent or sends garbage holds one of `MOST_CONNECTIONS` for `TIMEOUT_S` at
-most. A connection beyond that number is closed at once.
+most. A connection beyond that number is closed at once. Of a request `MOST_BYTES` are read.
 """
 
 from __future__ import annotations
@@ -20,12 +20,30 @@ from slurm_dl.model.errors import ConfigError
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
 
+MOST_BYTES: Final = 8192
+"""The standard library would read 6 MB of headers. Prometheus sends less than 500 bytes."""
+
 MOST_CONNECTIONS: Final = 32
 TIMEOUT_S: Final = 10.0
 """A whole connection, request and answer, may take so long; Prometheus gives up by then."""
 
 
+class _Bounded(io.BufferedReader):
+    """Ends after `MOST_BYTES`, though more may be there."""
+
+    left = MOST_BYTES
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        line = super().readline(self.left if size is None or size < 0 else min(size, self.left))
+        self.left -= len(line)
+        return line
+
+
 class _Handler(WSGIRequestHandler):
+    def setup(self) -> None:
+        super().setup()
+        self.rfile = _Bounded(self.rfile.detach())
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
         """Requests are not logged."""
 
