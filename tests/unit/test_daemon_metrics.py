@@ -817,8 +817,9 @@ def test_both_formats_say_what_the_figures_are(all_figures: list[MetricValue], k
         "PATH_INFO": "/metrics",
         "HTTP_ACCEPT": f"{kind};version=1.0.0",
     }
-    told = list[Any]()
-    (body,) = wsgi_app(lambda: all_figures)(asked, lambda *words: told.append(words))
+    told, bugs = list[Any](), list[Exception]()
+    app = wsgi_app(lambda: all_figures, bugs.append)
+    (body,) = app(asked, lambda *words: told.append(words))
     assert dict(told[0][1])["Content-Type"].startswith(f"{kind};")
     read: dict[tuple[str, frozenset[tuple[str, str]]], float] = {
         # One format writes ends of buckets as 5, the other as 5.0.

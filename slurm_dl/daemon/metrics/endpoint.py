@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -57,15 +56,9 @@ class Endpoint:
         self._source: Source = self._waiting
         self._listen = ""
         self._server: MetricsServer | None = None
-        self._lock = threading.Lock()
         self._errors = 0
         self._logged: set[tuple[str, str, int | None]] = set()
         self._move(config.metrics.listen)
-
-    @property
-    def port(self) -> int | None:
-        """The port it listens on; None if it does not."""
-        return None if self._server is None else self._server.server_port
 
     def follow(self, config: Config) -> None:
         """Listen where a new configuration says.
@@ -119,18 +112,13 @@ class Endpoint:
             from slurm_dl.daemon.metrics.exposition import wsgi_app  # noqa: PLC0415 - an extra
         except ImportError:
             raise ConfigError(MISSING) from None
-        self._server = MetricsServer(*split_address(listen), wsgi_app(self._figures))
+        self._server = MetricsServer(*split_address(listen), wsgi_app(self._figures, self._bug))
         self._listen = listen
         self._log.info("metrics", listen=listen)
 
-    def _figures(self) -> list[MetricValue]:
-        """All metrics; one scrape at a time, as a bug is counted here."""
-        with self._lock:
-            try:
-                return [one(catalogue.SCRAPE_ERRORS, self._errors), *self._source.figures()]
-            except Exception as err:
-                self._bug(err)
-                raise
+    def _figures(self) -> Iterator[MetricValue]:
+        yield one(catalogue.SCRAPE_ERRORS, self._errors)
+        yield from self._source.figures()
 
     def _bug(self, err: Exception) -> None:
         """Count it; the log has the first of each kind, or there would be one for each scrape."""

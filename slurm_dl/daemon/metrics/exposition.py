@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -22,23 +23,35 @@ if TYPE_CHECKING:
     from prometheus_client import Metric as Family
 
 
-def wsgi_app(figures: Callable[[], Iterable[MetricValue]]) -> WSGIApplication:
+def wsgi_app(
+    figures: Callable[[], Iterable[MetricValue]], on_bug: Callable[[Exception], None]
+) -> WSGIApplication:
     """An application that gives the metrics for every path.
 
     Args:
         figures: Every metric that has a value now; asked at each scrape, by the scrape's thread.
+        on_bug: Told of an exception nobody expected. Neither is called by two threads at once.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Figures(figures))
+    registry.register(_Figures(figures, on_bug))
     return make_wsgi_app(registry)
 
 
 class _Figures(Collector):
-    def __init__(self, figures: Callable[[], Iterable[MetricValue]]) -> None:
+    def __init__(
+        self, figures: Callable[[], Iterable[MetricValue]], on_bug: Callable[[Exception], None]
+    ) -> None:
         self._figures = figures
+        self._on_bug = on_bug
+        self._lock = threading.Lock()
 
-    def collect(self) -> Iterator[Family]:
-        return map(_family, self._figures())
+    def collect(self) -> list[Family]:
+        with self._lock:
+            try:
+                return [_family(figure) for figure in self._figures()]
+            except Exception as err:
+                self._on_bug(err)
+                raise
 
 
 def _family(figure: MetricValue) -> Family:
