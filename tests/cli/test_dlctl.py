@@ -97,6 +97,7 @@ def test_every_field_of_an_answer_is_documented(reading: Schedd) -> None:
         "cli.dlctl.command",
         "cli.dlqueue.command",
         "cli.dlschedd.command",
+        "cli.dlsim.command",
         "daemon.control.client",
         "cli.commandline",
     ],
@@ -117,19 +118,33 @@ def test_help_is_fast(app: str) -> None:
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize("app", ["ctl", "queue", "schedd"])
-def test_shells_can_complete(app: str) -> None:
-    """Click's completion answers for each of the commands."""
-    name = f"dl{'schedd' if app == 'schedd' else app}"
+@pytest.mark.parametrize(
+    ("name", "typed", "line"),
+    [
+        ("dlctl", "--he", "--help\n"),
+        ("dlqueue", "--he", "--help\n"),
+        ("dlschedd", "--he", "--help\n"),
+        ("dlctl", "doc", "doctor\nCheck the configuration"),
+        ("dlctl", "pau", "pause\nStop the daemon"),
+        ("dlsim", "wha", "whatif\nRank policies"),
+        ("dlsim", "sweep", ""),
+    ],
+)
+def test_shells_can_complete(name: str, typed: str, line: str) -> None:
+    """Options and commands, with what they do; a TAB imports nothing heavy."""
     env = {
         **os.environ,
-        f"_{name.upper()}_COMPLETE": "bash_complete",
-        "COMP_WORDS": f"{name} --he",
+        f"_{name.upper()}_COMPLETE": "zsh_complete",
+        "COMP_WORDS": f"{name} {typed}",
         "COMP_CWORD": "1",
     }
+    code = (
+        "import sys; sys.modules.update(numpy=None, pydantic=None, yaml=None, rich=None); "
+        f"from slurm_dl.cli.{name}.command import main; main()"
+    )
 
     done = subprocess.run(
-        [sys.executable, "-c", f"from slurm_dl.cli.dl{app}.command import main; main()"],
+        [sys.executable, "-c", code],
         capture_output=True,
         text=True,
         timeout=60 * PATIENCE,
@@ -137,7 +152,8 @@ def test_shells_can_complete(app: str) -> None:
         env=env,
     )
 
-    assert done.stdout == "plain,--help\n"
+    assert done.stdout.startswith(f"plain\n{line}" if line else "\n"), done.stderr
+    assert done.stderr == ""
 
 
 def test_status_is_for_people_and_programs(reading: Schedd) -> None:
@@ -312,7 +328,7 @@ def released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., t
         yield "job 7: ExcNodeList="
 
     monkeypatch.setattr("slurm_dl.slurm.write.release_all.release_all", undo)
-    monkeypatch.setattr("slurm_dl.daemon.assembly.slurm_of", lambda _: None)
+    monkeypatch.setattr("slurm_dl.cli.dlctl.release_all.slurm_of", lambda _: None)
     path = tmp_path / "dl.yaml"
     path.write_text(
         "manage: {partitions: [gpu]}\n"

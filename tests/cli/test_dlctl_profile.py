@@ -170,7 +170,7 @@ def test_a_configuration_that_users_may_not_read_keeps_nobody_from_looking(
     closed = tmp_path / "slurm_dl.yaml"
     closed.write_text("not: for users")
     monkeypatch.delenv("SLURM_DL_CONFIG", raising=False)
-    monkeypatch.setattr("slurm_dl.config.loading.DEFAULT_PATH", closed)
+    monkeypatch.setattr("slurm_dl.cli.dlctl.profiles.DEFAULT_PATH", closed)
     monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (closed, os.R_OK))
 
     assert _site_directory(None, None) == DEFAULT_DIRECTORY

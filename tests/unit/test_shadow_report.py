@@ -736,7 +736,7 @@ def test_a_mistake_of_several_lines_is_one_sentence(
         msg = "a.yaml:1: name: is required\na.yaml:2: unknown key"
         raise SlurmDlError(msg)
 
-    monkeypatch.setattr(timed_counterfactual, "simulated", wrong)
+    monkeypatch.setattr("slurm_dl.cli.dlctl.shadow_report.simulated", wrong)
 
     told = json.loads(shadow_report(site, "--json").stdout)
 

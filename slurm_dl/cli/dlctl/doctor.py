@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED, EXIT_USAGE, print_json
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET, SOCKET
+from slurm_dl.doctor.all_checks import CheckOutcome, examine
+from slurm_dl.doctor.findings import ConfigFile, Findings
+from slurm_dl.doctor.gather import DoctorOptions, gather
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from slurm_dl.doctor.all_checks import CheckOutcome
-    from slurm_dl.doctor.findings import Findings
 
 _LONGEST = 400
 _STYLES = {"ok": "", "warning": "yellow", "error": "bold red", "skipped": "dim"}
@@ -50,9 +48,6 @@ def doctor(
       dlctl doctor
       dlctl doctor --config new.yaml --account slurm_dl --json
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.doctor.all_checks import examine  # noqa: PLC0415
-    from slurm_dl.doctor.gather import DoctorOptions, gather  # noqa: PLC0415 - numpy, pydantic
-
     wanted = DoctorOptions(config=config_path, settings=settings, socket=socket, account=account)
     found = gather(wanted)
     rows = examine(found)
@@ -74,8 +69,6 @@ def doctor(
 
 
 def _status(found: Findings, rows: tuple[CheckOutcome, ...]) -> int:
-    from slurm_dl.doctor.findings import ConfigFile  # noqa: PLC0415 - as above
-
     if isinstance(found.file, ConfigFile) and found.file.mistakes:
         return EXIT_USAGE
     return EXIT_FAILED if any(row.verdict.level == "error" for row in rows) else 0

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import click
 
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.shared_options import AS_JSON
+from slurm_dl.config.error_text import written
+from slurm_dl.config.parameters import RULE, SCHEME, parameters_of
+from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.model.errors import ConfigError
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from slurm_dl.json_types import Json, JsonObject
 
 
 @click.group(invoke_without_command=True)
@@ -53,8 +53,6 @@ def show_(name: str, *, as_json: bool) -> None:
     Example:
       dlctl placements show best_fit
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.model.errors import ConfigError  # noqa: PLC0415 - beside the registry
-
     found = [p for p in _all() if p["name"] == name]
     if not found:
         known = ", ".join(dict.fromkeys(str(p["name"]) for p in _all()))
@@ -72,8 +70,6 @@ def _all() -> Iterator[JsonObject]:
 
     Schemes first, each kind by name.
     """
-    from slurm_dl.config.parameters import RULE, SCHEME  # noqa: PLC0415 - numpy, pydantic
-
     for kind, family in (("scheme", SCHEME), ("rule", RULE)):
         for name in family.names():
             try:
@@ -90,7 +86,6 @@ def _all() -> Iterator[JsonObject]:
 
 
 def _object(name: str, kind: str, found: Any) -> JsonObject:  # noqa: ANN401 - a class of a site
-    from slurm_dl.config.parameters import parameters_of  # noqa: PLC0415 - see _all
 
     parameters: list[Json] = [
         {
@@ -131,8 +126,6 @@ def _plain(value: object) -> Json:
 
 
 def _lines(found: JsonObject) -> Iterator[str]:
-    from slurm_dl.config.error_text import written  # noqa: PLC0415 - see _all
-
     yield f"{found['name']} ({found['kind']}{_strictness(found)}): {found.get('about', '')}"
     yield f"Source: {found['source']}"
     if found["interpretation"]:

@@ -9,19 +9,22 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
 
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.shared_options import AS_JSON
+from slurm_dl.config.error_text import written
+from slurm_dl.config.parameters import POLICY, parameters_of
+from slurm_dl.json_types import Json, JsonObject
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.policies import registry
 from slurm_dl.policies.policy_text import LEVELS, PREEMPTS, need_in_words, unit_of
+from slurm_dl.policies.registry import runs_on_slurm
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from slurm_dl.json_types import Json, JsonObject
 
 _MOST_VALUES: Final = 8
 _LONGEST: Final = 10_000
@@ -29,8 +32,6 @@ _TITLE: Final = 12
 
 
 def _completions(_: click.Context, __: click.Parameter, begun: str) -> list[CompletionItem]:
-    from slurm_dl.policies import registry  # noqa: PLC0415 - numpy
-
     return [CompletionItem(name) for name in registry.names() if name.startswith(begun)]
 
 
@@ -76,9 +77,6 @@ def show_(name: str, *, as_json: bool) -> None:
     Example:
       dlctl policies show discrete_las
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.model.errors import ConfigError  # noqa: PLC0415 - beside the registry
-    from slurm_dl.policies import registry  # noqa: PLC0415 - numpy
-
     if name not in registry.names():
         raise ConfigError(_unknown(name, registry.names()))
     found = described(name)
@@ -97,8 +95,6 @@ def _unknown(name: str, names: tuple[str, ...]) -> str:
 
 def all_policies() -> list[JsonObject]:
     """Each policy as plain values, by name; see `described`."""
-    from slurm_dl.policies import registry  # noqa: PLC0415 - numpy
-
     return [described(name) for name in registry.names()]
 
 
@@ -107,10 +103,6 @@ def described(name: str) -> JsonObject:
 
     ``error`` says why it cannot be used; null if it can.
     """
-    from slurm_dl.config.parameters import POLICY  # noqa: PLC0415 - numpy, pydantic
-    from slurm_dl.model.errors import ConfigError  # noqa: PLC0415
-    from slurm_dl.policies import registry  # noqa: PLC0415
-
     try:
         kind: Any = registry.find(name)
         # The check of the configuration refuses those of the simulator, which are listed too.
@@ -121,8 +113,6 @@ def described(name: str) -> JsonObject:
 
 
 def _values(kind: Any) -> JsonObject:  # noqa: ANN401 - a class of a site
-    from slurm_dl.config.parameters import parameters_of  # noqa: PLC0415 - see described
-    from slurm_dl.policies.registry import runs_on_slurm  # noqa: PLC0415
 
     about = kind.about
     parameters: list[Json] = [
@@ -280,8 +270,6 @@ def parameter_lines(policy: JsonObject, width: int, indent: str) -> Iterator[str
 
 def told(value: object) -> str:
     """A value as it would be typed after ``-p KEY=``."""
-    from slurm_dl.config.error_text import written  # noqa: PLC0415 - pydantic
-
     if isinstance(value, list) and len(value) > _MOST_VALUES:
         return f"a table of {len(value)} values"
     return written(value)

@@ -6,18 +6,27 @@ import difflib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from slurm_dl.cli.commandline import EXIT_USAGE, print_json
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG
+from slurm_dl.config import load
+from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.profile import Profile, Speed
+from slurm_dl.profiles import (
+    load_profiles,
+    shipped_profiles,
+    site_over,
+)
+from slurm_dl.profiles.directory import add_profile, plain, read_profile, text_of
+from slurm_dl.profiles.file_schema import profile_of
+from slurm_dl.profiles.learning import learned
+from slurm_dl.profiles.run_reports import read_reports
+from slurm_dl.profiles.yaml_reader import ProfileDocument
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from slurm_dl.model.profile import Profile, Speed
 
 DEFAULT_DIRECTORY = Path("/etc/slurm_dl/profiles")
 
@@ -109,8 +118,6 @@ def show_(*, name: str, directory: Path | None, config_path: Path | None, as_jso
     Example:
       dlctl profile show "ResNet-50 (batch size 64)"
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.profiles.directory import plain, text_of  # noqa: PLC0415 - pydantic, YAML
-
     found = _all(_site_directory(directory, config_path))
     if name not in found:
         near = difflib.get_close_matches(name[:64], list(found), n=3)
@@ -138,8 +145,6 @@ def check(*, files: tuple[Path, ...], as_json: bool) -> None:
     Example:
       dlctl profile check mymodel.yaml
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.profiles.directory import read_profile  # noqa: PLC0415 - pydantic, YAML
-
     rows, errors = [], []
     for file in files:
         try:
@@ -172,8 +177,6 @@ def add(*, file: Path, directory: Path | None, config_path: Path | None, as_json
     Example:
       dlctl profile add mymodel.yaml && dlctl reload
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.profiles.directory import add_profile, read_profile  # noqa: PLC0415
-
     one = read_profile(file, reader=None)
     path, replaced = add_profile(_ready(_site_directory(directory, config_path)), one)
     if as_json:
@@ -218,10 +221,6 @@ def learn(
       dlctl profile learn --model resnet50 --dry-run runs/slurm_dl-17 runs/slurm_dl-18
       dlctl profile learn --model resnet50 runs/slurm_dl-* && dlctl reload
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.profiles.directory import add_profile  # noqa: PLC0415
-    from slurm_dl.profiles.learning import learned  # noqa: PLC0415 - pydantic, YAML
-    from slurm_dl.profiles.run_reports import read_reports  # noqa: PLC0415
-
     site = _site_directory(directory, config_path)
     before = _before(model, site)
     names = None if any_model else {model, before.name, *before.aliases}
@@ -255,9 +254,6 @@ def _before(model: str, site: Path) -> Profile:
     Raises:
         ConfigError: *model* is no name for a new profile, or the site's files are not in order.
     """
-    from slurm_dl.profiles.file_schema import profile_of  # noqa: PLC0415
-    from slurm_dl.profiles.yaml_reader import ProfileDocument  # noqa: PLC0415 - pydantic, YAML
-
     found = _all(site)
     if model in found:
         return found[model][1]
@@ -299,12 +295,6 @@ def _speed(speed: Speed) -> str:
 
 def _all(site: Path) -> dict[str, tuple[str, Profile]]:
     """Every profile by name and alias, with whose it is."""
-    from slurm_dl.profiles import (  # noqa: PLC0415 - pydantic, YAML
-        load_profiles,
-        shipped_profiles,
-        site_over,
-    )
-
     own: Mapping[str, Profile] = load_profiles(site, reader="user") if _is_seen(site) else {}
     ours = {one.name for one in own.values()}
     merged = site_over(shipped_profiles(), own)
@@ -319,8 +309,6 @@ def _once(found: Mapping[str, tuple[str, Profile]]) -> Sequence[tuple[str, Profi
 def _site_directory(directory: Path | None, config_path: Path | None) -> Path:
     if directory is not None:
         return directory
-    from slurm_dl.config import load  # noqa: PLC0415 - pydantic and YAML
-    from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT  # noqa: PLC0415
 
     # Users and simulations have none that they may read, and need none for this.
     is_open = os.access(DEFAULT_PATH, os.R_OK)

@@ -6,19 +6,21 @@ import dataclasses
 import math
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED, print_json
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG
+from slurm_dl.config import load
+from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT
+from slurm_dl.daemon.enrich import learn_on_one_core
+from slurm_dl.estimates.backtest import WEEK_S, HeldOut, PredictorScore, held_out
+from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.report.terminal_table import Column, show
-
-if TYPE_CHECKING:
-    from slurm_dl.estimates.backtest import HeldOut, PredictorScore
-    from slurm_dl.model.completed_jobs import Past
-    from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.slurm.accounting.past_jobs import PastReader
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.traces.slurm.past_jobs_dump import read_dump
 
 LEAST_TESTED = 20
 """Of fewer jobs nothing can be said."""
@@ -94,9 +96,6 @@ def check(
       sacct -aPX --duplicates -S 2026-01-01 --format=$f,JobName > history.txt
       dlctl runtimes check --from-sacct history.txt --test-weeks 2 --json
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.daemon.enrich import learn_on_one_core  # noqa: PLC0415 - numpy
-    from slurm_dl.estimates.backtest import WEEK_S, held_out  # noqa: PLC0415
-
     learn_on_one_core()
     past = _live(days, config_path) if dump is None else _from_dump(dump)
     if test_weeks is None:
@@ -132,8 +131,6 @@ def best_of(found: HeldOut) -> PredictorScore | None:
 
 
 def _from_dump(path: Path) -> Past:
-    from slurm_dl.traces.slurm.past_jobs_dump import read_dump  # noqa: PLC0415 - numpy
-
     dump = read_dump(path)
     if dump.left_out:
         click.echo(f"{dump.left_out:,} lines could not be read and were left out", err=True)
@@ -143,8 +140,6 @@ def _from_dump(path: Path) -> Past:
 
 
 def _live(days: int, config_path: Path | None) -> Past:
-    from slurm_dl.slurm.accounting.past_jobs import PastReader  # noqa: PLC0415 - numpy
-
     reader = PastReader(_slurm(config_path), days=days)
     past = reader.read()
     if reader.unreadable:
@@ -154,13 +149,8 @@ def _live(days: int, config_path: Path | None) -> Past:
 
 def _slurm(config_path: Path | None) -> Slurm:
     """The commands of the configured cluster; without a configuration, those that are found."""
-    from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT  # noqa: PLC0415
-    from slurm_dl.slurm.tool_runner import Slurm  # noqa: PLC0415 - see above
-
     conf, bin_dir = os.environ.get("SLURM_CONF"), ""
     if config_path or os.environ.get(ENVIRONMENT) or os.access(DEFAULT_PATH, os.R_OK):
-        from slurm_dl.config import load  # noqa: PLC0415 - pydantic and YAML
-
         section = load(config_path).cluster
         conf, bin_dir = section.slurm_conf, section.bin_dir
     return Slurm(

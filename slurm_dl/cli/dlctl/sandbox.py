@@ -8,14 +8,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import click
 
 from slurm_dl.model.errors import ConfigError, SlurmDlError
-
-if TYPE_CHECKING:
-    from slurm_dl.sandbox import DaemonStatus, Sandbox, SandboxSpec, SandboxStatus
+from slurm_dl.sandbox import (
+    LIVELY_SCHEDULER,
+    PRODUCTION_SCHEDULER,
+    DaemonStatus,
+    Sandbox,
+    SandboxNodes,
+    SandboxSpec,
+    SandboxStatus,
+)
+from slurm_dl.sandbox.layout import check_host
+from slurm_dl.sandbox.spec import parse_group, parse_partition
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -141,16 +149,6 @@ def up(
 
     A DIR that holds a sandbox is resumed with its queue; options that say otherwise are an error.
     """
-    from slurm_dl.sandbox import (  # noqa: PLC0415
-        LIVELY_SCHEDULER,
-        PRODUCTION_SCHEDULER,
-        Sandbox,
-        SandboxNodes,
-        SandboxSpec,
-    )
-    from slurm_dl.sandbox.layout import check_host  # noqa: PLC0415
-    from slurm_dl.sandbox.spec import parse_group, parse_partition  # noqa: PLC0415
-
     check_host()
     # Options that are left out mean what is there, so that a resume need not repeat them.
     there = (directory / "sandbox.json").exists()
@@ -205,8 +203,6 @@ def down(directory: Path, *, remove: bool) -> None:
 
     Jobs that run are cancelled; jobs that wait are in the queue again after the next up.
     """
-    from slurm_dl.sandbox import Sandbox  # noqa: PLC0415
-
     box = Sandbox.open(directory)
     ended = box.down(remove=remove)
     count = f"{len(ended)} processes ended" if ended else "nothing was running"
@@ -227,8 +223,6 @@ def status(directory: Path, *, as_json: bool) -> None:
 
     The exit status is 0 when all daemons live and slurmctld answers, else 1.
     """
-    from slurm_dl.sandbox import Sandbox  # noqa: PLC0415
-
     found = Sandbox.open(directory).status()
     if as_json:
         click.echo(json.dumps(asdict(found) | {"is_up": found.is_up}, indent=1))
@@ -249,8 +243,6 @@ def status(directory: Path, *, as_json: bool) -> None:
 @_one_line_errors
 def env(directory: Path, *, as_json: bool) -> None:
     """Print the environment for Slurm's commands."""
-    from slurm_dl.sandbox import Sandbox  # noqa: PLC0415
-
     values = Sandbox.open(directory).env
     if as_json:
         click.echo(json.dumps(values))

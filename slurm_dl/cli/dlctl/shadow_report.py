@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import pwd
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET
+from slurm_dl.config import Config, load
+from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.report.atomic_files import replacing
+from slurm_dl.shadow import report_data as reports
+from slurm_dl.shadow.html_report import page
+from slurm_dl.shadow.report_data import Period, Report
+from slurm_dl.shadow.segment_store import DIRECTORY, Kept, ShadowError, read_kept
+from slurm_dl.shadow.terminal_report import print_report
+from slurm_dl.shadow.timed_counterfactual import simulated
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from slurm_dl.config import Config
-    from slurm_dl.shadow.report_data import Period, Report
-    from slurm_dl.shadow.segment_store import Kept
 
 MOST_JOBS = 20_000
 """Jobs that are simulated unless somebody asks for more."""
@@ -91,10 +95,6 @@ def shadow_report(
       dlctl shadow-report --since 7d --html report.html
       dlctl shadow-report --simulate 0 --json
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.config import load  # noqa: PLC0415
-    from slurm_dl.shadow import report_data as reports  # noqa: PLC0415 - numpy, pydantic, YAML
-    from slurm_dl.shadow.segment_store import DIRECTORY, ShadowError, read_kept  # noqa: PLC0415
-
     config = load(config_path, overrides=settings)
     directory = config.paths.state_dir / DIRECTORY
     begin_s = time.time() - since_s
@@ -112,8 +112,6 @@ def shadow_report(
     if as_json:
         print_json(reports.as_json(report))
     elif page_path is None:
-        from slurm_dl.shadow.terminal_report import print_report  # noqa: PLC0415 - only here
-
         print_report(report)
     else:
         click.echo(safe(f"written to {page_path}", 1000))
@@ -129,9 +127,6 @@ def _with_simulation(
     within_s: float,
 ) -> Report:
     """*report* with the counterfactual, or with why there is none."""
-    from slurm_dl.model.errors import SlurmDlError  # noqa: PLC0415
-    from slurm_dl.shadow.timed_counterfactual import simulated  # noqa: PLC0415 - see the command
-
     if not most_jobs:
         return dataclasses.replace(report, why_not="--simulate 0")
     try:
@@ -151,9 +146,6 @@ def _with_simulation(
 
 
 def _write_page(path: Path, report: Report) -> None:
-    from slurm_dl.report.atomic_files import replacing  # noqa: PLC0415
-    from slurm_dl.shadow.html_report import page  # noqa: PLC0415 - see the command
-
     try:
         with replacing(path, mode=0o600) as file:
             file.write(page(report))
@@ -165,8 +157,6 @@ def _write_page(path: Path, report: Report) -> None:
 @functools.cache
 def user_name(uid: int) -> str:
     """A user's login name; the number if this host does not know it."""
-    import pwd  # noqa: PLC0415 - only here
-
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):

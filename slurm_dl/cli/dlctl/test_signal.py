@@ -10,17 +10,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED, print_json
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG
+from slurm_dl.config import load
+from slurm_dl.daemon.assembly import slurm_of
 from slurm_dl.model.contract import SIGNALS, Contract
+from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.signal_test import slurm_trial, trial_commands
+from slurm_dl.signal_test.interrupts import stoppable, stops_are_held
+from slurm_dl.signal_test.local_trial import LocalJob
+from slurm_dl.signal_test.run_directory import RunFiles
+from slurm_dl.signal_test.slurm_trial import SlurmJob
+from slurm_dl.signal_test.trial import Job, Limits, run_trial
+from slurm_dl.signal_test.verdict import judge
+from slurm_dl.submit.job_comment import comment
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from slurm_dl.signal_test.trial import Job
 
 LAUNCHERS = ("plain", "torchrun", "srun")
 _JOB = re.compile(r"[0-9]{1,10}(?:_[0-9]{1,10})?", re.ASCII)
@@ -140,10 +148,6 @@ def test_signal(
       dlctl test-signal --signal USR2 --requeued-by job job.sbatch
       dlctl test-signal --yes 1234
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.signal_test.interrupts import stoppable, stops_are_held  # noqa: PLC0415
-    from slurm_dl.signal_test.trial import Limits, run_trial  # noqa: PLC0415 - numpy, pydantic
-    from slurm_dl.signal_test.verdict import judge  # noqa: PLC0415
-
     plain = Contract()
     asked = TrialOptions(
         contract=Contract(
@@ -234,10 +238,6 @@ def _place(parent: str | None, *, keep: bool) -> Iterator[Path]:
 
 @contextmanager
 def _local(asked: TrialOptions, script: Path, arguments: tuple[str, ...]) -> Iterator[Job]:
-    from slurm_dl.signal_test import trial_commands  # noqa: PLC0415
-    from slurm_dl.signal_test.local_trial import LocalJob  # noqa: PLC0415
-    from slurm_dl.submit.job_comment import comment  # noqa: PLC0415 - for this way alone
-
     argv = trial_commands.local_argv(script, arguments, launcher=asked.launcher, gpus=asked.gpus)
     with _place(None, keep=asked.keep) as place:
         job = LocalJob(
@@ -258,13 +258,6 @@ def _local(asked: TrialOptions, script: Path, arguments: tuple[str, ...]) -> Ite
 def _submitted(
     asked: TrialOptions, script: Path, arguments: tuple[str, ...], config_path: Path | None
 ) -> Iterator[Job]:
-    from slurm_dl.config import load  # noqa: PLC0415
-    from slurm_dl.daemon.assembly import slurm_of  # noqa: PLC0415 - numpy, pydantic, YAML
-    from slurm_dl.model.errors import ClusterError  # noqa: PLC0415
-    from slurm_dl.signal_test import trial_commands  # noqa: PLC0415
-    from slurm_dl.signal_test.run_directory import RunFiles  # noqa: PLC0415
-    from slurm_dl.signal_test.slurm_trial import SlurmJob  # noqa: PLC0415
-
     slurm = slurm_of(load(config_path))
     # Not in /tmp: the job's nodes must see it.
     with _place(str(Path.cwd()), keep=asked.keep) as place:
@@ -292,12 +285,6 @@ def _submitted(
 
 @contextmanager
 def _running(asked: TrialOptions, name: str, config_path: Path | None) -> Iterator[Job]:
-    from slurm_dl.config import load  # noqa: PLC0415
-    from slurm_dl.daemon.assembly import slurm_of  # noqa: PLC0415 - numpy, pydantic, YAML
-    from slurm_dl.model.errors import ConfigError  # noqa: PLC0415
-    from slurm_dl.signal_test import slurm_trial  # noqa: PLC0415
-    from slurm_dl.signal_test.run_directory import RunFiles  # noqa: PLC0415
-
     slurm = slurm_of(load(config_path))
     seen = slurm_trial.find(slurm, name)
     contract = seen.claim.contract

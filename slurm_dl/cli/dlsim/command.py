@@ -8,23 +8,65 @@ from typing import NoReturn
 import click
 
 from slurm_dl.cli import commandline
-from slurm_dl.cli.dlsim.compare import compare_command
-from slurm_dl.cli.dlsim.compare_slurm import sweep_cell_command
-from slurm_dl.cli.dlsim.generate import generate_command
-from slurm_dl.cli.dlsim.history import history_command
-from slurm_dl.cli.dlsim.listing import policies_command, traces_command
-from slurm_dl.cli.dlsim.record import record_command
-from slurm_dl.cli.dlsim.replay import replay_command
-from slurm_dl.cli.dlsim.report import report_command
-from slurm_dl.cli.dlsim.run_command import run_command
-from slurm_dl.cli.dlsim.study import study_command
-from slurm_dl.cli.dlsim.tune import tune_command
-from slurm_dl.cli.dlsim.whatif import whatif_command
+from slurm_dl.cli.lazy_group import LazyGroup
+
+_COMMANDS = {
+    "compare": (
+        "slurm_dl.cli.dlsim.compare:compare_command",
+        "Run TRACE under several policies and lay the figures side by side.",
+    ),
+    "generate": (
+        "slurm_dl.cli.dlsim.generate:generate_command",
+        "Write a trace of made jobs, with statistics of a real one, and say how well they fit.",
+    ),
+    "history": (
+        "slurm_dl.cli.dlsim.history:history_command",
+        "Write the site's own history to OUT, for 'dlsim run' and 'dlsim compare'.",
+    ),
+    "policies": (
+        "slurm_dl.cli.dlsim.listing:policies_command",
+        "List the policies with their parameters, and the presets with what they set.",
+    ),
+    "record": (
+        "slurm_dl.cli.dlsim.record:record_command",
+        "Record what a running dlschedd sees and plans, for 'dlsim replay'.",
+    ),
+    "replay": (
+        "slurm_dl.cli.dlsim.replay:replay_command",
+        "Decide once more on every snapshot of a recording.",
+    ),
+    "report": (
+        "slurm_dl.cli.dlsim.report:report_command",
+        "Draw what becomes of TRACE under one or more policies, as one page for a browser.",
+    ),
+    "run": (
+        "slurm_dl.cli.dlsim.run_command:run_command",
+        "Run TRACE under a policy and say what became of the jobs.",
+    ),
+    "study": (
+        "slurm_dl.cli.dlsim.study:study_command",
+        "Run the studies that the documents have figures of.",
+    ),
+    "sweep-cell": ("slurm_dl.cli.dlsim.compare_slurm:sweep_cell_command", ""),
+    "traces": (
+        "slurm_dl.cli.dlsim.listing:traces_command",
+        "Say what is in TRACE, and what was left out of it and why.",
+    ),
+    "tune": (
+        "slurm_dl.cli.dlsim.tune:tune_command",
+        "Search thresholds of discrete_las on half of a history, and judge on the other half.",
+    ),
+    "whatif": (
+        "slurm_dl.cli.dlsim.whatif:whatif_command",
+        "Rank policies on a site's own history, and say which differences its days can show.",
+    ),
+}
+"""Where each command is, and its line in the help."""
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(context_settings=CONTEXT)
+@click.group(cls=LazyGroup, lazy=_COMMANDS, context_settings=CONTEXT)
 @click.version_option(package_name="slurm-dl")
 def dlsim() -> None:
     """Simulate a cluster of GPUs under any policy, with the engine that dlschedd runs.
@@ -34,21 +76,6 @@ def dlsim() -> None:
       dlsim run traces/tiresias/60_job.csv --cluster 4x4 --policy discrete_las
       dlsim compare traces/tiresias-derived/itp10.csv --cluster 2x8 --policies fifo,srtf,las
     """  # noqa: D301 - \b is click's mark
-
-
-dlsim.add_command(run_command)
-dlsim.add_command(compare_command)
-dlsim.add_command(sweep_cell_command)
-dlsim.add_command(study_command)
-dlsim.add_command(traces_command)
-dlsim.add_command(generate_command)
-dlsim.add_command(history_command)
-dlsim.add_command(whatif_command)
-dlsim.add_command(tune_command)
-dlsim.add_command(policies_command)
-dlsim.add_command(record_command)
-dlsim.add_command(replay_command)
-dlsim.add_command(report_command)
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:

@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED
+from slurm_dl.cli.dlsim import comparison_plot, comparison_text
 from slurm_dl.cli.dlsim.compare_slurm import (
     check_where,
     gather,
@@ -19,6 +20,7 @@ from slurm_dl.cli.dlsim.compare_slurm import (
     slurm_options,
     what_is_run,
 )
+from slurm_dl.cli.dlsim.comparison_plot import draw
 from slurm_dl.cli.dlsim.simulation_options import (
     check_outputs,
     check_place,
@@ -34,13 +36,22 @@ from slurm_dl.cli.dlsim.simulation_options import (
     tags_option,
     trace_argument_if_any,
 )
+from slurm_dl.experiments import comparison as compared
+from slurm_dl.experiments import cost_models, results, simulation_run
+from slurm_dl.experiments import placement_choice as placing
+from slurm_dl.experiments import sweep as sweeps
+from slurm_dl.experiments.cost_models import Ran
+from slurm_dl.experiments.oracle import parse_foresight
+from slurm_dl.experiments.sweep import CellResult, Failure, Sweep, SweepCell
+from slurm_dl.experiments.sweep_slurm import SweepRequest
+from slurm_dl.experiments.sweep_workers import run_here, run_in_processes
+from slurm_dl.model.trace import Trace
+from slurm_dl.report import export
 from slurm_dl.report.console import console, progress
+from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from slurm_dl.experiments.cost_models import Ran
-    from slurm_dl.experiments.sweep import CellResult, Failure, Sweep, SweepCell
-    from slurm_dl.model.trace import Trace
+from slurm_dl.traces.format_registry import read_trace
+from slurm_dl.traces.made_tags import tagged
 
 _MOST_TOLD = 20
 
@@ -159,12 +170,6 @@ def compare_command(
         --on slurm --dir /shared/sweep --partition cpu
       dlsim compare --on slurm --dir /shared/sweep --resume --json sweep.json
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.cli.dlsim import comparison_plot  # noqa: PLC0415 - numpy is slow
-    from slurm_dl.experiments import cost_models, simulation_run  # noqa: PLC0415 - numpy is slow
-    from slurm_dl.experiments import placement_choice as placing  # noqa: PLC0415
-    from slurm_dl.experiments import sweep as sweeps  # noqa: PLC0415
-    from slurm_dl.experiments.sweep_slurm import SweepRequest  # noqa: PLC0415
-
     check_where(
         where,
         directory=directory,
@@ -196,9 +201,6 @@ def compare_command(
         names = ", ".join(name for name, value in missing.items() if value is None)
         msg = f"what is compared? give {names}"
         raise click.UsageError(msg)
-    from slurm_dl.experiments.oracle import parse_foresight  # noqa: PLC0415
-    from slurm_dl.traces.format_registry import read_trace  # noqa: PLC0415
-    from slurm_dl.traces.made_tags import tagged  # noqa: PLC0415
 
     given = simulation_run.parse_parameters(parameters, read_value)
     schemes = [placing.parse_scheme(word, read_value) for word in places]
@@ -247,8 +249,6 @@ def _check_several(
 def _run(
     sweep: Sweep, jobs: Trace, processes: int, failed: Callable[[Failure], None]
 ) -> list[CellResult]:
-    from slurm_dl.experiments.sweep_workers import run_here, run_in_processes  # noqa: PLC0415
-
     with progress(what_is_run(sweep, jobs), len(sweep.cells)) as report:
 
         def begin(cell: SweepCell) -> None:
@@ -263,13 +263,6 @@ def _run(
 
 def _show(jobs: Trace, ran: Ran, outputs: _Outputs) -> None:
     """Write and print everything; status 1 if simulations failed or jobs did not finish."""
-    from slurm_dl.cli.dlsim import comparison_text  # noqa: PLC0415
-    from slurm_dl.cli.dlsim.comparison_plot import draw  # noqa: PLC0415
-    from slurm_dl.experiments import comparison as compared  # noqa: PLC0415
-    from slurm_dl.experiments import cost_models  # noqa: PLC0415
-    from slurm_dl.report import export  # noqa: PLC0415
-    from slurm_dl.simulation.cluster_shape import parse_shape  # noqa: PLC0415
-
     comparisons = ran.comparisons
     if not outputs.quiet:
         _print(jobs, ran)
@@ -295,9 +288,6 @@ def _show(jobs: Trace, ran: Ran, outputs: _Outputs) -> None:
 
 
 def _print(jobs: Trace, ran: Ran) -> None:
-    from slurm_dl.cli.dlsim import comparison_text  # noqa: PLC0415
-    from slurm_dl.experiments import cost_models, results  # noqa: PLC0415
-
     comparisons = ran.comparisons
     ranked = any(map(comparison_text.are_many, comparisons))
     is_wide = ranked or len(comparisons) > 1

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED
 from slurm_dl.cli.dlsim.simulation_options import with_options
+from slurm_dl.experiments import sweep_slurm
+from slurm_dl.experiments.sweep import CellResult, Sweep, run_cell
+from slurm_dl.experiments.sweep_files import Folder
+from slurm_dl.experiments.sweep_slurm import SweepRequest, run_task
+from slurm_dl.model.trace import Trace
 from slurm_dl.report.console import progress
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from slurm_dl.experiments.sweep import CellResult, Sweep
-    from slurm_dl.experiments.sweep_slurm import SweepRequest
-    from slurm_dl.model.trace import Trace
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -133,9 +133,6 @@ def gather(
     say: Callable[[str], None],
 ) -> tuple[Sweep, Trace, list[CellResult]]:
     """Run a sweep on Slurm: a *new* one, or what the folder holds of one."""
-    from slurm_dl.experiments import sweep_slurm  # noqa: PLC0415
-    from slurm_dl.experiments.sweep_files import Folder  # noqa: PLC0415
-
     folder = Folder.open(directory) if new is None else Folder.create(directory, *new)
     jobs = folder.trace() if new is None else new[1]
     try:
@@ -156,10 +153,6 @@ def gather(
 @click.argument("task", type=click.IntRange(min=0))
 def sweep_cell_command(*, directory: Path, task: int) -> None:
     """Run the share of one array task of the sweep in DIRECTORY; 'dlsim compare' submits it."""
-    from slurm_dl.experiments.sweep import run_cell  # noqa: PLC0415
-    from slurm_dl.experiments.sweep_files import Folder  # noqa: PLC0415
-    from slurm_dl.experiments.sweep_slurm import run_task  # noqa: PLC0415
-
     folder = Folder.open(directory)
     folder.check_versions()
     folder.cells_of(task)

@@ -6,15 +6,21 @@ import importlib.resources
 import math
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from slurm_dl.cli.commandline import print_json
+from slurm_dl.cli.dlsim.listing import summary_json, summary_lines
 from slurm_dl.cli.dlsim.simulation_options import cluster_option
-
-if TYPE_CHECKING:
-    from slurm_dl.traces.workload_fit import Fit
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.traces import workload_fit as fits
+from slurm_dl.traces import workload_generator as made
+from slurm_dl.traces.format_registry import read_trace
+from slurm_dl.traces.summary import summarize
+from slurm_dl.traces.workload_fit import Fit
+from slurm_dl.traces.writer import write_trace
 
 FITS: Final = ("philly", "itp")
 """Fits that come with the project."""
@@ -80,12 +86,6 @@ def generate_command(
       dlsim generate --like history.txt --format sacct --jobs 5000 --load 1.2 --cluster 8x4 \\
         --out busier.csv
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.cli.dlsim.listing import summary_json, summary_lines  # noqa: PLC0415
-    from slurm_dl.simulation.cluster_shape import parse_shape  # noqa: PLC0415 - numpy is slow
-    from slurm_dl.traces import workload_generator as made  # noqa: PLC0415
-    from slurm_dl.traces.summary import summarize  # noqa: PLC0415
-    from slurm_dl.traces.writer import write_trace  # noqa: PLC0415
-
     if out.exists() and not force:
         msg = f"{out} is there already; --force overwrites it"
         raise click.UsageError(msg)
@@ -148,10 +148,6 @@ def _fit(like: str, format_name: str | None) -> Fit:
     Raises:
         ConfigError: It is neither a fit of ours nor a file, or the file is neither trace nor fit.
     """
-    from slurm_dl.model.errors import ConfigError  # noqa: PLC0415
-    from slurm_dl.traces import workload_fit as fits  # noqa: PLC0415
-    from slurm_dl.traces.format_registry import read_trace  # noqa: PLC0415
-
     if like in FITS:
         with importlib.resources.as_file(_ours(like)) as path:
             return fits.read_fit(path)

@@ -12,17 +12,21 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, cast
 
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED
 from slurm_dl.cli.dlsim.simulation_options import check_outputs
+from slurm_dl.experiments.results import read_lines
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.report.atomic_files import replacing
 from slurm_dl.report.console import progress
+from slurm_dl.slurm.accounting.site_history import HEADER, FetchTally, StandIns, history
+from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from slurm_dl.slurm.accounting.site_history import FetchTally
+from slurm_dl.traces.format_registry import read_trace
+from slurm_dl.traces.slurm.history_dump import LeftOutOfDump, dump_runs, sacct_command
 
 TIMEOUT_S = 300.0
 """For one window: slurmdbd may be slow, and nobody waits for it but the one who asked."""
@@ -100,7 +104,6 @@ def history_command(
     if not is_asked:
         _from_slurm(_new(out, force=force), begin, end, cluster=cluster, anonymous=anonymous)
         return
-    from slurm_dl.traces.slurm.history_dump import sacct_command  # noqa: PLC0415
 
     if out is not None:
         msg = "--sacct-command only prints a command: leave OUT away"
@@ -130,9 +133,6 @@ def _new(out: Path | None, *, force: bool) -> Path:
 def _from_slurm(
     out: Path, begin: datetime, end: datetime, *, cluster: str, anonymous: bool
 ) -> None:
-    from slurm_dl.slurm.accounting.site_history import FetchTally, StandIns, history  # noqa: PLC0415
-    from slurm_dl.slurm.tool_runner import Slurm  # noqa: PLC0415 - only for this command
-
     conf = os.environ.get("SLURM_CONF")
     slurm = Slurm(slurm_conf=Path(conf) if conf else None, timeout_s=TIMEOUT_S)
     tally = FetchTally()
@@ -152,9 +152,6 @@ def _from_slurm(
 
 
 def _from_dump(dump: Path, out: Path, *, anonymous: bool) -> None:
-    from slurm_dl.slurm.accounting.site_history import FetchTally, StandIns  # noqa: PLC0415
-    from slurm_dl.traces.slurm.history_dump import LeftOutOfDump, dump_runs  # noqa: PLC0415
-
     tally = FetchTally()
     left_out = LeftOutOfDump(str(dump))
     runs = dump_runs(dump, left_out, tally=tally, stand_ins=StandIns() if anonymous else None)
@@ -178,10 +175,6 @@ def _from_dump(dump: Path, out: Path, *, anonymous: bool) -> None:
 
 def _jobs(out: Path) -> None:
     """Say how many jobs the simulator finds in what was written, and what it leaves out."""
-    from slurm_dl.experiments.results import read_lines  # noqa: PLC0415 - numpy is slow
-    from slurm_dl.model.errors import ConfigError  # noqa: PLC0415
-    from slurm_dl.traces.format_registry import read_trace  # noqa: PLC0415
-
     try:
         trace = read_trace(out, "sacct")
     except ConfigError as err:
@@ -197,8 +190,6 @@ def _write(out: Path, lines: Iterable[str], tally: FetchTally, *, nothing: str) 
     Raises:
         ClickException: It cannot be written, or there is no run.
     """
-    from slurm_dl.slurm.accounting.site_history import HEADER  # noqa: PLC0415
-
     try:
         with _whole(out) as file, progress("history", _STEPS) as report:
             file.write(f"{HEADER}\n".encode())
@@ -235,8 +226,6 @@ def _report(out: Path, tally: FetchTally) -> None:
 @contextlib.contextmanager
 def _whole(path: Path) -> Iterator[IO[bytes]]:
     """What only its owner may read, packed if the name of *path* says so; whole or not at all."""
-    from slurm_dl.report.atomic_files import replacing  # noqa: PLC0415 - only for this command
-
     with replacing(path, mode=0o600) as file:
         if path.suffix == ".gz":
             with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:

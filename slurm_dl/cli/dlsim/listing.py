@@ -7,19 +7,19 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.dlctl.policies import all_policies, parameter_lines, plain, told
+from slurm_dl.json_types import JsonObject
 from slurm_dl.policies.policy_text import PREEMPTS
+from slurm_dl.report.number_format import duration, number
+from slurm_dl.simulation.ideal.presets import PRESETS, Preset
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from slurm_dl.json_types import JsonObject
-    from slurm_dl.simulation.ideal.presets import Preset
-    from slurm_dl.traces.summary import TraceSummary
+from slurm_dl.traces.format_registry import FORMATS, read_trace
+from slurm_dl.traces.summary import QUANTILES, TraceSummary, summarize
 
 _WIDTH: Final = 80
 _MOST_SIZES: Final = 12
@@ -53,8 +53,6 @@ def traces_command(
     if trace is None:
         _show_formats(as_json=as_json)
         return
-    from slurm_dl.traces.format_registry import read_trace  # noqa: PLC0415 - numpy is slow
-    from slurm_dl.traces.summary import summarize  # noqa: PLC0415
 
     summary = summarize(read_trace(trace, format_name))
     if as_json:
@@ -65,8 +63,6 @@ def traces_command(
 
 
 def _show_formats(*, as_json: bool) -> None:
-    from slurm_dl.traces.format_registry import FORMATS  # noqa: PLC0415
-
     if as_json:
         print_json({"formats": [{"name": f.name, "about": f.about} for f in FORMATS.values()]})
         return
@@ -76,8 +72,6 @@ def _show_formats(*, as_json: bool) -> None:
 
 def summary_json(summary: TraceSummary) -> dict[str, object]:
     """The summary as plain values; the keys are those of `docs/evaluate/simulator.md`."""
-    from slurm_dl.traces.summary import QUANTILES  # noqa: PLC0415
-
     return {
         "name": summary.name,
         "format": summary.format,
@@ -100,9 +94,6 @@ def summary_json(summary: TraceSummary) -> dict[str, object]:
 
 def summary_lines(summary: TraceSummary) -> Iterator[str]:
     """The summary for people."""
-    from slurm_dl.report.number_format import duration, number  # noqa: PLC0415
-    from slurm_dl.traces.summary import QUANTILES  # noqa: PLC0415
-
     told = {0.0: "least", 0.5: "median", 1.0: "most"}
     durations = ", ".join(
         f"{told.get(share, f'{100 * share:g}%')} {duration(value)}".replace(" ", _TOGETHER)
@@ -145,8 +136,6 @@ def policies_command(*, as_json: bool) -> None:
     Example:
       dlsim policies
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.simulation.ideal.presets import PRESETS  # noqa: PLC0415 - numpy is slow
-
     policies = all_policies()
     presets = [preset_json(name, preset) for name, preset in PRESETS.items()]
     if as_json:

@@ -8,19 +8,19 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from slurm_dl import __version__
+from slurm_dl.cli.dlsim.follow_daemon import FollowedCycle, Follower
 from slurm_dl.cli.shared_options import SOCKET
 from slurm_dl.daemon.control.client import Client, DaemonError, socket_path
+from slurm_dl.engine.decide import decide
+from slurm_dl.model.plan import Plan
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.recording.anonymise import Anonymous
+from slurm_dl.recording.cycles_file import Setup, Writer
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from slurm_dl.cli.dlsim.follow_daemon import FollowedCycle
-    from slurm_dl.model.plan import Plan
-    from slurm_dl.model.snapshot import Snapshot
-    from slurm_dl.recording.cycles_file import Setup, Writer
 
 _ANSWER_S = 120.0
 _SILENCE_S = 5.0
@@ -77,7 +77,6 @@ def record_command(
     if out.exists() and not force:
         msg = f"{out} is there already; --force overwrites it"
         raise click.UsageError(msg)
-    from slurm_dl.cli.dlsim.follow_daemon import Follower  # noqa: PLC0415 - numpy, pydantic, YAML
 
     follower = Follower(Client(socket_path(socket, config_path), timeout_s=_ANSWER_S).ask)
     until_s = time.monotonic() + for_s if for_s is not None else float("inf")
@@ -117,8 +116,6 @@ class _Taker:
     """
 
     def __init__(self, out: Path, *, overwrite: bool, anonymous: bool) -> None:
-        from slurm_dl.recording.anonymise import Anonymous  # noqa: PLC0415 - numpy
-
         self._out = out
         self._overwrite = overwrite
         self._replace = Anonymous() if anonymous else None
@@ -159,8 +156,6 @@ class _Taker:
             click.echo(err=True)
 
     def _open(self, setup: Setup) -> Writer:
-        from slurm_dl.recording.cycles_file import Writer  # noqa: PLC0415 - numpy
-
         if self._writer is None:
             if self._overwrite:
                 self._out.unlink(missing_ok=True)
@@ -172,9 +167,6 @@ class _Taker:
 
     def _plan(self, snapshot: Snapshot, setup: Setup, version: str) -> Plan | None:
         """The daemon's plan, which it does not tell: that of the same code for the same input."""
-        from slurm_dl import __version__  # noqa: PLC0415 - beside decide
-        from slurm_dl.engine.decide import decide  # noqa: PLC0415 - numpy
-
         if version != __version__:
             if not self.cycles:
                 click.echo(

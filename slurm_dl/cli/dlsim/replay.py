@@ -7,19 +7,17 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.progress import Progress
 
 from slurm_dl.cli.commandline import EXIT_FAILED, print_json
+from slurm_dl.json_types import Json
+from slurm_dl.recording import replay_report as report
+from slurm_dl.recording.cycles_file import Recording, RecordingError
+from slurm_dl.recording.replay_report import Replayed, ReplayPolicy, ReplaySummary
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
-
-    from slurm_dl.json_types import Json
-    from slurm_dl.recording.cycles_file import Recording
-    from slurm_dl.recording.replay_report import Replayed, ReplayPolicy, ReplaySummary
 
 _QUIET_S = 1.0
 """Work that is shorter than this shows no bar."""
@@ -56,9 +54,6 @@ def replay_command(
       dlsim replay day.jsonl.gz --policy fifo
       dlsim replay day.jsonl.gz -p "thresholds_gpu_s=[3600.0, 36000.0]" --json
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.recording import replay_report as report  # noqa: PLC0415 - numpy, pydantic, YAML
-    from slurm_dl.recording.cycles_file import Recording, RecordingError  # noqa: PLC0415
-
     choice = report.ReplayPolicy.of(policy, options)
     summary = report.ReplaySummary()
     cycles: list[Json] = []
@@ -142,8 +137,6 @@ def _bar(size: int) -> Iterator[_Bar]:
     if not sys.stdout.isatty() and not sys.stderr.isatty():
         yield _Bar(size, None)
         return
-    from rich.console import Console  # noqa: PLC0415 - 0.1 s that a pipe need not pay
-    from rich.progress import Progress  # noqa: PLC0415
 
     # What is printed and the bar must be one terminal's, or they overwrite each other.
     progress = Progress(console=Console(stderr=not sys.stdout.isatty()), transient=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import click
 
@@ -22,17 +22,21 @@ from slurm_dl.cli.dlsim.simulation_options import (
     read_value,
     trace_argument,
 )
+from slurm_dl.experiments import cluster_presets, placement_choice, simulation_run, sweep
+from slurm_dl.experiments.oracle import parse_foresight
+from slurm_dl.experiments.placement_choice import PlacementSetup
+from slurm_dl.experiments.simulation_run import PolicySpec, Result
+from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.job_record import Records
+from slurm_dl.model.trace import Trace
+from slurm_dl.report.atomic_files import write_whole
 from slurm_dl.report.console import progress
+from slurm_dl.report.html import page
+from slurm_dl.report.html.page_data import Schedule, Subject, page_data
+from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from slurm_dl.experiments.placement_choice import PlacementSetup
-    from slurm_dl.experiments.simulation_run import PolicySpec, Result
-    from slurm_dl.model.job_record import Records
-    from slurm_dl.model.trace import Trace
-    from slurm_dl.report.html.page_data import Schedule
-    from slurm_dl.simulation.cluster_shape import ClusterShape
-    from slurm_dl.traces.recorded_schedule import RecordedSchedule
+from slurm_dl.traces.format_registry import read_trace
+from slurm_dl.traces.recorded_schedule import RecordedSchedule, read_recorded
 
 _MOST_POLICIES: Final = 9
 """The page's keys 1 to 9 switch between them."""
@@ -98,13 +102,6 @@ def report_command(
         --out report.html
       dlsim report history.txt --cluster 8x8 --recorded --policies discrete_las --out week.html
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.experiments import placement_choice, simulation_run, sweep  # noqa: PLC0415 - numpy is slow
-    from slurm_dl.experiments.oracle import parse_foresight  # noqa: PLC0415
-    from slurm_dl.report.html.page_data import Schedule  # noqa: PLC0415
-    from slurm_dl.simulation.cluster_shape import parse_shape  # noqa: PLC0415
-    from slurm_dl.traces.format_registry import read_trace  # noqa: PLC0415
-    from slurm_dl.traces.recorded_schedule import read_recorded  # noqa: PLC0415
-
     check_outputs(out_path)
     if out_path.suffix.lower() not in (".html", ".htm"):
         msg = f"--out {out_path}: name a file that ends with .html"
@@ -147,9 +144,6 @@ def _real_schedule(path: Path, real: RecordedSchedule | None) -> Schedule:
     Raises:
         ConfigError: The trace does not tell.
     """
-    from slurm_dl.model.errors import ConfigError  # noqa: PLC0415
-    from slurm_dl.report.html.page_data import Schedule  # noqa: PLC0415 - numpy is slow
-
     if real is None:
         msg = (
             f"--recorded: {path} does not tell when jobs really ran; "
@@ -172,8 +166,6 @@ def _simulate(
     ground: PlacementSetup,
     seed: int,
 ) -> list[Result]:
-    from slurm_dl.experiments import cluster_presets, simulation_run  # noqa: PLC0415
-
     prepared = []
     # What is wrong with any of them is told before the first runs.
     for wish in wishes:
@@ -199,10 +191,6 @@ def _write(
     schedules: Sequence[Schedule],
 ) -> str:
     """Write the page; says how large it is."""
-    from slurm_dl.report.atomic_files import write_whole  # noqa: PLC0415
-    from slurm_dl.report.html import page  # noqa: PLC0415
-    from slurm_dl.report.html.page_data import Subject, page_data  # noqa: PLC0415
-
     names = [jobs.models[m] if m >= 0 else "" for m in jobs.model.tolist()]
     subject = Subject(
         title=jobs.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
@@ -21,13 +21,15 @@ from slurm_dl.cli.dlsim.simulation_options import (
     tags_option,
     trace_argument,
 )
+from slurm_dl.experiments import cluster_presets, placement_choice, results, simulation_run
+from slurm_dl.experiments.oracle import parse_foresight
+from slurm_dl.experiments.simulation_run import Result
+from slurm_dl.model.trace import Trace
 from slurm_dl.report.console import console, progress
+from slurm_dl.simulation.cluster_shape import ClusterShape, parse_shape
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from slurm_dl.experiments.simulation_run import Result
-    from slurm_dl.model.trace import Trace
-    from slurm_dl.simulation.cluster_shape import ClusterShape
+from slurm_dl.traces.format_registry import read_trace
+from slurm_dl.traces.made_tags import tagged
 
 
 @click.command(name="run")
@@ -115,12 +117,6 @@ def run_command(
       dlsim run traces/tiresias-derived/itp10.csv --cluster 2x8 --policy discrete_las \\
         --preset tiresias-artifact -p promote_knob=8 --json out.json --jobs-csv jobs.csv
     """  # noqa: D301 - \b is click\'s mark
-    from slurm_dl.experiments import cluster_presets, placement_choice, results, simulation_run  # noqa: PLC0415 - numpy is slow
-    from slurm_dl.experiments.oracle import parse_foresight  # noqa: PLC0415
-    from slurm_dl.simulation.cluster_shape import parse_shape  # noqa: PLC0415
-    from slurm_dl.traces.format_registry import read_trace  # noqa: PLC0415
-    from slurm_dl.traces.made_tags import tagged  # noqa: PLC0415
-
     check_outputs(json_path, csv_path, plots_dir)
     shape = parse_shape(cluster)
     given = simulation_run.parse_parameters(parameters, read_value)
@@ -155,8 +151,6 @@ def run_command(
 
 
 def _show(trace: Trace, shape: ClusterShape, result: Result, by: tuple[str, ...]) -> None:
-    from slurm_dl.experiments import results  # noqa: PLC0415
-
     out = console()
     for line in results.read_lines(trace):
         out.print(line, markup=False, highlight=False)

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import yaml
 
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.simulation.slurm.overheads import table_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -288,10 +290,6 @@ def read_value(text: str) -> object:
     Raises:
         ConfigError: It is no value.
     """
-    import yaml  # noqa: PLC0415 - only where there is a parameter to read
-
-    from slurm_dl.simulation.slurm.overheads import table_of  # noqa: PLC0415
-
     try:
         return table_of(text)
     except (yaml.YAMLError, ValueError, RecursionError) as err:

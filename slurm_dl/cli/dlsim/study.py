@@ -7,7 +7,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,13 +17,22 @@ from slurm_dl.cli.dlsim.simulation_options import (
     processes_option,
     quiet_option,
 )
+from slurm_dl.experiments import study, study_cells
+from slurm_dl.experiments.study import Figures, StudyFolder, StudyRow
+from slurm_dl.experiments.study_cells import (
+    BEST,
+    NONE,
+    TRACES,
+    USUAL,
+    StudyCell,
+    StudyTrace,
+    knows_run_times,
+)
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.report import export
 from slurm_dl.report.number_format import duration, number
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from slurm_dl.experiments.study import Figures, StudyFolder, StudyRow
-    from slurm_dl.experiments.study_cells import StudyCell, StudyTrace
+from slurm_dl.traces.made_tags import parse_sd
 
 _BESIDE = 5
 """Traces in one table."""
@@ -126,9 +134,6 @@ def default_command(
       dlsim study default --dir study --show --json study.json
       dlsim study default --dir study --trace itp10 --policies las,fifo_skip --costs none --seeds 1
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.experiments import study, study_cells  # noqa: PLC0415 - numpy is slow
-    from slurm_dl.report import export  # noqa: PLC0415
-
     check_outputs(json_path)
     folder = study.StudyFolder(directory, traces_dir)
     folder.begin()
@@ -178,16 +183,12 @@ def _each(words: tuple[str, ...], option: str) -> tuple[str, ...]:
 
 
 def _tags(words: tuple[str, ...]) -> tuple[str, ...]:
-    from slurm_dl.traces.made_tags import parse_sd  # noqa: PLC0415 - numpy is slow
-
     for word in words:
         parse_sd(word)
     return _each(words, "--tags")
 
 
 def _traces(names: tuple[str, ...]) -> tuple[StudyTrace, ...]:
-    from slurm_dl.experiments.study_cells import TRACES  # noqa: PLC0415 - numpy is slow
-
     known = {trace.name: trace for trace in TRACES}
     for name in names:
         if name not in known:
@@ -197,8 +198,6 @@ def _traces(names: tuple[str, ...]) -> tuple[StudyTrace, ...]:
 
 
 def _policies(words: str | None) -> tuple[str, ...]:
-    from slurm_dl.experiments import study_cells  # noqa: PLC0415 - numpy is slow
-
     if words is None:
         return study_cells.default_policies()
     if words == study_cells.ALL:
@@ -214,8 +213,6 @@ def _run(
     failed: dict[str, str],
 ) -> None:
     """Run the *cells* without *figures*, which get there, and tell of it on standard error."""
-    from slurm_dl.experiments import study  # noqa: PLC0415 - numpy is slow
-
     left = study.TimeLeft()
     for cell, known in figures.items():
         left.add(cell, known["wall_s"])
@@ -263,8 +260,6 @@ def _say(text: str) -> None:
 
 
 def _lines(rows: Sequence[StudyRow], costs: Sequence[str]) -> Iterator[str]:
-    from slurm_dl.experiments.study_cells import BEST, USUAL  # noqa: PLC0415 - numpy is slow
-
     for cost in costs:
         of_costs = [row for row in rows if row.costs == cost]
         done, all_ = sum(row.done for row in of_costs), sum(row.workloads for row in of_costs)
@@ -280,8 +275,6 @@ def _lines(rows: Sequence[StudyRow], costs: Sequence[str]) -> Iterator[str]:
 
 def _tables(rows: Sequence[StudyRow], text: Callable[[StudyRow], str]) -> Iterator[str]:
     """A row for each policy, a column for each trace, so many traces in each table."""
-    from slurm_dl.experiments.study_cells import TRACES  # noqa: PLC0415 - numpy is slow
-
     there = {row.trace for row in rows if row.done}
     traces = [trace.name for trace in TRACES if trace.name in there]
     names = dict.fromkeys((row.policy, row.tags) for row in rows)
@@ -302,8 +295,6 @@ def _tables(rows: Sequence[StudyRow], text: Callable[[StudyRow], str]) -> Iterat
 
 
 def _name(policy: str, tags: str) -> str:
-    from slurm_dl.experiments.study_cells import NONE, knows_run_times  # noqa: PLC0415
-
     label = policy if tags == NONE else f"{policy}, tags {tags}"
     return f"{label} *" if knows_run_times(policy) else label
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
 from slurm_dl.cli.commandline import print_json
+from slurm_dl.cli.dlsim import tune_text
 from slurm_dl.cli.dlsim.simulation_options import (
     check_outputs,
     check_place,
@@ -26,11 +27,16 @@ from slurm_dl.cli.dlsim.whatif_options import (
     parse_thresholds,
     read_history,
 )
+from slurm_dl.config.loading import load
+from slurm_dl.engine.settings import Preemption
+from slurm_dl.experiments import placement_choice, threshold_tuning, tuning_data
+from slurm_dl.experiments.cluster_presets import is_slurm
+from slurm_dl.experiments.threshold_tuning import Current
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.report import atomic_files, export
 from slurm_dl.report.console import progress
-
-if TYPE_CHECKING:
-    from slurm_dl.experiments.threshold_tuning import Current
+from slurm_dl.simulation.cluster_shape import parse_shape
 
 
 @click.command(name="tune")
@@ -112,11 +118,6 @@ def tune_command(
       dlsim tune --from-sacct dump.txt --cluster 8x8 --config /etc/slurm_dl/slurm_dl.yaml
       dlsim tune history.txt --cluster 8x8 --by p95-jct --promote 0,2,8 --out policy.yaml
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.cli.dlsim import tune_text  # noqa: PLC0415 - numpy is slow
-    from slurm_dl.experiments import placement_choice, threshold_tuning, tuning_data  # noqa: PLC0415 - numpy is slow
-    from slurm_dl.report import atomic_files, export  # noqa: PLC0415
-    from slurm_dl.simulation.cluster_shape import parse_shape  # noqa: PLC0415
-
     prints = is_printed(json_path)
     check_outputs(out, None if prints else json_path)
     if config_path is not None and thresholds is not None:
@@ -175,18 +176,11 @@ def _current(
     Raises:
         ConfigError: The configuration or the thresholds are wrong, or another policy is in use.
     """
-    from slurm_dl.engine.settings import Preemption  # noqa: PLC0415
-    from slurm_dl.experiments.cluster_presets import is_slurm  # noqa: PLC0415
-    from slurm_dl.experiments.threshold_tuning import Current  # noqa: PLC0415
-    from slurm_dl.policies.discrete_las import DiscreteLas  # noqa: PLC0415
-
     made = DiscreteLas()
     min_quantum_s = Preemption().min_quantum_s if has_quanta else None
     if thresholds is not None:
         made = DiscreteLas(thresholds_gpu_s=parse_thresholds(thresholds))
     if config_path is not None:
-        from slurm_dl.config.loading import load  # noqa: PLC0415
-
         config = load(config_path)
         policy = config.policy
         if has_quanta or is_slurm(costs):

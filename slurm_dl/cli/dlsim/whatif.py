@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED, print_json
+from slurm_dl.cli.dlsim import whatif_text
 from slurm_dl.cli.dlsim.simulation_options import (
     check_outputs,
     check_place,
@@ -28,16 +30,16 @@ from slurm_dl.cli.dlsim.whatif_options import (
     parse_thresholds,
     read_history,
 )
+from slurm_dl.experiments import placement_choice as placing
+from slurm_dl.experiments import simulation_run, sweep, whatif_history, whatif_runs
+from slurm_dl.experiments.placement_choice import Named
+from slurm_dl.experiments.simulation_run import PolicySpec
+from slurm_dl.experiments.whatif_ranking import Ranking, rank
+from slurm_dl.experiments.whatif_runs import Bench, fates
+from slurm_dl.report import export
 from slurm_dl.report.console import console, progress
+from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.text import safe
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from slurm_dl.experiments.placement_choice import Named
-    from slurm_dl.experiments.simulation_run import PolicySpec
-    from slurm_dl.experiments.whatif_ranking import Ranking
-    from slurm_dl.experiments.whatif_runs import Bench
 
 _MOST_POLICIES = 100
 
@@ -103,12 +105,6 @@ def whatif_command(
       dlsim whatif history.txt --cluster 8x8 --policies discrete_las \\
         --thresholds 3600,36000 --thresholds 86400 --by p95-jct --block-days 7 --json out.json
     """  # noqa: D301 - \b is click's mark
-    from slurm_dl.cli.dlsim import whatif_text  # noqa: PLC0415
-    from slurm_dl.experiments import placement_choice as placing  # noqa: PLC0415 - numpy is slow
-    from slurm_dl.experiments import whatif_history, whatif_runs  # noqa: PLC0415
-    from slurm_dl.report import export  # noqa: PLC0415
-    from slurm_dl.simulation.cluster_shape import parse_shape  # noqa: PLC0415
-
     prints = is_printed(json_path)
     check_outputs(None if prints else json_path)
     shape = parse_shape(cluster)
@@ -156,8 +152,6 @@ def asked(
         ConfigError: A policy, a parameter or thresholds are wrong.
         UsageError: There is nothing to compare, or too much.
     """
-    from slurm_dl.experiments import simulation_run, sweep  # noqa: PLC0415
-
     given = simulation_run.parse_parameters(parameters, read_value)
     made: list[tuple[str, PolicySpec]] = [
         (wish.short_label, wish) for wish in sweep.parse_policies(policies, given)
@@ -196,9 +190,6 @@ def asked(
 def _ranked(
     bench: Bench, wishes: list[tuple[str, PolicySpec]], *, by: str, processes: int
 ) -> Ranking:
-    from slurm_dl.experiments.whatif_ranking import rank  # noqa: PLC0415
-    from slurm_dl.experiments.whatif_runs import fates  # noqa: PLC0415
-
     with progress("what if", len(wishes) * len(bench.history.trace)) as report:
         made = fates(bench, wishes, processes=processes, report=report)
         report.tell("ranges by bootstrap")

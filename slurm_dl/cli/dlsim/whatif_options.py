@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -15,9 +15,10 @@ from slurm_dl.cli.dlsim.simulation_options import (
     with_options,
 )
 from slurm_dl.model.errors import ConfigError
-
-if TYPE_CHECKING:
-    from slurm_dl.model.trace import Trace
+from slurm_dl.model.trace import Trace
+from slurm_dl.policies.discrete_las import check_thresholds
+from slurm_dl.traces.format_registry import read_trace
+from slurm_dl.traces.slurm.history_dump import read_dump
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,13 +88,10 @@ def read_history(trace: Path | None, dump: Path | None, format_name: str | None)
         msg = "give a TRACE or --from-sacct DUMP"
         raise click.UsageError(msg)
     if dump is not None:
-        from slurm_dl.traces.slurm.history_dump import read_dump  # noqa: PLC0415 - numpy is slow
-
         if format_name is not None:
             msg = "--format is for a TRACE"
             raise click.UsageError(msg)
         return read_dump(dump)
-    from slurm_dl.traces.format_registry import read_trace  # noqa: PLC0415
 
     assert trace is not None  # noqa: S101 - one of them is there
     return read_trace(trace, format_name)
@@ -105,8 +103,6 @@ def parse_thresholds(text: str) -> tuple[float, ...]:
     Raises:
         ConfigError: They cut no service into queues.
     """
-    from slurm_dl.policies.discrete_las import check_thresholds  # noqa: PLC0415
-
     try:
         found = tuple(float(word) for word in text.split(","))
         check_thresholds(found)
