@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import pwd
-import selectors
 import socket
+import socketserver
 import stat
 import struct
+import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from slurm_dl.daemon.control.load_limits import HEAVY, BusyError, LoadLimits
 from slurm_dl.daemon.control.wire_format import MAX_REQUEST_BYTES, RefusalKind
@@ -40,6 +42,9 @@ PER_USER = 24
 
 IN_ALL = 96
 """Connections all ordinary users may have open; admins have as many again."""
+
+_LOOK_S = 0.2
+"""Late requests, and the end, are looked for so often."""
 
 _LONGEST_PATH = 107
 """``sun_path`` holds 108 bytes, the last of them NUL."""
@@ -85,7 +90,14 @@ class RequestError(Exception):
 Answer = Callable[[JsonObject, Peer], JsonObject]
 
 
-class ControlServer:
+@dataclass(slots=True)
+class _Connection:
+    peer: Peer
+    until_s: float = math.inf
+    """When a request must be there at last, on the monotonic clock."""
+
+
+class ControlServer(socketserver.ThreadingUnixStreamServer):
     """Listens on a unix socket and passes requests on, from threads of its own.
 
     Args:
@@ -93,11 +105,14 @@ class ControlServer:
         mode: Permissions of the socket: who may connect at all.
         admins: Login names or uids that may do what changes something.
         answer: Called with a request and who asks; raises `RequestError` to refuse.
-        on_bug: Told of an exception nobody expected, with its request.
+        on_bug: Told of an exception nobody expected.
 
     Raises:
         ConfigError: The socket cannot be made.
     """
+
+    daemon_threads = True
+    request_queue_size = 128
 
     def __init__(
         self,
@@ -108,19 +123,17 @@ class ControlServer:
         answer: Answer,
         on_bug: Callable[[Exception], None],
     ) -> None:
+        self.answer = answer
+        self.on_bug = on_bug
+        self.limits = {True: LoadLimits(per_user=False), False: LoadLimits(per_user=True)}
+        self.open: dict[socket.socket, _Connection] = {}
         self._path = path
+        self._mode = mode
         self._admins = uids_of(admins)
-        self._answer = answer
-        self._on_bug = on_bug
         self._lock = threading.Lock()
-        self._open: Counter[Peer] = Counter()
-        self._connections: set[socket.socket] = set()
-        self._limits = {True: LoadLimits(per_user=False), False: LoadLimits(per_user=True)}
-        self._listener = _listen(path, mode)
+        super().__init__(str(path), _Conversation)
         self._inode = path.stat().st_ino
-        self._stop_r, self._stop_w = os.pipe()
-        self._thread = threading.Thread(target=self._serve, name="control", daemon=True)
-        self._thread.start()
+        threading.Thread(target=self.serve_forever, args=(_LOOK_S,), daemon=True).start()
 
     def allow(self, admins: Collection[str]) -> None:
         """Replace the list of admins.
@@ -132,58 +145,72 @@ class ControlServer:
 
     def close(self) -> None:
         """Stop listening, drop every connection, remove the socket."""
-        os.write(self._stop_w, b"x")
-        self._thread.join()
-        self._listener.close()
-        with self._lock:
-            for sock in self._connections:
-                # Wakes the connection's thread, which then closes it.
-                with contextlib.suppress(OSError):
-                    sock.shutdown(socket.SHUT_RDWR)
+        self.shutdown()
+        self.server_close()
+        self._drop(lambda _: True)
         with contextlib.suppress(OSError):
             # Not a successor's socket of the same name.
             if self._path.stat().st_ino == self._inode:
                 self._path.unlink()
-        os.close(self._stop_r)
-        os.close(self._stop_w)
 
-    def _serve(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._listener, selectors.EVENT_READ)
-            selector.register(self._stop_r, selectors.EVENT_READ)
-            while True:
-                ready = [key.fileobj for key, _ in selector.select()]
-                if self._stop_r in ready:
-                    return
-                try:
-                    sock, _ = self._listener.accept()
-                except OSError:
-                    # Out of descriptors, or the client is gone already.
-                    time.sleep(0.05)
-                    continue
-                try:
-                    self._welcome(sock, self._peer_of(sock))
-                except Exception as err:  # noqa: BLE001 - without this thread nobody could pause
-                    sock.close()
-                    self._on_bug(err)
+    def server_bind(self) -> None:
+        """Make the socket, with its mode, in place of one that is left over."""
+        path = self._path
+        if len(os.fsencode(path)) > _LONGEST_PATH:
+            msg = (
+                f"paths.run_dir: {path} is longer than the {_LONGEST_PATH} bytes a socket may have"
+            )
+            raise ConfigError(msg)
+        try:
+            if not path.parent.is_dir():
+                path.parent.mkdir(parents=True)
+                # Whatever our umask: the socket's own mode says who may connect.
+                path.parent.chmod(0o755)
+            _clear(path)
+            # Nobody may connect before the mode is what it should be.
+            old_umask = os.umask(0o177)
+            try:
+                super().server_bind()
+            finally:
+                os.umask(old_umask)
+            path.chmod(self._mode)
+        except OSError as err:
+            msg = f"cannot listen on {path}: {err.strerror}; see paths.run_dir"
+            raise ConfigError(msg) from err
 
-    def _welcome(self, sock: socket.socket, peer: Peer) -> None:
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - socketserver's
+        """Converse with a client in a thread of its own, or tell it to retry."""
+        peer = self._peer_of(request)
         with self._lock:
-            alike = sum(n for other, n in self._open.items() if other.is_admin == peer.is_admin)
-            full = alike >= IN_ALL or (not peer.is_admin and self._open[peer] >= PER_USER)
+            alike = [c.peer for c in self.open.values() if c.peer.is_admin == peer.is_admin]
+            full = len(alike) >= IN_ALL or (not peer.is_admin and alike.count(peer) >= PER_USER)
             if not full:
-                self._open[peer] += 1
-                self._connections.add(sock)
+                self.open[request] = _Connection(peer)
         if full:
-            _turn_away(sock, "too many connections; retry")
+            self._turn_away(request, "too many connections; retry")
             return
         try:
-            threading.Thread(
-                target=self._converse, args=(sock, peer), name=f"control-{peer.uid}", daemon=True
-            ).start()
+            super().process_request(request, client_address)
         except RuntimeError:
-            self._forget(sock, peer)
-            _turn_away(sock, "this host has no threads left for dlschedd; retry")
+            self._turn_away(request, "this host has no threads left for dlschedd; retry")
+
+    def service_actions(self) -> None:
+        """Drop the connections whose request is late, however slowly it drips in."""
+        now_s = time.monotonic()
+        self._drop(lambda connection: connection.until_s < now_s)
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - socketserver's
+        """Close a connection, served or not."""
+        with self._lock:
+            self.open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that is gone, or too slow, is no bug."""
+        del request, client_address
+        err = sys.exception()
+        if isinstance(err, Exception) and not isinstance(err, OSError):
+            self.on_bug(err)
 
     def _peer_of(self, sock: socket.socket) -> Peer:
         raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
@@ -192,26 +219,43 @@ class ControlServer:
         uid %= 1 << 32
         return Peer(uid, uid in self._admins)
 
-    def _converse(self, sock: socket.socket, peer: Peer) -> None:
-        limits = self._limits[peer.is_admin]
-        try:
-            with sock, contextlib.suppress(OSError):
-                for line in _requests(sock):
-                    answer = self._reply(line, peer, limits)
-                    try:
-                        sock.settimeout(SEND_S)
-                        sock.sendall(answer)
-                    finally:
-                        limits.let_go(peer.uid, len(answer))
-        finally:
-            self._forget(sock, peer)
+    def _turn_away(self, sock: socket.socket, why: str) -> None:
+        sock.setblocking(False)
+        with contextlib.suppress(OSError):
+            sock.send(_encoded(_refusal(RequestError(RefusalKind.BUSY, why))))
+        self.shutdown_request(sock)
 
-    def _forget(self, sock: socket.socket, peer: Peer) -> None:
+    def _drop(self, is_over: Callable[[_Connection], bool]) -> None:
+        """Wake the threads of connections, which then close them."""
         with self._lock:
-            self._connections.discard(sock)
-            self._open[peer] -= 1
-            if not self._open[peer]:
-                del self._open[peer]
+            for sock, connection in self.open.items():
+                if is_over(connection):
+                    with contextlib.suppress(OSError):
+                        sock.shutdown(socket.SHUT_RDWR)
+
+
+class _Conversation(socketserver.StreamRequestHandler):
+    """One connection: request lines, each answered before the next is read."""
+
+    server: ControlServer
+
+    def handle(self) -> None:
+        mine = self.server.open[self.request]
+        peer, limits = mine.peer, self.server.limits[mine.peer.is_admin]
+        self.connection.settimeout(SEND_S)
+        is_whole = True
+        while is_whole:
+            mine.until_s = time.monotonic() + READ_S
+            line = self.rfile.readline(MAX_REQUEST_BYTES + 1)
+            mine.until_s = math.inf
+            is_whole = line.endswith(b"\n")
+            if not is_whole and len(line) <= MAX_REQUEST_BYTES:
+                return
+            answer = self._reply(line.removesuffix(b"\n"), peer, limits)
+            try:
+                self.wfile.write(answer)
+            finally:
+                limits.let_go(peer.uid, len(answer))
 
     def _reply(self, line: bytes, peer: Peer, limits: LoadLimits) -> bytes:
         """The answer as it is sent; its bytes count as unsent."""
@@ -224,7 +268,7 @@ class ControlServer:
             )
             # Encoded within the turn: that takes as much time and memory as the answer itself.
             with turn:
-                answer = _encoded({"ok": True, "result": self._answer(request, peer)})
+                answer = _encoded({"ok": True, "result": self.server.answer(request, peer)})
                 limits.hold(peer.uid, len(answer))
                 return answer
         except RequestError as err:
@@ -232,7 +276,7 @@ class ControlServer:
         except BusyError as err:
             refusal = RequestError(RefusalKind.BUSY, str(err))
         except Exception as err:  # noqa: BLE001 - one bad request must not end the thread unseen
-            self._on_bug(err)
+            self.server.on_bug(err)
             refusal = RequestError(RefusalKind.INTERNAL, "dlschedd could not answer; see its log")
         answer = _encoded(_refusal(refusal))
         limits.hold(peer.uid, len(answer))
@@ -258,36 +302,6 @@ def uids_of(admins: Collection[str]) -> frozenset[int]:
     return frozenset(uids)
 
 
-def _listen(path: Path, mode: int) -> socket.socket:
-    if len(os.fsencode(path)) > _LONGEST_PATH:
-        msg = f"paths.run_dir: {path} is longer than the {_LONGEST_PATH} bytes a socket may have"
-        raise ConfigError(msg)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if not path.parent.is_dir():
-            path.parent.mkdir(parents=True)
-            # Whatever our umask: the socket's own mode says who may connect.
-            path.parent.chmod(0o755)
-        _clear(path)
-        # Nobody may connect before the mode is what it should be.
-        old_umask = os.umask(0o177)
-        try:
-            listener.bind(str(path))
-        finally:
-            os.umask(old_umask)
-        path.chmod(mode)
-        listener.listen(128)
-        listener.setblocking(False)
-    except OSError as err:
-        listener.close()
-        msg = f"cannot listen on {path}: {err.strerror}; see paths.run_dir"
-        raise ConfigError(msg) from err
-    except ConfigError:
-        listener.close()
-        raise
-    return listener
-
-
 def _clear(path: Path) -> None:
     """Remove the socket of a daemon that is gone: the caller holds the lock it would hold."""
     try:
@@ -298,32 +312,6 @@ def _clear(path: Path) -> None:
         msg = f"{path} is in the way and is no socket: move it, or set paths.run_dir"
         raise ConfigError(msg)
     path.unlink()
-
-
-def _requests(sock: socket.socket) -> Iterator[bytes]:
-    """Request lines as they come; ends at the end of the stream or when one is late."""
-    buffer = bytearray()
-    deadline = time.monotonic() + READ_S
-    while True:
-        end = buffer.find(b"\n")
-        if end >= 0:
-            line = bytes(buffer[:end])
-            del buffer[: end + 1]
-            yield line
-            deadline = time.monotonic() + READ_S
-            continue
-        if len(buffer) > MAX_REQUEST_BYTES:
-            # Too much to be a request. It is answered once and read no further.
-            yield bytes(buffer)
-            return
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return
-        sock.settimeout(left)
-        chunk = sock.recv(65536)
-        if not chunk:
-            return
-        buffer += chunk
 
 
 def _decoded(line: bytes) -> JsonObject:
@@ -344,12 +332,6 @@ def _decoded(line: bytes) -> JsonObject:
 def _encoded(answer: JsonObject) -> bytes:
     # In pieces, as the loop waits for the interpreter's lock while one is encoded.
     return b"".join((*(piece.encode("ascii") for piece in pieces(answer)), b"\n"))
-
-
-def _turn_away(sock: socket.socket, why: str) -> None:
-    sock.setblocking(False)
-    with contextlib.suppress(OSError), sock:
-        sock.send(_encoded(_refusal(RequestError(RefusalKind.BUSY, why))))
 
 
 def _refusal(err: RequestError) -> JsonObject:
