@@ -11,12 +11,11 @@ import errno
 import json
 import math
 import os
-import re
 import stat
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,10 +33,12 @@ DAEMON = "dlschedd"
 
 OK = "ok"
 
-_TAIL_BYTES = 16 << 20
-_CHUNK_BYTES = 1 << 20
-# More than these are looked for in the end of the file, when somebody asks.
-_JOBS_REMEMBERED = 500
+_TAIL_BYTES = 4 << 20
+"""So much of the end of the file is remembered from before the start."""
+
+_REMEMBERED = 20_000
+"""Lines in memory, of all jobs; some 10 MB."""
+
 _LINES_PER_JOB = 20
 _BACKLOG = 10_000
 _NO_DETOUR = os.O_NOFOLLOW | os.O_NONBLOCK
@@ -149,7 +150,7 @@ def _snake(name: str) -> str:
 
 
 class AuditLog:
-    """The audit file, and what it last said about each job.
+    """The audit file, and what its last lines said about each job.
 
     A line that cannot be written is kept, and `healthy` is False until it could be. All methods
     may be called from any thread.
@@ -172,7 +173,9 @@ class AuditLog:
         self._inode = (0, 0)
         self._torn = False
         self._backlog: deque[bytes] = deque(maxlen=_BACKLOG)
-        self._recent: OrderedDict[int, deque[bytes]] = OrderedDict()
+        self._recent: deque[tuple[set[int], bytes]] = deque(maxlen=_REMEMBERED)
+        for raw in _tail(path):
+            self._remember(raw, _object(raw))
 
     @property
     def healthy(self) -> bool:
@@ -214,10 +217,7 @@ class AuditLog:
     def history(self, job_id: int) -> tuple[JsonObject, ...]:
         """The last lines that concern a job, oldest first."""
         with self._lock:
-            lines = tuple(self._recent.get(job_id, ()))
-        if len(lines) < _LINES_PER_JOB:
-            # What is remembered may be the end of it: others came between, or a restart.
-            lines = (*(raw for raw in self._filed(job_id) if raw not in lines), *lines)
+            lines = [raw for jobs, raw in self._recent if job_id in jobs]
         return tuple(json.loads(raw) for raw in lines[-_LINES_PER_JOB:])
 
     def close(self) -> None:
@@ -261,42 +261,19 @@ class AuditLog:
         self._torn = status.st_size > 0 and os.pread(fd, 1, status.st_size - 1) != b"\n"
         return fd
 
-    def _filed(self, job_id: int) -> list[bytes]:
-        """The last lines of the file that concern a job, oldest first."""
-        named = re.compile(rb"\b%d\b" % job_id)
-        found: list[bytes] = []
-        for raw in _backwards(self.path):
-            if named.search(raw) and job_id in _jobs_in(_object(raw)):
-                found.append(raw)
-                if len(found) == _LINES_PER_JOB:
-                    break
-        return found[::-1]
-
     def _remember(self, raw: bytes, content: JsonObject) -> None:
-        for job in _jobs_in(content):
-            lines = self._recent.setdefault(job, deque(maxlen=_LINES_PER_JOB))
-            lines.append(raw)
-            self._recent.move_to_end(job)
-        while len(self._recent) > _JOBS_REMEMBERED:
-            self._recent.popitem(last=False)
+        if jobs := _jobs_in(content):
+            self._recent.append((jobs, raw))
 
 
-def _backwards(path: Path) -> Iterator[bytes]:
-    """The lines at the end of a file, the last first; none of a file that cannot be read."""
+def _tail(path: Path) -> list[bytes]:
+    """The lines at the end of a file, oldest first; none of a file that cannot be read."""
     try:
         with open(os.open(path, os.O_RDONLY | _NO_DETOUR), "rb") as file:  # noqa: PTH123
-            at = file.seek(0, os.SEEK_END)
-            least, rest = max(0, at - _TAIL_BYTES), b""
-            while at > least:
-                size = min(_CHUNK_BYTES, at - least)
-                at -= size
-                file.seek(at)
-                rest, *lines = (file.read(size) + rest).split(b"\n")
-                yield from reversed(lines)
-            if not at:
-                yield rest
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return file.read(_TAIL_BYTES).split(b"\n")
     except OSError:
-        return
+        return []
 
 
 def _object(raw: bytes) -> JsonObject:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_dl.daemon import audit_log
 from slurm_dl.daemon.audit_log import AuditLine, AuditLog, line_of
 from slurm_dl.engine.cycle import AppliedAction
 from slurm_dl.model.contract import Contract
@@ -171,16 +172,23 @@ def test_history_survives_a_restart_and_keeps_jobs_apart(tmp_path: Path) -> None
     log.close()
 
 
-def test_history_of_a_job_that_many_others_came_after(tmp_path: Path) -> None:
-    """What is not remembered any more is read from the file, once, and behind it what is new."""
+def test_history_goes_back_thousands_of_lines_and_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs do not push each other out at once; memory is bounded, in a start as well."""
     log = AuditLog(tmp_path / "audit.jsonl")
     for job, reason in ((1, "a"), (1, "b"), *((n, "") for n in range(2, 10_000)), (1, "c")):
         log.write(entry(job, reason))
 
     assert [line["reason"] for line in log.history(1)] == ["a", "b", "c"]
-    assert [line["job"] for line in log.history(5_000)] == [5_000]
     assert log.history(10_001) == ()
     log.close()
+    monkeypatch.setattr(audit_log, "_REMEMBERED", 5)
+    again = AuditLog(log.path)
+    assert [line["reason"] for line in again.history(1)] == ["c"]
+    assert [len(again.history(job)) for job in (9_995, 9_996)] == [0, 1]
+    monkeypatch.setattr(audit_log, "_TAIL_BYTES", 400)
+    assert [len(AuditLog(log.path).history(job)) for job in (9_997, 9_999, 1)] == [0, 1, 1]
 
 
 def test_memory_is_bounded_for_each_job(tmp_path: Path) -> None:
