@@ -1,43 +1,34 @@
-"""Processes of this machine that do one piece of work after the other.
-
-Each gets what the work is about once, when it starts, and then one piece after the other; what
-comes back is what became of it. Written on pipes and not on an executor, so that a process that
-dies is told with the piece it was at, and that Ctrl-C ends all of them at once.
-"""
+"""Processes of this machine that do one piece of work after the other."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import multiprocessing
+import os
 import signal
+import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import connection, resource_tracker
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
+from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from slurm_dl.model.errors import SlurmDlError
 
-P_contra = TypeVar("P_contra", contravariant=True)
-R_co = TypeVar("R_co", covariant=True)
 P = TypeVar("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
-_ENDS_WITHIN_S: Final = 5.0
+_KILLED: Final = "a worker process was killed (out of memory?); use a smaller -j"
 
 
 class WorkError(SlurmDlError):
-    """A process could not do its piece of work, or died of it."""
-
-
-class Work(Protocol[P_contra, R_co]):
-    """What is done with each piece; it and the pieces go to other processes by pickle."""
-
-    def __call__(self, piece: P_contra, /) -> R_co:
-        """Do one."""
+    """A piece of work could not be done, or a process was killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,169 +49,97 @@ class WorkFault:
         return f"{self.why}\n{self.details}".strip()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkResult(Generic[R]):
-    """What became of a piece."""
+class Run(Protocol[P, R_co]):
+    """Does pieces of work."""
 
-    result: R
-
-
-def fault_of(err: Exception) -> WorkFault:
-    """What went wrong; of a fault of the program with its place."""
-    if isinstance(err, SlurmDlError):
-        return WorkFault(str(err))
-    frames = traceback.extract_tb(err.__traceback__)
-    ours = [frame for frame in frames if "site-packages" not in frame.filename] or list(frames)
-    where = f" ({Path(ours[-1].filename).name}:{ours[-1].lineno})" if ours else ""
-    why = f"{' '.join(f'{type(err).__name__}: {err}'.split())}{where}"
-    return WorkFault(why, "".join(traceback.format_exception(err)))
-
-
-@dataclass(slots=True)
-class _Worker(Generic[P]):
-    """A process, and the piece it is at with its number."""
-
-    process: SpawnProcess
-    at: tuple[int, P] | None = None
-
-
-class ProcessPool(Generic[P, R]):
-    """So many processes that do the same work; none is left when the context ends.
-
-    In one thread alone, and one `run` after the other.
-    """
-
-    def __init__(self, work: Work[P, R], processes: int) -> None:
-        """Nothing starts before the context begins.
-
-        Args:
-            processes: How many pieces are done at a time.
-        """
-        self._work, self._processes = work, processes
-        self._context = multiprocessing.get_context("spawn")
-        self._crew: dict[Connection, _Worker[P]] = {}
-
-    def __enter__(self) -> ProcessPool[P, R]:
-        """Start them."""
-        try:
-            # All begin before the first is told: what they have to load takes longest.
-            for pipe in [self._start() for _ in range(self._processes)]:
-                self._tell(pipe)
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End them, whatever they are at."""
-        self._end()
-
-    def run(
-        self, pieces: Sequence[P], *, begin: Callable[[P], None] = lambda _: None
-    ) -> Iterator[tuple[int, WorkResult[R] | WorkFault]]:
-        """What became of each piece, with its number, as soon as it is known.
+    def __call__(
+        self, pieces: Sequence[P], /, *, begin: Callable[[P], None] = ...
+    ) -> Iterator[tuple[int, R_co | WorkFault]]:
+        """The result of each piece, with its number, as soon as it is known.
 
         Args:
             begin: Told each piece when it begins.
         """
-        waiting = iter(enumerate(pieces))
-        # One that died after its last piece has not died of the next.
-        for pipe, worker in list(self._crew.items()):
-            if not worker.process.is_alive():
-                self._replace(pipe)
-        for pipe in list(self._crew):
-            self._give(pipe, next(waiting, None), begin)
-        for _ in pieces:
-            pipe = self._ready()
-            worker = self._crew[pipe]
-            number, said = self._answer(pipe, worker)
-            following = next(waiting, None)
-            # One that died is replaced at once: the next run may need it.
-            if not worker.process.is_alive():
-                pipe = self._replace(pipe)
-            self._give(pipe, following, begin)
-            yield number, said
-
-    def _ready(self) -> Connection:
-        busy = [pipe for pipe, worker in self._crew.items() if worker.at is not None]
-        ready = connection.wait(busy)
-        return next(pipe for pipe in busy if pipe in ready)
-
-    def _give(
-        self, pipe: Connection, piece: tuple[int, P] | None, begin: Callable[[P], None]
-    ) -> None:
-        self._crew[pipe].at = piece
-        if piece is not None:
-            begin(piece[1])
-            # One that has just died is found out by the missing answer.
-            with contextlib.suppress(OSError):
-                pipe.send(piece[1])
-
-    def _answer(
-        self, pipe: Connection, worker: _Worker[P]
-    ) -> tuple[int, WorkResult[R] | WorkFault]:
-        if worker.at is None:
-            msg = "a process answered that was not asked"
-            raise RuntimeError(msg)
-        number, _ = worker.at
-        worker.at = None
-        try:
-            said = pipe.recv()
-        except (EOFError, OSError):
-            worker.process.join(_ENDS_WITHIN_S)
-            said = WorkFault(
-                f"its process died ({_why(worker.process.exitcode)}); try fewer with -j"
-            )
-        if not isinstance(said, (WorkResult, WorkFault)):
-            msg = f"a process answered {type(said).__name__}"
-            raise TypeError(msg)
-        return number, said
-
-    def _start(self) -> Connection:
-        ours, theirs = self._context.Pipe()
-        # It gets the work later: what `start` writes to one that has died it writes for ever.
-        process = self._context.Process(target=_labour, args=(theirs,), daemon=True)
-        self._crew[ours] = _Worker(process)
-        with _interrupts_are_ours():
-            process.start()
-        theirs.close()
-        return ours
-
-    def _tell(self, pipe: Connection) -> None:
-        """What the work is, before the first piece."""
-        # One that has just died is found out by the missing answer.
-        with contextlib.suppress(OSError):
-            pipe.send(self._work)
-
-    def _replace(self, pipe: Connection) -> Connection:
-        pipe.close()
-        del self._crew[pipe]
-        other = self._start()
-        self._tell(other)
-        return other
-
-    def _end(self) -> None:
-        for pipe, worker in self._crew.items():
-            pipe.close()
-            if worker.process.pid is not None:
-                worker.process.terminate()
-        for worker in self._crew.values():
-            if worker.process.pid is not None:
-                worker.process.join(_ENDS_WITHIN_S)
-        self._crew.clear()
-
-
-def _why(status: int | None) -> str:
-    if status is None:
-        return "no exit status"
-    if status >= 0:
-        return f"exit status {status}"
-    hint = ", as when memory runs out" if -status == signal.SIGKILL else ""
-    return f"signal {-status}{hint}"
 
 
 @contextlib.contextmanager
-def _interrupts_are_ours() -> Iterator[None]:
+def process_pool(work: Callable[[P], R], processes: int) -> Iterator[Run[P, R]]:
+    """What does *work*, so many pieces at a time; no process is left when the context ends.
+
+    If a process is killed, the pieces that are not done by then end with a fault.
+
+    Args:
+        work: It and the pieces go to other processes by pickle.
+        processes: 1: all is done in this process.
+    """
+    if processes == 1:
+        yield functools.partial(_run_here, work)
+        return
+    before = set(multiprocessing.active_children())
+    executor = ProcessPoolExecutor(
+        processes, multiprocessing.get_context("spawn"), initializer=_end_with_parent
+    )
+    try:
+        yield functools.partial(_run_there, work, executor, processes)
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - before:
+            process.terminate()
+        raise
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _run_here(
+    work: Callable[[P], R], pieces: Sequence[P], *, begin: Callable[[P], None] = lambda _: None
+) -> Iterator[tuple[int, R | WorkFault]]:
+    for number, piece in enumerate(pieces):
+        begin(piece)
+        yield number, _done(work, piece)
+
+
+def _run_there(
+    work: Callable[[P], R],
+    executor: ProcessPoolExecutor,
+    processes: int,
+    pieces: Sequence[P],
+    *,
+    begin: Callable[[P], None] = lambda _: None,
+) -> Iterator[tuple[int, R | WorkFault]]:
+    waiting = deque(enumerate(pieces))
+    running: dict[Future[R | WorkFault], int] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < processes:
+                number, piece = waiting[0]
+                begin(piece)
+                with _interrupts_blocked():  # it may start a process
+                    running[executor.submit(_done, work, piece)] = number
+                waiting.popleft()
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                said = future.result()
+                yield running.pop(future), said
+    except BrokenProcessPool:
+        for future, number in running.items():
+            yield number, WorkFault(_KILLED) if future.exception() else future.result()
+        for number, _ in waiting:
+            yield number, WorkFault(_KILLED)
+
+
+def _done(work: Callable[[P], R], piece: P) -> R | WorkFault:
+    try:
+        return work(piece)
+    except SlurmDlError as err:
+        return WorkFault(str(err))
+    except Exception as err:  # noqa: BLE001 - told with its piece
+        frames = traceback.extract_tb(err.__traceback__)
+        ours = [frame for frame in frames if "site-packages" not in frame.filename]
+        where = f"{Path(ours[-1].filename).name}:{ours[-1].lineno}"
+        why = f"{' '.join(f'{type(err).__name__}: {err}'.split())} ({where})"
+        return WorkFault(why, "".join(traceback.format_exception(err)))
+
+
+@contextlib.contextmanager
+def _interrupts_blocked() -> Iterator[None]:
     """Processes started within it have SIGINT blocked: Ctrl-C reaches all, and one is to act."""
     # Its first start unblocks SIGINT behind our back.
     resource_tracker.ensure_running()
@@ -231,14 +150,13 @@ def _interrupts_are_ours() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _labour(pipe: Connection) -> None:
-    """Do the pieces that come after the work, until there is nobody to ask for more."""
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        work: Work[Any, Any] = pipe.recv()
-        while True:
-            piece = pipe.recv()
-            try:
-                said: WorkResult[Any] | WorkFault = WorkResult(work(piece))
-            except Exception as err:  # noqa: BLE001 - told where somebody reads it
-                said = fault_of(err)
-            pipe.send(said)
+def _end_with_parent() -> None:
+    """Workers of an executor would wait for ever for a parent that was killed."""
+    parent = multiprocessing.parent_process()
+
+    def end() -> None:
+        if parent is not None:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()

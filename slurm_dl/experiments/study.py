@@ -26,7 +26,7 @@ import numpy as np
 from slurm_dl.config.error_text import shown
 from slurm_dl.experiments import bootstrap_interval, sweep
 from slurm_dl.experiments.bootstrap_interval import Mean
-from slurm_dl.experiments.process_pool import ProcessPool, WorkFault, WorkResult, fault_of
+from slurm_dl.experiments.process_pool import WorkFault, process_pool
 from slurm_dl.experiments.study_cells import BEST, NONE, USUAL, StudyCell, parse_policy
 from slurm_dl.experiments.sweep import CellResult, Sweep
 from slurm_dl.experiments.sweep_files import Versions
@@ -174,27 +174,14 @@ def run(
     folder: StudyFolder, cells: Sequence[StudyCell], processes: int
 ) -> Iterator[tuple[StudyCell, Figures | str]]:
     """Run *cells* and keep their figures; each with those, or why it could not be run."""
-    for cell, said in _said(folder, cells, processes):
-        if isinstance(said, WorkFault):
-            yield cell, said.why
-        else:
-            folder.keep(cell, said.result)
-            yield cell, said.result
-
-
-def _said(
-    folder: StudyFolder, cells: Sequence[StudyCell], processes: int
-) -> Iterator[tuple[StudyCell, WorkResult[Figures] | WorkFault]]:
-    if processes == 1:
-        for cell in cells:
-            try:
-                yield cell, WorkResult(folder(cell))
-            except Exception as err:  # noqa: BLE001 - told with its cell; the others are run
-                yield cell, fault_of(err)
-        return
-    with ProcessPool(folder, min(processes, len(cells))) as crew:
-        for number, said in crew.run(cells):
-            yield cells[number], said
+    with process_pool(folder, min(processes, len(cells))) as started:
+        for number, said in started(cells):
+            cell = cells[number]
+            if isinstance(said, WorkFault):
+                yield cell, said.why
+            else:
+                folder.keep(cell, said)
+                yield cell, said
 
 
 class TimeLeft:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from slurm_dl.experiments.process_pool import ProcessPool, WorkError, WorkFault
+from slurm_dl.experiments.process_pool import WorkError, WorkFault, process_pool
 from slurm_dl.experiments.threshold_search import Candidate
 from slurm_dl.experiments.tuning_data import TuningData
 from slurm_dl.experiments.whatif_history import DailyHistory, Fate
@@ -81,42 +81,25 @@ def running(
 ) -> Iterator[Run]:
     """What runs trials, so many at a time; 1: in this process.
 
-    What it yields raises WorkError if a process failed or died, and what a simulation raises if
-    there is none.
+    What it yields raises WorkError if a trial failed or a process was killed.
 
     Args:
         most: Trials of the longest step; more processes would have nothing to do.
         report: Told how many simulations are done.
     """
     done = 0
-    processes = min(processes, most)
+    with process_pool(trials, min(processes, most)) as run:
 
-    def count() -> None:
-        nonlocal done
-        done += 1
-        report(done)
-
-    if processes == 1:
-
-        def here(several: Sequence[Trial]) -> list[Tried]:
-            made = []
-            for trial in several:
-                made.append(trials(trial))
-                count()
-            return made
-
-        yield here
-        return
-    with ProcessPool(trials, processes) as crew:
-
-        def there(several: Sequence[Trial]) -> list[Tried]:
+        def step(several: Sequence[Trial]) -> list[Tried]:
+            nonlocal done
             made: dict[int, Tried] = {}
-            for number, said in crew.run(several):
+            for number, said in run(several):
                 if isinstance(said, WorkFault):
                     msg = f"{several[number].candidate}: {said.text}"
                     raise WorkError(msg)
-                made[number] = said.result
-                count()
+                made[number] = said
+                done += 1
+                report(done)
             return [made[number] for number in range(len(several))]
 
-        yield there
+        yield step

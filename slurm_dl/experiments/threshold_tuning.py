@@ -126,8 +126,7 @@ def tuned(
 
     Raises:
         ConfigError: The policy cannot run there; told before anything runs.
-        SimulationError: A simulation stops time.
-        WorkError: A process failed or died.
+        WorkError: A simulation failed, or a process was killed.
     """
     ground.check(current.candidate, current.dimensions)
     trace = ground.chosen_on.trace

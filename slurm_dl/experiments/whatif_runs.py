@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from slurm_dl.experiments import whatif_history
 from slurm_dl.experiments.placement_choice import PLAIN, PlacementSetup
-from slurm_dl.experiments.process_pool import ProcessPool, WorkError, WorkFault
+from slurm_dl.experiments.process_pool import WorkError, WorkFault, process_pool
 from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.experiments.whatif_history import DailyHistory, Fate
 from slurm_dl.report.console import Bar
@@ -63,34 +63,26 @@ def fates(
 
     Raises:
         ConfigError: A policy cannot run there; told before anything runs.
-        SimulationError: One stops time.
-        WorkError: A process failed or died.
+        WorkError: A simulation failed, or a process was killed.
     """
     jobs = len(bench.history.trace)
     for _, wish in wishes:
         whatif_history.check(wish, bench.history, costs=bench.costs, ground=bench.ground)
 
+    found: dict[int, Fate] = {}
+
     def begin(piece: Labelled) -> None:
         report.tell(safe(piece[0], _SHOWN))
 
-    if processes == 1:
-        made = []
-        for number, piece in enumerate(wishes):
-            begin(piece)
-            done = _after(report, number * jobs)
-            made.append((piece[0], bench.fate(piece[1], done)))
-            report((number + 1) * jobs)
-        return made
-    found: dict[int, Fate] = {}
-    with ProcessPool(bench, min(processes, len(wishes))) as crew:
-        for number, said in crew.run(wishes, begin=begin):
+    def work(piece: Labelled) -> Fate:
+        return bench.fate(piece[1], lambda done: report(len(found) * jobs + done))
+
+    at_a_time = min(processes, len(wishes))
+    with process_pool(work if at_a_time == 1 else bench, at_a_time) as run:
+        for number, said in run(wishes, begin=begin):
             if isinstance(said, WorkFault):
                 msg = f"{wishes[number][0]}: {said.text}"
                 raise WorkError(msg)
-            found[number] = said.result
+            found[number] = said
             report(len(found) * jobs)
     return [(label, found[number]) for number, (label, _) in enumerate(wishes)]
-
-
-def _after(report: Bar, before: int) -> Callable[[int], None]:
-    return lambda done: report(before + done)

@@ -23,7 +23,7 @@ from patience import PATIENCE
 
 from slurm_dl.cli.dlsim.command import main
 from slurm_dl.experiments.sweep import CellError, CellResult, Failure, Sweep, parse_policies
-from slurm_dl.experiments.sweep_workers import run_here, run_in_processes
+from slurm_dl.experiments.sweep_workers import run_cells
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import Order
@@ -603,9 +603,9 @@ def test_results_are_the_same_however_many_processes_make_them() -> None:
     trace = read_trace(SIXTY)
     steps: list[int] = []
 
-    got = run_in_processes(SWEEP, trace, processes=3, progress=steps.append)
+    got = run_cells(SWEEP, trace, steps.append, processes=3)
 
-    assert same(got) == same(run_here(SWEEP, trace, lambda _: None))
+    assert same(got) == same(run_cells(SWEEP, trace, lambda _: None))
     assert steps == [*range(1, 13)]
     assert not multiprocessing.active_children()
 
@@ -613,44 +613,28 @@ def test_results_are_the_same_however_many_processes_make_them() -> None:
 def test_a_failure_in_a_process_is_told_as_it_is_here(tmp_path: Path) -> None:
     sweep = dataclasses.replace(SWEEP, costs=str(tmp_path / "gone.json"))
 
-    with pytest.raises(CellError, match=r"^fifo, load 1, seed 0: --costs .*gone\.json"):
-        run_in_processes(sweep, read_trace(SIXTY), processes=1, progress=lambda _: None)
+    with pytest.raises(CellError, match=r"^\w+, load 1, seed 0: --costs .*gone\.json"):
+        run_cells(sweep, read_trace(SIXTY), lambda _: None, processes=2)
 
 
-def test_a_process_that_dies_costs_its_own_simulation_alone() -> None:
-    """Another takes its place and runs the rest, with the same figures."""
-    killed: list[int] = []
+def test_what_is_done_is_kept_when_a_process_is_killed() -> None:
+    """As when memory runs out: the simulations that are left fail, each told with its cell."""
     failed: list[Failure] = []
 
     def kill(done: int) -> None:
         if done == 2:
             for child in multiprocessing.active_children():
-                killed.append(child.pid or 0)
                 child.kill()
-                child.join()
 
     trace = read_trace(SIXTY)
-    got = run_in_processes(SWEEP, trace, processes=2, progress=kill, failed=failed.append)
+    got = run_cells(SWEEP, trace, kill, processes=2, failed=failed.append)
 
-    assert len(killed) == 2
     lost = {failure.cell.index for failure in failed}
-    assert 1 <= len(lost) <= 2
-    assert all("its process died (signal 9" in failure.why for failure in failed)
-    whole = run_here(SWEEP, trace, lambda _: None)
+    assert {"killed (out of memory?)" in failure.why for failure in failed} == {True}
+    assert all(failure.why.startswith(f"{failure.cell}: ") for failure in failed)
+    whole = run_cells(SWEEP, trace, lambda _: None)
+    assert 2 <= len(got) < len(whole)
     assert same(got) == same([r for i, r in enumerate(whole) if i not in lost])
-    assert not multiprocessing.active_children()
-
-
-def test_a_process_that_dies_is_told_with_its_cell() -> None:
-    """As when the kernel kills it for want of memory."""
-
-    def kill(_done: int) -> None:
-        for child in multiprocessing.active_children():
-            child.kill()
-            child.join()
-
-    with pytest.raises(CellError, match=r"^\S+, load \d, seed \d: its process died \(signal 9"):
-        run_in_processes(SWEEP, read_trace(SIXTY), processes=2, progress=kill)
     assert not multiprocessing.active_children()
 
 

@@ -16,7 +16,7 @@ from slurm_dl.experiments import cost_models
 from slurm_dl.experiments.comparison import FIGURES, Comparison
 from slurm_dl.experiments.cost_models import CostModelPlan, Ran, plans
 from slurm_dl.experiments.sweep import CellError, Failure, Sweep, parse_policies
-from slurm_dl.experiments.sweep_workers import run_here
+from slurm_dl.experiments.sweep_workers import run_cells
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 
@@ -53,7 +53,7 @@ def planned(policies: str, *costs: str | None, **more: object) -> tuple[CostMode
 def ran(*found: CostModelPlan) -> Ran:
     """What comes of them, here."""
     return cost_models.run(
-        found, lambda sweep, failed: run_here(sweep, TRACE, lambda _: None, failed=failed)
+        found, lambda sweep, failed: run_cells(sweep, TRACE, lambda _: None, failed=failed)
     )
 
 
@@ -127,7 +127,7 @@ def test_a_cost_model_under_which_all_fail_does_not_lose_the_other() -> None:
 
     def simulate(sweep: Sweep, failed: object) -> list[object]:
         if sweep.costs == "none":
-            return list(run_here(sweep, TRACE, lambda _: None))
+            return list(run_cells(sweep, TRACE, lambda _: None))
         for cell in sweep.cells:
             failed(Failure(cell, f"{cell}: no room"))  # type: ignore[operator]
         return []

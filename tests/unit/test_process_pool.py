@@ -1,100 +1,91 @@
-"""Processes that do pieces of work: those that die while they start, or while nobody asks."""
+"""Pieces of work in processes: what fails, what is killed, and what is left when all is over."""
 
 from __future__ import annotations
 
-import functools
 import multiprocessing
-import operator
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterable
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
-from slurm_dl.experiments import process_pool
-from slurm_dl.experiments.process_pool import ProcessPool, WorkFault, WorkResult
-
-MANY = 8_000_000
-"""Bytes; no pipe holds as many."""
-
-DEADLINE_S = 60.0
-
-Masks = Callable[[Iterable[int]], set[signal.Signals]]
+from slurm_dl.experiments.process_pool import WorkFault, process_pool
 
 
-class Deadly:
-    """Who unpickles it ends with status 3."""
-
-    def __reduce__(self) -> tuple[Callable[[int], None], tuple[int]]:
-        return os._exit, (3,)
-
-    def __call__(self, piece: int, /) -> int:
-        """Nobody comes so far."""
-        return piece
+def inverse(piece: int) -> float:
+    """1 / *piece*; of a negative one its process is killed."""
+    if piece < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 1 / piece
 
 
-class Watched:
-    """Tells which signals are blocked where it is called, and notes that where it is pickled."""
+@pytest.mark.parametrize("processes", [1, 2])
+def test_each_piece_is_told_with_its_number(processes: int) -> None:
+    """A fault costs its own piece alone, and says where it is; the processes do the next run."""
+    begun: list[int] = []
+    with process_pool(inverse, processes) as run:
+        told = dict(run([1, 0, 2, 4, 5], begin=begun.append))
+        again = dict(run([10]))
 
-    def __init__(self) -> None:
-        self.blocked: list[set[int]] = []
-
-    def __reduce__(self) -> tuple[Callable[..., Masks], tuple[object, int]]:
-        self.blocked.append({*signal.pthread_sigmask(signal.SIG_BLOCK, [])})
-        return functools.partial, (signal.pthread_sigmask, signal.SIG_BLOCK)
-
-    def __call__(self, _piece: list[int], /) -> set[int]:
-        """As in the process where it was pickled."""
-        return {*self.blocked[-1]}
-
-
-@pytest.mark.parametrize("early", [True, False], ids=["before it reads", "as it reads"])
-def test_a_process_that_dies_while_it_starts_is_told(
-    monkeypatch: pytest.MonkeyPatch, *, early: bool
-) -> None:
-    """Each piece is told, and nobody writes for ever to a process that is gone."""
-    work: Callable[[int], int] = Deadly()
-    if early:
-        monkeypatch.setattr(process_pool, "_labour", Deadly())
-        work = functools.partial(operator.countOf, bytes(MANY))
-    told: list[tuple[int, WorkResult[int] | WorkFault]] = []
-
-    def run() -> None:
-        with ProcessPool(work, 2) as made:
-            told.extend(made.run([1, 2]))
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    thread.join(DEADLINE_S)
-
-    assert not thread.is_alive()
-    assert sorted(number for number, _ in told) == [0, 1]
-    for _, said in told:
-        assert isinstance(said, WorkFault)
-        assert "its process died (exit status 3)" in said.why
+    fault = told.pop(1)
+    assert told == {0: 1, 2: 1 / 2, 3: 1 / 4, 4: 1 / 5}
+    assert isinstance(fault, WorkFault)
+    assert fault.why.startswith("ZeroDivisionError: division by zero (test_process_pool.py:")
+    assert "Traceback" in fault.text
+    assert again == {0: 1 / 10}
+    assert begun == [1, 0, 2, 4, 5]
     assert not multiprocessing.active_children()
 
 
-def test_an_interrupt_is_heard_while_the_work_is_told() -> None:
-    """It may be long. The processes themselves never hear one."""
-    work = Watched()
-    with ProcessPool(work, 1) as made:
-        (_, said) = next(made.run([[]]))
+def test_a_killed_process_ends_the_work_that_is_left() -> None:
+    """What was done before is told all the same, and nothing waits for ever."""
+    with process_pool(inverse, 2) as run:
+        told = dict(run([1, 2, 4, -1, -1, *[1] * 20]))
 
-    assert isinstance(said, WorkResult)
-    assert signal.SIGINT in said.result
-    assert len(work.blocked) == 1
-    assert signal.SIGINT not in work.blocked[0]
+    lost = [said for said in told.values() if isinstance(said, WorkFault)]
+    done = [said for said in told.values() if not isinstance(said, WorkFault)]
+    assert len(done) >= 2  # one other was at work at most
+    assert len(lost) >= 20
+    assert len(lost + done) == 25
+    assert {said.why for said in lost} == {
+        "a worker process was killed (out of memory?); use a smaller -j"
+    }
+    assert not multiprocessing.active_children()
 
 
-def test_a_process_that_died_while_idle_is_replaced() -> None:
-    """The next piece is not what it died of."""
-    before = set(multiprocessing.active_children())
-    with ProcessPool(functools.partial(operator.add, 1), 1) as made:
-        assert list(made.run([1])) == [(0, WorkResult(2))]
-        (child,) = set(multiprocessing.active_children()) - before
-        child.kill()
-        child.join(DEADLINE_S)
+ALONE = """
+import multiprocessing, time
+from slurm_dl.experiments.process_pool import process_pool
+if __name__ == "__main__":
+    with process_pool(time.sleep, 2) as run:
+        run = run([0, 1000, 1000])
+        next(run)
+        print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+        next(run)
+"""
 
-        assert list(made.run([5, 6])) == [(0, WorkResult(6)), (1, WorkResult(7))]
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_no_process_outlives_the_one_that_started_it(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """Even if that is killed. Its output ends when the last of them has."""
+    script = tmp_path / "alone.py"
+    script.write_text(ALONE, "utf-8")
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        workers = process.stdout.readline().split()
+        process.send_signal(number)
+        try:
+            process.communicate(timeout=20 * PATIENCE)
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+    assert len(workers) == 2
+    assert process.returncode == -number

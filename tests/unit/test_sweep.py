@@ -36,7 +36,7 @@ from slurm_dl.experiments.sweep import (
     without,
 )
 from slurm_dl.experiments.sweep_files import MAX_TASKS, Folder
-from slurm_dl.experiments.sweep_workers import run_here
+from slurm_dl.experiments.sweep_workers import run_cells
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Ending, Trace
@@ -79,7 +79,7 @@ SWEEP = Sweep(
 @pytest.fixture(scope="module")
 def results() -> list[CellResult]:
     """What the sweep gives, run here."""
-    return run_here(SWEEP, TRACE, lambda _: None)
+    return run_cells(SWEEP, TRACE, lambda _: None)
 
 
 def timeless(results: Sequence[CellResult]) -> str:
@@ -267,7 +267,7 @@ def test_what_fails_is_told_and_the_others_are_run_all_the_same(broken: Sweep) -
     steps: list[int] = []
     begun: list[SweepCell] = []
 
-    results = run_here(broken, TRACE, steps.append, begin=begun.append, failed=failed.append)
+    results = run_cells(broken, TRACE, steps.append, begin=begun.append, failed=failed.append)
 
     assert steps == [*range(1, 13)]
     assert tuple(begun) == broken.cells
@@ -279,9 +279,9 @@ def test_what_fails_is_told_and_the_others_are_run_all_the_same(broken: Sweep) -
     assert left is not None
     assert left.labels == ("fifo", "las")
     only = dataclasses.replace(broken, wishes=(broken.wishes[0], broken.wishes[2]))
-    assert timeless(kept) == timeless(run_here(only, TRACE, lambda _: None))
-    with pytest.raises(ZeroDivisionError):
-        run_here(broken, TRACE, lambda _: None)
+    assert timeless(kept) == timeless(run_cells(only, TRACE, lambda _: None))
+    with pytest.raises(CellError, match="no more than three"):
+        run_cells(broken, TRACE, lambda _: None)
 
 
 def test_a_policy_that_fails_once_is_left_out_whole(results: list[CellResult]) -> None:
@@ -413,7 +413,7 @@ def test_jobs_that_did_not_finish_are_told_where() -> None:
     sweep = dataclasses.replace(SWEEP, cluster="1x2", wishes=SWEEP.wishes[:2], seeds=1)
     large = int((TRACE.gpus > 2).sum())
 
-    merged = comparison.merge(sweep, run_here(sweep, TRACE, lambda _: None))
+    merged = comparison.merge(sweep, run_cells(sweep, TRACE, lambda _: None))
 
     lines = failures(merged, 2)
     assert len(lines) == 4
@@ -441,8 +441,8 @@ def test_a_folder_holds_the_whole_sweep(folder: Folder) -> None:
     trace = opened.trace()
     assert (trace.name, trace.format, trace.job_id) == (TRACE.name, TRACE.format, TRACE.job_id)
     assert rows_of(trace) == rows_of(TRACE)
-    assert timeless(run_here(opened.sweep, trace, lambda _: None)) == timeless(
-        run_here(SWEEP, TRACE, lambda _: None)
+    assert timeless(run_cells(opened.sweep, trace, lambda _: None)) == timeless(
+        run_cells(SWEEP, TRACE, lambda _: None)
     )
     assert opened.missing() == SWEEP.cells
     shares = [opened.cells_of(task) for task in range(opened.tasks)]
@@ -507,13 +507,13 @@ def test_a_table_of_costs_goes_with_the_sweep(tmp_path: Path) -> None:
     table = tmp_path / "cost.yaml"
     table.write_text("restart_s: 30\n", "utf-8")
     sweep = dataclasses.replace(SWEEP, costs=str(table), seeds=1)
-    here = run_here(sweep, TRACE, lambda _: None)
+    here = run_cells(sweep, TRACE, lambda _: None)
     Folder.create(tmp_path / "sweep", sweep, TRACE)
     table.unlink()
 
     opened = Folder.open(tmp_path / "sweep")
 
-    there = run_here(opened.sweep, opened.trace(), lambda _: None)
+    there = run_cells(opened.sweep, opened.trace(), lambda _: None)
     assert timeless(there) == timeless(here)
     assert here[1].costs.startswith("restart 30 s")
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from slurm_dl.cli.dlsim import tune_text
 from slurm_dl.config.loading import load
 from slurm_dl.experiments import threshold_trials, threshold_tuning, tuning_data
 from slurm_dl.experiments.placement_choice import Named, PlacementSetup
-from slurm_dl.experiments.process_pool import WorkResult
+from slurm_dl.experiments.process_pool import Run
 from slurm_dl.experiments.threshold_search import Candidate, candidates, levels, search, stretches
 from slurm_dl.experiments.threshold_trials import Trial, Trials, Tried
 from slurm_dl.experiments.threshold_tuning import Current, TuningResult
@@ -175,24 +176,21 @@ def test_no_more_processes_than_trials(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     longest: list[int] = []
 
-    class Here:
-        def __init__(self, work: Trials, processes: int) -> None:
-            self.work = work
-            asked.append(processes)
-            longest.append(0)
+    def here(work: Trials, processes: int) -> AbstractContextManager[Run[Trial, Tried]]:
+        asked.append(processes)
+        longest.append(0)
 
-        def __enter__(self) -> Self:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def run(self, several: Sequence[Trial]) -> Iterator[tuple[int, WorkResult[Tried]]]:
+        def run(
+            several: Sequence[Trial], /, *, begin: Callable[[Trial], None] = lambda _: None
+        ) -> Iterator[tuple[int, Tried]]:
             longest[-1] = max(longest[-1], len(several))
             for number, one in enumerate(several):
-                yield number, WorkResult(self.work(one))
+                begin(one)
+                yield number, work(one)
 
-    monkeypatch.setattr(threshold_trials, "ProcessPool", Here)
+        return contextlib.nullcontext(run)
+
+    monkeypatch.setattr(threshold_trials, "process_pool", here)
     ground = tuning_data.halves(
         history(4, range(4)), ONE_GPU, by="mean-jct", costs=None, seed=0, edges=NO_EDGES
     )

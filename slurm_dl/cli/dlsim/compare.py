@@ -44,7 +44,7 @@ from slurm_dl.experiments.cost_models import Ran
 from slurm_dl.experiments.oracle import parse_foresight
 from slurm_dl.experiments.sweep import CellResult, Failure, Sweep, SweepCell
 from slurm_dl.experiments.sweep_slurm import SweepRequest
-from slurm_dl.experiments.sweep_workers import run_here, run_in_processes
+from slurm_dl.experiments.sweep_workers import run_cells
 from slurm_dl.model.trace import Trace
 from slurm_dl.report import export
 from slurm_dl.report.console import console, progress
@@ -254,11 +254,7 @@ def _run(
         def begin(cell: SweepCell) -> None:
             report.tell(safe(str(cell) if len(sweep.cells) > len(sweep.wishes) else cell.label, 60))
 
-        if processes == 1:
-            return run_here(sweep, jobs, report, begin=begin, failed=failed)
-        return run_in_processes(
-            sweep, jobs, processes=processes, progress=report, begin=begin, failed=failed
-        )
+        return run_cells(sweep, jobs, report, processes=processes, begin=begin, failed=failed)
 
 
 def _show(jobs: Trace, ran: Ran, outputs: _Outputs) -> None:
