@@ -3,14 +3,11 @@
 The values are one figure on a trace and on bootstraps of it (Efron, "Bootstrap methods: another
 look at the jackknife", Annals of Statistics 7(1), 1979). Their standard deviation s estimates the
 standard error of the figure itself, so the interval is ``mean +- t(n - 1) s``. More seeds make it
-surer, not narrower: only a longer trace could. The quantile of t comes from the finite series for
-whole degrees of freedom (Abramowitz and Stegun, "Handbook of Mathematical Functions", 1964, 26.7.3
-and 26.7.4).
+surer, not narrower: only a longer trace could.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import Final
@@ -20,9 +17,6 @@ import numpy as np
 from slurm_dl.model.jobs import F64
 
 LEVEL: Final = 0.95
-_BISECTIONS: Final = 80
-_WIDEST: Final = 64.0
-"""Above the quantile for one degree of freedom, 12.7."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,34 +62,13 @@ def paired_ratio(values: F64, base: F64) -> Mean:
     return mean(values / safe)
 
 
-@functools.lru_cache(maxsize=1024)
 def t_quantile(freedom: int, level: float = LEVEL) -> float:
     """The t that Student's variable stays within, on both sides of 0, in *level* of all cases.
 
     Args:
         freedom: Degrees of freedom, at least 1.
-        level: A share of 1, such that t is below 64.
+        level: A share of 1.
     """
-    low, high = 0.0, _WIDEST
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        if _within(middle, freedom) < level:
-            low = middle
-        else:
-            high = middle
-    return high
+    from scipy.special import stdtrit  # noqa: PLC0415 - slow to import
 
-
-def _within(t: float, freedom: int) -> float:
-    """P(abs(T) <= t) for Student's T with *freedom* degrees of freedom."""
-    angle = math.atan(t / math.sqrt(freedom))
-    squared = math.cos(angle) ** 2
-    is_odd = freedom % 2 == 1
-    term = math.cos(angle) if is_odd else 1.0
-    total = term if freedom > 1 else 0.0
-    for k in range(3 if is_odd else 2, freedom - 1, 2):
-        term *= squared * (k - 1) / k
-        total += term
-    if is_odd:
-        return 2 / math.pi * (angle + math.sin(angle) * total)
-    return math.sin(angle) * total
+    return float(stdtrit(freedom, (1 + level) / 2))

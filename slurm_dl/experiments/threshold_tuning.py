@@ -11,14 +11,7 @@ from slurm_dl.experiments.process_pool import WorkError
 from slurm_dl.experiments.threshold_search import Candidate, Rung
 from slurm_dl.experiments.threshold_trials import Run, Trial, Trials, Tried, running
 from slurm_dl.experiments.tuning_data import TuningData
-from slurm_dl.experiments.whatif_bootstrap import (
-    Interval,
-    change_of,
-    draws,
-    held,
-    range_of,
-    resamples_for,
-)
+from slurm_dl.experiments.whatif_bootstrap import Interval, held, resamples_for
 from slurm_dl.experiments.whatif_history import Fate
 
 
@@ -174,8 +167,8 @@ def _tuned(
     judged = dict(zip(later, run([Trial(one, is_held_out=True) for one in later]), strict=True))
     before, after = _fate(judged[current.candidate]), _fate(judged[winner])
     resamples = resamples_for(1)
-    weights = draws(ground.held_out.blocks, resamples, ground.seed)
-    _, apart = held([before.figure(ground.by), after.figure(ground.by)], weights)
+    figures = [before.figure(ground.by), after.figure(ground.by)]
+    _, apart = held(figures, ground.held_out.blocks, resamples=resamples, seed=ground.seed)
     is_whole = not (before.unfinished or after.unfinished)
     return TuningResult(
         ground=ground,
@@ -184,8 +177,8 @@ def _tuned(
         winner=winner,
         chosen=(scores[current.candidate], scores[winner]),
         later=(judged[current.candidate].figure, judged[winner].figure),
-        difference=range_of(apart.less),
-        change=None if apart.over is None else change_of(apart.over),
+        difference=apart.difference,
+        change=apart.change,
         is_whole=is_whole,
         resamples=resamples,
         costs=before.costs,

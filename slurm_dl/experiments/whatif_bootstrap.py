@@ -1,27 +1,20 @@
-"""How sure a figure of a history is: a bootstrap over its days, plain and paired.
+"""How sure a figure of a history is: a bootstrap over its days, paired by day.
 
-Days are resampled whole, as jobs of one day are not independent of each other: a resample is a
-number of draws for each day. Two policies are held against each other on the same days.
+Days are resampled whole, as jobs of one day are not independent of each other. Two policies are
+held against each other on the same resamples. An interval is BCa (Efron, "Better bootstrap
+confidence intervals", Journal of the American Statistical Association 82, 1987), and never narrower
+than Student's with the standard error of the resamples: of few days BCa alone is too narrow.
 
-An interval is the figure, and so many of its standard errors on both sides as the figures of 95 %
-of the resamples stay within of it, each in standard errors of its own: the symmetric bootstrap-t
-(Hall, "On symmetric bootstrap confidence intervals", Journal of the Royal Statistical Society B
-50(1), 1988; Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, chapter 12). Its ends
-are not bounded by the data, as those of percentiles and of BCa are, which are too narrow for few
-days. It takes figures above 0, and ratios, as logarithms, for the reason in DiCiccio and Efron,
-"Bootstrap confidence intervals", Statistical Science 11(3), 1996: it is best where the standard
-error does not depend on the figure. It is never narrower than Student's interval.
-
-Several differences hold at once (Beran, "Balanced simultaneous confidence sets", Journal of the
-American Statistical Association 83, 1988): all have the level at which all of them hold in 95 % of
-the resamples. So what the best of many policies gained is not chance that was picked.
-
-Shapes: d days, b resamples.
+Differences of several policies to the first are judged with Holm's correction ("A simple
+sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979).
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -30,76 +23,19 @@ import numpy as np
 
 from slurm_dl.experiments.bootstrap_interval import LEVEL, t_quantile
 from slurm_dl.experiments.whatif_figures import ROUNDING, Figure
-from slurm_dl.model.jobs import F64
+from slurm_dl.model.jobs import F64, I64
 
-FEWEST_DAYS: Final = 5
-"""With fewer a bootstrap tells nothing."""
+FEWEST_DAYS: Final = 10
+"""With fewer that have jobs nothing is told."""
 
 FEWEST_RESAMPLES: Final = 2000
 _BEYOND: Final = 20
 """Resamples that are to lie beyond an interval."""
 
 _AT_ONCE: Final = 500
-_LARGEST_POWER: Final = 700.0
-"""Of e, in a float."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sample:
-    """A figure of all days and of resamples of them, each with its standard error.
-
-    Attributes:
-        days: How many days have jobs, of both figures where there are two.
-        value: Of all days; NaN if there is no job.
-        error: Its standard error.
-        drawn: ``(b,)`` of the resamples; NaN where one has no job.
-        errors: ``(b,)`` their standard errors.
-    """
-
-    days: int
-    value: float
-    error: float
-    drawn: F64
-    errors: F64
-
-    @property
-    def is_positive(self) -> bool:
-        """Whether it is above 0 on all days, and on each resample that has it."""
-        return self.value > 0 and bool(np.nanmin(self.drawn, initial=np.inf) > 0)
-
-    def away(self) -> F64:
-        """``(b,)`` how many of its standard errors each resample is away from it.
-
-        0 where one has no job, infinite where it has no error and another figure.
-        """
-        same = np.isnan(self.drawn) | np.isclose(self.drawn, self.value, rtol=ROUNDING, atol=0)
-        drawn = np.where(same, self.value, self.drawn)
-        if self.is_positive:
-            apart, error = np.abs(np.log(drawn / self.value)), self.errors / drawn
-        else:
-            apart, error = np.abs(drawn - self.value), self.errors
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(same, 0.0, apart / error)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PairedFigure:
-    """A figure held against another on the same days.
-
-    Attributes:
-        own: The figure.
-        less: It less the other.
-        over: It as a multiple of the other; None where that is not above 0 everywhere.
-    """
-
-    own: Sample
-    less: Sample
-    over: Sample | None
-
-    @property
-    def judged(self) -> Sample:
-        """What is judged by: the multiple, where there is one."""
-        return self.less if self.over is None else self.over
+_OWN, _LESS, _CHANGE = range(3)
+_LEAST: Final = (0.0, -math.inf, -1.0)
+"""Of a figure, a difference and a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +44,7 @@ class Interval:
 
     Attributes:
         value: NaN if there is no job.
-        low: The lower end; NaN if there are too few days, infinite if they bound nothing.
+        low: The lower end; NaN if there are too few days.
         high: The upper end.
     """
 
@@ -119,12 +55,7 @@ class Interval:
     @property
     def is_known(self) -> bool:
         """Whether there is an interval."""
-        return not (math.isnan(self.low) or math.isnan(self.high))
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether there is one with two ends."""
-        return math.isfinite(self.low) and math.isfinite(self.high)
+        return not math.isnan(self.low)
 
     @property
     def has_zero(self) -> bool:
@@ -132,127 +63,148 @@ class Interval:
         return not self.is_known or self.low <= 0 <= self.high
 
 
-def resamples_for(intervals: int) -> int:
-    """How many resamples suffice for so many intervals that are to hold all at once."""
-    return max(FEWEST_RESAMPLES, round(_BEYOND * intervals / (1 - LEVEL)))
+@dataclass(frozen=True, slots=True)
+class PairedFigure:
+    """A figure held against the first on the same days.
 
-
-def draws(days: int, resamples: int, seed: int) -> F64:
-    """``(resamples, days)`` how often each day is drawn; *days* draws with replacement in each.
-
-    Args:
-        seed: Of NumPy's default generator.
+    Attributes:
+        own: The figure, with its 95 % interval.
+        difference: It less the first.
+        change: The same as a share of the first, at least -1; None where that may be 0.
     """
-    rng = np.random.default_rng(seed)
-    return rng.multinomial(days, np.full(days, 1 / days), size=resamples).astype(np.float64)
+
+    own: Interval
+    difference: Interval
+    change: Interval | None
+
+    @property
+    def judged(self) -> Interval:
+        """What is judged by: the change, where there is one."""
+        return self.difference if self.change is None else self.change
+
+
+def resamples_for(differences: int) -> int:
+    """How many resamples suffice for so many differences."""
+    return max(FEWEST_RESAMPLES, round(_BEYOND * differences / (1 - LEVEL)))
+
+
+def first_level(differences: int) -> float:
+    """The level of the intervals at the first step of Holm's correction."""
+    return 1 - (1 - LEVEL) / max(1, differences)
 
 
 def held(
-    figures: Sequence[Figure], weights: F64, tick: Callable[[], None] = lambda: None
+    figures: Sequence[Figure],
+    days: int,
+    *,
+    resamples: int,
+    seed: int,
+    tick: Callable[[], None] = lambda: None,
 ) -> list[PairedFigure]:
     """Each of *figures* held against the first.
 
+    At each step of Holm's correction the intervals have the level for as many differences as are
+    left; those without 0 are shown to differ, and the next step is about the others.
+
     Args:
-        weights: ``(b, d)`` of `draws`.
+        days: Of which the figures are functions.
+        seed: Of NumPy's default generator.
         tick: Called now and then while it works.
     """
-    days = weights.shape[1]
-    parts = [weights[at : at + _AT_ONCE] for at in range(0, len(weights), _AT_ONCE)]
-    found: list[list[tuple[F64, ...]]] = [[] for _ in figures]
-    for part in (np.ones((1, days)), *parts):
-        base = figures[0].linear(part)
-        for columns, figure in zip(found, figures, strict=True):
-            own = base if figure is figures[0] else figure.linear(part)
-            each = (own, own.less(base), own.over(base))
-            columns.append(tuple(column for one in each for column in (one.value, one.error(part))))
-        tick()
-    samples = [
-        [np.concatenate(column) for column in zip(*columns, strict=True)] for columns in found
-    ]
-    has_share = bool(np.nanmin(samples[0][0], initial=np.inf) > 0)
-    base_has = figures[0].has_jobs(days)
-    made = []
-    for figure, parts_of in zip(figures, samples, strict=True):
-        has = figure.has_jobs(days)
-        alone, both = int(np.count_nonzero(has)), int(np.count_nonzero(has & base_has))
-        made.append(
-            PairedFigure(
-                own=_sample(alone, *parts_of[0:2]),
-                less=_sample(both, *parts_of[2:4]),
-                over=_sample(both, *parts_of[4:6]) if has_share else None,
-            )
+    drawn = _Resamples(figures, days, resamples, seed, tick)
+    whole = drawn.paired(LEVEL)
+    made = dict(enumerate(whole))
+    left = set(range(1, len(figures)))
+    while left:
+        step = drawn.paired(first_level(len(left)))
+        shown = {number for number in left if not step[number].judged.has_zero} or left
+        for number in shown:
+            made[number] = dataclasses.replace(step[number], own=whole[number].own)
+        left -= shown
+    return [made[number] for number in range(len(figures))]
+
+
+class _Resamples:
+    """Resamples of days, and intervals of any level from them."""
+
+    def __init__(
+        self,
+        figures: Sequence[Figure],
+        days: int,
+        resamples: int,
+        seed: int,
+        tick: Callable[[], None],
+    ) -> None:
+        from scipy import stats  # noqa: PLC0415 - slow to import
+
+        has = np.stack([figure.has_jobs(days) for figure in figures])
+        self._days = np.stack([has.sum(axis=1), *[(has & has[0]).sum(axis=1)] * 2])
+        self._values = _values(figures, np.arange(days), days)
+        self._drawn = None
+        if days < FEWEST_DAYS:
+            return
+
+        def statistic(drawn: I64, axis: int) -> F64:  # noqa: ARG001 - it is the last
+            tick()
+            found = _values(figures, drawn, days)
+            # A resample without jobs counts as the whole.
+            whole = self._values.reshape(*self._values.shape, *[1] * (drawn.ndim - 1))
+            return np.where(np.isnan(found), whole, found)
+
+        self._bootstrap = functools.partial(
+            stats.bootstrap, (np.arange(days),), statistic, batch=_AT_ONCE, vectorized=True
         )
-    return made
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # NaN where all resamples are equal
+            self._drawn = self._bootstrap(
+                n_resamples=resamples, random_state=np.random.default_rng(seed), method="percentile"
+            )
+
+    def paired(self, level: float) -> list[PairedFigure]:
+        """Each figure with intervals of this level; NaN for too few days with jobs."""
+        low = high = np.full(self._values.shape, np.nan)
+        has_share = False
+        if self._drawn is not None:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                bca = self._bootstrap(
+                    n_resamples=0,
+                    bootstrap_result=self._drawn,
+                    confidence_level=level,
+                    method="BCa",
+                ).confidence_interval
+            has_share = bool((self._drawn.bootstrap_distribution[_OWN, 0] > 0).all())
+            is_enough = self._days >= FEWEST_DAYS
+            days = np.maximum(self._days, FEWEST_DAYS)
+            t = np.array([[t_quantile(int(n) - 1, level) for n in row] for row in days])
+            half = t * self._drawn.standard_error * np.sqrt(days / (days - 1))
+            low = np.where(is_enough, np.fmin(bca.low, self._values - half), np.nan)
+            high = np.where(is_enough, np.fmax(bca.high, self._values + half), np.nan)
+            if has_share:
+                # Ranges of a quotient alone hold too seldom.
+                first = self._values[_OWN, 0]
+                low[_CHANGE] = np.minimum(low[_CHANGE], low[_LESS] / first)
+                high[_CHANGE] = np.maximum(high[_CHANGE], high[_LESS] / first)
+            low = np.maximum(low, np.array(_LEAST)[:, None])
+        own, less, change = (
+            [Interval(*ends) for ends in zip(*columns, strict=True)]
+            for columns in zip(self._values.tolist(), low.tolist(), high.tolist(), strict=True)
+        )
+        shares = change if has_share else [None] * len(own)
+        return [PairedFigure(*each) for each in zip(own, less, shares, strict=True)]
 
 
-def _sample(days: int, values: F64, errors: F64) -> Sample:
-    return Sample(days, float(values[0]), float(errors[0]), values[1:], errors[1:])
-
-
-def joint_level(samples: Sequence[Sample], level: float = LEVEL) -> float:
-    """The level of each of several intervals such that all hold at once in *level* of all cases.
+def _values(figures: Sequence[Figure], drawn: I64, days: int) -> F64:
+    """``(3, figures, ...)`` each figure, it less the first, and that as a share of the first.
 
     Args:
-        samples: At least one, of the same resamples.
+        drawn: ``(..., d)`` days of each resample.
     """
-    most = np.zeros(len(samples[0].drawn))
-    for sample in samples:
-        away = sample.away()
-        # Of those as far away as each other none is beyond: what has no end moves no other.
-        nearer = np.searchsorted(np.sort(away), away, side="left") / len(away)
-        most = np.maximum(most, nearer)
-    return max(level, float(np.quantile(most, level, method="higher")))
-
-
-def range_of(found: Sample, level: float = LEVEL) -> Interval:
-    """A figure and its interval; none for fewer days with jobs than `FEWEST_DAYS`.
-
-    Args:
-        level: How often the interval holds the figure.
-    """
-    nothing = Interval(found.value, math.nan, math.nan)
-    if found.days < FEWEST_DAYS or not math.isfinite(found.value):
-        return nothing
-    # Where all days may differ in one direction by chance more often than the interval may fail,
-    # or no resample lies beyond it, there is none to tell.
-    if 2.0 ** (1 - found.days) > 1 - level or (1 - level) * len(found.drawn) < 1:
-        return nothing
-    away = found.away()[~np.isnan(found.drawn)]
-    most = float(np.quantile(away, level, method="higher"))
-    if not most and not found.error:
-        return Interval(found.value, found.value, found.value)
-    errors = max(most, t_quantile(found.days - 1, level)) if found.error else math.inf
-    if not found.is_positive:
-        half = errors * found.error if found.error else math.inf
-        return Interval(found.value, found.value - half, found.value + half)
-    half = errors * found.error / found.value if found.error else math.inf
-    return Interval(found.value, found.value * _exp(-half), found.value * _exp(half))
-
-
-def _exp(power: float) -> float:
-    return math.exp(power) if power < _LARGEST_POWER else math.inf
-
-
-def amount_of(found: Sample, most: float, level: float = LEVEL) -> Interval:
-    """A figure between 0 and *most*, and its interval, whose ends are in there too.
-
-    Days that are all 0, or all *most*, do not tell how far from it others may be: then there is
-    no other end.
-    """
-    told = range_of(found, level)
-    if not told.is_known:
-        return told
-    if told.low == told.high == 0:
-        return Interval(told.value, 0.0, math.inf)
-    if told.low == told.high == most:
-        return Interval(told.value, -math.inf, most)
-    return Interval(
-        told.value, max(told.low, 0.0), min(told.high, most) if told.is_bounded else told.high
-    )
-
-
-def change_of(over: Sample, level: float = LEVEL) -> Interval:
-    """The interval of a multiple as that of a change: 0.9 times as much is -0.1; at least -1."""
-    found = range_of(over, level)
-    low = max(found.low, 0.0) if found.is_known else found.low
-    return Interval(found.value - 1, low - 1, found.high - 1)
+    rows = drawn.reshape(-1, drawn.shape[-1])
+    weights = np.array([np.bincount(row, minlength=days) for row in rows], dtype=np.float64)
+    own = np.stack([figure.of(weights) for figure in figures])
+    less = own - own[0]
+    # Written so that NaN stays.
+    less[np.abs(less) <= ROUNDING * np.maximum(np.abs(own), np.abs(own[0]))] = 0.0
+    change = less / np.where(own[0] > 0, own[0], np.nan)
+    return np.stack([own, less, change]).reshape(3, len(figures), *drawn.shape[:-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -9,14 +10,9 @@ from typing import Literal
 import numpy as np
 
 from slurm_dl.experiments.whatif_bootstrap import (
-    FEWEST_DAYS,
     Interval,
-    amount_of,
-    change_of,
-    draws,
+    first_level,
     held,
-    joint_level,
-    range_of,
     resamples_for,
 )
 from slurm_dl.experiments.whatif_figures import ROUNDING
@@ -34,8 +30,8 @@ class RankedPolicy:
         fate: What became of the jobs.
         values: Every figure over all days.
         own: The figure by which policies are ranked, with its 95 % interval.
-        difference: It less that of the first policy, with an interval that holds together with
-            those of all others; None for the first.
+        difference: It less that of the first policy, with an interval of Holm's correction; None
+            for the first.
         change: The same as a share of the first's figure; None also where that may be 0.
         by_block: ``(blocks,)`` the figure of each block of days by itself; NaN without jobs.
         better_on: Blocks on which it is less than the first's by more than rounding; None for the
@@ -63,7 +59,7 @@ class Ranking:
     Attributes:
         by: The figure, a word of `KINDS`.
         first: The policy that the others are held against.
-        level: Of the interval of each difference, at which all hold at once in 95 %.
+        level: Of the intervals at the first step of Holm's correction, a share of 1.
         resamples: How many.
         seed: Of the resamples.
     """
@@ -92,27 +88,25 @@ def rank(
         tick: Called now and then while it works.
     """
     first, base = fates[0]
-    resamples = resamples_for(max(1, len(fates) - 1))
-    weights = draws(len(base.days), resamples, seed)
+    resamples = resamples_for(len(fates) - 1)
     each = np.eye(len(base.days))
     base_each = base.figure(by).of(each)
-    samples = held([fate.figure(by) for _, fate in fates], weights, tick)
-    level = joint_level([found.judged for found in samples[1:] or samples])
+    figures = [fate.figure(by) for _, fate in fates]
+    paired = held(figures, len(base.days), resamples=resamples, seed=seed, tick=tick)
     rows = []
-    for (label, fate), found in zip(fates, samples, strict=True):
+    for (label, fate), found in zip(fates, paired, strict=True):
         by_block = fate.figure(by).of(each)
         both = np.isfinite(by_block) & np.isfinite(base_each)
         less = (by_block < base_each * (1 - ROUNDING))[both]
-        difference = change = None
-        if fate is not base:
-            difference = range_of(found.less, level)
-            change = None if found.over is None else change_of(found.over, level)
+        is_first = fate is base
+        difference = None if is_first else found.difference
+        change = None if is_first else found.change
         rows.append(
             RankedPolicy(
                 label=label,
                 fate=fate,
                 values=fate.values(),
-                own=amount_of(found.own, KINDS[by].most),
+                own=dataclasses.replace(found.own, high=min(found.own.high, KINDS[by].most)),
                 difference=difference,
                 change=change,
                 by_block=tuple(by_block.tolist()),
@@ -123,7 +117,12 @@ def rank(
         )
     rows.sort(key=lambda row: (row.fate.unfinished > 0, np.nan_to_num(row.own.value, nan=np.inf)))
     return Ranking(
-        by=by, first=first, rows=tuple(rows), level=level, resamples=resamples, seed=seed
+        by=by,
+        first=first,
+        rows=tuple(rows),
+        level=first_level(len(fates) - 1),
+        resamples=resamples,
+        seed=seed,
     )
 
 
@@ -137,7 +136,7 @@ def verdict_of(fate: Fate, base: Fate, held: Interval | None) -> Verdict:
         return "unfinished"
     if held is None:
         return "first"
-    if len(fate.days) < FEWEST_DAYS or not held.is_known:
+    if not held.is_known:
         return "too few days"
     if held.has_zero:
         return "no difference shown"

@@ -72,6 +72,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_from_a_dump_to_a_recommendation(site: Path, command: Command) -> None:
     """Dump, what-if, tune, and a configuration that check-config takes."""
+    (site / "dump.txt").write_text(dump(26), "utf-8")
     (site / "dl.yaml").write_text(
         "manage: {partitions: [gpu]}\n"
         "policy: {order: discrete_las, parameters: {thresholds_gpu_s: [1.0e8]}}\n",

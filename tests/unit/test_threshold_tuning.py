@@ -57,7 +57,7 @@ def tuned(trace: Trace, current: Current, **more: object) -> TuningResult:
 @pytest.fixture(scope="module")
 def planted() -> TuningResult:
     """A history in which a threshold above the short jobs and far below the long ones is best."""
-    return tuned(history(20, range(20)), AS_FIFO)
+    return tuned(history(26, range(26)), AS_FIFO)
 
 
 def test_a_planted_threshold_is_found(planted: TuningResult) -> None:
@@ -73,7 +73,7 @@ def test_a_planted_threshold_is_found(planted: TuningResult) -> None:
     assert list(planted.later) == later
     first = planted.winner.thresholds_gpu_s[0]
     assert 500 <= first <= 2000
-    text = "\n".join(tune_text.lines(history(20, range(20)), planted))
+    text = "\n".join(tune_text.lines(history(26, range(26)), planted))
     assert "of the gain is left there" in text
     assert "thresholds_gpu_s: [" in text
 
@@ -92,12 +92,12 @@ def test_the_best_of_the_rung_is_the_best_of_all(planted: TuningResult) -> None:
 
 def test_what_helped_only_on_the_days_chosen_on_is_not_recommended() -> None:
     """Long jobs in the first half alone: a threshold is found, and later days show no gain."""
-    found = tuned(history(20, range(10)), AS_FIFO)
+    found = tuned(history(26, range(13)), AS_FIFO)
 
     assert found.gain > 0.5
     assert found.winner != AS_FIFO.candidate
     assert not found.is_recommended
-    text = "\n".join(tune_text.lines(history(20, range(10)), found))
+    text = "\n".join(tune_text.lines(history(26, range(13)), found))
     assert "Leave it as it is" in text
     assert "thresholds_gpu_s:" not in text
 
@@ -116,12 +116,12 @@ def test_nothing_is_changed_where_nothing_helps() -> None:
 
 def test_later_days_are_never_seen_by_the_search(planted: TuningResult) -> None:
     """Another second half changes no step of the search."""
-    other = tuned(history(20, range(10)), AS_FIFO)
+    other = tuned(history(26, range(13)), AS_FIFO)
     late = planted.ground.held_out.trace.submit_s
 
     assert [rung.tried for rung in other.rungs] == [rung.tried for rung in planted.rungs]
     assert planted.ground.trace.submit_s.max() < late.min()
-    assert len(planted.ground.trace) + len(late) == len(history(20, range(20)))
+    assert len(planted.ground.trace) + len(late) == len(history(26, range(26)))
 
 
 def test_too_few_days_to_judge() -> None:
@@ -162,7 +162,7 @@ def test_the_lines_give_what_was_promised(planted: TuningResult, tmp_path: Path)
 def test_the_result_does_not_depend_on_the_processes(planted: TuningResult) -> None:
     """Step by step, and the bar counts each simulation."""
     steps: list[int] = []
-    trace = history(20, range(20))
+    trace = history(26, range(26))
     again = tuned(trace, AS_FIFO, processes=2, report=steps.append)
 
     assert tune_text.as_json(trace, again) == tune_text.as_json(trace, planted)
@@ -231,7 +231,7 @@ def test_jobs_are_placed_where_a_scheme_says(tmp_path: Path) -> None:
 
 
 def test_everything_is_plain_json(planted: TuningResult) -> None:
-    told = tune_text.as_json(history(20, range(20)), planted)
+    told = tune_text.as_json(history(26, range(26)), planted)
 
     again = json.loads(json.dumps(told, allow_nan=False))
     assert again["recommended"] is True

@@ -147,7 +147,7 @@ def test_figures_end_where_they_can_be() -> None:
     assert own["mean-queue"].low == 0 < own["mean-queue"].value < own["mean-queue"].high < math.inf
     assert 0 < own["unfair"].low < own["unfair"].value < own["unfair"].high == 1
     assert own["mean-rho"].high > 1
-    assert own["lost"] == Interval(0, 0, math.inf)
+    assert own["lost"] == Interval(0, 0, 0)
 
 
 def test_what_rounding_tells_apart_is_not_less() -> None:

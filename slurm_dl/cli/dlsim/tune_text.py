@@ -9,7 +9,6 @@ from slurm_dl.cli.dlsim.whatif_text import METHOD, days_json, finite, range_json
 from slurm_dl.experiments.results import read_lines
 from slurm_dl.experiments.threshold_search import Candidate, Rung
 from slurm_dl.experiments.threshold_tuning import Current, TuningResult
-from slurm_dl.experiments.whatif_bootstrap import FEWEST_DAYS
 from slurm_dl.experiments.whatif_history import KINDS, DailyHistory
 from slurm_dl.model.trace import Trace
 from slurm_dl.report.number_format import duration, number, percent, plain_number
@@ -66,14 +65,14 @@ def _advice(found: TuningResult) -> Iterator[str]:
     if found.winner == found.current.candidate:
         yield "Leave it as it is: on the days chosen on nothing was better than what is in use."
         return
-    if found.ground.held_out.blocks < FEWEST_DAYS or not held.is_known or not found.is_whole:
+    if not held.is_known or not found.is_whole:
         yield (
             "Leave it as it is: the days held out that have jobs are too few to judge, or jobs "
             "did not finish on them."
         )
         return
     span = f"{number(held.low)} to {number(held.high)}"
-    if found.change is not None or not held.is_bounded:
+    if found.change is not None:
         span = signed_ends(found.change)
     if not found.is_recommended:
         why = "it is worse there" if held.low > 0 else "no difference that these days can show"

@@ -18,7 +18,7 @@ from slurm_dl.model.trace import Trace
 from slurm_dl.report.number_format import NONE, TimeUnit, number, percent, printable, unit_of
 from slurm_dl.simulation.cluster_shape import ClusterShape
 
-METHOD: Final = "symmetric bootstrap-t over days (Hall 1988)"
+METHOD: Final = "BCa bootstrap over days (Efron 1987), at least Student's"
 
 _NAME: Final = 26
 _ONE: Final = TimeUnit("", 1.0)
@@ -94,7 +94,7 @@ def verdict_lines(ranking: Ranking, history: DailyHistory) -> Iterator[str]:
         "of the differences are paired by day"
     )
     if len(ranking.rows) > 2:  # noqa: PLR2004 - the first, and several others
-        yield (f"and hold all at once in 95 % (Beran 1988, each in {100 * ranking.level:.4g} %)")
+        yield "and judged with Holm's correction (1979): by chance one is shown in 5 % at most"
     if history.blocks < FEWEST_DAYS:
         yield f"fewer than {FEWEST_DAYS} {days} can show nothing"
 
@@ -123,7 +123,7 @@ def _sentence(row: RankedPolicy, title: str, first: str) -> str:
 
 
 def _ends(found: Interval, unit: TimeUnit) -> str:
-    if not found.is_bounded:
+    if not found.is_known:
         return NONE
     return f"{number(found.low / unit.in_s)} to {number(found.high / unit.in_s)}"
 
@@ -135,7 +135,7 @@ def signed(change: Interval | None) -> str:
 
 def signed_ends(change: Interval | None) -> str:
     """The range of a change."""
-    if change is None or not change.is_bounded:
+    if change is None or not change.is_known:
         return NONE
     return f"{100 * change.low:+.1f}% to {100 * change.high:+.1f}%"
 
