@@ -9,12 +9,13 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 
-from slurm_dl.config import Config, load, load_with_origins, reference, show
+from slurm_dl.config import Config, json_schema, load, load_with_origins, show
 from slurm_dl.config.parameters import parameters_of
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.placement import scheme_registry
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.policies.registry import POLICIES
+from tools.docs import reference
 
 HEAD = "manage: {partitions: [gpu]}\n"
 
@@ -283,9 +284,10 @@ def test_a_configuration_with_rules_is_a_value(tmp_path: Path) -> None:
 
 def test_the_page_and_the_schema_know_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """What can be chosen, each with its parameters and whether a rule is strict."""
-    monkeypatch.setattr(reference, "SCHEMES", {"best_fit": BestFit, "near": Near})
-    monkeypatch.setattr(reference, "RULES", {"apart": Apart, "quiet": Quiet})
-    page, schema = reference.reference(), reference.schema()
+    for module in (reference, json_schema):
+        monkeypatch.setattr(module, "SCHEMES", {"best_fit": BestFit, "near": Near})
+        monkeypatch.setattr(module, "RULES", {"apart": Apart, "quiet": Quiet})
+    page, schema = reference.reference(), json_schema.schema()
     section: dict[str, Any] = schema["$defs"]["PlacementSection"]
 
     assert '| `scheme` | `""` | empty, or one of best_fit, near |' in page

@@ -9,10 +9,11 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.config import Config, load, reference, show
+from slurm_dl.config import Config, load, show
 from slurm_dl.config.loading import load_with_origins
 from slurm_dl.config.tree import SECTIONS
 from slurm_dl.model.errors import ConfigError
+from tools.docs import reference
 
 SAMPLE = reference.sample()
 FULL = yaml.safe_dump(

@@ -2,17 +2,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import re
-import runpy
-import sys
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from click.testing import CliRunner
 from pydantic.fields import FieldInfo
 
+from slurm_dl.cli.dlctl.configuration import check_config
 from slurm_dl.config import Config, load
 from slurm_dl.config.error_text import written
 from slurm_dl.config.tree import SECTIONS
@@ -105,7 +102,7 @@ def test_defaults_agree_with_the_engine() -> None:
 
 def test_schema_knows_sections_policies_and_empty_sections() -> None:
     """An editor that uses the schema accepts what we accept, and refuses what we refuse."""
-    schema = reference.schema()
+    schema = json.loads(CliRunner().invoke(check_config, ["--schema"]).output)
     policy = schema["$defs"]["PolicySection"]
 
     assert schema["properties"].keys() == SECTIONS.keys()
@@ -134,26 +131,14 @@ def test_schema_knows_sections_policies_and_empty_sections() -> None:
     assert schema["$defs"]["ControlSection"]["properties"]["admins"]["type"] == "array"
 
 
-def test_command_prints_or_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command writes into a checkout, says what changed, and refuses to write elsewhere."""
-    module = tmp_path / "slurm_dl" / "config" / "reference.py"
-    monkeypatch.setattr(reference, "__file__", str(module))
-    runner = CliRunner()
-
-    assert runner.invoke(reference.main, ["--sample"]).output == reference.sample()
-    assert json.loads(runner.invoke(reference.main, ["--schema"]).output) == reference.schema()
-    refused = runner.invoke(reference.main)
-    assert refused.exit_code == 1
-    assert refused.output.startswith(f"Error: {tmp_path} is not a checkout; ")
-
-    (tmp_path / "pyproject.toml").touch()
+def test_only_files_that_changed_are_written(tmp_path: Path) -> None:
+    """All into an empty folder, then one that somebody edited."""
     files = [tmp_path / path for path in GENERATED]
-    assert runner.invoke(reference.main).output == "".join(f"written: {f}\n" for f in files)
+    assert reference.write(tmp_path) == files
     assert files[0].read_text() == reference.sample()
     files[2].write_text("old")
-    assert runner.invoke(reference.main).output == f"written: {files[2]}\n"
+    assert reference.write(tmp_path) == [files[2]]
     assert files[2].read_text() == policies_page.pages()[policies_page.PAGE_PATH]
-    assert runner.invoke(reference.main).output == ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,16 +220,3 @@ def _row_of(name: str, table: str) -> str:
 def test_written_values_are_yaml(value: object, text: str) -> None:
     """Values are shown as YAML that reads back as the same value."""
     assert written(value) == text
-
-
-def test_module_runs_as_a_command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """``python -m tools.docs.reference`` is the command."""
-    monkeypatch.setattr(sys, "argv", ["reference", "--sample"])
-
-    with pytest.raises(SystemExit) as ended:
-        runpy.run_path(reference.__file__, run_name="__main__")
-
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == reference.sample()

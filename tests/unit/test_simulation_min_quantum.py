@@ -139,7 +139,7 @@ def test_mistakes_say_what_to_do(two_jobs: Path, words: tuple[str, ...], said: s
 
 def test_a_search_finds_the_quantum_and_writes_it_down(costs: Path, tmp_path: Path) -> None:
     """On each day a short job waits for the quantum of a long one: the least of them is best."""
-    days = [86_400.0 * day for day in range(20)]
+    days = [86_400.0 * day for day in range(26)]
     trace = make_trace(
         [at_s for day_s in days for at_s in (day_s, day_s + LATER_S)], [LONG_S, SHORT_S] * len(days)
     )

@@ -1,4 +1,4 @@
-"""The sample file, the reference pages and the JSON schema, all from the tree itself.
+"""The sample file and the reference pages, all from the tree itself.
 
 ``python -m tools.docs.reference`` writes the files into the checkout; a test fails when they
 are not what this module would write.
@@ -6,27 +6,24 @@ are not what this module would write.
 
 from __future__ import annotations
 
-import json
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
-from pydantic import ConfigDict, TypeAdapter
+from typing import TYPE_CHECKING
 
 from slurm_dl.config.error_text import number, written
+from slurm_dl.config.json_schema import policies_for_slurm
 from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT
-from slurm_dl.config.parameters import Parameter, parameters_of
+from slurm_dl.config.parameters import parameters_of
 from slurm_dl.config.placement_section import PlacementSection
-from slurm_dl.config.tree import SECTIONS, Config, PolicySection
+from slurm_dl.config.tree import SECTIONS, PolicySection
 from slurm_dl.config.value_types import NumberUnit
 from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme
 from slurm_dl.placement.scheme_registry import RULES, SCHEMES
-from slurm_dl.policies.registry import POLICIES, runs_on_slurm
+from slurm_dl.policies.registry import POLICIES
 from tools.docs.page_parts import (
     TABLE_HEAD,
     default_cell,
@@ -69,7 +66,7 @@ manage:
 ```
 
 Everything else has a default. The sample [`{SAMPLE_PATH}`](../../{SAMPLE_PATH}) shows
-every key, and `python -m tools.docs.reference --schema` prints a JSON schema for editors.
+every key, and `dlctl check-config --schema` prints a JSON schema for editors.
 
 - `--set KEY=VALUE` (for instance `--set daemon.poll_s=5`) overrides one key for one start. The
   value is YAML and is checked like the file.
@@ -103,7 +100,7 @@ def reference() -> str:
         for key, field in section.model_fields.items():
             allowed = _allowed(field)
             if field is PolicySection.model_fields["order"]:
-                allowed = f"one of `{', '.join(_for_slurm())}`"
+                allowed = f"one of `{', '.join(policies_for_slurm())}`"
             cells = (default_cell(_default(field)), allowed, str(field.description))
             lines.append(table_row(f"`{key}`", *cells))
         lines.append("")
@@ -124,39 +121,6 @@ def reference() -> str:
         kept = "Strict: never broken." if rule.strict else "Broken where nothing else fits."
         lines += _chosen(name, rule, kept)
     return "\n".join(lines).rstrip() + "\n"
-
-
-def schema() -> dict[str, Any]:
-    """A JSON schema of the file, with the parameters of all that comes with us."""
-    whole = Config.model_json_schema()
-    for name in SECTIONS.keys() - whole["required"]:
-        # A section with all its keys commented out is empty, which YAML calls null.
-        whole["properties"][name] = {"anyOf": [whole["properties"][name], {"type": "null"}]}
-    policy = whole["$defs"][PolicySection.__name__]
-    policy["properties"]["order"]["enum"] = _for_slurm()
-    default = PolicySection.model_fields["order"].default
-    policy["allOf"] = [_case("order", name, kind, default) for name, kind in POLICIES.items()]
-    placement = whole["$defs"][PlacementSection.__name__]
-    placement["properties"]["scheme"]["enum"] = ["", *SCHEMES]
-    placement["allOf"] = [_case("scheme", name, kind) for name, kind in SCHEMES.items()]
-    # A rule with nothing behind its name has no parameters of its own, which YAML calls null.
-    rules = {
-        name: {"anyOf": [_parameters_schema(parameters_of(rule)), {"type": "null"}]}
-        for name, rule in RULES.items()
-    }
-    placement["properties"]["rules"] |= {"properties": rules, "additionalProperties": False}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **whole}
-
-
-def _case(key: str, name: str, kind: type[object], default: object = None) -> dict[str, Any]:
-    """What the parameters may be where *key* is *name*."""
-    return {
-        "if": {
-            "properties": {key: {"const": name}},
-            "required": [] if name == default else [key],
-        },
-        "then": {"properties": {"parameters": _parameters_schema(parameters_of(kind))}},
-    }
 
 
 def write(root: Path) -> list[Path]:
@@ -223,14 +187,10 @@ def _default(field: FieldInfo) -> object:
     return MISSING if field.is_required() else field.get_default(call_default_factory=True)
 
 
-def _for_slurm() -> list[str]:
-    return [name for name, policy in POLICIES.items() if runs_on_slurm(policy)]
-
-
 def _allowed(field: FieldInfo) -> str:
     """Unit, type and bounds of a key in words."""
     if field is PolicySection.model_fields["order"]:
-        return f"one of {', '.join(_for_slurm())}"
+        return f"one of {', '.join(policies_for_slurm())}"
     if field is PlacementSection.model_fields["scheme"]:
         return f"empty, or one of {', '.join(SCHEMES)}"
     unit = next((item.name for item in field.metadata if isinstance(item, NumberUnit)), "")
@@ -243,40 +203,11 @@ def _allowed(field: FieldInfo) -> str:
     return ", ".join(words)
 
 
-def _parameters_schema(parameters: tuple[Parameter, ...]) -> dict[str, Any]:
-    strict = ConfigDict(strict=True)
-    properties = {
-        p.name: {
-            **TypeAdapter(p.hint, config=strict).json_schema(),
-            "description": p.meaning,
-        }
-        for p in parameters
-    }
-    return {"type": "object", "properties": properties, "additionalProperties": False}
-
-
-@click.command()
-@click.option("--schema", "show", flag_value="schema", help="Print a JSON schema of the file.")
-@click.option("--sample", "show", flag_value="sample", help="Print the sample file.")
-def main(show: str | None) -> None:
-    """Write the sample, the pages of configuration and policies, or print one of them.
-
-    \b
-    Example:
-      python -m tools.docs.reference --schema > slurm_dl.schema.json
-    """  # noqa: D301 - \b is click's mark for text not to be re-wrapped
-    match show:
-        case "schema":
-            click.echo(json.dumps(schema(), indent=2))
-        case "sample":
-            click.echo(sample(), nl=False)
-        case _:
-            root = Path(__file__).parents[2]
-            if not (root / "pyproject.toml").is_file():
-                msg = f"{root} is not a checkout; print with --sample or --schema instead"
-                raise click.ClickException(msg)
-            for path in write(root):
-                click.echo(f"written: {path}")
+def main() -> int:
+    """Write the sample, and the pages of configuration and policies."""
+    for path in write(Path(__file__).parents[2]):
+        sys.stdout.write(f"written: {path}\n")
+    return 0
 
 
 if __name__ == "__main__":

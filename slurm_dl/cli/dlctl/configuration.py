@@ -11,6 +11,7 @@ from slurm_dl import config as configs
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.dlctl.status_text import as_list
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET, SOCKET
+from slurm_dl.config import json_schema
 from slurm_dl.daemon.control.client import Client, socket_path
 from slurm_dl.json_types import Json
 from slurm_dl.model.errors import ConfigError
@@ -20,8 +21,11 @@ from slurm_dl.report.terminal_table import Column, show
 @click.command("check-config")
 @click.argument("file", type=click.Path(path_type=Path), required=False)
 @SET
+@click.option("--schema", is_flag=True, help="Print a JSON schema of the file for editors instead.")
 @AS_JSON
-def check_config(file: Path | None, settings: tuple[str, ...], *, as_json: bool) -> None:
+def check_config(
+    file: Path | None, settings: tuple[str, ...], *, schema: bool, as_json: bool
+) -> None:
     """Check a configuration file and name everything that is wrong, with lines.
 
     FILE is the usual one if not given. The exit status is 2 if something is wrong.
@@ -30,7 +34,11 @@ def check_config(file: Path | None, settings: tuple[str, ...], *, as_json: bool)
     Examples:
       dlctl check-config
       dlctl check-config new.yaml --json
+      dlctl check-config --schema > slurm_dl.schema.json
     """  # noqa: D301 - \b is click's mark
+    if schema:
+        print_json(json_schema.schema())
+        return
     try:
         config, origins = configs.load_with_origins(file, overrides=settings)
     except ConfigError as err:
