@@ -782,7 +782,7 @@ def test_generate_after_a_trace_or_a_fit_of_it(tmp_path: Path) -> None:
     trace = TRACES / "tiresias-derived" / "itp10.csv"
     fit = tmp_path / "fit.json"
     subprocess.run(
-        [sys.executable, "-m", "slurm_dl.traces", trace, "--out", fit],
+        [sys.executable, "-m", "tools.fit_traces", trace, "--out", fit],
         check=True,
         capture_output=True,
     )

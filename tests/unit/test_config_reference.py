@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import json
 import re
 from pathlib import Path
 from typing import ClassVar
 
 import pytest
+from click.testing import CliRunner
 from pydantic.fields import FieldInfo
 
 from slurm_dl.cli.dlctl.configuration import check_config
