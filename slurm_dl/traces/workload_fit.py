@@ -1,6 +1,6 @@
 """A workload's statistics: sizes, durations by size, arrivals over the day, and how well they fit.
 
-``python -m slurm_dl.traces`` fits from the command line; so the fits under ``traces/fits``
+``python -m tools.fit_traces`` fits from the command line; so the fits under ``traces/fits``
 were made.
 """
 
