@@ -20,7 +20,7 @@ from slurm_dl.text import safe
 _COMMANDS = {
     "breakers": (
         "slurm_dl.cli.dlctl.breakers:breakers",
-        "List the circuit breakers that stop preemption, and reset one.",
+        "List the circuit breakers: their bounds, whether they have tripped, and why.",
     ),
     "check-config": (
         "slurm_dl.cli.dlctl.configuration:check_config",
@@ -52,7 +52,7 @@ _COMMANDS = {
     ),
     "sandbox": (
         "slurm_dl.cli.dlctl.sandbox:sandbox",
-        "A private Slurm cluster with fake GPUs, to try things on.",
+        "Run a private Slurm cluster with fake GPUs in one directory of this host.",
     ),
     "shadow-report": (
         "slurm_dl.cli.dlctl.shadow_report:shadow_report",
@@ -64,7 +64,7 @@ _COMMANDS = {
     ),
     "test-signal": (
         "slurm_dl.cli.dlctl.test_signal:test_signal",
-        "Show that a job saves, stops and goes on when it is preempted.",
+        "Show that a job saves, stops and goes on when it is preempted, before it is needed.",
     ),
 }
 """Commands that are imported on use: where they are, and their line in the help."""

@@ -54,7 +54,7 @@ _COMMANDS = {
     ),
     "tune": (
         "slurm_dl.cli.dlsim.tune:tune_command",
-        "Search thresholds of discrete_las on half of a history, and judge on the other half.",
+        "Search thresholds of discrete_las on the first half of a history; judge on the second.",
     ),
     "whatif": (
         "slurm_dl.cli.dlsim.whatif:whatif_command",

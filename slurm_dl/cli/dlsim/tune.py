@@ -106,7 +106,7 @@ def tune_command(
     processes: int | None,
     json_path: Path | None,
 ) -> None:
-    """Search thresholds of discrete_las on the first half of a history, and judge on the second.
+    """Search thresholds of discrete_las on the first half of a history; judge on the second.
 
     What was chosen on the first days is held against what is in use on the later ones, which the
     search never saw. If the difference there could be chance, the advice is to leave all as it
