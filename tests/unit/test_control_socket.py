@@ -292,8 +292,8 @@ def test_a_bad_client_is_refused_or_dropped_and_in_nobodys_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What it hears until the server ends the connection; others are served meanwhile."""
-    monkeypatch.setattr(socket_server, "READ_S", 0.5)
-    monkeypatch.setattr(socket_server, "SEND_S", 0.5)
+    monkeypatch.setattr(socket_server, "READ_S", 1.0)
+    monkeypatch.setattr(socket_server, "SEND_S", 1.0)
 
     def answer(request: JsonObject, peer: Peer) -> JsonObject:
         return {"x": "x" * 3_000_000} if request["request"] == "big" else echo(request, peer)
@@ -327,6 +327,7 @@ def test_users_who_take_all_connections_leave_admins_theirs(
     monkeypatch.setattr(socket_server, bound, 5)
     path = serve()
     ready, told = os.pipe()
+    waits, over = os.pipe()
 
     def hoard() -> JsonObject:
         socks = [socket.socket(socket.AF_UNIX) for _ in range(5)]
@@ -336,16 +337,18 @@ def test_users_who_take_all_connections_leave_admins_theirs(
             sock.recv(1000)  # It is being served: the connection counts.
         late = exchange(path, b"")
         os.write(told, b"x")
-        time.sleep(2.0)
+        os.read(waits, 1)
         return {"late": json.loads(late or b"null")}
 
     with ThreadPoolExecutor(1) as pool:
         hoarded = pool.submit(as_user, NOBODY, hoard)
         os.read(ready, 1)
-        answer = json.loads(exchange(path, b'{"request": "hello"}\n'))
-        assert not hoarded.done()
-    os.close(ready)
-    os.close(told)
+        try:
+            answer = json.loads(exchange(path, b'{"request": "hello"}\n'))
+        finally:
+            os.write(over, b"x")
+    for end in (ready, told, waits, over):
+        os.close(end)
 
     assert hoarded.result()["late"] == {
         "ok": False,
