@@ -87,10 +87,10 @@ def reset(sock: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("timeout_s", "misbehave"),
     [
-        pytest.param(1.0, lambda _: None, id="silent"),
-        pytest.param(1.0, lambda sock: sock.sendall(b"GET /metr"), id="half a request"),
-        pytest.param(1.0, drip, id="slow"),
-        pytest.param(1.0, lambda sock: sock.sendall(LARGE), id="takes no answer"),
+        pytest.param(2.0, lambda _: None, id="silent"),
+        pytest.param(2.0, lambda sock: sock.sendall(b"GET /metr"), id="half a request"),
+        pytest.param(2.0, drip, id="slow"),
+        pytest.param(2.0, lambda sock: sock.sendall(LARGE), id="takes no answer"),
         # These are not waited for.
         pytest.param(1000.0, reset, id="resets"),
         pytest.param(1000.0, lambda sock: sock.sendall(b"\x16\x03\x01\x02\r\n\r\n"), id="garbage"),
