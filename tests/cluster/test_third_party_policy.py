@@ -52,7 +52,7 @@ def test_a_small_job_takes_the_gpus_of_a_large_one(daemon: Schedd) -> None:
 
 def test_the_page_can_be_played(short_directory: Path) -> None:
     """The commands of the tutorial's last part, one after the other, in a directory of ours."""
-    part = TUTORIAL.read_text("utf-8").partition("## On a sandbox")[2]
+    part = TUTORIAL.read_text("utf-8").partition("## Run it on a sandbox")[2]
     [script] = re.findall(r"^```sh\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
     box = short_directory / "small"
     script = script.replace("/var/tmp/small", str(box))  # noqa: S108 - what the page says

@@ -91,6 +91,7 @@ class Stage:
             (r"traces/tiresias-derived/itp10(?=\.csv[^#]*--costs slurm)", "traces/tiresias/60_job"),
             (r"--policies fifo,all\b", "--policies fifo,srtf,las"),
             (r"bench_sim\.py", "bench_sim.py --case itp06 --rounds 1"),
+            (r"bench_gangs\.py", "bench_gangs.py --trace itp10 --seeds 1"),
             # All that is shown of these is that they start: they need minutes, or containers.
             (
                 r"((bench_load|bench_preemption|bench_readers|bench_work_lost|measure_slurm_costs)\.py[^#]*)",
