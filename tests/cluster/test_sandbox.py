@@ -129,6 +129,8 @@ def test_a_killed_controller_comes_back_with_its_jobs(sandbox: Sandbox) -> None:
     wait_state(sandbox, job, "RUNNING")
     # slurmctld writes its state every few seconds; what is younger dies with it (22.05.8).
     running_ns = time.time_ns()
+    # It may have written the start already, and writes again only after a change.
+    sandbox.run(["scontrol", "update", f"JobId={job}", "Comment=running"])
     saved = sandbox.directory / "state" / "job_state"
     eventually(lambda: saved.exists() and saved.stat().st_mtime_ns > running_ns, what="a save")
 
