@@ -88,7 +88,7 @@ def _key(restart: Restart) -> _Run:
 
 def _put_back(before: AttainedService, after: AttainedService, seen: Observed) -> Iterator[Restart]:
     """Runs of jobs that opted in which ended in a requeue, whoever asked for it."""
-    ran = (before.run_start_s > 0).nonzero()[0]
+    ran = np.flatnonzero(before.run_start_s > 0)
     if not len(ran) or not len(after):
         return
     now = np.minimum(after.rows_of(before.job_id[ran]), len(after) - 1)
@@ -109,17 +109,12 @@ def _settled(going: Sequence[Restart], seen: Observed) -> Iterator[Restart]:
     """Those of *going* of which *seen* tells something new."""
     if not going:
         return
-    jobs = seen.jobs
     wanted = np.array([r.job_id for r in going], dtype=np.int64)
-    rows = is_in(jobs.job_id, wanted).nonzero()[0]
-    columns = (jobs.job_id, jobs.state, jobs.restarts, jobs.priority, jobs.start_s)
-    at = zip(rows.tolist(), *(column[rows].tolist() for column in columns), strict=True)
-    there = {job_id: (row, now) for row, job_id, *now in at}
+    rows = np.flatnonzero(is_in(seen.jobs.job_id, wanted)).tolist()
+    row_of = {int(seen.jobs.job_id[row]): row for row in rows}
     for restart in going:
-        if restart.job_id in there:
-            row, now = there[restart.job_id]
-            if _goes_on(restart, *now, now_s=seen.now_s):
-                continue
+        row = row_of.get(restart.job_id)
+        if row is not None:
             after = _after(restart, row, seen)
         elif seen.unreadable:
             continue  # A record that could not be read is not a job that has left.
@@ -129,29 +124,18 @@ def _settled(going: Sequence[Restart], seen: Observed) -> Iterator[Restart]:
             yield after
 
 
-def _goes_on(
-    restart: Restart, state: int, restarts: int, priority: int, start_s: float, *, now_s: float
-) -> bool:
-    """Whether `_after` would tell nothing new: the job waits or runs as it did; most do."""
-    if restart.uid == OWNER_UNKNOWN or restarts != restart.restarts + 1:
-        return False
-    if state == PENDING:
-        return priority > 0
-    return state == RUNNING and start_s == restart.restarted_s and now_s - start_s < SOON_S
-
-
 def _after(restart: Restart, row: int, seen: Observed) -> Restart:
     jobs, now_s = seen.jobs, seen.now_s
     state = int(jobs.state[row])
     again = int(jobs.restarts[row]) - restart.restarts
     start_s, fate = 0.0, restart.fate
-    if state == JobState.PENDING and _is_stuck(row, again, seen):
+    if state == PENDING and _is_stuck(row, again, seen):
         fate = "stuck"
     elif again != 1:
         fate = "unknown"  # It was put back once more, or the id is another job's by now.
     elif state == JobState.COMPLETED:
         fate = "well"
-    elif state in (JobState.RUNNING, JobState.FAILED) and jobs.start_s[row] > 0:
+    elif state in (RUNNING, JobState.FAILED) and jobs.start_s[row] > 0:
         start_s = float(jobs.start_s[row])
         ended = state == JobState.FAILED
         ran_s = (float(jobs.end_s[row]) if ended else now_s) - start_s
