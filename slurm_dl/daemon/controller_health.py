@@ -1,7 +1,7 @@
-"""slurmctld's clock and pulse: looks at ``sdiag`` now and then, and says what follows from it.
+"""slurmctld's clock and load, as ``sdiag`` reports them, and what follows from them.
 
-What follows: what time it is, whether what time seems to have passed can be believed, how fast to
-go on, and whether to write. Apart from the loop so that the loop has one thing to ask.
+These are the time for decisions, whether preemption stops because the clock jumped, the poll
+interval, and whether SiteFactors are written.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from slurm_dl.daemon.published_state import ControllerHealthShown
 from slurm_dl.daemon.rate_limits import SlowDown
 from slurm_dl.daemon.slurm_clock import DRIFT_S, SlurmClock
 from slurm_dl.engine.leases import lease_of
-from slurm_dl.ledger.clock_adjustment import Cut, Shift
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.plan import Action, OpenHandover, Requeue, SetSiteFactor, Signal, handover_of
 from slurm_dl.slurm.controller_status import ControllerStatus
@@ -27,11 +26,11 @@ from slurm_dl.text import ago
 LOOK_EVERY: Final = 10
 """So many polls apart slurmctld is asked how it is, one RPC."""
 
-_STOPS_SOMEBODY: Final = (OpenHandover, Signal, Requeue)
+_PREEMPTING: Final = (OpenHandover, Signal, Requeue)
 
 
 class ControllerHealth:
-    """slurmctld's clock and pulse, from cycle to cycle; one thread.
+    """slurmctld's clock and load, from cycle to cycle; one thread.
 
     Args:
         log: For people.
@@ -59,7 +58,7 @@ class ControllerHealth:
         self._trusted_from_s = monotonic()
         self._jumps = 0
         self._unread = ""
-        self._unbooked_s = 0.0
+        self._jump_to_store = False
 
     def now(self) -> float:
         """What time it is at slurmctld, epoch seconds."""
@@ -69,8 +68,8 @@ class ControllerHealth:
         """Begin a cycle with *parts*: ask slurmctld, if it is time to."""
         parts.cluster.now = self.now
         self._checked = False
-        # What the ledger could not be told of when it was seen.
-        self._book(parts)
+        if self._jump_to_store:
+            self._store_jump(parts)
         due = self._polls_left <= 0 or self._clock.wall_moved or self._pace.is_slow
         due = due or bool(self._unread)
         # A silent slurmctld is asked once a poll, and that is for the queue.
@@ -78,9 +77,9 @@ class ControllerHealth:
             self._look(parts)
         self._polls_left -= 1
         if not self._decided:
-            # It may have been set back while no daemon looked.
-            parts.ledger.retime(Cut(self.now()))
-            left_s = min(parts.ledger.distrust_until_s - self.now(), longest_count_s(parts))
+            # It may have been set back while no daemon ran.
+            parts.ledger.clock_was_set(self.now())
+            left_s = min(parts.ledger.distrust_until_s - self.now(), pause_after_jump_s(parts))
             if left_s > 0:
                 self._because = "slurmctld's clock had jumped before this daemon started"
                 self._trusted_from_s = self._monotonic() + left_s
@@ -114,7 +113,7 @@ class ControllerHealth:
         Nobody is stopped by a clock that may have jumped: it is looked at once more between the
         observation that *action* follows from and the first such action of the cycle.
         """
-        if self._checked or not isinstance(action, _STOPS_SOMEBODY):
+        if self._checked or not isinstance(action, _PREEMPTING):
             return ""
         self._checked = True
         return self._look(parts) or (self._unread if self._cannot_check else "")
@@ -161,11 +160,7 @@ class ControllerHealth:
         # Before the first decision there was no other time to jump from.
         if not moved_s or not self._decided:
             return ""
-        if moved_s < 0 and not followed:
-            # It was this host's clock that was ahead. What an earlier daemon wrote down is right.
-            parts.ledger.retime(Cut(self.now()))
-            return f"this host's clock was ahead of slurmctld's by {ago(-moved_s)}"
-        return self._jumped(moved_s, parts)
+        return self._jumped(moved_s, "slurmctld's" if followed else "this host's", parts)
 
     def _cannot(self, error: str, parts: Components) -> None:
         if not self._unread:
@@ -174,22 +169,18 @@ class ControllerHealth:
         before_s = self._clock.now()
         self._clock.look_at_wall()
         if self._clock.now() - before_s < -DRIFT_S:
-            # By whose clock it was written down is not known: at least none is in the future.
-            parts.ledger.retime(Cut(self.now()))
+            parts.ledger.clock_was_set(self.now())
 
     @property
     def _cannot_check(self) -> bool:
         """Whether slurmctld has told its time once and does not now: it may have moved since."""
         return bool(self._unread) and self._clock.follows_slurmctld
 
-    def _book(self, parts: Components) -> None:
-        """Move what is written down with the clock; what fails is made up for in `begin`."""
-        if self._unbooked_s:
-            left_s = self._distrusted_for_s()
-            parts.ledger.retime(
-                Shift(self._unbooked_s), distrust_until_s=self.now() + left_s if left_s else 0.0
-            )
-            self._unbooked_s = 0.0
+    def _store_jump(self, parts: Components) -> None:
+        now_s = self.now()
+        until_s = now_s + self._distrusted_for_s()
+        parts.ledger.clock_was_set(now_s, grace_anew=True, distrust_until_s=until_s)
+        self._jump_to_store = False
 
     def _feel(self, health: ControllerStatus) -> None:
         before, held = self._pace.slow, self._pace.writes_held
@@ -208,47 +199,34 @@ class ControllerHealth:
                 because=self._pace.slow or None,
             )
 
-    def _jumped(self, moved_s: float, parts: Components) -> str:
+    def _jumped(self, moved_s: float, whose: str, parts: Components) -> str:
         self._jumps += 1
         way = "forward" if moved_s > 0 else "back"
-        what = f"slurmctld's clock jumped {way} by {ago(abs(moved_s))}"
-        self._unbooked_s += moved_s
-        if moved_s < 0:
-            # No run looks older than it is.
-            self._log.warning("the clock jumped", what=what)
-        else:
-            for_s = longest_count_s(parts)
-            self._because = what
-            self._trusted_from_s = max(self._trusted_from_s, self._monotonic() + for_s)
-            self._log.warning(
-                "the clock jumped",
-                what=what,
-                therefore="nobody is signalled or requeued until what counts time has passed anew",
-                for_s=for_s,
-            )
-        # Last: it may fail, and what must not be believed is known by then.
-        self._book(parts)
-        return what
+        self._because = f"{whose} clock jumped {way} by {ago(abs(moved_s))}"
+        for_s = pause_after_jump_s(parts)
+        self._trusted_from_s = self._monotonic() + for_s
+        self._log.warning(
+            "the clock jumped",
+            what=self._because,
+            therefore="no step of a hand-over for a minimum quantum; then graces count anew",
+            for_s=for_s,
+        )
+        # The ledger may be on a full disk: `begin` tries again.
+        self._jump_to_store = True
+        self._store_jump(parts)
+        return self._because
 
     def _distrusted_for_s(self) -> float:
         """How much longer what time has passed cannot be believed, seconds."""
         return max(0.0, self._trusted_from_s - self._monotonic())
 
 
-def longest_count_s(parts: Components) -> float:
-    """The longest time that stands between a job and its being stopped, seconds.
+def pause_after_jump_s(parts: Components) -> float:
+    """How long no step of a hand-over is taken after a jump, seconds.
 
-    Once it has passed by a clock that did not jump, it has passed for every job.
+    Each run has had its minimum quantum by then, or its lease.
     """
-    limits = parts.settings.preemption
-    graces = [v.contract.grace_s for h in parts.ledger.handovers for v in h.victims]
-    return max(
-        limits.min_quantum_s,
-        limits.cooldown_s,
-        limits.max_grace_s,
-        lease_of(parts.policy),
-        *graces,
-    )
+    return max(parts.settings.preemption.min_quantum_s, lease_of(parts.policy))
 
 
 def is_backfilling(cluster: WatchedCluster) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from slurm_dl.ledger.attained_service import AttainedService, EndedRun
-from slurm_dl.ledger.clock_adjustment import ClockAdjustment
 from slurm_dl.ledger.completions import JobEnding
 from slurm_dl.model.breaker import Breaker, Restart, Taken
 from slurm_dl.model.handover import Handover
@@ -20,12 +19,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LedgerContents:
-    """Everything a store holds.
-
-    Attributes:
-        swept_before_s: Before when what was over was dropped last, epoch seconds, as the clock of
-            that time told it and moved with it; None: nothing ever was.
-    """
+    """Everything a store holds."""
 
     service: AttainedService
     handovers: tuple[Handover, ...]
@@ -36,7 +30,6 @@ class LedgerContents:
     restarts: tuple[Restart, ...] = ()
     breakers: tuple[Breaker, ...] = ()
     distrust_until_s: float = 0.0
-    swept_before_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,8 +49,8 @@ class StoreChange:
         let_go: Ids of jobs whose steers are over.
         restarts: What became of jobs that were put back, to insert or replace.
         breakers: Breakers to insert or replace.
-        clock: How the clock was set: what the store alone remembers is moved, before all else. It
-            has GPUs that were taken, and jobs that are over and how they ended.
+        cut_to_s: Before all else, set later instants of what the store alone remembers to this,
+            epoch seconds: GPUs that were taken, and jobs that are over and how they ended.
         distrust_until_s: Until when the clock is not believed; None leaves that as it is.
     """
 
@@ -72,7 +65,7 @@ class StoreChange:
     let_go: Sequence[int] = ()
     restarts: Sequence[Restart] = ()
     breakers: Sequence[Breaker] = ()
-    clock: ClockAdjustment | None = None
+    cut_to_s: float | None = None
     distrust_until_s: float | None = None
 
 

@@ -20,18 +20,10 @@ from slurm_dl.ledger.apply_observation import (
     without_ours,
 )
 from slurm_dl.ledger.attained_service import AttainedService, EndedRun, answers_of, remembered
-from slurm_dl.ledger.clock_adjustment import (
-    ClockAdjustment,
-    retimed_breaker,
-    retimed_handover,
-    retimed_restart,
-    retimed_service,
-    retimed_steer,
-)
+from slurm_dl.ledger.clock_adjustment import cut, cut_handover, cut_service, cut_steer
 from slurm_dl.ledger.completions import endings_of
 from slurm_dl.ledger.lease_credits import Owed
 from slurm_dl.ledger.restarts import Restarts
-from slurm_dl.ledger.retention import RetentionCutoff
 from slurm_dl.ledger.store_protocol import HOUR_S, Store, StoreChange
 from slurm_dl.ledger.victim_gone import knows, victim_gone, with_victim
 from slurm_dl.model.breaker import Breaker, BreakerName, Restart, Taken
@@ -62,6 +54,9 @@ from slurm_dl.model.steer import Steer
 APART_S = 7 * 24 * HOUR_S
 """Two models that lost on one GPU are kept apart for this long: one bad figure is not for ever."""
 
+STEADY_S = HOUR_S
+"""What is old is dropped once the clock was not set for this long."""
+
 
 class Ledger:
     """The memory of one daemon; the only mutable thing the engine has."""
@@ -80,8 +75,8 @@ class Ledger:
         self._breakers = {b.name: b for b in memory.breakers}
         self._acked: set[JobId] = set()
         self._owed: Owed | None = None
-        self._swept_s: float | None = None
-        self._cutoff = RetentionCutoff(memory.swept_before_s, self._service)
+        self._steady_since_s: float | None = None
+        self._swept_s = 0.0
         self._strangers = np.zeros(0, dtype=np.int64)
         self.distrust_until_s = memory.distrust_until_s
 
@@ -97,14 +92,16 @@ class Ledger:
 
     def book(self, seen: Observed) -> None:
         """Fold one observation in, and store what it changed."""
-        before_s = self._cutoff.look(seen.now_s)
+        if self._steady_since_s is None:
+            self._steady_since_s = seen.now_s
+        # Not at once: by a clock that is wrong at the start all that is remembered may look old.
+        steady = seen.now_s - self._steady_since_s >= STEADY_S
+        before_s = seen.now_s - FORGET_AFTER_S if steady else -math.inf
         applied = apply_observation(
             self._service, without_ours(seen, self._steers), forget_before_s=before_s
         )
         news = self._restarts.news(self._service, applied.service, seen)
-        if self._swept_s is None or self._distrusts(seen.now_s):
-            self._swept_s = seen.now_s
-        sweeps = abs(seen.now_s - self._swept_s) >= LEAVE_AFTER_S
+        sweeps = steady and seen.now_s - self._swept_s >= LEAVE_AFTER_S
         endings, strangers = endings_of(self._service, applied.service, seen, self._strangers)
         if applied.changed.any() or applied.ended or applied.forgotten or news or endings or sweeps:
             self._store.save(
@@ -247,15 +244,24 @@ class Ledger:
         self._set(Breaker(name=name, reset_s=now_s, reset_by=by, counts_from=self._next_id))
         return before
 
-    def retime(self, how: ClockAdjustment, *, distrust_until_s: float | None = None) -> None:
-        """Move the instants we wrote down: the clock they were told by has been set."""
-        service, rows = retimed_service(self._service, how)
+    def clock_was_set(
+        self, now_s: float, *, grace_anew: bool = False, distrust_until_s: float | None = None
+    ) -> None:
+        """Let no recorded instant be later than *now_s*, which the clock shows after it was set.
+
+        Args:
+            grace_anew: Whether the time of hand-overs and of graces starts again at *now_s*.
+            distrust_until_s: Until when no step of a hand-over is taken; None leaves it as it is.
+        """
+        service, rows = cut_service(self._service, now_s)
         handovers = [
-            (after, "") for h in self.handovers if (after := retimed_handover(h, how)) != h
+            (after, "")
+            for h in self.handovers
+            if (after := cut_handover(h, now_s, grace_anew=grace_anew)) != h
         ]
-        steers = [new for s in self._steers.values() if (new := retimed_steer(s, how)) != s]
-        restarts = [retimed_restart(r, how) for r in self._restarts.all]
-        breakers = [retimed_breaker(b, how) for b in self._breakers.values()]
+        steers = [new for s in self._steers.values() if (new := cut_steer(s, now_s)) != s]
+        restarts = [cut(r, now_s, "requeued_s", "settled_s") for r in self._restarts.all]
+        breakers = [cut(b, now_s, "tripped_s", "reset_s") for b in self._breakers.values()]
         self._store.save(
             StoreChange(
                 jobs=service.take(rows),
@@ -263,32 +269,23 @@ class Ledger:
                 steers=steers,
                 restarts=restarts,
                 breakers=breakers,
-                clock=how,
+                cut_to_s=now_s,
                 distrust_until_s=distrust_until_s,
             )
         )
         if distrust_until_s is not None:
             self.distrust_until_s = distrust_until_s
-        # A clock that stands wrong for one look must not have a week dropped in that look.
-        self._swept_s = None
-        self._cutoff.retime(how)
+        self._steady_since_s = None
         self._service = service
         self._handovers.update({h.handover_id: h for h, _ in handovers})
         self._steers.update({s.job_id: s for s in steers})
         self._restarts = Restarts(restarts)
         self._breakers.update({b.name: b for b in breakers})
-        taken_s = how.of(np.array([t.at_s for t in self._taken], dtype=np.float64)).tolist()
-        self._taken = [
-            dataclasses.replace(t, at_s=at_s) for t, at_s in zip(self._taken, taken_s, strict=True)
-        ]
+        self._taken = [cut(t, now_s, "at_s") for t in self._taken]
 
     def close(self) -> None:
         """Let go of the store."""
         self._store.close()
-
-    def _distrusts(self, now_s: float) -> bool:
-        # For longer nobody distrusts: that was told by a clock that has been set back since.
-        return 0 < self.distrust_until_s - now_s < FORGET_AFTER_S
 
     def _gpus_taken_since(self, when_s: float) -> float:
         """GPUs taken back since then, and those that are about to be."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_dl.ledger.apply_observation import FORGET_AFTER_S, LEAVE_AFTER_S, LONGEST_LOOK_S
 from slurm_dl.ledger.attained_service import AttainedService, remembered
-from slurm_dl.ledger.clock_adjustment import Shift, retimed_service
+from slurm_dl.ledger.clock_adjustment import cut_service
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobRow, JobState
@@ -67,7 +67,7 @@ def test_a_run_is_booked_once_when_the_clock_is_set_back(back_s: float) -> None:
     """Its start and end, as Slurm wrote them, then lie in the future of the look that ends it."""
     done = JobRow(job_id=1, state=JobState.COMPLETED, gpus=4, start_s=T0 - 100, end_s=T0 + 5)
     before = _fold_all((T0, [build.running(1, 4, ran_s=100)]))
-    service, _ = retimed_service(before, Shift(-back_s))
+    service, _ = cut_service(before, T0 - back_s)
 
     folded = build.folded(service, build.observed([done], now_s=T0 + 10 - back_s))
 

@@ -33,7 +33,6 @@ from slurm_dl.engine.settings import (
     Preemption,
     Settings,
 )
-from slurm_dl.ledger.clock_adjustment import Cut
 from slurm_dl.ledger.sqlite.store import SqliteStore, supersede
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
@@ -671,7 +670,7 @@ def test_a_clock_that_is_set_back_does_not_blind_a_breaker(path: Path) -> None:
     """What came after a reset counts, even if the reset is now in the future."""
     ledger = Ledger(SqliteStore(path))
     ledger.reset("failed_restarts", by="root", now_s=NOW_S + 86_400)
-    ledger.retime(Cut(NOW_S))
+    ledger.clock_was_set(NOW_S)
 
     for known in (ledger, Ledger(SqliteStore(path))):
         (breaker,) = known.snapshot(build.observed([]), frozenset({"gpu"})).breakers

@@ -1,4 +1,4 @@
-"""What is remembered moves with a clock that was set, or is at least not in the future."""
+"""Recorded instants after the clock was set: none stays in the future, graces may count anew."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import build
 import pytest
 
-from slurm_dl.ledger.clock_adjustment import ClockAdjustment, Cut, Shift
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.store_protocol import HOUR_S, MemoryStore, StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
@@ -41,27 +40,38 @@ HANDOVER = Handover(
 STEER = Steer(
     job_id=JobId(3), kind="spot", avoid=("n1",), since_s=NOW_S + 100, until_s=NOW_S + 700, why="x"
 )
+TAKEN = Taken(at_s=NOW_S + 600, job_id=JobId(1), gpus=8, notice_s=1, handover_id=HandoverId(1))
 
 
 @pytest.mark.parametrize(
-    ("how", "opened_s", "signalled_s", "until_s"),
+    ("set_to_s", "grace_anew", "opened_s", "signalled_s", "until_s", "taken_s"),
     [
-        (Shift(3600.0), NOW_S + 3700, NOW_S + 3710, NOW_S + 4300),
-        (Shift(-50.0), NOW_S + 50, NOW_S + 60, NOW_S + 650),
-        (Cut(NOW_S), NOW_S, NOW_S, NOW_S + 600),
-        (Cut(NOW_S + 120), NOW_S + 100, NOW_S + 110, NOW_S + 700),
+        # Set back: before all, and between what was recorded. Set forward.
+        (NOW_S, False, NOW_S, NOW_S, NOW_S + 600, NOW_S),
+        (NOW_S + 103, True, NOW_S + 103, NOW_S + 103, NOW_S + 700, NOW_S + 103),
+        (NOW_S + 9000, False, NOW_S + 100, NOW_S + 110, NOW_S + 700, NOW_S + 600),
+        (NOW_S + 9000, True, NOW_S + 9000, NOW_S + 9000, NOW_S + 700, NOW_S + 600),
     ],
 )
-def test_instants_of_ours_move_and_slurms_do_not(
-    tmp_path: Path, how: ClockAdjustment, opened_s: float, signalled_s: float, until_s: float
+def test_no_instant_of_ours_stays_in_the_future(
+    tmp_path: Path,
+    *,
+    set_to_s: float,
+    grace_anew: bool,
+    opened_s: float,
+    signalled_s: float,
+    until_s: float,
+    taken_s: float,
 ) -> None:
-    """Grace and the life of a steer go on where they were; which run is meant stays."""
+    """In memory and in the file. What Slurm reported stays: it says which run is meant."""
     path = tmp_path / "ledger.sqlite"
-    ledger = Ledger(SqliteStore(path))
+    store = SqliteStore(path)
+    store.save(StoreChange(taken=[TAKEN]))
+    ledger = Ledger(store)
     ledger.begin(OpenHandover(handover=HANDOVER, why="x"))
     ledger.begin(SetSteer(steer=STEER, why="x"))
 
-    ledger.retime(how)
+    ledger.clock_was_set(set_to_s, grace_anew=grace_anew)
 
     stored = Ledger(SqliteStore(path))
     for found in (ledger, stored):
@@ -70,51 +80,28 @@ def test_instants_of_ours_move_and_slurms_do_not(
         assert (handover.opened_s, victim.signalled_s) == (opened_s, signalled_s)
         assert victim.gone_s == 0
         assert victim.run == HANDOVER.victims[0].run
-        steer = found.snapshot(build.observed([]), frozenset()).steers[JobId(3)]
-        assert (steer.since_s, steer.until_s) == (STEER.since_s, until_s)
-    ledger.close()
-    stored.close()
-
-
-def gpus_taken(ledger: Ledger, now_s: float) -> float:
-    """How many GPUs the ledger knows to have been taken back within the hour before *now_s*."""
-    seen = build.observed([], now_s=now_s)
-    return ledger.snapshot(seen, frozenset()).preempted_gpus_last_hour
-
-
-@pytest.mark.parametrize("by_s", [7200.0, -7200.0])
-def test_gpus_taken_are_remembered_over_a_jump_and_a_restart(tmp_path: Path, by_s: float) -> None:
-    """Until an hour has passed, by the clock as it stands then."""
-    path = tmp_path / "ledger.sqlite"
-    store = SqliteStore(path)
-    store.save(
-        StoreChange(
-            taken=[
-                Taken(
-                    at_s=NOW_S - 600, job_id=JobId(1), gpus=8, notice_s=1, handover_id=HandoverId(1)
-                )
-            ]
+        snap = found.snapshot(build.observed([], now_s=set_to_s), frozenset())
+        assert (snap.steers[JobId(3)].since_s, snap.steers[JobId(3)].until_s) == (
+            STEER.since_s,
+            until_s,
         )
-    )
-    ledger = Ledger(store)
-
-    ledger.retime(Shift(by_s))
-
-    stored = Ledger(SqliteStore(path))
-    for found in (ledger, stored):
-        assert gpus_taken(found, NOW_S + by_s) == 8
-        assert gpus_taken(found, NOW_S + by_s + HOUR_S - 601) == 8
-        assert gpus_taken(found, NOW_S + by_s + HOUR_S - 599) == 0
+        (taken,) = snap.taken
+        assert taken.at_s == taken_s
+        # The bound on preemptions counts each hour from then on.
+        for after_s, gpus in ((HOUR_S - 1, 8), (HOUR_S + 1, 0)):
+            seen = build.observed([], now_s=taken_s + after_s)
+            going = sum(v.gpus for v in handover.victims)
+            known = found.snapshot(seen, frozenset()).preempted_gpus_last_hour
+            assert known == gpus + going
     ledger.close()
     stored.close()
 
 
 def test_a_steer_without_an_end_keeps_none() -> None:
-    """One that was let go for good stays so."""
+    """One that was released for good stays so."""
     ledger = Ledger(MemoryStore())
     endless = dataclasses.replace(STEER, until_s=math.inf)
     ledger.begin(SetSteer(steer=endless, why="x"))
+    ledger.clock_was_set(NOW_S)
 
-    for how in (Cut(NOW_S), Shift(-3600.0)):
-        ledger.retime(how)
-        assert ledger.snapshot(build.observed([]), frozenset()).steers[JobId(3)] == endless
+    assert ledger.snapshot(build.observed([]), frozenset()).steers[JobId(3)] == endless

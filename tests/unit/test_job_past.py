@@ -24,14 +24,13 @@ from slurm_dl.engine.explain.plan_reasons import Everything
 from slurm_dl.ledger import completions
 from slurm_dl.ledger.apply_observation import FORGET_AFTER_S, LEAVE_AFTER_S
 from slurm_dl.ledger.attained_service import EndedRun
-from slurm_dl.ledger.clock_adjustment import Cut, Shift
 from slurm_dl.ledger.completions import LONGEST_TEXT, JobEnding
 from slurm_dl.ledger.sqlite.ending_rows import Only
 from slurm_dl.ledger.sqlite.reader import LedgerReader
 from slurm_dl.ledger.sqlite.schema import upgrade
 from slurm_dl.ledger.sqlite.store import SqliteStore, connect
 from slurm_dl.ledger.store_protocol import StoreChange
-from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.ledger.write_ahead import STEADY_S, Ledger
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobRow, JobState
 from slurm_dl.model.snapshot import JobText
@@ -82,92 +81,24 @@ def _ending(job_id: int, seen_s: float, **more: object) -> JobEnding:
 # Clocks.
 
 
-def test_a_clock_that_stands_wrong_for_one_look_costs_no_history(
-    path: Path, ledger: Ledger
+@pytest.mark.parametrize("first", ["start", "jump"])
+def test_nothing_is_dropped_within_an_hour_of_a_start_or_a_jump(
+    path: Path, ledger: Ledger, first: str
 ) -> None:
-    """Neither in that look nor in one after it; all of it is there when the clock is right."""
-    before = [LedgerReader(path).past(JobId(j)) for j in (5, 7)]
-    assert None not in before
-    for by_s in (YEAR_S, -YEAR_S):
-        ledger.retime(Shift(by_s))
-        ledger.book(build.observed([OTHER], now_s=LATER_S + max(by_s, 0.0) + 1))
-
-    assert [LedgerReader(path).past(JobId(j)) for j in (5, 7)] == before
-
-
-def test_a_clock_that_is_right_at_last_takes_the_week_with_it(path: Path, ledger: Ledger) -> None:
-    """It goes on being a week: what is over is dropped then, and not with the next sweep."""
-    ledger.retime(Shift(YEAR_S))
-    for after_s in (1.0, 2 * LEAVE_AFTER_S):
-        ledger.book(build.observed([OTHER], now_s=LATER_S + YEAR_S + after_s))
-    past = LedgerReader(path).past(JobId(7))
-
-    assert past is not None
-    assert past.ending is not None
-    assert past.ending.seen_s == NOW_S + 10 + YEAR_S
-    assert past.last_seen_s == NOW_S + 10 + YEAR_S
-    for after_s in (0.0, 2 * LEAVE_AFTER_S):
-        now_s = LATER_S + YEAR_S + FORGET_AFTER_S + after_s
-        ledger.book(build.observed([OTHER], now_s=now_s))
-    assert LedgerReader(path).past(JobId(7)) is None
-
-
-def test_nothing_is_dropped_while_the_clock_is_not_believed(path: Path, ledger: Ledger) -> None:
-    """But what a clock that was set back since has said of that is not for years."""
-    of_week_s = LATER_S + FORGET_AFTER_S
-    ledger.retime(Shift(0.0), distrust_until_s=of_week_s + 3 * LEAVE_AFTER_S)
-    for after_s in (0.0, LEAVE_AFTER_S, 2 * LEAVE_AFTER_S):
-        ledger.book(build.observed([OTHER], now_s=of_week_s + after_s))
+    """So a clock that is a year ahead for less than that costs no history."""
+    ahead_s = LATER_S + YEAR_S
+    if first == "start":
+        ledger.close()
+        ledger = Ledger(SqliteStore(path))
+    else:
+        ledger.book(build.observed([OTHER], now_s=LATER_S + STEADY_S))
+        ledger.clock_was_set(ahead_s, grace_anew=True)
+    for after_s in (0.0, STEADY_S - 1.0):
+        ledger.book(build.observed([OTHER], now_s=ahead_s + after_s))
+        assert LedgerReader(path).past(JobId(5)) is not None
         assert LedgerReader(path).past(JobId(7)) is not None
-    ledger.retime(Shift(0.0), distrust_until_s=of_week_s + YEAR_S)
-    for after_s in (0.0, LEAVE_AFTER_S, LEAVE_AFTER_S + FORGET_AFTER_S):
-        ledger.book(build.observed([OTHER], now_s=of_week_s + after_s))
+    ledger.book(build.observed([OTHER], now_s=ahead_s + STEADY_S))
 
-    assert LedgerReader(path).past(JobId(7)) is None
-
-
-def _look_for(path: Path, first_s: float, for_s: float) -> float:
-    """A daemon that is started at *first_s*, and looks every ten minutes; when it stops."""
-    ledger = Ledger(SqliteStore(path))
-    at_s = first_s
-    while at_s <= first_s + for_s:
-        ledger.book(build.observed([OTHER], now_s=at_s))
-        at_s += LEAVE_AFTER_S
-    ledger.close()
-    return at_s
-
-
-@pytest.mark.parametrize("swept", [True, False])
-def test_a_start_with_a_clock_that_is_far_ahead_costs_no_history(
-    path: Path, ledger: Ledger, *, swept: bool
-) -> None:
-    """Nor do many starts: a week is what was looked at. A ledger of before is no worse off."""
-    gone = build.running(4, 2, ran_s=50)
-    ledger.book(build.observed([gone, OTHER], now_s=LATER_S + 1))
-    ledger.book(build.observed([OTHER], now_s=LATER_S + LEAVE_AFTER_S))
-    before = [LedgerReader(path).past(JobId(j)) for j in (4, 5, 7)]
-    assert None not in before
-    ledger.close()
-    with closing(sqlite3.connect(path)) as db, db:
-        assert db.execute("SELECT count(*) FROM meta WHERE key = 'swept_before_s'").fetchone()[0]
-        if not swept:
-            db.execute("DELETE FROM meta WHERE key = 'swept_before_s'")
-    at_s = LATER_S + YEAR_S
-    for _ in range(5):
-        at_s = _look_for(path, at_s, 4 * 3600.0) + YEAR_S
-
-    assert [LedgerReader(path).past(JobId(j)) for j in (4, 5, 7)] == before
-
-
-def test_after_a_year_in_which_nobody_looked_a_week_is_dropped_in_the_end(
-    path: Path, ledger: Ledger
-) -> None:
-    """It comes up twice as fast as the time goes: half of the week is enough, and less is not."""
-    ledger.close()
-    at_s = _look_for(path, LATER_S + YEAR_S, FORGET_AFTER_S / 2 - 3 * LEAVE_AFTER_S)
-    assert LedgerReader(path).past(JobId(7)) is not None
-    # A start in between: what was looked at before it counts.
-    _look_for(path, at_s, 6 * LEAVE_AFTER_S)
     assert LedgerReader(path).past(JobId(7)) is None
 
 
@@ -175,7 +106,7 @@ def test_the_end_of_a_short_job_is_told_when_the_clock_was_set_back(
     path: Path, ledger: Ledger
 ) -> None:
     """It was first seen over before it was submitted then, by our clock, and not by Slurm's."""
-    ledger.retime(Shift(-200_000.0))
+    ledger.clock_was_set(NOW_S + 10 - 200_000.0)
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE job SET attained_gpu_s = 999, preemptions = 3 WHERE job_id = 7")
 
@@ -198,7 +129,7 @@ def test_no_end_is_in_the_future(path: Path) -> None:
     assert [e.ending.job_id for e in reader.ended_since(NOW_S - 99, NOW_S, 5)] == [8]
 
     with closing(Ledger(SqliteStore(path))) as ledger:
-        ledger.retime(Cut(NOW_S))
+        ledger.clock_was_set(NOW_S)
 
     assert reader.named("7", NOW_S) == 7
     found = reader.ended_since(NOW_S - 99, NOW_S, 5)
@@ -209,7 +140,7 @@ def test_a_job_that_the_file_alone_has_is_kept_no_longer_than_a_week(
     path: Path, ledger: Ledger
 ) -> None:
     """Also by a clock that was far ahead while it was seen."""
-    ledger.retime(Cut(NOW_S - YEAR_S))
+    ledger.clock_was_set(NOW_S - YEAR_S)
 
     past = LedgerReader(path).past(JobId(7))
 
@@ -224,7 +155,7 @@ def test_an_end_of_before_is_no_owner_of_a_job_that_lives(path: Path) -> None:
         ended = _ending(7, NOW_S + YEAR_S, uid=1002, end_s=NOW_S + YEAR_S)
         store.save(StoreChange(endings=[ended]))
     with closing(Ledger(SqliteStore(path))) as ledger:
-        ledger.retime(Cut(NOW_S))
+        ledger.clock_was_set(NOW_S)
         ledger.book(build.observed([build.pending(7, submit_s=NOW_S + 30)], now_s=NOW_S + 60))
 
     past = LedgerReader(path).past(JobId(7))

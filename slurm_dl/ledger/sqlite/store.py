@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from slurm_dl.ledger.attained_service import DTYPES, AttainedService, EndedRun
-from slurm_dl.ledger.clock_adjustment import SLACK_S, Cut, Shift
+from slurm_dl.ledger.clock_adjustment import SLACK_S
 from slurm_dl.ledger.restarts import FOLLOWED_S
 from slurm_dl.ledger.sqlite.ending_rows import ENDING_UPSERT, ending_row
 from slurm_dl.ledger.sqlite.retention_sweep import sweep
@@ -56,18 +56,10 @@ _JOB_UPSERT = (
     f"VALUES ({', '.join('?' * len(DTYPES))})"
 )
 
-_SHIFTED = (
-    "UPDATE taken SET at_s = at_s + ?",
-    "UPDATE ending SET seen_s = seen_s + ?",
-    "UPDATE job SET last_seen_s = last_seen_s + ? WHERE over",
-    "UPDATE meta SET value = value + ? WHERE key = 'swept_before_s'",
-)
-
 _CUT = (
     "UPDATE taken SET at_s = ? WHERE at_s > ?",
     "UPDATE ending SET seen_s = ? WHERE seen_s > ?",
     "UPDATE job SET last_seen_s = ? WHERE over AND last_seen_s > ?",
-    "UPDATE meta SET value = ? WHERE key = 'swept_before_s' AND CAST(value AS REAL) > ?",
 )
 
 _STEERS = (
@@ -160,9 +152,6 @@ class SqliteStore:
             distrust = self._db.execute(
                 "SELECT value FROM meta WHERE key = 'distrust_until_s'"
             ).fetchone()
-            swept = self._db.execute(
-                "SELECT value FROM meta WHERE key = 'swept_before_s'"
-            ).fetchone()
             splits = self._db.execute(
                 "SELECT body FROM handover WHERE json_extract(body, '$.purpose') = 'split' "
                 "ORDER BY handover_id"
@@ -193,7 +182,6 @@ class SqliteStore:
             restarts=tuple(restart_from(row) for row in restarts),
             breakers=tuple(breaker_from(row) for row in breakers),
             distrust_until_s=float(distrust[0]) if distrust else 0.0,
-            swept_before_s=float(swept[0]) if swept else None,
         )
 
     def _jobs(self) -> AttainedService:
@@ -214,16 +202,9 @@ class SqliteStore:
         """Write *change*, all of it or nothing."""
         columns = change.jobs.columns().values() if change.jobs is not None else ()
         with self._transaction() as db:
-            # First: rows that come with the change are moved already.
-            match change.clock:
-                case Shift(by_s=by_s):
-                    for statement in _SHIFTED:
-                        db.execute(statement, (by_s,))
-                case Cut(now_s=now_s):
-                    for statement in _CUT:
-                        db.execute(statement, (now_s, now_s + SLACK_S))
-                case None:
-                    pass
+            if change.cut_to_s is not None:
+                for statement in _CUT:
+                    db.execute(statement, (change.cut_to_s, change.cut_to_s + SLACK_S))
             db.executemany(_JOB_UPSERT, zip(*(c.tolist() for c in columns), strict=True))
             db.executemany(
                 "INSERT OR REPLACE INTO run VALUES (?, ?, ?, ?)",
@@ -265,10 +246,6 @@ class SqliteStore:
             db.executemany(ENDING_UPSERT, [ending_row(e) for e in change.endings])
             if change.over_before_s is not None:
                 sweep(db, change.over_before_s)
-                db.execute(
-                    "INSERT OR REPLACE INTO meta VALUES ('swept_before_s', ?)",
-                    (str(change.over_before_s),),
-                )
 
     def runs_of(self, job_id: JobId) -> tuple[EndedRun, ...]:
         """The runs of one job that are over, oldest first."""
