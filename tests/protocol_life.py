@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from protocol_world import World
+from superseding import supersede
 
 from slurm_dl.daemon.rate_limits import may_have_reservations
 from slurm_dl.engine.cycle import AppliedAction, Carry, Cycle, run_cycle
 from slurm_dl.engine.settings import Settings
-from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, supersede
+from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
 from slurm_dl.ledger.store_protocol import LedgerContents, StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError, SlurmDlError

@@ -12,6 +12,7 @@ from typing import Any
 
 import build
 import pytest
+from superseding import supersede
 
 from slurm_dl import logging_setup
 from slurm_dl.daemon.audit_log import AuditLog
@@ -21,7 +22,7 @@ from slurm_dl.daemon.published_state import Durations
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.engine.settings import Breakers, Settings
-from slurm_dl.ledger.sqlite.store import SqliteStore, SupersededError, supersede
+from slurm_dl.ledger.sqlite.store import SqliteStore, SupersededError
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.breaker import Breaker

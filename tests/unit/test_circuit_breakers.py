@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from superseding import supersede
 
 from slurm_dl.config.breakers_section import BreakersSection
 from slurm_dl.engine.circuit_breakers import (
@@ -33,7 +34,7 @@ from slurm_dl.engine.settings import (
     Preemption,
     Settings,
 )
-from slurm_dl.ledger.sqlite.store import SqliteStore, supersede
+from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.breaker import BREAKERS, Breaker, BreakerName, Fate, Restart, Taken

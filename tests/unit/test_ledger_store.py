@@ -9,10 +9,11 @@ from pathlib import Path
 import build
 import numpy as np
 import pytest
+from superseding import supersede
 
 from slurm_dl.ledger.apply_observation import FORGET_AFTER_S, LEAVE_AFTER_S
 from slurm_dl.ledger.attained_service import AttainedService, EndedRun
-from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, SupersededError, supersede
+from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, SupersededError
 from slurm_dl.ledger.store_protocol import LedgerContents, StoreChange
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.breaker import Taken

@@ -89,10 +89,10 @@ def test_a_reader_in_the_way_of_a_write(path: Path, monkeypatch: pytest.MonkeyPa
         store.save(StoreChange(let_go=[STEER.job_id]))
     seen = row.read()
     with pytest.raises(StoreError, match="locked"):
-        row.take(seen, host="a", pid=1, lease_s=5.0)
+        row.take(seen, 5.0)
     reader.execute("COMMIT")
 
-    assert row.take(seen, host="a", pid=1, lease_s=5.0) is not None
+    assert row.take(seen, 5.0) is not None
     store.save(StoreChange(let_go=[STEER.job_id]))
     assert stored_steers(path) == ()
     for thing in (store, row, reader):
@@ -102,7 +102,7 @@ def test_a_reader_in_the_way_of_a_write(path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_lease_is_what_the_ledger_is_written_with(path: Path) -> None:
     """Whoever takes the lease shuts the one before out, in the middle of what it was doing."""
     row = LeaseRow(path)
-    first = row.take(row.read(), host="a", pid=1, lease_s=5.0)
+    first = row.take(row.read(), 5.0)
     assert first is not None
     store = SqliteStore(path, generation=first.generation)
     store.save(StoreChange(let_go=[STEER.job_id]))
@@ -110,7 +110,7 @@ def test_the_lease_is_what_the_ledger_is_written_with(path: Path) -> None:
     # Released, and nobody else yet: what is under way may still be written down.
     store.save(StoreChange(steers=[STEER]))
 
-    assert row.take(row.read(), host="b", pid=2, lease_s=5.0) is not None
+    assert row.take(row.read(), 5.0) is not None
     with pytest.raises(SupersededError):
         store.save(StoreChange(let_go=[STEER.job_id]))
     assert stored_steers(path) == (STEER,)

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import threading
 import time
 from pathlib import Path
@@ -19,11 +20,12 @@ from slurm_dl.config import load_with_origins, show
 from slurm_dl.daemon.control.socket_server import Peer, RequestError
 from slurm_dl.daemon.pause import PauseSwitch
 from slurm_dl.daemon.preconditions import WithdrawnError
-from slurm_dl.daemon.published_state import Board, PublishedState
+from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.daemon.takeover.lease import LeaseWatch
 from slurm_dl.daemon.takeover.lock import LockedError, held, shared
-from slurm_dl.daemon.takeover.standby import Beside, Standby, StandbyAnswers
-from slurm_dl.ledger.sqlite.lease_row import LeaseRow, LeaseState
+from slurm_dl.daemon.takeover.standby import ControllerHostCheck, Standby
+from slurm_dl.ledger.sqlite.lease_row import LeaseRow
+from slurm_dl.ledger.sqlite.store import LeaseState
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.slurm.controller_status import ControllerHost, acting, read_ping, same_host
 
@@ -87,15 +89,15 @@ class Pings:
             raise ClusterError(msg)
         return read_ping(self.text)
 
-    def beside(self, host: str) -> Beside:
-        """The permit of a daemon on *host*."""
-        return Beside(self, host=host, every_s=15.0, clock=lambda: self.now_s)
+    def host_check(self, host: str) -> ControllerHostCheck:
+        """The check of a daemon on *host*."""
+        return ControllerHostCheck(self, host=host, every_s=15.0, clock=lambda: self.now_s)
 
 
 def test_the_daemon_gives_up_when_slurmctld_is_elsewhere_twice() -> None:
     """The first time it only stops acting: one lost ping is no failover."""
     pings = Pings()
-    beside = pings.beside("ctla.site.org")
+    beside = pings.host_check("ctla.site.org")
     assert beside.why_not() == ""
     pings.text = PRIMARY_DOWN
     assert beside.why_not() == ""
@@ -116,7 +118,7 @@ def test_the_daemon_gives_up_when_slurmctld_is_elsewhere_twice() -> None:
 def test_nobody_gives_up_while_no_slurmctld_answers() -> None:
     """There is nowhere to go; whoever was elsewhere is still elsewhere."""
     pings = Pings()
-    here, there = pings.beside("ctla"), pings.beside("ctlb")
+    here, there = pings.host_check("ctla"), pings.host_check("ctlb")
     there_at_first = there.elsewhere()
     assert there_at_first
     here.why_not()
@@ -128,7 +130,7 @@ def test_nobody_gives_up_while_no_slurmctld_answers() -> None:
 
 def test_a_host_that_is_no_controllers_says_so() -> None:
     """Or it would wait for ever, and nobody knew why."""
-    assert Pings().beside("login1").elsewhere() == (
+    assert Pings().host_check("login1").elsewhere() == (
         "slurmctld acts on ctla, and this is login1, which is none of its hosts"
     )
 
@@ -136,27 +138,21 @@ def test_a_host_that_is_no_controllers_says_so() -> None:
 class Place:
     """A stand-by over a real row."""
 
-    def __init__(self, directory: Path, beside: Beside | None = None, lease_s: float = 5.0) -> None:
+    def __init__(
+        self, directory: Path, host_check: ControllerHostCheck | None = None, lease_s: float = 5.0
+    ) -> None:
         self.log = io.StringIO()
         logging_setup.configure(level="debug", form="json", stream=self.log)
         self.row = LeaseRow(directory / "ledger.sqlite")
-        self.standby = Standby(
-            LeaseWatch(self.row, lease_s=lease_s),
-            beside,
-            host="here",
-            pid=7,
-            stall_s=60,
-            log=logging_setup.logger(),
-        )
         text = f"manage: {{partitions: [gpu]}}\npaths: {{state_dir: {directory}}}\n"
         (directory / "dl.yaml").write_text(text, "utf-8")
         config, origins = load_with_origins(directory / "dl.yaml")
         rows = tuple(show(config, origins))
-        self.answers = StandbyAnswers(
-            self.standby,
-            Board(
-                PublishedState(config=config, config_rows=rows, started_s=time.time(), live=True)
-            ),
+        self.standby = Standby(
+            LeaseWatch(self.row, lease_s=lease_s, stall_s=60),
+            host_check,
+            PublishedState(config=config, config_rows=rows, started_s=time.time(), live=True),
+            logging_setup.logger(),
         )
 
     def said(self) -> list[str]:
@@ -165,9 +161,13 @@ class Place:
 
 
 def _other(row: LeaseRow, lease_s: float = 60.0) -> LeaseState:
-    other = row.take(row.read(), host="there", pid=9, lease_s=lease_s)
+    other = row.take(row.read(), lease_s)
     assert other is not None
     return other
+
+
+HOST, PID = socket.gethostname(), os.getpid()
+THERE = re.escape(f"{HOST} acts (pid {PID}")
 
 
 def test_a_lease_that_nobody_holds_is_taken_at_once(tmp_path: Path) -> None:
@@ -195,21 +195,21 @@ def test_a_stand_by_says_who_acts(tmp_path: Path) -> None:
     thread.join(20)
     assert place.said() == ["stands by", "stopping"]
     words = place.standby.doing
-    assert re.fullmatch(r"stand-by: there acts \(pid 9, renewed \d+ s ago\)", words)
+    assert re.fullmatch(rf"stand-by: {THERE}, renewed \d+ s ago\)", words)
 
     admin = Peer(0, is_admin=True)
     PauseSwitch(tmp_path).on(by="ann", reason="", now_s=1.0)
-    status = place.answers({"request": "status"}, admin)
+    status = place.standby.answer({"request": "status"}, admin)
     assert status["doing"] == words
     standby = status["standby"]
     assert isinstance(standby, dict)
-    assert (standby["host"], standby["pid"], standby["generation"]) == ("there", 9, 1)
+    assert (standby["host"], standby["pid"], standby["generation"]) == (HOST, PID, 1)
     assert status["paused"] == {"by": "ann", "since_s": 1.0, "reason": ""}
-    assert place.answers({"request": "config"}, admin)["values"]
+    assert place.standby.answer({"request": "config"}, admin)["values"]
     for request in ("pause", "resume", "reload", "queue", "snapshot"):
-        with pytest.raises(RequestError, match=r"there acts \(pid 9"):
-            place.answers({"request": request}, admin)
-    assert place.row.read().host == "there"
+        with pytest.raises(RequestError, match=THERE):
+            place.standby.answer({"request": request}, admin)
+    assert place.row.read().count == 0
     assert not (tmp_path / "audit.jsonl").exists()
 
 
@@ -220,14 +220,14 @@ def test_it_takes_over_when_the_other_is_silent(tmp_path: Path) -> None:
     lease = place.standby.wait()
     assert lease is not None
     assert lease.generation == 2
-    assert place.standby.took.startswith("there (pid 9) was silent for ")
+    assert place.standby.took.startswith(f"{HOST} (pid {PID}) was silent for ")
     assert place.said() == ["stands by", "takes over"]
 
 
 def test_it_waits_for_slurmctld_to_come_here(tmp_path: Path) -> None:
     """A free lease is left alone while slurmctld acts elsewhere."""
     pings = Pings()
-    place = Place(tmp_path, pings.beside("ctlb"))
+    place = Place(tmp_path, pings.host_check("ctlb"))
 
     def comes() -> None:
         eventually(lambda: "stands by" in place.said(), 10, what="it to stand by")

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-from pathlib import Path
-
-from slurm_dl.ledger.sqlite.lease_row import LeaseRow
-from slurm_dl.ledger.sqlite.store import StoreError
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.slurm.controller_status import acting, read_health, read_ping, rpcs_of, same_host
 from slurm_dl.slurm.slurm_conf import settings_in, site_factor_plugin
-from tools.fuzz.target import Target, a_file, folder, text
+from tools.fuzz.target import Target, a_file, text
 
 _SDIAG = (
     b"*******************************************************\n"
@@ -44,15 +38,6 @@ def _slurm_conf(data: bytes) -> object:
     return settings_in(path), site_factor_plugin({}, str(path))
 
 
-def _lease(data: bytes) -> object:
-    path: Path = folder() / "lease.sqlite"
-    with contextlib.closing(LeaseRow(path)) as row:
-        with contextlib.closing(sqlite3.connect(path)) as db, db:
-            db.execute("INSERT OR REPLACE INTO meta VALUES ('lease', ?)", (text(data),))
-        standing = row.read()
-        return str(standing), row.take(standing, host="n1", pid=1, lease_s=20.0)
-
-
 TARGETS = (
     Target(
         name="sdiag",
@@ -75,13 +60,5 @@ TARGETS = (
         source="slurm.conf and what it includes",
         parser="slurm.slurm_conf.settings_in",
         seeds=(b"ClusterName=a # x\nPrioritySiteFactorPlugin=site_factor/x\nInclude b.conf\n",),
-    ),
-    Target(
-        name="lease",
-        parse=_lease,
-        own=(StoreError,),
-        source="the lease in the ledger",
-        parser="ledger.sqlite.lease_row.LeaseRow.read",
-        seeds=(b'{"host": "n1", "pid": 7, "count": 3, "lease_s": 20.0, "renewed_s": 1.5}',),
     ),
 )

@@ -126,7 +126,7 @@ def _serve(loaded: Loaded, reread: Callable[[], Loaded], is_live: Callable[[Conf
     from slurm_dl import logging_setup  # noqa: PLC0415 - see reread
     from slurm_dl.daemon.metrics.endpoint import Endpoint  # noqa: PLC0415
     from slurm_dl.daemon.preconditions import WithdrawnError  # noqa: PLC0415
-    from slurm_dl.daemon.takeover.leadership import shared_place, sole_leadership  # noqa: PLC0415
+    from slurm_dl.daemon.takeover.leadership import contending, sole_leadership  # noqa: PLC0415
     from slurm_dl.ledger.sqlite.store import SupersededError  # noqa: PLC0415
 
     config = loaded.config
@@ -140,13 +140,13 @@ def _serve(loaded: Loaded, reread: Callable[[], Loaded], is_live: Callable[[Conf
             _act(loaded, reread, is_live, leadership, endpoint)
         return
     with (
-        shared_place(loaded, log, live=is_live(config)) as place,
+        contending(loaded, log, live=is_live(config)) as contender,
         contextlib.closing(Endpoint(config, log)) as endpoint,
     ):
-        while (lease := place.wait()) is not None:
+        while (lease := contender.wait()) is not None:
             loaded = _reread(loaded, reread, log)
             try:
-                with place.leadership(lease) as leadership:
+                with contender.leadership(lease) as leadership:
                     _act(loaded, reread, is_live, leadership, endpoint)
             except (WithdrawnError, SupersededError) as err:
                 # Nothing of what was in memory is kept: the next turn is like a new daemon's.

@@ -1,13 +1,12 @@
-"""One turn of a daemon at acting: what it is given for that, and how it comes and goes.
+"""The right to act: of a daemon by itself, and of each of several that share a state directory.
 
-A daemon by itself has one turn, from its start to its end. Where several share a state directory
-(``takeover``) each has a turn whenever it gets the lease.
+A daemon by itself has it from its start to its end. Where several share a state directory
+(``takeover``) a daemon has it while it holds the lease.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -25,63 +24,44 @@ from slurm_dl.daemon.components import Loaded
 from slurm_dl.daemon.control.socket_server import Answer, ControlServer
 from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.daemon.preconditions import Precondition, first_refusal
-from slurm_dl.daemon.published_state import Board, PublishedState
+from slurm_dl.daemon.published_state import PublishedState
 from slurm_dl.daemon.rate_limits import LONGEST_BACKOFF_S
 from slurm_dl.daemon.takeover import lock
-from slurm_dl.daemon.takeover.lease import Lease, LeaseWatch, Renewing
+from slurm_dl.daemon.takeover.lease import Lease, LeaseWatch
 from slurm_dl.daemon.takeover.lock import LockedError
-from slurm_dl.daemon.takeover.standby import Beside, Desk, Standby, StandbyAnswers
+from slurm_dl.daemon.takeover.standby import ControllerHostCheck, Standby
 from slurm_dl.ledger.sqlite.lease_row import LeaseRow
-from slurm_dl.ledger.sqlite.store import StoreError
+from slurm_dl.slurm.controller_status import controllers
 
 _COMMANDS = 10
 """More Slurm commands than a cycle needs between two actions, each cut short by timeout_s."""
 
 
-def stall_s(config: Config) -> float:
-    """A loop that has asked for no permit for so long hangs, seconds."""
-    section = config.daemon
-    rest_s = max(section.poll_s, section.slow_poll_s, LONGEST_BACKOFF_S)
-    return rest_s + _COMMANDS * config.cluster.timeout_s
-
-
-def listen(config: Config, answer: Answer, log: FilteringBoundLogger) -> ControlServer:
-    """The control socket.
-
-    Raises:
-        ConfigError: It cannot be made.
-    """
-    return ControlServer(
-        config.paths.run_dir / SOCKET_NAME,
-        mode=int(config.control.socket_mode, 8),
-        admins=[str(a) for a in config.control.admins],
-        answer=answer,
-        on_bug=lambda err: log.error("bug in an answer", exc_info=err),
-    )
-
-
 @dataclass(kw_only=True)
 class Leadership:
-    """One turn.
+    """The right of a daemon to act, while it lasts.
 
     Attributes:
-        answering: Puts an answer on the control socket for as long as it lasts.
+        answering: Serves a handler of requests on the control socket for as long as it lasts.
         preconditions: What must allow the daemon to act.
-        generation: What it writes the ledger with; None: nobody asks.
+        lease: Where several daemons share the state directory, the lease on it.
         why: How it came to it, for the audit log; empty: by being started.
-        holds: Whether nobody else has begun yet.
-        on_lost: Called from another thread when somebody else has begun.
+        on_lost: Called from another thread when another daemon has the lease.
     """
 
     answering: Callable[[Answer], AbstractContextManager[ControlServer]]
     preconditions: tuple[Precondition, ...] = ()
-    generation: int | None = None
+    lease: Lease | None = None
     why: str = ""
-    holds: Callable[[], bool] = field(default=lambda: True)
     on_lost: Callable[[], None] = field(default=lambda: None)
 
+    @property
+    def generation(self) -> int | None:
+        """What to write the ledger with; None: no other daemon writes it."""
+        return None if self.lease is None else self.lease.generation
+
     def begins(self, audit: AuditLog) -> None:
-        """Write down that it begins, where somebody may ask why."""
+        """Write to the audit log why this daemon acts, where another one may have."""
         if self.why:
             line = AuditLine(
                 actor=DAEMON,
@@ -92,15 +72,15 @@ class Leadership:
             audit.write(line)
 
     def ends(self, audit: AuditLog, why: str) -> None:
-        """Write down that it ends of its own will; nothing where somebody else writes already."""
-        if self.holds():
+        """Write to the audit log why this daemon stops acting, unless another one acts already."""
+        if self.lease is None or (not self.lease.lost and self.lease.left_s() > 0):
             audit.write(AuditLine(actor=DAEMON, action="stand_by", reason=why))
 
     def sleep(self, for_s: float) -> None:
-        """Sleep before it has begun.
+        """Sleep before the daemon has begun.
 
         Raises:
-            WithdrawnError: It is over already.
+            WithdrawnError: It may not act any more.
         """
         time.sleep(for_s)
         first_refusal(self.preconditions)
@@ -108,138 +88,88 @@ class Leadership:
 
 @contextlib.contextmanager
 def sole_leadership(config: Config, log: FilteringBoundLogger) -> Iterator[Leadership]:
-    """The turn of a daemon that shares its state directory with nobody.
+    """The right of a daemon that shares its state directory with no other.
 
     Raises:
         LockedError: Another daemon is there.
         ConfigError: A directory cannot be used.
     """
-
-    @contextlib.contextmanager
-    def answering(answer: Answer) -> Iterator[ControlServer]:
-        control = listen(config, answer, log)
-        try:
-            yield control
-        finally:
-            control.close()
-
     state_directory.check(config.paths.state_dir)
     with lock.held(config.paths.state_dir):
-        yield Leadership(answering=answering)
+        yield Leadership(answering=lambda answer: contextlib.closing(_listen(config, answer, log)))
 
 
-class StateDirectory:
-    """A daemon's place among those that share its state directory; see `shared_place`.
+class Contender:
+    """A daemon among those that share its state directory; see `contending`."""
 
-    Args:
-        standby: Waits for its turns.
-        desk: Who answers on the socket.
-        control: The socket.
-        beside: See `Beside`; None: it may act on any host.
-        log: For people.
-    """
-
-    def __init__(
-        self,
-        *,
-        standby: Standby,
-        desk: Desk,
-        control: ControlServer,
-        beside: Beside | None,
-        log: FilteringBoundLogger,
-    ) -> None:
+    def __init__(self, standby: Standby, control: ControlServer, log: FilteringBoundLogger) -> None:
         self._standby = standby
-        self._desk = desk
         self._control = control
-        self._beside = beside
         self._log = log
 
     def wait(self) -> Lease | None:
-        """The lease for the next turn; None if a signal came before that."""
+        """The lease, once it is this daemon's turn; None if a signal came before that."""
         return self._standby.wait()
 
     @contextlib.contextmanager
     def leadership(self, lease: Lease) -> Iterator[Leadership]:
-        """The turn that *lease* is for; at its end the next one may begin."""
-
-        @contextlib.contextmanager
-        def answering(answer: Answer) -> Iterator[ControlServer]:
-            before, self._desk.now = self._desk.now, answer
-            try:
-                yield self._control
-            finally:
-                self._desk.now = before
-
-        # The lease comes last: it looks at the clock when all else has taken its time.
-        preconditions = (lease,) if self._beside is None else (self._beside, lease)
+        """The right to act by *lease*, which is released at the end."""
+        check = self._standby.host_check
         leadership = Leadership(
-            answering=answering,
-            preconditions=preconditions,
-            generation=lease.generation,
+            answering=self._answering,
+            # The lease comes last: it looks at the clock when all else has taken its time.
+            preconditions=(lease,) if check is None else (check, lease),
+            lease=lease,
             why=self._standby.took,
-            holds=lambda: not lease.lost and lease.left_s() > 0,
         )
-        renewing = Renewing(
-            lease,
-            on_lost=lambda: leadership.on_lost(),  # noqa: PLW0108 - as it is then
-            warn=self._log.warning,
-        )
-        try:
+        with lease.kept(lambda: leadership.on_lost(), self._log):  # noqa: PLW0108 - as it is then
             yield leadership
+
+    @contextlib.contextmanager
+    def _answering(self, answer: Answer) -> Iterator[ControlServer]:
+        self._control.answer = answer
+        try:
+            yield self._control
         finally:
-            renewing.stop()
-            _release(lease, self._log)
+            self._control.answer = self._standby.answer
 
 
 @contextlib.contextmanager
-def shared_place(
-    loaded: Loaded, log: FilteringBoundLogger, *, live: bool
-) -> Iterator[StateDirectory]:
-    """A place beside other daemons, with a control socket that answers from now on.
+def contending(loaded: Loaded, log: FilteringBoundLogger, *, live: bool) -> Iterator[Contender]:
+    """Share the state directory with other daemons; the control socket answers from now on.
 
     Args:
-        live: Whether it will act when its turn comes.
+        live: Whether the daemon will act when its turn comes.
 
     Raises:
-        LockedError: A daemon that shares with nobody is there, or one with the same run_dir.
+        LockedError: A daemon that shares with no other is there, or one with the same run_dir.
         ConfigError: A directory cannot be used.
         StoreError: The ledger cannot be opened.
     """
-    config, host = loaded.config, socket.gethostname()
-    path = config.paths.state_dir / LEDGER_FILE
-    state_directory.check(config.paths.state_dir)
+    config = loaded.config
+    paths = config.paths
+    state_directory.check(paths.state_dir)
     with (
-        lock.shared(config.paths.state_dir),
-        _alone_in(config.paths.run_dir),
-        contextlib.closing(LeaseRow(path)) as row,
+        lock.shared(paths.state_dir),
+        _alone_in(paths.run_dir),
+        contextlib.closing(LeaseRow(paths.state_dir / LEDGER_FILE)) as row,
     ):
-        beside = None
+        slurm, check = slurm_of(config), None
         if config.takeover.follow_slurmctld:
-            beside = Beside.of(slurm_of(config), host=host, poll_s=config.daemon.poll_s)
-        standby = Standby(
-            LeaseWatch(row, lease_s=config.takeover.lease_s),
-            beside,
-            host=host,
-            pid=os.getpid(),
-            stall_s=stall_s(config),
-            log=log,
-        )
+            check = ControllerHostCheck(
+                lambda: controllers(slurm), every_s=config.daemon.poll_s / 2
+            )
         published = PublishedState(
             config=config, config_rows=loaded.rows, started_s=time.time(), live=live
         )
-        desk = Desk(StandbyAnswers(standby, Board(published)))
-        control = listen(config, desk, log)
-        try:
-            yield StateDirectory(
-                standby=standby, desk=desk, control=control, beside=beside, log=log
-            )
-        finally:
-            control.close()
+        standby = Standby(_watch(row, config), check, published, log)
+        with contextlib.closing(_listen(config, standby.answer, log)) as control:
+            yield Contender(standby, control, log)
 
 
 @contextlib.contextmanager
 def leadership_for_once(config: Config, log: FilteringBoundLogger) -> Iterator[Leadership]:
-    """A turn for ``--once``: nobody else may act meanwhile.
+    """The right to act for ``--once``: no other daemon may act meanwhile.
 
     Raises:
         LockedError: Another daemon is there.
@@ -249,32 +179,33 @@ def leadership_for_once(config: Config, log: FilteringBoundLogger) -> Iterator[L
             yield leadership
             return
         with contextlib.closing(LeaseRow(config.paths.state_dir / LEDGER_FILE)) as row:
-            watch = LeaseWatch(row, lease_s=config.takeover.lease_s)
-            lease = None
-            while lease is None:
-                if watch.look():
-                    lease = watch.take(
-                        host=socket.gethostname(), pid=os.getpid(), stall_s=stall_s(config)
-                    )
-                elif watch.moves:
+            watch = _watch(row, config)
+            while not watch.look() or (lease := watch.take()) is None:
+                if watch.moves:
                     msg = f"{watch.seen} acts: stop it, or the daemons of all hosts, first"
                     raise LockedError(msg)
-                else:
-                    time.sleep(watch.every_s)
-            renewing = Renewing(lease, on_lost=lambda: None, warn=log.warning)
-            leadership.preconditions, leadership.generation = (lease,), lease.generation
-            try:
+                time.sleep(watch.every_s)
+            leadership.preconditions, leadership.lease = (lease,), lease
+            with lease.kept(lambda: None, log):
                 yield leadership
-            finally:
-                renewing.stop()
-                _release(lease, log)
 
 
-def _release(lease: Lease, log: FilteringBoundLogger) -> None:
-    try:
-        lease.release()
-    except StoreError as err:
-        log.warning("the lease could not be given back: the next daemon waits", error=str(err))
+def _watch(row: LeaseRow, config: Config) -> LeaseWatch:
+    section = config.daemon
+    # A loop that has asked for no permit for longer than this hangs.
+    rest_s = max(section.poll_s, section.slow_poll_s, LONGEST_BACKOFF_S)
+    stall_s = rest_s + _COMMANDS * config.cluster.timeout_s
+    return LeaseWatch(row, lease_s=config.takeover.lease_s, stall_s=stall_s)
+
+
+def _listen(config: Config, answer: Answer, log: FilteringBoundLogger) -> ControlServer:
+    return ControlServer(
+        config.paths.run_dir / SOCKET_NAME,
+        mode=int(config.control.socket_mode, 8),
+        admins=[str(a) for a in config.control.admins],
+        answer=answer,
+        on_bug=lambda err: log.error("bug in an answer", exc_info=err),
+    )
 
 
 @contextlib.contextmanager

@@ -1,22 +1,23 @@
 """The right to act where several daemons share a state directory, for as long as it is renewed.
 
 A daemon that holds the lease may act until it has not renewed it for three quarters of its length,
-by a clock of its own that goes on while the machine sleeps. One that stands by takes it over once
-the lease has stood still for its whole length by *its* clock. The clocks of two hosts are never
-compared, and the quarter between the two is what a last action, and clocks that run at different
-speeds, have for themselves.
+by a clock of its own that includes the time a machine is suspended. A stand-by takes the lease once
+its row has stood still for the whole length by the stand-by's clock. The clocks of two hosts are
+never compared. The last quarter covers a last action, and clocks that run at different speeds.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.daemon.preconditions import WithdrawnError
-from slurm_dl.ledger.sqlite.lease_row import LeaseState
-from slurm_dl.ledger.sqlite.store import StoreError, SupersededError
+from slurm_dl.ledger.sqlite.lease_row import LeaseRow
+from slurm_dl.ledger.sqlite.store import LeaseState, StoreError, SupersededError
 
 Clock = Callable[[], float]
 
@@ -32,25 +33,6 @@ def boot_clock_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class LeaseStore(Protocol):
-    """Where the lease stands: `LeaseRow`."""
-
-    def read(self) -> LeaseState:
-        """As it stands."""
-
-    def take(self, seen: LeaseState, *, host: str, pid: int, lease_s: float) -> LeaseState | None:
-        """Take it if it stands as it was seen."""
-
-    def renew(self, mine: LeaseState) -> LeaseState:
-        """Count on."""
-
-    def check(self, mine: LeaseState) -> None:
-        """Nothing, if it is ours."""
-
-    def release(self, mine: LeaseState) -> None:
-        """Let it go."""
-
-
 class Lease:
     """A lease that is held. It is a `Precondition`; two threads may use it: one renews, one acts.
 
@@ -58,17 +40,17 @@ class Lease:
         row: Where it stands.
         mine: What stood there when it was taken.
         since_s: When the taking began, by *clock*.
-        stall_s: It is renewed only while the loop has asked within so many seconds: one that
-            hangs must not keep others from acting.
+        stall_s: It is renewed only if the loop has asked within so many seconds: a loop that hangs
+            must not keep others from acting.
         clock: Seconds that only go forward.
 
     Attributes:
-        lost: Who has it instead, in words; empty while nobody is known to.
+        lost: Which daemon has it instead; empty while none is known to.
     """
 
     def __init__(
         self,
-        row: LeaseStore,
+        row: LeaseRow,
         mine: LeaseState,
         *,
         since_s: float,
@@ -77,31 +59,25 @@ class Lease:
     ) -> None:
         self._row = row
         self._mine = mine
-        self._renewed_s = since_s
-        self._turned_s = since_s
+        self._renewed_s = self._turned_s = since_s
         self._stall_s = stall_s
         self._clock = clock
         self.lost = ""
 
     @property
     def generation(self) -> int:
-        """What the ledger is to be written with."""
+        """The fencing token to write the ledger with."""
         return self._mine.generation
-
-    @property
-    def every_s(self) -> float:
-        """How often it is to be renewed, seconds."""
-        return self._mine.lease_s / _RENEWALS
 
     def left_s(self) -> float:
         """For how long it may still be trusted, seconds; 0 or less: no more."""
         return self._renewed_s + _VALID * self._mine.lease_s - self._clock()
 
     def why_not(self) -> str:
-        """See `Precondition`; asks the row, and the clock last: the asking may have taken its time.
+        """See `Precondition`; reads the row first and the clock last, as the reading takes time.
 
         Raises:
-            WithdrawnError: Somebody else has it.
+            WithdrawnError: Another daemon has it.
         """
         self._turned_s = self._clock()
         if self.lost:
@@ -120,7 +96,7 @@ class Lease:
         """Renew it, unless the loop hangs.
 
         Raises:
-            SupersededError: Somebody else has it.
+            SupersededError: Another daemon has it.
             StoreError: It could not be written.
         """
         began_s = self._clock()
@@ -132,84 +108,84 @@ class Lease:
         except SupersededError as err:
             self.lost = str(err)
             raise
-        # Not when it was done: the others may have seen it long before we come to know.
+        # Not when it was done: others may have seen the renewal long before the answer came.
         self._renewed_s = began_s
 
     def release(self) -> None:
-        """Let the next one have it at once.
+        """Let the next daemon have it at once.
 
         Raises:
-            StoreError: It could not be written: the next one has to wait.
+            StoreError: It could not be written: the next daemon has to wait.
         """
         self._row.release(self._mine)
 
+    @contextmanager
+    def kept(self, on_lost: Callable[[], None], log: FilteringBoundLogger) -> Iterator[None]:
+        """Renew it from a thread, as a cycle may take longer than the lease; then release it.
 
-class Renewing:
-    """Renews a lease from a thread of its own, as a cycle may take longer than the lease.
+        Args:
+            on_lost: Called once, from that thread, when another daemon has it.
+            log: Gets a warning when renewals begin to fail.
+        """
+        end = threading.Event()
 
-    Args:
-        lease: The lease.
-        on_lost: Called once, from that thread, when somebody else has it.
-        warn: Told when renewals begin to fail, and why.
-    """
+        def renew_on() -> None:
+            failing = False
+            while not end.wait(self._mine.lease_s / _RENEWALS):
+                try:
+                    self.renew()
+                except SupersededError:
+                    on_lost()
+                    return
+                except StoreError as err:
+                    if not failing:
+                        log.warning("the lease is not renewed", because=str(err))
+                    failing = True
+                else:
+                    failing = False
 
-    def __init__(
-        self, lease: Lease, *, on_lost: Callable[[], None], warn: Callable[[str], None]
-    ) -> None:
-        self._lease = lease
-        self._on_lost = on_lost
-        self._warn = warn
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Renew no more; returns when nothing is under way."""
-        self._end.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        trouble = ""
-        while not self._end.wait(self._lease.every_s):
+        thread = threading.Thread(target=renew_on, name="lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            end.set()
+            thread.join()
             try:
-                self._lease.renew()
-            except SupersededError:
-                self._on_lost()
-                return
+                self.release()
             except StoreError as err:
-                if not trouble:
-                    self._warn(f"the lease is not renewed: {err}")
-                trouble = str(err)
-            else:
-                trouble = ""
+                log.warning("the lease is not released: the next daemon waits", error=str(err))
 
 
 class LeaseWatch:
-    """Watches a lease that others hold, by a clock of its own.
+    """Watches a lease that another daemon holds, by a clock of its own.
 
     Args:
         row: Where it stands.
         lease_s: How long it must have stood still, seconds; the holder may ask for more.
+        stall_s: See `Lease`.
         clock: Seconds that only go forward.
 
     Attributes:
-        seen: What stood there when it was last looked at.
-        moves: It has moved since the first look.
+        seen: What stood there at the last look.
+        moves: It has changed since the first look.
     """
 
-    def __init__(self, row: LeaseStore, *, lease_s: float, clock: Clock = boot_clock_s) -> None:
+    def __init__(
+        self, row: LeaseRow, *, lease_s: float, stall_s: float, clock: Clock = boot_clock_s
+    ) -> None:
         self._row = row
         self._lease_s = lease_s
+        self._stall_s = stall_s
         self._clock = clock
         self.seen = LeaseState()
         self.moves = False
         self._looks = 0
-        self._since_s = clock()
-        self._looked_s = self._since_s
+        self._since_s = self._looked_s = clock()
 
     @property
     def still_s(self) -> float:
-        """For how long it has not moved, as far as is known: from look to look, seconds."""
+        """How long it is known to have stood still, from look to look, seconds."""
         return max(0.0, self._looked_s - self._since_s)
 
     @property
@@ -232,14 +208,14 @@ class LeaseWatch:
         self._looked_s = began_s
         return seen.is_free or self.still_s >= max(self._lease_s, seen.lease_s)
 
-    def take(self, *, host: str, pid: int, stall_s: float) -> Lease | None:
-        """Take it, if it stands as it was last seen; None if it has moved.
+    def take(self) -> Lease | None:
+        """Take it, if it stands as it was last seen; None if it has changed.
 
         Raises:
             StoreError: It cannot be written.
         """
         began_s = self._clock()
-        mine = self._row.take(self.seen, host=host, pid=pid, lease_s=self._lease_s)
+        mine = self._row.take(self.seen, self._lease_s)
         if mine is None:
             return None
-        return Lease(self._row, mine, since_s=began_s, stall_s=stall_s, clock=self._clock)
+        return Lease(self._row, mine, since_s=began_s, stall_s=self._stall_s, clock=self._clock)

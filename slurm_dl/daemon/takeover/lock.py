@@ -42,8 +42,8 @@ def held(directory: Path, *, key: str = "paths.state_dir") -> Iterator[None]:
 def shared(directory: Path) -> Iterator[None]:
     """Hold the lock of the state directory together with others that do so.
 
-    Which of them acts is the lease's affair. This keeps out whoever knows nothing of it, on this
-    host, and on others where the file system passes locks on.
+    The lease says which of them acts. This keeps out a daemon without ``takeover``, on this host,
+    and on others where the file system passes locks on.
 
     Raises:
         LockedError: Another process holds it alone; the message names its pid.

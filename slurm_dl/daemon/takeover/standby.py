@@ -1,12 +1,12 @@
-"""The daemon while another one acts: it watches the lease, answers, and takes over when it may.
+"""The daemon while another one acts: it watches the lease, answers requests, and takes over.
 
-It asks Slurm for nothing (but who its controller is, see `Beside`), writes nothing to the state
-directory, and holds nothing of the ledger in memory: whoever takes over begins like a daemon that
-was started anew.
+It asks Slurm for nothing but the host of its controller, writes nothing to the state directory, and
+keeps nothing of the ledger in memory. A daemon that takes over begins as after a start.
 """
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 
@@ -16,19 +16,18 @@ from slurm_dl.daemon.audit_log import AuditLog
 from slurm_dl.daemon.control.context import ControlContext
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.requests import ConfigRequest, StatusRequest, parse
-from slurm_dl.daemon.control.socket_server import Answer, Peer, RequestError
+from slurm_dl.daemon.control.socket_server import Peer, RequestError
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.pause import PauseSwitch
 from slurm_dl.daemon.preconditions import WithdrawnError
-from slurm_dl.daemon.published_state import Board, Reloaded
+from slurm_dl.daemon.published_state import Board, PublishedState, Reloaded
 from slurm_dl.daemon.systemd_notify import notify
 from slurm_dl.daemon.takeover.lease import Lease, LeaseWatch
 from slurm_dl.daemon.wakeup import Wakeup
 from slurm_dl.json_types import JsonObject
 from slurm_dl.ledger.sqlite.store import StoreError
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.slurm.controller_status import ControllerHost, acting, controllers, same_host
-from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.slurm.controller_status import ControllerHost, acting, same_host
 from slurm_dl.text import ago, safe
 
 SURE_AFTER = 2
@@ -36,13 +35,13 @@ SURE_AFTER = 2
 that is not answered in time must not move the daemon."""
 
 
-class Beside:
+class ControllerHostCheck:
     """Lets a daemon act only on the host of the acting slurmctld. It is a `Precondition`.
 
     Args:
         ask: Gives the controllers; see `controllers`.
-        host: This host.
         every_s: How often to ask at most, seconds.
+        host: This host.
         clock: Seconds that only go forward.
     """
 
@@ -50,22 +49,17 @@ class Beside:
         self,
         ask: Callable[[], tuple[ControllerHost, ...]],
         *,
-        host: str,
         every_s: float,
+        host: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ask = ask
-        self._host = host
+        self._host = host or socket.gethostname()
         self._every_s = every_s
         self._clock = clock
         self._asked_s = -every_s
         self._elsewhere = ""
         self._times = 0
-
-    @classmethod
-    def of(cls, slurm: Slurm, *, host: str, poll_s: float) -> Beside:
-        """One that asks *slurm*, twice in each poll."""
-        return cls(lambda: controllers(slurm), host=host, every_s=poll_s / 2)
 
     def why_not(self) -> str:
         """See `Precondition`.
@@ -79,16 +73,16 @@ class Beside:
         return why
 
     def elsewhere(self) -> str:
-        """Where slurmctld acts, in words; empty if here, or if nobody answers."""
+        """The other host on which slurmctld acts; empty if it acts here or none answers."""
         if self._clock() - self._asked_s < self._every_s:
             return self._elsewhere
         try:
             found = self._ask()
         except ClusterError:
             # None answers: then nothing can be done from anywhere.
-            self._asked_s = self._clock()
             return self._elsewhere
-        self._asked_s = self._clock()
+        finally:
+            self._asked_s = self._clock()
         where = acting(found)
         if not where or same_host(where, self._host):
             self._elsewhere, self._times = "", 0
@@ -101,35 +95,30 @@ class Beside:
 
 
 class Standby:
-    """Waits for the lease; one thread waits, others may ask what for.
+    """Waits for the lease, and answers requests meanwhile.
 
     Args:
-        watch: Watches it.
-        beside: Who says whether this is the host to act on; None: any is.
-        host: This host.
-        pid: This process.
-        stall_s: See `Lease`.
+        watch: Watches the lease.
+        host_check: Whether this is the host to act on; None: any is.
+        published: The configuration, without a cycle.
         log: For people.
 
     Attributes:
+        host_check: As it was given.
         took: How the last lease came to be taken.
     """
 
     def __init__(
         self,
         watch: LeaseWatch,
-        beside: Beside | None,
-        *,
-        host: str,
-        pid: int,
-        stall_s: float,
+        host_check: ControllerHostCheck | None,
+        published: PublishedState,
         log: FilteringBoundLogger,
     ) -> None:
         self._watch = watch
-        self._beside = beside
-        self._host = host
-        self._pid = pid
-        self._stall_s = stall_s
+        self.host_check = host_check
+        self._published = published
+        self._audit = AuditLog(published.config.paths.audit_log)
         self._log = log
         self.took = ""
         self._elsewhere = ""
@@ -166,7 +155,7 @@ class Standby:
 
     @property
     def doing(self) -> str:
-        """What it does, as `doing` of a daemon that acts."""
+        """What `dlctl status` shows as `doing`."""
         seen = self._watch.seen
         if self._trouble:
             return f"stand-by: {self._trouble}"
@@ -178,16 +167,37 @@ class Standby:
             f"stand-by: {seen.host} acts (pid {seen.pid}, renewed {ago(self._watch.still_s)} ago)"
         )
 
-    @property
-    def acts(self) -> JsonObject:
-        """Who acts, for programs."""
-        seen = self._watch.seen
-        return {
-            "host": seen.host or None,
-            "pid": seen.pid or None,
-            "generation": seen.generation,
-            "still_s": round(self._watch.still_s, 1),
-        }
+    def answer(self, request: JsonObject, peer: Peer) -> JsonObject:
+        """The answer to *request*: its own status, or its configuration.
+
+        Raises:
+            RequestError: The request is malformed, or for the daemon that acts.
+        """
+        parsed = parse(request)
+        if not isinstance(parsed, StatusRequest | ConfigRequest):
+            msg = f"{self.doing}; ask, or tell, the one that acts"
+            raise RequestError(RefusalKind.NOT_READY, msg)
+        context = ControlContext(
+            board=Board(self._published),
+            # Neither is written here. The daemon that acts may have paused: it is read each time.
+            audit=self._audit,
+            pause=PauseSwitch(self._published.config.paths.state_dir),
+            reload=_refuse,
+            wake=lambda: None,
+        )
+        answer = RequestHandlers(context)(request, peer)
+        if isinstance(parsed, StatusRequest):
+            seen = self._watch.seen
+            answer |= {
+                "doing": self.doing,
+                "standby": {
+                    "host": seen.host or None,
+                    "pid": seen.pid or None,
+                    "generation": seen.generation,
+                    "still_s": round(self._watch.still_s, 1),
+                },
+            }
+        return answer
 
     def _try(self) -> Lease | None:
         """Look once; the lease if it could be taken."""
@@ -201,11 +211,11 @@ class Standby:
 
     def _look(self) -> Lease | None:
         may = self._watch.look()
-        self._elsewhere = self._beside.elsewhere() if may and self._beside is not None else ""
+        self._elsewhere = self.host_check.elsewhere() if may and self.host_check is not None else ""
         if not may or self._elsewhere:
             return None
         before = self._watch.seen
-        lease = self._watch.take(host=self._host, pid=self._pid, stall_s=self._stall_s)
+        lease = self._watch.take()
         if lease is None:
             return None
         self.took = "nobody held the lease"
@@ -222,58 +232,6 @@ class Standby:
         if what != self._logged:
             self._logged = what
             self._log.info("stands by", because=self.doing.removeprefix("stand-by: "))
-
-
-class Desk:
-    """Who answers on the control socket: the daemon while it acts, `StandbyAnswers` otherwise."""
-
-    def __init__(self, first: Answer) -> None:
-        self.now = first
-
-    def __call__(self, request: JsonObject, peer: Peer) -> JsonObject:
-        """The answer of whoever is there now.
-
-        Raises:
-            RequestError: There is none.
-        """
-        return self.now(request, peer)
-
-
-class StandbyAnswers:
-    """What a daemon that stands by answers: how it is, and its configuration.
-
-    Args:
-        standby: Says what it does.
-        board: With the configuration, and no cycle.
-    """
-
-    def __init__(self, standby: Standby, board: Board) -> None:
-        self._standby = standby
-        self._board = board
-        self._audit = AuditLog(board.current.config.paths.audit_log)
-
-    def __call__(self, request: JsonObject, peer: Peer) -> JsonObject:
-        """The answer to *request*.
-
-        Raises:
-            RequestError: Malformed, or nothing that it could know or do.
-        """
-        parsed = parse(request)
-        if not isinstance(parsed, StatusRequest | ConfigRequest):
-            msg = f"{self._standby.doing}; ask, or tell, the one that acts"
-            raise RequestError(RefusalKind.NOT_READY, msg)
-        context = ControlContext(
-            board=self._board,
-            # Neither is written here. The pause is read anew: the one that acts may have begun it.
-            audit=self._audit,
-            pause=PauseSwitch(self._board.current.config.paths.state_dir),
-            reload=_refuse,
-            wake=lambda: None,
-        )
-        answer = RequestHandlers(context)(request, peer)
-        if isinstance(parsed, StatusRequest):
-            answer |= {"doing": self._standby.doing, "standby": self._standby.acts}
-        return answer
 
 
 def _stopped(alarm: Wakeup) -> bool:

@@ -1,64 +1,38 @@
-"""The lease on the ledger: one row that says which daemon may write, and whether it still lives.
+"""The lease on the ledger: one row with the fencing token of the daemon that may act.
 
-Daemons on several hosts share the file. Whoever holds the lease counts it up again and again; the
-others watch whether it moves. Each step is one transaction that compares before it writes, so of
-two that want the lease one gets it, and a holder that was passed over learns it at its next step.
-With the lease goes the generation that `SqliteStore` asks for: the same transaction that takes the
-one away from a daemon shuts it out of the ledger.
+Daemons on several hosts share the file. The holder of the lease counts the row up; the others watch
+whether it changes. Each step is one transaction that compares before it writes, so of two daemons
+that want the lease one gets it. `SqliteStore` compares the token in each of its own transactions:
+the transaction that takes the lease shuts the former holder out of the ledger.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import socket
 import sqlite3
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_dl.ledger.sqlite.schema import META
-from slurm_dl.ledger.sqlite.store import StoreError, SupersededError, connect, generation_in
-
-_KEY = "lease"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeaseState:
-    """The lease as it stands in the row.
-
-    Attributes:
-        generation: Goes up each time that the lease is taken; 0: it never was.
-        host: Where its holder runs; empty while nobody holds it.
-        pid: The holder's process there.
-        count: How often it was renewed.
-        lease_s: How long the row may stand still before the lease may be taken, seconds.
-        renewed_s: When it was renewed last by its holder's clock, epoch seconds; for people only.
-    """
-
-    generation: int = 0
-    host: str = ""
-    pid: int = 0
-    count: int = 0
-    lease_s: float = 0.0
-    renewed_s: float = 0.0
-
-    @property
-    def is_free(self) -> bool:
-        """Nobody holds it."""
-        return not self.host
-
-    def __str__(self) -> str:
-        return f"{self.host} (pid {self.pid})" if self.host else "nobody"
+from slurm_dl.ledger.sqlite.store import (
+    LeaseState,
+    StoreError,
+    SupersededError,
+    connect,
+    lease_in,
+)
 
 
 class LeaseRow:
     """The row in the ledger *path*; may be used from any thread.
 
     Raises:
-        StoreError: The ledger cannot be opened.
+        StoreError: The ledger cannot be opened, or, of each method, not be read or written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -71,80 +45,59 @@ class LeaseRow:
             raise self._error(err) from err
 
     def read(self) -> LeaseState:
-        """The lease as it stands now.
-
-        Raises:
-            StoreError: It cannot be read.
-        """
+        """The lease as it stands now."""
         with self._transaction("BEGIN") as db:
-            return _standing(db)
+            return lease_in(db)
 
-    def take(self, seen: LeaseState, *, host: str, pid: int, lease_s: float) -> LeaseState | None:
-        """Take the lease with a higher generation, if it still stands as it was *seen*.
+    def take(self, seen: LeaseState, lease_s: float) -> LeaseState | None:
+        """Take the lease with the next generation, if it still stands as it was *seen*.
 
         Returns:
-            What stands there now; None if somebody came first, or its holder renewed it.
-
-        Raises:
-            StoreError: It cannot be written.
+            What stands there now; None if another daemon took it first, or its holder renewed it.
         """
         mine = LeaseState(
             generation=seen.generation + 1,
-            host=host,
-            pid=pid,
+            host=socket.gethostname(),
+            pid=os.getpid(),
             lease_s=lease_s,
-            renewed_s=time.time(),
         )
         with self._transaction("BEGIN IMMEDIATE") as db:
-            if _standing(db) != seen:
+            if lease_in(db) != seen:
                 return None
-            _write(db, "generation", str(mine.generation))
-            _write(db, _KEY, _text(mine))
+            _write(db, mine)
         return mine
 
     def renew(self, mine: LeaseState) -> LeaseState:
-        """Count on; what stands there then.
+        """Count the row up, and return what stands there then.
 
         Raises:
-            SupersededError: It is not ours any more.
-            StoreError: It cannot be written.
+            SupersededError: Another daemon has the lease.
         """
-        renewed = dataclasses.replace(mine, count=mine.count + 1, renewed_s=time.time())
+        renewed = dataclasses.replace(mine, count=mine.count + 1)
         with self._transaction("BEGIN IMMEDIATE") as db:
-            self._check(db, mine)
-            _write(db, _KEY, _text(renewed))
+            _check(db, mine)
+            _write(db, renewed)
         return renewed
 
     def check(self, mine: LeaseState) -> None:
-        """Nothing, if the lease is still ours.
+        """Return if the lease is still ours.
 
         Raises:
-            SupersededError: It is not.
-            StoreError: It cannot be read.
+            SupersededError: Another daemon has it.
         """
         with self._transaction("BEGIN") as db:
-            self._check(db, mine)
+            _check(db, mine)
 
     def release(self, mine: LeaseState) -> None:
-        """Let the next one have it at once; nothing if it is not ours any more.
-
-        Raises:
-            StoreError: It cannot be written.
-        """
+        """Let the next daemon have it at once; no change if it is not ours any more."""
         with self._transaction("BEGIN IMMEDIATE") as db:
-            if generation_in(db) == mine.generation:
-                _write(db, _KEY, _text(LeaseState(generation=mine.generation)))
+            if lease_in(db).generation == mine.generation:
+                _write(db, LeaseState(generation=mine.generation))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._db.close()
-
-    def _check(self, db: sqlite3.Connection, mine: LeaseState) -> None:
-        now = _standing(db)
-        if now.generation != mine.generation:
-            msg = f"{now} has taken over (generation {now.generation}, ours is {mine.generation})"
-            raise SupersededError(msg)
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
@@ -166,15 +119,15 @@ class LeaseRow:
         return StoreError(f"{self._path}: the lease cannot be read or written: {err}")
 
 
-def _standing(db: sqlite3.Connection) -> LeaseState:
-    row = db.execute("SELECT value FROM meta WHERE key = ?", (_KEY,)).fetchone()
-    fields = json.loads(row[0]) if row else {}
-    return LeaseState(**{**fields, "generation": generation_in(db)})
+def _check(db: sqlite3.Connection, mine: LeaseState) -> None:
+    now = lease_in(db)
+    if now.generation != mine.generation:
+        msg = f"{now} has taken over (generation {now.generation}, ours is {mine.generation})"
+        raise SupersededError(msg)
 
 
-def _write(db: sqlite3.Connection, key: str, value: str) -> None:
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
-
-
-def _text(standing: LeaseState) -> str:
-    return json.dumps(dataclasses.asdict(standing))
+def _write(db: sqlite3.Connection, lease: LeaseState) -> None:
+    text = json.dumps(dataclasses.asdict(lease))
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('lease', ?)", (text,))
+    # Versions before this one kept the generation here: one that still runs is shut out.
+    db.execute("DELETE FROM meta WHERE key = 'generation'")

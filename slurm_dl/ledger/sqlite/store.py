@@ -86,8 +86,8 @@ class SqliteStore:
         path: The file; it is created with mode 0600 if it is not there.
         cluster: Name of the cluster whose jobs it remembers; empty does not ask. A new ledger, and
             one of before there were names, takes it.
-        generation: Of the daemon that writes, as `supersede` gave it; None does not ask. Once a
-            later one has been given out, nothing more is written.
+        generation: Fencing token of the daemon that writes, see `LeaseState`; None does not ask.
+            Once the lease has another one, nothing more is written.
 
     Raises:
         StoreError: It cannot be opened, is no ledger, of a newer version or of another cluster. A
@@ -277,15 +277,13 @@ class SqliteStore:
             raise self._error(err) from err
 
     def _check_generation(self) -> None:
-        """Compare in the same transaction that writes: nobody can come between."""
+        """Compare in the same transaction that writes: no other daemon can come between."""
         if self._generation is None:
             return
-        latest = generation_in(self._db)
-        if latest != self._generation:
-            msg = (
-                f"{self._path}: taken over by another dlschedd (generation {latest}, ours is "
-                f"{self._generation})"
-            )
+        lease = lease_in(self._db)
+        if lease.generation != self._generation:
+            what = f"generation {lease.generation}, ours is {self._generation}"
+            msg = f"{self._path}: taken over by another dlschedd ({what})"
             raise SupersededError(msg)
 
     def _damaged(self, err: Exception) -> StoreError:
@@ -296,22 +294,6 @@ class SqliteStore:
 
     def _error(self, err: sqlite3.Error) -> StoreError:
         return StoreError(f"{self._path}: {err}; nothing is done until the ledger can be written")
-
-
-def supersede(path: Path) -> int:
-    """Take the ledger *path* over: the generation to write it with, above all given out before.
-
-    Raises:
-        StoreError: It cannot be opened or written.
-    """
-    store = SqliteStore(path)
-    try:
-        with store._transaction() as db:  # noqa: SLF001 - of this module
-            generation = generation_in(db) + 1
-            db.execute("INSERT OR REPLACE INTO meta VALUES ('generation', ?)", (str(generation),))
-    finally:
-        store.close()
-    return generation
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -335,10 +317,45 @@ def connect(path: Path) -> sqlite3.Connection:
     return db
 
 
-def generation_in(db: sqlite3.Connection) -> int:
-    """The generation that was given out last; 0 if none was."""
-    row = db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()
-    return int(row[0]) if row else 0
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseState:
+    """Which daemon may write the ledger, and whether it still renews its lease.
+
+    Attributes:
+        generation: Fencing token: goes up each time that the lease is taken; 0: it never was.
+        host: Where its holder runs; empty while no daemon holds it.
+        pid: The holder's process there.
+        count: How often it was renewed.
+        lease_s: How long the row may stand still before the lease may be taken, seconds.
+    """
+
+    generation: int = 0
+    host: str = ""
+    pid: int = 0
+    count: int = 0
+    lease_s: float = 0.0
+
+    @property
+    def is_free(self) -> bool:
+        """No daemon holds it."""
+        return not self.host
+
+    def __str__(self) -> str:
+        return f"{self.host} (pid {self.pid})" if self.host else "nobody"
+
+
+def lease_in(db: sqlite3.Connection) -> LeaseState:
+    """The lease as it stands in the ledger.
+
+    Raises:
+        sqlite3.Error: It cannot be read.
+        ValueError: It is not what was written.
+        TypeError: Likewise.
+    """
+    row = db.execute("SELECT value FROM meta WHERE key = 'lease'").fetchone()
+    fields = json.loads(row[0]) if row else {}
+    fields.pop("renewed_s", None)  # Of a version before this one.
+    return LeaseState(**fields)
 
 
 def stored_steers(path: Path) -> tuple[Steer, ...]:
