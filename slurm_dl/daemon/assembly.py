@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
 from slurm_dl import logging_setup
 from slurm_dl.config.engine_settings import NO_PROFILES, profiles_of, settings_of
 from slurm_dl.config.tree import Config
+from slurm_dl.daemon.components import Components
 from slurm_dl.daemon.enrich import Enricher, learn_on_one_core
 from slurm_dl.daemon.history_cache import HistoryCache
 from slurm_dl.daemon.metrics import command_counters
 from slurm_dl.engine.settings import (
     External,
     Native,
-    Settings,
 )
 from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.profile import Profile
-from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.policies.base import Policy
 from slurm_dl.slurm.accounting.past_jobs import PastReader
 from slurm_dl.slurm.cluster import SlurmCluster
 from slurm_dl.slurm.preflight import check_external, check_native
@@ -37,21 +34,6 @@ LEDGER_FILE = "ledger.sqlite"
 LONGEST_GRACE_S = 86400.0
 """A claimed grace is read up to this. One above the site's limit is not cut to it: the job would be
 stopped with less time than it asked for, so it is not preempted at all."""
-
-
-def _as_it_is(snap: Snapshot) -> Snapshot:
-    return snap
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class DaemonComponents:
-    """What one configuration stands for."""
-
-    cluster: SlurmCluster
-    ledger: Ledger
-    policy: Policy
-    settings: Settings
-    enrich: Callable[[Snapshot], Snapshot] = _as_it_is
 
 
 def slurm_of(config: Config) -> Slurm:
@@ -153,7 +135,7 @@ def cluster_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) ->
     )
 
 
-def assemble(config: Config, *, generation: int | None = None) -> DaemonComponents:
+def assemble(config: Config, *, generation: int | None = None) -> Components:
     """The cluster, the ledger, the policy and the limits.
 
     Args:
@@ -168,7 +150,7 @@ def assemble(config: Config, *, generation: int | None = None) -> DaemonComponen
     profiles = profiles_of(config)
     check_mode(config)
     path, name = config.paths.state_dir / LEDGER_FILE, name_of_cluster(config)
-    return DaemonComponents(
+    return Components(
         cluster=cluster_of(config, profiles),
         ledger=Ledger(SqliteStore(path, cluster=name, generation=generation)),
         policy=config.policy.make(),

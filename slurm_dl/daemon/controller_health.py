@@ -13,13 +13,14 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.config.daemon_section import DaemonSection
-from slurm_dl.daemon.components import Components, WatchedCluster
+from slurm_dl.daemon.components import Components
 from slurm_dl.daemon.published_state import ControllerHealthShown
 from slurm_dl.daemon.rate_limits import SlowDown
 from slurm_dl.daemon.slurm_clock import DRIFT_S, SlurmClock
 from slurm_dl.engine.leases import lease_of
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.plan import Action, OpenHandover, Requeue, SetSiteFactor, Signal, handover_of
+from slurm_dl.slurm.cluster import SlurmCluster
 from slurm_dl.slurm.controller_status import ControllerStatus
 from slurm_dl.text import ago
 
@@ -229,7 +230,7 @@ def pause_after_jump_s(parts: Components) -> float:
     return max(parts.settings.preemption.min_quantum_s, lease_of(parts.policy))
 
 
-def is_backfilling(cluster: WatchedCluster) -> bool:
+def is_backfilling(cluster: SlurmCluster) -> bool:
     """Whether a backfill pass is under way, one RPC; False where slurmctld does not tell."""
     try:
         return cluster.health().backfilling

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
 import numpy as np
 
+from slurm_dl.daemon.history_cache import HistoryCache
 from slurm_dl.engine.preemption.setup_cost import setup_s
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.estimates.job_features import asked
@@ -31,18 +31,11 @@ def learn_on_one_core() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-class Historian(Protocol):
-    """Whoever keeps the jobs that are over."""
-
-    def look(self, prepare: Callable[[Past], None], /) -> Past:
-        """What is known of them by now; *prepare* is given what is found out next."""
-
-
 class Enricher:
     """Adds to a snapshot what is known of its jobs.
 
     Args:
-        history: Who keeps the jobs that are over; None: nobody.
+        history: The jobs that are over; None: none are known.
         policy: What goes by them; it is asked about a new history before a cycle waits for it.
         profiles: What is known of models, by name.
         site: What the admin says of GPUs.
@@ -52,7 +45,7 @@ class Enricher:
     def __init__(
         self,
         *,
-        history: Historian | None = None,
+        history: HistoryCache | None = None,
         policy: Policy | None = None,
         profiles: Mapping[str, Profile],
         site: SitePriors,

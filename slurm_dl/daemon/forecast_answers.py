@@ -17,7 +17,7 @@ from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.forecast_service import DEADLINE_S, HORIZON_S, WAIT_S, Forecasts, score_of
 from slurm_dl.daemon.published_state import LETTERS, PublishedState, text_of
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.engine.explain.plan_reasons import Sight
+from slurm_dl.engine.explain.past_reasons import Sight
 from slurm_dl.engine.preemption.eligibility import WAITS_FOR
 from slurm_dl.forecast.worker import ForecastError
 from slurm_dl.json_types import Json, JsonObject

@@ -9,13 +9,13 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.slurm.accounting.job_runs import NoAccountingError
+from slurm_dl.slurm.accounting.past_jobs import PastReader
 
 LONGEST_PAUSE_S = 600.0
 """After a read that failed the next one comes no later than this, if it may come at all."""
@@ -26,23 +26,11 @@ FIRST_WAIT_S = 10.0
 NO_HISTORY = "run times are not predicted from history"
 
 
-class PastJobsReader(Protocol):
-    """Whoever knows the jobs that are over."""
-
-    def read(self) -> Past:
-        """All of them; may take long.
-
-        Raises:
-            NoAccountingError: There is nobody to ask.
-            ClusterError: No answer.
-        """
-
-
 class HistoryCache:
     """The jobs that are over, read again now and then.
 
     Args:
-        reader: Whom to ask; called by one thread at a time.
+        reader: Reads them; called by one thread at a time.
         log: For people.
         every_s: Seconds from one read to the next.
         clock: Seconds that only go forward.
@@ -51,7 +39,7 @@ class HistoryCache:
 
     def __init__(
         self,
-        reader: PastJobsReader,
+        reader: PastReader,
         log: FilteringBoundLogger,
         *,
         every_s: float,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import numpy as np
 from structlog.typing import FilteringBoundLogger
@@ -19,7 +18,7 @@ from slurm_dl.ledger.rebuild_from_accounting import SETTLED, Rebuilt, rebuild
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.snapshot import Observed
-from slurm_dl.slurm.accounting.job_runs import NoAccountingError, Told
+from slurm_dl.slurm.accounting.job_runs import Accounting, NoAccountingError, Told
 
 LEAST_PAUSE_S = 60.0
 """Between two questions, whatever is missing: jobs that flap must not make it one a poll."""
@@ -29,23 +28,11 @@ LONGEST_PAUSE_S = 3600.0
 MISSED = "runs that nobody saw are not counted, such jobs rank too high"
 
 
-class RunsTeller(Protocol):
-    """Whoever knows the runs of jobs."""
-
-    def runs(self, job_ids: Sequence[int], *, within_s: float) -> Told:
-        """The runs of *job_ids*, of as many of them as can be asked about in the time.
-
-        Raises:
-            NoAccountingError: There is nobody to ask.
-            ClusterError: No answer.
-        """
-
-
 class LedgerRecovery:
     """Completes a ledger out of accounting, now and then.
 
     Args:
-        accounting: Whom to ask; None: nobody, and nothing is said of it.
+        accounting: Slurm's accounting; None: it is not asked, and nothing is said of it.
         log: For people.
         within_s: A question takes no longer than this, seconds.
         clock: Seconds that only go forward.
@@ -53,7 +40,7 @@ class LedgerRecovery:
 
     def __init__(
         self,
-        accounting: RunsTeller | None,
+        accounting: Accounting | None,
         log: FilteringBoundLogger,
         *,
         within_s: float,

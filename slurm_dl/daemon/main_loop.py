@@ -20,7 +20,7 @@ from slurm_dl.daemon.breaker_resets import Resets
 from slurm_dl.daemon.components import Components, Loaded
 from slurm_dl.daemon.controller_health import ControllerHealth, is_backfilling
 from slurm_dl.daemon.cycle_log import CycleLog, one_line
-from slurm_dl.daemon.ledger_recovery import LedgerRecovery, RunsTeller
+from slurm_dl.daemon.ledger_recovery import LedgerRecovery
 from slurm_dl.daemon.observers import Observer, Observers
 from slurm_dl.daemon.pause import PauseSwitch
 from slurm_dl.daemon.preconditions import Precondition, WithdrawnError, first_refusal
@@ -41,6 +41,7 @@ from slurm_dl.ledger.sqlite.store import SupersededError
 from slurm_dl.model.breaker import Breaker, BreakerName
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.plan import Action
+from slurm_dl.slurm.accounting.job_runs import Accounting
 
 LOOKS_AFTER_START = 1
 LOOKS_AFTER_SILENCE = 2
@@ -87,7 +88,7 @@ class Daemon:
         audit: AuditLog,
         pause: PauseSwitch,
         log: FilteringBoundLogger,
-        accounting: RunsTeller | None = None,
+        accounting: Accounting | None = None,
         preconditions: Sequence[Precondition] = (),
         observers: Sequence[Observer] = (),
     ) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
 
@@ -15,20 +15,6 @@ from slurm_dl.model.jobs import F64, I64, Bool
 
 ROUNDING: Final = 1e-9
 """Relative; a simulation adds up times in another order under another policy."""
-
-
-class Figure(Protocol):
-    """A figure of the jobs of some days."""
-
-    def of(self, weights: F64, /) -> F64:
-        """``(b,)`` the figure of each resample; NaN where it has no job.
-
-        Args:
-            weights: ``(b, d)`` how often each day is drawn.
-        """
-
-    def has_jobs(self, days: int, /) -> Bool:
-        """``(d,)`` of each of so many days, whether jobs of it are in the figure."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,14 +32,18 @@ class Ratio:
     jobs: F64 | None = None
 
     def of(self, weights: F64, /) -> F64:
-        """See `Figure`."""
+        """``(b,)`` the figure of each resample; NaN where it has no job.
+
+        Args:
+            weights: ``(b, d)`` how often each day is drawn.
+        """
         below = weights @ self.below
         some = below > 0
         ratio: F64 = np.where(some, (weights @ self.above) / np.where(some, below, 1.0), np.nan)
         return ratio
 
     def has_jobs(self, _days: int, /) -> Bool:
-        """See `Figure`."""
+        """``(d,)`` of each of so many days, whether jobs of it are in the figure."""
         return (self.below if self.jobs is None else self.jobs) > 0
 
 
@@ -77,11 +67,11 @@ class Percentile:
         self._values, self._day, self._percent = values[order], day[order], percent
 
     def of(self, weights: F64, /) -> F64:
-        """See `Figure`."""
+        """See `Ratio`."""
         return np.array([self._one(self._upto(row)) for row in weights])
 
     def has_jobs(self, days: int, /) -> Bool:
-        """See `Figure`."""
+        """See `Ratio`."""
         return np.bincount(self._day, minlength=days) > 0
 
     def _upto(self, row: F64) -> I64:
@@ -98,3 +88,7 @@ class Percentile:
         else:
             ranks = [-(-total * self._percent // 100)]
         return float(self._values[np.searchsorted(upto, ranks)].mean())
+
+
+Figure = Ratio | Percentile
+"""A figure of the jobs of some days."""

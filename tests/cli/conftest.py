@@ -65,7 +65,7 @@ CLUSTER = Cluster()
 
 def assemble(config, *, generation=None):
     state = config.paths.state_dir
-    return assembly.DaemonComponents(
+    return assembly.Components(
         cluster=CLUSTER,
         ledger=Ledger(SqliteStore(state / "ledger.sqlite", generation=generation)),
         policy=config.policy.make(),

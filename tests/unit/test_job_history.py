@@ -23,8 +23,8 @@ from slurm_dl.daemon.control.socket_server import Peer, RequestError
 from slurm_dl.daemon.published_state import row
 from slurm_dl.engine.cycle import Cycle, run_cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.explain.past_reasons import how_it_gave_way, moment, why_gone
-from slurm_dl.engine.explain.plan_reasons import Everything, why
+from slurm_dl.engine.explain.past_reasons import Everything, how_it_gave_way, moment, why_gone
+from slurm_dl.engine.explain.plan_reasons import why
 from slurm_dl.json_types import JsonObject
 from slurm_dl.ledger.attained_service import EndedRun
 from slurm_dl.ledger.completions import JobEnding

@@ -19,8 +19,7 @@ from slurm_dl.daemon.control.job_history import JobHistory, users_shown
 from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.explain.past_reasons import why_gone
-from slurm_dl.engine.explain.plan_reasons import Everything
+from slurm_dl.engine.explain.past_reasons import Everything, why_gone
 from slurm_dl.ledger import completions
 from slurm_dl.ledger.apply_observation import FORGET_AFTER_S, LEAVE_AFTER_S
 from slurm_dl.ledger.attained_service import EndedRun

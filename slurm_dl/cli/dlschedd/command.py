@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from structlog.typing import FilteringBoundLogger
 
     from slurm_dl.config import Config
-    from slurm_dl.daemon.assembly import DaemonComponents
     from slurm_dl.daemon.audit_log import AuditLog
-    from slurm_dl.daemon.components import Loaded
+    from slurm_dl.daemon.components import Components, Loaded
     from slurm_dl.daemon.main_loop import Daemon
     from slurm_dl.daemon.metrics.endpoint import Endpoint
     from slurm_dl.daemon.observers import Observer
@@ -195,7 +194,7 @@ def _act(
     config = loaded.config
     log = logging_setup.logger()
 
-    def first(assemble: Callable[[Config], DaemonComponents], config: Config) -> DaemonComponents:
+    def first(assemble: Callable[[Config], Components], config: Config) -> Components:
         return when_slurm_answers(assemble, config, log, sleep=leadership.sleep)
 
     tally = MetricsTally()
@@ -253,7 +252,7 @@ def _daemon(
     loaded: Loaded,
     reread: Callable[[], Loaded],
     is_live: Callable[[Config], bool],
-    first: Callable[[Callable[[Config], DaemonComponents], Config], DaemonComponents],
+    first: Callable[[Callable[[Config], Components], Config], Components],
     leadership: Leadership,
     *,
     observers: Sequence[Observer] = (),
@@ -318,7 +317,7 @@ def _once(loaded: Loaded, reread: Callable[[], Loaded], *, act: bool, as_json: b
     from slurm_dl.cli.dlschedd.plan_text import as_object, show_plan  # noqa: PLC0415
     from slurm_dl.daemon.takeover.leadership import leadership_for_once  # noqa: PLC0415
 
-    def first(assemble: Callable[[Config], DaemonComponents], config: Config) -> DaemonComponents:
+    def first(assemble: Callable[[Config], Components], config: Config) -> Components:
         return assemble(config)
 
     # What the loop would say is printed here as a whole.

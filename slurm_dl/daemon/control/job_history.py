@@ -6,8 +6,7 @@ It is put together from the ledger, which knows runs, hand-overs and endings, an
 from __future__ import annotations
 
 import weakref
-from collections.abc import Collection, Sequence
-from typing import Protocol
+from collections.abc import Collection
 
 from slurm_dl.daemon.audit_log import AuditLog
 from slurm_dl.daemon.control import privacy
@@ -15,32 +14,18 @@ from slurm_dl.daemon.control.ended_jobs import LISTED_S, MOST_LISTED, with_ended
 from slurm_dl.daemon.control.privacy import Own
 from slurm_dl.daemon.published_state import LETTERS
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.engine.explain.past_reasons import why_gone
-from slurm_dl.engine.explain.plan_reasons import Sight, audit_sentences
+from slurm_dl.engine.explain.past_reasons import Sight, why_gone
+from slurm_dl.engine.explain.plan_reasons import audit_sentences
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.ledger.completions import JobEnding
 from slurm_dl.ledger.job_past import PastJob
-from slurm_dl.ledger.sqlite.ending_rows import ANY, Only, RememberedEnding
+from slurm_dl.ledger.sqlite.ending_rows import ANY, Only
+from slurm_dl.ledger.sqlite.reader import LedgerReader
 from slurm_dl.model.errors import SlurmDlError
 from slurm_dl.model.ids import JobId
 from slurm_dl.text import safe
 
 _GPU_S_PER_GPU_H = 3600.0
-
-
-class LedgerReading(Protocol):
-    """Reads the ledger, anew each time; each method may raise a `SlurmDlError`."""
-
-    def past(self, job_id: JobId, /) -> PastJob | None:
-        """What is known of a job."""
-
-    def named(self, label: str, now_s: float, /) -> JobId | None:
-        """The last job that Slurm listed as *label*, or in the array, and that is over."""
-
-    def ended_since(
-        self, since_s: float, now_s: float, most: int, only: Only, /
-    ) -> Sequence[RememberedEnding]:
-        """The last *most* of those jobs that were first seen over since then, epoch seconds."""
 
 
 class JobHistory:
@@ -50,7 +35,7 @@ class JobHistory:
         reader: Reads the ledger; None: there is none, and nothing is known.
     """
 
-    def __init__(self, reader: LedgerReading | None = None) -> None:
+    def __init__(self, reader: LedgerReader | None = None) -> None:
         self._reader = reader
         self._listed: tuple[weakref.ref[Cycle], Cycle] | None = None
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from slurm_dl.daemon.control.socket_server import Peer, RequestError
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.published_state import PublishedState
-from slurm_dl.engine.explain.plan_reasons import Everything, Sight
+from slurm_dl.engine.explain.past_reasons import Everything, Sight
 from slurm_dl.json_types import Json, JsonObject
 
 STATUS_SHOWN = frozenset(

@@ -39,7 +39,8 @@ from slurm_dl.daemon.control.status_answer import paused_of, standing_of, status
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.published_state import LETTERS, LIVE, Filter, PublishedState
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.engine.explain.plan_reasons import Sight, why
+from slurm_dl.engine.explain.past_reasons import Sight
+from slurm_dl.engine.explain.plan_reasons import why
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.ledger.sqlite.ending_rows import Only
 from slurm_dl.model.jobs import JobState

@@ -6,7 +6,7 @@ import contextlib
 import time
 import traceback
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final
 
 from structlog.typing import FilteringBoundLogger
 
@@ -32,13 +32,6 @@ MISSING: Final = (
 )
 
 
-class Source(Protocol):
-    """Whoever has figures to show."""
-
-    def figures(self) -> Iterator[MetricValue]:
-        """Every metric that has a value now."""
-
-
 class Endpoint:
     """Listens where the configuration says, or not at all.
 
@@ -53,7 +46,7 @@ class Endpoint:
     def __init__(self, config: Config, log: FilteringBoundLogger) -> None:
         self._log = log
         self._waiting = WaitingDaemonMetrics.under(config)
-        self._source: Source = self._waiting
+        self._source: ActingDaemonMetrics | WaitingDaemonMetrics = self._waiting
         self._listen = ""
         self._server: MetricsServer | None = None
         self._errors = 0

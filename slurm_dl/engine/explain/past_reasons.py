@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -18,11 +19,37 @@ MOST_LISTED = 5
 """Preemptions that are told one by one, the last ones."""
 
 
-class Naming(Protocol):
-    """Puts other jobs into words; see `plan_reasons.Sight`."""
+class Sight(Protocol):
+    """What of others may be told to whoever asks."""
+
+    def knows(self, job_id: int) -> bool:
+        """Whether the job may be named."""
 
     def jobs(self, job_ids: Sequence[int]) -> str:
         """These jobs in words, without the names of those that may not be named."""
+
+    def text(self, words: str) -> str:
+        """What the engine, a scheme or the audit log says, in the same manner."""
+
+
+@dataclass(frozen=True, slots=True)
+class Everything:
+    """The sight of somebody from whom nothing is kept."""
+
+    def knows(self, job_id: int) -> bool:  # noqa: ARG002 - see `Sight`
+        """Any job."""
+        return True
+
+    def jobs(self, job_ids: Sequence[int]) -> str:
+        """Their ids."""
+        return ", ".join(str(j) for j in job_ids)
+
+    def text(self, words: str) -> str:
+        """As it is."""
+        return words
+
+
+EVERYTHING = Everything()
 
 
 def moment(at_s: float) -> str:
@@ -51,7 +78,7 @@ def span(seconds: float) -> str:
     return f"{whole} s"
 
 
-def how_it_gave_way(past: PastJob, sight: Naming) -> list[str]:
+def how_it_gave_way(past: PastJob, sight: Sight) -> list[str]:
     """Each time it gave way: to whom, when, what was sent and how long it took."""
     latest = past.gave_way[-MOST_LISTED:]
     before = len(past.gave_way) - len(latest)
@@ -60,7 +87,7 @@ def how_it_gave_way(past: PastJob, sight: Naming) -> list[str]:
     return [*first, *(_gave_way(one, sight) for one in latest)]
 
 
-def _gave_way(one: GaveWay, sight: Naming) -> str:
+def _gave_way(one: GaveWay, sight: Sight) -> str:
     gpus = f"{one.gpus:g} GPU{'' if one.gpus == 1 else 's'}"
     best = sight.jobs(one.beneficiaries)
     match one.purpose:
@@ -85,7 +112,7 @@ def _as_jobs(names: str) -> str:
     return f"jobs {names}" if len(ids) > 1 else f"job {names}"
 
 
-def why_gone(past: PastJob, sight: Naming) -> list[str]:
+def why_gone(past: PastJob, sight: Sight) -> list[str]:
     """The story of a job that Slurm does not list any more.
 
     Args:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.past_reasons import (
+    EVERYTHING,
+    Sight,
     ended_on_request,
     how_it_gave_way,
     moment,
@@ -43,42 +43,12 @@ MOST_NAMED = 4
 """Nodes that are named in a sentence."""
 
 
-class Sight(Protocol):
-    """What of others may be told to whoever asks."""
-
-    def knows(self, job_id: int) -> bool:
-        """Whether the job may be named."""
-
-    def jobs(self, job_ids: Sequence[int]) -> str:
-        """These jobs in words, without the names of those that may not be named."""
-
-    def text(self, words: str) -> str:
-        """What the engine, a scheme or the audit log says, in the same manner."""
-
-
-@dataclass(frozen=True, slots=True)
-class Everything:
-    """The sight of somebody from whom nothing is kept."""
-
-    def knows(self, job_id: int) -> bool:  # noqa: ARG002 - see `Sight`
-        """Any job."""
-        return True
-
-    def jobs(self, job_ids: Sequence[int]) -> str:
-        """Their ids."""
-        return ", ".join(str(j) for j in job_ids)
-
-    def text(self, words: str) -> str:
-        """As it is."""
-        return words
-
-
 def why(
     cycle: Cycle,
     policy: Policy,
     job_id: JobId,
     history: Sequence[Mapping[str, object]] = (),
-    sight: Sight = Everything(),
+    sight: Sight = EVERYTHING,
     *,
     past: PastJob | None = None,
 ) -> list[str]:
