@@ -1,7 +1,9 @@
-"""Text of users, made safe for terminals and logs; lengths of time in words."""
+"""Text of users, made safe for terminals and logs; values and lengths of time in words."""
 
 from __future__ import annotations
 
+import functools
+import pwd
 import unicodedata
 
 # Cc: control characters; Cf: bidirectional overrides and other invisible ones; Cs: lone
@@ -11,17 +13,52 @@ _UNPRINTABLE = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 def safe(text: str, longest: int = 200) -> str:
     """*text* of a user on one line, without characters that could steer a terminal."""
+    if text.isprintable() and len(text) <= longest:
+        return text
     kept = "".join(c for c in text[: 4 * longest] if unicodedata.category(c) not in _UNPRINTABLE)
     return kept if len(kept) <= longest else kept[: longest - 1] + "…"
 
 
 def escaped(text: str, longest: int = 500) -> str:
-    r"""*text* with such characters written out (``\x1b``), for logs that must lose nothing."""
+    r"""*text* on one line with such characters written out (``\x1b``), so that nothing is lost."""
+    if text.isprintable() and len(text) <= longest:
+        return text
     out = "".join(
-        c.encode("unicode_escape").decode("ascii") if unicodedata.category(c) in _UNPRINTABLE else c
-        for c in text[:longest]
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text[:longest]
     )
     return out if len(text) <= longest else out + "…"
+
+
+def shown(value: object, longest: int = 60) -> str:
+    """*value* as a person would write it, on one line and cut, for an error message."""
+    match value:
+        case bool():
+            text = str(value).lower()
+        case list() | tuple():
+            text = "a list"
+        case dict():
+            text = "a mapping"
+        case str():
+            text = repr(value[: longest + 1])
+        case _:
+            text = number(value)
+    return safe(text, longest)
+
+
+def number(value: object) -> str:
+    """A number without the ``.0`` that a whole one does not need; anything else as it prints."""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return str(value)
+
+
+@functools.cache
+def user_name(uid: int) -> str:
+    """The login name of *uid*; the number if this host knows none. A name service can be slow."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except (KeyError, OverflowError):
+        return str(uid)
 
 
 def duration(seconds: float) -> str:

@@ -6,9 +6,9 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from slurm_dl.config.error_text import number
 from slurm_dl.config.section import Section
 from slurm_dl.config.value_types import Seconds, refuse
+from slurm_dl.text import number
 
 
 class DaemonSection(Section):

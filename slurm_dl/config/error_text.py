@@ -11,10 +11,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from slurm_dl.text import number, shown
+
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-_LONGEST_VALUE = 60
 _LONGEST_KEY = 40
 
 # Text that YAML reads as text without quotes.
@@ -77,27 +78,6 @@ def unknown_key(key: str, valid: Iterable[str], elsewhere: Sequence[str] = ()) -
     return f"unknown key; possible here: {', '.join(names) or 'none'}"
 
 
-def shown(value: object) -> str:
-    """A value as a person would write it, cut short."""
-    match value:
-        case bool():
-            text = str(value).lower()
-        case list() | tuple():
-            return "a list"
-        case dict():
-            return "a mapping"
-        case _:
-            text = repr(value[: _LONGEST_VALUE + 1]) if isinstance(value, str) else number(value)
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
-
-
-def number(value: object) -> str:
-    """A number without the ``.0`` that a whole one does not need; anything else as it prints."""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value)
-
-
 def written(value: object) -> str:
     """A value as it would stand in the file."""
     match value:
@@ -120,11 +100,3 @@ def written(value: object) -> str:
 def _quoted(text: str) -> str:
     plain = re.fullmatch(_PLAIN, text) and text.lower() not in _NOT_TEXT
     return text if plain else json.dumps(text)
-
-
-def printable(text: str) -> str:
-    r"""*text* on one line: line breaks, control characters and lone surrogates as ``\n``."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "replace").decode("ascii")
-        for c in text
-    )

@@ -9,7 +9,6 @@ from typing import Annotated, Final
 from pydantic import Field, PlainSerializer, field_validator
 from pydantic_core import InitErrorDetails
 
-from slurm_dl.config.error_text import number
 from slurm_dl.config.section import Section
 from slurm_dl.config.value_types import (
     FrozenMapping,
@@ -20,6 +19,7 @@ from slurm_dl.config.value_types import (
     refuse_all,
     wrong,
 )
+from slurm_dl.text import number
 
 GpuSpeed = Annotated[
     Mapping[str, float],

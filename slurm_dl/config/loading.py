@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from slurm_dl.config.error_text import sentence, shown, unknown_key
+from slurm_dl.config.error_text import sentence, unknown_key
 from slurm_dl.config.tree import SECTIONS, Config
 from slurm_dl.config.value_origins import DEFAULT, FLAG, Origins
-from slurm_dl.config.yaml_document import Loc, Problem, SourcePlace, dotted, parse, read_text
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.text import shown
+from slurm_dl.yaml_places import Loc, Problem, SourcePlace, dotted, parse, read_text
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -63,7 +64,7 @@ def load_with_origins(
     """As `load`, and say where each value comes from."""
     chosen, chosen_by = _choose(path, environ)
     whole_file = SourcePlace(0, str(chosen))
-    document = parse(read_text(chosen, require_private=require_private), whole_file.name)
+    document = parse(read_text(chosen, "daemon" if require_private else None), whole_file.name)
     values, places = _sections(document.value, whole_file), document.places
     problems = list(document.problems)
     for flag, override in enumerate(overrides, start=1):

@@ -8,9 +8,9 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
-from slurm_dl.config.error_text import shown
 from slurm_dl.config.section import Section
 from slurm_dl.config.value_types import refuse
+from slurm_dl.text import shown
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([0-9.]{7,15})):([1-9][0-9]{0,4})")
 _HIGHEST_PORT = 65535

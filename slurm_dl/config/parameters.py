@@ -18,14 +18,15 @@ from typing import Generic, TypeVar
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
-from slurm_dl.config.error_text import sentence, shown, unknown_key
-from slurm_dl.config.yaml_document import Loc
+from slurm_dl.config.error_text import sentence, unknown_key
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.placement import scheme_registry as placement_registry
 from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import Policy, Preempts
+from slurm_dl.text import shown
+from slurm_dl.yaml_places import Loc
 
 T = TypeVar("T")
 

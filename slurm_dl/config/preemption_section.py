@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from slurm_dl.config.error_text import number
 from slurm_dl.config.section import Section
 from slurm_dl.config.value_types import NumberUnit, QosName, Seconds, Whole, refuse
 from slurm_dl.model.contract import DEFAULT_GRACE_S
+from slurm_dl.text import number
 
 _MONTH_S = 30 * 86400
 

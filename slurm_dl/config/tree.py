@@ -14,7 +14,6 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from slurm_dl.config.breakers_section import BreakersSection
 from slurm_dl.config.daemon_section import DaemonSection, TakeoverSection
-from slurm_dl.config.error_text import number
 from slurm_dl.config.estimates_section import EstimatesSection, ForecastsSection
 from slurm_dl.config.metrics_section import MetricsSection
 from slurm_dl.config.named_choice import checked_name, checked_parameters
@@ -41,6 +40,7 @@ from slurm_dl.engine.preemption.priority_levels import levels_of
 from slurm_dl.engine.site_factors import HIGHEST_SITE_FACTOR, highest_site_factor
 from slurm_dl.engine.waiting_line import WIDEST_BAND
 from slurm_dl.policies.base import Policy
+from slurm_dl.text import number
 
 SITE_FACTOR_END = HIGHEST_SITE_FACTOR + 1
 """What Slurm takes no more as a SiteFactor."""

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from slurm_dl.config.error_text import written
 from slurm_dl.config.tree import Config
-from slurm_dl.config.yaml_document import Loc, SourcePlace, dotted
+from slurm_dl.yaml_places import Loc, SourcePlace, dotted
 
 Plain: TypeAlias = "str | float | bool | list[Plain] | dict[str, Plain] | None"
 

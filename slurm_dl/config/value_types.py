@@ -23,8 +23,8 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from slurm_dl.config.error_text import shown
-from slurm_dl.config.yaml_document import Loc
+from slurm_dl.text import shown
+from slurm_dl.yaml_places import Loc
 
 # A unix socket's path ends after 107 bytes; the names inside run_dir need some of them.
 _RUN_DIR_BYTES = 80

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import pwd
 from pathlib import Path
 
-from slurm_dl.config.trusted_paths import why_not_trusted
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.text import user_name
+from slurm_dl.trusted_paths import why_not_trusted
 
 
 def check(directory: Path) -> None:
@@ -25,9 +25,9 @@ def check(directory: Path) -> None:
     except OSError:
         owner = us  # What is wrong is said where it is used.
     if owner not in {0, us}:
-        name = _name_of(owner)
+        name = user_name(owner)
         advice = f"run it as that account (sudo -u {name} dlschedd ...), or chown it"
-        msg = f"paths.state_dir: {directory}: belongs to {name}, not to {_name_of(us)}: {advice}"
+        msg = f"paths.state_dir: {directory}: belongs to {name}, not to {user_name(us)}: {advice}"
         raise ConfigError(msg)
     try:
         why = why_not_trusted(directory, {us})
@@ -36,10 +36,3 @@ def check(directory: Path) -> None:
     if why:
         msg = f"paths.state_dir: {why}"
         raise ConfigError(msg)
-
-
-def _name_of(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"#{uid}"

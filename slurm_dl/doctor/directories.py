@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_dl.config import Config
-from slurm_dl.config.trusted_paths import why_not_trusted
 from slurm_dl.daemon.assembly import LEDGER_FILE
 from slurm_dl.daemon.takeover import lock
 from slurm_dl.doctor.findings import Account, Directory, Missing
 from slurm_dl.forecast.calibration import FILE_NAME
+from slurm_dl.trusted_paths import why_not_trusted
 
 _SHADOW = "shadow"
 _WRITTEN = (

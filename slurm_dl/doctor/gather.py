@@ -19,7 +19,6 @@ from pathlib import Path
 
 import slurm_dl
 from slurm_dl.config import Config, engine_settings, load_with_origins
-from slurm_dl.config.trusted_paths import why_not_trusted
 from slurm_dl.daemon import assembly
 from slurm_dl.daemon.control.client import (
     CONFIG_ENV,
@@ -55,6 +54,7 @@ from slurm_dl.slurm.running_config import config_values
 from slurm_dl.slurm.slurm_conf import PLUGIN, site_factor_plugin
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import script_templates
+from slurm_dl.trusted_paths import why_not_trusted
 
 SERVICE_ACCOUNT = "slurm_dl"
 """Of etc/sysusers.d and etc/systemd."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from slurm_dl.config.error_text import shown, unknown_key
+from slurm_dl.config.error_text import unknown_key
 from slurm_dl.experiments.oracle import Oracle
 from slurm_dl.experiments.placement_choice import Named, PlacementSetup, Placing, place, profiles_of
 from slurm_dl.experiments.simulation_run import ClusterKind, Ideal, UnderSlurm
@@ -19,6 +19,7 @@ from slurm_dl.simulation.ideal.decision_times import DecisionTimes
 from slurm_dl.simulation.ideal.start_costs import FlatCosts, NoCosts, muri_costs, quantile_costs
 from slurm_dl.simulation.slurm.job_behaviour import NodeFailures
 from slurm_dl.simulation.slurm.overheads import PRODUCTION, read_costs, table_of
+from slurm_dl.text import shown
 
 NAMED: Final = ("none", "slurm", "muri")
 

@@ -11,7 +11,6 @@ from typing import Final
 
 import numpy as np
 
-from slurm_dl.config.error_text import shown
 from slurm_dl.estimates.training_speed import SitePriors, speed_of
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
@@ -19,6 +18,7 @@ from slurm_dl.model.profile import Profile, Shape
 from slurm_dl.model.trace import Trace
 from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.simulation.job_knowledge import TraceKnowledge
+from slurm_dl.text import shown
 
 _LARGEST_SIGMA: Final = 10.0
 

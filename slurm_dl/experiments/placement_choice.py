@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from slurm_dl.config.error_text import shown
 from slurm_dl.config.parameters import RULE, SCHEME, Family
 from slurm_dl.engine.settings import Placement
 from slurm_dl.experiments.oracle import Oracle
@@ -28,6 +27,7 @@ from slurm_dl.simulation.ideal.jobs_on_nodes import OnNodes, Widths
 from slurm_dl.simulation.ideal.placement_speed import ContentionSpeed
 from slurm_dl.simulation.node_journal import NodeJournal
 from slurm_dl.simulation.outcome import Lay
+from slurm_dl.text import shown
 
 T = TypeVar("T")
 

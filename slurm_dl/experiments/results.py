@@ -14,9 +14,10 @@ from slurm_dl.experiments.simulation_run import Result, parameters
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 from slurm_dl.report import export, summary_metrics
-from slurm_dl.report.number_format import number, percent, printable
+from slurm_dl.report.number_format import number, percent
 from slurm_dl.report.tables import run_tables, sizes_table, users_table
 from slurm_dl.simulation.cluster_shape import ClusterShape
+from slurm_dl.text import safe
 from slurm_dl.traces.summary import summarize
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def tables(shape: ClusterShape, result: Result, by: tuple[str, ...]) -> Iterator
 
 def _lay_lines(place: str, figures: LayFigures) -> Text:
     lines = [
-        f"placed by {printable(place, _PLACE)}",
+        f"placed by {safe(place, _PLACE)}",
         f"  nodes of a job       {number(figures.mean_nodes)} on average",
         f"  skewed jobs spread   {percent(figures.skewed_spread_frac)}",
         f"  speed of a job       {percent(figures.mean_speed)} of its best place's, on average",

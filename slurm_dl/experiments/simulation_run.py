@@ -13,7 +13,6 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from slurm_dl.config.error_text import shown
 from slurm_dl.config.parameters import complete, make
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.experiments.oracle import Oracle
@@ -33,6 +32,7 @@ from slurm_dl.simulation.outcome import Outcome
 from slurm_dl.simulation.slurm.job_behaviour import JobBehaviour, NodeFailures
 from slurm_dl.simulation.slurm.overheads import SlurmCosts
 from slurm_dl.simulation.slurm.scenario import Scenario, simulate_plain, simulate_slurm
+from slurm_dl.text import shown
 
 SIZES_FROM_TRACE = "sizes: those of all jobs of the trace, which no real cluster knows beforehand"
 """Told where a preset gives them to the policy."""

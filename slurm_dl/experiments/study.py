@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 
-from slurm_dl.config.error_text import shown
 from slurm_dl.experiments import bootstrap_interval, sweep
 from slurm_dl.experiments.bootstrap_interval import Mean
 from slurm_dl.experiments.process_pool import WorkFault, process_pool
@@ -35,6 +34,7 @@ from slurm_dl.model.jobs import F64
 from slurm_dl.model.trace import Trace
 from slurm_dl.report import export
 from slurm_dl.report.atomic_files import write_whole
+from slurm_dl.text import shown
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.made_tags import tagged
 

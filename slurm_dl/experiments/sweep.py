@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from slurm_dl.config.error_text import shown
 from slurm_dl.config.parameters import parameters_of
 from slurm_dl.experiments import cluster_presets, placement_choice, simulation_run
 from slurm_dl.experiments.placement_choice import PLAIN, LayFigures, Named, PlacementSetup
@@ -27,6 +26,7 @@ from slurm_dl.report import summary_metrics
 from slurm_dl.report.summary_metrics import Summary
 from slurm_dl.simulation.cluster_shape import parse_shape
 from slurm_dl.simulation.ideal import presets
+from slurm_dl.text import shown
 
 MAX_CELLS: Final = 100_000
 MIN_LOAD: Final = 0.001

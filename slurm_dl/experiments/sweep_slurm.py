@@ -24,7 +24,7 @@ from slurm_dl.experiments.sweep_files import Folder
 from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
 from slurm_dl.report.atomic_files import write_whole
 from slurm_dl.submit import job_environment, option_values, slurm_calls
-from slurm_dl.text import safe
+from slurm_dl.text import safe, shown
 
 SCRIPT: Final = b"""\
 #!/bin/bash
@@ -284,9 +284,7 @@ def _queued(jobs: Collection[int], environ: Mapping[str, str]) -> set[int]:
         raise ClusterError(msg) from err
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        msg = (
-            f"squeue failed: {option_values.shown(said[-1]) if said else f'exit {done.returncode}'}"
-        )
+        msg = f"squeue failed: {shown(said[-1]) if said else f'exit {done.returncode}'}"
         raise ClusterError(msg)
     wanted = {str(job) for job in jobs}
     queued = set()

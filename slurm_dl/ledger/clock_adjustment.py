@@ -8,30 +8,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from slurm_dl.ledger.attained_service import AttainedService
-from slurm_dl.model.handover import Handover, VictimState
+from slurm_dl.model.breaker import Breaker, Restart, Taken
+from slurm_dl.model.handover import Handover, Victim, VictimState
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.steer import Steer
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 SLACK_S = 5.0
 """slurmctld's time is known to a second or two; an instant this far ahead is not in the future."""
 
 _INSTANTS = ("counted_to_s", "last_seen_s", "last_preempted_s", "last_fruitless_s")
 
-Record = TypeVar("Record", bound="DataclassInstance")
+Record = TypeVar("Record", bound=Handover | Victim | Restart | Breaker | Taken)
 
 
 def cut(record: Record, now_s: float, *instants: str) -> Record:
     """*record* with its fields *instants* set to *now_s* where they are later."""
     late = {name: now_s for name in instants if getattr(record, name) > now_s + SLACK_S}
-    return dataclasses.replace(record, **late) if late else record
+    return dataclasses.replace(record, **late) if late else record  # type: ignore[arg-type]
 
 
 def cut_service(service: AttainedService, now_s: float) -> tuple[AttainedService, Bool]:

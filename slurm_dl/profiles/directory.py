@@ -10,12 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
-import yaml
-
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.profile import Profile
 from slurm_dl.profiles.file_schema import profile_of
-from slurm_dl.profiles.yaml_reader import Reader, check_trust, parse, printable, read_text
+from slurm_dl.text import escaped
+from slurm_dl.yaml_places import Reader, check_trust, dump, parse, read_text
 
 SUFFIX = ".yaml"
 MODE = 0o644
@@ -53,7 +52,7 @@ def add_profile(directory: Path, profile: Profile, *, comment: str = "") -> tupl
     path = own[0] if own else path_of(directory, profile.name)
     rest = [(file, other) for file, other in others if file not in own]
     if path in {file for file, _ in rest}:
-        msg = f"{printable(path)}: has another profile; rename that file, then add this one"
+        msg = f"{escaped(str(path))}: has another profile; rename that file, then add this one"
         raise ConfigError(msg)
     if mistakes := _clashes([*rest, (path, profile)]):
         raise ConfigError("\n".join(mistakes))
@@ -106,9 +105,7 @@ def read_profile(path: Path, *, reader: Reader | None) -> Profile:
 
 def text_of(profile: Profile) -> str:
     """*profile* as its file says it; reading that gives an equal profile."""
-    return yaml.safe_dump(
-        plain(profile), sort_keys=False, default_flow_style=None, width=98, allow_unicode=False
-    )
+    return dump(plain(profile))
 
 
 def path_of(directory: Path, name: str) -> Path:
@@ -125,7 +122,7 @@ def write_profile(path: Path, profile: Profile, *, comment: str = "") -> None:
     Raises:
         ConfigError: It cannot be written, or would not be read back; the old file is as it was.
     """
-    text = (f"# {printable(comment)}\n" if comment else "") + text_of(profile)
+    text = (f"# {escaped(comment)}\n" if comment else "") + text_of(profile)
     profile_of(parse(text, str(path)), str(path))
     beside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
     try:
@@ -142,7 +139,7 @@ def write_profile(path: Path, profile: Profile, *, comment: str = "") -> None:
             beside.unlink(missing_ok=True)
             raise
     except OSError as err:
-        msg = f"{printable(path)}: cannot be written: {err.strerror}"
+        msg = f"{escaped(str(path))}: cannot be written: {err.strerror}"
         raise ConfigError(msg) from None
 
 
@@ -153,10 +150,10 @@ def _read_all(directory: Path, reader: Reader) -> list[tuple[Path, Profile]]:
         check_trust(directory, directory.stat(), reader)
         files = sorted(p for p in directory.iterdir() if _is_profile(p))
     except OSError as err:
-        msg = f"{printable(directory)}: cannot be read: {err.strerror}"
+        msg = f"{escaped(str(directory))}: cannot be read: {err.strerror}"
         raise ConfigError(msg) from None
     if len(files) > _MOST_FILES:
-        msg = f"{printable(directory)}: has more than {_MOST_FILES} profiles"
+        msg = f"{escaped(str(directory))}: has more than {_MOST_FILES} profiles"
         raise ConfigError(msg)
     found, mistakes = [], []
     for file in files:
@@ -186,8 +183,10 @@ def _clashes(found: list[tuple[Path, Profile]]) -> list[str]:
     for file, profile in found:
         for name in dict.fromkeys((profile.name, *profile.aliases)):
             if name in first:
-                text = f"the name {name} stands in {printable(first[name])} too; keep one of them"
-                mistakes.append(f"{printable(file)}: {text}")
+                text = (
+                    f"the name {name} stands in {escaped(str(first[name]))} too; keep one of them"
+                )
+                mistakes.append(f"{escaped(str(file))}: {text}")
             first.setdefault(name, file)
     return mistakes
 

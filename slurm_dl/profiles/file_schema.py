@@ -20,7 +20,8 @@ from slurm_dl.model.profile import (
     Speed,
     skew_of,
 )
-from slurm_dl.profiles.yaml_reader import ProfileDocument, dotted, printable, shown
+from slurm_dl.text import escaped, shown
+from slurm_dl.yaml_places import Document, Problem, SourcePlace, dotted
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}"
 """A model's name as a job may give it."""
@@ -162,42 +163,42 @@ def _has_twice(keys: list[tuple[str, str]]) -> bool:
     return len(set(keys)) < len(keys)
 
 
-def profile_of(document: ProfileDocument, name: str) -> Profile:
+def profile_of(document: Document, name: str) -> Profile:
     """The profile in *document*, which stands in the file *name*.
 
     Raises:
         ConfigError: One line for each mistake, with its place.
     """
-    mistakes = list(document.mistakes)
+    mistakes = [str(problem) for problem in document.problems]
     if not mistakes and not isinstance(document.value, dict):
-        mistakes = [f"{printable(name)}:1: must be a mapping with a name, such as 'name: resnet50'"]
+        text = "must be a mapping with a name, such as 'name: resnet50'"
+        mistakes = [str(Problem(SourcePlace(1, name), "", text))]
     if not mistakes:
         try:
             return _built(_Profile.model_validate(document.value))
         except ValidationError as err:
             found = err.errors(include_url=False)
             # A value that fits neither of two types is one mistake.
-            lines = dict.fromkeys(_mistake(dict(one), document, name) for one in found)
-            mistakes = list(lines)
+            mistakes = list(dict.fromkeys(_mistake(dict(one), document, name) for one in found))
     more = len(mistakes) - _MOST_MISTAKES
     shown_mistakes = mistakes[:_MOST_MISTAKES]
     if more > 0:
-        shown_mistakes.append(f"{printable(name)}: and {more} more mistakes")
+        shown_mistakes.append(f"{escaped(name)}: and {more} more mistakes")
     raise ConfigError("\n".join(shown_mistakes))
 
 
-def _mistake(error: dict[str, object], document: ProfileDocument, name: str) -> str:
+def _mistake(error: dict[str, object], document: Document, name: str) -> str:
     loc = error["loc"]
     path = tuple(part for part in loc if part != "[key]") if isinstance(loc, tuple) else ()
     above = (path[:end] for end in range(len(path), -1, -1))
-    line = next((document.lines[at] for at in above if at in document.lines), 1)
+    place = next((document.places[at] for at in above if at in document.places), None)
     kind, given = str(error["type"]), error.get("input")
     text = _WORDS.get(kind) or str(error["msg"]).removeprefix("Value error, ")
     text = text.replace("Input should", "must")
-    # What contradicts within a mapping is told by the text itself.
+    # A contradiction within a mapping is in the text itself.
     told = kind in {"missing", "extra_forbidden"} or (kind, type(given)) == ("value_error", dict)
     got = "" if told or not path else f" (got {shown(given)})"
-    return f"{printable(name)}:{line}: {dotted(path)}{printable(text)}{got}"
+    return str(Problem(place or SourcePlace(1, name), dotted(path), text + got))
 
 
 def shape_of(text: str) -> Shape:

@@ -19,7 +19,8 @@ from typing import NamedTuple
 from slurm_dl.job.untrusted_files import read_regular
 from slurm_dl.model.profile import Shape
 from slurm_dl.profiles.file_schema import NAME
-from slurm_dl.profiles.yaml_reader import LARGEST_BYTES, printable
+from slurm_dl.text import escaped
+from slurm_dl.yaml_places import LARGEST_BYTES
 
 SPEED_FILE = "slurm_dl.speed.json"
 STATE_FILE = "slurm_dl.state.json"
@@ -81,7 +82,7 @@ def read_reports(directory: Path, names: Collection[str] | None) -> Reports:
         if found is not None:
             speeds.append(found)
         else:
-            remarks.append(f"{printable(directory)}: a run is left out: {why}")
+            remarks.append(f"{escaped(str(directory))}: a run is left out: {why}")
     sizes_mb, saves_s = [], []
     if speeds:
         for entry in _entries(directory / STATE_FILE, "checkpoints", _MOST_CHECKPOINTS, remarks):
@@ -125,11 +126,11 @@ def _entries(path: Path, key: str, most: int, remarks: list[str]) -> list[Mappin
     try:
         content = _content(path)
     except FileNotFoundError:
-        remarks.append(f"{printable(path)}: is not there")
+        remarks.append(f"{escaped(str(path))}: is not there")
         return []
     except (OSError, ValueError) as err:
         reason = err.strerror if isinstance(err, OSError) else "is no JSON object of ours"
-        remarks.append(f"{printable(path)}: {reason}")
+        remarks.append(f"{escaped(str(path))}: {reason}")
         return []
     entries = content.get(key)
     return [e for e in entries[:most] if isinstance(e, dict)] if isinstance(entries, list) else []

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 
 from slurm_dl.config import parameters
-from slurm_dl.config.yaml_document import parse
 from slurm_dl.engine.decide import decide
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ConfigError
@@ -36,6 +35,7 @@ from slurm_dl.recording.plan_diff import (
     preempted,
 )
 from slurm_dl.text import duration, safe
+from slurm_dl.yaml_places import parse
 
 MOST_PER_CYCLE = 5
 """Differences of one cycle that are told; the first ones say where it began."""

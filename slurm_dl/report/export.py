@@ -28,6 +28,7 @@ from slurm_dl.report.atomic_files import write_whole
 from slurm_dl.report.distribution import Spread
 from slurm_dl.report.number_format import plain_number
 from slurm_dl.report.summary_metrics import Group, Summary
+from slurm_dl.text import escaped
 
 _FORMULA = ("=", "+", "-", "@")
 """What a spreadsheet takes for the beginning of a formula."""
@@ -132,11 +133,5 @@ def _numbers(column: F64) -> list[str]:
 
 def _harmless(text: str) -> str:
     # One line for each job, and nothing that UTF-8 has no bytes for.
-    shown = text if text.isprintable() else "".join(map(_written_out, text))
+    shown = escaped(text)
     return f"'{shown}" if shown.startswith(_FORMULA) else shown
-
-
-def _written_out(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape").decode("ascii")

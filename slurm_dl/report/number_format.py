@@ -54,12 +54,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}%" if math.isfinite(share) else NONE
 
 
-def printable(text: str, longest: int) -> str:
-    """*text* of a user on one line, without characters that could steer a terminal."""
-    kept = "".join(c for c in text[: 4 * longest] if c.isprintable())
-    return kept if len(kept) <= longest else kept[: longest - 1] + "…"
-
-
 def plain_number(value: float) -> str:
     """*value* for a machine: digits alone if it is whole, else what reads back as the same.
 

@@ -26,7 +26,8 @@ from matplotlib.ticker import NullLocator
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.jobs import F64
 from slurm_dl.report.atomic_files import write_whole
-from slurm_dl.report.number_format import NONE, printable
+from slurm_dl.report.number_format import NONE
+from slurm_dl.text import safe
 
 COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito without the yellow, which is too faint for a line on white."""
@@ -109,7 +110,7 @@ def line(axes: Axes, x: F64, y: F64, index: int, *, width: float = 1.6) -> Line2
 def label_of(text: str) -> str:
     """*text* as it can be drawn: one line, not too long, in characters that the font has."""
     drawable = _drawable()
-    shown = printable(text, _LONGEST)
+    shown = safe(text, _LONGEST)
     return "".join(c if ord(c) in drawable else "\N{REPLACEMENT CHARACTER}" for c in shown) or NONE
 
 

@@ -18,16 +18,9 @@ from rich.text import Text
 
 from slurm_dl.report.distribution import Spread
 from slurm_dl.report.fairness import UNFAIR_RHO
-from slurm_dl.report.number_format import (
-    NONE,
-    TimeUnit,
-    duration,
-    number,
-    percent,
-    printable,
-    unit_of,
-)
+from slurm_dl.report.number_format import NONE, TimeUnit, duration, number, percent, unit_of
 from slurm_dl.report.summary_metrics import Group, Summary
+from slurm_dl.text import safe
 
 _NAME: Final = 14
 _CAUSE: Final = 20
@@ -58,7 +51,7 @@ def run_tables(summary: Summary, *, title: str) -> RenderableType:
     Args:
         title: What was run, in the words of a person or of a file.
     """
-    head = Text(printable(title, _TITLE), style="bold")
+    head = Text(safe(title, _TITLE), style="bold")
     return Stack(head, "", _totals(summary), "", _spreads(summary))
 
 
@@ -118,7 +111,7 @@ def _compared(times_s: Sequence[float], unit: TimeUnit, *, best_s: float) -> lis
 def _totals(summary: Summary) -> Table:
     lost = {cause: gpu_s for cause, gpu_s in summary.lost_by_cause_gpu_s.items() if gpu_s > 0}
     by_cause = ", ".join(
-        f"{printable(cause, _CAUSE)} {number(gpu_s / _HOUR_S)}" for cause, gpu_s in lost.items()
+        f"{safe(cause, _CAUSE)} {number(gpu_s / _HOUR_S)}" for cause, gpu_s in lost.items()
     )
     share = summary.lost_gpu_s / summary.service_gpu_s if summary.service_gpu_s > 0 else math.nan
     lines = {
@@ -171,7 +164,7 @@ def _table(name: str, *numbers: str) -> Table:
 
 
 def _name(text: str) -> Text:
-    return Text(printable(text, _NAME) or NONE)
+    return Text(safe(text, _NAME) or NONE)
 
 
 def _short(count: int) -> str:

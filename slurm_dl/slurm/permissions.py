@@ -8,11 +8,11 @@ ended. So rights are looked up beforehand.
 from __future__ import annotations
 
 import os
-import pwd
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.slurm.running_config import SiteConfig
-from slurm_dl.slurm.tool_runner import Slurm, printable
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.text import escaped, user_name
 
 ENOUGH = frozenset({"operator", "administrator"})
 """AdminLevels that may change everybody's jobs, in lower case."""
@@ -32,7 +32,7 @@ def lacks_rights(slurm: Slurm, config: SiteConfig, *, uid: int | None = None) ->
     uid = os.geteuid() if uid is None else uid
     if uid in {_ROOT, config.slurm_uid}:
         return ""
-    name = _name(uid)
+    name = user_name(uid)
     if not config.accounting:
         return (
             f"account {name} may not change other users' jobs: without slurmdbd only SlurmUser and "
@@ -44,7 +44,7 @@ def lacks_rights(slurm: Slurm, config: SiteConfig, *, uid: int | None = None) ->
         return None
     if told.strip().lower() in ENOUGH:
         return ""
-    has = f"has AdminLevel {printable(told.strip())[:40]}" if told.strip() else "is not known to it"
+    has = f"has AdminLevel {escaped(told.strip())[:40]}" if told.strip() else "is not known to it"
     verb = f"modify user {name} set" if told.strip() else f"add user {name} account=root"
     return (
         f"account {name} may not change other users' jobs: in slurmdbd it {has}; "
@@ -61,10 +61,3 @@ def check_sight(config: SiteConfig, lacks: str | None) -> None:
     if lacks and "jobs" in config.private:
         msg = f"PrivateData=jobs hides the queue from us: {lacks}"
         raise ClusterError(msg)
-
-
-def _name(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

@@ -15,7 +15,8 @@ from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.slurm.releases import parse_release, series_of
 from slurm_dl.slurm.running_config import config_values
 from slurm_dl.slurm.slurm_conf import site_factor_plugin
-from slurm_dl.slurm.tool_runner import Slurm, printable
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.text import escaped
 
 _BY_QOS = "preempt/qos"
 
@@ -237,7 +238,7 @@ def _read_qos(slurm: Slurm, qos: str) -> Qos | None:
             continue
         fields = rest.split("|")
         if len(fields) != _QOS_FIELDS.count(","):
-            msg = f"sacctmgr says {printable(line)[:80]!r}, which is no QOS"
+            msg = f"sacctmgr says {escaped(line)[:80]!r}, which is no QOS"
             raise ClusterError(msg)
         modes, grace, exempt = fields
         return Qos(
@@ -276,4 +277,4 @@ def _written(seconds: float) -> str:
 
 
 def _shown(value: str) -> str:
-    return "nothing" if value in {"", "(null)"} else printable(value)[:60]
+    return "nothing" if value in {"", "(null)"} else escaped(value)[:60]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from slurm_dl.slurm.releases import Release, parse_release
 from slurm_dl.slurm.slurm_conf import site_factor_plugin
-from slurm_dl.slurm.tool_runner import printable
+from slurm_dl.text import escaped
 
 _SLURM_USER = re.compile(r"\(([0-9]{1,10})\)\Z", re.ASCII)
 
@@ -71,12 +71,12 @@ def why_unordered(values: Mapping[str, str], plugin: str) -> str:
     kind = values.get("PriorityType", "")
     if kind and kind.lower() != "priority/multifactor":
         return (
-            f"slurm.conf has PriorityType={printable(kind)[:60]}, with which Slurm ignores "
+            f"slurm.conf has PriorityType={escaped(kind)[:60]}, with which Slurm ignores "
             "SiteFactor; set PriorityType=priority/multifactor and restart slurmctld"
         )
     if plugin:
         return (
-            f"slurm.conf has PrioritySiteFactorPlugin={printable(plugin)[:60]}, which overwrites "
+            f"slurm.conf has PrioritySiteFactorPlugin={escaped(plugin)[:60]}, which overwrites "
             "the SiteFactors that dlschedd sets; take it out and restart slurmctld"
         )
     return ""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -17,6 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.text import escaped
 
 TOOLS = ("squeue", "sinfo", "scontrol", "scancel", "sprio")
 OPTIONAL_TOOLS = ("sacct", "sacctmgr", "sdiag")
@@ -25,16 +25,6 @@ OPTIONAL_TOOLS = ("sacct", "sacctmgr", "sdiag")
 _OF_SLURMDBD = ("sacct", "sacctmgr")
 
 _LONGEST_WORDS = 300
-
-# C0 and C1 controls move a terminal's cursor; bidi marks and line separators forge lines.
-_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def printable(text: str) -> str:
-    """*text* on one line, with everything that could act on a terminal written as an escape."""
-    if text.isascii() and text.isprintable():
-        return text
-    return _UNPRINTABLE.sub(lambda m: m.group().encode("unicode_escape").decode("ascii"), text)
 
 
 class Slurm:
@@ -160,11 +150,11 @@ class Slurm:
             msg = f"{tool} is not installed"
             raise ClusterError(msg)
         self.calls[tool] += 1
-        return printable(" ".join([tool, *args[:2]]))[:80]
+        return escaped(" ".join([tool, *args[:2]]))[:80]
 
 
 def _not_run(words: str, err: Exception) -> ClusterError:
-    return ClusterError(f"{words}: cannot be run: {printable(str(err))}")
+    return ClusterError(f"{words}: cannot be run: {escaped(str(err))}")
 
 
 def _find(tool: str, path: str) -> str:
@@ -185,4 +175,4 @@ def last_line(raw: bytes) -> str:
     """The last of what a program said, safe to print; empty if it said nothing."""
     lines = [line.strip() for line in raw.decode("utf-8", errors="replace").split("\n")]
     said = [line for line in lines if line]
-    return printable(said[-1])[:_LONGEST_WORDS] if said else ""
+    return escaped(said[-1])[:_LONGEST_WORDS] if said else ""

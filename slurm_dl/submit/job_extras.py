@@ -19,8 +19,8 @@ from slurm_dl.submit.host_hints import told
 from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import JobRequest, given
 from slurm_dl.submit.job_shape import GpuPartition, JobShape
-from slurm_dl.submit.option_values import shown
 from slurm_dl.submit.site_settings import SiteSettings
+from slurm_dl.text import shown
 
 _NCCL = re.compile(r"NCCL_[A-Z0-9_]{1,64}", re.ASCII)
 

@@ -14,6 +14,7 @@ from slurm_dl.job.untrusted_files import RUNS_NAME
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract, Requeuer
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit import job_comment, option_values
+from slurm_dl.text import shown
 
 Launcher = Literal["plain", "torchrun", "srun"]
 LAUNCHERS: tuple[Launcher, ...] = ("plain", "torchrun", "srun")
@@ -248,13 +249,13 @@ def _launcher(text: str) -> Launcher:
     for launcher in LAUNCHERS:
         if text == launcher:
             return launcher
-    msg = f"--launcher: {option_values.shown(text)} is not one of {', '.join(LAUNCHERS)}"
+    msg = f"--launcher: {shown(text)} is not one of {', '.join(LAUNCHERS)}"
     raise ConfigError(msg)
 
 
 def _template(name: str) -> str:
     if name.startswith("_"):
-        msg = f"--template: {option_values.shown(name)} is a part of other templates"
+        msg = f"--template: {shown(name)} is a part of other templates"
         raise ConfigError(msg)
     return option_values.plain_name(name, "--template")
 
@@ -300,7 +301,7 @@ def _output(typed: str | None, *, is_array: bool) -> str:
 
 def _contract(typed: SubmitOptions, signal: str, grace_s: float) -> Contract | None:
     if typed.requeued_by not in {"daemon", "job"}:
-        msg = f"--requeued-by: {option_values.shown(typed.requeued_by)} is not daemon or job"
+        msg = f"--requeued-by: {shown(typed.requeued_by)} is not daemon or job"
         raise ConfigError(msg)
     if typed.no_preempt:
         return None
@@ -331,7 +332,7 @@ def _dlrun(typed: str | None, found: str | None) -> str:
             raise ConfigError(msg)
         return option_values.clean_text(found, "dlrun")
     if not PurePath(typed).is_absolute():
-        msg = f"--dlrun: {option_values.shown(typed)} is not an absolute path on the compute nodes"
+        msg = f"--dlrun: {shown(typed)} is not an absolute path on the compute nodes"
         raise ConfigError(msg)
     return option_values.clean_text(typed, "--dlrun")
 
@@ -341,7 +342,7 @@ def _command(command: Sequence[str], launcher: Launcher) -> tuple[str, ...]:
         msg = "what should the job run? give -- COMMAND at the end"
         raise ConfigError(msg)
     if command[0].startswith("-") and not (launcher == "torchrun" and command[0] == "-m"):
-        msg = f"COMMAND: {option_values.shown(command[0])} is not a program"
+        msg = f"COMMAND: {shown(command[0])} is not a program"
         raise ConfigError(msg)
     if any("\0" in argument for argument in command):
         msg = "COMMAND: a NUL cannot be part of an argument"

@@ -12,6 +12,7 @@ import re
 from typing import Literal
 
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.text import shown
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 # As in slurm_dl.profiles.file_schema.
@@ -23,19 +24,12 @@ _GPUS = re.compile(r"(?:([A-Za-z0-9_][A-Za-z0-9._-]{0,63}):)?(\d{1,6})", re.ASCI
 _SIGNAL = re.compile(r"(?:B:)?(?:SIG)?(USR1|USR2|TERM|INT|HUP)(?:@(\d{1,5}))?", re.ASCII)
 _TIME = re.compile(r"(?:(\d+)-(\d+)(?::(\d+))?(?::(\d+))?|(\d+)(?::(\d+))?(?::(\d+))?)", re.ASCII)
 
-_SHOWN = 60
 _MOST_BYTES = 4096
 _MOST_NAME_BYTES = 128
 _MOST_ARRAY_BYTES = 512
 _MOST_LEAD_S = 65535  # sbatch's own limit
 _MOST_GRACE_S = 24 * 3600
 _MOST_STATUS = 255
-
-
-def shown(value: str) -> str:
-    """The value as an error message may print it: ASCII, quoted, not longer than a line."""
-    text = ascii(value)
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]}...{text[0]}"
 
 
 def clean_text(value: str, what: str, *, most_bytes: int = _MOST_BYTES) -> str:

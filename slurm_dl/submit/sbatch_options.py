@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.submit.option_values import clean_text, shown
+from slurm_dl.submit.option_values import clean_text
+from slurm_dl.text import shown
 
 
 class Takes(Enum):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.profile import Profile
-from slurm_dl.submit.option_values import shown
+from slurm_dl.text import shown
 
 # As slurm_dl.config has them; to import it takes as long as all the rest of dlsubmit.
 DEFAULT_PATH = "/etc/slurm_dl/slurm_dl.yaml"

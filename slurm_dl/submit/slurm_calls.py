@@ -17,7 +17,7 @@ from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.placement.synergy import Host
 from slurm_dl.submit.host_resources import UNLIMITED, MemoryLimit
 from slurm_dl.submit.job_shape import GpuNode, GpuPartition
-from slurm_dl.submit.option_values import shown
+from slurm_dl.text import shown
 
 _NOT_UP = frozenset(
     {

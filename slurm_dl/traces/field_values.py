@@ -6,20 +6,15 @@ import math
 from datetime import UTC, datetime
 from typing import Final
 
+from slurm_dl.text import shown
 from slurm_dl.traces.builder import BadValue
 from slurm_dl.traces.skipped_lines import Reason
 
 MAX_NAME: Final = 256
 """Characters in a job id, a user or a model."""
 
-_MAX_SHOWN: Final = 40
 _CLOCK_LENGTH: Final = len("2017-10-09 07:01:55")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def shown(text: str) -> str:
-    """*text* so that it can be printed: escaped and cut."""
-    return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}...")
 
 
 def number(text: str, what: str) -> float:

@@ -11,9 +11,9 @@ import math
 
 import numpy as np
 
-from slurm_dl.config.error_text import shown
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
+from slurm_dl.text import shown
 
 _LARGEST_SD = 10.0
 

@@ -22,7 +22,8 @@ from slurm_dl.sandbox import Sandbox
 from slurm_dl.sandbox.wait_until import eventually
 from slurm_dl.slurm.cluster import SlurmCluster
 from slurm_dl.slurm.pyslurm.reader_choice import Wanted, make_queue
-from slurm_dl.slurm.tool_runner import Slurm, printable
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.text import escaped
 
 Problems = dict[str, list[str]]
 """What is not as it must be, by the name of what was looked at; empty lists where all is."""
@@ -186,7 +187,7 @@ def wrong_jobs(
 
 def _named(name: str, record: Mapping[str, object]) -> dict[str, object]:
     """*record* with what its job is called, as it may be shown, and whose it is."""
-    shown = printable(name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    shown = escaped(name.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
     return {"name": shown, "user": "root"} | dict(record)
 
 

@@ -19,7 +19,8 @@ from slurm_dl.model.snapshot import Observed
 from slurm_dl.slurm.cluster import SlurmCluster
 from slurm_dl.slurm.read.node_choices import EXCLUDED_ARGUMENTS
 from slurm_dl.slurm.releases import NEWEST, OLDEST, parse_release, unsupported
-from slurm_dl.slurm.tool_runner import Slurm, printable
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.text import escaped
 
 RELEASES = sorted(Path(__file__).parents[1].glob("data/slurm-*"))
 
@@ -87,7 +88,7 @@ def test_every_recorded_job_reads_as_what_was_submitted(recorded: Recorded) -> N
 
     wrong = []
     for case in recorded.expected["jobs"]:
-        name = printable(case["name"].encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+        name = escaped(case["name"].encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
         problems = wrong_in(seen, rows[name, case["label"]], case["expected"])
         wrong += [f"{name[:20]}{case['label']}: {problem}" for problem in problems]
 

@@ -37,7 +37,6 @@ NOT_IN_THE_TABLE = {
     "sandbox/process_control.py": "files of our own, read as the record of a sandbox is",
     "cli/dlqueue/command.py": "node names that the user's own command line has",
     # Parts of parsers that have a target by another name.
-    "profiles/yaml_reader.py": "profile",
     "traces/table_format.py": "trace-itp and others",
     "job/run_files.py": "job-progress and job-checkpoints",
 }

@@ -31,7 +31,7 @@ from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS
 from slurm_dl.slurm.read.tres import Gres, parse_gres
 from slurm_dl.slurm.releases import Release
 from slurm_dl.slurm.running_config import SiteConfig
-from slurm_dl.slurm.tool_runner import printable
+from slurm_dl.text import escaped
 
 OPTED_IN = '{"slurm_dl":{"v":1,"sig":"USR1","grace_s":60,"ack":0}}'
 OTHERS_NONCE = "xabcdefghi"
@@ -152,7 +152,7 @@ def test_each_record_of_squeue_is_its_own_jobs(words: list[tuple[str, str]]) -> 
     claims = ClaimReader(max_grace_s=600)
     for number, (name, comment) in enumerate(words, start=1):
         text = found.texts[JobId(number)]
-        assert text.name == printable(name)
+        assert text.name == escaped(name)
         assert dataclasses.replace(text, name="job") == true.texts[JobId(number)]
         assert found.claims.get(JobId(number), NO_CLAIM) == claims.read(comment)
 
@@ -321,7 +321,7 @@ def test_each_run_of_sacct_is_its_own_jobs(words: list[tuple[str, str]]) -> None
 @given(TEXT)
 def test_what_is_shown_of_a_name_is_one_line_without_controls(text: str) -> None:
     """Nothing in it can move a cursor, set a title, or turn the direction of what follows."""
-    shown = printable(text)
+    shown = escaped(text)
 
     assert len(shown.splitlines()) <= 1
     assert not any(c < " " or "\x7f" <= c <= "\x9f" or c in "\u202e\u2028\u2066" for c in shown)

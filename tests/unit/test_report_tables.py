@@ -11,16 +11,10 @@ from report_cases import Life, life, records_of, workloads
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 
-from slurm_dl.report.number_format import (
-    duration,
-    number,
-    percent,
-    plain_number,
-    printable,
-    unit_of,
-)
+from slurm_dl.report.number_format import duration, number, percent, plain_number, unit_of
 from slurm_dl.report.summary_metrics import Summary, by_size, by_user, summarise
 from slurm_dl.report.tables import run_tables, sizes_table, users_table
+from slurm_dl.text import safe
 
 HOUR = 3600.0
 
@@ -167,4 +161,4 @@ def test_numbers_for_machines_read_back(value: float, text: str) -> None:
 def test_shares_and_names() -> None:
     """A missing share is a dash; a long name ends with a mark of it."""
     assert (percent(0.123), percent(math.nan)) == ("12.3%", "-")
-    assert printable("a\x00b" * 9, 5) == "abab…"
+    assert safe("a\x00b" * 9, 5) == "abab…"

@@ -28,10 +28,11 @@ from slurm_dl.model.plan import (
 )
 from slurm_dl.model.steer import Steer
 from slurm_dl.slurm.read.node_choices import EXCLUDED_ARGUMENTS
-from slurm_dl.slurm.tool_runner import TOOLS, Slurm, printable
+from slurm_dl.slurm.tool_runner import TOOLS, Slurm
 from slurm_dl.slurm.write import handover_reservations
 from slurm_dl.slurm.write.actions import Actor, update_job
 from slurm_dl.slurm.write.release_all import release_all, site_factors
+from slurm_dl.text import escaped
 
 HANDOVER = HandoverId(4)
 JOB = JobId(11)
@@ -579,7 +580,7 @@ def test_undecodable_bytes_do_not_stop_the_reading(tmp_path: Path) -> None:
 )
 def test_text_of_users_cannot_act_on_a_terminal(text: str, shown: str) -> None:
     """Control characters, C1 too, line separators and writing directions are shown, not sent."""
-    assert printable(text) == shown
+    assert escaped(text) == shown
 
 
 class Printing(Script):

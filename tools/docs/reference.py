@@ -13,7 +13,7 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_dl.config.error_text import number, written
+from slurm_dl.config.error_text import written
 from slurm_dl.config.json_schema import policies_for_slurm
 from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT
 from slurm_dl.config.parameters import parameters_of
@@ -24,6 +24,7 @@ from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme
 from slurm_dl.placement.scheme_registry import RULES, SCHEMES
 from slurm_dl.policies.registry import POLICIES
+from slurm_dl.text import number
 from tools.docs.page_parts import (
     TABLE_HEAD,
     default_cell,

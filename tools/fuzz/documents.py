@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 
 from slurm_dl.config.loading import load
-from slurm_dl.config.yaml_document import parse as parse_config
 from slurm_dl.daemon.audit_log import AuditLog
 from slurm_dl.daemon.pause import FILE_NAME, PauseSwitch
 from slurm_dl.engine.settings import Settings
@@ -21,7 +20,6 @@ from slurm_dl.policies.fifo import Fifo
 from slurm_dl.profiles.directory import read_profile, text_of
 from slurm_dl.profiles.file_schema import profile_of, shape_of
 from slurm_dl.profiles.run_reports import SPEED_FILE, STATE_FILE, read_reports
-from slurm_dl.profiles.yaml_reader import parse as parse_profile
 from slurm_dl.recording.cycles_file import Recording, Setup, Writer
 from slurm_dl.sandbox.layout import Layout
 from slurm_dl.sandbox.manifest import load as load_record
@@ -29,6 +27,8 @@ from slurm_dl.sandbox.spec import parse_group, parse_partition
 from slurm_dl.testing.situations import situations
 from slurm_dl.traces.format_registry import read_trace
 from slurm_dl.traces.workload_fit import fit, read_fit
+from slurm_dl.yaml_places import parse as parse_config
+from slurm_dl.yaml_places import parse as parse_profile
 from tools.fuzz.target import Target, a_file, folder, text
 
 _CONFIG = b"""manage: {partitions: [gpu]}
@@ -216,7 +216,7 @@ TARGETS = (
         parse=lambda data: parse_config(text(data), "file"),
         own=(ConfigError,),
         source="YAML of the configuration",
-        parser="config.yaml_document.parse",
+        parser="yaml_places.parse",
         seeds=(_CONFIG, b"a: !!int 3\n", b'a: "\\x41"\n? [b]\n: c\na: 2\n'),
     ),
     Target(

@@ -24,9 +24,9 @@ from slurm_dl.profiles.directory import add_profile, plain, read_profile, text_o
 from slurm_dl.profiles.file_schema import profile_of
 from slurm_dl.profiles.learning import learned
 from slurm_dl.profiles.run_reports import read_reports
-from slurm_dl.profiles.yaml_reader import ProfileDocument
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import safe
+from slurm_dl.yaml_places import Document
 
 DEFAULT_DIRECTORY = Path("/etc/slurm_dl/profiles")
 
@@ -257,7 +257,7 @@ def _before(model: str, site: Path) -> Profile:
     found = _all(site)
     if model in found:
         return found[model][1]
-    return profile_of(ProfileDocument({"name": model}, {}, []), "--model")
+    return profile_of(Document({"name": model}), "--model")
 
 
 def _plain_type(text: str) -> str:

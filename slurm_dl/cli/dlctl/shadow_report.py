@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import pwd
 import re
 import time
 from pathlib import Path
@@ -22,7 +20,7 @@ from slurm_dl.shadow.report_data import Period, Report
 from slurm_dl.shadow.segment_store import DIRECTORY, Kept, ShadowError, read_kept
 from slurm_dl.shadow.terminal_report import print_report
 from slurm_dl.shadow.timed_counterfactual import simulated
-from slurm_dl.text import safe
+from slurm_dl.text import safe, user_name
 
 MOST_JOBS = 20_000
 """Jobs that are simulated unless somebody asks for more."""
@@ -152,12 +150,3 @@ def _write_page(path: Path, report: Report) -> None:
     except OSError as err:
         msg = f"cannot write {path}: {err.strerror or err}; name a file where you may write"
         raise click.ClickException(msg) from None
-
-
-@functools.cache
-def user_name(uid: int) -> str:
-    """A user's login name; the number if this host does not know it."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except (KeyError, OverflowError):
-        return str(uid)

@@ -18,7 +18,8 @@ from rich.text import Text
 
 from slurm_dl.experiments.bootstrap_interval import Mean
 from slurm_dl.experiments.comparison import Comparison, ComparisonRow
-from slurm_dl.report.number_format import NONE, TimeUnit, number, percent, printable, unit_of
+from slurm_dl.report.number_format import NONE, TimeUnit, number, percent, unit_of
+from slurm_dl.text import safe
 
 NARROW: Final = 80
 WIDE: Final = 120
@@ -108,7 +109,7 @@ def _arrivals(load: float) -> str:
 
 def marks(comparison: Comparison, *, width: int = NARROW, ranked: bool = False) -> str:
     """What the marks and words in such `tables` mean."""
-    first = printable(comparison.sweep.labels[0], _NAME)
+    first = safe(comparison.sweep.labels[0], _NAME)
     lines = [f"x: times the figure of {first}"]
     if comparison.sweep.seeds > 1:
         lines[0] += ", the mean of the ratios on the same workloads"
@@ -321,10 +322,10 @@ def _marked(text: str, *, is_best: bool) -> Text:
 
 def _name(label: str) -> Text:
     policy, on, place = label.partition(" on ")
-    name = printable(policy, _NAME).replace(":", ":\n")
+    name = safe(policy, _NAME).replace(":", ":\n")
     if not on:
         return Text(name)
-    scheme, colon, given = printable(place, 3 * _NAME).partition(":")
+    scheme, colon, given = safe(place, 3 * _NAME).partition(":")
     parts = [f"{name} on", f"{scheme}{colon}", *given.split(",")]
     return Text("\n  ".join(part for part in parts if part))
 

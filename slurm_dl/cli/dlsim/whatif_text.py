@@ -15,8 +15,9 @@ from slurm_dl.experiments.whatif_bootstrap import FEWEST_DAYS, Interval
 from slurm_dl.experiments.whatif_history import KINDS, DailyHistory
 from slurm_dl.experiments.whatif_ranking import RankedPolicy, Ranking
 from slurm_dl.model.trace import Trace
-from slurm_dl.report.number_format import NONE, TimeUnit, number, percent, printable, unit_of
+from slurm_dl.report.number_format import NONE, TimeUnit, number, percent, unit_of
 from slurm_dl.simulation.cluster_shape import ClusterShape
+from slurm_dl.text import safe
 
 METHOD: Final = "BCa bootstrap over days (Efron 1987), at least Student's"
 
@@ -70,7 +71,7 @@ def table(ranking: Ranking) -> RenderableType:
         made.add_column(Text(name), justify="right", vertical="bottom", no_wrap=False)
     for row in ranking.rows:
         made.add_row(
-            Text(printable(row.label, 2 * _NAME)),
+            Text(safe(row.label, 2 * _NAME)),
             number(row.own.value / unit.in_s),
             _ends(row.own, unit),
             signed(row.change),
@@ -83,9 +84,9 @@ def table(ranking: Ranking) -> RenderableType:
 def verdict_lines(ranking: Ranking, history: DailyHistory) -> Iterator[str]:
     """What the history shows, a sentence for each policy, and what the ranges are."""
     title = KINDS[ranking.by].title
-    first = printable(ranking.first, _NAME)
+    first = safe(ranking.first, _NAME)
     for row in ranking.rows:
-        yield f"{printable(row.label, 2 * _NAME)}: {_sentence(row, title, first)}"
+        yield f"{safe(row.label, 2 * _NAME)}: {_sentence(row, title, first)}"
     days = "days" if history.block_days == 1 else f"blocks of {history.block_days} days"
     yield ""
     yield f"ranges: {METHOD},"

@@ -30,6 +30,7 @@ from slurm_dl.daemon.control.wire_format import MAX_REQUEST_BYTES, RefusalKind
 from slurm_dl.forecast.chunked_json import pieces
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.text import user_name
 
 READ_S = 10.0
 """A request must have arrived whole within this many seconds."""
@@ -65,10 +66,7 @@ class Peer:
     @property
     def name(self) -> str:
         """Their login name; the number if they have none."""
-        try:
-            return pwd.getpwuid(self.uid).pw_name
-        except KeyError:
-            return str(self.uid)
+        return user_name(self.uid)
 
     def __str__(self) -> str:
         return f"user {self.name} ({self.uid})"

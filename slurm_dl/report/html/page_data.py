@@ -25,8 +25,8 @@ from slurm_dl.report import summary_metrics, timeline
 from slurm_dl.report.export import summary_json
 from slurm_dl.report.html.gpu_rows import in_order, number
 from slurm_dl.report.html.row_packing import pack
-from slurm_dl.report.number_format import printable
 from slurm_dl.report.summary_metrics import Group
+from slurm_dl.text import safe
 
 NEVER: Final = 2**32 - 1
 
@@ -292,7 +292,7 @@ def _runs_of(node_gpus: Sequence[int]) -> list[list[int]]:
 
 
 def _text(text: str) -> str:
-    return printable(text, _LONGEST)
+    return safe(text, _LONGEST)
 
 
 def _u32(column: npt.NDArray[np.int32] | I64) -> str:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.slurm.tool_runner import last_line, printable
+from slurm_dl.slurm.tool_runner import last_line
+from slurm_dl.text import escaped
 
 PROGRAM = Path(__file__).with_name("worker_program.py")
 
@@ -75,13 +76,13 @@ def probe(env: Mapping[str, str], *, within_s: float = _PROBE_S) -> str:
         msg = f"importing pyslurm takes longer than {within_s:g} s"
         raise ClusterError(msg) from None
     except OSError as err:
-        msg = f"the probe for pyslurm cannot be run: {printable(str(err))}"
+        msg = f"the probe for pyslurm cannot be run: {escaped(str(err))}"
         raise ClusterError(msg) from None
     if done.returncode:
         said = last_line(done.stderr) or f"it ends with {done.returncode}"
         msg = f"pyslurm cannot be imported: {said}"
         raise ClusterError(msg)
-    return printable(done.stdout.decode("ascii", errors="replace"))[:40]
+    return escaped(done.stdout.decode("ascii", errors="replace"))[:40]
 
 
 class EndedError(ClusterError):
@@ -154,7 +155,7 @@ class PyslurmProcess:
             raise EndedError(msg) from None
         self._failures = 0
         if (error := answer.get("error")) is not None:
-            msg = f"pyslurm: {printable(str(error))[:300]}"
+            msg = f"pyslurm: {escaped(str(error))[:300]}"
             raise ClusterError(msg)
         return answer
 
@@ -207,7 +208,7 @@ class PyslurmProcess:
                 start_new_session=True,
             )
         except OSError as err:
-            msg = f"it cannot be started: {printable(str(err))}"
+            msg = f"it cannot be started: {escaped(str(err))}"
             raise _FailedError(msg) from None
         return self._process
 

@@ -14,7 +14,7 @@ from ClusterShell.NodeSet import NodeSet
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.slurm.read.vocabulary import is_number
-from slurm_dl.slurm.tool_runner import printable
+from slurm_dl.text import escaped
 
 NO_WORDS = frozenset({"", "(null)", "None", "N/A"})
 """How the tools write an empty list."""
@@ -43,7 +43,7 @@ def expand(nodes: str) -> tuple[str, ...]:
     if nodes in NO_WORDS:
         return ()
     if not 0 < names_in(nodes) <= MOST_NODES:
-        msg = f"node list {printable(nodes[:80])} cannot be read, or has too many nodes"
+        msg = f"node list {escaped(nodes[:80])} cannot be read, or has too many nodes"
         raise ClusterError(msg)
     words = _WORD.findall(nodes)
     return tuple(dict.fromkeys(name for word in words for name in _expanded(word)))

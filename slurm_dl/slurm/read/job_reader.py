@@ -44,7 +44,7 @@ from slurm_dl.slurm.read.vocabulary import (
     limit_s,
     tasks_in,
 )
-from slurm_dl.slurm.tool_runner import printable
+from slurm_dl.text import escaped
 
 _WHOLES = ("JobID", "UserID", "RestartCnt", "PriorityLong")
 _COUNTS = ("NumNodes", "NumTasks", "NumCPUs")
@@ -99,7 +99,7 @@ class JobReader:
         self._reasons = _Memo(held)
         self._limits = _Memo(limit_s)
         self._tasks = _Memo(tasks_in)
-        self._printable = _Memo(printable)
+        self._escaped = _Memo(escaped)
         self._requests: dict[tuple[str, ...], TresRequest] = {}
         self._now_s = 0.0
 
@@ -324,11 +324,11 @@ class JobReader:
     def _texts(
         self, job_id: Sequence[JobId], raw: dict[str, tuple[str, ...]]
     ) -> dict[JobId, JobText]:
-        shown = self._printable
+        shown = self._escaped
         columns = zip(
             job_id,
             raw["JobArrayID"],
-            map(printable, raw["Name"]),
+            map(escaped, raw["Name"]),
             (shown[v] for v in raw["UserName"]),
             (shown[v] for v in raw["Account"]),
             (shown[v] for v in raw["QOS"]),
@@ -352,7 +352,7 @@ class JobReader:
         }
 
     def _forget(self, most: int) -> None:
-        for memo in (self._states, self._reasons, self._limits, self._tasks, self._printable):
+        for memo in (self._states, self._reasons, self._limits, self._tasks, self._escaped):
             memo.forget(most)
         if len(self._requests) > most:
             self._requests.clear()

@@ -20,7 +20,8 @@ from slurm_dl.slurm.read.hostlists import NO_WORDS, expand
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading
 from slurm_dl.slurm.read.vocabulary import is_number
-from slurm_dl.slurm.tool_runner import Slurm, printable
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.text import escaped
 
 EXCLUDED_ARGUMENTS = (
     *("--noheader", "--all", "--local", "--array", "--states=PENDING"),
@@ -103,7 +104,7 @@ class Excluded:
         for line in text.splitlines():
             job_id, space, nodes = line.partition(" ")
             if not (is_number(job_id) and space):
-                msg = f"squeue says {printable(line)[:80]!r}, which is no job id and node list"
+                msg = f"squeue says {escaped(line)[:80]!r}, which is no job id and node list"
                 raise ClusterError(msg)
             self._known.add(JobId(int(job_id)))
             self._nodes.pop(JobId(int(job_id)), None)

@@ -15,7 +15,7 @@ from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import Blocked
 from slurm_dl.slurm.read.hostlists import expand
 from slurm_dl.slurm.read.vocabulary import epoch_s
-from slurm_dl.slurm.tool_runner import printable
+from slurm_dl.text import escaped
 
 _RESERVATION = re.compile(
     r"ReservationName=(?P<name>\S+) .*?\bStartTime=(?P<start>\S+) .*?\bEndTime=(?P<end>\S+) "
@@ -55,7 +55,7 @@ def read_reservations(text: str) -> tuple[ReservationSeen, ...]:
         try:
             start_s, end_s = epoch_s(found["start"]), epoch_s(found["end"])
         except ValueError:
-            name = printable(found["name"][:80])
+            name = escaped(found["name"][:80])
             msg = f"reservation {name} cannot be read: its start or end is no time"
             raise ClusterError(msg) from None
         cpus = _CPUS.search(found["tres"] or "")

@@ -33,12 +33,13 @@ from slurm_dl.model.plan import (
     Unseal,
 )
 from slurm_dl.slurm.read.vocabulary import address
-from slurm_dl.slurm.tool_runner import Slurm, printable
+from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.current_job import JobNow, job_now
 from slurm_dl.slurm.write.exc_node_list import exc_node_list
 from slurm_dl.slurm.write.handover_reservations import seal, unseal
 from slurm_dl.slurm.write.signal_delivery import SignalDelivery
 from slurm_dl.slurm.write.trim_job import trim
+from slurm_dl.text import escaped
 
 _LONGEST_ARGUMENT = 100_000  # Linux refuses 128 KiB in one argument
 _MOST_SITE_FACTOR = 2**31 - 3
@@ -216,7 +217,7 @@ def update_job(slurm: Slurm, label: str, *settings: str) -> None:
     try:
         named = address(label)
     except ValueError as err:
-        raise ClusterError(printable(str(err))) from None
+        raise ClusterError(escaped(str(err))) from None
     update_address(slurm, named, *settings)
 
 

@@ -12,7 +12,8 @@ from slurm_dl.slurm.read.job_arrays import doubtful_in, whole_labels
 from slurm_dl.slurm.read.record_parser import job_records, new_nonce
 from slurm_dl.slurm.read.squeue_fields import queue_arguments
 from slurm_dl.slurm.read.vocabulary import address, epoch_s, is_number, job_state
-from slurm_dl.slurm.tool_runner import Slurm, printable
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.text import escaped
 
 _NOW_FIELDS = (
     "JobID",
@@ -80,6 +81,6 @@ def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:
                     comment=comment,
                 )
             except ValueError as err:
-                msg = f"job {job_id} cannot be read: {printable(str(err))}"
+                msg = f"job {job_id} cannot be read: {escaped(str(err))}"
                 raise ClusterError(msg) from None
     return None

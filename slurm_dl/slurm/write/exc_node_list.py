@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.slurm.read.hostlists import NO_WORDS, expand, fold
-from slurm_dl.slurm.tool_runner import printable
+from slurm_dl.text import escaped
 
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _PART = re.compile(r"(?:[^,\[\]]|\[[^\[\]]*\])+")
@@ -37,7 +37,7 @@ def exc_node_list(avoid: Sequence[str], own: Sequence[str]) -> str:
     """
     for node in (*avoid, *own):
         if _NODE_NAME.fullmatch(node) is None:
-            msg = f"{printable(node)[:80]!r} is no node name"
+            msg = f"{escaped(node)[:80]!r} is no node name"
             raise ClusterError(msg)
     if not avoid:
         return fold(own)
@@ -55,7 +55,7 @@ def parts_of(nodes: str) -> ExcNodeList:
         return ExcNodeList((), ())
     names = [name for part in _PART.findall(nodes) for name in expand(part)]
     if not names:
-        msg = f"node list {printable(nodes[:80])} cannot be read: it names none"
+        msg = f"node list {escaped(nodes[:80])} cannot be read: it names none"
         raise ClusterError(msg)
     often = Counter(names)
     twice = {name for name, times in often.items() if times > 1}

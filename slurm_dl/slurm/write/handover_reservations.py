@@ -14,7 +14,8 @@ from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX, reservation_name
 from slurm_dl.model.plan import Reserve
 from slurm_dl.slurm.read.reservation_reader import ReservationSeen, read_reservations
-from slurm_dl.slurm.tool_runner import Slurm, printable
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.text import escaped
 
 # FLEX and IGNORE_JOBS seal nodes that others still use; NO_HOLD_JOBS_AFTER keeps Slurm from
 # holding the jobs that still wait when the reservation ends (all measured on 22.05.8).
@@ -67,7 +68,7 @@ def unseal(slurm: Slurm, name: str) -> str:
         ClusterError: Refused, silent, or the reservation is not ours.
     """
     if _NAME_OF_OURS.fullmatch(name) is None:
-        msg = f"reservation {printable(name)[:80]} is not ours; it is left alone"
+        msg = f"reservation {escaped(name)[:80]} is not ours; it is left alone"
         raise ClusterError(msg)
     try:
         slurm.run("scontrol", "delete", f"ReservationName={name}")
@@ -124,7 +125,7 @@ def _user_names(uids: Sequence[int], reservation: str) -> list[str]:
             without.append(f"uid {uid} has no user name here")
             continue
         if _USER_NAME.fullmatch(name) is None:
-            without.append(f"user name {printable(name)!r} cannot be written into one")
+            without.append(f"user name {escaped(name)!r} cannot be written into one")
             continue
         names.append(name)
     if not names:

@@ -23,10 +23,11 @@ from slurm_dl.slurm.read.record_parser import job_records, new_nonce
 from slurm_dl.slurm.read.reservation_reader import read_reservations
 from slurm_dl.slurm.read.squeue_fields import queue_arguments
 from slurm_dl.slurm.read.vocabulary import epoch_s, is_number, job_state
-from slurm_dl.slurm.tool_runner import Slurm, printable
+from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.actions import update_job
 from slurm_dl.slurm.write.handover_reservations import unseal
 from slurm_dl.slurm.write.release_steers import steer_steps
+from slurm_dl.text import escaped
 
 _FIELDS = ("JobID", "JobArrayID", "State", "Partition", "Reservation", "QOS", "SubmitTime")
 _UNFINISHED = frozenset(JobState) - {JobState.COMPLETED, JobState.FAILED}
@@ -47,7 +48,7 @@ def site_factors(slurm: Slurm) -> dict[JobId, int]:
             job_id, factor = line.split()
             factors[JobId(int(job_id))] = int(factor)
         except ValueError:
-            msg = f"sprio says {printable(line)[:80]!r}, which is no job id and SiteFactor"
+            msg = f"sprio says {escaped(line)[:80]!r}, which is no job id and SiteFactor"
             raise ClusterError(msg) from None
     return factors
 
@@ -173,7 +174,7 @@ def _unfinished(slurm: Slurm) -> Iterator[_Record]:
         try:
             state, submit_s = job_state(word), epoch_s(submit)
         except ValueError as err:
-            raise ClusterError(printable(str(err))) from None
+            raise ClusterError(escaped(str(err))) from None
         if state in _UNFINISHED:
             job_id = JobId(int(raw_id))
             yield _Record(job_id, labels[job_id], state, partition, reservation, qos, submit_s)

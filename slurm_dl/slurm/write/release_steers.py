@@ -14,8 +14,9 @@ from slurm_dl.model.steer import Steer
 from slurm_dl.slurm.read.hostlists import NO_WORDS, expand
 from slurm_dl.slurm.read.node_choices import EXCLUDED_ARGUMENTS
 from slurm_dl.slurm.read.vocabulary import is_number
-from slurm_dl.slurm.tool_runner import Slurm, printable
+from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.exc_node_list import ExcNodeList, exc_node_list, parts_of
+from slurm_dl.text import escaped
 
 _BEFORE = " ExcNodeList="
 
@@ -97,7 +98,7 @@ def _excluded(slurm: Slurm) -> dict[JobId, frozenset[str]]:
     for line in slurm.run("squeue", *EXCLUDED_ARGUMENTS).splitlines():
         job_id, space, nodes = line.partition(" ")
         if not (is_number(job_id) and space):
-            msg = f"squeue says {printable(line)[:80]!r}, which is no job id and node list"
+            msg = f"squeue says {escaped(line)[:80]!r}, which is no job id and node list"
             raise ClusterError(msg)
         if nodes not in NO_WORDS:
             excluded[JobId(int(job_id))] = frozenset(expand(nodes))

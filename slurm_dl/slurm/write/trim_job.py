@@ -13,7 +13,8 @@ from slurm_dl.model.plan import Trim
 from slurm_dl.slurm.read.record_parser import job_records, new_nonce
 from slurm_dl.slurm.read.squeue_fields import queue_arguments
 from slurm_dl.slurm.read.vocabulary import job_state
-from slurm_dl.slurm.tool_runner import Slurm, printable
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.text import escaped
 
 _FIELDS = ("JobID", "State", "NumNodes", "NumTasks", "NumCPUs")
 
@@ -36,7 +37,7 @@ def trim(slurm: Slurm, action: Trim) -> None:
         state = job_state(word)
         nodes, tasks, cpus = (int(count) for count in counts)
     except ValueError as err:
-        msg = f"job {action.job_id} cannot be read: {printable(str(err))}"
+        msg = f"job {action.job_id} cannot be read: {escaped(str(err))}"
         raise ClusterError(msg) from None
     if state is not JobState.PENDING:
         return

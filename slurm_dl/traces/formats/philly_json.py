@@ -20,8 +20,9 @@ from typing import BinaryIO, Final
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Ending
+from slurm_dl.text import shown
 from slurm_dl.traces.builder import BadValue, Gathering, JobLine
-from slurm_dl.traces.field_values import account, clock_s, job_id, name, shown
+from slurm_dl.traces.field_values import account, clock_s, job_id, name
 from slurm_dl.traces.file_lines import MAX_UNPACKED_BYTES, Head, opened
 from slurm_dl.traces.skipped_lines import Reason
 

@@ -6,17 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from slurm_dl.model.trace import Ending
+from slurm_dl.text import shown
 from slurm_dl.traces.builder import BadValue, JobLine
-from slurm_dl.traces.field_values import (
-    account,
-    amount,
-    clock_s,
-    job_id,
-    name,
-    number,
-    shown,
-    whole_gpus,
-)
+from slurm_dl.traces.field_values import account, amount, clock_s, job_id, name, number, whole_gpus
 from slurm_dl.traces.skipped_lines import Reason
 from slurm_dl.traces.table_format import TableFormat
 

@@ -28,8 +28,9 @@ from slurm_dl.slurm.accounting.site_history import (
     written,
 )
 from slurm_dl.slurm.read.vocabulary import epoch_s, tasks_in, tasks_of
+from slurm_dl.text import shown
 from slurm_dl.traces.builder import BadValue, Gathering
-from slurm_dl.traces.field_values import amount, shown
+from slurm_dl.traces.field_values import amount
 from slurm_dl.traces.file_lines import numbered_lines, opened, words
 from slurm_dl.traces.skipped_lines import LeftOut, LeftOutLines, Reason
 from slurm_dl.traces.slurm.sacct import SACCT

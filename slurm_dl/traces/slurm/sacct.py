@@ -24,8 +24,9 @@ from typing import Final, NamedTuple
 
 from slurm_dl.model.trace import Ending
 from slurm_dl.slurm.read.tres import parse_gres
+from slurm_dl.text import shown
 from slurm_dl.traces.builder import BadValue, Gathering, JobLine
-from slurm_dl.traces.field_values import amount, clock_s, name, shown
+from slurm_dl.traces.field_values import amount, clock_s, name
 from slurm_dl.traces.file_lines import Head, opened
 from slurm_dl.traces.skipped_lines import Reason
 from slurm_dl.traces.table_format import Columns

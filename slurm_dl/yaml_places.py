@@ -1,8 +1,8 @@
-"""A YAML text as plain values, each with the place it was written at.
+"""Parse YAML and keep the place of every key: for the configuration and for models' profiles.
 
-Only what a configuration needs is let through: mappings, lists and scalars as YAML 1.2 reads them
-(``on`` and ``no`` are text, 0666 is 666, 1e7 is a number). Tags, anchors and second documents are
-refused, and nothing is built that nests deep enough to exhaust the stack.
+Mappings, lists and scalars as YAML 1.2 reads them (``on`` and ``no`` are text, 0666 is 666, 1e7 is
+a number). Tags, anchors and second documents are refused, and so is text that is nested so deeply
+that it could exhaust the stack. So a file's size bounds what it becomes in memory.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import re
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import yaml
 
-from slurm_dl.config.error_text import printable, shown
-from slurm_dl.config.trusted_paths import why_not_trusted
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.text import escaped, shown
+from slurm_dl.trusted_paths import why_not_trusted
 
 Loc = tuple[str | int, ...]
+Reader = Literal["daemon", "user"]
 
 LARGEST_BYTES = 256 * 1024
 _DEEPEST = 16
@@ -55,11 +57,11 @@ class Problem:
 
     def __str__(self) -> str:
         parts = (str(self.place), self.key, self.text)
-        return printable(": ".join(part for part in parts if part))
+        return escaped(": ".join(part for part in parts if part), 2000)
 
 
 @dataclass(slots=True)
-class ConfigDocument:
+class Document:
     """What was written, where, and what is wrong with it so far.
 
     Attributes:
@@ -82,11 +84,11 @@ def _is_plain(part: str) -> bool:
     return bool(re.fullmatch(r"[\w-]{1,60}", part))
 
 
-def read_text(path: Path, *, require_private: bool) -> str:
-    """The text of a configuration file.
+def read_text(path: Path, reader: Reader | None = None) -> str:
+    """The text of *path*.
 
     Args:
-        require_private: Refuse a file that somebody else than root and we could have written.
+        reader: Who relies on it; see `check_trust`. None: no one yet.
 
     Raises:
         ConfigError: It cannot be read, or is not to be trusted; one line.
@@ -105,8 +107,8 @@ def read_text(path: Path, *, require_private: bool) -> str:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise _whole(name, "is not a regular file")
-        if require_private:
-            _check_private(path, status)
+        if reader is not None:
+            check_trust(path, status, reader)
         with os.fdopen(fd, "rb", closefd=False) as file:
             content = file.read(LARGEST_BYTES + 1)
     finally:
@@ -123,7 +125,7 @@ def read_text(path: Path, *, require_private: bool) -> str:
         raise ConfigError(str(problem)) from None
 
 
-def parse(text: str, name: str, *, flag: int = 0) -> ConfigDocument:
+def parse(text: str, name: str, *, flag: int = 0) -> Document:
     """Read *text*; *name* is its file, or the flag it was given with.
 
     Raises:
@@ -202,6 +204,18 @@ for _kind, _pattern, _first in (
     _Loader.add_implicit_resolver(_TAG + _kind, re.compile(rf"(?:{_pattern})\Z"), _first)
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes a text that `_Loader` would read as something else."""
+
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
+def dump(value: object) -> str:
+    """*value* as YAML that `parse` reads back as it is."""
+    text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=98)
+    return text
+
+
 def _syntax(err: yaml.MarkedYAMLError) -> str:
     problem = err.problem or ""
     if r"'\t'" in problem:
@@ -212,10 +226,10 @@ def _syntax(err: yaml.MarkedYAMLError) -> str:
 
 
 class _Reading:
-    """One text on its way from YAML nodes to a `ConfigDocument`."""
+    """One text on its way from YAML nodes to a `Document`."""
 
     def __init__(self, name: str, *, flag: int) -> None:
-        self.document = ConfigDocument()
+        self.document = Document()
         self._name = name
         self._flag = flag
 
@@ -278,18 +292,28 @@ def _whole(name: str, text: str) -> ConfigError:
     return ConfigError(str(Problem(SourcePlace(0, name), "", text)))
 
 
-def _check_private(path: Path, status: os.stat_result) -> None:
+def check_trust(path: Path, status: os.stat_result, reader: Reader) -> None:
+    """Refuse a file or directory that others can write.
+
+    Args:
+        reader: ``user``: it must not be writable by its group or others. ``daemon``: moreover it
+            and the directories above it must be root's or this account's.
+
+    Raises:
+        ConfigError: It says what to do.
+    """
     name = str(path)
     mode = stat.S_IMODE(status.st_mode)
-    if status.st_uid not in {0, os.geteuid()}:
+    if reader == "daemon" and status.st_uid not in {0, os.geteuid()}:
         text = f"belongs to uid {status.st_uid}; it must belong to root (chown root {name})"
         raise _whole(name, text)
     if mode & (stat.S_IWGRP | stat.S_IWOTH):
         text = f"can be written by group or others (mode {mode:04o}); do: chmod go-w {name}"
         raise _whole(name, text)
-    try:
-        why = why_not_trusted(path, {os.geteuid()})
-    except OSError as err:
-        why = f"{err.filename}: {err.strerror}"
-    if why:
-        raise _whole(name, why)
+    if reader == "daemon":
+        try:
+            why = why_not_trusted(path, {os.geteuid()})
+        except OSError as err:
+            why = f"{err.filename}: {err.strerror}"
+        if why:
+            raise _whole(name, why)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from slurm_dl.config.yaml_document import LARGEST_BYTES, dotted, parse, read_text
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.yaml_places import LARGEST_BYTES, dotted, parse, read_text
 
 
 def error_of(text: str) -> str:
@@ -136,7 +136,7 @@ def test_odd_keys_are_quoted_and_cut() -> None:
 
 def refusal(path: Path | str, *, require_private: bool = False) -> str:
     with pytest.raises(ConfigError) as caught:
-        read_text(Path(path), require_private=require_private)
+        read_text(Path(path), "daemon" if require_private else None)
     return str(caught.value)
 
 
@@ -161,7 +161,7 @@ def test_largest_file_and_byte_order_mark_are_read(tmp_path: Path) -> None:
     path = tmp_path / "f.yaml"
     path.write_bytes(b"\xef\xbb\xbf" + b"#" * (LARGEST_BYTES - 3))
 
-    assert read_text(path, require_private=False) == "#" * (LARGEST_BYTES - 3)
+    assert read_text(path) == "#" * (LARGEST_BYTES - 3)
 
 
 def test_private_file_is_one_that_nobody_else_could_write(tmp_path: Path) -> None:
@@ -171,13 +171,13 @@ def test_private_file_is_one_that_nobody_else_could_write(tmp_path: Path) -> Non
 
     for mode in (0o600, 0o644, 0o444):
         path.chmod(mode)
-        assert read_text(path, require_private=True) == "a: 1\n"
+        assert read_text(path, "daemon") == "a: 1\n"
     for mode in (0o664, 0o646, 0o620):
         path.chmod(mode)
         assert refusal(path, require_private=True) == (
             f"{path}: can be written by group or others (mode {mode:04o}); do: chmod go-w {path}"
         )
-        assert read_text(path, require_private=False) == "a: 1\n"
+        assert read_text(path) == "a: 1\n"
 
 
 def test_private_file_belongs_to_root_or_us(
@@ -199,4 +199,4 @@ def test_private_file_belongs_to_root_or_us(
     assert refusal(path, require_private=True) == message
 
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
-    assert read_text(path, require_private=True) == "a: 1\n"
+    assert read_text(path, "daemon") == "a: 1\n"
