@@ -1,9 +1,13 @@
-"""What a check says: how things are, what was found, what to do."""
+"""The registry of checks, and what a check says: how things are, what was found, what to do."""
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+
+from slurm_dl.doctor.site import Site
 
 
 class Severity(StrEnum):
@@ -30,10 +34,6 @@ class CheckResult:
     advice: str = ""
 
 
-class CannotTellError(Exception):
-    """A check lacks what it needs; its text says what."""
-
-
 def ok(found: str) -> CheckResult:
     """All is well."""
     return CheckResult(level=Severity.OK, found=found)
@@ -47,3 +47,22 @@ def warning(found: str, advice: str) -> CheckResult:
 def error(found: str, advice: str) -> CheckResult:
     """It does not work."""
     return CheckResult(level=Severity.ERROR, found=found, advice=advice)
+
+
+CheckFunction = Callable[[Site], CheckResult]
+
+REGISTERED: defaultdict[str, dict[str, CheckFunction]] = defaultdict(dict)
+"""The checks of each module by their names, which are stable for programs, in their order.
+
+A check may raise a `SlurmDlError` or an `OSError`: it could not be made.
+"""
+
+
+def check(name: str) -> Callable[[CheckFunction], CheckFunction]:
+    """Register the decorated function as the next check of its module."""
+
+    def register(run: CheckFunction) -> CheckFunction:
+        REGISTERED[run.__module__][name] = run
+        return run
+
+    return register

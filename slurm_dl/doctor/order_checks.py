@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 import re
 
-from slurm_dl.doctor.check_result import CannotTellError, CheckResult, error, ok, warning
-from slurm_dl.doctor.findings import Findings
+from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
+from slurm_dl.doctor.controller_config import CannotTellError
+from slurm_dl.doctor.site import Site
 from slurm_dl.engine.waiting_line import WIDEST_BAND
 from slurm_dl.slurm.read.vocabulary import limit_s
 from slurm_dl.slurm.releases import Release
+from slurm_dl.slurm.slurm_conf import PLUGIN
+from slurm_dl.slurm.slurm_conf import site_factor_plugin as configured_plugin
 
 _WEIGHTS = ("Age", "Assoc", "FairShare", "JobSize", "Partition", "QOS", "TRES")
 _WEIGHT = re.compile(r"(?:[^=]+=)?([0-9]{1,12})(?:\.[0-9]*)?", re.ASCII)
@@ -24,9 +27,10 @@ _UNLIMITED_MIN = 43_200
 """The longest bf_window that Slurm takes: 30 days."""
 
 
-def priority_plugin(found: Findings) -> CheckResult:
+@check("priority plugin")
+def priority_plugin(site: Site) -> CheckResult:
     """With priority/basic Slurm accepts SiteFactor and ignores it."""
-    plugin = found.controller.text("PriorityType")
+    plugin = site.controller.text("PriorityType")
     if plugin.lower() == "priority/multifactor":
         return ok(plugin)
     return error(
@@ -35,9 +39,12 @@ def priority_plugin(found: Findings) -> CheckResult:
     )
 
 
-def site_factor_plugin(found: Findings) -> CheckResult:
+@check("site factor")
+def site_factor_plugin(site: Site) -> CheckResult:
     """A plug-in of the site would set the SiteFactors that we set."""
-    plugin = found.controller.text("PrioritySiteFactorPlugin")
+    # Slurm does not always show it.
+    plugin = configured_plugin(site.controller.values, site.slurm.slurm_conf)
+    plugin = plugin or site.controller.text(PLUGIN)
     if plugin.lower() in {"", "site_factor/none"}:
         return ok("none: nobody else sets SiteFactor")
     return error(
@@ -46,12 +53,13 @@ def site_factor_plugin(found: Findings) -> CheckResult:
     )
 
 
-def priority_weights(found: Findings) -> CheckResult:
+@check("priority weights")
+def priority_weights(site: Site) -> CheckResult:
     """Slurm's own factors must stay below the distance between two SiteFactors.
 
     In native mode that is half a band: a running job is half a band above the waiting ones.
     """
-    controller, config = found.controller, found.config
+    controller, config = site.controller, site.config
     total = 0
     for name in _WEIGHTS:
         text = controller.text(f"PriorityWeight{name}")
@@ -90,21 +98,23 @@ def priority_weights(found: Findings) -> CheckResult:
     return ok(told)
 
 
-def priority_flags(found: Findings) -> CheckResult:
+@check("priority flags")
+def priority_flags(site: Site) -> CheckResult:
     """Under INCR_ONLY a job that falls back in the order keeps its priority."""
-    flags = found.controller.options("PriorityFlags")
+    flags = site.controller.options("PriorityFlags")
     if "incr_only" not in flags:
         return ok("priorities may fall (no INCR_ONLY)")
     return error(
         "PriorityFlags has INCR_ONLY: a job that falls back in the order keeps its priority",
-        f"in slurm.conf: {found.controller.line_without('PriorityFlags', 'incr_only')}; then "
+        f"in slurm.conf: {site.controller.line_without('PriorityFlags', 'incr_only')}; then "
         "restart slurmctld",
     )
 
 
-def partition_tiers(found: Findings) -> CheckResult:
+@check("partition tiers")
+def partition_tiers(site: Site) -> CheckResult:
     """Slurm sorts by the partition's tier before it looks at priorities."""
-    tiers = {p.name: p.text("PriorityTier") for p in found.managed()}
+    tiers = {p.name: p.text("PriorityTier") for p in site.managed}
     if len(set(tiers.values())) == 1:
         return ok(f"PriorityTier {next(iter(tiers.values())) or 'not told'} for all managed")
     told = ", ".join(f"{name} {tier}" for name, tier in tiers.items())
@@ -117,16 +127,36 @@ def partition_tiers(found: Findings) -> CheckResult:
     )
 
 
-def backfill_depth(found: Findings) -> CheckResult:
+@check("gpus")
+def gpus(site: Site) -> CheckResult:
+    """Slurm has to know GPUs, and to give out parts of a node."""
+    select = site.controller.text("SelectType")
+    kinds = site.controller.text("GresTypes").lower().split(",")
+    if "gpu" not in [kind.strip() for kind in kinds]:
+        return error(
+            "GresTypes has no gpu: jobs have no GPUs that Slurm knows of",
+            f"in slurm.conf: {site.controller.line_with('GresTypes', 'gpu')}; and describe the "
+            "GPUs in gres.conf",
+        )
+    if select.lower() != "select/cons_tres":
+        return warning(
+            f"SelectType={select}: --gpus and the like need select/cons_tres",
+            "in slurm.conf: SelectType=select/cons_tres; then restart slurmctld",
+        )
+    return ok(f"{select}, gpu in GresTypes")
+
+
+@check("backfill depth")
+def backfill_depth(site: Site) -> CheckResult:
     """Jobs beyond the window have the SiteFactor of long ago, and backfill may look at them."""
-    kind = found.controller.text("SchedulerType")
+    kind = site.controller.text("SchedulerType")
     if not kind.lower().endswith("backfill"):
         return warning(
             f"SchedulerType={kind}: one job that does not fit holds up all behind it",
             "in slurm.conf: SchedulerType=sched/backfill; then restart slurmctld",
         )
-    depth = found.controller.option("SchedulerParameters", "bf_max_job_test", _BACKFILL_DEPTH)
-    window = found.config.ranking.window
+    depth = site.controller.option("SchedulerParameters", "bf_max_job_test", _BACKFILL_DEPTH)
+    window = site.config.ranking.window
     told = f"backfill looks at {depth} jobs, ranking.window is {window}"
     if depth <= window:
         return ok(told)
@@ -136,17 +166,18 @@ def backfill_depth(found: Findings) -> CheckResult:
     )
 
 
-def backfill_window(found: Findings) -> CheckResult:
+@check("backfill window")
+def backfill_window(site: Site) -> CheckResult:
     """Backfill protects a big job's start only as far ahead as it looks."""
-    minutes = found.controller.option("SchedulerParameters", "bf_window", _BACKFILL_WINDOW_MIN)
-    longest = max(found.managed(), key=lambda p: p.limit_s)
+    minutes = site.controller.option("SchedulerParameters", "bf_window", _BACKFILL_WINDOW_MIN)
+    longest = max(site.managed, key=lambda p: p.limit_s)
     limit_min = longest.limit_s / 60
     if limit_min <= minutes:
         return ok(f"backfill looks {minutes} min ahead, time limits are at most {limit_min:g} min")
     limit = longest.text("MaxTime")
     # Seven days, where there is no limit to go by.
     needed_min = min(max(1, math.ceil(limit_min)), _UNLIMITED_MIN) if limit_min < math.inf else 0
-    line = found.controller.line_with("SchedulerParameters", "bf_window", needed_min or _WEEK_MIN)
+    line = site.controller.line_with("SchedulerParameters", "bf_window", needed_min or _WEEK_MIN)
     shorter = (
         "" if needed_min else f"; in slurm.conf, partitions {longest.name}: MaxTime=7-00:00:00"
     )
@@ -157,12 +188,13 @@ def backfill_window(found: Findings) -> CheckResult:
     )
 
 
-def backfill_passes(found: Findings) -> CheckResult:
+@check("backfill passes")
+def backfill_passes(site: Site) -> CheckResult:
     """A write during a pass of backfill is undone with bf_continue, and ends the pass without.
 
     Measured on 22.05.8, 24.11.5 and 26.05.5; passes shorter than bf_yield_interval (2 s) are whole.
     """
-    controller = found.controller
+    controller = site.controller
     period = controller.text("PriorityCalcPeriod")
     try:
         # Slurm takes a number as minutes.
@@ -191,21 +223,3 @@ def backfill_passes(found: Findings) -> CheckResult:
         "bf_continue; without slurmdbd this release never computes priorities again: dlschedd "
         "writes again what a pass has undone"
     )
-
-
-def gpus(found: Findings) -> CheckResult:
-    """Slurm has to know GPUs, and to give out parts of a node."""
-    select = found.controller.text("SelectType")
-    kinds = found.controller.text("GresTypes").lower().split(",")
-    if "gpu" not in [kind.strip() for kind in kinds]:
-        return error(
-            "GresTypes has no gpu: jobs have no GPUs that Slurm knows of",
-            f"in slurm.conf: {found.controller.line_with('GresTypes', 'gpu')}; and describe the "
-            "GPUs in gres.conf",
-        )
-    if select.lower() != "select/cons_tres":
-        return warning(
-            f"SelectType={select}: --gpus and the like need select/cons_tres",
-            "in slurm.conf: SelectType=select/cons_tres; then restart slurmctld",
-        )
-    return ok(f"{select}, gpu in GresTypes")

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from slurm_dl.doctor.check_result import CheckResult, error, ok, warning
-from slurm_dl.doctor.findings import Findings, need
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from slurm_dl.config import engine_settings
+from slurm_dl.daemon.assembly import LONGEST_GRACE_S
+from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
+from slurm_dl.doctor.controller_config import CannotTellError
+from slurm_dl.doctor.site import Site, name_of
+from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.model.profile import Profile
+from slurm_dl.profiles import load_profiles
+from slurm_dl.profiles.directory import SUFFIX
+from slurm_dl.slurm.read.comment_claims import ClaimReader
+from slurm_dl.slurm.read.record_parser import job_records, new_nonce
+from slurm_dl.slurm.read.squeue_fields import queue_arguments
 
 _LEAVES = {"tree": "leaf switches", "block": "blocks"}
 _MOST_MODELS = 5
 
 
-def placement(found: Findings) -> CheckResult:
+@check("placement")
+def placement(site: Site) -> CheckResult:
     """Who places jobs, and what is known of the network to do it by."""
-    section = found.config.placement
+    section = site.config.placement
     told = section.in_words()
     if not section.scheme:
         return ok(told)
-    plugin = found.controller.text("TopologyPlugin").lower()
+    plugin = site.controller.text("TopologyPlugin").lower()
     leaves = _LEAVES.get(plugin.rpartition("/")[2])
     if leaves is None:
         return warning(
@@ -27,16 +42,17 @@ def placement(found: Findings) -> CheckResult:
     return ok(f"{told}; {leaves} are known ({plugin})")
 
 
-def fragments(found: Findings) -> CheckResult:
+@check("fragments")
+def fragments(site: Site) -> CheckResult:
     """Least-loaded nodes first leaves no node whole."""
     key = "SelectTypeParameters"
-    names = [p.name for p in found.managed() if p.text("LLN").upper() == "YES"]
+    names = [p.name for p in site.managed if p.text("LLN").upper() == "YES"]
     where = [f"partition {name}" for name in names]
     lines = [f"in slurm.conf, partitions {', '.join(names)}: LLN=NO"] if names else []
-    if "cr_lln" in found.controller.options(key):
+    if "cr_lln" in site.controller.options(key):
         where.insert(0, f"{key} (CR_LLN)")
         # Without a unit of its own Slurm counts CPUs.
-        line = found.controller.line_without(key, "cr_lln", none="CR_CPU")
+        line = site.controller.line_without(key, "cr_lln", none="CR_CPU")
         lines.insert(0, f"in slurm.conf: {line}")
     if not where:
         return ok("Slurm fills nodes up (no LLN)")
@@ -48,9 +64,18 @@ def fragments(found: Findings) -> CheckResult:
     )
 
 
-def node_weights(found: Findings) -> CheckResult:
+@check("node weights")
+def node_weights(site: Site) -> CheckResult:
     """Slurm takes nodes of low Weight first, before it looks at topology."""
-    weights = need(found.weights)
+    # All of them: sinfo takes no partitions beside --all, and hides some without it.
+    argv = ("--noheader", "--all", "--exact", "--format=%R %w")
+    _, managed = site.controller, site.places.manage.partitions
+    try:
+        lines = [line.split() for line in site.slurm.run("sinfo", *argv).splitlines()]
+        weights = sorted({int(weight) for name, weight in lines if name in managed})
+    except (ClusterError, ValueError) as err:
+        msg = f"Weights of nodes cannot be read: {str(err)[:200]}"
+        raise CannotTellError(msg) from None
     if len(weights) <= 1:
         return ok("all nodes of managed partitions have the same Weight")
     told = ", ".join(str(weight) for weight in weights[:4]) + (", ..." if weights[4:] else "")
@@ -63,24 +88,56 @@ def node_weights(found: Findings) -> CheckResult:
     )
 
 
-def profiles(found: Findings) -> CheckResult:
+@check("profiles")
+def profiles(site: Site) -> CheckResult:
     """The profiles of models can be read, and jobs name models that there are."""
-    seen = need(found.profiles)
-    directory = found.config.paths.profile_dir
-    if seen.mistakes:
-        more = f" (and {len(seen.mistakes) - 1} more)" if seen.mistakes[1:] else ""
+    directory = site.places.paths.profile_dir
+    of_site: Mapping[str, Profile] = {}
+    try:
+        # Whose they are is asked for dlschedd's account, which need not be ours.
+        known = engine_settings.profiles_of(site.config, reader="user")
+        mistakes = []
+        if directory.exists():
+            of_site = load_profiles(directory, reader="user")
+            mistakes = list(_foreign(directory, site))
+    except ConfigError as err:
+        mistakes = str(err).splitlines()
+    if mistakes:
+        more = f" (and {len(mistakes) - 1} more)" if mistakes[1:] else ""
         return error(
-            f"{seen.mistakes[0]}{more}",
+            f"{mistakes[0]}{more}",
             "correct it; dlschedd does not start like this, and a reload keeps the old ones",
         )
-    told = f"{seen.models} models, {seen.of_site} of them by files in {directory}"
-    unknown = need(seen.unknown)
+    told = f"{_models(known)} models, {_models(of_site)} of them by files in {directory}"
+    unknown = _unknown_models(site, known)
     if not unknown:
         return ok(told)
-    names = [f"{name} ({jobs})" for name, jobs in list(unknown.items())[:_MOST_MODELS]]
+    names = [f"{name} ({jobs})" for name, jobs in unknown[:_MOST_MODELS]]
     more = f" and {len(unknown) - len(names)} more" if len(unknown) > len(names) else ""
     return warning(
         f"{told}; jobs name models without a profile: {', '.join(names)}{more}",
         f"write a profile of each into {directory} and reload dlschedd; until then such a job "
         "counts as one whose model is not known",
     )
+
+
+def _models(profiles: Mapping[str, Profile]) -> int:
+    return len({profile.name for profile in profiles.values()})
+
+
+def _foreign(directory: Path, site: Site) -> Iterator[str]:
+    """What dlschedd would not believe, because it is neither root's nor its own."""
+    for path in (directory, *sorted(directory.glob(f"*{SUFFIX}"))):
+        uid = path.stat().st_uid
+        if uid not in {0, site.account.uid}:
+            yield f"{path}: belongs to {name_of(uid)}, neither root nor {site.account.name}"
+
+
+def _unknown_models(site: Site, known: Collection[str]) -> list[tuple[str, int]]:
+    """Models that unfinished jobs name and nobody has a profile of, most jobs first."""
+    nonce, reader = new_nonce(), ClaimReader(max_grace_s=LONGEST_GRACE_S)
+    shown = site.slurm.run("squeue", *queue_arguments(("JobID", "Comment"), nonce))
+    records, _ = job_records(shown, nonce, 2)
+    models = (reader.read(comment).model for _, comment in records)
+    counts = Counter(m for m in models if m is not None and m not in known)
+    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))

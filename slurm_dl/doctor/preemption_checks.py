@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from slurm_dl.doctor.check_result import CheckResult, error, ok, warning
+from slurm_dl.config import engine_settings
+from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
 from slurm_dl.doctor.controller_config import PartitionRecord
-from slurm_dl.doctor.findings import Findings, need
+from slurm_dl.doctor.site import Site
 from slurm_dl.model.contract import DEFAULT_GRACE_S
+from slurm_dl.slurm.preflight import native_gaps
+from slurm_dl.slurm.running_config import requeue_hold as hold_of
 
 _LONG_HOLD_S = 120
 _GOOD_HOLD_S = 30
@@ -16,89 +19,31 @@ _EXPEDITED = (25, 11)
 _NO_PREEMPTION = frozenset({"", "preempt/none"})
 
 
-def requeue_hold(found: Findings) -> CheckResult:
-    """Slurm keeps a requeued job from starting for a while; two minutes unless told otherwise."""
-    hold_s, setting = found.controller.requeue_hold
-    told = f"a requeued job waits {hold_s} s before it may start ({setting})"
-    kill_s = found.controller.whole("KillWait")
-    key, _, word = setting.partition("=")
-    line = found.controller.line_with(key, word, max(_GOOD_HOLD_S, kill_s + 1))
-    if hold_s <= kill_s:
-        return warning(
-            f"{told}, its old run has up to {kill_s} s to end (KillWait): they may meet",
-            f"in slurm.conf: {line}; then restart slurmctld",
-        )
-    if hold_s < max(_LONG_HOLD_S, kill_s + _GOOD_HOLD_S):
-        return ok(told)
-    return warning(
-        f"{told}: each preempted job loses that on top of its restart",
-        f"in slurm.conf: {line}; if jobs are gone from their nodes by then",
-    )
-
-
-def kill_wait(found: Findings) -> CheckResult:
-    """A requeue ends what still runs by SIGTERM and, KillWait later, SIGKILL."""
-    kill_s = found.controller.whole("KillWait")
-    told = f"what still runs at a requeue has {kill_s} s from SIGTERM to SIGKILL (KillWait)"
-    if kill_s >= _KILL_WAIT_S:
-        return ok(told)
-    return warning(
-        f"{told}: short for a job that writes files when it is told to end",
-        f"in slurm.conf: KillWait={_KILL_WAIT_S}; unless that is meant",
-    )
-
-
-def default_grace(found: Findings) -> CheckResult:
-    """Jobs that ask for no grace of their own should be preemptible."""
-    note = found.config.preemption.grace_note()
-    if not note:
-        return ok(f"dlsubmit's default grace of {DEFAULT_GRACE_S:.0f} s is within max_grace_s")
-    return warning(
-        note,
-        f"in slurm_dl.yaml: preemption: {{max_grace_s: {DEFAULT_GRACE_S:.0f}}}; unless it is meant",
-    )
-
-
-def job_requeue(found: Findings) -> CheckResult:
-    """Only jobs that may be requeued can give way."""
-    if found.controller.whole("JobRequeue") != 0:
-        told = "JobRequeue=1: batch jobs can be requeued"
-        if _is_expediting(found):
-            told += (
-                "; one submitted with --requeue=expedite goes before all others after a failed "
-                "node, and keeps its nodes: that is Slurm's, and no order of dlschedd changes it"
-            )
-        return ok(told)
-    return warning(
-        "JobRequeue=0: only jobs submitted with --requeue can give way, as dlsubmit's are",
-        "in slurm.conf: JobRequeue=1; unless that is meant",
-    )
-
-
-def _is_expediting(found: Findings) -> bool:
-    """Whether this Slurm knows expedited requeues."""
-    now = found.controller.release
-    return (now.major, now.minor) >= _EXPEDITED
-
-
-def who_preempts(found: Findings) -> CheckResult:
+@check("preemption")
+def who_preempts(site: Site) -> CheckResult:
     """Who takes GPUs back: nobody, dlschedd or Slurm; and whether that one can."""
-    preemption = found.config.preemption
+    preemption = site.config.preemption
     if preemption.mode == "native":
-        own = need(found.native)
+        lacks, remark = native_gaps(
+            site.slurm,
+            site.controller.values,
+            qos=preemption.qos.lower(),
+            settings=engine_settings.settings_of(site.config),
+            poll_s=site.config.daemon.poll_s,
+        )
         advice = "see 'Native preemption' in the admin guide"
-        if own.lacks:
-            return error("; ".join(own.lacks), advice)
-        if own.remark:
-            return warning(own.remark, advice)
+        if lacks:
+            return error("; ".join(lacks), advice)
+        if remark:
+            return warning(remark, advice)
         return ok(f"Slurm preempts inside QOS {preemption.qos} and is set up for it")
     if not preemption.enabled:
         return ok("nobody is preempted (preemption.enabled is false)")
-    return _external(found)
+    return _external(site)
 
 
-def _external(found: Findings) -> CheckResult:
-    controller = found.controller
+def _external(site: Site) -> CheckResult:
+    controller = site.controller
     plugin = controller.text("PreemptType").lower()
     modes = controller.text("PreemptMode")
     if "gang" in modes.lower().split(","):
@@ -107,7 +52,7 @@ def _external(found: Findings) -> CheckResult:
             f"PreemptMode={modes}: suspended jobs keep their GPUs",
             f"in slurm.conf: {line}; then restart slurmctld",
         )
-    exposed = [p.name for p in found.managed() if _is_exposed(p, plugin)]
+    exposed = [p.name for p in site.managed if _is_exposed(p, plugin)]
     if plugin in _NO_PREEMPTION or not exposed:
         return ok("dlschedd preempts, Slurm does not")
     advice = (
@@ -130,16 +75,86 @@ def _is_exposed(partition: PartitionRecord, plugin: str) -> bool:
     )
 
 
-def sharing(found: Findings) -> CheckResult:
+@check("requeue")
+def job_requeue(site: Site) -> CheckResult:
+    """Only jobs that may be requeued can give way."""
+    if site.controller.whole("JobRequeue") != 0:
+        told = "JobRequeue=1: batch jobs can be requeued"
+        if _is_expediting(site):
+            told += (
+                "; one submitted with --requeue=expedite goes before all others after a failed "
+                "node, and keeps its nodes: that is Slurm's, and no order of dlschedd changes it"
+            )
+        return ok(told)
+    return warning(
+        "JobRequeue=0: only jobs submitted with --requeue can give way, as dlsubmit's are",
+        "in slurm.conf: JobRequeue=1; unless that is meant",
+    )
+
+
+def _is_expediting(site: Site) -> bool:
+    """Whether this Slurm knows expedited requeues."""
+    now = site.controller.release
+    return (now.major, now.minor) >= _EXPEDITED
+
+
+@check("requeue hold")
+def requeue_hold(site: Site) -> CheckResult:
+    """Slurm keeps a requeued job from starting for a while; two minutes unless told otherwise."""
+    hold_s, setting = hold_of(site.controller.values)
+    told = f"a requeued job waits {hold_s} s before it may start ({setting})"
+    kill_s = site.controller.whole("KillWait")
+    key, _, word = setting.partition("=")
+    line = site.controller.line_with(key, word, max(_GOOD_HOLD_S, kill_s + 1))
+    if hold_s <= kill_s:
+        return warning(
+            f"{told}, its old run has up to {kill_s} s to end (KillWait): they may meet",
+            f"in slurm.conf: {line}; then restart slurmctld",
+        )
+    if hold_s < max(_LONG_HOLD_S, kill_s + _GOOD_HOLD_S):
+        return ok(told)
+    return warning(
+        f"{told}: each preempted job loses that on top of its restart",
+        f"in slurm.conf: {line}; if jobs are gone from their nodes by then",
+    )
+
+
+@check("kill wait")
+def kill_wait(site: Site) -> CheckResult:
+    """A requeue ends what still runs by SIGTERM and, KillWait later, SIGKILL."""
+    kill_s = site.controller.whole("KillWait")
+    told = f"what still runs at a requeue has {kill_s} s from SIGTERM to SIGKILL (KillWait)"
+    if kill_s >= _KILL_WAIT_S:
+        return ok(told)
+    return warning(
+        f"{told}: short for a job that writes files when it is told to end",
+        f"in slurm.conf: KillWait={_KILL_WAIT_S}; unless that is meant",
+    )
+
+
+@check("grace")
+def default_grace(site: Site) -> CheckResult:
+    """Jobs that ask for no grace of their own should be preemptible."""
+    note = site.config.preemption.grace_note()
+    if not note:
+        return ok(f"dlsubmit's default grace of {DEFAULT_GRACE_S:.0f} s is within max_grace_s")
+    return warning(
+        note,
+        f"in slurm_dl.yaml: preemption: {{max_grace_s: {DEFAULT_GRACE_S:.0f}}}; unless it is meant",
+    )
+
+
+@check("node sharing")
+def sharing(site: Site) -> CheckResult:
     """How a partition gives out its nodes."""
-    notes = [(p.name, *note) for p in found.managed() for note in _notes(p)]
+    notes = [(p.name, *note) for p in site.managed for note in _notes(p)]
     if notes:
         lines = [f"in slurm.conf, partitions {name}: {line}" for name, _, line in notes]
         return warning(
             "; ".join(told for _, told, _ in notes), f"{'; '.join(lines)}; unless it is meant"
         )
-    graces = [p for p in found.managed() if p.text("GraceTime") not in {"", "0"}]
-    if graces and found.config.preemption.mode == "external":
+    graces = [p for p in site.managed if p.text("GraceTime") not in {"", "0"}]
+    if graces and site.config.preemption.mode == "external":
         told = ", ".join(f"{p.name} {p.text('GraceTime')} s" for p in graces)
         return ok(f"GraceTime ({told}) is Slurm's; preemption.max_grace_s is what counts here")
     return ok("nodes of managed partitions are shared by GPU, and jobs do not share GPUs")

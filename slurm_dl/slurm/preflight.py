@@ -13,15 +13,12 @@ from dataclasses import dataclass
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.slurm.releases import parse_release, series_of
-from slurm_dl.slurm.running_config import config_values
+from slurm_dl.slurm.running_config import config_values, options, requeue_hold
 from slurm_dl.slurm.slurm_conf import site_factor_plugin
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import escaped
 
 _BY_QOS = "preempt/qos"
-
-_CRED_EXPIRE_S = 120
-"""Slurm's own cred_expire, if AuthInfo names none."""
 
 _NEAR_POLLS = 2
 """A run is seen, and its SiteFactor written, within so many polls."""
@@ -54,36 +51,51 @@ def check_native(slurm: Slurm, *, qos: str, settings: Settings, poll_s: float) -
     """Refuse a Slurm that is not set up for native preemption inside *qos*.
 
     Returns:
-        What could not be looked up, or keeps Slurm from preempting for now, in one line; empty if
-        there is nothing to say.
+        The remark of `native_gaps`.
 
     Raises:
         ConfigError: Something is missing; one line for each thing.
         ClusterError: slurmctld is silent.
     """
     values = config_values(slurm.run("scontrol", "show", "config"))
+    found, remark = native_gaps(slurm, values, qos=qos, settings=settings, poll_s=poll_s)
+    if found:
+        raise ConfigError("\n".join(f"preemption.mode: native: {line}" for line in found))
+    return remark
+
+
+def native_gaps(
+    slurm: Slurm, values: Mapping[str, str], *, qos: str, settings: Settings, poll_s: float
+) -> tuple[list[str], str]:
+    """What Slurm lacks for native preemption inside *qos*, a line each, and a remark.
+
+    The remark says what could not be looked up, or keeps Slurm from preempting for now, in one
+    line; empty if there is nothing to say.
+
+    Args:
+        values: Of ``scontrol show config``.
+
+    Raises:
+        ClusterError: The version is not in *values*.
+    """
     found = [
         *_missing_in_slurm_conf(values, site_factor_plugin(values, slurm.slurm_conf)),
         *_missing_for_bands(values, settings.band_width),
         *_missing_for_requeue(values, poll_s),
     ]
-    remark = ""
     try:
         seen = _read_qos(slurm, qos)
     except ClusterError as err:
-        remark = f"QOS {qos} is not checked: {err}"
-    else:
-        default_s = _seconds(values.get("PreemptExemptTime", "")) or 0.0
-        found += _missing_in_qos(seen, qos, settings, default_s=default_s, poll_s=poll_s)
-        if seen is not None and "within" not in seen.modes:
-            # The order in which to switch it on: first the SiteFactors, then this.
-            remark = (
-                f"Slurm preempts nobody yet: once all SiteFactors are written, {_setting(qos)} "
-                "PreemptMode=REQUEUE,WITHIN"
-            )
-    if found:
-        raise ConfigError("\n".join(f"preemption.mode: native: {line}" for line in found))
-    return remark
+        return found, f"QOS {qos} is not checked: {err}"
+    default_s = _seconds(values.get("PreemptExemptTime", "")) or 0.0
+    found += _missing_in_qos(seen, qos, settings, default_s=default_s, poll_s=poll_s)
+    if seen is None or "within" in seen.modes:
+        return found, ""
+    # The order in which to switch it on: first the SiteFactors, then this.
+    return found, (
+        f"Slurm preempts nobody yet: once all SiteFactors are written, {_setting(qos)} "
+        "PreemptMode=REQUEUE,WITHIN"
+    )
 
 
 def to_end_within(slurm: Slurm, qos: str) -> str:
@@ -99,7 +111,7 @@ def _to_end_within(slurm: Slurm, qos: str, values: Mapping[str, str]) -> str:
     if values.get("PreemptType", "").lower() != _BY_QOS:
         return ""
     # Slurm's own rule: the word in either place is enough (preempt_p_preemptable).
-    if "within" in _words(values.get("PreemptMode", "")):
+    if "within" in options(values.get("PreemptMode", "")):
         return "take WITHIN out of PreemptMode in slurm.conf"
     seen = _read_qos(slurm, qos)
     within = seen is not None and "within" in seen.modes
@@ -138,22 +150,22 @@ def _missing_in_slurm_conf(values: Mapping[str, str], plugin: str) -> Iterator[s
         is_now = values.get(key, "")
         if is_now.lower() != wanted:
             yield f"slurm.conf has {key}={_shown(is_now)}; it needs the line {key}={wanted}"
-    if "requeue" not in _words(values.get("PreemptMode", "")):
+    if "requeue" not in options(values.get("PreemptMode", "")):
         mode = _shown(values.get("PreemptMode", ""))
         yield f"slurm.conf has PreemptMode={mode}; it needs the line PreemptMode=REQUEUE"
-    if "within" in _words(values.get("PreemptMode", "")):
+    if "within" in options(values.get("PreemptMode", "")):
         yield (
             "slurm.conf has WITHIN in PreemptMode, so Slurm preempts inside every QOS, jobs that "
             "have not opted in too; it needs the line PreemptMode=REQUEUE"
         )
     release = parse_release(values.get("SLURM_VERSION", ""))
     signal = series_of(release).warn_signal
-    if signal.word not in _words(values.get(signal.key, "")):
+    if signal.word not in options(values.get(signal.key, "")):
         yield (
             f"jobs would get SIGTERM in place of their own signal; Slurm {release} needs "
             f"{signal.word} in slurm.conf's line {signal.key}="
         )
-    if "incr_only" in _words(values.get("PriorityFlags", "")):
+    if "incr_only" in options(values.get("PriorityFlags", "")):
         yield "slurm.conf has PriorityFlags=INCR_ONLY; priorities must be able to fall"
     if plugin:
         yield f"PrioritySiteFactorPlugin={_shown(plugin)} would overwrite our SiteFactors"
@@ -168,7 +180,7 @@ def _missing_for_bands(values: Mapping[str, str], band_width: int) -> Iterator[s
             f"PriorityWeight settings add up to ({total}), or jobs of one tier would displace "
             "each other"
         )
-    raw = any(word.startswith("no_normal") for word in _words(values.get("PriorityFlags", "")))
+    raw = any(word.startswith("no_normal") for word in options(values.get("PriorityFlags", "")))
     if raw and any(_weights(values.get(f"PriorityWeight{name}", "")) for name in _RAW_FACTORS):
         yield (
             f"slurm.conf has PriorityFlags={_shown(values['PriorityFlags'])}: factors that are not "
@@ -183,12 +195,7 @@ def _weights(text: str) -> int:
 
 
 def _missing_for_requeue(values: Mapping[str, str], poll_s: float) -> Iterator[str]:
-    setting, told = "AuthInfo=cred_expire", _number(values.get("AuthInfo", ""), "cred_expire")
-    if series_of(parse_release(values.get("SLURM_VERSION", ""))).requeue_delay:
-        delay_s = _number(values.get("SchedulerParameters", ""), "requeue_delay")
-        if delay_s is not None:
-            setting, told = "SchedulerParameters=requeue_delay", delay_s
-    hold_s = (_CRED_EXPIRE_S if told is None else told) + 1
+    hold_s, setting = requeue_hold(values)
     if hold_s <= poll_s:
         yield (
             f"a requeued job may start after {hold_s} s ({setting} in slurm.conf), still "
@@ -243,21 +250,11 @@ def _read_qos(slurm: Slurm, qos: str) -> Qos | None:
         modes, grace, exempt = fields
         return Qos(
             name=name,
-            modes=frozenset(_words(modes) - {"cluster"}),
+            modes=frozenset(options(modes)) - {"cluster"},
             grace_s=_seconds(grace) or 0.0,
             exempt_s=_seconds(exempt),
         )
     return None
-
-
-def _number(options: str, name: str) -> int | None:
-    """The value of *name* in a list such as ``socket=/run/m,cred_expire=30``; None if not there."""
-    found = re.search(rf"\b{name}=(\d{{1,9}})", options)
-    return int(found[1]) if found else None
-
-
-def _words(text: str) -> frozenset[str]:
-    return frozenset(word.strip().lower() for word in text.split(",") if word.strip())
 
 
 def _seconds(text: str) -> float | None:

@@ -6,11 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slurm_dl.slurm.releases import Release, parse_release
+from slurm_dl.slurm.releases import Release, parse_release, series_of
 from slurm_dl.slurm.slurm_conf import site_factor_plugin
 from slurm_dl.text import escaped
 
 _SLURM_USER = re.compile(r"\(([0-9]{1,10})\)\Z", re.ASCII)
+_NUMBER = re.compile(r"[0-9]{1,9}", re.ASCII)
+_CRED_EXPIRE_S = 120
+"""Slurm's own cred_expire, if AuthInfo names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,51 @@ class SiteConfig:
 
 
 def config_values(text: str) -> dict[str, str]:
-    """The settings in ``scontrol show config``, as it spells them."""
-    pairs = (line.partition("=") for line in text.split("\n"))
-    return {key.strip(): value.strip() for key, _, value in pairs}
+    """The settings in ``scontrol show config``, as it spells them.
+
+    The first of two equal keys counts: what newer releases append has keys of its own.
+    """
+    values: dict[str, str] = {}
+    for line in text.split("\n"):
+        key, equals, value = line.partition("=")
+        if equals:
+            values.setdefault(key.strip(), value.strip())
+    return values
+
+
+def options(text: str) -> dict[str, str]:
+    """The words of a list such as ``defer,bf_window=60``, in lower case, and the value of each."""
+    pairs = (word.strip().partition("=") for word in text.split(","))
+    return {word.lower(): value for word, _, value in pairs if word}
+
+
+def number_of(text: str, word: str) -> int | None:
+    """The number that belongs to *word* in such a list; None if there is none."""
+    value = options(text).get(word, "")
+    return int(value) if _NUMBER.fullmatch(value) else None
+
+
+def requeue_hold(values: Mapping[str, str]) -> tuple[int, str]:
+    """How long a requeued job waits before it may start, seconds, and the setting that says so.
+
+    Raises:
+        ClusterError: The version is not in *values*.
+    """
+    if series_of(parse_release(values.get("SLURM_VERSION", ""))).requeue_delay:
+        delay_s = number_of(values.get("SchedulerParameters", ""), "requeue_delay")
+        if delay_s is not None:
+            return delay_s + 1, "SchedulerParameters=requeue_delay"
+    expire_s = number_of(values.get("AuthInfo", ""), "cred_expire")
+    return (_CRED_EXPIRE_S if expire_s is None else expire_s) + 1, "AuthInfo=cred_expire"
+
+
+def partition_values(text: str) -> dict[str, dict[str, str]]:
+    """The words of each partition in ``scontrol --oneliner show partition``, by its name."""
+    records = [
+        {key: value for key, equals, value in (w.partition("=") for w in line.split()) if equals}
+        for line in text.split("\n")
+    ]
+    return {record["PartitionName"]: record for record in records if "PartitionName" in record}
 
 
 def read_config(text: str, slurm_conf: str = "") -> SiteConfig:
@@ -49,13 +94,13 @@ def read_config(text: str, slurm_conf: str = "") -> SiteConfig:
         ClusterError: The version is not in it.
     """
     values = config_values(text)
-    private = (word.strip().lower() for word in values.get("PrivateData", "").split(","))
+    private = options(values.get("PrivateData", ""))
     slurm_user = _SLURM_USER.search(values.get("SlurmUser", ""))
     return SiteConfig(
         release=parse_release(values.get("SLURM_VERSION", "")),
         tracks_memory="MEMORY" in values.get("SelectTypeParameters", "").upper(),
         spreads_shares="LL_SHARED_GRES" in values.get("SelectTypeParameters", "").upper(),
-        private=frozenset(private) - {"", "none", "(null)"},
+        private=frozenset(private) - {"none", "(null)"},
         slurm_uid=int(slurm_user[1]) if slurm_user else None,
         accounting=values.get("AccountingStorageType", "").lower().endswith("slurmdbd"),
         unfit=why_unordered(values, site_factor_plugin(values, slurm_conf)),

@@ -10,11 +10,12 @@ import math
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.placement.synergy import Host
+from slurm_dl.slurm.running_config import config_values, number_of, partition_values
 from slurm_dl.submit.host_resources import UNLIMITED, MemoryLimit
 from slurm_dl.submit.job_shape import GpuNode, GpuPartition
 from slurm_dl.text import shown
@@ -176,22 +177,20 @@ def read_memory_limit(partitions: Sequence[str], environ: Mapping[str, str]) -> 
     Raises:
         ClusterError: scontrol is missing or failed.
     """
-    config = _ask("scontrol", ["show", "config"], environ)
-    cluster = _memory_limit(re.findall(r"^(MaxMemPer(?:Node|CPU)) *= *(\S+)", config, re.MULTILINE))
+    cluster = _memory_limit(config_values(_ask("scontrol", ["show", "config"], environ)))
+    there = partition_values(_ask("scontrol", ["--oneliner", "show", "partition"], environ))
     least = UNLIMITED
-    for line in _ask("scontrol", ["--oneliner", "show", "partition"], environ).splitlines():
-        words = dict(word.partition("=")[::2] for word in line.split())
-        if words.get("PartitionName") in partitions:
-            own = _memory_limit(words.items())
+    for name, words in there.items():
+        if name in partitions:
+            own = _memory_limit(words)
             least = least.no_more_than(cluster if own == UNLIMITED else own)
     return least
 
 
-def _memory_limit(words: Iterable[tuple[str, str]]) -> MemoryLimit:
-    known = {name: float(_number(value)) or math.inf for name, value in words}
-    return MemoryLimit(
-        node_mb=known.get("MaxMemPerNode", math.inf), cpu_mb=known.get("MaxMemPerCPU", math.inf)
-    )
+def _memory_limit(words: Mapping[str, str]) -> MemoryLimit:
+    keys = ("MaxMemPerNode", "MaxMemPerCPU")
+    node_mb, cpu_mb = (float(_number(words.get(key, ""))) or math.inf for key in keys)
+    return MemoryLimit(node_mb=node_mb, cpu_mb=cpu_mb)
 
 
 def read_topology(environ: Mapping[str, str]) -> str:
@@ -209,9 +208,9 @@ def read_longest_switch_wait_s(environ: Mapping[str, str]) -> float:
     Raises:
         ClusterError: scontrol is missing or failed.
     """
-    text = _ask("scontrol", ["show", "config"], environ)
-    match = re.search(r"^SchedulerParameters\s*=.*\bmax_switch_wait=(\d+)", text, re.MULTILINE)
-    return float(match[1]) if match else DEFAULT_LONGEST_SWITCH_WAIT_S
+    values = config_values(_ask("scontrol", ["show", "config"], environ))
+    wait_s = number_of(values.get("SchedulerParameters", ""), "max_switch_wait")
+    return DEFAULT_LONGEST_SWITCH_WAIT_S if wait_s is None else float(wait_s)
 
 
 def _ask(name: str, args: Sequence[str], environ: Mapping[str, str]) -> str:

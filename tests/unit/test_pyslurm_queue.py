@@ -742,17 +742,12 @@ def test_auto_chooses_by_release_and_version(
     class Config(Scontrol):
         slurm_conf = ""
 
-        def run(self, tool: str, *args: str, within_s: float = 0.0) -> str:
-            """The configuration."""
-            super().run(tool, *args, within_s=within_s)
-            return f"SLURM_VERSION = {release}\n"
-
     monkeypatch.setattr(readers, "probe", probe)
-    choice = reader_choice(Config(), "auto")
+    choice = reader_choice(Config(), "auto", release)
 
     assert choice.reader == reader
     assert words in choice.reason
-    assert reader_choice(Config(), "cli").reason == "cluster.reader is cli"
+    assert reader_choice(Config(), "cli", release).reason == "cluster.reader is cli"
     if reader == "cli":
         with pytest.raises(ClusterError, match=r"cluster\.reader is pyslurm, but "):
-            reader_choice(Config(), "pyslurm")
+            reader_choice(Config(), "pyslurm", release)

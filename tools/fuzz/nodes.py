@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 
-from slurm_dl.doctor.check_result import CannotTellError
-from slurm_dl.doctor.controller_config import read_controller, read_partitions
+from slurm_dl.doctor.controller_config import CannotTellError, ControllerConfig, PartitionRecord
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.sandbox.status import is_in_service, node_states
@@ -14,7 +13,7 @@ from slurm_dl.slurm.read.hostlists import expand, fold
 from slurm_dl.slurm.read.node_reader import NODE_FIELDS, read_nodes, site_of
 from slurm_dl.slurm.read.reservation_reader import read_reservations
 from slurm_dl.slurm.releases import faults, parse_release, series_of
-from slurm_dl.slurm.running_config import read_config
+from slurm_dl.slurm.running_config import config_values, partition_values, read_config, requeue_hold
 from tools.fuzz.said import NONCE, SaidSlurm, record, site
 from tools.fuzz.target import Target, text
 
@@ -67,18 +66,20 @@ def _preflight(data: bytes) -> object:
 
 def _doctor(data: bytes) -> None:
     said = text(data)
-    controller = read_controller(said)
-    for what in ("release", "series", "slurm_user", "has_accounting", "requeue_hold"):
-        with contextlib.suppress(CannotTellError):
+    controller = ControllerConfig(config_values(said))
+    for what in ("release", "series", "slurm_user", "has_accounting"):
+        with contextlib.suppress(CannotTellError, ClusterError):
             getattr(controller, what)
+    with contextlib.suppress(ClusterError):
+        requeue_hold(controller.values)
     for key in ("PriorityWeightAge", "KillWait"):
         with contextlib.suppress(CannotTellError):
             controller.whole(key)
     with contextlib.suppress(CannotTellError):
         controller.option("SchedulerParameters", "bf_max_job_test", 1)
-    for partition in read_partitions(said):
+    for name, values in partition_values(said).items():
         with contextlib.suppress(CannotTellError):
-            _ = partition.limit_s
+            _ = PartitionRecord(name, values).limit_s
 
 
 TARGETS = (

@@ -9,9 +9,9 @@ import click
 
 from slurm_dl.cli.commandline import EXIT_FAILED, EXIT_USAGE, print_json
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET, SOCKET
-from slurm_dl.doctor.all_checks import CheckOutcome, examine
-from slurm_dl.doctor.findings import ConfigFile, Findings
-from slurm_dl.doctor.gather import DoctorOptions, gather
+from slurm_dl.doctor.all_checks import examine
+from slurm_dl.doctor.check_result import CheckResult
+from slurm_dl.doctor.site import Site
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import safe
 
@@ -48,42 +48,39 @@ def doctor(
       dlctl doctor
       dlctl doctor --config new.yaml --account slurm_dl --json
     """  # noqa: D301 - \b is click's mark
-    wanted = DoctorOptions(config=config_path, settings=settings, socket=socket, account=account)
-    found = gather(wanted)
-    rows = examine(found)
-    status = _status(found, rows)
+    told = examine(Site(config=config_path, settings=settings, socket=socket, account=account))
+    status = _status(told)
     if as_json:
         checks = [
             {
-                "check": row.name,
-                "level": str(row.verdict.level),
-                "found": row.verdict.found,
-                "advice": row.verdict.advice or None,
+                "check": name,
+                "level": str(result.level),
+                "found": result.found,
+                "advice": result.advice or None,
             }
-            for row in rows
+            for name, result in told.items()
         ]
         print_json({"ok": status == 0, "checks": checks})
     else:
-        _show(rows)
+        _show(told)
     raise SystemExit(status)
 
 
-def _status(found: Findings, rows: tuple[CheckOutcome, ...]) -> int:
-    if isinstance(found.file, ConfigFile) and found.file.mistakes:
+def _status(told: dict[str, CheckResult]) -> int:
+    if told["configuration"].level == "error":
         return EXIT_USAGE
-    return EXIT_FAILED if any(row.verdict.level == "error" for row in rows) else 0
+    return EXIT_FAILED if any(result.level == "error" for result in told.values()) else 0
 
 
-def _show(rows: tuple[CheckOutcome, ...]) -> None:
+def _show(told: dict[str, CheckResult]) -> None:
     columns = (
         Column(title="CHECK"),
         Column(title="RESULT"),
         Column(title="FOUND", least=24, folds=True),
         Column(title="WHAT TO DO", least=24, folds=True),
     )
-    cells = [[r.name, str(r.verdict.level), r.verdict.found, r.verdict.advice] for r in rows]
-    styles = {i: _STYLES[str(row.verdict.level)] for i, row in enumerate(rows)}
+    cells = [[name, str(r.level), r.found, r.advice] for name, r in told.items()]
+    styles = {i: _STYLES[row[1]] for i, row in enumerate(cells)}
     show(columns, cells, styles=styles, longest=_LONGEST)
-    counts = Counter(str(row.verdict.level) for row in rows)
-    told = ", ".join(f"{counts[level]} {level}" for level in _STYLES if counts[level])
-    click.echo(safe(told))
+    counts = Counter(row[1] for row in cells)
+    click.echo(safe(", ".join(f"{counts[level]} {level}" for level in _STYLES if counts[level])))

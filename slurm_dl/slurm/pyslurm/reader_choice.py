@@ -29,8 +29,7 @@ from slurm_dl.slurm.read.job_values import FINISHED
 from slurm_dl.slurm.read.node_choices import Exclusions
 from slurm_dl.slurm.read.node_reader import ClusterReading
 from slurm_dl.slurm.read.queue_reader import CliQueue, QueueReader, ReaderChoice
-from slurm_dl.slurm.releases import Release, series_of
-from slurm_dl.slurm.running_config import read_config
+from slurm_dl.slurm.releases import Release, parse_release, series_of
 from slurm_dl.slurm.tool_runner import Slurm
 
 Wanted = Literal["auto", "cli", "pyslurm"]
@@ -39,16 +38,18 @@ MOST_FAILURES = 3
 """Polls in a row that pyslurm may fail, in `auto`, before it is left alone."""
 
 
-def reader_choice(slurm: Slurm, wanted: Wanted) -> ReaderChoice:
+def reader_choice(slurm: Slurm, wanted: Wanted, version: str) -> ReaderChoice:
     """Which reader a daemon would begin with on this cluster.
 
+    Args:
+        version: SLURM_VERSION of ``scontrol show config``.
+
     Raises:
-        ClusterError: Slurm is silent, or pyslurm is asked for and cannot work.
+        ClusterError: *version* is none, or pyslurm is asked for and cannot work.
     """
     if wanted == "cli":
         return CliQueue(slurm, _CONFIGURED_CLI).choice
-    release = read_config(slurm.run("scontrol", "show", "config")).release
-    choice = _choose(release, environment(slurm.slurm_conf))
+    choice = _choose(parse_release(version), environment(slurm.slurm_conf))
     if wanted == "pyslurm" and choice.reader == "cli":
         msg = f"cluster.reader is pyslurm, but {choice.reason}"
         raise ClusterError(msg)

@@ -1,0 +1,85 @@
+"""Whether Slurm keeps what dlschedd counts by, and lets it call often enough."""
+
+from __future__ import annotations
+
+import math
+
+from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
+from slurm_dl.doctor.site import Site
+from slurm_dl.doctor.slurm_checks import is_exempt
+
+_BUCKET = 30
+_READS = 10
+
+
+@check("job records")
+def job_records(site: Site) -> CheckResult:
+    """A job that ends between two looks must still be listed at the second."""
+    age_s, poll_s = site.controller.whole("MinJobAge"), site.config.daemon.poll_s
+    told = f"ended jobs are listed for {age_s} s (MinJobAge), a look comes every {poll_s:g} s"
+    advice = f"in slurm.conf: MinJobAge={max(300, round(4 * poll_s))}; or lower daemon.poll_s"
+    if age_s <= poll_s:
+        return error(f"{told}: ends of jobs are missed", advice)
+    if age_s < 2 * poll_s:
+        return warning(f"{told}: one failed look misses ends of jobs", advice)
+    return ok(told)
+
+
+@check("call limit")
+def call_limit(site: Site) -> CheckResult:
+    """Slurm's limit of calls makes an Operator's commands wait."""
+    controller = site.controller
+    if not controller.series.limits_calls:
+        return ok("this release does not limit users' calls")
+    if "rl_enable" not in controller.options("SlurmctldParameters"):
+        return ok("users' calls are not limited (no rl_enable)")
+    if is_exempt(site):
+        return ok("users' calls are limited, dlschedd's are not")
+    config = site.config
+    bucket = controller.option("SlurmctldParameters", "rl_bucket_size", _BUCKET)
+    together = max(config.writes.rate_per_s * config.daemon.poll_s, config.writes.burst)
+    most = max(1, bucket - _READS)
+    told = f"up to {together:g} writes at once, {bucket} calls are allowed (rl_enable)"
+    if together <= most:
+        return ok(told)
+    rate = math.floor(most / config.daemon.poll_s * 100) / 100
+    wider = math.ceil(together) + _READS
+    line = controller.line_with("SlurmctldParameters", "rl_bucket_size", wider)
+    return warning(
+        f"{told}: dlschedd's commands are made to wait",
+        f"in slurm_dl.yaml: writes: {{rate_per_s: {max(rate, 0.01):g}, burst: {most}}}; or in "
+        f"slurm.conf: {line}",
+    )
+
+
+@check("accounting")
+def accounting(site: Site) -> CheckResult:
+    """Slurm's accounting must know GPUs, or the past cannot be counted from it."""
+    if not site.controller.has_accounting:
+        return ok("no slurmdbd: no fair-share, and no history to count from")
+    tracked = site.controller.text("AccountingStorageTRES").lower().split(",")
+    if "gres/gpu" in tracked:
+        return ok("slurmdbd, which knows GPUs (gres/gpu)")
+    return warning(
+        "AccountingStorageTRES has no gres/gpu: sacct does not know who held how many GPUs",
+        f"in slurm.conf: {site.controller.line_with('AccountingStorageTRES', 'gres/gpu')}; then "
+        "restart slurmctld",
+    )
+
+
+@check("enforcement")
+def enforcement(site: Site) -> CheckResult:
+    """In native mode everything hangs on who may use the QOS."""
+    if not site.controller.has_accounting:
+        return ok("no slurmdbd: nothing to enforce")
+    enforced = site.controller.text("AccountingStorageEnforce")
+    told = f"AccountingStorageEnforce={enforced or 'none'}"
+    if not {"qos", "all"}.isdisjoint(enforced.lower().split(",")):
+        return ok(told)
+    if site.config.preemption.mode == "native":
+        return warning(
+            f"{told}: whoever likes may submit to QOS {site.config.preemption.qos}",
+            "in slurm.conf: AccountingStorageEnforce=associations,limits,qos; then restart "
+            "slurmctld",
+        )
+    return ok(told)
