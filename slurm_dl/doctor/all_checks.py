@@ -11,7 +11,7 @@ from slurm_dl.doctor import (
     record_checks,
     slurm_checks,
 )
-from slurm_dl.doctor.check_result import REGISTERED, CheckFunction, CheckResult, Severity
+from slurm_dl.doctor.check_result import REGISTERED, CheckFunction, CheckResult, skipped
 from slurm_dl.doctor.site import Site
 from slurm_dl.model.errors import SlurmDlError
 
@@ -32,6 +32,6 @@ def _result(run: CheckFunction, site: Site) -> CheckResult:
     try:
         return run(site)
     except SlurmDlError as err:
-        return CheckResult(level=Severity.SKIPPED, found=str(err))
+        return skipped(str(err))
     except OSError as err:
-        return CheckResult(level=Severity.SKIPPED, found=f"{err.filename}: {err.strerror}")
+        return skipped(f"{err.filename}: {err.strerror}")

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 
 from slurm_dl.doctor.site import Site
 
@@ -20,7 +21,7 @@ class Severity(StrEnum):
     """The check could not be made."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CheckResult:
     """What one check says.
 
@@ -34,20 +35,12 @@ class CheckResult:
     advice: str = ""
 
 
-def ok(found: str) -> CheckResult:
-    """All is well."""
-    return CheckResult(level=Severity.OK, found=found)
-
-
-def warning(found: str, advice: str) -> CheckResult:
-    """It works, and costs something or is not what was meant."""
-    return CheckResult(level=Severity.WARNING, found=found, advice=advice)
-
-
-def error(found: str, advice: str) -> CheckResult:
-    """It does not work."""
-    return CheckResult(level=Severity.ERROR, found=found, advice=advice)
-
+ok = partial(CheckResult, Severity.OK)
+warning = partial(CheckResult, Severity.WARNING)
+"""It works, and costs something or is not what was meant."""
+error = partial(CheckResult, Severity.ERROR)
+"""It does not work."""
+skipped = partial(CheckResult, Severity.SKIPPED)
 
 CheckFunction = Callable[[Site], CheckResult]
 

@@ -26,23 +26,10 @@ MOUNTS = Path("/proc/self/mountinfo")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 _WRITE, _WRITE_AND_ENTER = 0o2, 0o3
 _NETWORK = frozenset(
-    {
-        "9p",
-        "afs",
-        "beegfs",
-        "ceph",
-        "cifs",
-        "glusterfs",
-        "gpfs",
-        "lustre",
-        "nfs",
-        "nfs4",
-        "orangefs",
-        "panfs",
-        "smb3",
-        "smbfs",
-        "wekafs",
-    }
+    (
+        *("9p", "afs", "beegfs", "ceph", "cifs", "glusterfs", "gpfs", "lustre"),
+        *("nfs", "nfs4", "orangefs", "panfs", "smb3", "smbfs", "wekafs"),
+    )
 )
 _IN_MEMORY = frozenset({"ramfs", "tmpfs"})
 

@@ -80,7 +80,8 @@ def job_requeue(site: Site) -> CheckResult:
     """Only jobs that may be requeued can give way."""
     if site.controller.whole("JobRequeue") != 0:
         told = "JobRequeue=1: batch jobs can be requeued"
-        if _is_expediting(site):
+        now = site.controller.release
+        if (now.major, now.minor) >= _EXPEDITED:
             told += (
                 "; one submitted with --requeue=expedite goes before all others after a failed "
                 "node, and keeps its nodes: that is Slurm's, and no order of dlschedd changes it"
@@ -90,12 +91,6 @@ def job_requeue(site: Site) -> CheckResult:
         "JobRequeue=0: only jobs submitted with --requeue can give way, as dlsubmit's are",
         "in slurm.conf: JobRequeue=1; unless that is meant",
     )
-
-
-def _is_expediting(site: Site) -> bool:
-    """Whether this Slurm knows expedited requeues."""
-    now = site.controller.release
-    return (now.major, now.minor) >= _EXPEDITED
 
 
 @check("requeue hold")

@@ -7,7 +7,6 @@ the reason, each time.
 from __future__ import annotations
 
 import contextlib
-import grp
 import os
 import pwd
 import re
@@ -261,19 +260,14 @@ class Site:
 def _named(name: str) -> Account:
     try:
         return _account_of(pwd.getpwnam(name), "--account")
-    except (KeyError, ValueError):
+    except KeyError:
         msg = f"--account: there is no account {name[:80]!r} on this host"
         raise ConfigError(msg) from None
 
 
 def _account_of(entry: pwd.struct_passwd, why: str) -> Account:
-    try:
-        gids = os.getgrouplist(entry.pw_name, entry.pw_gid)
-    except OSError:
-        gids = [g.gr_gid for g in grp.getgrall() if entry.pw_name in g.gr_mem]
-    return Account(
-        name=entry.pw_name, uid=entry.pw_uid, gids=frozenset([entry.pw_gid, *gids]), why=why
-    )
+    gids = frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
+    return Account(name=entry.pw_name, uid=entry.pw_uid, gids=gids, why=why)
 
 
 def name_of(uid: int) -> str:
