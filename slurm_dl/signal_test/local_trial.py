@@ -14,17 +14,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_dl.job.child import SESSION, members
 from slurm_dl.job.options import NEVER_REQUEUE_VARIABLE, STOPS_WITH_VARIABLE
-from slurm_dl.model.contract import SIGNALS, Contract
+from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.signal_test.interrupts import unstopped
-from slurm_dl.signal_test.observations import Disposition, Look, ObservedProcess
-from slurm_dl.signal_test.run_directory import RunFiles
+from slurm_dl.signal_test.observations import Disposition, Look, ObservedProcess, ended
+from slurm_dl.signal_test.run_directory import RunFiles, last_words
 from slurm_dl.slurm.read.comment_claims import ClaimReader
+from slurm_dl.submit import job_comment
 
 JOB_ID = 4_294_000_000
 """No Slurm counts so far: its ids have 26 bits, and this is one of cluster 63 of a federation."""
@@ -32,7 +32,6 @@ JOB_ID = 4_294_000_000
 KILL_WAIT_S = 10.0
 """Between SIGTERM and SIGKILL at a requeue; Slurm's default is 30 s."""
 
-_LAST_WORDS = 2000
 _TOOLS = ("scontrol", "squeue")
 _STAND_IN = """\
 import os, sys
@@ -60,50 +59,43 @@ else:
 
 
 class LocalJob:
-    """The processes of one command, started anew at each requeue.
+    """The processes of one command, started now and anew at each requeue.
 
     Args:
         argv: The command; its process gets the signal as a batch script's would.
-        contract: What is tried.
-        comment: The job's comment, with the contract in it.
         place: An empty directory for the run directory, the log and the stand-ins.
-        more: Further directories that the script writes checkpoints to.
-        environ: Environment to start from.
+        watched: Directories that the script writes checkpoints to.
+
+    Raises:
+        ConfigError: The command cannot be started.
     """
+
+    every_s = 0.1
 
     def __init__(
         self,
         argv: Sequence[str],
         contract: Contract,
         *,
-        comment: str,
         place: Path,
-        more: tuple[Path, ...] = (),
-        environ: Mapping[str, str],
+        watched: tuple[Path, ...] = (),
     ) -> None:
         self.contract = contract
-        self.every_s = 0.1
-        self.files = RunFiles(place / "run", more)
+        self.files = RunFiles(place / "run", watched)
         self._argv = list(argv)
         self._place = place
-        self._environ = dict(environ)
         self._claims = ClaimReader(max_grace_s=contract.grace_s)
-        self._process: subprocess.Popen[bytes] | None = None
         self._run = 0
-        self.files.directory.mkdir(parents=True, exist_ok=True)
-        (place / "comment").write_text(comment, encoding="utf-8")
+        self.files.directory.mkdir()
+        text = job_comment.comment(None, contract=contract, model=None)
+        (place / "comment").write_text(text, encoding="utf-8")
         self._write_stand_ins()
+        self._session = self._start()
 
-    def start(self) -> None:
-        """Start the command, as run 0 or, after a requeue, as the next one.
-
-        Raises:
-            ConfigError: It cannot be started.
-        """
-        # A stop in between would leave a process whose number nobody knows.
-        with (self._place / "output.log").open("ab") as log, unstopped():
+    def _start(self) -> subprocess.Popen[bytes]:
+        with (self._place / "output.log").open("ab") as log:
             try:
-                self._process = subprocess.Popen(
+                return subprocess.Popen(
                     self._argv,
                     env=self._job_environ(),
                     stdin=subprocess.DEVNULL,
@@ -121,12 +113,10 @@ class LocalJob:
             self.end()
             return Look(state="waiting", run=self._run)
         status = self._status()
-        claim = self._claims.read((self._place / "comment").read_text("utf-8", "replace"))
         if status is None:
+            claim = self._claims.read((self._place / "comment").read_text("utf-8", "replace"))
             return Look(state="running", run=self._run, acked=claim.acked_run == self._run)
-        killed_by = _signal_name(-status) if status < 0 else ""
-        end = f"it died of {killed_by}" if killed_by else f"it ended with status {status}"
-        return Look(state="over", run=self._run, end=end, killed_by=killed_by)
+        return ended(self._run, str(status), max(0, -status))
 
     def processes(self) -> tuple[ObservedProcess, ...]:
         """All processes of the session."""
@@ -142,28 +132,25 @@ class LocalJob:
         self.end()
         (self._place / "requeue").unlink(missing_ok=True)
         self._run += 1
-        self.start()
+        self._session = self._start()
 
     def end(self) -> None:
         """End what is left of the session: SIGTERM, and SIGKILL later."""
-        if self._process is None or self._process.returncode is not None:
+        if self._session.returncode is not None:
             return
-        session = self._process.pid
+        session = self._session.pid
         for signum in (signal.SIGTERM, signal.SIGKILL):
-            send(session, signum)
+            for pid in members(SESSION, session):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signum)
             deadline_s = time.monotonic() + KILL_WAIT_S
             while members(SESSION, session) and time.monotonic() < deadline_s:
                 time.sleep(self.every_s)
-        self._process.wait(KILL_WAIT_S)
+        self._session.wait(KILL_WAIT_S)
 
     def last_words(self) -> str:
         """The end of its log."""
-        try:
-            with (self._place / "output.log").open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_WORDS))
-                return log.read().decode("utf-8", "replace")
-        except OSError:
-            return ""
+        return last_words(self._place / "output.log")
 
     def _status(self) -> int | None:
         """How its first process ended, -n for signal n; None if it has not.
@@ -173,26 +160,19 @@ class LocalJob:
         if self._session.returncode is not None:
             return self._session.returncode
         options = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        ended = os.waitid(os.P_PID, self._session.pid, options)
-        if ended is None:
+        found = os.waitid(os.P_PID, self._session.pid, options)
+        if found is None:
             return None
-        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-
-    @property
-    def _session(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            msg = "the job has not been started"
-            raise ValueError(msg)
-        return self._process
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def _job_environ(self) -> dict[str, str]:
         kept = {
             name: value
-            for name, value in self._environ.items()
+            for name, value in os.environ.items()
             if name in (STOPS_WITH_VARIABLE, NEVER_REQUEUE_VARIABLE)
             or not name.startswith(("SLURM_", "SBATCH_", "SRUN_"))
         }
-        path = self._environ.get("PATH", os.defpath)
+        path = os.environ.get("PATH", os.defpath)
         node = os.uname().nodename
         # Slurm sets the restart count only from the first restart on.
         restarts = {"SLURM_RESTART_COUNT": str(self._run)} if self._run else {}
@@ -229,25 +209,25 @@ class LocalJob:
             path.chmod(0o755)
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name.removeprefix("SIG")
-    except ValueError:  # most of the real-time signals have no name
-        return str(number)
-
-
-# What the processes of a session on this host do with signals, as /proc has it.
 def seen(session: int, name: str) -> tuple[ObservedProcess, ...]:
-    """The processes of *session* and what each does with the signal *name*."""
-    found = (_seen(pid, name, is_first=pid == session) for pid in members(SESSION, session))
-    return tuple(process for process in found if process is not None)
-
-
-def send(session: int, signum: int) -> None:
-    """Send a signal to each process of *session*, by its number."""
+    """The processes of *session* on this host, and what each does with the signal *name*."""
+    found = []
     for pid in members(SESSION, session):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signum)
+        with contextlib.suppress(OSError):  # it has ended
+            status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+            process = ObservedProcess(
+                pid=pid,
+                name=status.partition("\n")[0].removeprefix("Name:\t"),
+                signal=disposition(status, name),
+                others=tuple(
+                    other
+                    for other in ("USR1", "USR2")
+                    if other != name and disposition(status, other) == "catches"
+                ),
+                is_first=pid == session,
+            )
+            found.append(process)
+    return tuple(found)
 
 
 def disposition(status: str, name: str) -> Disposition:
@@ -264,21 +244,3 @@ def disposition(status: str, name: str) -> Disposition:
         if int(masks.get(mask, "0"), 16) & bit:
             return word
     return "dies of"
-
-
-def _seen(pid: int, name: str, *, is_first: bool) -> ObservedProcess | None:
-    try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
-    return ObservedProcess(
-        pid=pid,
-        name=status.partition("\n")[0].removeprefix("Name:\t"),
-        signal=disposition(status, name),
-        others=tuple(
-            other
-            for other in SIGNALS
-            if other not in {name, "CONT", "INT", "HUP"} and disposition(status, other) == "catches"
-        ),
-        is_first=is_first,
-    )

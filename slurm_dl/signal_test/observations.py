@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 from typing import Literal
 
 from slurm_dl.model.contract import Contract
-
-MOST_FILES = 5000
-"""So many files and directories are looked at in each place that a job writes to."""
 
 Disposition = Literal["catches", "ignores", "blocks", "dies of"]
 """What a process does with a signal, in words that the signal's name can follow."""
@@ -19,10 +17,9 @@ class ObservedProcess:
     """A process of the job shortly before the signal.
 
     Attributes:
-        pid: Its number.
         name: The program's name; the user's text.
         signal: What it does with the contract's signal.
-        others: Further checkpoint signals that it catches, without ``SIG``.
+        others: What it catches of USR1 and USR2 beside that, without ``SIG``.
         is_first: It is the batch script's own process, the only one that gets the signal.
     """
 
@@ -38,7 +35,7 @@ class Look:
     """The job at one instant.
 
     Attributes:
-        state: Not started yet (or put back), running, or over.
+        state: Waiting is not started yet, or put back.
         run: Its restart count.
         acked: It has acknowledged the checkpoint of this run.
         end: How it ended, in words; empty unless it is over.
@@ -52,6 +49,17 @@ class Look:
     killed_by: str = ""
 
 
+def ended(run: int, status: str, number: int) -> Look:
+    """A job that ended with *status*, or of the signal *number* if that is above 0."""
+    if not number:
+        return Look(state="over", run=run, end=f"it ended with status {status}")
+    try:
+        name = signal.Signals(number).name.removeprefix("SIG")
+    except ValueError:  # most of the real-time signals have no name
+        name = str(number)
+    return Look(state="over", run=run, end=f"it died of {name}", killed_by=name)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
     """What was written after the signal.
@@ -59,17 +67,12 @@ class SavedCheckpoint:
     Attributes:
         recorded: Path that the job recorded as a whole checkpoint of this run; None if none.
         step: Its step, if that was said.
-        files: Files that were made or replaced, relative to where they lie.
-        incomplete: There are more files than are compared; among the others nothing was seen.
+        file: The newest file below a watched directory, if it is newer than all there before.
     """
 
     recorded: str | None = None
     step: int | None = None
-    files: tuple[str, ...] = ()
-    incomplete: bool = False
-
-    def __bool__(self) -> bool:
-        return self.recorded is not None or bool(self.files)
+    file: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +82,11 @@ class Return:
     Attributes:
         trained: It trained again, as far as one could see.
         first_step: The first step it reported; None if it reported none.
-        read: It read the checkpoint's files; None if that cannot be seen here.
         end: How it ended before it trained, in words; empty if it did not.
     """
 
     trained: bool
     first_step: int | None = None
-    read: bool | None = None
     end: str = ""
 
 
@@ -94,7 +95,6 @@ class Observations:
     """All that one trial saw.
 
     Attributes:
-        contract: What the job has agreed to.
         ready: By what it was seen to train; empty if it did not get so far.
         last_step: The last step it reported before it stopped; None if it reported none.
         processes: Its processes before the signal; empty where they cannot be seen.
@@ -104,8 +104,6 @@ class Observations:
         ended_s: Seconds from the signal to the end of the run by itself; None if it did not end.
         end: How it ended, in words.
         killed_by: The signal that ended it, without ``SIG``; empty if none did.
-        requeued_itself: It put itself back into the queue.
-        checkpoint: What it wrote.
         back: The next run; None if there was none.
         last_words: The end of its log, if it ended too early; the user's text.
     """

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, replace
 
-from slurm_dl.model.contract import Contract
-from slurm_dl.signal_test.observations import Look, Observations, ObservedProcess, Return
-from slurm_dl.signal_test.run_directory import FileReads, RunFiles
+from slurm_dl.signal_test.local_trial import LocalJob
+from slurm_dl.signal_test.observations import Look, Observations, Return
+from slurm_dl.signal_test.slurm_trial import SlurmJob
 
 SETTLE_S = 5.0
 """Between the first sign that a script can take the signal and the signal, where it reports no
@@ -23,156 +22,115 @@ SILENT_S = 30.0
 """A job that reports nothing, and shows no handler, is taken to train after so long."""
 
 
-class Job(Protocol):
-    """The job that is tried, wherever it runs."""
-
-    contract: Contract
-    files: RunFiles
-    every_s: float
-    """Time between two looks."""
-
-    def start(self) -> None:
-        """Start it, if it does not run yet."""
-
-    def look(self) -> Look:
-        """How it is now."""
-
-    def processes(self) -> tuple[ObservedProcess, ...]:
-        """Its processes; none where they cannot be seen."""
-
-    def signal(self) -> None:
-        """Send it the contract's signal as the daemon does."""
-
-    def requeue(self) -> None:
-        """Put it back as the daemon does; nothing if it has done that itself."""
-
-    def last_words(self) -> str:
-        """The end of its log; the user's text."""
+Job = LocalJob | SlurmJob
 
 
-class Limits(NamedTuple):
-    """How long a trial waits.
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One trial of *job*.
 
     Attributes:
         after_s: Send the signal so long after the start; None: once it trains.
         within_s: Longest wait until it trains, before and after the requeue.
+        say: Is told what is waited for.
+        sleep: Waits for so many seconds; what it raises ends the trial.
     """
 
+    job: Job
     after_s: float | None
     within_s: float
+    say: Callable[[str], None]
+    sleep: Callable[[float], None] = time.sleep
 
+    def run(self) -> Observations:
+        """Do it; what was seen.
 
-def run_trial(job: Job, limits: Limits, say: Callable[[str], None]) -> Observations:
-    """Try *job*; what was seen.
+        Raises:
+            ClusterError: Slurm refused something or was silent.
+        """
+        job = self.job
+        self.say("waiting until the job trains")
+        ready, look = self._until_it_trains(None, reports=False)
+        facts = Observations(contract=job.contract, ready=ready, processes=job.processes())
+        if not ready:
+            return replace(
+                facts, end=look.end, killed_by=look.killed_by, last_words=job.last_words()
+            )
+        run, listened = look.run, job.files.listens(look.run)
+        before = job.files.traces(run)
+        self.say(f"sending {job.contract.signal}, and waiting for the checkpoint")
+        job.signal()
+        facts = self._watch(facts, run)
+        facts = replace(
+            facts,
+            dlrun_took_it=job.files.is_asked(run),
+            last_step=job.files.step(run),
+            script_listens=listened or job.files.listens(run),
+            checkpoint=job.files.written(before, run),
+        )
+        if facts.ended_s is not None and not facts.requeued_itself:
+            return replace(facts, last_words=job.last_words())
+        self.say("the job is put back; waiting until it trains again")
+        job.requeue()
+        ready, end = self._until_it_trains(look, reports=facts.last_step is not None)
+        step = job.files.step(run + 1)
+        facts = replace(facts, back=Return(trained=bool(ready), first_step=step, end=end.end))
+        return facts if ready else replace(facts, last_words=job.last_words())
 
-    Args:
-        say: Is told what is waited for.
+    def _until_it_trains(self, last: Look | None, *, reports: bool) -> tuple[str, Look]:
+        """Wait until the job trains, in a later run than *last*, or ends, or the time is over.
 
-    Raises:
-        ClusterError: Slurm refused something or was silent.
-    """
-    facts = Observations(contract=job.contract)
-    say("starting the job, and waiting until it trains")
-    job.start()
-    ready, look = _until_it_trains(job, limits, None, reports=False)
-    if not ready:
-        return replace(facts, end=look.end, killed_by=look.killed_by, last_words=job.last_words())
-    run = look.run
-    facts = replace(
-        facts,
-        ready=ready,
-        processes=job.processes(),
-        script_listens=job.files.listens(run),
-    )
-    before, since_s = job.files.stamps(), time.time()
-    say(f"sending {job.contract.signal}, and waiting for the checkpoint")
-    job.signal()
-    facts = _watch(job, facts, run)
-    facts = replace(
-        facts,
-        dlrun_took_it=job.files.is_asked(run),
-        last_step=job.files.step(run),
-        script_listens=facts.script_listens or job.files.listens(run),
-        checkpoint=job.files.written(before, run, since_s),
-    )
-    if facts.ended_s is not None and not facts.requeued_itself:
-        return replace(facts, last_words=job.last_words())
-    say("the job is put back; waiting until it trains again")
-    reading = FileReads(job.files.paths(facts.checkpoint), job.files.owner)
-    job.requeue()
-    back, end = _until_it_trains(job, limits, look, reports=facts.last_step is not None)
-    facts = replace(
-        facts,
-        back=Return(
-            trained=bool(back),
-            first_step=job.files.step(run + 1),
-            read=reading.happened(),
-            end=end.end,
-        ),
-    )
-    return facts if back else replace(facts, last_words=job.last_words())
+        Args:
+            reports: Only a report counts, because the run before made some.
 
+        Returns:
+            By what it was seen to train, empty if it was not; and the last look at it.
+        """
+        job = self.job
+        deadline_s = time.monotonic() + self.within_s
+        since_s = able_since_s = first_step = None
+        while True:
+            look, now_s = job.look(), time.monotonic()
+            if look.state == "running" and (last is None or look.run > last.run):
+                since_s = since_s or now_s
+                step = job.files.step(look.run)
+                first_step = step if first_step is None else first_step
+                # Before the signal it has to get somewhere; after the requeue the first report
+                # tells where it goes on.
+                if step is not None and (last or (self.after_s is None and step != first_step)):
+                    return f"it reported step {step}", look
+                if not able_since_s and _is_able(job, look.run):
+                    able_since_s = now_s
+                by_time = not reports and (step is None or self.after_s is not None)
+                if by_time and (ready := self._by_time(now_s, since_s, able_since_s)):
+                    return ready, look
+            if look.state == "over" or now_s > deadline_s:
+                return "", look
+            self.sleep(job.every_s)
 
-def _until_it_trains(job: Job, limits: Limits, last: Look | None, *, reports: bool) -> SeenTraining:
-    """Wait until the job trains, in a later run than *last*, or ends, or the time is over."""
-    deadline_s = time.monotonic() + limits.within_s
-    signs = _Signs(job, limits.after_s, is_back=last is not None, reports=reports)
-    while True:
-        look, now_s = job.look(), time.monotonic()
-        if look.state == "running" and (last is None or look.run > last.run):
-            ready = signs.of(look.run, now_s)
-            if ready:
-                return SeenTraining(ready, look)
-        if look.state == "over" or now_s > deadline_s:
-            return SeenTraining("", look)
-        time.sleep(job.every_s)
+    def _by_time(self, now_s: float, since_s: float, able_since_s: float | None) -> str:
+        """The sign that a run trains which has reported nothing; empty if there is none yet."""
+        if self.after_s is None and able_since_s and now_s - able_since_s >= SETTLE_S:
+            return f"it could take {self.job.contract.signal} since {SETTLE_S:g} s"
+        least_s = SILENT_S if self.after_s is None else self.after_s
+        return f"it had run for {least_s:g} s" if now_s - since_s >= least_s else ""
 
-
-class SeenTraining(NamedTuple):
-    """By what the job was seen to train, empty if it was not; and the last look at it."""
-
-    ready: str
-    look: Look
-
-
-class _Signs:
-    """What tells that one run trains.
-
-    Args:
-        is_back: It is the run after the requeue: its first report tells where it goes on.
-        reports: Only a report counts, because the run before made some.
-    """
-
-    def __init__(self, job: Job, after_s: float | None, *, is_back: bool, reports: bool) -> None:
-        self._job = job
-        self._after_s = after_s
-        self._is_back = is_back
-        self._reports = reports
-        self._since_s: float | None = None
-        self._able_since_s: float | None = None
-        self._first_step: int | None = None
-
-    def of(self, run: int, now_s: float) -> str:
-        """The sign, in words; empty if there is none yet."""
-        self._since_s = now_s if self._since_s is None else self._since_s
-        step = self._job.files.step(run)
-        if step is not None and (self._is_back or self._after_s is None):
-            # Before the signal it has to get somewhere.
-            self._first_step = step if self._first_step is None else self._first_step
-            if self._is_back or step != self._first_step:
-                return f"it reported step {step}"
-        elif not self._reports:
-            return self._by_time(run, now_s, now_s - self._since_s)
-        return ""
-
-    def _by_time(self, run: int, now_s: float, up_s: float) -> str:
-        if self._after_s is not None:
-            return f"it had run for {self._after_s:g} s" if up_s >= self._after_s else ""
-        if self._able_since_s is None and _is_able(self._job, run):
-            self._able_since_s = now_s
-        if self._able_since_s is not None and now_s - self._able_since_s >= SETTLE_S:
-            return f"it could take {self._job.contract.signal} since {SETTLE_S:g} s"
-        return f"it had run for {SILENT_S:g} s" if up_s >= SILENT_S else ""
+    def _watch(self, facts: Observations, run: int) -> Observations:
+        """Until the job has acknowledged, ended or put itself back, or its grace is over."""
+        contract = self.job.contract
+        began_s = time.monotonic()
+        while True:
+            look, waited_s = self.job.look(), time.monotonic() - began_s
+            if look.run > run or look.state == "waiting":
+                return replace(facts, requeued_itself=True, ended_s=waited_s)
+            if look.state == "over":
+                return replace(facts, ended_s=waited_s, end=look.end, killed_by=look.killed_by)
+            if look.acked and facts.acked_s is None:
+                facts = replace(facts, acked_s=waited_s)
+            is_acked = facts.acked_s is not None and contract.requeued_by == "daemon"
+            if is_acked or waited_s >= contract.grace_s:
+                return facts
+            self.sleep(self.job.every_s)
 
 
 def _is_able(job: Job, run: int) -> bool:
@@ -180,21 +138,3 @@ def _is_able(job: Job, run: int) -> bool:
     return not job.files.listens(run) and any(
         p.signal == "catches" and not p.is_first for p in job.processes()
     )
-
-
-def _watch(job: Job, facts: Observations, run: int) -> Observations:
-    """Until the job has acknowledged, ended or put itself back, or its grace is over."""
-    began_s = time.monotonic()
-    while True:
-        look, waited_s = job.look(), time.monotonic() - began_s
-        if look.run > run or look.state == "waiting":
-            return replace(facts, requeued_itself=True, ended_s=waited_s)
-        if look.state == "over":
-            return replace(facts, ended_s=waited_s, end=look.end, killed_by=look.killed_by)
-        if look.acked and facts.acked_s is None:
-            facts = replace(facts, acked_s=waited_s)
-        if facts.acked_s is not None and job.contract.requeued_by == "daemon":
-            return facts
-        if waited_s >= job.contract.grace_s:
-            return facts
-        time.sleep(job.every_s)

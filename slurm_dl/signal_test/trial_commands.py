@@ -36,7 +36,7 @@ def local_argv(
         ConfigError: There is no such script, or it cannot be run here.
     """
     path = _readable(script)
-    if not _is_python(path):
+    if path.suffix != ".py":
         return (_shell(path), str(path), *arguments)
     dlrun = (sys.executable, "-m", "slurm_dl.job.run", "--launcher", launcher, "--")
     if launcher == "torchrun":
@@ -70,7 +70,7 @@ def submit(
     """
     path = _readable(script)
     _check_single(path, more)
-    if not _is_python(path):
+    if path.suffix != ".py":
         return _sbatch(path, arguments, contract=contract, place=place, more=more)
     argv = (
         *("--json", f"--gpus={gpus}", f"--launcher={launcher}", f"--grace={contract.grace_s:g}"),
@@ -132,10 +132,6 @@ def _readable(script: Path) -> Path:
         msg = f"{script}: no such file; a JOB is a number, as in 123 or 123_4"
         raise ConfigError(msg)
     return script.absolute()
-
-
-def _is_python(path: Path) -> bool:
-    return path.suffix == ".py"
 
 
 def _shell(path: Path) -> str:

@@ -6,236 +6,184 @@ Sentences may hold names of the user's files and programs: they are escaped wher
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from slurm_dl.job.options import DEFAULT_NEVER_REQUEUE
-from slurm_dl.signal_test.observations import (
-    MOST_FILES,
-    Observations,
-    ObservedProcess,
-    SavedCheckpoint,
-)
+from slurm_dl.signal_test.observations import Observations, Return
 
 _SHELLS = frozenset({"bash", "sh", "dash", "zsh", "ksh"})
-_FILES_SHOWN = 3
-_DONE = "0"
-_FINAL = DEFAULT_NEVER_REQUEUE
-_RESUME = "load job.resume_from() (or the framework's own last checkpoint) at the start"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialVerdict:
-    """What is said of a trial.
+class TrialVerdict(NamedTuple):
+    """What was seen and what that means, what to do about it, and 0 if the job works."""
 
-    Attributes:
-        works: The job can be preempted: the signal was taken, a checkpoint written and read.
-        sentences: What was seen, in order.
-        advice: What to do about what is wrong; empty if nothing is.
-    """
-
-    works: bool
     sentences: tuple[str, ...]
-    advice: tuple[str, ...]
+    advice: str
+    exit_status: int
 
 
 def judge(facts: Observations) -> TrialVerdict:
-    """Say what *facts* mean."""
-    if not facts.ready:
-        return _never_trained(facts)
-    sentences, advice = [f"The job trained: {facts.ready}."], []
-    for part in (_taken(facts), _stopped(facts), _saved(facts), _came_back(facts)):
-        for sentence, remedy in part:
-            sentences.append(sentence)
-            if remedy:
-                advice.append(remedy)
-    return TrialVerdict(works=not advice, sentences=tuple(sentences), advice=tuple(advice))
-
-
-def _never_trained(facts: Observations) -> TrialVerdict:
-    how = f"{facts.end[0].upper()}{facts.end[1:]} before it trained" if facts.end else ""
-    return TrialVerdict(
-        works=False,
-        sentences=(f"{how or 'It was not seen to train in time'}; no signal was sent.",),
-        advice=("make it run by itself first, or wait longer with --within S",),
+    """Say what *facts* mean: the first row whose condition holds."""
+    contract, saved, name = facts.contract, facts.checkpoint, facts.contract.signal
+    back = facts.back or Return(trained=False)
+    first = next((p for p in facts.processes if p.is_first), None)
+    program = first.name if first else "bash"
+    is_shell = program in _SHELLS
+    died = facts.killed_by == name
+    ended = facts.ended_s is not None and not facts.requeued_itself
+    is_saved = facts.acked_s is not None or bool(saved.recorded or saved.file)
+    deaf = facts.ended_s is None and not is_saved
+    # dlrun itself catches the signal, and does not train.
+    workers = [
+        p
+        for p in facts.processes
+        if p.name not in _SHELLS and not (p.is_first and facts.dlrun_took_it)
+    ]
+    ignoring = [p.name for p in workers if p.signal == "ignores"]
+    others = [(p.name, other) for p in workers for other in p.others]
+    other_name, other = others[0] if others else ("", "")
+    step, reached = back.first_step, facts.last_step or 0
+    went_on = step is not None and (
+        not step <= 1 < reached if saved.step is None else step >= saved.step
     )
+    listen = f"call job.should_checkpoint() at every step, or install a handler for {name}"
+    rows: tuple[tuple[object, str, str, int], ...] = (
+        (
+            not facts.ready,
+            f"{_capital(facts.end) or 'It was not seen to train'}; no signal was sent.",
+            "make it run by itself first, or wait longer with --within S",
+            1,
+        ),
+        (
+            died and is_shell,
+            f"The batch shell got {name} and died of it: the signal goes to that process alone.",
+            f"end the script with 'exec dlrun -- COMMAND' after \"trap '' {name}\"",
+            1,
+        ),
+        (
+            died,
+            f"{program} got {name} and died of it.",
+            f"install a handler for {name} in {program}, or run it under dlrun",
+            1,
+        ),
+        (
+            ended and facts.end.endswith("status 0"),
+            "Status 0 means that the job is done: nobody brings it back.",
+            "end by job.exit_for_requeue() under dlrun, or give dlsubmit or dlrun --stops-with 0",
+            1,
+        ),
+        (
+            ended and facts.dlrun_took_it and facts.end.endswith(f"status {DEFAULT_NEVER_REQUEUE}"),
+            f"Status {DEFAULT_NEVER_REQUEUE} is final: dlrun does not run the job again.",
+            "end with 75 to be run again, or take it out of --never-requeue",
+            1,
+        ),
+        (
+            ended and facts.dlrun_took_it,
+            "dlrun takes only status 75 as a stop.",
+            "end by job.exit_for_requeue()",
+            1,
+        ),
+        (
+            ended,
+            "Nobody puts back a job that has ended.",
+            "run the command under 'exec dlrun --'",
+            1,
+        ),
+        (
+            facts.requeued_itself and contract.requeued_by == "daemon" and facts.acked_s is None,
+            "It put itself back, and its contract says that the daemon does.",
+            "submit it with --requeued-by job",
+            1,
+        ),
+        (
+            deaf and facts.script_listens,
+            "The script listens and has not stopped in time.",
+            "ask should_checkpoint() at every step, or give more with --grace S",
+            1,
+        ),
+        (
+            deaf and first and first.signal == "ignores",
+            f"The batch script's process ({program}) ignored {name}.",
+            f"start the training with 'exec dlrun -- ...' in place of what ignores {name}",
+            1,
+        ),
+        (
+            deaf and first and is_shell and not facts.dlrun_took_it,
+            f"{program} took {name} and passed nothing on: it first waits for its command to end.",
+            "write 'exec dlrun -- COMMAND', or start COMMAND with & and 'wait' for it",
+            1,
+        ),
+        (
+            deaf and any(p.signal in {"catches", "blocks"} for p in workers),
+            f"A process caught {name} and nothing acknowledged it.",
+            "end with job.exit_for_requeue(), or requeue itself and have --requeued-by job",
+            1,
+        ),
+        (
+            deaf and others,
+            f"{other_name} catches {other} and not {name}.",
+            f"submit it with --signal {other} (submitit's default is USR2)",
+            1,
+        ),
+        (deaf and ignoring, f"{', '.join(ignoring)} ignored {name}.", listen, 1),
+        (deaf, f"Nothing was seen to listen for {name}.", listen, 1),
+        (
+            not is_saved,
+            "No checkpoint was seen after the signal.",
+            "save on the signal; record it with job.checkpoint_saved(), or --watch its directory",
+            1,
+        ),
+        (
+            not back.trained,
+            f"After the requeue {back.end or 'it was not seen to train in time'}.",
+            "see its log: the second run must start like the first",
+            1,
+        ),
+        (
+            step is None,
+            "Whether it resumed from the checkpoint cannot be seen: it reports no steps.",
+            "report steps with job.report(step), then this command sees where it goes on",
+            1,
+        ),
+        (
+            not went_on,
+            "It started over.",
+            "load job.resume_from() (or the framework's own last checkpoint) at the start",
+            1,
+        ),
+        (True, "It works.", "", 0),
+    )
+    sentence, advice, status = next(row[1:] for row in rows if row[0])
+    return TrialVerdict((*_seen(facts), sentence), advice, status)
 
 
-Part = Iterator[tuple[str, str]]
-"""Sentences, each with what to do about it; empty where all is well."""
-
-
-def _taken(facts: Observations) -> Part:
-    name = facts.contract.signal
-    first = next((p for p in facts.processes if p.is_first), None)
-    if facts.dlrun_took_it:
-        yield f"dlrun took {name} and asked the script to stop.", ""
-    elif facts.killed_by == name:
-        yield _died_of_it(name, first), _why_it_died(name, first)
-    elif facts.requeued_itself:
-        yield f"{name} was taken: the job put itself back.", ""
-    elif first is not None and first.signal == "ignores":
-        yield (
-            f"The batch script's process ({first.name}) ignored {name}.",
-            f"start the training with 'exec dlrun -- ...' in place of a shell that ignores {name}",
-        )
-    elif first is not None:
-        yield f"The batch script's process ({first.name}) {first.signal} {name}.", ""
-
-
-def _is_shell(process: ObservedProcess) -> bool:
-    return process.name in _SHELLS
-
-
-def _died_of_it(name: str, first: ObservedProcess | None) -> str:
-    shell = first is not None and _is_shell(first)
-    who = "The batch shell" if first is None or shell else f"{first.name}"
-    return f"{who} got {name} and died of it: nothing was saved by it, and Slurm ended the job."
-
-
-def _why_it_died(name: str, first: ObservedProcess | None) -> str:
-    if first is None or _is_shell(first):
-        return (
-            f"let the script's last line be 'exec dlrun -- COMMAND' after \"trap '' {name}\" (or "
-            "trap the signal in the shell): the signal goes to the batch script's process alone"
-        )
-    return f"install a handler for {name} in {first.name}, or run it under dlrun"
-
-
-def _stopped(facts: Observations) -> Part:
-    contract = facts.contract
-    by_job = contract.requeued_by == "job"
-    if facts.killed_by == contract.signal:
+def _seen(facts: Observations) -> Iterator[str]:
+    """What was seen, in order."""
+    if not facts.ready:
         return
-    if facts.requeued_itself:
-        after = f"It put itself back {facts.ended_s or 0:.1f} s after the signal."
-        if by_job or facts.acked_s is not None:
-            yield after, ""
-        else:
-            yield (
-                after,
-                "the contract says that the daemon requeues: submit with --requeued-by job",
-            )
-    elif facts.ended_s is not None:
-        yield f"{_ended(facts)} {facts.ended_s:.1f} s after the signal.", _not_put_back(facts)
-    elif facts.acked_s is not None and not by_job:
-        yield f"The checkpoint was acknowledged {facts.acked_s:.1f} s after the signal.", ""
-    else:
-        grace = f"It went on for the whole grace of {contract.grace_s:g} s and was then requeued"
-        if facts.checkpoint:
-            yield f"{grace}: it saved and acknowledged nothing, so GPUs come free late.", ""
-        else:
-            yield f"{grace} by force.", _deaf(facts)
-
-
-def _ended(facts: Observations) -> str:
-    return f"{facts.end[0].upper()}{facts.end[1:]}" if facts.end else "It ended"
-
-
-def _not_put_back(facts: Observations) -> str:
-    if facts.end.endswith(f"status {_DONE}"):
-        return (
-            "status 0 means that the job is done, and nobody brings it back: end by "
-            "job.exit_for_requeue() (status 75) under dlrun; for a trainer that always ends with 0 "
-            "after it has saved, give dlsubmit or dlrun --stops-with 0"
-        )
-    if facts.dlrun_took_it and facts.end.endswith(f"status {_FINAL}"):
-        return (
-            f"status {_FINAL} is final, and dlrun does not run the job again: end with 75 to be "
-            "run again, or take it out of --never-requeue"
-        )
+    yield f"The job trained: {facts.ready}."
     if facts.dlrun_took_it:
-        return "dlrun takes only status 75 as a stop: end by job.exit_for_requeue()"
-    return "nobody puts back a job that has ended: run the command under 'exec dlrun --'"
-
-
-def _deaf(facts: Observations) -> str:
-    """Why nothing happened within the grace."""
-    name = facts.contract.signal
-    first = next((p for p in facts.processes if p.is_first), None)
-    workers = [p for p in facts.processes if not p.is_first and not _is_shell(p)]
-    if facts.script_listens:
-        return (
-            "the script listens and has not stopped in time: ask should_checkpoint() at every "
-            "step, or give more with --grace S"
-        )
-    if first is not None and _is_shell(first) and not facts.dlrun_took_it:
-        return (
-            f"{first.name} took {name} and passed nothing on: a shell runs its trap only when the "
-            "command before it has ended; write 'exec dlrun -- COMMAND', or start COMMAND with & "
-            "and 'wait' for it"
-        )
-    if any(p.signal in {"catches", "blocks"} for p in workers):
-        return (
-            f"a process caught {name} and nothing acknowledged it: end with "
-            "job.exit_for_requeue(), or let it requeue itself and submit with --requeued-by job"
-        )
-    for process in workers:
-        for other in process.others:
-            if other.startswith("USR"):
-                return (
-                    f"{process.name} catches {other} and not {name}: submit it with "
-                    f"--signal {other} (submitit's default is USR2)"
-                )
-    deaf = next((p for p in workers if p.signal == "ignores"), None)
-    who = f"{deaf.name} ignored {name}" if deaf else f"nothing under dlrun listens for {name}"
-    return f"{who}: call job.should_checkpoint() at every step, or install a handler for {name}"
-
-
-def _saved(facts: Observations) -> Part:
-    saved = facts.checkpoint
+        yield f"dlrun took {facts.contract.signal} and asked the script to stop."
+    if facts.acked_s is not None:
+        yield f"The checkpoint was acknowledged {facts.acked_s:.1f} s after the signal."
+    if facts.ended_s is not None:
+        how = "It put itself back" if facts.requeued_itself else _capital(facts.end)
+        yield f"{how} {facts.ended_s:.1f} s after the signal."
+    elif facts.acked_s is None:
+        grace = f"{facts.contract.grace_s:g} s"
+        yield f"It acknowledged nothing for the whole grace of {grace}, and was requeued by force."
+    saved, back = facts.checkpoint, facts.back
     if saved.recorded is not None:
         at = f" at step {saved.step}" if saved.step is not None else ""
-        yield f"A checkpoint was written and recorded{at}: {saved.recorded}.", ""
-    elif saved.files:
-        yield f"Files were written after the signal: {_files(saved)}.", ""
-    elif saved.incomplete:
-        yield (
-            f"No checkpoint was seen: only the first {MOST_FILES} files there were compared.",
-            "name the directory that it saves to with --watch DIR, one with fewer files",
-        )
-    elif facts.killed_by != facts.contract.signal:
-        yield (
-            "No checkpoint was written after the signal.",
-            "save on the signal; if it saves elsewhere, name that directory with --watch DIR",
-        )
+        yield f"A checkpoint was written and recorded{at}: {saved.recorded}."
+    elif saved.file is not None:
+        yield f"A file was written after the signal: {saved.file}."
+    if back and back.trained:
+        at = "" if back.first_step is None else f" at step {back.first_step}"
+        last = "" if facts.last_step is None else f" (it had reached step {facts.last_step})"
+        yield f"After the requeue it trained again{at}{last}."
 
 
-def _files(saved: SavedCheckpoint) -> str:
-    shown = ", ".join(saved.files[:_FILES_SHOWN])
-    left = len(saved.files) - _FILES_SHOWN
-    return f"{shown} and {left} more" if left > 0 else shown
-
-
-def _came_back(facts: Observations) -> Part:
-    back = facts.back
-    if back is None:
-        return
-    if not back.trained:
-        how = back.end or "it was not seen to train in time"
-        yield f"After the requeue {how}.", "see its log: the second run must start like the first"
-        return
-    step = back.first_step
-    if step is not None:
-        yield from _by_steps(facts, step, read=back.read)
-    elif back.read:
-        yield "After the requeue it read the checkpoint and trained again.", ""
-    elif not facts.checkpoint:
-        yield "After the requeue it trained again, from nothing that was saved.", ""
-    elif back.read is None:
-        yield (
-            "After the requeue it trained again; whether from the checkpoint cannot be seen here.",
-            "report steps with job.report(step), then this command sees where it goes on",
-        )
-    else:
-        yield "After the requeue it trained again and read no checkpoint: it started over.", _RESUME
-
-
-def _by_steps(facts: Observations, step: int, *, read: bool | None) -> Part:
-    saved_at = facts.checkpoint.step
-    reached = facts.last_step
-    if step < saved_at if saved_at is not None else step <= 1 < (reached or 0):
-        unread = " and read no checkpoint" if read is False else ""
-        yield f"After the requeue it started over at step {step}{unread}.", _RESUME
-        return
-    lost = "" if reached is None else f" (it had reached step {reached})"
-    yield f"After the requeue it went on at step {step}{lost}.", ""
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

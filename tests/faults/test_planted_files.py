@@ -224,16 +224,15 @@ NO_FILES: dict[str, Callable[[Path], object]] = {
 def test_an_admins_look_at_a_job_waits_for_nothing_and_fills_no_memory(
     shared: Path, kind: str
 ) -> None:
-    """What `dlctl test-signal` and `dlctl profile learn` read of a job, as root."""
+    """What `dlctl profile learn`, as root, and `dlctl test-signal` read of a job."""
     run_dir = shared / "77"
     run_dir.mkdir()
     for name in (STATE_FILE, "slurm_dl.progress.json", "slurm_dl.listening"):
         NO_FILES[kind](run_dir / name)
     give(run_dir, STRANGER)
     began_s = time.monotonic()
-    files = RunFiles(run_dir, owner=STRANGER)
-    saved = files.written(files.stamps(), 0, 0.0)
-    assert (saved.recorded, files.step(0), files.listens(0)) == (None, None, False)
+    files = RunFiles(run_dir)
+    assert (files.traces(0).record, files.step(0), files.listens(0)) == ({}, None, False)
     with pytest.raises((OSError, ValueError)):
         read_regular(run_dir / STATE_FILE)
     assert time.monotonic() - began_s < 10

@@ -70,7 +70,7 @@ def test_a_running_job_is_tried_and_lives_on(lab: Lab) -> None:
     done = lab.dlctl("--yes", job.job)
 
     assert done.returncode == 0, (done.stdout, done.stderr)
-    assert "After the requeue it went on at step" in done.stdout
+    assert "After the requeue it trained again at step" in done.stdout
     assert job.now()[1].restarts == 1
 
 
@@ -82,3 +82,12 @@ def test_a_job_without_a_contract_is_left_alone(lab: Lab) -> None:
 
     assert done.returncode == 2
     assert f"job {job} has no contract" in done.stderr
+
+
+def test_a_job_of_another_user_is_left_to_its_owner(lab: Lab) -> None:
+    """Also by root, who could signal it: it would open the owner's files."""
+    job = lab.box.run(["sbatch", "--parsable", "--wrap=sleep 600"], user="nobody").stdout.strip()
+    done = lab.dlctl("--yes", "--signal", "USR1", job)
+
+    assert done.returncode == 2
+    assert f"sudo -u nobody dlctl test-signal --yes {job}" in done.stderr

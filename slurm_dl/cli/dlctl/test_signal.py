@@ -2,50 +2,36 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
+import signal
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import click
 
-from slurm_dl.cli.commandline import EXIT_FAILED, print_json
+from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG
 from slurm_dl.config import load
 from slurm_dl.daemon.assembly import slurm_of
 from slurm_dl.model.contract import SIGNALS, Contract
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.signal_test import slurm_trial, trial_commands
-from slurm_dl.signal_test.interrupts import stoppable, stops_are_held
 from slurm_dl.signal_test.local_trial import LocalJob
 from slurm_dl.signal_test.run_directory import RunFiles
 from slurm_dl.signal_test.slurm_trial import SlurmJob
-from slurm_dl.signal_test.trial import Job, Limits, run_trial
+from slurm_dl.signal_test.trial import Job, Trial
 from slurm_dl.signal_test.verdict import judge
-from slurm_dl.submit.job_comment import comment
+from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import safe
 
-LAUNCHERS = ("plain", "torchrun", "srun")
 _JOB = re.compile(r"[0-9]{1,10}(?:_[0-9]{1,10})?", re.ASCII)
 _LONGEST = 1000
-
-
-class TrialOptions(NamedTuple):
-    """The options that say what is tried, as typed; None where nothing was."""
-
-    contract: Contract
-    given: tuple[str | None, float | None, str | None]
-    gpus: str
-    launcher: str
-    submit: tuple[str, ...]
-    run_dir: Path | None
-    watch: tuple[Path, ...]
-    keep: bool
 
 
 @click.command(
@@ -69,7 +55,10 @@ class TrialOptions(NamedTuple):
     help="Longest wait until it trains, in the queue too, seconds; for each of its two runs.",
 )
 @click.option(
-    "--signal", type=click.Choice(SIGNALS), help="Checkpoint signal; else the job's, or USR1."
+    "--signal",
+    "signal_name",
+    type=click.Choice(SIGNALS),
+    help="Checkpoint signal; else the job's, or USR1.",
 )
 @click.option(
     "--grace",
@@ -85,7 +74,7 @@ class TrialOptions(NamedTuple):
 @click.option("--gpus", "-G", default="1", show_default=True, metavar="N", help="GPUs for SCRIPT.")
 @click.option(
     "--launcher",
-    type=click.Choice(LAUNCHERS),
+    type=click.Choice(["plain", "torchrun", "srun"]),
     default="plain",
     show_default=True,
     help="What starts a Python SCRIPT, as in dlsubmit.",
@@ -107,7 +96,7 @@ class TrialOptions(NamedTuple):
     type=click.Path(path_type=Path, file_okay=False),
     multiple=True,
     metavar="DIR",
-    help="Another directory that checkpoints are written to.",
+    help="A directory for checkpoints: one there is a file newer than all before the signal.",
 )
 @click.option("--keep", is_flag=True, help="Keep what the trial of SCRIPT wrote, and say where.")
 @CONFIG
@@ -120,7 +109,7 @@ def test_signal(
     yes: bool,
     after: float | None,
     within: float,
-    signal: str | None,
+    signal_name: str | None,
     grace: float | None,
     requeued_by: str | None,
     gpus: str,
@@ -138,8 +127,9 @@ def test_signal(
 
     SCRIPT is a Python script, or a batch script. It is started as a short job of its own (or here,
     with --local), signalled as the daemon would once it trains, requeued, and watched until it
-    trains again; then it is ended. JOB is one that runs: it is signalled and requeued for real,
-    which needs --yes and the right to do so. The exit status is 0 if all works, 1 if it does not.
+    trains again; then it is ended. JOB is one of yours that runs: it is signalled and requeued for
+    real, which needs --yes. The exit status is 0 if all works, 1 if it does not or if that cannot
+    be seen.
 
     \b
     Examples:
@@ -148,42 +138,57 @@ def test_signal(
       dlctl test-signal --signal USR2 --requeued-by job job.sbatch
       dlctl test-signal --yes 1234
     """  # noqa: D301 - \b is click's mark
-    plain = Contract()
-    asked = TrialOptions(
-        contract=Contract(
-            signal=signal or plain.signal,
-            grace_s=grace or plain.grace_s,
-            requeued_by="job" if requeued_by == "job" else "daemon",
-        ),
-        given=(signal, grace, requeued_by),
-        gpus=gpus,
-        launcher=launcher,
-        submit=submit,
-        run_dir=run_dir,
-        watch=tuple(path.absolute() for path in watch),
-        keep=keep,
-    )
     is_job = _JOB.fullmatch(what) is not None and not Path(what).exists()
-    _check(asked, is_job=is_job, local=local, yes=yes, arguments=arguments)
-
-    def say(text: str) -> None:
-        click.echo(f"dlctl: {text}", err=True)
-
-    if is_job:
-        place = _running(asked, what, config_path)
-    elif local:
-        place = _local(asked, Path(what), arguments)
-    else:
-        place = _submitted(asked, Path(what), arguments, config_path)
-    with stops_are_held(), place as job, stoppable():
-        facts = run_trial(job, Limits(after_s=after, within_s=within), say)
+    refused = {
+        "--local, --submit and arguments are for a SCRIPT; a JOB runs already": is_job
+        and (local or arguments or submit),
+        "this signals and requeues a job that runs, and ends it if its handler does not work: add "
+        "--yes to do it": is_job and not yes,
+        "--run-dir is for a JOB; a SCRIPT gets one of its own (--watch DIR for another)": run_dir
+        and not is_job,
+        "srun needs a real job: leave --local out": local and launcher == "srun",
+        "--submit is for a job of Slurm: leave --local out": local and submit,
+    }
+    for msg, is_wrong in refused.items():
+        if is_wrong:
+            raise click.UsageError(msg)
+    asked = {"signal": signal_name, "grace_s": grace, "requeued_by": requeued_by}
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+    watched = tuple(path.absolute() for path in watch)
+    job: Job
+    with _stops_wait() as sleep, ExitStack() as undo:
+        if is_job:
+            # Nothing to undo: what has been signalled or requeued goes on by itself.
+            job = _running(slurm_of(load(config_path)), what, given, run_dir, watched)
+        elif local:
+            argv = trial_commands.local_argv(Path(what), arguments, launcher=launcher, gpus=gpus)
+            place = undo.enter_context(_place(None, keep=keep))
+            job = LocalJob(argv, Contract(**given), place=place, watched=watched)
+            undo.callback(job.end)
+        else:
+            slurm, contract = slurm_of(load(config_path)), Contract(**given)
+            # Not in /tmp: the job's nodes must see it.
+            place = undo.enter_context(_place(Path.cwd(), keep=keep))
+            job_id = trial_commands.submit(
+                Path(what),
+                arguments,
+                contract=contract,
+                place=place,
+                gpus=gpus,
+                launcher=launcher,
+                more=submit,
+            )
+            files = RunFiles(place / "runs" / str(job_id), watched)
+            job = SlurmJob(slurm, job_id, contract, files=files, log=place / "output.log")
+            undo.callback(_cancel, job, job_id)
+        facts = Trial(job, after, within, say=_say, sleep=sleep).run()
     verdict = judge(facts)
     if as_json:
         print_json(
             {
-                "works": verdict.works,
+                "works": verdict.exit_status == 0,
                 "sentences": verdict.sentences,
-                "advice": verdict.advice,
+                "advice": [verdict.advice] if verdict.advice else [],
                 "facts": asdict(facts),
             }
         )
@@ -192,116 +197,72 @@ def test_signal(
             click.echo(safe(sentence, _LONGEST))
         for line in facts.last_words.splitlines()[-3:]:
             click.echo(f"  log: {safe(line)}")
-        for remedy in verdict.advice:
-            click.echo(f"To do: {safe(remedy, _LONGEST)}.")
-        click.echo("It works." if verdict.works else "It does not work.")
-    if not verdict.works:
-        raise SystemExit(EXIT_FAILED)
-
-
-def _check(
-    asked: TrialOptions, *, is_job: bool, local: bool, yes: bool, arguments: tuple[str, ...]
-) -> None:
-    """Refuse what does not go together."""
-    if is_job and (local or arguments or asked.submit):
-        msg = "--local, --submit and arguments are for a SCRIPT; a JOB runs already"
-        raise click.UsageError(msg)
-    if is_job and not yes:
-        msg = (
-            "this signals and requeues a job that runs, and ends it if its handler does not work: "
-            "add --yes to do it"
-        )
-        raise click.UsageError(msg)
-    if not is_job and asked.run_dir is not None:
-        msg = "--run-dir is for a JOB; a SCRIPT gets one of its own (--watch DIR for another)"
-        raise click.UsageError(msg)
-    if local and asked.launcher == "srun":
-        msg = "srun needs a real job: leave --local out"
-        raise click.UsageError(msg)
-    if local and asked.submit:
-        msg = "--submit is for a job of Slurm: leave --local out"
-        raise click.UsageError(msg)
+        if verdict.advice:
+            click.echo(f"To do: {safe(verdict.advice, _LONGEST)}.")
+    raise SystemExit(verdict.exit_status)
 
 
 @contextmanager
-def _place(parent: str | None, *, keep: bool) -> Iterator[Path]:
+def _stops_wait() -> Iterator[Callable[[float], None]]:
+    """Ctrl-C, SIGTERM and SIGHUP take effect in the `time.sleep` that this gives, and at the end.
+
+    So none comes between the start of a process and the note of its number, or while it is ended.
+
+    Raises:
+        KeyboardInterrupt: One of them came.
+    """
+    stops: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, lambda signum, _: stops.append(signum))
+
+    def sleep(seconds: float) -> None:
+        if stops:
+            raise KeyboardInterrupt
+        time.sleep(seconds)
+
+    try:
+        yield sleep
+    finally:
+        # Ctrl-C also ends the tool of Slurm that runs: that is no other failure.
+        if stops:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def _place(parent: Path | None, *, keep: bool) -> Iterator[Path]:
     """A new directory for one trial."""
     place = Path(tempfile.mkdtemp(prefix="dlctl-test-signal-", dir=parent))
     try:
         yield place
     finally:
         if keep:
-            click.echo(f"dlctl: kept: {safe(str(place))}", err=True)
+            _say(f"kept: {place}")
         else:
             shutil.rmtree(place, ignore_errors=True)
 
 
-@contextmanager
-def _local(asked: TrialOptions, script: Path, arguments: tuple[str, ...]) -> Iterator[Job]:
-    argv = trial_commands.local_argv(script, arguments, launcher=asked.launcher, gpus=asked.gpus)
-    with _place(None, keep=asked.keep) as place:
-        job = LocalJob(
-            argv,
-            asked.contract,
-            comment=comment(None, contract=asked.contract, model=None),
-            place=place,
-            more=asked.watch,
-            environ=os.environ,
-        )
-        try:
-            yield job
-        finally:
-            job.end()
-
-
-@contextmanager
-def _submitted(
-    asked: TrialOptions, script: Path, arguments: tuple[str, ...], config_path: Path | None
-) -> Iterator[Job]:
-    slurm = slurm_of(load(config_path))
-    # Not in /tmp: the job's nodes must see it.
-    with _place(str(Path.cwd()), keep=asked.keep) as place:
-        job_id = trial_commands.submit(
-            script,
-            arguments,
-            contract=asked.contract,
-            place=place,
-            gpus=asked.gpus,
-            launcher=asked.launcher,
-            more=asked.submit,
-        )
-        log = place / "output.log"
-        files = RunFiles(place / "runs" / str(job_id), asked.watch)
-        job = SlurmJob(slurm, job_id, asked.contract, files=files, log=log)
-        try:
-            yield job
-        finally:
-            try:
-                job.cancel()
-            except ClusterError as err:
-                note = f"job {job_id} could not be cancelled, see squeue --me: {err}"
-                click.echo(f"dlctl: {safe(note, _LONGEST)}", err=True)
-
-
-@contextmanager
-def _running(asked: TrialOptions, name: str, config_path: Path | None) -> Iterator[Job]:
-    slurm = slurm_of(load(config_path))
-    seen = slurm_trial.find(slurm, name)
-    contract = seen.claim.contract
-    if contract is None and asked.given[0] is None:
+def _running(
+    slurm: Slurm, name: str, given: dict[str, Any], run_dir: Path | None, watched: tuple[Path, ...]
+) -> SlurmJob:
+    job = slurm_trial.find(slurm, name)
+    if job.contract is None and "signal" not in given:
         msg = (
             f"job {name} has no contract, so nobody would ever signal it: submit it with dlsubmit, "
             "or name the signal to try with --signal"
         )
         raise ConfigError(msg)
-    base = contract or Contract()
-    signal, grace_s, requeued_by = asked.given
-    agreed = Contract(
-        signal=signal or base.signal,
-        target=base.target,
-        grace_s=grace_s or base.grace_s,
-        requeued_by=base.requeued_by if requeued_by is None else asked.contract.requeued_by,
-    )
-    directory = asked.run_dir.absolute() if asked.run_dir else slurm_trial.run_directory(seen)
-    files = RunFiles(directory, asked.watch, owner=seen.uid)
-    yield slurm_trial.SlurmJob(slurm, seen.job_id, agreed, files=files)
+    directory = run_dir.absolute() if run_dir else slurm_trial.run_directory(job)
+    contract = replace(job.contract or Contract(), **given)
+    return SlurmJob(slurm, job.job_id, contract, files=RunFiles(directory, watched))
+
+
+def _cancel(job: SlurmJob, job_id: int) -> None:
+    try:
+        job.cancel()
+    except ClusterError as err:
+        _say(f"job {job_id} could not be cancelled, see squeue --me: {err}")
+
+
+def _say(text: str) -> None:
+    click.echo(f"dlctl: {safe(text, _LONGEST)}", err=True)
