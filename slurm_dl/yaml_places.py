@@ -16,9 +16,9 @@ from typing import Literal
 
 import yaml
 
+from slurm_dl.files import why_not_trusted
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.text import escaped, shown
-from slurm_dl.trusted_paths import why_not_trusted
 
 Loc = tuple[str | int, ...]
 Reader = Literal["daemon", "user"]

@@ -7,11 +7,11 @@ it, when nothing else works.
 from __future__ import annotations
 
 import json
-import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_dl.files import replace_file
 from slurm_dl.json_types import JsonObject
 
 FILE_NAME = "paused.json"
@@ -99,11 +99,5 @@ class PauseSwitch:
             return Pause(by="unknown", since_s=0.0, reason=reason)
 
     def _write(self, pause: Pause) -> None:
-        fresh = self._path.with_suffix(".new")
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
-        try:
-            os.write(fd, json.dumps(pause.as_json()).encode("ascii") + b"\n")
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        fresh.replace(self._path)
+        with replace_file(self._path, mode=0o640) as file:
+            file.write(json.dumps(pause.as_json()).encode("ascii") + b"\n")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from slurm_dl.files import why_not_trusted
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.text import user_name
-from slurm_dl.trusted_paths import why_not_trusted
 
 
 def check(directory: Path) -> None:

@@ -12,8 +12,8 @@ from slurm_dl.daemon.takeover import lock
 from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
 from slurm_dl.doctor.controller_config import CannotTellError
 from slurm_dl.doctor.site import Account, Site
+from slurm_dl.files import why_not_trusted
 from slurm_dl.forecast.calibration import FILE_NAME
-from slurm_dl.trusted_paths import why_not_trusted
 
 _SHADOW = "shadow"
 _WRITTEN = (

@@ -10,11 +10,11 @@ from slurm_dl import __version__
 from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
 from slurm_dl.doctor.controller_config import CannotTellError
 from slurm_dl.doctor.site import Site
+from slurm_dl.files import why_not_trusted
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ConfigError, SlurmDlError
 from slurm_dl.submit import script_templates
 from slurm_dl.text import ago
-from slurm_dl.trusted_paths import why_not_trusted
 
 _DISK_FULL = ("database or disk is full", os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))
 """What SQLite and the system say where there is no room left."""

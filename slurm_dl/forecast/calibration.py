@@ -10,12 +10,12 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 from collections import deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from slurm_dl.files import replace_file
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.jobs import PENDING, JobState
 from slurm_dl.model.snapshot import Snapshot
@@ -181,12 +181,11 @@ class ForecastBook:
             "open": [asdict(said) for said in self._open.values()],
             "verdicts": [asdict(verdict) for verdict in self._verdicts],
         }
-        fresh = self._path.with_suffix(".new")
-        with contextlib.suppress(OSError):
-            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640)
-            with os.fdopen(fd, "wb") as file:
-                file.write(json.dumps(content).encode("ascii"))
-            fresh.replace(self._path)
+        with (
+            contextlib.suppress(OSError),
+            replace_file(self._path, mode=0o640, durable=False) as file,
+        ):
+            file.write(json.dumps(content).encode("ascii"))
 
 
 def _said(one: dict[str, object]) -> Said:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.resources
 import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
+from slurm_dl.files import replace_file
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.profile import Profile
 from slurm_dl.profiles.file_schema import profile_of
@@ -124,20 +124,11 @@ def write_profile(path: Path, profile: Profile, *, comment: str = "") -> None:
     """
     text = (f"# {escaped(comment)}\n" if comment else "") + text_of(profile)
     profile_of(parse(text, str(path)), str(path))
-    beside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
     try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, MODE)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                # The umask may have taken the others' right to read.
-                os.fchmod(descriptor, MODE)
-                os.fsync(descriptor)
-            beside.replace(path)
-        except BaseException:
-            beside.unlink(missing_ok=True)
-            raise
+        with replace_file(path, mode=MODE) as file:
+            file.write(text.encode())
+            # The umask may have taken the others' right to read.
+            os.fchmod(file.fileno(), MODE)
     except OSError as err:
         msg = f"{escaped(str(path))}: cannot be written: {err.strerror}"
         raise ConfigError(msg) from None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from slurm_dl.files import replace_file
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.sandbox.spec import SandboxSpec
 
@@ -219,10 +220,10 @@ def make_tree(layout: Layout, spec: SandboxSpec) -> None:
 
 def write_file(path: Path, text: str, mode: int = 0o644) -> None:
     """Write *text* so that *path* holds the whole of it or what it held before."""
-    new = path.with_name(f"{path.name}.new")
-    new.write_text(text, encoding="utf-8")
-    new.chmod(mode)
-    new.replace(path)
+    with replace_file(path, mode=mode, durable=False) as file:
+        file.write(text.encode())
+        # Others read some of them, whatever the umask.
+        os.fchmod(file.fileno(), mode)
 
 
 def _check_socket_paths(layout: Layout, spec: SandboxSpec) -> None:
@@ -260,13 +261,6 @@ def _make_gpus(layout: Layout, count: int) -> None:
 
 
 def _make_key(path: Path) -> None:
-    if path.exists():
-        return
-    new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)
-    key_fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400)
-    try:
-        os.write(key_fd, os.urandom(1024))
-    finally:
-        os.close(key_fd)
-    new.replace(path)
+    if not path.exists():
+        with replace_file(path, mode=0o400, durable=False) as file:
+            file.write(os.urandom(1024))

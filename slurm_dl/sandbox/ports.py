@@ -20,6 +20,7 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from slurm_dl.files import replace_file
 from slurm_dl.model.errors import ConfigError
 
 # Below Linux' ephemeral ports (32768 and up), above Slurm's own and most services'.
@@ -162,6 +163,5 @@ def _read() -> tuple[PortClaim, ...]:
 
 def _write(claims: tuple[PortClaim, ...]) -> None:
     text = json.dumps([asdict(claim) for claim in claims], indent=1) + "\n"
-    new = CLAIMS.with_suffix(".new")
-    new.write_text(text, encoding="utf-8")
-    new.replace(CLAIMS)
+    with replace_file(CLAIMS, mode=0o666, durable=False) as file:
+        file.write(text.encode())

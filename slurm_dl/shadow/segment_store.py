@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.files import replace_file
 from slurm_dl.model.errors import SlurmDlError
-from slurm_dl.report.atomic_files import replacing
 from slurm_dl.shadow.records import (
     LARGEST,
     LONGEST_NAME,
@@ -164,7 +164,7 @@ class SegmentStore:
             OSError: What was known before still stands.
         """
         self._directory.mkdir(mode=0o750, exist_ok=True)
-        with replacing(self._directory / STANDING, mode=_MODE) as file:
+        with replace_file(self._directory / STANDING, mode=_MODE) as file:
             np.savez(
                 file,
                 now_s=np.float64(standing.now_s),
@@ -187,7 +187,7 @@ class SegmentStore:
         """
         lines = [written(wish) for wish in wishes]
         self._directory.mkdir(mode=0o750, exist_ok=True)
-        with replacing(self._directory / OPEN, mode=_MODE) as file:
+        with replace_file(self._directory / OPEN, mode=_MODE) as file:
             file.write(json.dumps(["open", round(now_s, 1), len(lines)]).encode("ascii") + b"\n")
             file.writelines(lines)
 

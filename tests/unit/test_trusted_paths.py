@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_dl.trusted_paths import why_not_trusted
+from slurm_dl.files import why_not_trusted
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for other users' files")
 

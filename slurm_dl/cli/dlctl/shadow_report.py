@@ -12,8 +12,8 @@ import click
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.shared_options import AS_JSON, CONFIG, SET
 from slurm_dl.config import Config, load
+from slurm_dl.files import replace_file
 from slurm_dl.model.errors import SlurmDlError
-from slurm_dl.report.atomic_files import replacing
 from slurm_dl.shadow import report_data as reports
 from slurm_dl.shadow.html_report import page
 from slurm_dl.shadow.report_data import Period, Report
@@ -145,7 +145,7 @@ def _with_simulation(
 
 def _write_page(path: Path, report: Report) -> None:
     try:
-        with replacing(path, mode=0o600) as file:
+        with replace_file(path, mode=0o600) as file:
             file.write(page(report))
     except OSError as err:
         msg = f"cannot write {path}: {err.strerror or err}; name a file where you may write"

@@ -19,8 +19,8 @@ import click
 from slurm_dl.cli.commandline import EXIT_FAILED
 from slurm_dl.cli.dlsim.simulation_options import check_outputs
 from slurm_dl.experiments.results import read_lines
+from slurm_dl.files import replace_file
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.report.atomic_files import replacing
 from slurm_dl.report.console import progress
 from slurm_dl.slurm.accounting.site_history import HEADER, FetchTally, StandIns, history
 from slurm_dl.slurm.tool_runner import Slurm
@@ -226,7 +226,7 @@ def _report(out: Path, tally: FetchTally) -> None:
 @contextlib.contextmanager
 def _whole(path: Path) -> Iterator[IO[bytes]]:
     """What only its owner may read, packed if the name of *path* says so; whole or not at all."""
-    with replacing(path, mode=0o600) as file:
+    with replace_file(path, mode=0o600) as file:
         if path.suffix == ".gz":
             with gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as packed:
                 yield cast("IO[bytes]", packed)

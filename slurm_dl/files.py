@@ -1,16 +1,45 @@
-"""Who else than root and the daemon's account could write to a path, or put something in its place.
+"""Replace a file as a whole; say who else could write to a path.
 
-Permission bits and owners alone: an access list that gives more shows in the group's bits.
+The latter goes by permission bits and owners alone: an access list that gives more shows in the
+group's bits.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import stat
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+@contextmanager
+def replace_file(path: Path, *, mode: int, durable: bool = True) -> Iterator[IO[bytes]]:
+    """A file that stands at *path* once all is written, and not at all if that fails.
+
+    Args:
+        mode: Its permissions, less those that the umask takes away.
+        durable: Its content is on disk before it stands at *path*.
+
+    Raises:
+        OSError: It cannot be written; what was there before is untouched.
+    """
+    beside = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            if durable:
+                os.fsync(file.fileno())
+        beside.replace(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def why_not_trusted(path: Path, owners: Collection[int]) -> str:
