@@ -8,7 +8,7 @@ a cycle at 100,000 jobs must not pay for answers nobody wants.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,7 +19,7 @@ from slurm_dl.json_types import JsonObject
 from slurm_dl.model.array_labels import has_task
 from slurm_dl.model.breaker import Breaker
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import I64, Bool, JobState
+from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import Action, ForgetSteer
 from slurm_dl.model.snapshot import JobText, Observed
 from slurm_dl.policies.base import Policy
@@ -180,56 +180,6 @@ class Board:
         self.current = first
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filter:
-    """Which jobs somebody wants to see; an empty field does not filter.
-
-    Attributes:
-        users: Login names or uids.
-        partitions: Partition names.
-        states: What they are doing.
-        nodes: Node names; jobs that hold any of them.
-        accounts: Account names.
-        qos: QOS names.
-        names: Job names.
-        jobs: Job ids; ``123`` is all of an array or het job, ``123_7`` and ``123+1`` one part.
-        owner: Uid of the only user whose jobs may be shown; None: everybody's.
-    """
-
-    users: Collection[str] = ()
-    partitions: Collection[str] = ()
-    states: Collection[JobState] = LIVE
-    nodes: Collection[str] = ()
-    accounts: Collection[str] = ()
-    qos: Collection[str] = ()
-    names: Collection[str] = ()
-    jobs: Collection[str] = ()
-    owner: int | None = None
-
-
-def rows(cycle: Cycle, wanted: Filter) -> list[JsonObject]:
-    """The jobs that pass the filter, best rank first, jobs without a rank last."""
-    seen = cycle.snapshot.seen
-    found = chosen(seen, wanted)
-    rank = cycle.plan.rank[found].astype(np.int64)
-    order = np.lexsort((seen.jobs.job_id[found], np.where(rank < 0, np.iinfo(np.int64).max, rank)))
-    return [row(cycle, int(i)) for i in found[order]]
-
-
-def chosen(seen: Observed, wanted: Filter) -> I64:
-    """The rows of the jobs that pass the filter, in Slurm's order."""
-    found = np.flatnonzero(_mask(seen, wanted))
-    tests = _word_tests(wanted)
-    if not tests:
-        return found
-    ids, uids = seen.jobs.job_id, seen.jobs.uid
-    passes = [
-        all(test(text_of(seen, JobId(int(ids[i]))), str(int(uids[i]))) for test in tests)
-        for i in found
-    ]
-    return found[np.array(passes, dtype=np.bool_)]
-
-
 def row(cycle: Cycle, i: int) -> JsonObject:
     """One job for people, from row *i* of the columns."""
     snap, plan = cycle.snapshot, cycle.plan
@@ -274,52 +224,6 @@ def text_of(seen: Observed, job_id: JobId) -> JobText:
     return seen.texts.get(job_id) or JobText(label=str(job_id))
 
 
-def _mask(seen: Observed, wanted: Filter) -> Bool:
-    jobs = seen.jobs
-    mask: Bool = np.isin(jobs.state, [int(s) for s in wanted.states])
-    if wanted.owner is not None:
-        mask &= jobs.uid == wanted.owner
-    if wanted.partitions:
-        known = [i for i, name in enumerate(seen.partitions) if name in set(wanted.partitions)]
-        mask &= np.isin(jobs.partition, known)
-    if wanted.nodes:
-        names = frozenset(wanted.nodes)
-        node_rows = [i for i, name in enumerate(seen.nodes.name) if name in names]
-        holders = seen.held.job[np.isin(seen.held.node, node_rows)]
-        on_nodes = np.zeros(len(jobs), dtype=np.bool_)
-        on_nodes[holders] = True
-        mask &= on_nodes
-    return mask
-
-
-def _word_tests(wanted: Filter) -> list[Callable[[JobText, str], bool]]:
-    """What a job's words, and its owner's uid, must be."""
-    tests: list[Callable[[JobText, str], bool]] = []
-    if users := frozenset(wanted.users):
-        tests.append(lambda text, uid: text.user in users or uid in users)
-    if accounts := frozenset(wanted.accounts):
-        tests.append(lambda text, _: text.account in accounts)
-    if qos := frozenset(wanted.qos):
-        tests.append(lambda text, _: text.qos in qos)
-    if names := frozenset(wanted.names):
-        tests.append(lambda text, _: text.name in names)
-    if jobs := frozenset(wanted.jobs):
-        tests.append(lambda text, _: _is_one_of(text.label, jobs))
-    return tests
-
-
-def _is_one_of(label: str, jobs: Collection[str]) -> bool:
-    """Whether *jobs* has the job, the array or the het job, or a task that waits in the record."""
-    whole = re.split(r"[_+]", label, maxsplit=1)[0]
-    if label in jobs or whole in jobs:
-        return True
-    if not _is_pending_part(label):
-        return False
-    tasks = [job.partition("_")[2] for job in jobs if job.startswith(f"{whole}_")]
-    return any(_TASK.fullmatch(task) and has_task(label, int(task)) for task in tasks)
-
-
-_TASK = re.compile(r"\d{1,10}", re.ASCII)
 _JOB_NAME = re.compile(r"(?P<id>\d{1,10})(_(?P<task>\d{1,10}))?(\+\d{1,4})?", re.ASCII)
 
 
@@ -351,7 +255,7 @@ def find_job(seen: Observed, name: str, owner: int | None = None) -> JobId | lis
     pending = [
         j
         for label, j in tasks.items()
-        if (_is_pending_part(label) if task is None else has_task(label, int(task)))
+        if (is_pending_part(label) if task is None else has_task(label, int(task)))
     ]
     if pending:
         return pending[0]
@@ -360,5 +264,6 @@ def find_job(seen: Observed, name: str, owner: int | None = None) -> JobId | lis
     return sorted(tasks, key=lambda label: (len(label), label))[:5]
 
 
-def _is_pending_part(label: str) -> bool:
+def is_pending_part(label: str) -> bool:
+    """Whether *label* is of tasks that wait in one record, as ``123_[8-20%4]``."""
     return label.endswith("]")

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from slurm_dl.cli.dlctl.status_text import status_lines
 from slurm_dl.config import load_with_origins, show
-from slurm_dl.daemon import published_state
 from slurm_dl.daemon.audit_log import AuditLine, AuditLog
 from slurm_dl.daemon.breaker_resets import not_here
 from slurm_dl.daemon.control import request_handlers as answers_module
@@ -526,7 +525,7 @@ def test_the_cycle_is_not_changed_by_asking(ask: Ask, context: ControlContext) -
 
     ask("queue", state=["all"])
     ask("why", job="1")
-    published_state.rows(cycle, published_state.Filter(users=["ann"]))
+    ask("queue", user=["ann"], sort=["-gpus"])
 
     assert (cycle.plan.rank.tolist(), cycle.snapshot.jobs.job_id.tolist()) == before
 

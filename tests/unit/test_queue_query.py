@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from watched import POLICY, SETTINGS, levers_of, queue_of
 
 from slurm_dl.daemon.control import queue_query as module
-from slurm_dl.daemon.control.queue_query import QueueWindow, page
+from slurm_dl.daemon.control.queue_query import Page, page
+from slurm_dl.daemon.control.queue_request import SORTS, QueueRequest
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.socket_server import Peer, RequestError
-from slurm_dl.daemon.control.sort_keys import SORTS, unknown
-from slurm_dl.daemon.published_state import Filter, row, rows
+from slurm_dl.daemon.published_state import LIVE, row
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.decide import decide
 from slurm_dl.json_types import JsonObject
@@ -95,7 +95,12 @@ def mixed() -> Cycle:
 
 
 MIXED = mixed()
-ALL = Filter(states=tuple(JobState))
+ALL = tuple(JobState)
+
+
+def asked(states: tuple[JobState, ...] = ALL, owner: int | None = None, **fields: object) -> Page:
+    """What a request of these fields gets."""
+    return page(MIXED, QueueRequest(**fields), states, owner)  # type: ignore[arg-type]
 
 
 @given(
@@ -106,7 +111,7 @@ def test_every_order_is_that_of_the_rows(by: list[str], offset: int, limit: int 
     """Columns sort as the rows do that people see; a part is a part of the whole."""
     whole = sorted_plainly([row(MIXED, i) for i in range(10)], by)
 
-    part = page(MIXED, ALL, QueueWindow(by=by, offset=offset, limit=limit))
+    part = asked(sort=tuple(by), offset=offset, limit=limit)
 
     end = None if limit is None else offset + limit
     assert [j["job_id"] for j in part.jobs] == [j["job_id"] for j in whole[offset:end]]
@@ -115,10 +120,10 @@ def test_every_order_is_that_of_the_rows(by: list[str], offset: int, limit: int 
 
 def test_every_word_sorts_by_something_else_than_the_rank() -> None:
     """No word is there that does nothing, and those that are there are all that are known."""
-    by_rank = [j["job_id"] for j in page(MIXED, ALL, QueueWindow(by=["rank"])).jobs]
+    by_rank = [j["job_id"] for j in asked(sort=("rank",)).jobs]
 
     for word in SORTS:
-        turned = [j["job_id"] for j in page(MIXED, ALL, QueueWindow(by=[f"-{word}"])).jobs]
+        turned = [j["job_id"] for j in asked(sort=(f"-{word}",)).jobs]
         assert turned != by_rank, word
     assert set(ORACLE) == set(SORTS)
 
@@ -126,14 +131,9 @@ def test_every_word_sorts_by_something_else_than_the_rank() -> None:
 def test_jobs_without_a_rank_come_last_either_way() -> None:
     """They are not better than the best nor worse than the worst."""
     for word in ("rank", "-rank", "tier", "-tier"):
-        ranks = [j["rank"] for j in page(MIXED, ALL, QueueWindow(by=[word])).jobs]
+        ranks = [j["rank"] for j in asked(sort=(word,)).jobs]
         first_none = ranks.index(None)
         assert all(r is None for r in ranks[first_none:])
-
-
-def test_without_an_order_it_is_what_it_was() -> None:
-    """Who asks for none gets the best rank first."""
-    assert page(MIXED, Filter(), QueueWindow(by=[])).jobs == rows(MIXED, Filter())
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_without_an_order_it_is_what_it_was() -> None:
 )
 def test_a_search_looks_where_people_look(text: str, expected: set[int]) -> None:
     """Id, name, user, account, partition, state; in any case; no field runs into the next."""
-    found = page(MIXED, ALL, QueueWindow(search=text))
+    found = asked(search=text)
 
     assert {j["job_id"] for j in found.jobs} == expected
     assert found.total == len(expected)
@@ -163,47 +163,47 @@ def test_a_search_looks_where_people_look(text: str, expected: set[int]) -> None
 
 def test_names_without_ascii_are_found_in_any_case() -> None:
     """Case folding is Unicode's."""
-    assert page(MIXED, ALL, QueueWindow(search="ÄPFEL")).total == 3
+    assert asked(search="ÄPFEL").total == 3
 
 
 def test_search_text_is_case_folded_with_care() -> None:
     """A job without words is found by its number, and by nothing it does not have."""
-    assert {j["job_id"] for j in page(MIXED, ALL, QueueWindow(search="10")).jobs} == {10}
+    assert {j["job_id"] for j in asked(search="10").jobs} == {10}
 
 
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        (Filter(accounts=["LAB1"]), {1, 5, 7}),
-        (Filter(accounts=["lab1"]), set()),
-        (Filter(qos=["high"]), {1, 5, 7}),
-        (Filter(names=["sweep", "Zebra"]), {3, 6}),
-        (Filter(jobs=["4"]), {4}),
-        (Filter(jobs=["3"]), {3}),
-        (Filter(jobs=["3_4"]), {3}),
-        (Filter(jobs=["3_9"]), {3}),
-        (Filter(jobs=["3_6"]), set()),
-        (Filter(jobs=["3_4", "1"]), {1, 3}),
-        (Filter(jobs=["3_[2-5,9]"]), {3}),
-        (Filter(jobs=["3_\u0664"]), set()),
-        (Filter(accounts=["LAB1"], names=["apfel"]), {1, 7}),
-        (Filter(accounts=["LAB1"], owner=1), {1}),
+        ({"account": ("LAB1",)}, {1, 5, 7}),
+        ({"account": ("lab1",)}, set()),
+        ({"qos": ("high",)}, {1, 5, 7}),
+        ({"name": ("sweep", "Zebra")}, {3, 6}),
+        ({"job": ("4",)}, {4}),
+        ({"job": ("3",)}, {3}),
+        ({"job": ("3_4",)}, {3}),
+        ({"job": ("3_9",)}, {3}),
+        ({"job": ("3_6",)}, set()),
+        ({"job": ("3_4", "1")}, {1, 3}),
+        ({"job": ("3_[2-5,9]",)}, {3}),
+        ({"job": ("3_\u0664",)}, set()),
+        ({"account": ("LAB1",), "name": ("apfel",)}, {1, 7}),
+        ({"account": ("LAB1",), "owner": 1}, {1}),
     ],
 )
-def test_filters_by_words(wanted: Filter, expected: set[int]) -> None:
+def test_filters_by_words(wanted: dict[str, object], expected: set[int]) -> None:
     """Exact, as squeue's; all of them must be met."""
-    assert {j["job_id"] for j in page(MIXED, wanted, QueueWindow()).jobs} == expected
+    assert {j["job_id"] for j in asked(LIVE, **wanted).jobs} == expected
 
 
 def test_a_job_is_located_in_the_whole_list() -> None:
     """Also outside the part that is shown; nowhere if the filter leaves it out."""
-    by = ["-gpus", "job"]
-    places = {j["job_id"]: k for k, j in enumerate(page(MIXED, ALL, QueueWindow(by=by)).jobs)}
+    by = ("-gpus", "job")
+    places = {j["job_id"]: k for k, j in enumerate(asked(sort=by).jobs)}
 
     for job_id, place in places.items():
-        assert page(MIXED, ALL, QueueWindow(by=by, limit=1, locate=int(str(job_id)))).at == place
-    assert page(MIXED, ALL, QueueWindow(locate=99)).at is None
-    assert page(MIXED, Filter(owner=1), QueueWindow(locate=2)).at is None
+        assert asked(sort=by, limit=1, locate=int(str(job_id))).at == place
+    assert asked(locate=99).at is None
+    assert asked(LIVE, owner=1, locate=2).at is None
 
 
 def test_rows_are_built_for_the_jobs_that_are_shown_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +217,7 @@ def test_rows_are_built_for_the_jobs_that_are_shown_alone(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(module, "row", counted)
 
-    part = page(cycle, Filter(), QueueWindow(by=["-gpus"], search="lab1", offset=300, limit=40))
+    part = page(cycle, QueueRequest(sort=("-gpus",), search="lab1", offset=300, limit=40))
 
     assert len(built) == len(part.jobs) == 40
     assert part.total == sum(j % 3 == 1 for j in range(1, 10_001))
@@ -252,6 +252,11 @@ def test_others_jobs_are_neither_counted_nor_searched(tmp_path: Path) -> None:
         {"offset": -1},
         {"offset": 1.5},
         {"offset": True},
+        {"limit": "5"},
+        {"user": ["x" * 300]},
+        {"job": ["1"] * 1001},
+        {"user": "ann"},
+        {"users": ["ann"]},
         {"limit": -1},
         {"limit": 10**12},
         {"search": "x" * 300},
@@ -269,7 +274,11 @@ def test_a_part_that_is_none_is_refused(tmp_path: Path, fields: JsonObject) -> N
     context.audit.close()
 
 
-def test_words_are_known_by_both_ends() -> None:
-    """What the command takes the daemon takes."""
-    assert unknown([*SORTS, *(f"-{word}" for word in SORTS)]) == ""
-    assert unknown(["rank", "--rank"]) == "--rank"
+def test_a_command_refuses_what_the_daemon_would() -> None:
+    """Both have the words from one model; what is not asked for is not sent."""
+    assert QueueRequest(user=("ann",), sort=("-gpus",)).fields() == {
+        "user": ["ann"],
+        "sort": ["-gpus"],
+    }
+    with pytest.raises(ValueError, match="by '--rank': use rank, running"):
+        QueueRequest(sort=("rank", "--rank"))

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from slurm_dl.daemon.control.sort_keys import SORTS
 from watched import HOSTILE, queue_of
 
 from slurm_dl.cli.dlqueue.watch import keys
@@ -17,7 +18,6 @@ from slurm_dl.cli.dlqueue.watch.keys import Keys
 from slurm_dl.cli.dlqueue.watch.queue_view import SORT_KEYS, View
 from slurm_dl.cli.dlqueue.watch.screen import HELP, ScreenData, drawn, pane_lines, room, wrapped
 from slurm_dl.daemon.control.queue_query import QueueWindow, page
-from slurm_dl.daemon.control.sort_keys import SORTS
 from slurm_dl.daemon.published_state import Filter
 
 KEYS = st.sampled_from(

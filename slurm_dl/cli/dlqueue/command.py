@@ -17,7 +17,7 @@ from slurm_dl.cli.commandline import print_json, run
 from slurm_dl.cli.dlqueue.when import show_stale, when
 from slurm_dl.cli.shared_options import SOCKET
 from slurm_dl.daemon.control.client import Client, socket_path
-from slurm_dl.daemon.control.sort_keys import SORTS, unknown
+from slurm_dl.daemon.control.queue_request import SORTS, QueueRequest
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import duration, safe
@@ -148,32 +148,31 @@ def dlqueue(
     if as_schema:
         click.echo(schema_text(), nl=False)
         return
-    by = [word for word in sorts.split(",") if word]
-    if word := unknown(by):
-        msg = f"--sort: nothing is sorted by {word!r}: use {', '.join(SORTS)}, or -WORD"
-        raise click.UsageError(msg)
-    wanted = [str(os.getuid())] if me else []
-    filters: dict[str, list[Json]] = {
-        "user": [*wanted, *_items(users)],
-        "partition": _items(partitions),
-        "state": _items(states),
-        "node": _node_names(nodelists),
-    }
-    # A daemon of before there were these is not asked for them.
-    more = {"account": accounts, "qos": qos, "name": names, "job": job_ids}
-    filters |= {field: _items(given) for field, given in more.items() if given}
+    try:
+        request = QueueRequest(
+            user=((str(os.getuid()),) if me else ()) + _items(users),
+            partition=_items(partitions),
+            state=_items(states),
+            node=_node_names(nodelists),
+            account=_items(accounts),
+            qos=_items(qos),
+            name=_items(names),
+            job=_items(job_ids),
+            sort=_items((sorts,)),
+        )
+    except ValueError as err:
+        msg = f"--sort: {err}"
+        raise click.UsageError(msg) from None
     client = Client(socket_path(socket))
     if watch_s is not None:
         if as_json:
             msg = "--watch and --json exclude each other"
             raise click.UsageError(msg)
-        from slurm_dl.cli.dlqueue.watch.event_loop import watch  # noqa: PLC0415 - rich costs 0.1 s
+        from slurm_dl.cli.dlqueue.watch import watch  # noqa: PLC0415 - rich costs 0.1 s
 
-        watch(client, filters, by, every_s=watch_s, me=me)
+        watch(client, request, every_s=watch_s, me=me)
         return
-    if by != ["rank"]:
-        filters["sort"] = [*by]
-    answer = client.ask("queue", **filters)
+    answer = client.ask("queue", **request.fields())
     jobs = [job for job in _list(answer.get("jobs")) if isinstance(job, dict)]
     if as_json:
         print_json(answer)
@@ -244,14 +243,14 @@ def _warn(answer: JsonObject) -> None:
         )
 
 
-def _items(options: tuple[str, ...]) -> list[Json]:
-    return [item for option in options for item in option.split(",") if item]
+def _items(options: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(item for option in options for item in option.split(",") if item)
 
 
-def _node_names(nodelists: tuple[str, ...]) -> list[Json]:
+def _node_names(nodelists: tuple[str, ...]) -> tuple[str, ...]:
     """Single names; expanded here, because a short list can stand for very many nodes."""
     if not nodelists:
-        return []
+        return ()
     from ClusterShell.NodeSet import NodeSet, NodeSetException  # noqa: PLC0415 - 40 ms
 
     try:
@@ -262,7 +261,7 @@ def _node_names(nodelists: tuple[str, ...]) -> list[Json]:
     if len(nodes) > _MOST_NODES:
         msg = f"-w: {len(nodes)} nodes; at most {_MOST_NODES} can be named"
         raise click.BadParameter(msg)
-    return list(nodes)
+    return tuple(nodes)
 
 
 _MOST_NODES = 10_000

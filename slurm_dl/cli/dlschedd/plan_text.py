@@ -8,7 +8,8 @@ import click
 
 from slurm_dl.cli.dlqueue.command import COLUMNS, cells
 from slurm_dl.daemon.audit_log import line_of
-from slurm_dl.daemon.published_state import Filter, rows
+from slurm_dl.daemon.control.queue_query import page
+from slurm_dl.daemon.control.queue_request import QueueRequest
 from slurm_dl.engine.cycle import AppliedAction, Cycle
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.report.terminal_table import Column, show
@@ -25,7 +26,7 @@ _ACTIONS = (
 
 def as_object(cycle: Cycle) -> JsonObject:
     """The cycle for ``--json``."""
-    jobs: list[Json] = list(rows(cycle, Filter()))
+    jobs: list[Json] = list(page(cycle, QueueRequest()).jobs)
     actions: list[Json] = [
         {
             "action": line["action"],
@@ -47,7 +48,7 @@ def as_object(cycle: Cycle) -> JsonObject:
 
 def show_plan(cycle: Cycle) -> None:
     """Print the queue and what is to be done, or was done."""
-    show(COLUMNS, [cells(job) for job in rows(cycle, Filter())])
+    show(COLUMNS, [cells(job) for job in page(cycle, QueueRequest()).jobs])
     click.echo()
     lines = _lines(cycle)
     if not lines:

@@ -6,19 +6,22 @@ over columns, and rows for people are built for the jobs that are shown alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.daemon.published_state import LETTERS, Filter, chosen, row, text_of
+from slurm_dl.daemon.control.queue_request import QueueRequest
+from slurm_dl.daemon.published_state import LETTERS, LIVE, is_pending_part, row, text_of
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.json_types import JsonObject
+from slurm_dl.model.array_labels import has_task
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, I64, JobState
-from slurm_dl.model.snapshot import JobText
+from slurm_dl.model.jobs import F64, I64, Bool, JobState
+from slurm_dl.model.snapshot import JobText, Observed
 
 _NONE_LAST = np.inf
 
@@ -32,26 +35,6 @@ _STATE_PLACE: Mapping[JobState, int] = {
     JobState.COMPLETED: 5,
     JobState.FAILED: 6,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueWindow:
-    """Which part of the jobs that pass a filter, and in which order.
-
-    Attributes:
-        by: Words of `SORTS`, each turned round by a ``-`` before it; the first one weighs most.
-        search: Only jobs with this text in their id, name, user, account, partition or state;
-            upper and lower case are the same.
-        offset: Jobs to leave out at the beginning.
-        limit: Most jobs to show; None: all.
-        locate: Id of a job whose place is asked for; None: of no job.
-    """
-
-    by: Sequence[str] = ("rank",)
-    search: str = ""
-    offset: int = 0
-    limit: int | None = None
-    locate: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,19 +52,90 @@ class Page:
     at: int | None
 
 
-def page(cycle: Cycle, wanted: Filter, order: QueueWindow) -> Page:
-    """The jobs that pass the filter, as *order* has them."""
-    rows = chosen(cycle.snapshot.seen, wanted)
-    if order.search:
-        rows = _with(cycle, rows, order.search.casefold())
-    rows = rows[_sorted(cycle, rows, order.by)]
-    end = None if order.limit is None else order.offset + order.limit
-    shown = rows[order.offset : end].tolist()
+def page(
+    cycle: Cycle,
+    wanted: QueueRequest,
+    states: Collection[JobState] = LIVE,
+    owner: int | None = None,
+) -> Page:
+    """The jobs that are asked for.
+
+    Args:
+        states: What the words of ``wanted.state`` mean.
+        owner: Uid of the only user whose jobs may be shown; None: everybody's.
+    """
+    rows = _chosen(cycle.snapshot.seen, wanted, states, owner)
+    if wanted.search:
+        rows = _with(cycle, rows, wanted.search.casefold())
+    rows = rows[_sorted(cycle, rows, wanted.sort)]
+    end = None if wanted.limit is None else wanted.offset + wanted.limit
+    shown = rows[wanted.offset : end].tolist()
     at = None
-    if order.locate is not None:
-        found = np.flatnonzero(cycle.snapshot.jobs.job_id[rows] == order.locate)
+    if wanted.locate is not None:
+        found = np.flatnonzero(cycle.snapshot.jobs.job_id[rows] == wanted.locate)
         at = int(found[0]) if len(found) else None
     return Page(jobs=[row(cycle, i) for i in shown], total=len(rows), at=at)
+
+
+def _chosen(
+    seen: Observed, wanted: QueueRequest, states: Collection[JobState], owner: int | None
+) -> I64:
+    """The rows of the jobs that pass the filters, in Slurm's order."""
+    jobs = seen.jobs
+    mask: Bool = np.isin(jobs.state, [int(s) for s in states])
+    if owner is not None:
+        mask &= jobs.uid == owner
+    if wanted.partition:
+        known = [i for i, name in enumerate(seen.partitions) if name in set(wanted.partition)]
+        mask &= np.isin(jobs.partition, known)
+    if wanted.node:
+        names = frozenset(wanted.node)
+        node_rows = [i for i, name in enumerate(seen.nodes.name) if name in names]
+        holders = seen.held.job[np.isin(seen.held.node, node_rows)]
+        on_nodes = np.zeros(len(jobs), dtype=np.bool_)
+        on_nodes[holders] = True
+        mask &= on_nodes
+    found = np.flatnonzero(mask)
+    tests = _word_tests(wanted)
+    if not tests:
+        return found
+    passes = [
+        all(
+            test(text_of(seen, JobId(int(jobs.job_id[i]))), str(int(jobs.uid[i]))) for test in tests
+        )
+        for i in found
+    ]
+    return found[np.array(passes, dtype=np.bool_)]
+
+
+def _word_tests(wanted: QueueRequest) -> list[Callable[[JobText, str], bool]]:
+    """What a job's words, and its owner's uid, must be."""
+    tests: list[Callable[[JobText, str], bool]] = []
+    if users := frozenset(wanted.user):
+        tests.append(lambda text, uid: text.user in users or uid in users)
+    if accounts := frozenset(wanted.account):
+        tests.append(lambda text, _: text.account in accounts)
+    if qos := frozenset(wanted.qos):
+        tests.append(lambda text, _: text.qos in qos)
+    if names := frozenset(wanted.name):
+        tests.append(lambda text, _: text.name in names)
+    if jobs := frozenset(wanted.job):
+        tests.append(lambda text, _: _is_one_of(text.label, jobs))
+    return tests
+
+
+def _is_one_of(label: str, jobs: Collection[str]) -> bool:
+    """Whether *jobs* has the job, the array or the het job, or a task that waits in the record."""
+    whole = re.split(r"[_+]", label, maxsplit=1)[0]
+    if label in jobs or whole in jobs:
+        return True
+    if not is_pending_part(label):
+        return False
+    tasks = [job.partition("_")[2] for job in jobs if job.startswith(f"{whole}_")]
+    return any(_TASK.fullmatch(task) and has_task(label, int(task)) for task in tasks)
+
+
+_TASK = re.compile(r"\d{1,10}", re.ASCII)
 
 
 def _with(cycle: Cycle, rows: I64, text: str) -> I64:

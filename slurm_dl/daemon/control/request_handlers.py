@@ -19,12 +19,12 @@ from slurm_dl.daemon.control.context import ControlContext
 from slurm_dl.daemon.control.ended_jobs import OVER
 from slurm_dl.daemon.control.job_history import past_object, users_shown
 from slurm_dl.daemon.control.privacy import Own
-from slurm_dl.daemon.control.queue_query import QueueWindow, page
+from slurm_dl.daemon.control.queue_query import page
+from slurm_dl.daemon.control.queue_request import QueueRequest
 from slurm_dl.daemon.control.requests import (
     FOR_ADMINS,
     ConfigRequest,
     PauseRequest,
-    QueueRequest,
     ReloadRequest,
     ResetBreakerRequest,
     ResumeRequest,
@@ -37,7 +37,7 @@ from slurm_dl.daemon.control.requests import (
 from slurm_dl.daemon.control.socket_server import Peer, RequestError
 from slurm_dl.daemon.control.status_answer import paused_of, standing_of, status
 from slurm_dl.daemon.control.wire_format import RefusalKind
-from slurm_dl.daemon.published_state import LETTERS, LIVE, Filter, PublishedState
+from slurm_dl.daemon.published_state import LETTERS, LIVE, PublishedState
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.past_reasons import Sight
 from slurm_dl.engine.explain.plan_reasons import why
@@ -117,36 +117,18 @@ class RequestHandlers:
     def _queue(self, request: QueueRequest, sight: Sight) -> JsonObject:
         cycle, _ = self._seen(sight)
         states = [s for word in request.state for s in _states(word)] or list(LIVE)
-        wanted = Filter(
-            users=request.user,
-            partitions=request.partition,
-            states=states,
-            nodes=request.node,
-            accounts=request.account,
-            qos=request.qos,
-            names=request.name,
-            jobs=request.job,
-            owner=_owner(sight),
-        )
-        order = QueueWindow(
-            by=request.sort,
-            search=request.search,
-            offset=request.offset,
-            limit=request.limit,
-            locate=request.locate,
-        )
         ended = OVER.intersection(states)
         only = Only(
             users=users_shown(sight, request.user),
-            accounts=tuple(request.account),
-            qos=tuple(request.qos),
-            partitions=tuple(request.partition),
-            names=tuple(request.name),
-            jobs=tuple(request.job),
+            accounts=request.account,
+            qos=request.qos,
+            partitions=request.partition,
+            names=request.name,
+            jobs=request.job,
             states=() if ended == OVER else tuple(state.name for state in ended),
         )
         shown = self._context.past.listed(cycle, only) if ended else cycle
-        found = page(shown, wanted, order)
+        found = page(shown, request, states, _owner(sight))
         jobs: list[Json] = [privacy.row_for(r, sight) for r in found.jobs]
         return {
             "now_s": cycle.snapshot.now_s,

@@ -9,16 +9,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
+from slurm_dl.daemon.control.queue_request import QueueRequest
 from slurm_dl.daemon.control.socket_server import RequestError
-from slurm_dl.daemon.control.sort_keys import SORTS
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.breaker import BreakerName
 from slurm_dl.text import safe
 
 _Name = Annotated[str, Field(max_length=256)]
-_SortWord = Annotated[str, Field(pattern=rf"\A-?(?:{'|'.join(SORTS)})\z")]
-_MOST_JOBS = 100_000_000
 _MOST_S = 20.0
 _Shape = Annotated[str, Field(pattern=r"\A[0-9]{1,6}(?:x[0-9]{1,4})?\z")]
 
@@ -31,25 +29,6 @@ class StatusRequest(_Request):
     """How the daemon is."""
 
     request: Literal["status"]
-
-
-class QueueRequest(_Request):
-    """The jobs that pass all filters that are given; all of them, or a part in some order."""
-
-    request: Literal["queue"]
-    user: list[_Name] = Field(default_factory=list, max_length=1000)
-    partition: list[_Name] = Field(default_factory=list, max_length=1000)
-    state: list[_Name] = Field(default_factory=list, max_length=100)
-    node: list[_Name] = Field(default_factory=list, max_length=20_000)
-    account: list[_Name] = Field(default_factory=list, max_length=1000)
-    qos: list[_Name] = Field(default_factory=list, max_length=1000)
-    name: list[_Name] = Field(default_factory=list, max_length=1000)
-    job: list[_Name] = Field(default_factory=list, max_length=1000)
-    search: _Name = ""
-    sort: list[_SortWord] = Field(default_factory=list, max_length=len(SORTS))
-    offset: Annotated[int, Field(ge=0, le=_MOST_JOBS)] = 0
-    limit: Annotated[int, Field(ge=0, le=_MOST_JOBS)] | None = None
-    locate: Annotated[int, Field(ge=0, le=2**32)] | None = None
 
 
 class WhyRequest(_Request):
