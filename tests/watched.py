@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pyte
 from build import NOW_S, observed, pending, running, snapshot
 from patience import eventually
 
@@ -185,100 +184,59 @@ os.execvp(sys.argv[1], sys.argv[1:])
 """Runs a program whose terminal can interrupt and stop it, whatever started the tests ignores."""
 
 
-class Screen:
-    """A terminal with a program in it: what it shows is read by an emulator of one."""
+class Terminal:
+    """A terminal with a program in it, and all that the program has written to it."""
 
-    def __init__(self, argv: Sequence[str], *, columns: int = 80, lines: int = 24) -> None:
-        self._lock = threading.Lock()
-        self._screen = pyte.Screen(columns, lines)
-        self._stream = pyte.ByteStream(self._screen)
+    def __init__(self, argv: Sequence[str]) -> None:
         self.raw = b""
-        self._main, side = pty.openpty()
-        self._resize(columns, lines)
-        self.modes = termios.tcgetattr(side)
+        self._main, self._side = pty.openpty()
+        fcntl.ioctl(self._main, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.modes = termios.tcgetattr(self._side)
         clean = {k: v for k, v in os.environ.items() if k not in {"COLUMNS", "LINES", "NO_COLOR"}}
         self.process = subprocess.Popen(
             [sys.executable, "-c", _WITH_TERMINAL, *argv],
-            stdin=side,
-            stdout=side,
-            stderr=side,
+            stdin=self._side,
+            stdout=self._side,
+            stderr=self._side,
             env={**clean, "TERM": "xterm-256color"},
             start_new_session=True,
         )
-        self._side = side
-        self._done_r, self._done_w = os.pipe()
-        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._done = threading.Event()
+        self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
     def press(self, keys: str) -> None:
         """Send these characters, as from a keyboard."""
         os.write(self._main, keys.encode())
 
-    def resize(self, columns: int, lines: int) -> None:
-        """Make the window another size."""
-        with self._lock:
-            self._screen.resize(lines, columns)
-        self._resize(columns, lines)
-
     @property
-    def lines(self) -> list[str]:
-        """What stands on the screen."""
-        with self._lock:
-            return [line.rstrip() for line in self._screen.display]
+    def is_as_it_was(self) -> bool:
+        """Whether its modes are as at first, its ordinary screen is shown, and its cursor."""
+        on_off = ((b"\x1b[?1049h", b"\x1b[?1049l"), (b"\x1b[?25l", b"\x1b[?25h"))
+        given_back = all(self.raw.rfind(on) <= self.raw.rfind(off) for on, off in on_off)
+        return given_back and termios.tcgetattr(self._side) == self.modes
 
-    @property
-    def cells(self) -> list[list[pyte.screens.Char]]:
-        """Every character on the screen with its colours."""
-        with self._lock:
-            rows = range(self._screen.lines)
-            return [[self._screen.buffer[y][x] for x in range(self._screen.columns)] for y in rows]
-
-    @property
-    def selected(self) -> str:
-        """The line of the list that is marked, without the state line."""
-        with self._lock:
-            for y in range(1, self._screen.lines):
-                row = self._screen.buffer[y]
-                if row[0].reverse or row[1].reverse:
-                    return str(self._screen.display[y]).rstrip()
-        return ""
-
-    @property
-    def terminal_modes(self) -> list[object]:
-        """What the terminal is set to now."""
-        return termios.tcgetattr(self._side)
-
-    def until(self, test: Callable[[Screen], object], what: str, within_s: float = 20.0) -> None:
-        """Wait until the screen is as wanted; show it if it never is."""
+    def until_says(self, text: str, *, after: int = 0) -> int:
+        """Wait until *text* was written, beyond *after* bytes; how many have been by then."""
+        wanted = text.encode()
         try:
-            eventually(lambda: test(self), within_s, 0.02, what=what)
+            eventually(lambda: wanted in self.raw[after:], 20.0, 0.02, what=text)
         except Exception as err:
-            err.add_note("\n".join(f"|{line}" for line in self.lines))
+            err.add_note(repr(self.raw[-4000:]))
             raise
-
-    def until_says(self, text: str) -> None:
-        """Wait until *text* stands somewhere on the screen."""
-        self.until(lambda screen: text in "\n".join(screen.lines), f"the screen to say {text!r}")
+        return len(self.raw)
 
     def close(self) -> None:
         """End the program, if it has not, and let go of the terminal."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(20)
-        os.write(self._done_w, b"x")
+        self._done.set()
         self._reader.join()
-        for end in (self._main, self._side, self._done_r, self._done_w):
-            os.close(end)
-
-    def _resize(self, columns: int, lines: int) -> None:
-        fcntl.ioctl(self._main, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        os.close(self._main)
+        os.close(self._side)
 
     def _read(self) -> None:
-        while True:
-            ready, _, _ = select.select([self._main, self._done_r], [], [])
-            if self._main not in ready:
-                return
-            chunk = os.read(self._main, 65536)
-            with self._lock:
-                self.raw += chunk
-                self._stream.feed(chunk)
+        while not self._done.is_set():
+            if select.select([self._main], [], [], 0.05)[0]:
+                self.raw += os.read(self._main, 65536)

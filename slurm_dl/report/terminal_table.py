@@ -8,10 +8,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import click
 
 from slurm_dl.text import safe
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _GAP = 1
 _LONGEST_CELL = 200
@@ -57,7 +61,11 @@ def show(
     if not sys.stdout.isatty():
         _plain(columns, cells, header=header)
         return
-    _rich(columns, cells, header=header, styles=styles or {}, width=width)
+    from rich.console import Console  # noqa: PLC0415 - 0.1 s that a pipe need not pay
+
+    console = Console(width=width, highlight=False, markup=False, emoji=False)
+    table = rich_table(columns, cells, width=console.width, header=header, styles=styles)
+    console.print(table, crop=False, soft_wrap=False)
 
 
 def _plain(columns: Sequence[Column], rows: list[list[str]], *, header: bool) -> None:
@@ -71,33 +79,24 @@ def _plain(columns: Sequence[Column], rows: list[list[str]], *, header: bool) ->
         click.echo(" ".join(parts).rstrip())
 
 
-def _rich(
+def rich_table(
     columns: Sequence[Column],
-    rows: list[list[str]],
+    rows: Sequence[Sequence[str]],
     *,
-    header: bool,
-    styles: Mapping[int, str],
-    width: int | None,
-) -> None:
-    from rich.cells import cell_len  # noqa: PLC0415 - 0.1 s that a pipe need not pay
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    width: int,
+    header: bool = True,
+    styles: Mapping[int, str] | None = None,
+    optional: int = 0,
+) -> Table:
+    """*rows*, which are safe to print, as a table of at most *width* characters; see `laid_out`."""
+    from rich.table import Table  # noqa: PLC0415 - 0.1 s that a pipe need not pay
     from rich.text import Text  # noqa: PLC0415
 
-    console = Console(width=width, highlight=False, markup=False, emoji=False)
-
-    def natural(titles: Sequence[str]) -> list[int]:
-        lines = [titles, *rows] if header else rows
-        return [max((cell_len(line[i]) for line in lines), default=1) for i in range(len(columns))]
-
-    titles = [c.title for c in columns]
-    if sum(natural(titles)) + _GAP * (len(columns) - 1) > console.width:
-        titles = [c.short or c.title for c in columns]
-    widths = fitted(columns, natural(titles), console.width)
+    titles, widths = laid_out(columns, rows, width, header=header, optional=optional)
     table = Table(
         box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=header, header_style="bold"
     )
-    for column, title, w in zip(columns, titles, widths, strict=True):
+    for column, title, w in zip(columns, titles, widths, strict=False):
         table.add_column(
             Text(title),
             justify="right" if column.right else "left",
@@ -106,8 +105,33 @@ def _rich(
             overflow="fold" if column.folds else "ellipsis",
         )
     for i, row in enumerate(rows):
-        table.add_row(*(Text(cell) for cell in row), style=styles.get(i))
-    console.print(table, crop=False, soft_wrap=False)
+        table.add_row(*(Text(cell) for cell in row[: len(titles)]), style=(styles or {}).get(i))
+    return table
+
+
+def laid_out(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    width: int,
+    *,
+    header: bool = True,
+    optional: int = 0,
+) -> tuple[list[str], list[int]]:
+    """The headings and the widths of a table that fits *width*, if that can be.
+
+    Args:
+        optional: How many columns, from the last, may be left out where there is no room.
+    """
+    from rich.cells import cell_len  # noqa: PLC0415
+
+    titles, widths = list[str](), list[int]()
+    for n in range(len(columns), len(columns) - optional - 1, -1):
+        for titles in ([c.title for c in columns[:n]], [c.short or c.title for c in columns[:n]]):
+            lines = [titles, *rows] if header else rows
+            widths = [max((cell_len(line[i]) for line in lines), default=1) for i in range(n)]
+            if sum(widths) + _GAP * (n - 1) <= width:
+                return titles, widths
+    return titles, fitted(columns[: len(widths)], widths, width)
 
 
 def fitted(columns: Sequence[Column], natural: Sequence[int], width: int) -> list[int]:

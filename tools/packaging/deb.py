@@ -29,7 +29,7 @@ from sources import ROOT, BuildError, dated, epoch_s, export, run
 PARTS = ROOT / "tools" / "packaging" / "deb"
 HOME = "usr/lib/slurm-dl"
 SYSTEM_PYTHON = "/usr/bin/python3"
-EXTRAS = ("metrics",)
+EXTRAS = ("metrics", "watch")
 """Optional parts that every installation gets; the others are named in docs/start/install.md."""
 SITE = "/usr/local/lib/slurm-dl/python{}"
 """Where a site puts policies of its own, by Python's version."""

@@ -158,7 +158,7 @@ def dlqueue(
             qos=_items(qos),
             name=_items(names),
             job=_items(job_ids),
-            sort=_items((sorts,)),
+            sort=() if sorts == "rank" else _items((sorts,)),
         )
     except ValueError as err:
         msg = f"--sort: {err}"
@@ -168,10 +168,9 @@ def dlqueue(
         if as_json:
             msg = "--watch and --json exclude each other"
             raise click.UsageError(msg)
-        from slurm_dl.cli.dlqueue.watch import watch  # noqa: PLC0415 - rich costs 0.1 s
+        from slurm_dl.cli.dlqueue.watch.start import watch  # noqa: PLC0415 - rich costs 0.1 s
 
-        watch(client, request, every_s=watch_s, me=me)
-        return
+        ctx.exit(watch(client, request, every_s=watch_s, me=me))
     answer = client.ask("queue", **request.fields())
     jobs = [job for job in _list(answer.get("jobs")) if isinstance(job, dict)]
     if as_json:
@@ -219,12 +218,12 @@ def cells(job: JsonObject) -> list[str]:
         str(job["name"]),
         str(job["user"]),
         str(job["state"]),
-        f"{_number(job['gpus']):g}",
+        f"{number(job['gpus']):g}",
         _or_dash(job["tier"]),
         _or_dash(job["rank"]),
-        f"{_number(job['attained_gpu_h']):.2f}",
+        f"{number(job['attained_gpu_h']):.2f}",
         str(job["restarts"]),
-        duration(_number(job["time_s"])),
+        duration(number(job["time_s"])),
         where,
     ]
 
@@ -271,7 +270,8 @@ def _list(value: Json) -> list[Json]:
     return value if isinstance(value, list) else []
 
 
-def _number(value: Json) -> float:
+def number(value: Json) -> float:
+    """*value* if it is a number, else 0."""
     return float(value) if isinstance(value, int | float) else 0.0
 
 

@@ -1,1 +1,1 @@
-"""``dlqueue --watch``: keys to what is shown, what is shown to lines, lines to the terminal."""
+"""``dlqueue --watch``: a Textual application, or without Textual a table that is drawn again."""
