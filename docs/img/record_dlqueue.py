@@ -7,7 +7,7 @@ The users are in a copy of /etc/passwd that only this process and its children s
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 import json
 import os
 import pty
@@ -18,17 +18,18 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from rich.color import Color
 from rich.console import Console
-from rich.style import Style
 from rich.text import Text
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from schedd import TOY, Schedd, schedd_in  # noqa: E402 - found through the line above
-from watched import Screen  # noqa: E402
 
+from slurm_dl.cli.dlqueue.watch.app import WatchApp  # noqa: E402
+from slurm_dl.cli.dlqueue.watch.start import Shown  # noqa: E402
+from slurm_dl.daemon.control.client import Client, socket_path  # noqa: E402
+from slurm_dl.daemon.control.queue_request import QueueRequest  # noqa: E402
 from slurm_dl.sandbox import Sandbox, SandboxSpec  # noqa: E402
 
 WIDTH = 88
@@ -141,45 +142,28 @@ def picture(daemon: Schedd) -> None:
     for argv in (["dlqueue"], ["dlqueue", "why", waiting[0]], ["dlqueue", "why", big]):
         console.print(Text(f"$ {' '.join(argv)}", style="bold"))
         console.print(Text.from_ansi(on_a_terminal(daemon, *argv)))
-    save(console, "dlqueue")
-    save(watched(daemon, big), "dlqueue-watch", title="dlqueue --watch")
+    save(console.export_svg(title="dlqueue", unique_id="dlqueue"), "dlqueue")
+    save(watched(daemon, big), "dlqueue-watch")
 
 
-def watched(daemon: Schedd, job: str) -> Console:
+def watched(daemon: Schedd, job: str) -> str:
     """A watch in which *job* is selected and says why it is where it is."""
-    os.environ |= {key: daemon.env[key] for key in ("SLURM_CONF", "SLURM_DL_CONFIG")}
-    command = str(Path(sys.executable).parent / "dlqueue")
-    screen = Screen([command, "--watch", "0.5"], columns=WIDTH, lines=24)
-    try:
-        screen.until_says("q quit")
-        screen.press("s")
-        screen.until_says("by running")
-        for _ in range(10):
-            if screen.selected.split()[0] == job:
-                break
-            before = screen.selected
-            screen.press("j")
-            screen.until(lambda s, was=before: s.selected != was, "the selection to move")
-        screen.press("w")
-        screen.until_says("If it is preempted")
-        console = Console(record=True, width=WIDTH, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
-        for line in screen.cells:
-            text = Text()
-            for (fg, bold, reverse), run in itertools.groupby(
-                line, lambda c: (c.fg, c.bold, c.reverse)
-            ):
-                colour = None if fg == "default" else Color.parse(fg)
-                style = Style(color=colour, bold=bold, reverse=reverse)
-                text.append("".join(cell.data for cell in run), style)
-            console.print(text, no_wrap=True, crop=True)
-        return console
-    finally:
-        screen.close()
+    client, shown = Client(socket_path(None, Path(daemon.env["SLURM_DL_CONFIG"]))), Shown()
+    shown.hear(client.ask("queue", sort=["running"]))
+    row = [str(listed["job"]) for listed in shown.jobs].index(job)
+
+    async def record() -> str:
+        app = WatchApp(client, QueueRequest(sort=("running",)), shown, every_s=0.5)
+        async with app.run_test(size=(WIDTH, 24)) as pilot:
+            await pilot.press(*["j"] * row, "w")
+            await pilot.pause(2.0)
+            return app.export_screenshot()
+
+    return asyncio.run(record())
 
 
-def save(console: Console, name: str, *, title: str = "dlqueue") -> None:
-    """Write what was printed as a picture."""
-    drawing = console.export_svg(title=title, unique_id=name)
+def save(drawing: str, name: str) -> None:
+    """Write a picture."""
     # Fonts that are fetched from elsewhere: a picture must not call home.
     drawing = re.sub(r"@font-face \{.*?\}", "", drawing, flags=re.DOTALL)
     drawing = re.sub(r"<!--.*?-->", "", drawing, flags=re.DOTALL)
