@@ -238,8 +238,7 @@ class WatchApp(App[None]):
             self._say(f"why {heard.why_of}", heard.sentences or (heard.error,))
         self._settle()
         # What the same question has not brought it will not bring at once.
-        lacks = heard.answer is not None and self._lacks and self._wanted() != heard.request
-        if self._again or lacks:
+        if self._again or (self._lacks and self._wanted() != heard.request):
             self._ask()
 
     # What is shown.

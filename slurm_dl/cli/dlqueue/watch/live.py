@@ -17,7 +17,7 @@ from slurm_dl.daemon.control.client import Client, DaemonError
 from slurm_dl.daemon.control.queue_request import QueueRequest
 from slurm_dl.report.terminal_table import rich_table
 
-_HINT = "Ctrl-C quits. Keys to move, sort, search and ask why: install textual, slurm-dl[watch]"
+_HINT = "Ctrl-C quits. Keys to sort, search and ask why: install slurm-dl[watch]"
 
 
 def run_live(
