@@ -39,7 +39,7 @@ def watch(client: Client, request: QueueRequest, *, every_s: float, me: bool) ->
         DaemonError: The daemon does not answer now, or refuses the request.
     """
     console = Console(highlight=False, markup=False, emoji=False)
-    if not (sys.stdin.isatty() and console.is_terminal) or console.is_dumb_terminal:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()) or console.is_dumb_terminal:
         msg = "--watch needs a terminal; in a pipe print the list once, without it, or use --json"
         raise click.UsageError(msg)
     # A mistake in the filters, or no daemon at all, is said before the screen is taken.
