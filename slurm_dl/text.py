@@ -78,3 +78,8 @@ def ago(seconds: float) -> str:
         if seconds < limit:
             return f"{seconds / unit_s:.0f} {unit}"
     return f"{seconds / 86400:.0f} d"
+
+
+def counted(number: int, noun: str) -> str:
+    """``1 look``, ``1,234 looks``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

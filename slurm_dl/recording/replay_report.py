@@ -34,7 +34,7 @@ from slurm_dl.recording.plan_diff import (
     plan_bytes,
     preempted,
 )
-from slurm_dl.text import duration, safe
+from slurm_dl.text import counted, duration, safe
 from slurm_dl.yaml_places import parse
 
 MOST_PER_CYCLE = 5
@@ -225,12 +225,13 @@ class ReplaySummary:
         """In words."""
         span = duration(self.last_s - self.first_s)
         yield f"{self.cycles} cycles over {span} with {', '.join(self.policies)}"
-        yield f"planned: {_counted(self.actions)}; {_runs(len(self.preempted))} to be preempted"
+        preempted = counted(len(self.preempted), "run")
+        yield f"planned: {_counted(self.actions)}; {preempted} to be preempted"
         if choice.is_other:
             yield (
                 f"against the recorded policy: {self.gained} times a job is in the target that was "
                 f"not, {self.lost} times the other way round; {self.moved} ranks differ; "
-                f"{_runs(len(self.preempted_then))} to be preempted by the recorded policy"
+                f"{counted(len(self.preempted_then), 'run')} to be preempted by the recorded policy"
             )
         if compared or choice.is_other:
             yield (
@@ -314,7 +315,3 @@ def _counted(actions: Counter[str]) -> str:
 
 def _ids(jobs: Iterable[JobId]) -> list[Json]:
     return list(sorted(jobs))  # noqa: C413 - of the type that JSON has
-
-
-def _runs(number: int) -> str:
-    return f"{number} run{'' if number == 1 else 's'}"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from slurm_dl.shadow.effects_by_group import Simulated
 from slurm_dl.shadow.records import WishedHandover
 from slurm_dl.shadow.report_data import Report, sooner_s
-from slurm_dl.text import ago
+from slurm_dl.text import ago, counted
 
 MOST_NAMED = 4
 """Jobs of a list that are named; the others are counted."""
@@ -31,14 +31,14 @@ def figures(report: Report) -> Iterator[tuple[str, str]]:
         "recorded",
         (
             f"{utc(report.from_s)} to {utc(report.to_s)}, {ago(report.covered_s)} of "
-            f"{ago(span_s)} seen in {count(report.looks, 'look')}"
+            f"{ago(span_s)} seen in {counted(report.looks, 'look')}"
         ),
     )
     yield (
         "cluster",
         (
             f"{report.gpus:,.0f} GPUs, {report.busy_share:.0%} of them held on average; "
-            f"{count(report.ended, 'job')} ended"
+            f"{counted(report.ended, 'job')} ended"
         ),
     )
     yield "policy", f"{', '.join(report.policies)}; preemption {', '.join(report.modes)}"
@@ -64,8 +64,8 @@ def wished(report: Report) -> str:
     if not report.wishes:
         return "it would have begun no hand-over"
     return (
-        f"it would have begun {count(len(report.wishes), 'hand-over')}, stopping "
-        f"{count(report.loss.runs, 'run')} on {report.loss.gpus:,.0f} GPUs"
+        f"it would have begun {counted(len(report.wishes), 'hand-over')}, stopping "
+        f"{counted(report.loss.runs, 'run')} on {report.loss.gpus:,.0f} GPUs"
     )
 
 
@@ -98,8 +98,8 @@ def doubts(report: Report) -> Iterator[str]:
         )
     if report.tripped:
         yield (
-            f"In {count(report.tripped, 'look')} a circuit breaker would have stopped preemption, "
-            "until it re-armed or an admin reset it. Here it let go with its reason."
+            f"In {counted(report.tripped, 'look')} a circuit breaker would have stopped "
+            "preemption, until it re-armed or an admin reset it. Here it let go with its reason."
         )
     yield (
         "Nothing was done, so each look planned from a queue that the earlier plans had not "
@@ -127,16 +127,16 @@ def _doubts_of_simulation(report: Report) -> Iterator[str]:
         yield sample(sim)
     if sim.open_ended:
         yield (
-            f"{count(sim.open_ended, 'job')} had not ended, or vanished: they take part with the "
+            f"{counted(sim.open_ended, 'job')} had not ended, or vanished: they take part with the "
             "time they ran until they were last seen, and are not counted."
         )
     if sim.never_ran:
         yield (
-            f"{count(sim.never_ran, 'job')} waited to the end of the record and never ran: how "
+            f"{counted(sim.never_ran, 'job')} waited to the end of the record and never ran: how "
             "long they would run is not known, so they are left out, whom a policy may help most."
         )
     if sim.unfit:
-        yield f"{count(sim.unfit, 'job')} fit no equal shares of the nodes and are left out."
+        yield f"{counted(sim.unfit, 'job')} fit no equal shares of the nodes and are left out."
     yield (
         "The simulated cluster begins with the jobs that ran then, without what they had had "
         "before. Partitions, limits, reservations, dependencies, placement and node failures "
@@ -211,11 +211,6 @@ def jobs(numbers: tuple[int, ...] | list[int]) -> str:
     more = len(numbers) - MOST_NAMED
     named = ", ".join(map(str, numbers[:MOST_NAMED]))
     return f"{named} and {more} more" if more > 0 else named
-
-
-def count(number: int, noun: str) -> str:
-    """``1 look``, ``1,234 looks``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def span(seconds: float) -> str:

@@ -20,7 +20,7 @@ from slurm_dl.model.plan import Plan
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.recording.anonymise import Anonymous
 from slurm_dl.recording.cycles_file import Setup, Writer
-from slurm_dl.text import safe
+from slurm_dl.text import counted, safe
 
 _ANSWER_S = 120.0
 _SILENCE_S = 5.0
@@ -105,7 +105,7 @@ def record_command(
         msg = "the daemon has made no cycle meanwhile; nothing was recorded"
         raise click.ClickException(msg)
     missed = f"; {follower.missed} came and went unseen" if follower.missed else ""
-    click.echo(f"{_cycles(taker.cycles)} in {out} ({_size(taker.size)}){missed}")
+    click.echo(f"{counted(taker.cycles, 'cycle')} in {out} ({_size(taker.size)}){missed}")
 
 
 class _Taker:
@@ -140,7 +140,7 @@ class _Taker:
         writer.write(snapshot, plan)
         self.size = writer.size
         self.cycles += 1
-        self.say(f"{_cycles(self.cycles)}, {_size(self.size)}")
+        self.say(f"{counted(self.cycles, 'cycle')}, {_size(self.size)}")
 
     def say(self, text: str) -> None:
         """Replace the line on the terminal."""
@@ -204,10 +204,6 @@ def _pause(seconds: float, stopped: Callable[[], bool]) -> None:
     until_s = time.monotonic() + seconds
     while not stopped() and (left_s := until_s - time.monotonic()) > 0:
         time.sleep(min(_NOTICE_S, left_s))
-
-
-def _cycles(number: int) -> str:
-    return f"{number} cycle{'' if number == 1 else 's'}"
 
 
 def _size(size_bytes: float) -> str:
