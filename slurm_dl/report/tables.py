@@ -1,4 +1,4 @@
-"""Tables for people, 80 columns wide: one run, its groups, several runs side by side.
+"""Tables for people, 80 columns wide: one run and its groups.
 
 They are rich renderables: colours on a terminal, plain text elsewhere. Names come from files and
 are never read as markup.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from rich.console import Group as Stack
@@ -18,31 +17,15 @@ from rich.text import Text
 
 from slurm_dl.report.distribution import Spread
 from slurm_dl.report.fairness import UNFAIR_RHO
-from slurm_dl.report.number_format import NONE, TimeUnit, duration, number, percent, unit_of
+from slurm_dl.report.number_format import NONE, duration, number, percent, unit_of
 from slurm_dl.report.summary_metrics import Group, Summary
+from slurm_dl.report.terminal_table import Column, table
 from slurm_dl.text import safe
 
 _NAME: Final = 14
 _CAUSE: Final = 20
 _TITLE: Final = 70
 _HOUR_S: Final = 3600.0
-_BEST: Final = "*"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Time:
-    """A column of a comparison: a time of which less is better."""
-
-    title: str
-    of: Callable[[Summary], float]
-
-
-_COMPARED: Final = (
-    _Time(title="mean\nJCT", of=lambda s: s.jct_s.mean),
-    _Time(title="median\nJCT", of=lambda s: s.jct_s.median),
-    _Time(title="p99\nJCT", of=lambda s: s.jct_s.p99),
-    _Time(title="make-\nspan", of=lambda s: s.makespan_s),
-)
 
 
 def run_tables(summary: Summary, *, title: str) -> RenderableType:
@@ -80,11 +63,9 @@ def _groups_table(groups: Sequence[Group], *, what: str, note: str) -> Renderabl
     }
     units = {title: unit_of(times_s) for title, times_s in columns.items()}
     titles = [f"{title}\nJCT {unit.sign}" for title, unit in units.items()]
-    table = _table(what, "jobs", *titles, "slow-\ndown", "rho", "GPU-h", "pre-\nempts")
-    for i, group in enumerate(groups):
-        s = group.summary
-        table.add_row(
-            _name(group.label),
+    rows = [
+        (
+            safe(group.label, _NAME) or NONE,
             _short(s.jobs),
             *(number(times_s[i] / units[title].in_s) for title, times_s in columns.items()),
             number(s.slowdown.mean),
@@ -92,20 +73,11 @@ def _groups_table(groups: Sequence[Group], *, what: str, note: str) -> Renderabl
             number(s.service_gpu_s / _HOUR_S),
             _short(s.preemptions),
         )
-    return Stack(table, Text(f"{note}slow-down and rho: means", style="dim"))
-
-
-def _compared(times_s: Sequence[float], unit: TimeUnit, *, best_s: float) -> list[Text]:
-    """The cells of a column; the best is marked, and the others leave room for the mark."""
-    cells = []
-    for i, time_s in enumerate(times_s):
-        text = number(time_s / unit.in_s)
-        if i and times_s[0] > 0 and math.isfinite(time_s):
-            text += f" x{time_s / times_s[0]:.2f}"
-        is_best = time_s == best_s
-        text += _BEST if is_best else " "
-        cells.append(Text(text, style="bold green" if is_best else ""))
-    return cells
+        for i, group in enumerate(groups)
+        for s in [group.summary]
+    ]
+    titles = [what, "jobs", *titles, "slow-\ndown", "rho", "GPU-h", "pre-\nempts"]
+    return Stack(_figures_table(titles, rows), Text(f"{note}slow-down and rho: means", style="dim"))
 
 
 def _totals(summary: Summary) -> Table:
@@ -126,45 +98,33 @@ def _totals(summary: Summary) -> Table:
         "unfair": f"{percent(summary.unfair_frac)} of jobs have a rho above {UNFAIR_RHO}",
         "evenness": f"{number(summary.jain)} (Jain's index over users; 1 is even)",
     }
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column()
-    for title, text in lines.items():
-        table.add_row(title, Text(text))
-    return table
+    columns = (Column(title=""), Column(title="", folds=True))
+    rows = [(Text(f"{title} ", style="dim"), text) for title, text in lines.items()]
+    return table(columns, rows, header=False)
 
 
 def _spreads(summary: Summary) -> Table:
-    def times(title: str, spread: Spread) -> tuple[str, ...]:
-        return (title, *(duration(value) for value in _figures(spread)))
-
-    def ratios(title: str, spread: Spread) -> tuple[str, ...]:
-        return (title, *(number(value) for value in _figures(spread)))
-
-    table = _table("finished jobs", "mean", "median", "p95", "p99", "max")
-    table.add_row(*times("JCT", summary.jct_s))
-    table.add_row(*times("queueing in all", summary.queue_s))
-    table.add_row(*times("wait to first start", summary.wait_s))
-    table.add_row(*ratios("slow-down", summary.slowdown))
-    table.add_row(*ratios("bounded slow-down", summary.bounded_slowdown))
-    table.add_row(*ratios("fairness (rho)", summary.rho))
-    return table
+    rows: list[tuple[str, Spread, Callable[[float], str]]] = [
+        ("JCT", summary.jct_s, duration),
+        ("queueing in all", summary.queue_s, duration),
+        ("wait to first start", summary.wait_s, duration),
+        ("slow-down", summary.slowdown, number),
+        ("bounded slow-down", summary.bounded_slowdown, number),
+        ("fairness (rho)", summary.rho, number),
+    ]
+    return _figures_table(
+        ("finished jobs", "mean", "median", "p95", "p99", "max"),
+        [(title, *map(write, _figures(spread))) for title, spread, write in rows],
+    )
 
 
 def _figures(spread: Spread) -> Iterable[float]:
     return spread.mean, spread.median, spread.p95, spread.p99, spread.max
 
 
-def _table(name: str, *numbers: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column(Text(name), no_wrap=True, overflow="ellipsis")
-    for title in numbers:
-        table.add_column(Text(title), justify="right", overflow="fold")
-    return table
-
-
-def _name(text: str) -> Text:
-    return Text(safe(text, _NAME) or NONE)
+def _figures_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    numbers = (Column(title=title, right=True, folds=True) for title in titles[1:])
+    return table((Column(title=titles[0]), *numbers), rows)
 
 
 def _short(count: int) -> str:

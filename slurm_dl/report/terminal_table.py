@@ -6,7 +6,7 @@ Cells are text that users wrote; they are made safe here and never read as marku
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from slurm_dl.text import safe
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
 _GAP = 1
 _LONGEST_CELL = 200
@@ -64,8 +65,8 @@ def show(
     from rich.console import Console  # noqa: PLC0415 - 0.1 s that a pipe need not pay
 
     console = Console(width=width, highlight=False, markup=False, emoji=False)
-    table = rich_table(columns, cells, width=console.width, header=header, styles=styles)
-    console.print(table, crop=False, soft_wrap=False)
+    made = rich_table(columns, cells, width=console.width, header=header, styles=styles)
+    console.print(made, crop=False, soft_wrap=False)
 
 
 def _plain(columns: Sequence[Column], rows: list[list[str]], *, header: bool) -> None:
@@ -89,24 +90,46 @@ def rich_table(
     optional: int = 0,
 ) -> Table:
     """*rows*, which are safe to print, as a table of at most *width* characters; see `laid_out`."""
-    from rich.table import Table  # noqa: PLC0415 - 0.1 s that a pipe need not pay
+    titles, widths = laid_out(columns, rows, width, header=header, optional=optional)
+    shown = [row[: len(titles)] for row in rows]
+    columns = columns[: len(titles)]
+    return table(columns, shown, header=header, titles=titles, widths=widths, styles=styles)
+
+
+def table(
+    columns: Sequence[Column],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    header: bool = True,
+    titles: Sequence[str] | None = None,
+    widths: Sequence[int] | None = None,
+    styles: Mapping[int, str] | None = None,
+) -> Table:
+    """A table for rich; cells are not made safe here.
+
+    Args:
+        titles: In place of those of the columns.
+        widths: Of the columns; None: rich fits those that fold.
+        styles: Style of a row, by its index.
+    """
+    from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    titles, widths = laid_out(columns, rows, width, header=header, optional=optional)
-    table = Table(
+    made = Table(
         box=None, pad_edge=False, padding=(0, _GAP, 0, 0), show_header=header, header_style="bold"
     )
-    for column, title, w in zip(columns, titles, widths, strict=False):
-        table.add_column(
-            Text(title),
+    for i, column in enumerate(columns):
+        made.add_column(
+            Text(titles[i] if titles else column.title),
             justify="right" if column.right else "left",
-            width=w,
+            width=widths[i] if widths else None,
             no_wrap=not column.folds,
             overflow="fold" if column.folds else "ellipsis",
         )
     for i, row in enumerate(rows):
-        table.add_row(*(Text(cell) for cell in row[: len(titles)]), style=(styles or {}).get(i))
-    return table
+        cells = (Text(cell) if isinstance(cell, str) else cell for cell in row)
+        made.add_row(*cells, style=(styles or {}).get(i))
+    return made
 
 
 def laid_out(

@@ -9,7 +9,7 @@ policies stand in the order of their mean JCT.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from rich.console import RenderableType
@@ -19,6 +19,7 @@ from rich.text import Text
 from slurm_dl.experiments.bootstrap_interval import Mean
 from slurm_dl.experiments.comparison import Comparison, ComparisonRow
 from slurm_dl.report.number_format import NONE, TimeUnit, number, percent, unit_of
+from slurm_dl.report.terminal_table import Column, table
 from slurm_dl.text import safe
 
 NARROW: Final = 80
@@ -129,53 +130,39 @@ def marks(comparison: Comparison, *, width: int = NARROW, ranked: bool = False) 
 
 def _table(rows: Sequence[ComparisonRow], *, whole: bool) -> Table:
     """One workload: each time with its ratio to the first policy's."""
-    columns: list[list[Text]] = []
-    titles = []
+    columns: dict[str, list[str | Text]] = {}
     for title, name in _TIMES:
         figures = [row.figures[name] for row in rows]
         unit, best = _unit_and_best([f.mean for f in figures], whole=whole)
-        titles.append(f"{title} {unit.sign}")
-        cells = []
+        cells = columns[f"{title} {unit.sign}"] = []
         for i, figure in enumerate(figures):
             text = number(figure.mean.value / unit.in_s)
             if figure.ratio is not None and math.isfinite(figure.ratio.value):
                 text += f" x{figure.ratio.value:.2f}"
             cells.append(_marked(text, is_best=i == best))
-        columns.append(cells)
-    others = ["GPUs\nused", "pre-\nempts"] if whole else ["finished"]
-    table = _empty("policy", *titles, *others)
-    for i, row in enumerate(rows):
-        summary = row.results[0].summary
-        told = [percent(summary.utilisation_frac), f"{summary.preemptions:,}"]
-        if not whole:
-            told = [f"{summary.finished}/{summary.jobs}"]
-        table.add_row(_name(row.label), *(column[i] for column in columns), *told)
-    return table
+    summaries = [row.results[0].summary for row in rows]
+    if whole:
+        columns["GPUs\nused"] = [percent(s.utilisation_frac) for s in summaries]
+        columns["pre-\nempts"] = [f"{s.preemptions:,}" for s in summaries]
+    else:
+        columns["finished"] = [f"{s.finished}/{s.jobs}" for s in summaries]
+    return _figures_table("policy", rows, columns)
 
 
 def _seeds_table(rows: Sequence[ComparisonRow], *, whole: bool) -> Table:
     """Several workloads: each time with its interval, and the mean JCT against the first's."""
-    columns: list[list[Text]] = []
-    titles = []
+    columns: dict[str, Sequence[str | Text]] = {}
     for title, name in _TIMES:
         means = [row.figures[name].mean for row in rows]
         unit, best = _unit_and_best(means, whole=whole)
-        titles.append(f"{title} {unit.sign}")
-        columns.append(
-            [
-                _marked(_with_half(mean, unit.in_s), is_best=i == best)
-                for i, mean in enumerate(means)
-            ]
-        )
-    against = [row.figures["avg_jct_s"].ratio for row in rows]
-    columns.insert(1, [Text("" if ratio is None else f"x{_ratio(ratio)}") for ratio in against])
-    titles.insert(1, "of the\nfirst's")
-    others = [] if whole else ["finished"]
-    table = _empty("policy", *titles, *others)
-    for i, row in enumerate(rows):
-        told = [] if whole else [_finished(row)]
-        table.add_row(_name(row.label), *(column[i] for column in columns), *told)
-    return table
+        columns[f"{title} {unit.sign}"] = [
+            _marked(_with_half(mean, unit.in_s), is_best=i == best) for i, mean in enumerate(means)
+        ]
+        if name == "avg_jct_s":
+            columns["of the\nfirst's"] = _ratios(rows)
+    if not whole:
+        columns["finished"] = [_finished(row) for row in rows]
+    return _figures_table("policy", rows, columns)
 
 
 _SHARES: Final[
@@ -200,40 +187,27 @@ def _wide_table(rows: Sequence[ComparisonRow]) -> Table:
     """All figures; a time's interval stands beside the mean JCT alone."""
     judged = [row for row in rows if not row.unfinished]
     seeds = len(rows[0].results)
-    titles, columns = [], []
+    columns: dict[str, Sequence[str | Text]] = {}
     for title, name in (*_TIMES[:2], ("p95\nJCT", "p95_jct_s"), *_TIMES[2:]):
         unit = unit_of(row.figures[name].mean.value for row in rows)
-        titles.append(f"{title} {unit.sign}")
         tells_interval = name == "avg_jct_s" and seeds > 1
 
         def written(mean: Mean, *, in_s: float = unit.in_s, half: bool = tells_interval) -> str:
             return _with_half(mean, in_s) if half else number(mean.value / in_s)
 
-        columns.append(_column(rows, judged, name, written, min))
+        columns[f"{title} {unit.sign}"] = _column(rows, judged, name, written, min)
         if name == "avg_jct_s":
-            against = [row.figures[name].ratio for row in rows]
-            titles.append("of the\nfirst's")
-            columns.append([Text("" if r is None else f"x{_ratio(r)}") for r in against])
-    shares = _share_columns(rows, judged)
-    titles += shares
-    columns += shares.values()
+            columns["of the\nfirst's"] = _ratios(rows)
+    columns |= _share_columns(rows, judged)
     if len(judged) < len(rows):
-        titles.append("finished")
-        columns.append([Text(_finished(row)) for row in rows])
-    table = _empty("policy", *titles)
-    for i, row in enumerate(rows):
-        table.add_row(_name(row.label), *(column[i] for column in columns))
-    return table
+        columns["finished"] = [_finished(row) for row in rows]
+    return _figures_table("policy", rows, columns)
 
 
 def _shares_table(rows: Sequence[ComparisonRow]) -> Table:
     """The figures for which the table of times has no room."""
     judged = [row for row in rows if not row.unfinished]
-    columns = _share_columns(rows, judged)
-    table = _empty("policy", *columns)
-    for i, row in enumerate(rows):
-        table.add_row(_name(row.label), *(column[i] for column in columns.values()))
-    return table
+    return _figures_table("policy", rows, _share_columns(rows, judged))
 
 
 def _share_columns(
@@ -279,20 +253,16 @@ def _lay_table(rows: Sequence[ComparisonRow]) -> Table:
     """Where the jobs lay, and what they waited for it."""
     queues_s = [row.figures["avg_queue_s"].mean.value for row in rows]
     unit = unit_of(queues_s)
-    table = _empty(
-        "placed", f"queued {unit.sign}\nmean", "nodes\nper job", "skewed\nspread", "speed\nmean"
-    )
-    for row, queue_s in zip(rows, queues_s, strict=True):
-        lay = row.lay
-        told = [NONE] * 3
-        if lay is not None:
-            told = [
-                number(lay.mean_nodes),
-                percent(lay.skewed_spread_frac),
-                percent(lay.mean_speed),
-            ]
-        table.add_row(_name(row.label), number(queue_s / unit.in_s), *told)
-    return table
+    lays = [row.lay for row in rows]
+    columns: dict[str, list[str]] = {
+        f"queued {unit.sign}\nmean": [number(queue_s / unit.in_s) for queue_s in queues_s],
+        "nodes\nper job": [NONE if lay is None else number(lay.mean_nodes) for lay in lays],
+        "skewed\nspread": [
+            NONE if lay is None else percent(lay.skewed_spread_frac) for lay in lays
+        ],
+        "speed\nmean": [NONE if lay is None else percent(lay.mean_speed) for lay in lays],
+    }
+    return _figures_table("placed", rows, columns)
 
 
 def _unit_and_best(means: Sequence[Mean], *, whole: bool) -> tuple[TimeUnit, int | None]:
@@ -308,6 +278,12 @@ def _with_half(mean: Mean, in_s: float) -> str:
     # As many digits behind the point as the mean itself has.
     digits = len(text.partition(".")[2])
     return f"{text} ±{mean.half / in_s:,.{digits}f}" if math.isfinite(mean.half) else text
+
+
+def _ratios(rows: Sequence[ComparisonRow]) -> list[str]:
+    """The mean JCT of each against the first's."""
+    against = [row.figures["avg_jct_s"].ratio for row in rows]
+    return ["" if ratio is None else f"x{_ratio(ratio)}" for ratio in against]
 
 
 def _ratio(ratio: Mean) -> str:
@@ -330,12 +306,16 @@ def _name(label: str) -> Text:
     return Text("\n  ".join(part for part in parts if part))
 
 
-def _empty(name: str, *numbers: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    table.add_column(Text(name), overflow="fold")
-    for title in numbers:
-        table.add_column(Text(title), justify="right", no_wrap=True)
-    return table
+def _figures_table(
+    name: str, rows: Sequence[ComparisonRow], columns: Mapping[str, Sequence[str | Text]]
+) -> Table:
+    """A line for each of *rows* with its part of the *columns*, which are named by their titles."""
+    numbers = (Column(title=title, right=True) for title in columns)
+    lines = zip(*columns.values(), strict=True)
+    return table(
+        (Column(title=name, folds=True), *numbers),
+        [(_name(row.label), *line) for row, line in zip(rows, lines, strict=True)],
+    )
 
 
 def failures(comparison: Comparison, gpus: int) -> list[str]:

@@ -126,7 +126,7 @@ def whatif_command(
         used = "; ".join(dict.fromkeys(row.fate.costs for row in ranking.rows))
         _show([*whatif_text.head_lines(jobs, history, shape, used), *_notes(ranking)])
         out = console()
-        out.print(whatif_text.table(ranking))
+        out.print(whatif_text.ranked_table(ranking))
         out.print()
         _show(whatif_text.verdict_lines(ranking, history))
         if json_path is not None:

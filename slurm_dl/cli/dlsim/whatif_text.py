@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from rich.console import RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from slurm_dl.experiments.results import read_lines
 from slurm_dl.experiments.whatif_bootstrap import FEWEST_DAYS, Interval
@@ -16,6 +14,7 @@ from slurm_dl.experiments.whatif_history import KINDS, DailyHistory
 from slurm_dl.experiments.whatif_ranking import RankedPolicy, Ranking
 from slurm_dl.model.trace import Trace
 from slurm_dl.report.number_format import NONE, TimeUnit, number, percent, unit_of
+from slurm_dl.report.terminal_table import Column, table
 from slurm_dl.simulation.cluster_shape import ClusterShape
 from slurm_dl.text import safe
 
@@ -55,30 +54,29 @@ def unit_for(ranking: Ranking) -> TimeUnit:
     return unit_of(row.own.value for row in ranking.rows)
 
 
-def table(ranking: Ranking) -> RenderableType:
+def ranked_table(ranking: Ranking) -> RenderableType:
     """Policies in their order, 80 columns wide."""
     unit = unit_for(ranking)
-    title = KINDS[ranking.by].title
-    made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    made.add_column("policy", overflow="fold", vertical="bottom", max_width=_NAME)
-    for name in (
-        f"{title}{' ' + unit.sign if unit.sign else ''}",
+    titles = (
+        f"{KINDS[ranking.by].title} {unit.sign}".rstrip(),
         "95 % range",
         "to the\nfirst",
         "range of the\ndifference",
         "less\non",
-    ):
-        made.add_column(Text(name), justify="right", vertical="bottom", no_wrap=False)
-    for row in ranking.rows:
-        made.add_row(
-            Text(safe(row.label, 2 * _NAME)),
+    )
+    columns = (Column(title=title, right=True, folds=True) for title in titles)
+    rows = [
+        (
+            safe(row.label, 2 * _NAME),
             number(row.own.value / unit.in_s),
             _ends(row.own, unit),
             signed(row.change),
             signed_ends(row.change),
             NONE if row.better_on is None else f"{row.better_on}/{row.compared_on}",
         )
-    return made
+        for row in ranking.rows
+    ]
+    return table((Column(title="policy", folds=True), *columns), rows)
 
 
 def verdict_lines(ranking: Ranking, history: DailyHistory) -> Iterator[str]:
