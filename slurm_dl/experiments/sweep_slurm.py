@@ -9,8 +9,6 @@ is called without a shell and in a cleaned environment.
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 import time
 import traceback
@@ -21,10 +19,11 @@ from typing import Final
 
 from slurm_dl.experiments.sweep import CellResult, SweepCell
 from slurm_dl.experiments.sweep_files import Folder
-from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
+from slurm_dl.model.errors import ClusterError, SlurmDlError
 from slurm_dl.report.atomic_files import write_whole
-from slurm_dl.submit import job_environment, option_values, slurm_calls
-from slurm_dl.text import safe, shown
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.submit import job_environment, option_values
+from slurm_dl.text import safe
 
 SCRIPT: Final = b"""\
 #!/bin/bash
@@ -130,15 +129,15 @@ def submit(
     if not missing:
         return
     earlier = folder.submitted()
-    queued = _queued(earlier, environ) if earlier else set()
+    slurm = Slurm(environ=environ, timeout_s=_SQUEUE_S)
+    queued = _queued(earlier, slurm) if earlier else set()
     tasks = sorted(set(folder.tasks_of(missing)) - queued)
     if not tasks:
         say(f"{_counted(len(queued), 'task')} in the queue already; nothing more is submitted")
         return
     write_whole(folder.path / "task.sh", SCRIPT)
-    argv = (_tool("sbatch", environ), *arguments(folder, tasks, request))
     cleaned = job_environment.clean(environ, keep_sbatch=True)
-    answer = slurm_calls.submit(argv, b"", cleaned.environ)
+    answer = slurm.submit(*arguments(folder, tasks, request), environ=cleaned.environ)
     if answer.job_id is None:
         said = answer.text.decode(errors="replace").strip() or "nothing"
         msg = f"sbatch refused the array and said: {said}"
@@ -174,6 +173,7 @@ def wait(
         LateError: The time is over.
     """
     cells = folder.sweep.cells
+    slurm = Slurm(environ=environ, timeout_s=_SQUEUE_S)
     gone_s: float | None = None
     silent = ""
     for now_s in _polls(within_s):
@@ -182,7 +182,7 @@ def wait(
         if not missing:
             return [folder.read_result(cell) for cell in cells]
         try:
-            left = _queued(folder.submitted(), environ) & set(folder.tasks_of(missing))
+            left = _queued(folder.submitted(), slurm) & set(folder.tasks_of(missing))
         except ClusterError as err:
             silent = f" (Slurm is silent: {err})"
             continue
@@ -253,42 +253,16 @@ def _last_line(log: Path) -> str:
     return safe(lines[-1], _LONGEST_LINE) if lines else "is empty"
 
 
-def _tool(name: str, environ: Mapping[str, str]) -> str:
-    path = shutil.which(name, path=environ.get("PATH"))
-    if path is None:
-        msg = f"{name} is not in PATH; --on slurm works where Slurm's commands are installed"
-        raise ConfigError(msg)
-    return path
-
-
-def _queued(jobs: Collection[int], environ: Mapping[str, str]) -> set[int]:
+def _queued(jobs: Collection[int], slurm: Slurm) -> set[int]:
     """The tasks of these arrays that wait, run or are just ending.
 
     Raises:
         ClusterError: squeue failed or took too long.
     """
-    # Not the user's environment: SQUEUE_* would change what is printed.
-    env = {name: environ[name] for name in ("PATH", "HOME", "SLURM_CONF") if name in environ}
-    argv = [_tool("squeue", environ), "--me", "--array", "--noheader", "--format=%F|%K"]
-    try:
-        done = subprocess.run(
-            argv,
-            env=env | {"LC_ALL": "C"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SQUEUE_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as err:
-        msg = f"squeue did not answer within {_SQUEUE_S:g} s"
-        raise ClusterError(msg) from err
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        msg = f"squeue failed: {shown(said[-1]) if said else f'exit {done.returncode}'}"
-        raise ClusterError(msg)
+    said = slurm.run("squeue", "--me", "--array", "--noheader", "--format=%F|%K")
     wanted = {str(job) for job in jobs}
     queued = set()
-    for line in done.stdout.decode(errors="replace").splitlines():
+    for line in said.splitlines():
         job, _, task = line.strip().partition("|")
         if job in wanted and task.isascii() and task.isdigit():
             queued.add(int(task))

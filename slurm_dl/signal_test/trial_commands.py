@@ -15,7 +15,8 @@ from pathlib import Path
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.model.ids import JobId
-from slurm_dl.submit import job_environment, slurm_calls
+from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.submit import job_environment
 from slurm_dl.submit.job_comment import comment
 from slurm_dl.text import safe
 
@@ -108,12 +109,12 @@ def _sbatch(
         )
     script = place / path.name
     script.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
-    argv = (
-        *(slurm_calls.tool("sbatch", environ), "--parsable", "--requeue", "--open-mode=append"),
+    answer = Slurm(environ=environ).submit(
+        *("--parsable", "--requeue", "--open-mode=append"),
         f"--comment={comment(None, contract=contract, model=None)}",
         *(f"--output={place / 'output.log'}", *more, str(script), *arguments),
+        environ=environ,
     )
-    answer = slurm_calls.submit(argv, b"", environ)
     if answer.job_id is None:
         raise ClusterError(safe(answer.text.decode(errors="replace"), 500))
     return JobId(answer.job_id)

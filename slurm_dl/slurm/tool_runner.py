@@ -2,21 +2,24 @@
 
 Everything the project asks of Slurm's tools goes through here: an argv list and never a shell, a
 tool path resolved once, an environment of our own making, a deadline, and a count of the calls.
+sbatch alone gets the user's environment.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.text import escaped
+from slurm_dl.text import escaped, shown
 
 TOOLS = ("squeue", "sinfo", "scontrol", "scancel", "sprio")
 OPTIONAL_TOOLS = ("sacct", "sacctmgr", "sdiag")
@@ -25,6 +28,20 @@ OPTIONAL_TOOLS = ("sacct", "sacctmgr", "sdiag")
 _OF_SLURMDBD = ("sacct", "sacctmgr")
 
 _LONGEST_WORDS = 300
+_JOB_ID = re.compile(r"(\d+)(?:;.*)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What sbatch said.
+
+    Attributes:
+        job_id: The job, or the array as a whole; None if sbatch refused.
+        text: Its messages, as they came.
+    """
+
+    job_id: int | None
+    text: bytes
 
 
 class Slurm:
@@ -40,6 +57,7 @@ class Slurm:
         *,
         slurm_conf: Path | None = None,
         bin_dir: Path | None = None,
+        environ: Mapping[str, str] | None = None,
         timeout_s: float = 30.0,
     ) -> None:
         """Resolve the tools.
@@ -47,6 +65,8 @@ class Slurm:
         Args:
             slurm_conf: Path of slurm.conf; None leaves it to Slurm's built-in place.
             bin_dir: Where the tools are; None searches PATH.
+            environ: A user's environment, whose PATH, HOME and SLURM_CONF count, and no tool need
+                be there; None: the process's PATH alone.
             timeout_s: Longest wait for one command, seconds; above 0.
 
         Raises:
@@ -58,9 +78,14 @@ class Slurm:
         self.calls: Counter[str] = Counter()
         self.spent_s = 0.0
         self._timeout_s = timeout_s
-        path = os.environ.get("PATH", os.defpath) if bin_dir is None else str(bin_dir)
-        self._tools = {tool: _resolve(tool, path) for tool in TOOLS}
-        self._tools |= {tool: found for tool in OPTIONAL_TOOLS if (found := _find(tool, path))}
+        path = (os.environ if environ is None else environ).get("PATH", os.defpath)
+        path = path if bin_dir is None else str(bin_dir)
+        known = (*TOOLS, *OPTIONAL_TOOLS, "sbatch")
+        self._tools = {tool: found for tool in known if (found := _find(tool, path))}
+        missing = [] if environ is not None else [tool for tool in TOOLS if not self.has(tool)]
+        if missing:
+            msg = f"{missing[0]} not found in {path}; install Slurm's client tools or say where"
+            raise ConfigError(msg)
         # Nothing is inherited: SQUEUE_FORMAT, SLURM_CLUSTERS, SCONTROL_ALL and their like change
         # what the tools print. A bit-string length of 0 prints array specs in full.
         self._env = {
@@ -70,6 +95,9 @@ class Slurm:
             "SLURM_TIME_FORMAT": "%s",
             "SLURM_BITSTR_LEN": "0",
         }
+        if environ is not None:
+            kept = ("PATH", "HOME", "SLURM_CONF")
+            self._env |= {name: environ[name] for name in kept if name in environ}
         if slurm_conf is not None:
             self._env["SLURM_CONF"] = str(slurm_conf.absolute())
 
@@ -86,6 +114,17 @@ class Slurm:
     def has(self, tool: str) -> bool:
         """Whether *tool* is installed."""
         return tool in self._tools
+
+    def path(self, tool: str) -> str:
+        """Absolute path of *tool*.
+
+        Raises:
+            ClusterError: It is not there.
+        """
+        if not self.has(tool):
+            msg = f"{tool} is not installed on this host, or not in PATH"
+            raise ClusterError(msg)
+        return self._tools[tool]
 
     def run(self, tool: str, *args: str, within_s: float = math.inf) -> str:
         """Standard output of one command.
@@ -144,11 +183,32 @@ class Slurm:
         except (OSError, ValueError) as err:
             raise _not_run(words, err) from None
 
+    def submit(self, *args: str, environ: Mapping[str, str], script: bytes = b"") -> Answer:
+        """Run sbatch in *environ*, the user's own, and where the user stands.
+
+        There is no time limit: a killed sbatch may have submitted the job.
+
+        Args:
+            script: Its standard input.
+
+        Raises:
+            ClusterError: There is no sbatch, or it took the job and answered something that is not
+                a job id.
+        """
+        argv = [self.path("sbatch"), *args]
+        done = subprocess.run(argv, input=script, env=environ, capture_output=True, check=False)
+        if done.returncode:
+            return Answer(job_id=None, text=done.stderr + done.stdout)
+        last = done.stdout.decode(errors="replace").strip().splitlines()[-1:]
+        match = _JOB_ID.fullmatch(last[0]) if last else None
+        if match is None:
+            msg = f"sbatch answered {shown(''.join(last))} instead of a job id; see squeue --me"
+            raise ClusterError(msg)
+        return Answer(job_id=int(match[1]), text=done.stderr)
+
     def _count(self, tool: str, args: Sequence[str]) -> str:
         """Count one call; the command in words."""
-        if not self.has(tool):
-            msg = f"{tool} is not installed"
-            raise ClusterError(msg)
+        self.path(tool)
         self.calls[tool] += 1
         return escaped(" ".join([tool, *args[:2]]))[:80]
 
@@ -161,14 +221,6 @@ def _find(tool: str, path: str) -> str:
     """Where *tool* is; empty if it is not there."""
     found = shutil.which(tool, path=path)
     return found if found is not None and Path(found).is_absolute() else ""
-
-
-def _resolve(tool: str, path: str) -> str:
-    found = _find(tool, path)
-    if not found:
-        msg = f"{tool} not found in {path}; install Slurm's client tools or say where they are"
-        raise ConfigError(msg)
-    return found
 
 
 def last_line(raw: bytes) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from slurm_dl.job.switch_order import is_tree, leaves
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.profile import Profile, skew_of
+from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import host_resources, slurm_calls
 from slurm_dl.submit.batch_script import Extras, tasks_per_node
 from slurm_dl.submit.host_hints import told
@@ -34,14 +35,14 @@ class SiteFacts:
         site: The site's choices.
         profile: What is known of the model; None if nothing.
         kept: Names of the variables that sbatch gets.
-        environ: The environment for calls to Slurm.
+        slurm: Whom to ask.
     """
 
     partitions: Sequence[GpuPartition]
     site: SiteSettings
     profile: Profile | None
     kept: frozenset[str]
-    environ: Mapping[str, str]
+    slurm: Slurm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +83,10 @@ def _host_share(
     limit = host_resources.UNLIMITED
     if names:
         try:
-            nodes = host_resources.usable(nodes, slurm_calls.read_usable(names, known.environ))
+            nodes = host_resources.usable(nodes, slurm_calls.read_usable(names, known.slurm))
             if silence.memory:
                 at = [partition.name for partition in known.partitions]
-                limit = slurm_calls.read_memory_limit(at, known.environ)
+                limit = slurm_calls.read_memory_limit(at, known.slurm)
         except ClusterError as err:
             notes.append(f"CPUs and memory are left to Slurm: {err}")
             nodes = ()
@@ -113,10 +114,10 @@ def _switches(
     if not for_s or "SBATCH_REQ_SWITCH" in known.kept:
         return ()
     try:
-        fewest = fewest_switches(wanted, known.partitions, slurm_calls.read_topology(known.environ))
+        fewest = fewest_switches(wanted, known.partitions, slurm_calls.read_topology(known.slurm))
         if fewest is None:
             return ()
-        longest_s = slurm_calls.read_longest_switch_wait_s(known.environ)
+        longest_s = slurm_calls.read_longest_switch_wait_s(known.slurm)
     except ClusterError:
         return ()  # As where no topology is configured.
     many = f"{fewest} switches" if fewest > 1 else "one switch"

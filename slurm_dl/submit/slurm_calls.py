@@ -1,4 +1,4 @@
-"""The calls to Slurm: sinfo once for the partitions' nodes, sbatch once for the job.
+"""What is asked of Slurm before a job is submitted: sinfo once for the partitions' nodes.
 
 More only for what sinfo does not say: CPUs and memory that nodes keep for themselves, how much
 memory a job may have, and, for jobs that ask for few switches, which nodes lie under which.
@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 import re
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.model.errors import ConfigError
 from slurm_dl.placement.synergy import Host
 from slurm_dl.slurm.running_config import config_values, number_of, partition_values
+from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit.host_resources import UNLIMITED, MemoryLimit
 from slurm_dl.submit.job_shape import GpuNode, GpuPartition
-from slurm_dl.text import shown
 
 _NOT_UP = frozenset(
     {
@@ -41,7 +39,6 @@ DEFAULT_LONGEST_SWITCH_WAIT_S = 300.0
 """Slurm's own ``max_switch_wait``."""
 
 _STATE = re.compile(r"([a-z_]+)([*~#!%$@^+-]*)")
-_JOB_ID = re.compile(r"(\d+)(?:;.*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,33 +66,7 @@ class Partitions:
         return tuple(self.by_name[name] for name in chosen)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What sbatch said.
-
-    Attributes:
-        job_id: The job, or the array as a whole; None if sbatch refused.
-        text: Its messages, as they came.
-    """
-
-    job_id: int | None
-    text: bytes
-
-
-def tool(name: str, environ: Mapping[str, str]) -> str:
-    """Absolute path of one of Slurm's commands.
-
-    Raises:
-        ClusterError: It is not in PATH.
-    """
-    path = shutil.which(name, path=environ.get("PATH"))
-    if path is None:
-        msg = f"{name} is not in PATH; run dlsubmit where Slurm's commands are installed"
-        raise ClusterError(msg)
-    return path
-
-
-def read_partitions(environ: Mapping[str, str]) -> Partitions:
+def read_partitions(slurm: Slurm) -> Partitions:
     """Ask sinfo for all partitions, their nodes and GPUs.
 
     Raises:
@@ -103,7 +74,7 @@ def read_partitions(environ: Mapping[str, str]) -> Partitions:
     """
     fields = "%P|%T|%G|%N|%c|%m|%B|%Z"
     return parse_partitions(
-        _ask("sinfo", ["--all", "--noheader", "--Node", f"--format={fields}"], environ)
+        slurm.run("sinfo", "--all", "--noheader", "--Node", f"--format={fields}")
     )
 
 
@@ -149,7 +120,7 @@ def parse_partitions(text: str) -> Partitions:
     )
 
 
-def read_usable(nodes: Sequence[str], environ: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+def read_usable(nodes: Sequence[str], slurm: Slurm) -> dict[str, tuple[int, int]]:
     """CPUs and memory in MB that jobs may use on each of *nodes*.
 
     Some sites keep cores and memory of a node for its own daemons (CoreSpecCount, MemSpecLimit). A
@@ -158,7 +129,7 @@ def read_usable(nodes: Sequence[str], environ: Mapping[str, str]) -> dict[str, t
     Raises:
         ClusterError: scontrol is missing or failed.
     """
-    text = _ask("scontrol", ["--oneliner", "show", "node", ",".join(nodes)], environ)
+    text = slurm.run("scontrol", "--oneliner", "show", "node", ",".join(nodes))
     found = {}
     for line in text.splitlines():
         if not line.startswith("NodeName="):
@@ -171,14 +142,14 @@ def read_usable(nodes: Sequence[str], environ: Mapping[str, str]) -> dict[str, t
     return found
 
 
-def read_memory_limit(partitions: Sequence[str], environ: Mapping[str, str]) -> MemoryLimit:
+def read_memory_limit(partitions: Sequence[str], slurm: Slurm) -> MemoryLimit:
     """The least that any of *partitions* allows; one that says nothing has the cluster's own.
 
     Raises:
         ClusterError: scontrol is missing or failed.
     """
-    cluster = _memory_limit(config_values(_ask("scontrol", ["show", "config"], environ)))
-    there = partition_values(_ask("scontrol", ["--oneliner", "show", "partition"], environ))
+    cluster = _memory_limit(config_values(slurm.run("scontrol", "show", "config")))
+    there = partition_values(slurm.run("scontrol", "--oneliner", "show", "partition"))
     least = UNLIMITED
     for name, words in there.items():
         if name in partitions:
@@ -193,41 +164,24 @@ def _memory_limit(words: Mapping[str, str]) -> MemoryLimit:
     return MemoryLimit(node_mb=node_mb, cpu_mb=cpu_mb)
 
 
-def read_topology(environ: Mapping[str, str]) -> str:
+def read_topology(slurm: Slurm) -> str:
     """Slurm's words about its switches or blocks.
 
     Raises:
         ClusterError: scontrol is missing or failed, as it does where there is no topology.
     """
-    return _ask("scontrol", ["show", "topology"], environ)
+    return slurm.run("scontrol", "show", "topology")
 
 
-def read_longest_switch_wait_s(environ: Mapping[str, str]) -> float:
+def read_longest_switch_wait_s(slurm: Slurm) -> float:
     """Longest time a job may wait for few switches; Slurm cuts what asks for more, silently.
 
     Raises:
         ClusterError: scontrol is missing or failed.
     """
-    values = config_values(_ask("scontrol", ["show", "config"], environ))
+    values = config_values(slurm.run("scontrol", "show", "config"))
     wait_s = number_of(values.get("SchedulerParameters", ""), "max_switch_wait")
     return DEFAULT_LONGEST_SWITCH_WAIT_S if wait_s is None else float(wait_s)
-
-
-def _ask(name: str, args: Sequence[str], environ: Mapping[str, str]) -> str:
-    # Not the user's environment: SINFO_* and others would change what is printed.
-    env = {key: environ[key] for key in ("PATH", "HOME", "SLURM_CONF") if key in environ}
-    done = subprocess.run(
-        [tool(name, environ), *args],
-        env=env | {"LC_ALL": "C"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-    )
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        msg = f"{name} failed: {shown(said[-1]) if said else f'exit {done.returncode}'}"
-        raise ClusterError(msg)
-    return done.stdout.decode(errors="replace")
 
 
 def _number(text: str) -> int:
@@ -256,22 +210,3 @@ def parse_gres(gres: str) -> dict[str, int]:
 def _is_up(state: str) -> bool:
     match = _STATE.fullmatch(state)
     return match is not None and match[1] not in _NOT_UP and "*" not in match[2]
-
-
-def submit(argv: Sequence[str], script: bytes, environ: Mapping[str, str]) -> Answer:
-    """Hand the script to sbatch on its standard input.
-
-    There is no time limit: a killed sbatch may have submitted the job.
-
-    Raises:
-        ClusterError: sbatch took the job and answered something that is not a job id.
-    """
-    done = subprocess.run(argv, input=script, env=environ, capture_output=True, check=False)
-    if done.returncode:
-        return Answer(job_id=None, text=done.stderr + done.stdout)
-    last = done.stdout.decode(errors="replace").strip().splitlines()[-1:]
-    match = _JOB_ID.fullmatch(last[0]) if last else None
-    if match is None:
-        msg = f"sbatch answered {shown(''.join(last))} instead of a job id; look at squeue --me"
-        raise ClusterError(msg)
-    return Answer(job_id=int(match[1]), text=done.stderr)

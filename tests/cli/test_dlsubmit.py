@@ -261,16 +261,18 @@ def test_parsable_and_quiet(site: Site) -> None:
 def test_sbatch_variables_do_not_reach_the_job(site: Site) -> None:
     """SBATCH_* is taken out and named; with --keep-sbatch-env what is harmless stays."""
     env = {"SBATCH_QOS": "high", "SBATCH_NO_REQUEUE": "1", "SINFO_FORMAT": "%N"}
+    env["SLURM_CONF"] = "/site/slurm.conf"
 
     done = site.run("--gpus=1", "--", "x", **env)
     got = {word.partition("=")[0] for word in site.words("sbatch.env")}
-    asked = {word.partition("=")[0] for word in site.words("sinfo.env")}
+    asked = dict(word.split("=", 1) for word in site.words("sinfo.env"))
     kept = site.run("--gpus=1", "--keep-sbatch-env", "--", "x", **env)
     got_kept = {word.partition("=")[0] for word in site.words("sbatch.env")}
 
     assert "ignored from the environment: SBATCH_NO_REQUEUE, SBATCH_QOS" in done.stderr
     assert not got & {"SBATCH_QOS", "SBATCH_NO_REQUEUE"}
     assert "SINFO_FORMAT" not in asked
+    assert asked["SLURM_CONF"] == env["SLURM_CONF"]
     assert "ignored from the environment: SBATCH_NO_REQUEUE (" in kept.stderr
     assert got_kept & {"SBATCH_QOS", "SBATCH_NO_REQUEUE"} == {"SBATCH_QOS"}
 
@@ -340,9 +342,7 @@ def test_slurm_that_does_not_answer(site: Site) -> None:
     done = site.run("--gpus=1", "--", "x")
 
     assert done.returncode == 1
-    assert done.stderr == (
-        "dlsubmit: error: sinfo failed: 'slurm_load_partitions: Unable to contact'\n"
-    )
+    assert re.fullmatch("dlsubmit: error: sinfo .*Unable to contact\n", done.stderr)
     assert not site.submitted
 
 
@@ -351,7 +351,7 @@ def test_slurm_that_is_not_installed(site: Site) -> None:
     done = site.run("--gpus=1", "--", "x", PATH=str(site.base))
 
     assert done.returncode == 1
-    assert done.stderr.startswith("dlsubmit: error: sinfo is not in PATH; run dlsubmit where ")
+    assert re.fullmatch("dlsubmit: error: sinfo .*not in PATH\n", done.stderr)
 
 
 @pytest.mark.parametrize(
@@ -452,7 +452,7 @@ def test_a_node_that_is_not_described_leaves_cpus_to_slurm(known: Site) -> None:
 
     done = known.run("--gpus=2", "--", "x")
 
-    assert "note: CPUs and memory are left to Slurm: scontrol failed: 'no node'" in done.stderr
+    assert re.search("note: CPUs and memory are left to Slurm: scontrol .*no node", done.stderr)
     assert directives(known)[-1] == "--gpus-per-node=2"
 
 
@@ -476,7 +476,7 @@ def test_no_more_memory_than_slurm_allows(
     known: Site, config: str, partition: str, args: list[str], expected: list[str]
 ) -> None:
     """Slurm 22.05.8 takes a job that asks for more, and leaves it pending for ever."""
-    (known.base / "config.out").write_text(f"MaxMemPerNode  = UNLIMITED\n{config} = 10000\n")
+    (known.base / "config.out").write_text(f"{config} = 10000\nMaxMemPerNode  = UNLIMITED\n")
     (known.base / "partition.out").write_text(
         f"PartitionName=other MaxMemPerNode=1\nPartitionName=gpu DefMemPerCPU=7 {partition} Y=\n"
     )

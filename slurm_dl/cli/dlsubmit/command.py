@@ -15,6 +15,7 @@ import slurm_dl
 from slurm_dl.cli.dlqueue.when import before_submitting
 from slurm_dl.cli.dlsubmit.preview import preview
 from slurm_dl.model.errors import ClusterError, ConfigError, SlurmDlError
+from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import (
     batch_script,
     half_gpu,
@@ -45,6 +46,7 @@ from slurm_dl.submit.option_values import clean_text
 from slurm_dl.submit.sbatch_options import CommandLine, Option, Takes, divide
 from slurm_dl.submit.shell_quoting import quote
 
+_SLURM_S = 60.0
 _LINE = "slurm_dl.command_line"
 
 _EPILOG = """
@@ -220,7 +222,8 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
         qos=at_site.qos,
         max_grace_s=at_site.max_grace_s,
     )
-    partitions = slurm_calls.read_partitions(environ).select(request.partitions)
+    slurm = Slurm(environ=environ, timeout_s=_SLURM_S)
+    partitions = slurm_calls.read_partitions(slurm).select(request.partitions)
     chosen = choose_shape(request, partitions)
     profile, model_note = None, ""
     if request.model is not None:
@@ -233,7 +236,7 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
             site=at_site,
             profile=profile,
             kept=frozenset(cleaned.environ),
-            environ=environ,
+            slurm=slurm,
         ),
     )
     missing = submit_checks.check(
@@ -246,7 +249,7 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
         level="none" if no_check else "note" if dry_run else "error",
     )
     submission = batch_script.compose(request, chosen, where, found.extras)
-    argv = (slurm_calls.tool("sbatch", environ), *submission.args)
+    argv = (slurm.path("sbatch"), *submission.args)
     if not quiet:
         of_qos = user_notes.qos_notes(request, at_site, typed)
         of_grace = user_notes.grace_note(request, typed)
@@ -262,7 +265,9 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
     if dry_run:
         _show(_dry_run_text(argv, submission.script), argv, submission, as_json=as_json)
         return 0
-    answer = slurm_calls.submit(argv, submission.script.encode(), cleaned.environ)
+    answer = slurm.submit(
+        *submission.args, script=submission.script.encode(), environ=cleaned.environ
+    )
     click.echo(answer.text, nl=False, err=True)  # bytes, as they came
     if answer.job_id is None:
         return 1
