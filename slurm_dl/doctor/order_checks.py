@@ -197,8 +197,7 @@ def backfill_passes(site: Site) -> CheckResult:
     controller = site.controller
     period = controller.text("PriorityCalcPeriod")
     try:
-        # Slurm takes a number as minutes.
-        period_s = limit_s(f"{period}:00" if period.isdecimal() else period)
+        period_s = limit_s(period)
     except ValueError as err:
         msg = f"PriorityCalcPeriod: {err}"
         raise CannotTellError(msg) from None

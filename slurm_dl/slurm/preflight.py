@@ -6,17 +6,19 @@ tier: so what it needs is looked up before anything is written. Each finding nam
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.slurm.read.grammar import span_s
 from slurm_dl.slurm.releases import parse_release, series_of
 from slurm_dl.slurm.running_config import config_values, options, requeue_hold
 from slurm_dl.slurm.slurm_conf import site_factor_plugin
 from slurm_dl.slurm.tool_runner import Slurm
-from slurm_dl.text import escaped
+from slurm_dl.text import duration, escaped
 
 _BY_QOS = "preempt/qos"
 
@@ -28,7 +30,6 @@ _RAW_FACTORS = ("Assoc", "Partition", "TRES")
 NO_NORMAL_ALL, so it is not known which is set."""
 
 _QOS_FIELDS = "name,preemptmode,gracetime,preemptexempttime"
-_SPAN = re.compile(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +88,7 @@ def native_gaps(
         seen = _read_qos(slurm, qos)
     except ClusterError as err:
         return found, f"QOS {qos} is not checked: {err}"
-    default_s = _seconds(values.get("PreemptExemptTime", "")) or 0.0
+    default_s = span_s(values.get("PreemptExemptTime", "")) or 0.0
     found += _missing_in_qos(seen, qos, settings, default_s=default_s, poll_s=poll_s)
     if seen is None or "within" in seen.modes:
         return found, ""
@@ -208,10 +209,11 @@ def _missing_in_qos(
 ) -> Iterator[str]:
     limits = settings.preemption
     needed_s = max(limits.min_quantum_s, _NEAR_POLLS * poll_s)
+    needed = duration(math.ceil(needed_s))
     if seen is None:
         yield (
             f"there is no QOS {qos}: sacctmgr add qos {qos} PreemptMode=REQUEUE "
-            f"GraceTime={limits.max_grace_s:.0f} PreemptExemptTime={_written(needed_s)}, and give "
+            f"GraceTime={limits.max_grace_s:.0f} PreemptExemptTime={needed}, and give "
             "it to the accounts"
         )
         return
@@ -228,7 +230,7 @@ def _missing_in_qos(
         yield (
             f"QOS {qos} has PreemptExemptTime {exempt_s:.0f} s; it must be at least "
             f"preemption.min_quantum_s and {_NEAR_POLLS} x daemon.poll_s: "
-            f"{_setting(qos)} PreemptExemptTime={_written(needed_s)}"
+            f"{_setting(qos)} PreemptExemptTime={needed}"
         )
 
 
@@ -251,26 +253,10 @@ def _read_qos(slurm: Slurm, qos: str) -> Qos | None:
         return Qos(
             name=name,
             modes=frozenset(options(modes)) - {"cluster"},
-            grace_s=_seconds(grace) or 0.0,
-            exempt_s=_seconds(exempt),
+            grace_s=span_s(grace) or 0.0,
+            exempt_s=span_s(exempt),
         )
     return None
-
-
-def _seconds(text: str) -> float | None:
-    """Slurm's ``days-hours:minutes:seconds`` in seconds; None if it is none."""
-    match = _SPAN.fullmatch(text.strip())
-    if match is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
-
-
-def _written(seconds: float) -> str:
-    """*seconds* as Slurm reads them: a bare number would be minutes."""
-    minutes, secs = divmod(int(-(-seconds // 1)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours:02}:{minutes:02}:{secs:02}"
 
 
 def _shown(value: str) -> str:

@@ -21,7 +21,7 @@ from slurm_dl.submit.host_resources import Wanted
 from slurm_dl.submit.job_request import JobRequest, given
 from slurm_dl.submit.job_shape import GpuPartition, JobShape
 from slurm_dl.submit.site_settings import SiteSettings
-from slurm_dl.text import shown
+from slurm_dl.text import duration, shown
 
 _NCCL = re.compile(r"NCCL_[A-Z0-9_]{1,64}", re.ASCII)
 
@@ -199,5 +199,4 @@ def fewest_switches(
 
 def option(switches: int, for_s: float) -> str:
     """The argument for sbatch."""
-    minutes, seconds = divmod(max(1, round(for_s)), 60)
-    return f"--switches={switches}@{minutes}:{seconds:02}"
+    return f"--switches={switches}@{duration(max(1, round(for_s)))}"

@@ -12,6 +12,7 @@ import re
 from typing import Literal
 
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.slurm.read.grammar import span_s
 from slurm_dl.text import shown
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -22,7 +23,6 @@ _RANGE = r"\d+(-\d+(:\d+)?)?"
 _ARRAY = re.compile(rf"{_RANGE}(,{_RANGE})*(%\d+)?", re.ASCII)
 _GPUS = re.compile(r"(?:([A-Za-z0-9_][A-Za-z0-9._-]{0,63}):)?(\d{1,6})", re.ASCII)
 _SIGNAL = re.compile(r"(?:B:)?(?:SIG)?(USR1|USR2|TERM|INT|HUP)(?:@(\d{1,5}))?", re.ASCII)
-_TIME = re.compile(r"(?:(\d+)-(\d+)(?::(\d+))?(?::(\d+))?|(\d+)(?::(\d+))?(?::(\d+))?)", re.ASCII)
 
 _MOST_BYTES = 4096
 _MOST_NAME_BYTES = 128
@@ -171,18 +171,9 @@ def time_limit_s(value: str) -> float:
     """Seconds that Slurm will grant for a ``--time`` value, in whole minutes; inf if unlimited."""
     if value.upper() in {"INFINITE", "UNLIMITED"}:
         return math.inf
-    match = _TIME.fullmatch(value)
-    if not match or len(value) > len("99999-99:99:99"):
+    seconds = span_s(value)
+    if seconds is None:
         msg = f"--time: {shown(value)} is not MINUTES, M:S, H:M:S, DAYS-H, DAYS-H:M or DAYS-H:M:S"
         raise ConfigError(msg)
-    days, hours, d_min, d_sec, first, second, third = (
-        int(g) if g else None for g in match.groups()
-    )
-    if days is not None:
-        seconds = ((days * 24 + (hours or 0)) * 60 + (d_min or 0)) * 60 + (d_sec or 0)
-    elif third is not None:
-        seconds = ((first or 0) * 60 + (second or 0)) * 60 + third
-    else:
-        seconds = (first or 0) * 60 + (second or 0)
     # Slurm counts limits in minutes, rounded up; 0 asks for no limit.
     return math.ceil(seconds / 60) * 60.0 if seconds else math.inf

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.placement.synergy import Host
+from slurm_dl.slurm.read.grammar import gres_items
 from slurm_dl.slurm.running_config import config_values, number_of, partition_values
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit.host_resources import UNLIMITED, MemoryLimit
@@ -93,12 +95,17 @@ def parse_partitions(text: str) -> Partitions:
         if name.endswith("*"):
             name = default = name[:-1]
         found = nodes.setdefault(name, [])
-        gpus = parse_gres(gres)
+        gpus, shards = Counter[str](), 0
+        for kind, gpu_type, count in gres_items(gres):
+            if kind == "gpu" and count:
+                gpus[gpu_type] += int(count)
+            elif kind == "shard":
+                shards += int(count)
         host = None
         if gpus and _number(cpus) and _number(mem_mb):
             limit = _number(most_cpus) or _number(cpus)
             host = Host(
-                gpus=sum(gpus.values()),
+                gpus=gpus.total(),
                 cpus=min(_number(cpus), limit),
                 mem_mb=_number(mem_mb),
             )
@@ -108,7 +115,7 @@ def parse_partitions(text: str) -> Partitions:
                 gpus=n,
                 up=_is_up(state),
                 name=node,
-                shards=_count_of(gres, "shard"),
+                shards=shards,
                 host=host,
                 threads=max(1, _number(threads)),
             )
@@ -187,24 +194,6 @@ def read_longest_switch_wait_s(slurm: Slurm) -> float:
 def _number(text: str) -> int:
     """A whole number; 0 for anything else."""
     return int(text) if re.fullmatch(r"\d{1,9}", text, re.ASCII) else 0
-
-
-def _count_of(gres: str, kind: str) -> int:
-    """How many of one kind of GRES a node has, ``shard:8`` or ``shard:a100:8(S:0)``."""
-    items = (item.strip().split(":") for item in re.sub(r"\([^()]*\)", "", gres).split(","))
-    return sum(_number(rest[-1]) for name, *rest in items if name == kind and rest)
-
-
-def parse_gres(gres: str) -> dict[str, int]:
-    """GPUs by type in a node's GRES, such as ``gpu:a100:4(S:0,1),shard:8``; untyped is ''."""
-    gpus: dict[str, int] = {}
-    for item in re.sub(r"\([^()]*\)", "", gres).split(","):
-        name, *rest = item.strip().split(":")
-        if name != "gpu" or not rest or not re.fullmatch(r"\d+", rest[-1], re.ASCII):
-            continue
-        gpu_type = rest[0] if len(rest) > 1 else ""
-        gpus[gpu_type] = gpus.get(gpu_type, 0) + int(rest[-1])
-    return {gpu_type: n for gpu_type, n in gpus.items() if n}
 
 
 def _is_up(state: str) -> bool:

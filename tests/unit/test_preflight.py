@@ -150,8 +150,8 @@ def test_requeue_delay_wins_where_it_exists() -> None:
         ("normal|cluster|00:00:00|\n", "no QOS dl: sacctmgr add qos dl PreemptMode=REQUEUE Grace"),
         ("dl|cancel,within|00:01:00|00:00:10\n", "set PreemptMode=REQUEUE"),
         ("dl|within,requeue|00:00:20|00:00:10\n", "set GraceTime=60"),
-        ("dl|within,requeue|00:01:00|00:00:05\n", "set PreemptExemptTime=00:00:10"),
-        ("dl|within,requeue|00:01:00|\n", "set PreemptExemptTime=00:00:10"),
+        ("dl|within,requeue|00:01:00|00:00:05\n", "set PreemptExemptTime=0:10"),
+        ("dl|within,requeue|00:01:00|\n", "set PreemptExemptTime=0:10"),
     ],
 )
 def test_the_qos_is_looked_at(qos: str, said: str) -> None:
@@ -170,7 +170,7 @@ def test_all_that_is_missing_is_said_at_once() -> None:
 
 def test_the_exempt_time_covers_the_time_until_a_run_is_seen() -> None:
     """A run that has not been seen yet has the priority of a waiting job."""
-    with pytest.raises(ConfigError, match="PreemptExemptTime=00:01:00"):
+    with pytest.raises(ConfigError, match="PreemptExemptTime=1:00"):
         check(SLURM_22_05.replace("cred_expire=5", "x"), poll_s=30.0)
 
 

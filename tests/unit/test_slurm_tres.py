@@ -33,6 +33,7 @@ from slurm_dl.slurm.read.tres import (
         ("gpu:3090:2", Gres(2, "3090")),
         ("gpu:a100_3g.20gb:2", Gres(2, "a100_3g.20gb")),
         ("gpu:1K", Gres(1024)),
+        ("gpu:no_consume", Gres(1)),
         ("gpu:1", Gres(1)),
         ("gres:gpu:2,gres:nic:1", Gres(2)),
         ("gres:shard:4", Gres(shards=4)),

@@ -104,6 +104,8 @@ def test_what_is_no_time_is_refused(text: str) -> None:
         ("10:00", 600.0),
         ("1:00:00", 3600.0),
         ("2-03:04:05", 183845.0),
+        ("2-3", 183600.0),
+        ("90", 5400.0),
         ("UNLIMITED", float("inf")),
         ("NOT_SET", float("inf")),
         ("365-00:00:00", float("inf")),

@@ -6,7 +6,7 @@ import pytest
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit.job_shape import GpuNode
-from slurm_dl.submit.slurm_calls import parse_gres, parse_partitions
+from slurm_dl.submit.slurm_calls import parse_partitions
 
 SINFO = """\
 gpu*|idle|gpu:a100:4(S:0,1)
@@ -30,12 +30,14 @@ cpu|idle|(null)
         ("gpu:a100:no_consume:4", {"a100": 4}),
         ("gpu:a100:2,gpu:a100:2", {"a100": 4}),
         ("gpu:0,gpu:x:0", {}),
-        ("gpu,gpu:,gpu:a100:x,mps:200,gpu_mem:3", {}),
+        ("gpu:,mps:200,gpu_mem:3", {}),
     ],
 )
 def test_gres(gres: str, expected: dict[str, int]) -> None:
-    """Only whole GPUs count, by type; what cannot be read counts nothing."""
-    assert parse_gres(gres) == expected
+    """Only whole GPUs count, by type."""
+    nodes = parse_partitions(f"gpu|idle|{gres}").by_name["gpu"].nodes
+
+    assert {node.gpu_type: node.gpus for node in nodes} == expected
 
 
 def test_partitions() -> None:

@@ -14,17 +14,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from slurm_dl.slurm.read.grammar import gres_items
 from slurm_dl.slurm.read.vocabulary import is_number
 
-_IN_PARENTHESES = re.compile(r"\([^)]*\)")
-_GRES = re.compile(r"(?:gres[:/])?(gpu|shard|mps)(?:[:=](.+))?")
-_COUNT = re.compile(r"([0-9]+)([kKmM]?)")
 _MEMORY = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([KMGTP]?)[nc]?")
 _MOST_MB = 2**53
-_MOST = 1e15
-"""Units of a GRES; callers refuse far fewer, and it is no infinity."""
 _MB = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
-_TIMES = {"": 1, "k": 1024, "m": 1024**2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +49,13 @@ def parse_gres(text: str) -> Gres:
     untyped = {"gpu": 0.0, "shard": 0.0, "mps": 0.0}
     typed = dict(untyped)
     first_type = ""
-    for item in _IN_PARENTHESES.sub("", text).split(","):
-        found = _GRES.fullmatch(item.strip())
-        if found is None:
-            continue
-        kind, rest = found.groups(default="")
-        gpu_type, count = _type_and_count(rest)
+    for kind, gpu_type, count in gres_items(text):
         (typed if gpu_type else untyped)[kind] += count
         if kind == "gpu" and not first_type:
             first_type = gpu_type
     # Where both are listed the untyped figure is the total of the typed ones.
     total = {kind: untyped[kind] or typed[kind] for kind in untyped}
     return Gres(total["gpu"], first_type, total["shard"], total["mps"])
-
-
-def _type_and_count(rest: str) -> tuple[str, float]:
-    """Split ``a100:4``, ``a100=4``, ``4``, ``a100`` or nothing, which is one of any type."""
-    if not rest:
-        return "", 1.0
-    *kind, last = re.split("[:=]", rest)
-    count = _COUNT.fullmatch(last)
-    if count is None:
-        return ":".join([*kind, last]), 1.0
-    return ":".join(kind), min(float(count[1]) * _TIMES[count[2].lower()], _MOST)
 
 
 @dataclass(frozen=True, slots=True)

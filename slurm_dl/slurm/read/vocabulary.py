@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.slurm.read.grammar import span_s
 
 _LATEST_S = 1e11
 
@@ -86,10 +87,8 @@ _WAITS_FOR_NODES = (
 _MAINTENANCE = "ReqNodeNotAvail, Reserved for maintenance"
 
 _UNSET = frozenset({"", "N/A", "NONE", "Unknown", "None", "(null)"})
-_LIMIT = re.compile(r"(?:([0-9]{1,9})-)?(?:([0-9]{1,9}):)?([0-9]{1,9}):([0-9]{1,9})")
 _UNLIMITED = _UNSET | {"UNLIMITED", "NOT_SET", "Partition_Limit", "INVALID"}
-_DAY_S = 86_400
-_LONGEST_LIMIT_S = 365.0 * _DAY_S
+_LONGEST_LIMIT_S = 365.0 * 86_400
 _LABEL = re.compile(
     r"([0-9]{1,18})(?:_([0-9]{1,18})|_\[([0-9,:-]+)(?:%[0-9]{1,18})?\]|\+([0-9]{1,18}))?"
 )
@@ -151,14 +150,10 @@ def limit_s(text: str) -> float:
 
     A job without a limit is given a year when it starts (measured on 22.05.8), so a year is inf.
     """
-    found = _LIMIT.fullmatch(text)
-    if found is None:
-        if text not in _UNLIMITED:
-            msg = f"{text[:40]!r} is no time limit"
-            raise ValueError(msg)
-        return float("inf")
-    days, hours, minutes, seconds = (int(part) for part in found.groups(default="0"))
-    limit = days * _DAY_S + hours * 3600.0 + minutes * 60.0 + seconds
+    limit = float("inf") if text in _UNLIMITED else span_s(text)
+    if limit is None:
+        msg = f"{text[:40]!r} is no time limit"
+        raise ValueError(msg)
     return limit if limit < _LONGEST_LIMIT_S else float("inf")
 
 

@@ -1,0 +1,48 @@
+"""How Slurm writes GRES and spans of time; imports nothing, so that commands begin fast."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+_NO_COUNT = re.compile(r"\([^)]*\)|:no_consume\b")
+_GRES = re.compile(r"(?:gres[:/])?(gpu|shard|mps)(?:[:=](.+))?")
+_COUNT = re.compile(r"([0-9]+)([kKmM]?)")
+_MOST = 1e15
+"""Units of a GRES; callers refuse far fewer, and it is no infinity."""
+_TIMES = {"": 1, "k": 1024, "m": 1024**2}
+_SPAN = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?")
+
+
+def gres_items(text: str) -> Iterator[tuple[str, str, float]]:
+    """Kind, type and count of each GPU, shard and mps in a comma-separated list.
+
+    The type is empty if none is named; an item without a count is one.
+    """
+    for item in _NO_COUNT.sub("", text).split(","):
+        found = _GRES.fullmatch(item.strip())
+        if found is not None:
+            kind, rest = found.groups(default="")
+            yield kind, *_type_and_count(rest)
+
+
+def _type_and_count(rest: str) -> tuple[str, float]:
+    """Split ``a100:4``, ``a100=4``, ``4``, ``a100`` or nothing, which is one of any type."""
+    if not rest:
+        return "", 1.0
+    *kind, last = re.split("[:=]", rest)
+    count = _COUNT.fullmatch(last)
+    if count is None:
+        return ":".join([*kind, last]), 1.0
+    return ":".join(kind), min(float(count[1]) * _TIMES[count[2].lower()], _MOST)
+
+
+def span_s(text: str) -> float | None:
+    """``M``, ``M:S``, ``H:M:S``, ``D-H``, ``D-H:M`` or ``D-H:M:S`` in seconds; None for others."""
+    found = _SPAN.fullmatch(text)
+    if found is None:
+        return None
+    days, first, second, third = (int(part or 0) for part in found.groups())
+    if found[1] is None and found[4] is None:
+        return first * 60.0 + second
+    return ((days * 24 + first) * 60 + second) * 60.0 + third
