@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from structlog.typing import FilteringBoundLogger
 
+from slurm_dl.backoff import Backoff
 from slurm_dl.ledger.rebuild_from_accounting import SETTLED, Rebuilt, rebuild
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError
@@ -24,6 +25,7 @@ LEAST_PAUSE_S = 60.0
 """Between two questions, whatever is missing: jobs that flap must not make it one a poll."""
 
 LONGEST_PAUSE_S = 3600.0
+PAUSES = Backoff(LEAST_PAUSE_S, 2.0, LONGEST_PAUSE_S)
 
 MISSED = "runs that nobody saw are not counted, such jobs rank too high"
 
@@ -51,12 +53,11 @@ class LedgerRecovery:
         self._within_s = within_s
         self._clock = clock
         self._asked_s = -math.inf
-        self._failing = False
-        self._pause_s = 0.0
-        """After a question that nobody answered."""
-        self._vain: dict[int, tuple[float, float]] = {}
-        """Jobs about which accounting had not all to say when it was last asked: how long each
-        rests, and until when."""
+        self._failures = 0
+        self._pause_s = LEAST_PAUSE_S
+        self._vain: dict[int, tuple[int, float]] = {}
+        """Jobs about which accounting had not all to say when it was last asked: how often in a
+        row, and until when each rests."""
 
     def complete(self, ledger: Ledger, seen: Observed) -> None:
         """Restore what *ledger* lacks about the jobs *seen*, if it is time to ask."""
@@ -80,27 +81,26 @@ class LedgerRecovery:
     def _due(self, jobs: Sequence[int]) -> list[int]:
         """Those of *jobs* to be asked about now."""
         now_s = self._clock()
-        if now_s - self._asked_s < max(self._pause_s, LEAST_PAUSE_S):
+        if now_s - self._asked_s < self._pause_s:
             return []
         return [j for j in jobs if j not in self._vain or self._vain[j][1] <= now_s]
 
     def _failed(self, err: ClusterError, *, jobs: int) -> None:
         never = isinstance(err, NoAccountingError)
-        self._pause_s = LONGEST_PAUSE_S if never else _longer(self._pause_s)
-        first, self._failing = not self._failing, True
-        say = self._log.warning if first else self._log.debug
+        self._failures += 1
+        self._pause_s = LONGEST_PAUSE_S if never else PAUSES.pause_s(self._failures)
+        say = self._log.warning if self._failures == 1 else self._log.debug
         event = "no accounting" if never else "accounting does not answer"
         say(event, error=str(err), jobs=jobs, because=MISSED, next_in_s=round(self._pause_s))
 
     def _succeeded(self, answer: Told, rebuilt: Rebuilt, *, left: int) -> None:
         known_vain = rebuilt.short <= self._vain.keys()
-        self._failing, self._pause_s = False, 0.0
+        self._failures, self._pause_s = 0, LEAST_PAUSE_S
         now_s = self._clock()
         for job_id in answer.asked:
-            rested_s, _ = self._vain.pop(job_id, (0.0, 0.0))
+            times, _ = self._vain.pop(job_id, (0, 0.0))
             if job_id in rebuilt.short:
-                rest_s = _longer(rested_s)
-                self._vain[job_id] = rest_s, now_s + rest_s
+                self._vain[job_id] = times + 1, now_s + PAUSES.pause_s(times + 1)
         restored = len(rebuilt.service) - len(rebuilt.short)
         quiet = not restored and known_vain and not left
         say = self._log.debug if quiet else self._log.info
@@ -113,10 +113,6 @@ class LedgerRecovery:
             unreadable=answer.unreadable,
             left=left,
         )
-
-
-def _longer(pause_s: float) -> float:
-    return min(LONGEST_PAUSE_S, max(LEAST_PAUSE_S, 2 * pause_s))
 
 
 def _incomplete(ledger: Ledger, seen: Observed) -> list[int]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Self
 
+from slurm_dl.backoff import Backoff
 from slurm_dl.config import Config
 from slurm_dl.config.daemon_section import DaemonSection
 from slurm_dl.engine.cycle import Cluster, Cycle
@@ -46,9 +47,9 @@ nothing."""
 
 def back_off_s(failures: int, poll_s: float) -> float:
     """Time until the next poll after *failures* in a row, seconds."""
-    doubled_s = min(LONGEST_BACKOFF_S, poll_s * 2.0 ** min(failures - 1, 16))
+    pause_s = Backoff(poll_s, 2.0, LONGEST_BACKOFF_S).pause_s(failures)
     # Jitter: many daemons must not come back in step. Never beyond the longest.
-    return doubled_s * random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
+    return pause_s * random.uniform(0.8, 1.0)  # noqa: S311 - not a secret
 
 
 def delay_after(cycle: Cycle, daemon: DaemonSection) -> float:

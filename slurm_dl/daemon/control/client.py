@@ -12,6 +12,7 @@ import socket
 import time
 from pathlib import Path
 
+from slurm_dl.backoff import Backoff
 from slurm_dl.daemon.control.wire_format import SOCKET_NAME, RefusalKind
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import SlurmDlError
@@ -23,6 +24,7 @@ SOCKET_ENV = "SLURM_DL_SOCKET"
 CONFIG_ENV = "SLURM_DL_CONFIG"
 
 _BUSY_TRIES = 5
+_BUSY = Backoff(0.2, 2.0, 3.2)
 
 
 class DaemonError(SlurmDlError):
@@ -77,9 +79,9 @@ class Client:
             DaemonError: Not running, no permission, no answer, or the request was refused.
         """
         until = time.monotonic() + self._timeout_s
-        for attempt in range(_BUSY_TRIES):
+        for attempt in range(1, _BUSY_TRIES + 1):
             answer = self._exchange({"request": request, **fields})
-            pause_s = random.uniform(0.05, 0.2) * 2**attempt  # noqa: S311 - not a secret
+            pause_s = _BUSY.pause_s(attempt) * random.uniform(0.25, 1.0)  # noqa: S311 - no secret
             if answer.get("kind") != RefusalKind.BUSY or time.monotonic() + pause_s > until:
                 break
             time.sleep(pause_s)
