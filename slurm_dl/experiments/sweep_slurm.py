@@ -60,10 +60,8 @@ class SweepRequest:
     most_at_once: int | None = None
 
     def __post_init__(self) -> None:
-        if self.partition is not None:
-            option_values.partition_list(self.partition)
-        if self.time is not None:
-            option_values.time_limit_s(self.time)
+        option_values.clean_text(self.partition or "", "--partition")
+        option_values.clean_text(self.time or "", "--time")
 
 
 class TasksFailedError(ClusterError):

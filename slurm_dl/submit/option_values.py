@@ -1,6 +1,7 @@
 """What a value typed by a user may be; every value of the command line passes through here.
 
-Job names, comments and paths end up in Slurm's records, in terminals and in other people's tools.
+What is only passed on is judged by sbatch, if it refuses what is wrong. Job names, comments and
+paths end up in Slurm's records, in terminals and in other people's tools.
 A newline in a job name is accepted by sbatch itself (measured on Slurm 22.05.8), so it has to be
 refused here.
 """
@@ -18,15 +19,11 @@ from slurm_dl.text import shown
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
 # As in slurm_dl.profiles.file_schema.
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}", re.ASCII)
-_PARTITIONS = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(,[A-Za-z0-9_][A-Za-z0-9._-]*)*", re.ASCII)
-_RANGE = r"\d+(-\d+(:\d+)?)?"
-_ARRAY = re.compile(rf"{_RANGE}(,{_RANGE})*(%\d+)?", re.ASCII)
 _GPUS = re.compile(r"(?:([A-Za-z0-9_][A-Za-z0-9._-]{0,63}):)?(\d{1,6})", re.ASCII)
 _SIGNAL = re.compile(r"(?:B:)?(?:SIG)?(USR1|USR2|TERM|INT|HUP)(?:@(\d{1,5}))?", re.ASCII)
 
 _MOST_BYTES = 4096
 _MOST_NAME_BYTES = 128
-_MOST_ARRAY_BYTES = 512
 _MOST_LEAD_S = 65535  # sbatch's own limit
 _MOST_GRACE_S = 24 * 3600
 _MOST_STATUS = 255
@@ -83,16 +80,13 @@ def job_name(value: str) -> str:
 
 
 def partition_list(value: str) -> tuple[str, ...]:
-    """One partition, or several between commas."""
-    if not _PARTITIONS.fullmatch(value):
-        msg = f"--partition: {shown(value)} is not a partition name or a comma-separated list"
-        raise ConfigError(msg)
-    return tuple(dict.fromkeys(value.split(",")))
+    """One partition, or several between commas; sinfo says which there are."""
+    return tuple(dict.fromkeys(clean_text(value, "--partition").split(",")))
 
 
 def array_spec(value: str) -> str:
-    """Slurm's array indexes: ``0-15``, ``1,3,5-9:2``, each with an optional ``%LIMIT``."""
-    if len(value) > _MOST_ARRAY_BYTES or not _ARRAY.fullmatch(value):
+    """Indexes, which sbatch judges, and perhaps ``%LIMIT``, of which it ignores a wrong one."""
+    if not re.fullmatch(r"[^%]+(%\d+)?", clean_text(value, "--array"), re.ASCII):
         msg = f"--array: {shown(value)} is not a list such as 0-15, 1,3,5-9:2 or 0-99%4"
         raise ConfigError(msg)
     return value

@@ -168,9 +168,6 @@ def _long(word: str, following: str | None, own: Mapping[str, Option]) -> tuple[
     if option is None:
         option = _unknown(name, following, own, has_value=bool(equals))
     if equals:
-        if option.takes is Takes.NOTHING:
-            msg = f"{name} takes no value (got {shown(value)})"
-            raise ConfigError(msg)
         return [(option, value)], 1
     if option.takes is not Takes.VALUE:
         return [(option, None)], 1

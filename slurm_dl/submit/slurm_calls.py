@@ -19,6 +19,7 @@ from slurm_dl.slurm.running_config import config_values, number_of, partition_va
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit.host_resources import UNLIMITED, MemoryLimit
 from slurm_dl.submit.job_shape import GpuNode, GpuPartition
+from slurm_dl.text import shown
 
 _NOT_UP = frozenset(
     {
@@ -63,7 +64,7 @@ class Partitions:
         chosen = names or (self.default or "",)
         unknown = [name for name in chosen if name not in self.by_name]
         if unknown:
-            msg = f"--partition: no partition {unknown[0]}; there are: {known}"
+            msg = f"--partition: no partition {shown(unknown[0])}; there are: {known}"
             raise ConfigError(msg)
         return tuple(self.by_name[name] for name in chosen)
 

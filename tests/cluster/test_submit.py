@@ -415,23 +415,25 @@ def test_the_signal_before_the_limit_is_for_the_batch_process(user: User) -> Non
     assert said == ["ready", "got"]
 
 
-def test_what_sbatch_refuses_is_passed_on(user: User) -> None:
-    """Slurm's own words, exit status 1."""
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("--array=1-", "Invalid job array"),
+        ("--hold=1", "doesn't allow an argument"),
+        ("--dependency=nonsense:1", "sbatch: error: "),
+    ],
+)
+def test_sbatch_judges_what_is_passed_on(user: User, word: str, said: str) -> None:
+    """Its own words, status 1, and no job."""
     done = user.box.run(
-        [
-            DLSUBMIT,
-            f"--dlrun={user.desk}/bin/dlrun",
-            "--gpus=1",
-            "--dependency=nonsense:1",
-            "--",
-            "x",
-        ],
+        [DLSUBMIT, f"--dlrun={user.desk}/bin/dlrun", "--gpus=1", word, "--", "python", "train.py"],
         cwd=user.desk,
+        env=user.env,
         check=False,
     )
 
     assert (done.returncode, done.stdout) == (1, "")
-    assert "sbatch: error: " in done.stderr
+    assert said in done.stderr
 
 
 def test_the_table_of_options_is_sbatchs_own(user: User) -> None:

@@ -15,31 +15,31 @@ from slurm_dl.submit.job_comment import comment
 CONTRACT = Contract()
 
 
-def test_the_contract_is_compact_json() -> None:
-    """The metadata has these keys, in this order, without blanks."""
-    assert comment(None, contract=CONTRACT, model="resnet50") == (
-        '{"slurm_dl":{"v":1,"sig":"USR1","to":"batch","grace_s":120,"by":"daemon",'
-        '"model":"resnet50"}}'
-    )
+@pytest.mark.parametrize(
+    ("contract", "model", "most_nodes", "expected"),
+    [
+        (
+            CONTRACT,
+            "resnet50",
+            None,
+            '"sig":"USR1","to":"batch","grace_s":120,"by":"daemon","model":"resnet50"',
+        ),
+        (
+            Contract(grace_s=0.5),
+            None,
+            None,
+            '"sig":"USR1","to":"batch","grace_s":0.5,"by":"daemon"',
+        ),
+        (None, "vgg16", 4, '"model":"vgg16","nodes":4'),
+    ],
+)
+def test_the_metadata_is_compact_json(
+    contract: Contract | None, model: str | None, most_nodes: int | None, expected: str
+) -> None:
+    """These keys, in this order, without blanks; no signal without a contract."""
+    text = comment(None, contract=contract, model=model, most_nodes=most_nodes)
 
-
-def test_without_contract_no_signal_is_named() -> None:
-    """A job that may not be preempted names no signal, so nobody may send one."""
-    assert comment(None, contract=None, model=None) == '{"slurm_dl":{"v":1}}'
-
-
-def test_the_most_nodes_are_named() -> None:
-    """Only for a job that may lie on more nodes than it asks for."""
-    text = comment(None, contract=None, model="vgg16", most_nodes=4)
-
-    assert json.loads(text)["slurm_dl"] == {"v": 1, "model": "vgg16", "nodes": 4}
-
-
-def test_a_fraction_of_a_second_stays() -> None:
-    """A grace that is not whole is not rounded."""
-    text = comment(None, contract=Contract(grace_s=0.5), model=None)
-
-    assert json.loads(text)["slurm_dl"]["grace_s"] == 0.5
+    assert text == f'{{"slurm_dl":{{"v":1,{expected}}}}}'
 
 
 @pytest.mark.parametrize(

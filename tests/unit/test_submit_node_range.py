@@ -43,6 +43,7 @@ def test_what_fits(
         types=types,
         enough_up=True,
     )
+    assert shape.request == (f"{gpus}" if gpu_type is None else f"{gpu_type}:{gpus}")
 
 
 @pytest.mark.parametrize(
@@ -67,9 +68,3 @@ def test_nodes_that_are_down_count_last() -> None:
 
     assert choose([partition], gpus=4, gpu_type=None, least=1, most=2).enough_up
     assert not choose([partition], gpus=6, gpu_type=None, least=1, most=2).enough_up
-
-
-def test_slurm_is_told_the_type() -> None:
-    shape = choose([MIXED], gpus=8, gpu_type="a100", least=1, most=4)
-
-    assert shape.request == "a100:8"

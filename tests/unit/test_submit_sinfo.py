@@ -58,7 +58,6 @@ def test_partitions() -> None:
 @pytest.mark.parametrize(
     ("state", "up"),
     [
-        ("idle", True),
         ("allocated#", True),
         ("reserved", True),
         ("maint", True),
@@ -84,7 +83,7 @@ def test_selecting() -> None:
 
     assert [p.name for p in read.select(())] == ["gpu"]
     assert [p.name for p in read.select(("cpu", "big"))] == ["cpu", "big"]
-    with pytest.raises(ConfigError, match="no partition nope; there are: big, cpu, gpu"):
+    with pytest.raises(ConfigError, match="no partition 'nope'; there are: big, cpu, gpu"):
         read.select(("big", "nope"))
     with pytest.raises(ConfigError, match="no partition is the default here"):
         parse_partitions("a|idle|gpu:1").select(())
