@@ -70,12 +70,11 @@ class ClusterSection(Section):
             "of the queue there is no cycle. For a failed write see daemon.fast_poll_s."
         ),
     )
-    reader: Literal["auto", "cli", "pyslurm"] = Field(
-        default="auto",
+    reader: Literal["cli", "pyslurm"] = Field(
+        default="cli",
         description=(
-            "Source of the queue data: Slurm's commands (cli), or pyslurm where it is installed. "
-            "auto: pyslurm if it belongs to the controller's release and works, else the "
-            "commands. 'dlctl status' shows the choice and its reason."
+            "Source of the queue data: squeue (cli), or pyslurm, which must be installed and "
+            "belong to the controller's release."
         ),
     )
 

@@ -23,8 +23,7 @@ from slurm_dl.model.profile import Profile
 from slurm_dl.slurm.accounting.past_jobs import PastReader
 from slurm_dl.slurm.cluster import SlurmCluster
 from slurm_dl.slurm.preflight import check_external, check_native
-from slurm_dl.slurm.pyslurm.reader_choice import make_queue
-from slurm_dl.slurm.read.queue_reader import ReaderChoice
+from slurm_dl.slurm.pyslurm.reader import make_queue
 from slurm_dl.slurm.running_config import config_values
 from slurm_dl.slurm.slurm_conf import settings_in
 from slurm_dl.slurm.tool_runner import Slurm
@@ -125,11 +124,7 @@ def cluster_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) ->
         ConfigError: A command is missing.
     """
     slurm = slurm_of(config)
-
-    def say(choice: ReaderChoice) -> None:
-        logging_setup.logger().info("reader", reader=choice.reader, because=choice.reason)
-
-    queue = make_queue(slurm, config.cluster.reader, say)
+    queue = make_queue(slurm, config.cluster.reader)
     return SlurmCluster(
         slurm, max_grace_s=LONGEST_GRACE_S, models=profiles.keys() or None, queue=queue
     )

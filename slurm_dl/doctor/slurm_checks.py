@@ -10,8 +10,16 @@ from slurm_dl.doctor.controller_config import CannotTellError
 from slurm_dl.doctor.site import Account, Site
 from slurm_dl.model.errors import ClusterError, SlurmDlError
 from slurm_dl.slurm.permissions import ENOUGH
-from slurm_dl.slurm.pyslurm.reader_choice import reader_choice
-from slurm_dl.slurm.releases import NEWEST, Release, faults, no_preemption, series_of, unsupported
+from slurm_dl.slurm.pyslurm.reader import PyslurmQueue
+from slurm_dl.slurm.releases import (
+    NEWEST,
+    Release,
+    faults,
+    no_preemption,
+    parse_release,
+    series_of,
+    unsupported,
+)
 
 _CLOCK_WARN_S = 2.0
 _CLOCK_ERROR_S = 30.0
@@ -80,17 +88,16 @@ def reader(site: Site) -> CheckResult:
         if isinstance(now := site.status.get("reader"), dict):
             return ok(f"dlschedd uses {now.get('name')}: {now.get('reason')}")
     config = site.known_config
-    wanted = "auto" if config is None else config.cluster.reader
     version = site.controller.values.get("SLURM_VERSION", "")
+    if config is None or config.cluster.reader == "cli":
+        return ok("cli: cluster.reader is cli")
     try:
-        choice = reader_choice(site.slurm, wanted, version)
+        with contextlib.closing(PyslurmQueue(site.slurm)) as queue:
+            return ok(f"pyslurm {queue.check(parse_release(version))}")
     except ClusterError as err:
-        if wanted != "pyslurm":
-            raise
         fitting = site.controller.series.pyslurm
         advice = f"pip install pyslurm=={fitting}, or " if fitting else ""
-        return error(str(err), f"{advice}cluster.reader: auto")
-    return ok(f"{choice.reader}: {choice.reason}")
+        return error(str(err), f"{advice}cluster.reader: cli")
 
 
 @check("partitions")

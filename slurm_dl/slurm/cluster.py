@@ -220,8 +220,8 @@ class SlurmCluster:
         return site_factors(self._slurm)
 
     @property
-    def reader(self) -> ReaderChoice | None:
-        """What reads the queue, and why; None before that is decided."""
+    def reader(self) -> ReaderChoice:
+        """What reads the queue, and why."""
         return self._queue.choice
 
     def close(self) -> None:

@@ -107,6 +107,11 @@ class Slurm:
         return self._env.get("SLURM_CONF", "")
 
     @property
+    def env(self) -> dict[str, str]:
+        """The whole environment of a command."""
+        return self._env
+
+    @property
     def timeout_s(self) -> float:
         """Longest wait for one command, seconds."""
         return self._timeout_s

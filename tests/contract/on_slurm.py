@@ -21,7 +21,7 @@ from slurm_dl.model.snapshot import Observed
 from slurm_dl.sandbox import Sandbox
 from slurm_dl.sandbox.wait_until import eventually
 from slurm_dl.slurm.cluster import SlurmCluster
-from slurm_dl.slurm.pyslurm.reader_choice import Wanted, make_queue
+from slurm_dl.slurm.pyslurm.reader import Wanted, make_queue
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import escaped
 
@@ -63,7 +63,7 @@ _SCRIPTS: Final[dict[Does, str]] = {
 def backend(box: Sandbox, reader: Wanted) -> Iterator[SlurmCluster]:
     """The backend over *box*; ClusterError if it cannot be read by that *reader*."""
     slurm = Slurm(slurm_conf=Path(box.env["SLURM_CONF"]))
-    queue = make_queue(slurm, reader, lambda _: None)
+    queue = make_queue(slurm, reader)
     with closing(SlurmCluster(slurm, max_grace_s=600, queue=queue)) as cluster:
         yield cluster
 

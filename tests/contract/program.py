@@ -19,7 +19,7 @@ from contract.on_slurm import OnSlurm, backend, differences, wrong_action, wrong
 from contract.subject import SMALL
 
 from slurm_dl.model.errors import ClusterError
-from slurm_dl.slurm.pyslurm.reader_choice import Wanted
+from slurm_dl.slurm.pyslurm.reader import Wanted
 
 
 def main() -> None:

@@ -166,6 +166,17 @@ def test_only_models_that_have_a_profile_are_believed(
     assert [None if names is None else set(names) for names in given] == [{"a"}, None]
 
 
+@pytest.mark.parametrize("reader", ["cli", "pyslurm"])
+def test_the_queue_is_read_as_configured(
+    site: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    """And by nothing else: there is no fallback."""
+    monkeypatch.setattr(assembly, "slurm_of", lambda _: None)
+    config = configured(site, f"cluster: {{reader: {reader}}}\n")
+
+    assert assembly.cluster_of(config).reader.reader == reader
+
+
 def test_a_follower_knows_what_the_daemon_placed_by(site: Path) -> None:
     """Out of the rows that the daemon tells: scheme, rules, times, and the profiles on the host."""
     profile(site, "one", "name: mine\n")

@@ -120,7 +120,7 @@ def test_the_contracts_hold() -> None:
         ),
         ("job/progress.py", "import numpy", "What runs inside a user's job stands alone"),
         (
-            "slurm/pyslurm/worker_queue.py",
+            "slurm/pyslurm/reader.py",
             "import pyslurm",
             "pyslurm is imported by the worker alone",
         ),

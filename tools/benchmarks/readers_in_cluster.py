@@ -20,9 +20,7 @@ from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import SetSiteFactor
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.slurm.cluster import SlurmCluster
-from slurm_dl.slurm.pyslurm.worker_process import PyslurmProcess, environment
-from slurm_dl.slurm.pyslurm.worker_queue import PyslurmQueue
-from slurm_dl.slurm.read.queue_reader import CliQueue, QueueReader
+from slurm_dl.slurm.pyslurm.reader import PyslurmProcess, PyslurmQueue
 from slurm_dl.slurm.tool_runner import Slurm
 
 # One shell for many jobs: starting Python for each sbatch would cost more than sbatch itself.
@@ -69,12 +67,10 @@ def fill(jobs: int, tasks: int) -> None:
 def cluster_of(reader: str) -> tuple[SlurmCluster, PyslurmProcess | None]:
     """A cluster read by *reader*, and the worker if it has one."""
     slurm = Counting()
-    process = None
-    queue: QueueReader = CliQueue(slurm)
-    if reader == "pyslurm":
-        process = PyslurmProcess(environment(""), timeout_s=60)
-        queue = PyslurmQueue(slurm, process)
-    return SlurmCluster(slurm, max_grace_s=600, queue=queue), process
+    if reader == "cli":
+        return SlurmCluster(slurm, max_grace_s=600), None
+    queue = PyslurmQueue(slurm)
+    return SlurmCluster(slurm, max_grace_s=600, queue=queue), queue.process
 
 
 class Counting(Slurm):
@@ -124,7 +120,7 @@ def one(reader: str, rounds: int) -> dict[str, object]:
         said = subprocess.run(["/usr/bin/sdiag"], check=True, capture_output=True, text=True).stdout
         slurm = cluster._slurm  # noqa: SLF001
         assert isinstance(slurm, Counting)  # noqa: S101 - we have made it
-        child_kb = _squeue_peak_kb(slurm.last) if process is None else _peak_kb(process.pid or 0)
+        child_kb = _squeue_peak_kb(slurm.last) if process is None else _peak_kb(process.child.pid)
         return {
             "bytes": slurm.received if process is None else process.received,
             "write_ms": _write_ms(cluster, seen),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from slurm_dl.daemon.control import socket_server
@@ -14,10 +13,10 @@ from slurm_dl.daemon.published_state import find_job
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.recording.snapshot_file import decode, encode
-from slurm_dl.slurm.pyslurm.worker_process import PyslurmProcess
-from slurm_dl.slurm.pyslurm.worker_queue import columns_of
+from slurm_dl.slurm.pyslurm.reader import FIELDS, answer_in, jobs_in
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.job_reader import JobReader
+from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS
 from slurm_dl.testing.situations import situations
 from tools.fuzz.said import site
 from tools.fuzz.target import Target, text
@@ -50,33 +49,14 @@ def _job_name(data: bytes) -> object:
     return find_job(situations()[0].snap.seen, text(data))
 
 
-def _frame(data: bytes) -> object:
-    """One answer of the worker, through pipes as it comes."""
-    out_r, out_w = os.pipe()
-    err_r, err_w = os.pipe()
-    try:
-        os.write(out_w, data)
-        os.close(out_w)
-        os.close(err_w)
-        process = PyslurmProcess({}, timeout_s=5.0)
-        try:
-            payload = process._frame(out_r, err_r)  # noqa: SLF001 - the parser itself
-            answer = process._object(payload)  # noqa: SLF001
-        except Exception as err:
-            if type(err).__name__ == "_FailedError":
-                return None
-            raise
-        columns, _ = columns_of(answer)
-        reader = JobReader(ClaimReader(max_grace_s=600))
-        return reader.read_columns(columns, site(), now_s=500.0)
-    finally:
-        os.close(out_r)
-        os.close(err_r)
-
-
-def _framed(answer: object) -> bytes:
-    payload = json.dumps(answer).encode()
-    return str(len(payload)).encode() + b"\n" + payload
+def _worker_answer(data: bytes) -> object:
+    answer = answer_in(data)
+    if answer is None:
+        return None
+    told = [dict(zip(FIELDS, job, strict=True)) for job in jobs_in(answer)[0]]
+    records = [[words.get(name, "") for name in JOB_FIELDS] for words in told]
+    reader = JobReader(ClaimReader(max_grace_s=600))
+    return reader.read_records(records, site(), now_s=500.0)
 
 
 def _snapshot(data: bytes) -> object:
@@ -122,13 +102,13 @@ TARGETS = (
     ),
     Target(
         name="pyslurm-answer",
-        parse=_frame,
+        parse=_worker_answer,
         own=(ClusterError,),
         source="the pyslurm worker, the process that runs libslurm",
-        parser="slurm.pyslurm.worker_process, worker_queue.columns_of",
+        parser="slurm.pyslurm.reader.answer_in, jobs_in",
         seeds=(
-            _framed({"id": 0, "columns": {"JobID": ["7"], "Name": ["a"]}, "unreadable": 0}),
-            _framed({"id": 0, "error": "x"}),
+            json.dumps({"jobs": [["7"] * len(FIELDS)], "unreadable": 0}).encode() + b"\n",
+            b'{"error": "x"}\n',
         ),
     ),
 )

@@ -9,7 +9,7 @@ A record with a field that is not of its type is left out and counted, never gue
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from slurm_dl.model.contract import NO_CLAIM
@@ -120,22 +120,14 @@ class JobReader:
         parts = (in_known_words(records, site.config.release) for records in parts)
         return self._read(parts, len(raw) + left_out, site, now_s)
 
-    def read_columns(
-        self, columns: Mapping[str, Sequence[str]], site: ClusterReading, *, now_s: float
+    def read_records(
+        self, records: Sequence[Sequence[str]], site: ClusterReading, *, now_s: float
     ) -> JobTable:
-        """The jobs of *columns*, in squeue's words under the names of `JOB_FIELDS`.
-
-        Args:
-            columns: All of one length, job ids without repeats; see `read`.
+        """The jobs of *records*: `JOB_FIELDS` of each in squeue's words, each job id once.
 
         Raises:
             ClusterError: Nothing in them can be read.
-            ValueError: A column is missing, or they are not of one length.
         """
-        if missing := [name for name in JOB_FIELDS if name not in columns]:
-            msg = f"there is no column {', '.join(missing)}"
-            raise ValueError(msg)
-        records = list(zip(*(columns[name] for name in JOB_FIELDS), strict=True))
         parts = (records[first : first + _CHUNK] for first in range(0, len(records), _CHUNK))
         return self._read(parts, len(records), site, now_s)
 

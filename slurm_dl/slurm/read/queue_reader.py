@@ -34,8 +34,8 @@ class QueueReader(Protocol):
     """Reads the queue of one cluster again and again."""
 
     @property
-    def choice(self) -> ReaderChoice | None:
-        """The reader in use; None before that is decided."""
+    def choice(self) -> ReaderChoice:
+        """The reader in use."""
 
     def read(
         self, reader: JobReader, site: ClusterReading, *, now_s: float
@@ -72,9 +72,10 @@ class QueueReader(Protocol):
 class CliQueue:
     """The queue by squeue; every release has it."""
 
-    def __init__(self, slurm: Slurm, reason: str = "nothing else was asked for") -> None:
-        """Read through *slurm*, for some *reason*; nothing is read yet."""
-        self.choice = ReaderChoice("cli", reason)
+    choice = ReaderChoice("cli", "cluster.reader is cli")
+
+    def __init__(self, slurm: Slurm) -> None:
+        """Read through *slurm*; nothing is read yet."""
         self._slurm = slurm
         self._excluded = Excluded(slurm)
         self._arrays = ArrayTasks(slurm)
