@@ -15,9 +15,8 @@ from typing import Any
 
 from architectures import ARCHITECTURES
 
-from slurm_dl.model.profile import Profile, ShapeRate, Speed, skew_of
+from slurm_dl.model.profile import Profile, Shape, ShapeRate, Speed, skew_of
 from slurm_dl.profiles.directory import path_of, write_profile
-from slurm_dl.profiles.file_schema import shape_of
 
 HERE = Path(__file__).parent
 COMMENT = "Computed by profiles/build.py; a site's own profile of this name counts before it."
@@ -99,7 +98,7 @@ def _profile(name: str, published: dict[str, dict[str, Any]]) -> Profile:
         rows = [row for row in published[table]["speeds"] if row["model"] == name]
         speeds += [
             Speed(
-                shape=shape_of(row["shape"]),
+                shape=Shape.of(row["shape"]),
                 steps_per_s=rounded(row["steps_per_s"]),
                 gpu_type=row["gpu_type"],
                 batch=row["batch"],
@@ -113,7 +112,7 @@ def _profile(name: str, published: dict[str, dict[str, Any]]) -> Profile:
     if name in gavel["beside"]:
         sources.append(f"Beside others: the same, on one {gavel['beside_on']}; 0: does not fit.")
     rates = tuple(
-        ShapeRate(shape=shape_of(row["shape"]), rate=rounded(row["rate"]), origin="published")
+        ShapeRate(shape=Shape.of(row["shape"]), rate=rounded(row["rate"]), origin="published")
         for row in chronus["rates"]
         if row["model"] == name
     )

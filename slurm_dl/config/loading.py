@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from pydantic import ValidationError
 
-from slurm_dl.config.error_text import sentence, unknown_key
 from slurm_dl.config.tree import SECTIONS, Config
 from slurm_dl.config.value_origins import DEFAULT, FLAG, Origins
+from slurm_dl.error_text import sentence, unknown_key
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.text import shown
 from slurm_dl.yaml_places import Loc, Problem, SourcePlace, dotted, parse, read_text

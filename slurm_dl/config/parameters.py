@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
-from slurm_dl.config.error_text import sentence, unknown_key
+from slurm_dl.error_text import sentence, unknown_key
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.placement import scheme_registry as placement_registry
 from slurm_dl.placement.rule import Rule

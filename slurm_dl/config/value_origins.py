@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from slurm_dl.config.error_text import written
 from slurm_dl.config.tree import Config
+from slurm_dl.error_text import written
 from slurm_dl.yaml_places import Loc, SourcePlace, dotted
 
 Plain: TypeAlias = "str | float | bool | list[Plain] | dict[str, Plain] | None"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import yaml
 
-from slurm_dl.config.error_text import unknown_key
+from slurm_dl.error_text import unknown_key
 from slurm_dl.experiments.oracle import Oracle
 from slurm_dl.experiments.placement_choice import Named, PlacementSetup, Placing, place, profiles_of
 from slurm_dl.experiments.simulation_run import ClusterKind, Ideal, UnderSlurm

@@ -2,20 +2,51 @@
 
 Profiles belong to the admin; a job only names one. Every field may be unknown, and unknown is not
 zero: None means that nobody has measured or computed it, and who needs it says what it does then.
+The bounds of the fields hold for files: `slurm_dl.profiles.file_schema` checks them.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le, MaxLen, Predicate
 
 Origin = Literal["measured", "computed", "published", "declared"]
 """Where a figure is from: runs here, the model's architecture, a paper, the admin's word."""
 
-Label = Literal[0, 1, 2]
+NAME = r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}"
+"""A model's name as a job may give it."""
+
+Label = Annotated[int, Ge(0), Le(2)]
 """How much a job slows down a neighbour on the same GPU: 0 hardly, 1 somewhat, 2 never pack it."""
+
+_SHAPE = r"([1-9][0-9]{0,4})x([1-9][0-9]{0,3})"
+_SKEW_TOLERANCE = 0.01
+
+
+def _spelled(pattern: str, words: str) -> Predicate:
+    def check(text: str) -> bool:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(words)
+        return True
+
+    return Predicate(check)
+
+
+_Name = Annotated[str, _spelled(NAME, "must be letters, digits and . _ + / -, 64 at most")]
+_Alias = Annotated[str, _spelled(r"[A-Za-z0-9][ -~]{0,63}", "must be 1 to 64 ASCII characters")]
+_GpuType = Annotated[str, _spelled(r"[A-Za-z0-9._+-]{0,64}", "must be letters, digits and . _ + -")]
+_NcclName = Annotated[str, _spelled(r"NCCL_[A-Z0-9_]{1,60}", "must be a variable of NCCL")]
+_NcclValue = Annotated[str, _spelled(r"[ -~]{0,200}", "must be at most 200 ASCII characters")]
+_Positive = Annotated[float, Gt(0), Le(1e12)]
+_NotNegative = Annotated[float, Ge(0), Le(1e12)]
+_Share = Annotated[float, Ge(0), Le(1)]
+_Count = Annotated[int, Ge(0), Le(10**9)]
+_Batch = Annotated[int, Ge(1), Le(10**9)]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,8 +71,31 @@ class Shape:
         """GPUs in all."""
         return self.nodes * self.gpus_per_node
 
+    @classmethod
+    def of(cls, text: str) -> Shape:
+        """The shape written ``NODESxGPUS``.
+
+        Raises:
+            ValueError: It is written otherwise.
+        """
+        found = re.fullmatch(_SHAPE, text)
+        if found is None:
+            msg = "must be NODESxGPUS, such as 2x4"
+            raise ValueError(msg)
+        return cls(int(found[1]), int(found[2]))
+
     def __str__(self) -> str:
         return f"{self.nodes}x{self.gpus_per_node}"
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> dict[str, object]:
+        """That files have it as text; pydantic asks for it, and is not imported."""
+        return {
+            "type": "function-after",
+            "schema": {"type": "str"},
+            "function": {"type": "no-info", "function": cls.of},
+            "serialization": {"type": "to-string"},
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,17 +113,12 @@ class Speed:
     """
 
     shape: Shape
-    steps_per_s: float
-    gpu_type: str = ""
-    observations: int = 0
-    spread: float | None = None
-    batch: int | None = None
+    steps_per_s: _Positive
+    gpu_type: _GpuType = ""
+    observations: _Count = 0
+    spread: _NotNegative | None = None
+    batch: _Batch | None = None
     origin: Origin = "declared"
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.steps_per_s) and self.steps_per_s > 0):
-            msg = f"steps_per_s must be above 0 (got {self.steps_per_s})"
-            raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +132,8 @@ class ShapeRate:
     """
 
     shape: Shape
-    rate: float
+    rate: Annotated[float, Gt(0), Le(10)]
     origin: Origin = "declared"
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.rate) and self.rate > 0):
-            msg = f"rate must be above 0 (got {self.rate})"
-            raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +147,10 @@ class CheckpointCost:
         observations: Saves that *save_s* is the mean of; 0 if it was not measured here.
     """
 
-    size_mb: float | None = None
-    save_s: float | None = None
-    restore_s: float | None = None
-    observations: int = 0
+    size_mb: _Positive | None = None
+    save_s: _NotNegative | None = None
+    restore_s: _NotNegative | None = None
+    observations: _Count = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +166,17 @@ class Load:
         pcie_mb_s: Traffic over PCIe, MB a second; None if unknown.
     """
 
-    gpu_util: float | None = None
-    gpu_mem_mb: float | None = None
-    gpu_mem_kept_mb: float | None = None
-    network_mb_s: float | None = None
-    pcie_mb_s: float | None = None
+    gpu_util: _Share | None = None
+    gpu_mem_mb: _NotNegative | None = None
+    gpu_mem_kept_mb: _NotNegative | None = None
+    network_mb_s: _NotNegative | None = None
+    pcie_mb_s: _NotNegative | None = None
+
+    def __post_init__(self) -> None:
+        most, kept = self.gpu_mem_mb, self.gpu_mem_kept_mb
+        if most is not None and kept is not None and kept > most:
+            msg = "gpu_mem_kept_mb cannot be more than gpu_mem_mb"
+            raise ValueError(msg)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,9 +189,9 @@ class HostRate:
         rate: 0 to 1; 1 is the fastest that was seen.
     """
 
-    cpus_per_gpu: float
-    mem_mb_per_gpu: float
-    rate: float
+    cpus_per_gpu: _Positive
+    mem_mb_per_gpu: _NotNegative
+    rate: _Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,38 +201,55 @@ class Profile:
     Attributes:
         name: As jobs name it.
         aliases: Other names of the same model, such as traces use.
-        tensors_mb: Sizes of its parameter tensors, MB (2^20 bytes) of float32, forward order; empty
-            if unknown.
-        skew: Largest tensor / sum of all; None if unknown.
+        source: Where the figures are from.
         parameters: Number of parameters; None if unknown.
-        load: What one GPU of it loads.
+        skew: Largest tensor / sum of all; None if unknown.
         label: How much it slows down a neighbour; None: it is never packed.
+        batch: Least and most samples of one GPU in one step; None if unknown.
+        load: What one GPU of it loads.
+        checkpoint: What saving costs.
         beside: Its speed beside another model on the same GPU relative to being alone, by that
             model's name.
         host: Speeds by CPUs and memory; empty if unknown.
-        checkpoint: What saving costs.
         speeds: Speed in each shape that was measured or published.
         shape_rates: Relative speeds, for shapes of which `speeds` says nothing.
-        batch: Least and most samples of one GPU in one step; None if unknown.
         nccl: Settings of NCCL for its jobs, as environment variables.
-        source: Where the figures are from.
+        tensors_mb: Sizes of its parameter tensors, MB (2^20 bytes) of float32, forward order; empty
+            if unknown.
     """
 
-    name: str
-    aliases: tuple[str, ...] = ()
-    tensors_mb: tuple[float, ...] = ()
-    skew: float | None = None
-    parameters: int | None = None
-    load: Load = Load()
+    name: _Name
+    aliases: Annotated[tuple[_Alias, ...], MaxLen(100)] = ()
+    source: Annotated[str, MaxLen(4000)] = ""
+    parameters: Annotated[int, Ge(1), Le(10**15)] | None = None
+    skew: Annotated[float, Gt(0), Le(1)] | None = None
     label: Label | None = None
-    beside: Mapping[str, float] = field(default_factory=dict)
-    host: tuple[HostRate, ...] = ()
+    batch: tuple[_Batch, _Batch] | None = None
+    load: Load = Load()
     checkpoint: CheckpointCost = CheckpointCost()
-    speeds: tuple[Speed, ...] = ()
-    shape_rates: tuple[ShapeRate, ...] = ()
-    batch: tuple[int, int] | None = None
-    nccl: Mapping[str, str] = field(default_factory=dict)
-    source: str = ""
+    beside: Annotated[Mapping[_Name, Annotated[float, Ge(0), Le(2)]], MaxLen(1000)] = field(
+        default_factory=dict
+    )
+    host: Annotated[tuple[HostRate, ...], MaxLen(1000)] = ()
+    speeds: Annotated[tuple[Speed, ...], MaxLen(2000)] = ()
+    shape_rates: Annotated[tuple[ShapeRate, ...], MaxLen(2000)] = ()
+    nccl: Annotated[Mapping[_NcclName, _NcclValue], MaxLen(100)] = field(default_factory=dict)
+    tensors_mb: Annotated[tuple[_Positive, ...], MaxLen(20_000)] = ()
+
+    def __post_init__(self) -> None:
+        wrong = ""
+        if self.batch is not None and self.batch[0] > self.batch[1]:
+            wrong = "batch must be [least, most]"
+        if self.skew is not None and self.tensors_mb:
+            computed = skew_of(self.tensors_mb)
+            if not math.isclose(self.skew, computed, rel_tol=_SKEW_TOLERANCE):
+                wrong = f"skew is {self.skew:.4g}, but that of tensors_mb is {computed:.4g}"
+        if len({(s.shape, s.gpu_type) for s in self.speeds}) < len(self.speeds):
+            wrong = "speeds has one shape twice for the same gpu_type"
+        if len({r.shape for r in self.shape_rates}) < len(self.shape_rates):
+            wrong = "shape_rates has one shape twice"
+        if wrong:
+            raise ValueError(wrong)
 
     def speed(self, shape: Shape, gpu_type: str = "") -> Speed | None:
         """The speed in *shape*, the type's own before any type's; None if nobody measured it."""

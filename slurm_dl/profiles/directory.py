@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib.resources
 import os
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 
 from slurm_dl.files import replace_file
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.profile import Profile
-from slurm_dl.profiles.file_schema import profile_of
+from slurm_dl.profiles.file_schema import plain, profile_of
 from slurm_dl.text import escaped
 from slurm_dl.yaml_places import Reader, check_trust, dump, parse, read_text
 
@@ -180,36 +179,3 @@ def _clashes(found: list[tuple[Path, Profile]]) -> list[str]:
                 mistakes.append(f"{escaped(str(file))}: {text}")
             first.setdefault(name, file)
     return mistakes
-
-
-def plain(profile: Profile) -> dict[str, object]:
-    """What is known of *profile*, in the order people read it, as YAML and JSON can say it."""
-    known: dict[str, object] = {
-        "name": profile.name,
-        "aliases": list(profile.aliases),
-        "source": profile.source,
-        "parameters": profile.parameters,
-        "skew": profile.skew,
-        "label": profile.label,
-        "batch": None if profile.batch is None else list(profile.batch),
-        "load": _known(asdict(profile.load)),
-        "checkpoint": _known(asdict(profile.checkpoint)),
-        "beside": dict(profile.beside),
-        "host": [asdict(rate) for rate in profile.host],
-        "speeds": [
-            _known({**asdict(speed), "shape": str(speed.shape)}) for speed in profile.speeds
-        ],
-        "shape_rates": [{**asdict(r), "shape": str(r.shape)} for r in profile.shape_rates],
-        "nccl": dict(profile.nccl),
-        "tensors_mb": list(profile.tensors_mb),
-    }
-    return _known(known)
-
-
-def _known(values: dict[str, object]) -> dict[str, object]:
-    # 0 and 0.0 are figures; an empty text, list or mapping and 0 observations are not.
-    return {
-        key: value
-        for key, value in values.items()
-        if value is not None and value not in ("", [], {}) and (key, value) != ("observations", 0)
-    }

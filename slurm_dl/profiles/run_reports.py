@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slurm_dl.job.untrusted_files import read_regular
-from slurm_dl.model.profile import Shape
-from slurm_dl.profiles.file_schema import NAME
+from slurm_dl.model.profile import NAME, Shape
 from slurm_dl.text import escaped
 from slurm_dl.yaml_places import LARGEST_BYTES
 

@@ -17,7 +17,7 @@ from slurm_dl.slurm.read.grammar import span_s
 from slurm_dl.text import shown
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}", re.ASCII)
-# As in slurm_dl.profiles.file_schema.
+# As in slurm_dl.model.profile.
 _MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,63}", re.ASCII)
 _GPUS = re.compile(r"(?:([A-Za-z0-9_][A-Za-z0-9._-]{0,63}):)?(\d{1,6})", re.ASCII)
 _SIGNAL = re.compile(r"(?:B:)?(?:SIG)?(USR1|USR2|TERM|INT|HUP)(?:@(\d{1,5}))?", re.ASCII)

@@ -10,7 +10,7 @@ from typing import Final
 import yaml
 
 from slurm_dl.config import parameters
-from slurm_dl.config.error_text import written
+from slurm_dl.error_text import written
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import About, Level, Policy
 from slurm_dl.testing.contract_failure import Check, fail

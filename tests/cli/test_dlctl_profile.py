@@ -82,7 +82,7 @@ def test_check_tells_everything_and_writes_nothing(run: Run, tmp_path: Path) -> 
     both = run("check", str(good), str(bad), where=False)
     assert both.returncode == 2
     assert both.stderr.splitlines() == [
-        f"dlctl: {bad}:2: skew: must be less than or equal to 1 (got 5)",
+        f"dlctl: {bad}:2: skew: must be at most 1 (got 5)",
         f"dlctl: {bad}:3: x: unknown key",
     ]
     as_json = run("check", str(bad), "--json", where=False)

@@ -13,10 +13,10 @@ from pydantic.fields import FieldInfo
 
 from slurm_dl.cli.dlctl.configuration import check_config
 from slurm_dl.config import Config, load
-from slurm_dl.config.error_text import written
 from slurm_dl.config.tree import SECTIONS
 from slurm_dl.config.value_types import NumberUnit
 from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.error_text import written
 from slurm_dl.policies.base import About
 from slurm_dl.policies.registry import POLICIES, runs_on_slurm
 from tools.docs import policies_page, reference

@@ -33,6 +33,7 @@ PURE_MAY_IMPORT = {
 ALSO = {
     "slurm_dl.model.array_labels": {"re"},
     "slurm_dl.model.plugins": {"importlib"},
+    "slurm_dl.model.profile": {"annotated_types", "re"},
     "slurm_dl.policies.arithmetic.lp_solver": {"scipy"},
     "slurm_dl.policies.arithmetic.matching": {"scipy"},
     "slurm_dl.policies.grouper": {"re"},

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.model.errors import ConfigError
-from slurm_dl.profiles.file_schema import NAME
+from slurm_dl.model.profile import NAME
 from slurm_dl.submit import option_values
 
 

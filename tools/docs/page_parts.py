@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import MISSING
 from pathlib import Path
 
-from slurm_dl.config.error_text import written
 from slurm_dl.config.parameters import parameters_of
+from slurm_dl.error_text import written
 
 TABLE_HEAD = ("| key | default | allowed | meaning |", "|---|---|---|---|")
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from slurm_dl.config.error_text import written
 from slurm_dl.config.parameters import parameters_of
+from slurm_dl.error_text import written
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.policy_text import LEVELS, PREEMPTS, need_in_words
 from slurm_dl.policies.registry import POLICIES, runs_on_slurm

@@ -13,13 +13,13 @@ from dataclasses import MISSING
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from slurm_dl.config.error_text import written
 from slurm_dl.config.json_schema import policies_for_slurm
 from slurm_dl.config.loading import DEFAULT_PATH, ENVIRONMENT
 from slurm_dl.config.parameters import parameters_of
 from slurm_dl.config.placement_section import PlacementSection
 from slurm_dl.config.tree import SECTIONS, PolicySection
 from slurm_dl.config.value_types import NumberUnit
+from slurm_dl.error_text import written
 from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme
 from slurm_dl.placement.scheme_registry import RULES, SCHEMES

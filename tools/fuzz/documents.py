@@ -16,9 +16,10 @@ from slurm_dl.engine.settings import Settings
 from slurm_dl.experiments.sweep_files import Folder
 from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError, stored_steers
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.model.profile import Shape
 from slurm_dl.policies.fifo import Fifo
 from slurm_dl.profiles.directory import read_profile, text_of
-from slurm_dl.profiles.file_schema import profile_of, shape_of
+from slurm_dl.profiles.file_schema import profile_of
 from slurm_dl.profiles.run_reports import SPEED_FILE, STATE_FILE, read_reports
 from slurm_dl.recording.cycles_file import Recording, Setup, Writer
 from slurm_dl.sandbox.layout import Layout
@@ -229,10 +230,10 @@ TARGETS = (
     ),
     Target(
         name="profile-shape",
-        parse=lambda data: shape_of(text(data)),
+        parse=lambda data: Shape.of(text(data)),
         own=(ValueError,),
         source="sizes such as 4x8",
-        parser="profiles.file_schema.shape_of",
+        parser="model.profile.Shape.of",
         seeds=(b"4x8", b"99999x9999"),
     ),
     Target(

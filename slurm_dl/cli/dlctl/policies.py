@@ -16,8 +16,8 @@ from click.shell_completion import CompletionItem
 
 from slurm_dl.cli.commandline import print_json
 from slurm_dl.cli.shared_options import AS_JSON
-from slurm_dl.config.error_text import written
 from slurm_dl.config.parameters import POLICY, parameters_of
+from slurm_dl.error_text import written
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.policies import registry

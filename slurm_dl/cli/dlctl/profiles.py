@@ -20,8 +20,8 @@ from slurm_dl.profiles import (
     shipped_profiles,
     site_over,
 )
-from slurm_dl.profiles.directory import add_profile, plain, read_profile, text_of
-from slurm_dl.profiles.file_schema import profile_of
+from slurm_dl.profiles.directory import add_profile, read_profile, text_of
+from slurm_dl.profiles.file_schema import plain, profile_of
 from slurm_dl.profiles.learning import learned
 from slurm_dl.profiles.run_reports import read_reports
 from slurm_dl.report.terminal_table import Column, show

@@ -1,6 +1,6 @@
 """What is wrong, in our own words: one short sentence for each kind of mistake.
 
-It stands alone because files, flags and policies' parameters all report through it.
+It stands alone because files, flags, profiles and policies' parameters all report through it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,13 @@ _NOT_TEXT = frozenset({"true", "false", "null"})
 
 _TEXT_TYPES = frozenset({"string_type", "literal_error"})
 
+# The value says nothing that the place does not.
+_TOLD = frozenset({"missing", "unexpected_keyword_argument", "json_invalid"})
+
 _TEMPLATES: Mapping[str, str] = {
     "missing": "is required",
+    "unexpected_keyword_argument": "unknown key",
+    "json_invalid": "has half a character (one of U+D800 to U+DFFF)",
     "greater_than": "must be greater than {gt}",
     "greater_than_equal": "must be at least {ge}",
     "less_than": "must be less than {lt}",
@@ -41,7 +46,10 @@ _TEMPLATES: Mapping[str, str] = {
     "tuple_type": "must be a list, such as [a, b]",
     "too_short": "must have at least {min_length} entry",
     "dict_type": "must be a mapping of names to values",
+    "too_long": "must have at most {max_length} entries",
+    "string_too_long": "must have at most {max_length} characters",
     "model_type": "must be a section with keys of its own",
+    "dataclass_type": "must be a mapping of names to values",
 }
 """By pydantic's name of the error; the braces are filled from its context."""
 
@@ -51,8 +59,12 @@ def sentence(error: ErrorDetails) -> str:
     kind, value = error["type"], error["input"]
     if kind == "wrong":
         return str(error["ctx"]["text"])
-    if kind == "missing":
+    if kind in _TOLD:
         return _TEMPLATES[kind]
+    if kind == "value_error":
+        text = str(error["ctx"]["error"])
+        # A contradiction within a mapping is in the text itself.
+        return text if isinstance(value, dict) else f"{text} (got {shown(value)})"
     if value is None:
         return "has no value: give it one, or delete the line"
     context = {name: number(item) for name, item in error.get("ctx", {}).items()}
