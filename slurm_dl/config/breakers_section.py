@@ -6,8 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from slurm_dl.config.section import Section
-from slurm_dl.config.value_types import NumberUnit, Seconds, Whole
+from slurm_dl.config.value_types import NumberUnit, Seconds, Section, Whole
 
 
 class BreakersSection(Section):

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Annotated, Final
 
-from pydantic import Field, PlainSerializer, field_validator
-from pydantic_core import InitErrorDetails
+from pydantic import Field, field_validator
 
-from slurm_dl.config.section import Section
 from slurm_dl.config.value_types import (
-    FrozenMapping,
+    ByGpuType,
     NumberUnit,
     Seconds,
+    Section,
     Whole,
     refuse,
-    refuse_all,
-    wrong,
 )
 from slurm_dl.text import number
-
-GpuSpeed = Annotated[
-    Mapping[str, float],
-    PlainSerializer(dict, return_type=dict[str, object]),
-]
-"""Relative speed by the GPU's type."""
 
 
 class EstimatesSection(Section):
@@ -47,7 +36,7 @@ class EstimatesSection(Section):
         le=7 * 86400,
         description="Time between two queries of accounting for jobs that have ended since.",
     )
-    gpu_speed: GpuSpeed = Field(
+    gpu_speed: ByGpuType = Field(
         default={},
         description=(
             "Relative speed of one GPU by its type, for instance {a100: 2.4, v100: 1}. It applies "
@@ -63,18 +52,6 @@ class EstimatesSection(Section):
             "models without scaling in their profile."
         ),
     )
-
-    @field_validator("gpu_speed")
-    @classmethod
-    def _check_speed(cls, given: Mapping[str, float]) -> Mapping[str, object]:
-        details = [
-            InitErrorDetails(type=wrong("must be greater than 0"), loc=(kind,), input=speed)
-            for kind, speed in given.items()
-            if not (speed > 0 and math.isfinite(speed))
-        ]
-        if details:
-            refuse_all(details)
-        return FrozenMapping(tuple(given.items()))
 
 
 # The section ``forecasts``: what it may cost to know how good they are.

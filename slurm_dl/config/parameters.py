@@ -10,14 +10,17 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+import json
 import re
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import InitErrorDetails
 
+from slurm_dl.config.value_types import FrozenMapping, refuse, refuse_all, wrong
 from slurm_dl.error_text import sentence, unknown_key
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.placement import scheme_registry as placement_registry
@@ -84,28 +87,25 @@ class Family(Generic[T]):
         """*name* if there is such a one and it can be configured.
 
         Raises:
-            ValueError: There is none, or what a plugin provides cannot be used; says so.
+            PydanticCustomError: There is none, or what a plugin provides cannot be used; says so.
         """
         names = self.names()
         if name not in names:
             possible = [n for n in names if not self._refused(n)]
-            msg = f"must be {self._one_of(name, possible)} (got {shown(name)})"
-            raise ValueError(msg)
+            refuse(f"must be {self._one_of(name, possible)} (got {shown(name)})")
         if why := self._refused(name):
-            msg = f"{self.what} {name!r} {why}"
-            raise ValueError(msg)
+            refuse(f"{self.what} {name!r} {why}")
         try:
             kind = self.find(name)
-            for parameter in parameters_of(kind):
-                _adapter(parameter)
+            _adapter(parameters_of(kind))
             if lacking := self.lacks(kind):
                 msg = f"it lacks {', '.join(lacking)}; see {self.base}"
                 raise TypeError(msg)  # noqa: TRY301 - as what a broken plugin raises by itself
         except ConfigError as err:
-            raise ValueError(str(err)) from err
+            raise wrong(str(err)) from err
         except (TypeError, NameError, PydanticUserError) as err:
-            msg = f"{self.what} {name!r} cannot be configured: {err}"
-            raise ValueError(msg) from err
+            text = f"{self.what} {name!r} cannot be configured: {err}"
+            raise wrong(text) from err
         return name
 
     def complete(
@@ -118,26 +118,32 @@ class Family(Generic[T]):
             for key, value in given.items()
             if key not in known
         ]
-        whole: dict[str, object] = {}
-        unknown = len(mistakes)
-        for key, parameter in known.items():
-            if key not in given:
-                whole[key] = parameter.default
-                if parameter.default is dataclasses.MISSING:
-                    mistakes.append(Mistake((key,), "is required", None))
-                continue
-            try:
-                whole[key] = _adapter(parameter).validate_python(_tuples(given[key]))
-            except ValidationError as err:
-                for detail in err.errors(include_url=False):
-                    loc = (key, *detail["loc"])
-                    mistakes.append(Mistake(loc, sentence(detail), detail["input"]))
-        if len(mistakes) == unknown:
-            try:
-                self.make(name, whole)
-            except ValueError as err:
-                mistakes.append(Mistake(_about(str(err), known), str(err), None))
+        asked = [p for p in known.values() if p.name in given or p.default is dataclasses.MISSING]
+        ours = {key: value for key, value in given.items() if key in known}
+        try:
+            # JSON, as of Python's own values a strict dataclass would have to be one already.
+            (made,) = _adapter(asked).validate_json(json.dumps([ours]))
+        except ValidationError as err:
+            wrong_ones = err.errors(include_url=False)
+            more = [Mistake(e["loc"][1:], sentence(e), e["input"]) for e in wrong_ones]
+            return {}, mistakes + more
+        whole = {key: getattr(made, key, p.default) for key, p in known.items()}
+        try:
+            self.make(name, whole)
+        except ValueError as err:
+            mistakes.append(Mistake(_about(str(err), known), str(err), None))
         return whole, mistakes
+
+    def checked(self, name: str, given: Mapping[str, object]) -> FrozenMapping:
+        """All its parameters.
+
+        Raises:
+            ValidationError: Everything that is wrong with *given*.
+        """
+        whole, mistakes = self.complete(name, given)
+        if mistakes:
+            refuse_all(details_of(mistakes))
+        return FrozenMapping(tuple(whole.items()))
 
     def make(self, name: str, parameters: Mapping[str, object]) -> T:
         """It, ready to work.
@@ -218,19 +224,11 @@ RULE: Family[Rule] = Family(
 """What can stand in ``placement.rules``."""
 
 
-def check_order(name: str) -> str:
-    """*name* if there is such a policy and it can be configured; see `Family.check`."""
-    return POLICY.check(name)
-
-
-def complete(name: str, given: Mapping[str, object]) -> tuple[dict[str, object], list[Mistake]]:
-    """All parameters of a policy, and everything wrong with *given*; see `Family.complete`."""
-    return POLICY.complete(name, given)
-
-
-def make(name: str, parameters: Mapping[str, object]) -> Policy:
-    """The policy, ready to order jobs; see `Family.make`."""
-    return POLICY.make(name, parameters)
+def details_of(mistakes: Iterable[Mistake], *above: str) -> list[InitErrorDetails]:
+    """*mistakes* as pydantic has them, below the keys *above*."""
+    return [
+        InitErrorDetails(type=wrong(m.text), loc=(*above, *m.loc), input=m.value) for m in mistakes
+    ]
 
 
 def parameters_of(kind: type[object]) -> tuple[Parameter, ...]:
@@ -260,13 +258,11 @@ def _default(field: dataclasses.Field[object]) -> object:
     return field.default
 
 
-def _adapter(parameter: Parameter) -> TypeAdapter[object]:
-    return TypeAdapter(parameter.hint, config=_STRICT)
-
-
-def _tuples(value: object) -> object:
-    """YAML's lists as the tuples that a frozen dataclass holds."""
-    return tuple(_tuples(item) for item in value) if isinstance(value, list) else value
+def _adapter(parameters: Iterable[Parameter]) -> TypeAdapter[tuple[object]]:
+    # Not of the policy itself: what it keeps beside its parameters may be of any type.
+    kind = dataclasses.make_dataclass("Parameters", [(p.name, p.hint) for p in parameters])
+    # pydantic takes no settings for a dataclass itself.
+    return TypeAdapter(tuple[kind], config=_STRICT)  # type: ignore[valid-type,arg-type]
 
 
 def _about(text: str, names: typing.Collection[str]) -> Loc:

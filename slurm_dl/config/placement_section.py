@@ -6,22 +6,20 @@ from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import Field, ValidationInfo, field_validator
-from pydantic_core import InitErrorDetails
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from slurm_dl.config.named_choice import checked_name, checked_parameters, details_of
-from slurm_dl.config.parameters import RULE, SCHEME
-from slurm_dl.config.section import Section
+from slurm_dl.config.parameters import RULE, SCHEME, details_of
 from slurm_dl.config.value_types import (
+    ByGpuType,
     FrozenMapping,
-    GpuMemory,
     NumberUnit,
     Parameters,
     Rules,
     Seconds,
+    Section,
     Whole,
     refuse,
     refuse_all,
-    wrong,
 )
 from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme
@@ -102,7 +100,7 @@ class PlacementSection(Section):
             "Works only with steer."
         ),
     )
-    gpu_mem_mb: GpuMemory = Field(
+    gpu_mem_mb: ByGpuType = Field(
         default={},
         description=(
             "Memory of one GPU in MB by its type, for instance {a100: 40960}. No jobs are packed "
@@ -122,7 +120,7 @@ class PlacementSection(Section):
     @field_validator("scheme")
     @classmethod
     def _check_scheme(cls, name: str) -> str:
-        return checked_name(SCHEME, name) if name else name
+        return SCHEME.check(name) if name else name
 
     @field_validator("parameters")
     @classmethod
@@ -135,7 +133,7 @@ class PlacementSection(Section):
         if not scheme:
             _refuse_without_scheme(bool(given))
             return FrozenMapping(())
-        return checked_parameters(SCHEME, scheme, given)
+        return SCHEME.checked(scheme, given)
 
     @field_validator("rules")
     @classmethod
@@ -148,8 +146,8 @@ class PlacementSection(Section):
         for name, parameters in given.items():
             try:
                 RULE.check(name)
-            except ValueError as err:
-                details.append(InitErrorDetails(type=wrong(str(err)), loc=(name,), input=name))
+            except PydanticCustomError as err:
+                details.append(InitErrorDetails(type=err, loc=(name,), input=name))
                 continue
             whole, mistakes = RULE.complete(name, parameters)
             details += details_of(mistakes, name)
@@ -170,18 +168,6 @@ class PlacementSection(Section):
         if pack and info.data.get("steer") is False:
             refuse("has no effect (placement.steer is false)", others=(("placement", "steer"),))
         return pack
-
-    @field_validator("gpu_mem_mb")
-    @classmethod
-    def _check_memory(cls, given: Mapping[str, float]) -> Mapping[str, object]:
-        details = [
-            InitErrorDetails(type=wrong("must be greater than 0"), loc=(kind,), input=mem_mb)
-            for kind, mem_mb in given.items()
-            if not mem_mb > 0
-        ]
-        if details:
-            refuse_all(details)
-        return FrozenMapping(tuple(given.items()))
 
     def make(self) -> tuple[Scheme | None, tuple[Rule, ...]]:
         """The scheme and the rules with their parameters, ready to work."""

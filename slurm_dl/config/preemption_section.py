@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from slurm_dl.config.section import Section
-from slurm_dl.config.value_types import NumberUnit, QosName, Seconds, Whole, refuse
+from slurm_dl.config.value_types import NumberUnit, OptionalName, Seconds, Section, Whole, refuse
 from slurm_dl.model.contract import DEFAULT_GRACE_S
 from slurm_dl.text import number
 
@@ -45,7 +44,7 @@ class PreemptionSection(Section):
             "case."
         ),
     )
-    qos: QosName = Field(
+    qos: OptionalName = Field(
         default="",
         description=(
             "QOS of the jobs that agreed to preemption; dlsubmit submits them to it. Native mode "

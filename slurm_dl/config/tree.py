@@ -13,23 +13,21 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from slurm_dl.config.breakers_section import BreakersSection
-from slurm_dl.config.daemon_section import DaemonSection, TakeoverSection
+from slurm_dl.config.daemon_section import DaemonSection, MetricsSection, TakeoverSection
 from slurm_dl.config.estimates_section import EstimatesSection, ForecastsSection
-from slurm_dl.config.metrics_section import MetricsSection
-from slurm_dl.config.named_choice import checked_name, checked_parameters
 from slurm_dl.config.parameters import POLICY
 from slurm_dl.config.placement_section import DefragmentSection, PlacementSection
 from slurm_dl.config.preemption_section import PreemptionSection
-from slurm_dl.config.section import Section
 from slurm_dl.config.value_types import (
     AbsolutePath,
     Admin,
-    ClusterName,
     NumberUnit,
+    OptionalName,
     Parameters,
     PartitionName,
     PathOrEmpty,
     Seconds,
+    Section,
     Whole,
     distinct,
     refuse_key,
@@ -49,7 +47,7 @@ SITE_FACTOR_END = HIGHEST_SITE_FACTOR + 1
 class ClusterSection(Section):
     """The Slurm cluster, and how slurm_dl reaches it."""
 
-    name: ClusterName = Field(
+    name: OptionalName = Field(
         default="", description="Name of the cluster. Empty: ClusterName of slurm.conf."
     )
     slurm_conf: PathOrEmpty = Field(
@@ -107,7 +105,7 @@ class PolicySection(Section):
     @field_validator("order")
     @classmethod
     def _check_order(cls, order: str) -> str:
-        return checked_name(POLICY, order)
+        return POLICY.check(order)
 
     @field_validator("parameters")
     @classmethod
@@ -115,7 +113,7 @@ class PolicySection(Section):
         cls, given: Mapping[str, object], info: ValidationInfo
     ) -> Mapping[str, object]:
         order = info.data.get("order")
-        return given if order is None else checked_parameters(POLICY, order, given)
+        return given if order is None else POLICY.checked(order, given)
 
     def make(self) -> Policy:
         """The policy with its parameters, ready to order jobs."""

@@ -34,7 +34,7 @@ class Origins:
     path_from: str
     places: Mapping[Loc, SourcePlace]
 
-    def of(self, *loc: str) -> str:
+    def of(self, *loc: str | int) -> str:
         """Origin of one value: ``FILE:LINE``, ``flag`` or ``default``."""
         place = self.places.get(loc)
         if place is None:
@@ -58,23 +58,11 @@ class ConfigValue(NamedTuple):
 def show(config: Config, origins: Origins) -> Iterator[ConfigValue]:
     """Every value with its key and its origin; first of all, the file itself."""
     yield ConfigValue(FILE_KEY, str(origins.path), origins.path_from)
-    for section, model in config:
-        for key, value in model:
-            if isinstance(value, Mapping) and value:
-                for name, item in value.items():
-                    loc = (section, key, name)
-                    yield ConfigValue(dotted(loc), _plain(item), origins.of(*loc))
-            else:
-                yield ConfigValue(dotted((section, key)), _plain(value), origins.of(section, key))
-
-
-def _plain(value: object) -> Plain:
-    match value:
-        case tuple() | list():
-            return [_plain(item) for item in value]
-        case Mapping():
-            return {str(name): _plain(item) for name, item in value.items()}
-        case None | str() | int() | float():
-            return value
-        case _:
-            return str(value)
+    for section, values in config.model_dump(mode="json").items():
+        for key, value in values.items():
+            loc = (section, key)
+            rows: dict[Loc, Plain] = {loc: value}
+            if isinstance(value, dict) and value:
+                rows = {(*loc, name): item for name, item in value.items()}
+            for at, item in rows.items():
+                yield ConfigValue(dotted(at), item, origins.of(*at))

@@ -1,4 +1,4 @@
-"""Kinds of values in the configuration: how each is checked, and refused in our own words.
+"""What the configuration is made of: sections, and kinds of values that are refused in our words.
 
 They stand apart from the tree so that the tree reads as a list of keys.
 """
@@ -14,7 +14,9 @@ from typing import Annotated, NoReturn, TypeVar
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     PlainSerializer,
     PlainValidator,
@@ -35,6 +37,20 @@ _USER = r"[A-Za-z_][A-Za-z0-9_.@+-]{0,63}\$?"
 _OPTIONAL_NAME = rf"(?:{_NAME})?"
 
 _T = TypeVar("_T")
+
+
+class Section(BaseModel):
+    """What all sections have in common: frozen, strict, no unknown keys, no infinite numbers."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        validate_default=True,
+        # pydantic's own text of an error is not read, and values may be long.
+        hide_input_in_errors=True,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +138,9 @@ PartitionName = Annotated[
     AfterValidator(_spelled(_NAME, "a partition's name: letters, digits and _ . + - only")),
     WithJsonSchema({"type": "string", "pattern": f"^{_NAME}$"}),
 ]
-ClusterName = Annotated[
+OptionalName = Annotated[
     str,
-    AfterValidator(_spelled(_OPTIONAL_NAME, "a cluster's name: letters, digits and _ . + - only")),
-    WithJsonSchema({"type": "string", "pattern": f"^{_OPTIONAL_NAME}$"}),
-]
-QosName = Annotated[
-    str,
-    AfterValidator(_spelled(_OPTIONAL_NAME, "a QOS' name: letters, digits and _ . + - only")),
+    AfterValidator(_spelled(_OPTIONAL_NAME, "a name: letters, digits and _ . + - only")),
     WithJsonSchema({"type": "string", "pattern": f"^{_OPTIONAL_NAME}$"}),
 ]
 PathOrEmpty = Annotated[
@@ -189,11 +200,17 @@ Rules = Annotated[
 ]
 """Names of rules, each with its parameters."""
 
-GpuMemory = Annotated[
-    Mapping[str, float],
+
+def _frozen(given: Mapping[str, float]) -> FrozenMapping:
+    return FrozenMapping(tuple(given.items()))
+
+
+ByGpuType = Annotated[
+    Mapping[str, Annotated[float, Field(gt=0)]],
+    AfterValidator(_frozen),
     PlainSerializer(dict, return_type=dict[str, object]),
 ]
-"""Memory by the GPU's type."""
+"""A figure above 0 by the GPU's type."""
 
 Whole = Annotated[int, BeforeValidator(_whole)]
 Seconds = Annotated[float, NumberUnit("seconds")]

@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from slurm_dl.config.parameters import complete, make
+from slurm_dl.config.parameters import POLICY
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.experiments.oracle import Oracle
 from slurm_dl.experiments.placement_choice import Named, Placing
@@ -281,7 +281,7 @@ def choose(wish: PolicySpec, trace: Trace, *, on_slurm: bool = False) -> Chosen:
         )
         raise ConfigError(msg)
     given = {**reading.parameters, **wish.parameters}
-    whole, mistakes = complete(reading.policy, given)
+    whole, mistakes = POLICY.complete(reading.policy, given)
     if mistakes:
         msg = "; ".join(
             f"-p {'.'.join(str(part) for part in m.loc) or wish.policy}: {m.text}" for m in mistakes
@@ -293,7 +293,7 @@ def choose(wish: PolicySpec, trace: Trace, *, on_slurm: bool = False) -> Chosen:
         whole["sizes_gpu_s"] = tuple(_evenly(per_job).tolist())
         notes = (SIZES_FROM_TRACE,)
     try:
-        made = make(reading.policy, whole)
+        made = POLICY.make(reading.policy, whole)
     except ValueError as err:
         msg = f"policy {wish.policy}: {err}"
         raise ConfigError(msg) from err

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from slurm_dl.config import parameters
+from slurm_dl.config.parameters import POLICY
 from slurm_dl.engine.decide import decide
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ConfigError
@@ -65,7 +65,7 @@ class ReplayPolicy:
         """
         if policy is not None:
             try:
-                parameters.check_order(policy)
+                POLICY.check(policy)
             except ValueError as err:
                 msg = f"--policy: {err}"
                 raise ConfigError(msg) from None
@@ -100,11 +100,11 @@ class ReplayPolicy:
             recorded = setup.make()
             names = [f.name for f in dataclasses.fields(recorded)]  # type: ignore[arg-type] # see Setup.of
             given = {n: getattr(recorded, n) for n in names} | given
-        whole, mistakes = parameters.complete(name, given)
+        whole, mistakes = POLICY.complete(name, given)
         if mistakes:
             lines = [f"-p {'.'.join(map(str, m.loc)) or name}: {m.text}" for m in mistakes]
             raise ConfigError("\n".join(lines))
-        return parameters.make(name, whole)
+        return POLICY.make(name, whole)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

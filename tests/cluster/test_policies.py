@@ -12,7 +12,7 @@ import pytest
 from patience import PATIENCE, eventually
 from schedd import BIN, Schedd, schedd_in, toy_steps
 
-from slurm_dl.config.parameters import complete, make
+from slurm_dl.config.parameters import POLICY
 from slurm_dl.engine.decide import decide
 from slurm_dl.model.jobs import PENDING, RUNNING
 from slurm_dl.policies import registry
@@ -141,9 +141,9 @@ def test_slurm_starts_first_what_the_policy_puts_first(
     first, second = sorted((larger, shorter), key=lambda job: rank[job])
     assert started[first] < started[second]
     for cycle in cycles_since(recording, begin, policy):
-        whole, mistakes = complete(cycle.setup.policy, cycle.setup.parameters)
+        whole, mistakes = POLICY.complete(cycle.setup.policy, cycle.setup.parameters)
         assert not mistakes
-        made = make(cycle.setup.policy, whole)
+        made = POLICY.make(cycle.setup.policy, whole)
         again = decide(cycle.snapshot, made, cycle.setup.settings)
         assert plan_bytes(again) == plan_bytes(cycle.plan)
 

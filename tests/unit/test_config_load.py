@@ -221,7 +221,7 @@ writes: {burst: [1], rate_per_s: .inf}
         (
             'cluster: {name: "a\\nb"}\n',
             (
-                "f.yaml:3: cluster.name: must be a cluster's name: letters, digits and _ . + "
+                "f.yaml:3: cluster.name: must be a name: letters, digits and _ . + "
                 "- only (got 'a\\nb')"
             ),
         ),

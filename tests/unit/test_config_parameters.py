@@ -12,7 +12,7 @@ from typing import ClassVar, Literal
 import pytest
 
 from slurm_dl.config import Config, load
-from slurm_dl.config.parameters import complete, parameters_of
+from slurm_dl.config.parameters import POLICY, parameters_of
 from slurm_dl.config.value_types import FrozenMapping
 from slurm_dl.model import plugins
 from slurm_dl.model.errors import ConfigError
@@ -170,7 +170,7 @@ def test_policy_without_docstring_has_no_meanings(monkeypatch: pytest.MonkeyPatc
 
 def test_complete_fills_in_defaults() -> None:
     """The parameters of a checked configuration are whole, so that they can be shown."""
-    whole, mistakes = complete("discrete_las", {"promote_knob": 2})
+    whole, mistakes = POLICY.complete("discrete_las", {"promote_knob": 2})
 
     assert mistakes == []
     assert whole == {

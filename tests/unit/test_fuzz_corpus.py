@@ -38,6 +38,8 @@ NOT_IN_THE_TABLE = {
     "cli/dlqueue/command.py": "node names that the user's own command line has",
     # Parts of parsers that have a target by another name.
     "traces/table_format.py": "trace-itp and others",
+    "config/parameters.py": "config",
+    "profiles/file_schema.py": "profile",
     "job/run_files.py": "job-progress and job-checkpoints",
 }
 

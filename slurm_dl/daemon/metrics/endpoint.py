@@ -11,7 +11,7 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.config import Config
-from slurm_dl.config.metrics_section import split_address
+from slurm_dl.config.daemon_section import split_address
 from slurm_dl.daemon.forecast_service import forecasts_of
 from slurm_dl.daemon.metrics import catalogue, command_counters
 from slurm_dl.daemon.metrics.counters import MetricsTally
