@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import stat
 from pathlib import Path
@@ -12,12 +13,9 @@ from hypothesis import strategies as st
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.profile import (
-    CheckpointCost,
-    HostRate,
     Load,
     Profile,
     Shape,
-    ShapeRate,
     Speed,
 )
 from slurm_dl.profiles import load_profiles, shipped_profiles, site_over
@@ -29,7 +27,7 @@ from slurm_dl.profiles.directory import (
     write_profile,
 )
 from slurm_dl.profiles.file_schema import plain, profile_of
-from slurm_dl.yaml_places import LARGEST_BYTES, parse
+from slurm_dl.yaml_places import parse
 
 EVERYTHING = """\
 name: my/model-1.0
@@ -70,39 +68,13 @@ def mistakes(text: str) -> list[str]:
 
 def test_every_key_reaches_the_profile() -> None:
     """And what is not said stays unknown."""
-    assert read(EVERYTHING) == Profile(
-        name="my/model-1.0",
-        aliases=("My Model (batch size 8)",),
-        source="measured in May",
-        parameters=1000,
-        skew=0.5,
-        label=1,
-        batch=(1, 64),
-        load=Load(
-            gpu_util=0.9, gpu_mem_mb=9000, gpu_mem_kept_mb=3000, network_mb_s=10.5, pcie_mb_s=0
-        ),
-        checkpoint=CheckpointCost(size_mb=12.5, save_s=3, restore_s=4.5, observations=7),
-        beside={"resnet50": 0.75, "vgg16": 0},
-        host=(
-            HostRate(cpus_per_gpu=2, mem_mb_per_gpu=4000, rate=0.5),
-            HostRate(cpus_per_gpu=8, mem_mb_per_gpu=4000, rate=1),
-        ),
-        speeds=(
-            Speed(
-                shape=Shape(2, 4),
-                steps_per_s=3,
-                gpu_type="a100",
-                batch=32,
-                observations=2,
-                spread=0.01,
-                origin="measured",
-            ),
-            Speed(shape=Shape(2, 4), steps_per_s=2.5),
-        ),
-        shape_rates=(ShapeRate(shape=Shape(1, 8), rate=1.0, origin="published"),),
-        nccl={"NCCL_ALGO": "Ring"},
-        tensors_mb=(1.5, 0.75, 0.75),
+    everything = read(EVERYTHING)
+    assert plain(everything) == parse(EVERYTHING, "m").value
+    assert everything.speeds[1] == Speed(shape=Shape(2, 4), steps_per_s=2.5)
+    assert everything.load == Load(
+        gpu_util=0.9, gpu_mem_mb=9000, gpu_mem_kept_mb=3000, network_mb_s=10.5, pcie_mb_s=0
     )
+    assert {f.name for f in dataclasses.fields(Profile)} == plain(everything).keys()
     assert read("name: m") == Profile(name="m")
     assert read("name: m\ntensors_mb: [3, 1]").skew == 0.75
 
@@ -183,23 +155,6 @@ def test_broken_yaml_and_control_characters_stay_on_one_line() -> None:
     assert line.isprintable()
 
 
-def test_size_and_kind_of_file_are_bounded(tmp_path: Path) -> None:
-    """A FIFO does not keep us waiting, a large file is not read whole."""
-    large, pipe, binary = tmp_path / "l.yaml", tmp_path / "p.yaml", tmp_path / "b.yaml"
-    large.write_text("name: m\n" + "#" * LARGEST_BYTES)
-    os.mkfifo(pipe)
-    binary.write_bytes(b"name: m\nsource: \xff")
-
-    with pytest.raises(ConfigError) as caught:
-        load_profiles(tmp_path)
-
-    assert str(caught.value).splitlines() == [
-        f"{binary}:2: is not UTF-8 text (byte 0xff)",
-        f"{large}: is larger than 256 KiB",
-        f"{pipe}: is not a regular file",
-    ]
-
-
 @pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
 def test_what_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
     """A profile decides where jobs go: users must not write it; it says what to do."""
@@ -207,7 +162,7 @@ def test_what_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
     path.write_text("name: m")
     path.chmod(mode)
 
-    with pytest.raises(ConfigError, match=f"mode {mode:04o}.; do: chmod go-w {path}"):
+    with pytest.raises(ConfigError, match=f"chmod go-w {path}"):
         load_profiles(tmp_path)
     path.chmod(0o644)
     assert set(load_profiles(tmp_path)) == {"m"}
@@ -237,24 +192,22 @@ def test_another_owner_is_refused_by_the_daemon_only(
         assert set(load_profiles(tmp_path)) == {"m"}
 
 
-def test_a_name_belongs_to_one_profile(tmp_path: Path) -> None:
-    """Two files that claim it are both named."""
+def test_every_file_of_the_directory_is_told(tmp_path: Path) -> None:
+    """Broken ones, and both that claim one name; other files do not matter."""
     (tmp_path / "a.yaml").write_text("name: a\naliases: [x]")
     (tmp_path / "b.yaml").write_text("name: x")
-    (tmp_path / ".c.yaml").write_text("broken: [")
+    (tmp_path / "c.yaml").write_text("broken: [")
+    (tmp_path / ".d.yaml").write_text("broken: [")
     (tmp_path / "README").write_text("none")
 
     with pytest.raises(ConfigError) as caught:
         load_profiles(tmp_path)
 
-    assert str(caught.value) == (
-        f"{tmp_path}/b.yaml: the name x stands in {tmp_path}/a.yaml too; keep one of them"
-    )
-
-
-def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
-    """By its name."""
-    with pytest.raises(ConfigError, match="gone: cannot be read: No such file"):
+    broken, clash = str(caught.value).splitlines()
+    assert broken.startswith(f"{tmp_path}/c.yaml:1: ")
+    assert clash.startswith(f"{tmp_path}/b.yaml: ")
+    assert f"{tmp_path}/a.yaml" in clash
+    with pytest.raises(ConfigError, match="gone"):
         load_profiles(tmp_path / "gone")
 
 
@@ -269,7 +222,7 @@ def test_adding_is_whole_or_not_at_all(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     text = path.read_text()
 
-    with pytest.raises(ConfigError, match="the name x stands in"):
+    with pytest.raises(ConfigError, match="name x"):
         add_profile(tmp_path, Profile(name="x"))
     with pytest.raises(ConfigError, match="has another profile"):
         add_profile(tmp_path, Profile(name="a_b"))
@@ -299,18 +252,13 @@ def test_the_site_s_profile_takes_all_names_of_the_shipped_one(tmp_path: Path) -
     assert merged["vgg16"] is not None
 
 
-FIGURES = st.floats(1e-6, 1e6)
-SHAPES = st.builds(Shape, st.integers(1, 99), st.integers(1, 16))
 SPEEDS = st.lists(
     st.builds(
         Speed,
-        shape=SHAPES,
-        steps_per_s=FIGURES,
+        shape=st.builds(Shape, st.integers(1, 99), st.integers(1, 16)),
         gpu_type=st.sampled_from(["", "a100", "1e5", "on", "0x1"]),
-        observations=st.integers(0, 9),
-        spread=st.none() | st.floats(0, 1),
-        batch=st.none() | st.integers(1, 999),
-        origin=st.sampled_from(["measured", "published"]),
+        spread=...,
+        batch=...,
     ),
     max_size=4,
     unique_by=lambda s: (s.shape, s.gpu_type),
@@ -323,16 +271,13 @@ SPEEDS = st.lists(
         name=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._+/-]{0,10}", fullmatch=True),
         aliases=st.lists(st.from_regex(r"[A-Za-z0-9][ -~]{0,10}", fullmatch=True)).map(tuple),
         source=st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=200),
-        tensors_mb=st.just(()),
-        skew=st.none() | st.floats(1e-6, 1),
-        parameters=st.none() | st.integers(1, 10**12),
-        load=st.builds(Load, gpu_util=st.none() | st.floats(0, 1), pcie_mb_s=st.none() | FIGURES),
-        label=st.none() | st.sampled_from([0, 1, 2]),
+        skew=...,
+        parameters=...,
+        load=st.builds(Load, gpu_util=..., gpu_mem_mb=..., pcie_mb_s=...),
+        label=...,
         beside=st.dictionaries(st.sampled_from(["on", "1e3", "m"]), st.floats(0, 1)),
-        host=st.just(()),
-        checkpoint=st.builds(
-            CheckpointCost, size_mb=st.none() | FIGURES, observations=st.integers(0, 9)
-        ),
+        host=...,
+        checkpoint=...,
         speeds=SPEEDS.map(tuple),
         batch=st.none() | st.just((1, 8)),
         nccl=st.dictionaries(st.just("NCCL_ALGO"), st.sampled_from(["Ring", "1", "on", ""])),

@@ -1,19 +1,12 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 import pytest
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.yaml_places import LARGEST_BYTES, dotted, parse, read_text
-
-
-def error_of(text: str) -> str:
-    with pytest.raises(ConfigError) as caught:
-        parse(text, "f.yaml")
-    return str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -52,39 +45,36 @@ def test_scalars_are_those_of_yaml_1_2(text: str, value: object) -> None:
 
 def test_not_a_number_is_read_as_such() -> None:
     """YAML's spelling of NaN is known, so that it can be refused as a number."""
-    value = parse(".nan", "f.yaml").value
-
-    assert isinstance(value, float)
-    assert value != value  # noqa: PLR0124 - only NaN differs from itself
+    assert str(parse(".nan", "f.yaml").value) == "nan"
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "line", "word"),
     [
-        ("a: 1\n\tb: 2", "f.yaml:2: a tab stands here; YAML wants spaces"),
-        ("a: 1\nb: c: d", "f.yaml:2: is not valid YAML: mapping values are not allowed here"),
-        ("a: [1, 2\n", "f.yaml:2: is not valid YAML: expected ',' or ']', but got '<stream end>'"),
-        ("a: 1\n---\nb: 2", "f.yaml:2: a second document begins here ('---'); there can be one"),
-        ("a: &x 1\nb: *x", "f.yaml:1: anchors and aliases (& and *) are not used here"),
-        ("a: 1\nb: *x", "f.yaml:2: anchors and aliases (& and *) are not used here"),
-        (
-            "\na: !!python/name:os.system x",
-            "f.yaml:2: tags (tag:yaml.org,2002:python/name:os.system) are not used here",
-        ),
-        ("a: !x 1", "f.yaml:1: tags (!x) are not used here"),
-        ("a: 1\nb: \x07", "f.yaml:2: character U+0007 is not allowed"),
-        ('a: 1\nb: "\\UFFFFFFFF"', "f.yaml:2: is not valid YAML: "),
-        ('a: 1\nb: "\\q"', "f.yaml:2: is not valid YAML: found unknown escape character 'q'"),
-        ("[" * 5_000, "f.yaml:1: is nested more than 16 levels deep"),
-        ("- " * 20 + "a", "f.yaml:1: is nested more than 16 levels deep"),
-        (f"%YAML 1.{'1' * 5000}\n---\na: 1", "f.yaml:1: is not valid YAML: "),
+        ("a: 1\n\tb: 2", 2, "tab"),
+        ("a: 1\nb: c: d", 2, "YAML"),
+        ("a: [1, 2\n", 2, "YAML"),
+        ("a: 1\n---\nb: 2", 2, "document"),
+        ("a: &x 1\nb: *x", 1, "anchors"),
+        ("a: 1\nb: *x", 2, "anchors"),
+        ("\na: !!python/name:os.system x", 2, "tags (tag:yaml.org,2002:python/name:os.system)"),
+        ("a: !x 1", 1, "tags (!x)"),
+        ("a: 1\nb: \x07", 2, "U+0007"),
+        ('a: 1\nb: "\\UFFFFFFFF"', 2, "YAML"),
+        ('a: 1\nb: "\\q"', 2, "'q'"),
+        ("[" * 5_000, 1, "nested"),
+        ("- " * 20 + "a", 1, "nested"),
+        (f"%YAML 1.{'1' * 5000}\n---\na: 1", 1, "YAML"),
     ],
 )
-def test_syntax_error_is_one_line_with_its_place(text: str, message: str) -> None:
+def test_syntax_error_is_one_line_with_its_place(text: str, line: int, word: str) -> None:
     """Text that cannot be read gives one line that names file and line and says what is wrong."""
-    error = error_of(text)
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "f.yaml")
+    error = str(caught.value)
 
-    assert error.startswith(message)
+    assert error.startswith(f"f.yaml:{line}: ")
+    assert word in error
     assert len(error.splitlines()) == 1
 
 
@@ -134,9 +124,9 @@ def test_odd_keys_are_quoted_and_cut() -> None:
     assert dotted(("x" * 61,)) == "'" + "x" * 58 + "…"
 
 
-def refusal(path: Path | str, *, require_private: bool = False) -> str:
+def refusal(path: Path, *, require_private: bool = False) -> str:
     with pytest.raises(ConfigError) as caught:
-        read_text(Path(path), "daemon" if require_private else None)
+        read_text(path, "daemon" if require_private else None)
     return str(caught.value)
 
 
@@ -147,13 +137,18 @@ def test_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     large.write_bytes(b"#" * (LARGEST_BYTES + 1))
     binary.write_bytes(b"a: 1\nb: \xff\n")
 
-    assert refusal(tmp_path / "none") == f"{tmp_path}/none: no such file"
-    assert refusal(tmp_path) == f"{tmp_path}: is not a regular file"
-    assert refusal(fifo) == f"{fifo}: is not a regular file"
-    assert refusal(large) == f"{large}: is larger than 256 KiB"
-    assert refusal(binary) == f"{binary}:2: is not UTF-8 text (byte 0xff)"
-    assert re.fullmatch(r"a\\x00b: cannot be read: .*embedded null [a-z ]+", refusal("a\0b"))
-    assert refusal(large / "x") == f"{large}/x: cannot be read: Not a directory"
+    for path, place, word in (
+        (tmp_path / "none", f"{tmp_path}/none", "no such file"),
+        (tmp_path, str(tmp_path), "regular"),
+        (fifo, str(fifo), "regular"),
+        (large, str(large), "256 KiB"),
+        (binary, f"{binary}:2", "0xff"),
+        (Path("a\0b"), r"a\x00b", "null"),
+        (large / "x", f"{large}/x", "directory"),
+    ):
+        found = refusal(path)
+        assert found.startswith(f"{place}: ")
+        assert word in found
 
 
 def test_largest_file_and_byte_order_mark_are_read(tmp_path: Path) -> None:
@@ -174,9 +169,7 @@ def test_private_file_is_one_that_nobody_else_could_write(tmp_path: Path) -> Non
         assert read_text(path, "daemon") == "a: 1\n"
     for mode in (0o664, 0o646, 0o620):
         path.chmod(mode)
-        assert refusal(path, require_private=True) == (
-            f"{path}: can be written by group or others (mode {mode:04o}); do: chmod go-w {path}"
-        )
+        assert f"chmod go-w {path}" in refusal(path, require_private=True)
         assert read_text(path) == "a: 1\n"
 
 
@@ -195,8 +188,6 @@ def test_private_file_belongs_to_root_or_us(
     monkeypatch.setattr(os, "fstat", owned_by_4242)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
-    message = f"{path}: belongs to uid 4242; it must belong to root (chown root {path})"
-    assert refusal(path, require_private=True) == message
-
+    assert f"chown root {path}" in refusal(path, require_private=True)
     monkeypatch.setattr(os, "geteuid", lambda: 4242)
     assert read_text(path, "daemon") == "a: 1\n"
