@@ -494,8 +494,8 @@ def test_compare_ends_with_1_and_says_where_jobs_did_not_finish() -> None:
         (["--policies", "fifo", "--on", "slurm", "--dir", "x", "-j", "2"], "-j is for --on local"),
         (["--on", "slurm", "--dir", "x", "--resume"], "TRACE stands in the folder"),
         (
-            ["--policies", "fifo", "--on", "slurm", "--dir", "x", "--time", "soon"],
-            "--time: 'soon' is not",
+            ["--policies", "fifo", "--on", "slurm", "--dir", "x", "--time", "1\n2"],
+            "--time: ",
         ),
     ],
 )
