@@ -105,8 +105,10 @@ def test_a_file_without_partitions_is_refused(
         ("preemption:\n  max_grace_s: 900\n", "4: preemption.handover_timeout_s", "is 900)"),
         ("preemption:\n  mode: native\n", "4: preemption.qos", "QOS"),
         (
-            f"policy: {{parameters: {{thresholds_gpu_s: {list(range(1, 65))}}}}}\n"
-            "preemption: {mode: native, qos: a}\nranking: {band_width: 33554431}\n",
+            (
+                f"policy: {{parameters: {{thresholds_gpu_s: {list(range(1, 65))}}}}}\n"
+                "preemption: {mode: native, qos: a}\nranking: {band_width: 33554431}\n"
+            ),
             *("4: preemption.mode", "ranking.band_width"),
         ),
         (

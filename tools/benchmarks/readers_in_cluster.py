@@ -120,7 +120,8 @@ def one(reader: str, rounds: int) -> dict[str, object]:
         said = subprocess.run(["/usr/bin/sdiag"], check=True, capture_output=True, text=True).stdout
         slurm = cluster._slurm  # noqa: SLF001
         assert isinstance(slurm, Counting)  # noqa: S101 - we have made it
-        child_kb = _squeue_peak_kb(slurm.last) if process is None else _peak_kb(process.child.pid)
+        child = None if process is None else process.child
+        child_kb = _squeue_peak_kb(slurm.last) if child is None else _peak_kb(child.pid)
         return {
             "bytes": slurm.received if process is None else process.received,
             "write_ms": _write_ms(cluster, seen),
