@@ -81,10 +81,8 @@ def test_check_tells_everything_and_writes_nothing(run: Run, tmp_path: Path) -> 
     assert run("check", str(good), where=False).stdout == f"{good}: ok (m)\n"
     both = run("check", str(good), str(bad), where=False)
     assert both.returncode == 2
-    assert both.stderr.splitlines() == [
-        f"dlctl: {bad}:2: skew: must be at most 1 (got 5)",
-        f"dlctl: {bad}:3: x: unknown key",
-    ]
+    found = [line.split(": ")[1:3] for line in both.stderr.splitlines()]
+    assert found == [[f"{bad}:2", "skew"], [f"{bad}:3", "x"]]
     as_json = run("check", str(bad), "--json", where=False)
     assert as_json.returncode == 2
     assert json.loads(as_json.stdout)["ok"] is False

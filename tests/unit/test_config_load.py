@@ -13,6 +13,8 @@ from slurm_dl.estimates.training_speed import SitePriors
 from slurm_dl.model.errors import ConfigError
 
 MINIMAL = "manage:\n  partitions: [gpu]\n"
+MANY_TIERS = f"policy: {{parameters: {{thresholds_gpu_s: {list(range(1, 65))}}}}}\n"
+NATIVE = "preemption: {mode: native, qos: a}\n"
 
 Write = Callable[[str], Path]
 
@@ -105,16 +107,10 @@ def test_a_file_without_partitions_is_refused(
         ("preemption:\n  max_grace_s: 900\n", "4: preemption.handover_timeout_s", "is 900)"),
         ("preemption:\n  mode: native\n", "4: preemption.qos", "QOS"),
         (
-            (
-                f"policy: {{parameters: {{thresholds_gpu_s: {list(range(1, 65))}}}}}\n"
-                "preemption: {mode: native, qos: a}\nranking: {band_width: 33554431}\n"
-            ),
+            f"{MANY_TIERS}{NATIVE}ranking: {{band_width: 33554431}}\n",
             *("4: preemption.mode", "ranking.band_width"),
         ),
-        (
-            "preemption: {mode: native, qos: a}\ndefragment:\n  enabled: true\n",
-            *("5: defragment.enabled", "native"),
-        ),
+        (f"{NATIVE}defragment:\n  enabled: true\n", "5: defragment.enabled", "native"),
         (
             "preemption: {max_gpus_per_hour: 8}\nbreakers:\n  gpus_per_hour: 8\n",
             *("5: breakers.gpus_per_hour", "limit is 8"),

@@ -116,80 +116,45 @@ def test_a_long_run_stays_in_a_small_file(place: Path, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "nodes", "gpus", "kind"),
+    ("variables", "nodes", "gpus", "kind"),
     [
-        ({}, None, None, None),
-        ({"SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "4"}, 2, 4, None),
-        ({"SLURM_NNODES": "1", "SLURM_JOB_GPUS": "0,3"}, 1, 2, None),
-        ({"SLURM_NNODES": "1", "CUDA_VISIBLE_DEVICES": "GPU-1a,GPU-2b"}, 1, 2, None),
-        ({"SLURM_NNODES": "1", "CUDA_VISIBLE_DEVICES": "NoDevFiles"}, 1, None, None),
-        ({"SLURM_NNODES": "1", "CUDA_VISIBLE_DEVICES": ""}, 1, None, None),
-        ({**SLURM}, 2, 4, "a100"),
+        ("", None, None, None),
+        ("JOB_NUM_NODES=2 GPUS_ON_NODE=4", 2, 4, None),
+        ("NNODES=1 JOB_GPUS=0,3", 1, 2, None),
+        ("NNODES=1 CUDA_VISIBLE_DEVICES=GPU-1a,GPU-2b", 1, 2, None),
+        ("NNODES=1 CUDA_VISIBLE_DEVICES=NoDevFiles", 1, None, None),
+        ("NNODES=1 CUDA_VISIBLE_DEVICES=", 1, None, None),
+        ("JOB_NUM_NODES=2 GPUS_ON_NODE=4 GPUS_PER_NODE=a100:4", 2, 4, "a100"),
         # 3 + 3 + 2: as many on each node is not what this node says.
-        (
-            {"SLURM_JOB_NUM_NODES": "3", "SLURM_GPUS_ON_NODE": "3", "SLURM_GPUS": "v100:8"},
-            *(3, None, "v100"),
-        ),
-        (
-            {"SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "4", "SLURM_GPUS": "8"},
-            *(2, 4, None),
-        ),
+        ("JOB_NUM_NODES=3 GPUS_ON_NODE=3 GPUS=v100:8", 3, None, "v100"),
+        ("JOB_NUM_NODES=2 GPUS_ON_NODE=4 GPUS=8", 2, 4, None),
         # Nor does it for 2 + 3 + 1, though three times two are six.
+        ("JOB_NUM_NODES=3 GPUS_ON_NODE=2 GPUS=6", 3, None, None),
+        ("JOB_NUM_NODES=2 GPUS_ON_NODE=5 GPUS=8", 2, None, None),
+        ("JOB_NUM_NODES=2 GPUS_ON_NODE=4 GPUS_PER_NODE=a100:4 GPUS=v100:8", 2, 4, None),
         (
-            {"SLURM_JOB_NUM_NODES": "3", "SLURM_GPUS_ON_NODE": "2", "SLURM_GPUS": "6"},
-            *(3, None, None),
-        ),
-        (
-            {"SLURM_JOB_NUM_NODES": "2", "SLURM_GPUS_ON_NODE": "5", "SLURM_GPUS": "8"},
-            *(2, None, None),
-        ),
-        ({**SLURM, "SLURM_GPUS": "v100:8"}, 2, 4, None),
-        (
-            {
-                "SLURM_JOB_NUM_NODES": "2",
-                "SLURM_GPUS_ON_NODE": "4",
-                "SLURM_GPUS_PER_TASK": "a100:1",
-                "SLURM_TASKS_PER_NODE": "4(x2)",
-            },
+            "JOB_NUM_NODES=2 GPUS_ON_NODE=4 GPUS_PER_TASK=a100:1 TASKS_PER_NODE=4(x2)",
             *(2, 4, "a100"),
         ),
         (
-            {
-                "SLURM_JOB_NUM_NODES": "2",
-                "SLURM_GPUS_ON_NODE": "4",
-                "SLURM_GPUS_PER_TASK": "1",
-                "SLURM_TASKS_PER_NODE": "4,2",
-            },
+            "JOB_NUM_NODES=2 GPUS_ON_NODE=4 GPUS_PER_TASK=1 TASKS_PER_NODE=4,2",
             *(2, None, None),
         ),
-        (
-            {
-                "SLURM_JOB_NUM_NODES": "3",
-                "SLURM_GPUS_ON_NODE": "4",
-                "SLURM_GPUS": "12",
-                "SLURM_GPUS_PER_NODE": "4",
-            },
-            *(3, 4, None),
-        ),
+        ("JOB_NUM_NODES=3 GPUS_ON_NODE=4 GPUS=12 GPUS_PER_NODE=4", 3, 4, None),
         # Half a GPU, as Slurm 22.05 shows it.
-        (
-            {
-                "SLURM_NNODES": "1",
-                "SLURM_GPUS_ON_NODE": "1",
-                "SLURM_JOB_GPUS": "0",
-                "SLURM_SHARDS_ON_NODE": "1",
-            },
-            *(1, None, None),
-        ),
-        ({"SLURM_JOB_NUM_NODES": "-2", "SLURM_GPUS_ON_NODE": "1e9"}, None, None, None),
-        ({"SLURM_GPUS_ON_NODE": "4"}, None, None, None),
+        ("NNODES=1 GPUS_ON_NODE=1 JOB_GPUS=0 SHARDS_ON_NODE=1", 1, None, None),
+        ("JOB_NUM_NODES=-2 GPUS_ON_NODE=1e9", None, None, None),
+        ("GPUS_ON_NODE=4", None, None, None),
     ],
 )
 def test_what_a_run_lies_on(
-    environ: dict[str, str], nodes: int | None, gpus: int | None, kind: str | None
+    variables: str, nodes: int | None, gpus: int | None, kind: str | None
 ) -> None:
-    """By Slurm's variables; what they do not tell is unknown."""
-    found = progress.placed(environ)
+    """By Slurm's variables, here without their SLURM_; what they do not tell is unknown."""
+    pairs = (variable.split("=") for variable in variables.split())
+    found = progress.placed(
+        {name if name.startswith("CUDA") else f"SLURM_{name}": value for name, value in pairs}
+    )
 
     assert (found["nodes"], found["gpus_per_node"], found["gpu_type"]) == (nodes, gpus, kind)
 
@@ -247,18 +212,14 @@ def test_what_is_not_plausible_teaches_nothing(tmp_path: Path, entry: dict[str, 
     assert found.remarks[0].isprintable()
 
 
-def test_another_model_s_run_is_the_admin_s_choice(tmp_path: Path) -> None:
-    """Also when its name could steer a terminal."""
+def test_what_users_write_of_themselves_is_compared_alone(tmp_path: Path) -> None:
+    """A model's name could steer a terminal, a GPU's type would become a key of the profile."""
     place = write(tmp_path / "r", model="\x1b[2Jevil")
     (remark,) = read_reports(place, {"m"}).remarks
     assert "evil" not in remark
     assert len(read_reports(place, None).speeds) == 1
     assert len(read_reports(write(place, model="alias"), {"m", "alias"}).speeds) == 1
-
-
-def test_a_gpu_type_that_is_none_is_unknown(tmp_path: Path) -> None:
-    """It would become a key of the profile."""
-    (found,) = read_reports(write(tmp_path / "r", gpu_type="a\n: b"), {"m"}).speeds
+    (found,) = read_reports(write(place, gpu_type="a\n: b"), {"m"}).speeds
     assert found.gpu_type == ""
 
 
@@ -355,12 +316,8 @@ def test_measured_takes_the_place_of_published_and_leaves_the_rest() -> None:
     assert found is not None
     assert (found.steps_per_s, found.observations, found.spread) == (4.0, 2, 0.25)
     assert (found.batch, found.origin) == (None, "measured")
-
-
-def test_the_admin_names_the_gpus() -> None:
-    """For all runs handed in, whatever they say."""
-    (speed,) = learned(Profile(name="m"), [reports([3.0])], gpu_type="h100").speeds
-    assert speed.gpu_type == "h100"
+    (named,) = learned(Profile(name="m"), [reports([3.0])], gpu_type="h100").speeds
+    assert named.gpu_type == "h100"
 
 
 def test_saves_are_averaged_by_their_number() -> None:

@@ -86,5 +86,5 @@ def test_impossible_tensors_have_no_skew(value: float) -> None:
 def test_shapes() -> None:
     """Nodes, GPUs on each, written as in a file."""
     assert (Shape(2, 4).gpus, str(Shape(2, 4))) == (8, "2x4")
-    with pytest.raises(ValueError, match="at least one node"):
+    with pytest.raises(ValueError, match="node"):
         Shape(0, 4)
