@@ -162,19 +162,6 @@ def test_a_host_without_mknod_is_told_so(
         layout.make_tree(Layout(short_directory), SPEC)
 
 
-def test_what_a_tree_already_has_stays(short_directory: Path) -> None:
-    """Making the tree again changes neither the key nor the state."""
-    made = Layout(short_directory)
-    without_gpus = SandboxSpec(groups=(SandboxNodes(gpus=0),))
-    layout.make_tree(made, without_gpus)
-    key = made.munge_key.read_bytes()
-    (made.state / "job_state").write_text("jobs")
-    layout.make_tree(made, without_gpus)
-
-    assert made.munge_key.read_bytes() == key
-    assert (made.state / "job_state").read_text() == "jobs"
-
-
 def test_a_directory_without_record_is_no_sandbox(short_directory: Path) -> None:
     """The message says how to make one."""
     with pytest.raises(ConfigError, match=r"no sandbox in .* make one with 'dlctl sandbox up"):

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import TypeAdapter
 
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.sandbox import PartitionSpec, SandboxNodes, SandboxSpec, accounting_database
@@ -98,14 +97,6 @@ def test_a_spec_that_cannot_work_is_refused(change: dict[str, object]) -> None:
         SandboxSpec(**change)  # type: ignore[arg-type]
 
 
-def test_a_spec_survives_its_json() -> None:
-    """What is written to the record reads back equal."""
-    adapter = TypeAdapter(SandboxSpec)
-
-    assert adapter.validate_json(adapter.dump_json(MIXED)) == MIXED
-    assert adapter.validate_python(asdict(MIXED)) == MIXED
-
-
 def test_differences_name_the_field_and_both_values() -> None:
     """The message about another spec says what is there and what was asked for."""
     asked = replace(MIXED, kill_wait_s=30)
@@ -165,14 +156,6 @@ def test_leaves_hold_nodes_of_one_group() -> None:
     )
 
 
-def test_gres_names_each_groups_devices() -> None:
-    """Each group's GPUs are as many device files as its nodes have GPUs."""
-    assert gres_conf(MIXED, LAYOUT).splitlines() == [
-        "NodeName=n[1-3] Name=gpu Type=a100 File=/srv/box/dev/gpu[0-3]",
-        "NodeName=n[4-5] Name=gpu Type=v100 File=/srv/box/dev/gpu[0-7]",
-    ]
-
-
 def test_a_controller_alone_needs_two_ports_and_forgives_silence() -> None:
     """Without slurmd there are no devices, and no node is ever declared DOWN."""
     spec = SandboxSpec(groups=(SandboxNodes(nodes=2_500),), start_slurmd=False)
@@ -229,25 +212,6 @@ def test_blocks_stand_in_for_leaf_switches() -> None:
         "BlockSizes=2",
     ]
     assert "TopologyPlugin=topology/block" in conf(spec)
-
-
-def test_accounting_has_its_own_port_and_socket() -> None:
-    """Its port is behind the nodes' ports, the server has no port, and none of it is the host's."""
-    spec = replace(MIXED, accounting=True)
-    lines = conf(spec)
-
-    assert ports_needed(spec) == ports_needed(MIXED) + 1
-    assert "AccountingStorageType=accounting_storage/slurmdbd" in lines
-    assert "AccountingStoragePort=18007" in lines
-    assert "AccountingStorageTRES=gres/gpu" in lines
-    assert not any("AccountingStorageTRES" in line for line in conf(MIXED))
-    assert (
-        "StorageHost=localhost"
-        in accounting_database.slurmdbd_conf(LAYOUT, port=18_007).splitlines()
-    )
-    assert accounting_database.slurmdbd_env(LAYOUT) == {
-        "MYSQL_UNIX_PORT": "/srv/box/database/mysqld.sock"
-    }
 
 
 def test_the_database_server_is_private(monkeypatch: pytest.MonkeyPatch) -> None:
