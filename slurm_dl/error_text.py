@@ -62,9 +62,7 @@ def sentence(error: ErrorDetails) -> str:
     if kind in _TOLD:
         return _TEMPLATES[kind]
     if kind == "value_error":
-        text = str(error["ctx"]["error"])
-        # A contradiction within a mapping is in the text itself.
-        return text if isinstance(value, dict) else f"{text} (got {shown(value)})"
+        return f"{error['ctx']['error']} (got {shown(value)})"
     if value is None:
         return "has no value: give it one, or delete the line"
     context = {name: number(item) for name, item in error.get("ctx", {}).items()}

@@ -25,7 +25,6 @@ Label = Annotated[int, Ge(0), Le(2)]
 """How much a job slows down a neighbour on the same GPU: 0 hardly, 1 somewhat, 2 never pack it."""
 
 _SHAPE = r"([1-9][0-9]{0,4})x([1-9][0-9]{0,3})"
-_SKEW_TOLERANCE = 0.01
 
 
 def _spelled(pattern: str, words: str) -> Predicate:
@@ -172,12 +171,6 @@ class Load:
     network_mb_s: _NotNegative | None = None
     pcie_mb_s: _NotNegative | None = None
 
-    def __post_init__(self) -> None:
-        most, kept = self.gpu_mem_mb, self.gpu_mem_kept_mb
-        if most is not None and kept is not None and kept > most:
-            msg = "gpu_mem_kept_mb cannot be more than gpu_mem_mb"
-            raise ValueError(msg)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostRate:
@@ -235,21 +228,6 @@ class Profile:
     shape_rates: Annotated[tuple[ShapeRate, ...], MaxLen(2000)] = ()
     nccl: Annotated[Mapping[_NcclName, _NcclValue], MaxLen(100)] = field(default_factory=dict)
     tensors_mb: Annotated[tuple[_Positive, ...], MaxLen(20_000)] = ()
-
-    def __post_init__(self) -> None:
-        wrong = ""
-        if self.batch is not None and self.batch[0] > self.batch[1]:
-            wrong = "batch must be [least, most]"
-        if self.skew is not None and self.tensors_mb:
-            computed = skew_of(self.tensors_mb)
-            if not math.isclose(self.skew, computed, rel_tol=_SKEW_TOLERANCE):
-                wrong = f"skew is {self.skew:.4g}, but that of tensors_mb is {computed:.4g}"
-        if len({(s.shape, s.gpu_type) for s in self.speeds}) < len(self.speeds):
-            wrong = "speeds has one shape twice for the same gpu_type"
-        if len({r.shape for r in self.shape_rates}) < len(self.shape_rates):
-            wrong = "shape_rates has one shape twice"
-        if wrong:
-            raise ValueError(wrong)
 
     def speed(self, shape: Shape, gpu_type: str = "") -> Speed | None:
         """The speed in *shape*, the type's own before any type's; None if nobody measured it."""
