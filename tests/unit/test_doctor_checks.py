@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
 from slurm_dl import __version__
 from slurm_dl.daemon.audit_log import AuditLine, AuditLog
@@ -30,8 +31,7 @@ from slurm_dl.ledger.sqlite.store import SqliteStore, StoreError
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.policies.discrete_las import DiscreteLas
-from slurm_dl.report import terminal_table
-from slurm_dl.report.terminal_table import Column
+from slurm_dl.report.terminal_table import Column, rich_table
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
@@ -642,7 +642,7 @@ def test_what_to_do_is_folded_and_not_cut(capsys: pytest.CaptureFixture[str]) ->
     columns = (Column(title="CHECK"), Column(title="WHAT TO DO", least=10, folds=True))
     advice = f"set AccountingStorageTRES=gres/gpu and restart slurmctld {'x' * 60} restart it"
 
-    terminal_table._rich(columns, [["accounting", advice]], header=True, styles={}, width=44)
+    Console(width=44).print(rich_table(columns, [["accounting", advice]], width=44))
 
     shown = capsys.readouterr().out
     assert "…" not in shown
