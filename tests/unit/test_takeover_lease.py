@@ -377,7 +377,8 @@ def test_a_daemon_of_the_version_before_is_seen_and_shut_out(tmp_path: Path) -> 
         taken = row.take(seen, 5.0)
         assert taken is not None
         assert taken.generation == 4
-        assert db.execute("SELECT key FROM meta").fetchall() == [("lease",)]
+        own = "SELECT value FROM meta WHERE key = 'generation'"
+        assert db.execute(own).fetchall() == [("4",)]
 
 
 def test_of_many_one_gets_it(tmp_path: Path) -> None:

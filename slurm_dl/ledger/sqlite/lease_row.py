@@ -129,5 +129,6 @@ def _check(db: sqlite3.Connection, mine: LeaseState) -> None:
 def _write(db: sqlite3.Connection, lease: LeaseState) -> None:
     text = json.dumps(dataclasses.asdict(lease))
     db.execute("INSERT OR REPLACE INTO meta VALUES ('lease', ?)", (text,))
-    # Versions before this one kept the generation here: one that still runs is shut out.
-    db.execute("DELETE FROM meta WHERE key = 'generation'")
+    # Daemons of the version before read the generation here: one of them that acts is shut out.
+    generation = str(lease.generation)
+    db.execute("INSERT OR REPLACE INTO meta VALUES ('generation', ?)", (generation,))
