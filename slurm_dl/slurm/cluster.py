@@ -34,7 +34,7 @@ from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.missing_jobs import check_gone
 from slurm_dl.slurm.read.node_choices import NodeChoices
 from slurm_dl.slurm.read.node_reader import ClusterReading, node_arguments, read_nodes, site_of
-from slurm_dl.slurm.read.queue_reader import CliQueue, QueueReader, ReaderChoice
+from slurm_dl.slurm.read.queue_reader import CliQueue, ReaderChoice
 from slurm_dl.slurm.read.record_parser import new_nonce
 from slurm_dl.slurm.read.reservation_reader import (
     ReservationSeen,
@@ -67,7 +67,7 @@ class SlurmCluster:
         max_grace_s: float,
         models: Collection[str] | None = None,
         clock: Callable[[], float] = time.time,
-        queue: QueueReader | None = None,
+        queue: CliQueue | None = None,
     ) -> None:
         """Bind to a cluster; nothing is read yet.
 
@@ -84,7 +84,7 @@ class SlurmCluster:
         self._reader = JobReader(ClaimReader(max_grace_s=max_grace_s, models=models))
         self._holdings = Holdings()
         self._shares = Shares(slurm)
-        self._queue: QueueReader = CliQueue(slurm) if queue is None else queue
+        self._queue = CliQueue(slurm) if queue is None else queue
         self._actor = Actor(slurm, set_site_factor=self._queue.set_site_factor)
         self._config: SiteConfig | None = None
         self._lacks_rights = ""

@@ -202,19 +202,19 @@ class PyslurmQueue(CliQueue):
         return table
 
     def set_site_factor(self, job_id: JobId, value: int) -> bool:
-        """See `QueueReader.set_site_factor`: any but 0, which pyslurm does not send."""
+        """See `CliQueue.set_site_factor`: any but 0, which pyslurm does not send."""
         if value == 0:
             return False
         self.process.ask(do="site_factor", job=int(job_id), value=value)
         return True
 
     def forget(self) -> None:
-        """See `QueueReader.forget`."""
+        """See `CliQueue.forget`."""
         super().forget()
         self._known.clear()
 
     def close(self) -> None:
-        """See `QueueReader.close`: the worker ends."""
+        """See `CliQueue.close`: the worker ends."""
         self.process.close()
 
     def _by_squeue(self, job_ids: list[str]) -> list[tuple[str, ...]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import Protocol
 
 import numpy as np
 
@@ -28,18 +27,6 @@ EXCLUDED_ARGUMENTS = (
     "--format=%A %x",
 )
 """Arguments for squeue that list the ``--exclude`` of each pending record."""
-
-
-class Exclusions(Protocol):
-    """The ``--exclude`` of pending jobs, as far as it is known."""
-
-    @property
-    def nodes(self) -> Mapping[JobId, str]:
-        """Node list by job id, of the pending jobs that exclude any."""
-
-    @property
-    def unknown(self) -> Collection[JobId]:
-        """Pending jobs of which it is not known."""
 
 
 class Excluded:
@@ -127,7 +114,7 @@ class NodeChoices:
         self._no_node = _read_only(np.zeros(len(site.nodes), np.bool_))
 
     def of(
-        self, table: JobTable, exclusions: Exclusions
+        self, table: JobTable, exclusions: Excluded
     ) -> tuple[dict[JobId, Bool], dict[JobId, Bool]]:
         """See `Observed.choices` and `Observed.excluded`."""
         choices: dict[JobId, Bool] = {}

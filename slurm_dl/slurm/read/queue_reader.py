@@ -7,7 +7,7 @@ and with what other bindings have no words for.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.slurm.read.gpu_holdings import Holdings, splits_in
@@ -15,7 +15,7 @@ from slurm_dl.slurm.read.job_arrays import ArrayTasks
 from slurm_dl.slurm.read.job_details import job_details
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
-from slurm_dl.slurm.read.node_choices import Excluded, Exclusions
+from slurm_dl.slurm.read.node_choices import Excluded
 from slurm_dl.slurm.read.node_reader import ClusterReading
 from slurm_dl.slurm.read.record_parser import new_nonce
 from slurm_dl.slurm.read.squeue_fields import job_fields, queue_arguments
@@ -30,47 +30,8 @@ class ReaderChoice:
     reason: str
 
 
-class QueueReader(Protocol):
-    """Reads the queue of one cluster again and again."""
-
-    @property
-    def choice(self) -> ReaderChoice:
-        """The reader in use."""
-
-    def read(
-        self, reader: JobReader, site: ClusterReading, *, now_s: float
-    ) -> tuple[JobTable, Exclusions]:
-        """All jobs, as *reader* understands them, and which nodes the pending ones exclude.
-
-        Args:
-            now_s: When the reading began, epoch seconds.
-
-        Raises:
-            ClusterError: They could not be read whole.
-        """
-
-    def learn_splits(self, holdings: Holdings, table: JobTable) -> None:
-        """Tell *holdings* the splits of *table* that it lacks; what cannot be told waits."""
-
-    def set_site_factor(self, job_id: JobId, value: int) -> bool:
-        """Set the SiteFactor of one job that is no array's and no gang's; False: not by this way.
-
-        Raises:
-            ClusterError: Slurm refused.
-        """
-
-    def ask_again(self, job_id: JobId) -> None:
-        """Ask anew at the next reading which nodes this job excludes."""
-
-    def forget(self) -> None:
-        """Ask anew about what owners may have changed while their jobs wait."""
-
-    def close(self) -> None:
-        """End what runs for it. It may be read again."""
-
-
 class CliQueue:
-    """The queue by squeue; every release has it."""
+    """The queue by squeue, which every release has; read again and again."""
 
     choice = ReaderChoice("cli", "cluster.reader is cli")
 
@@ -82,8 +43,17 @@ class CliQueue:
 
     def read(
         self, reader: JobReader, site: ClusterReading, *, now_s: float
-    ) -> tuple[JobTable, Exclusions]:
-        """See `QueueReader.read`: one squeue, and others where new jobs or changed arrays wait."""
+    ) -> tuple[JobTable, Excluded]:
+        """All jobs, as *reader* understands them, and which nodes the pending ones exclude.
+
+        One squeue, and others where new jobs or changed arrays wait.
+
+        Args:
+            now_s: When the reading began, epoch seconds.
+
+        Raises:
+            ClusterError: They could not be read whole.
+        """
         table = self.table(reader, site, now_s=now_s)
         self._excluded.learn(table)
         return table, self._excluded
@@ -102,7 +72,7 @@ class CliQueue:
         return table
 
     def learn_splits(self, holdings: Holdings, table: JobTable) -> None:
-        """See `QueueReader.learn_splits`."""
+        """Tell *holdings* the splits of *table* that it lacks; what cannot be told waits."""
         rows = holdings.unknown(table)
         if not rows:
             return
@@ -112,18 +82,22 @@ class CliQueue:
             wanted = {table.job_id[row] for row in asked}
             holdings.learn(splits_in(detail, wanted), table, asked)
 
-    def set_site_factor(self, job_id: JobId, value: int) -> bool:  # noqa: ARG002 - of the protocol
-        """See `QueueReader.set_site_factor`: never; `Actor` has scontrol."""
+    def set_site_factor(self, job_id: JobId, value: int) -> bool:  # noqa: ARG002 - see `PyslurmQueue`
+        """Set the SiteFactor of one job that is no array's and no gang's; False: not by this way.
+
+        Raises:
+            ClusterError: Slurm refused.
+        """
         return False
 
     def ask_again(self, job_id: JobId) -> None:
-        """See `QueueReader.ask_again`."""
+        """Ask anew at the next reading which nodes this job excludes."""
         self._excluded.ask_again(job_id)
 
     def forget(self) -> None:
-        """See `QueueReader.forget`."""
+        """Ask anew about what owners may have changed while their jobs wait."""
         self._excluded.forget()
         self._arrays.forget()
 
     def close(self) -> None:
-        """See `QueueReader.close`: nothing runs."""
+        """End what runs for it. It may be read again."""
