@@ -84,7 +84,8 @@ class Slurm:
         self._tools = {tool: found for tool in known if (found := _find(tool, path))}
         missing = [] if environ is not None else [tool for tool in TOOLS if not self.has(tool)]
         if missing:
-            msg = f"{missing[0]} not found in {path}; install Slurm's client tools or say where"
+            advice = "install Slurm's client tools or say where they are"
+            msg = f"{missing[0]} not found in {path}; {advice}"
             raise ConfigError(msg)
         # Nothing is inherited: SQUEUE_FORMAT, SLURM_CLUSTERS, SCONTROL_ALL and their like change
         # what the tools print. A bit-string length of 0 prints array specs in full.

@@ -287,6 +287,22 @@ def test_it_fits_whatever_window(
     watch(place, scene, size=size)
 
 
+def test_an_end_while_timers_run_and_answers_come_is_a_quiet_one() -> None:
+    """The last of them find no table any more."""
+
+    class Quick(Client):
+        def ask(self, request: str, **fields: Json) -> JsonObject:  # noqa: ARG002 - as of the client
+            return {"jobs": [], "total": 0, "offset": 0, "doing": request}
+
+    async def run() -> None:
+        app = WatchApp(Quick(Path("none")), QueueRequest(), Shown(), every_s=0.001)
+        async with app.run_test() as pilot:
+            await pilot.pause(0.05)
+
+    for _ in range(3):
+        asyncio.run(run())
+
+
 def test_options_choose_what_is_watched(place: Place) -> None:
     """Filters and orders of the list are those of the watch; m shows everybody's."""
 

@@ -181,11 +181,10 @@ class WatchApp(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Ask from now on."""
-        self.set_interval(self._every_s, self._ask)
-        self.set_interval(1.0, self._show_head)
-
-    # What is asked, and what is answered.
+        """Ask from now on. The timers are the table's, so that they end with it."""
+        table = self.query_one(_Jobs)
+        table.set_interval(self._every_s, self._ask)
+        table.set_interval(1.0, self._show_head)
 
     def _wanted(self) -> QueueRequest:
         rows = self._rows
@@ -220,8 +219,10 @@ class WatchApp(App[None]):
         self.post_message(heard)
 
     def on_heard(self, heard: Heard) -> None:
-        """Show what was answered."""
+        """Show what was answered; nothing if the application is ending."""
         self._busy = False
+        if not self.query(_Jobs):
+            return
         now = self._wanted()
         if heard.answer is None:
             self._shown.away = heard.error
@@ -241,12 +242,11 @@ class WatchApp(App[None]):
         if self._again or (self._lacks and self._wanted() != heard.request):
             self._ask()
 
-    # What is shown.
-
     def on_room(self) -> None:
         """Fill the screen."""
-        self._settle()
-        self._ask()
+        if self.query(_Jobs):
+            self._settle()
+            self._ask()
 
     def _settle(self) -> None:
         """Show the selected job, and the screen filled as far as the list goes."""
