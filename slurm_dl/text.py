@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import pwd
 import unicodedata
 
@@ -52,13 +51,15 @@ def number(value: object) -> str:
     return str(value)
 
 
-@functools.cache
-def user_name(uid: int) -> str:
-    """The login name of *uid*; the number if this host knows none. A name service can be slow."""
+def user_name(uid: int, prefix: str = "") -> str:
+    """The login name of *uid*; if this host knows none, the number after *prefix*.
+
+    A name service can be slow, and may know the name later.
+    """
     try:
         return pwd.getpwuid(uid).pw_name
     except (KeyError, OverflowError):
-        return str(uid)
+        return f"{prefix}{uid}"
 
 
 def duration(seconds: float) -> str:

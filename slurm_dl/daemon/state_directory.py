@@ -25,9 +25,10 @@ def check(directory: Path) -> None:
     except OSError:
         owner = us  # What is wrong is said where it is used.
     if owner not in {0, us}:
-        name = user_name(owner)
+        # sudo takes a number after this sign.
+        name, own = user_name(owner, "#"), user_name(us, "#")
         advice = f"run it as that account (sudo -u {name} dlschedd ...), or chown it"
-        msg = f"paths.state_dir: {directory}: belongs to {name}, not to {user_name(us)}: {advice}"
+        msg = f"paths.state_dir: {directory}: belongs to {name}, not to {own}: {advice}"
         raise ConfigError(msg)
     try:
         why = why_not_trusted(directory, {us})

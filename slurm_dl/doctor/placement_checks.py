@@ -10,7 +10,7 @@ from slurm_dl.config import engine_settings
 from slurm_dl.daemon.assembly import LONGEST_GRACE_S
 from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
 from slurm_dl.doctor.controller_config import CannotTellError
-from slurm_dl.doctor.site import Site, name_of
+from slurm_dl.doctor.site import Site
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.model.profile import Profile
 from slurm_dl.profiles import load_profiles
@@ -18,6 +18,7 @@ from slurm_dl.profiles.directory import SUFFIX
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.record_parser import job_records, new_nonce
 from slurm_dl.slurm.read.squeue_fields import queue_arguments
+from slurm_dl.text import user_name
 
 _LEAVES = {"tree": "leaf switches", "block": "blocks"}
 _MOST_MODELS = 5
@@ -130,7 +131,8 @@ def _foreign(directory: Path, site: Site) -> Iterator[str]:
     for path in (directory, *sorted(directory.glob(f"*{SUFFIX}"))):
         uid = path.stat().st_uid
         if uid not in {0, site.account.uid}:
-            yield f"{path}: belongs to {name_of(uid)}, neither root nor {site.account.name}"
+            name = user_name(uid, "uid ")
+            yield f"{path}: belongs to {name}, neither root nor {site.account.name}"
 
 
 def _unknown_models(site: Site, known: Collection[str]) -> list[tuple[str, int]]:

@@ -32,6 +32,7 @@ from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ConfigError, SlurmDlError
 from slurm_dl.slurm.running_config import config_values, partition_values
 from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.text import user_name
 
 SERVICE_ACCOUNT = "slurm_dl"
 """Of etc/sysusers.d and etc/systemd."""
@@ -130,7 +131,7 @@ class Site:
             with path.open("rb"):
                 pass
         except PermissionError:
-            msg = f"{path} may not be read by {name_of(os.geteuid())}"
+            msg = f"{path} may not be read by {user_name(os.geteuid(), 'uid ')}"
             raise CannotTellError(msg) from None
         except (OSError, ValueError):
             pass  # What is wrong with it is said below.
@@ -234,7 +235,7 @@ class Site:
         name = self.account.name
         if name not in levels and os.geteuid() not in {0, self.account.uid}:
             # PrivateData=users hides others; root and the account itself see it.
-            msg = f"slurmdbd shows {name_of(os.geteuid())} no user {name}"
+            msg = f"slurmdbd shows {user_name(os.geteuid(), 'uid ')} no user {name}"
             raise CannotTellError(msg)
         return levels.get(name, "")
 
@@ -268,11 +269,3 @@ def _named(name: str) -> Account:
 def _account_of(entry: pwd.struct_passwd, why: str) -> Account:
     gids = frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
     return Account(name=entry.pw_name, uid=entry.pw_uid, gids=gids, why=why)
-
-
-def name_of(uid: int) -> str:
-    """The account with *uid* of this host, in words."""
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"

@@ -7,7 +7,6 @@ which costs slurmctld as much as a user who looks at squeue.
 from __future__ import annotations
 
 import os
-import pwd
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +25,7 @@ from slurm_dl.slurm.read.squeue_fields import queue_arguments
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.actions import Actor
 from slurm_dl.slurm.write.current_job import JobNow, job_now
+from slurm_dl.text import user_name
 
 EVERY_S = 1.0
 
@@ -60,10 +60,7 @@ def find(slurm: Slurm, name: str) -> OwnJob:
         raise ClusterError(msg)
     number, uid, label, work_dir, comment = records[0]
     if int(uid) != os.geteuid():
-        try:
-            owner = pwd.getpwuid(int(uid)).pw_name
-        except KeyError:
-            owner = f"#{uid}"
+        owner = user_name(int(uid), "#")
         msg = (
             f"job {name} belongs to {owner}, and only its owner tries it: "
             f"sudo -u {owner} dlctl test-signal --yes {name}"

@@ -14,7 +14,7 @@ from slurm_dl.cli.dlqueue.command import COLUMNS
 from slurm_dl.cli.dlschedd.command import slurm_user_in
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.report.terminal_table import Column, fitted
-from slurm_dl.text import ago, duration, escaped, safe
+from slurm_dl.text import ago, duration, escaped, safe, user_name
 
 HOSTILE = "a\x1b[31m\r\n\t\x00\x9b\u202e\u2028\ud800b\x7f"
 
@@ -145,3 +145,13 @@ def test_a_bug_keeps_its_traceback() -> None:
 def test_slurmuser_is_read_as_slurm_reads_it(text: str, expected: str) -> None:
     """Any case, comments, the last one wins, root if there is none."""
     assert slurm_user_in(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("uid", "prefix", "name"),
+    [(0, "#", "root"), (4_000_000_001, "", "4000000001"), (4_000_000_001, "#", "#4000000001")],
+)
+def test_an_account_without_a_name_is_its_number(uid: int, prefix: str, name: str) -> None:
+    """After a sign where sudo is to take it; ids beyond those of the system are numbers too."""
+    assert user_name(uid, prefix) == name
+    assert user_name(2**40, prefix) == f"{prefix}{2**40}"

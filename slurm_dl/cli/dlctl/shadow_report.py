@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import time
 from pathlib import Path
@@ -35,6 +36,9 @@ def _seconds(ctx: click.Context, param: click.Parameter, value: str) -> float:
         msg = f"{safe(value, 40)!r} is no time: write 90m, 24h or 7d"
         raise click.BadParameter(msg, ctx=ctx, param=param)
     return int(match[1]) * _UNITS_S[match[2]]
+
+
+_name_of = functools.cache(user_name)
 
 
 @click.command("shadow-report")
@@ -102,7 +106,10 @@ def shadow_report(
         msg = f"{directory}: nobody looked in shadow mode in that time; see --since"
         raise ShadowError(msg)
     report = reports.report_of(
-        period, bad=kept.bad, restart_s=config.preemption.checkpoint_cost_s, name_of=user_name
+        period,
+        bad=kept.bad,
+        restart_s=config.preemption.checkpoint_cost_s,
+        name_of=_name_of,
     )
     report = _with_simulation(report, period, kept, config, most_jobs=most_jobs, within_s=within_s)
     if page_path is not None:
@@ -134,7 +141,7 @@ def _with_simulation(
             config,
             most_jobs=most_jobs,
             within_s=within_s,
-            name_of=user_name,
+            name_of=_name_of,
             say=lambda line: click.echo(line, err=True),
         )
     except SlurmDlError as err:

@@ -257,17 +257,14 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
         for note in (*of_qos, of_grace, *of_job, model_note, *found.notes, *missing):
             if note:
                 click.echo(f"dlsubmit: note: {note}", err=True)
-        asks = sys.stderr.isatty() if previews is None else previews
-        if asks and not (parsable or as_json):
-            told = preview(request, chosen, partitions, no_preempt=typed.no_preempt)
-            if told:
-                click.echo(f"dlsubmit: note: {told}", err=True)
+        asks = (sys.stderr.isatty() if previews is None else previews) and not (parsable or as_json)
+        if asks and (told := preview(request, chosen, partitions, no_preempt=typed.no_preempt)):
+            click.echo(f"dlsubmit: note: {told}", err=True)
     if dry_run:
         _show(_dry_run_text(argv, submission.script), argv, submission, as_json=as_json)
         return 0
-    answer = slurm.submit(
-        *submission.args, script=submission.script.encode(), environ=cleaned.environ
-    )
+    script = submission.script.encode()
+    answer = slurm.submit(*submission.args, script=script, environ=cleaned.environ)
     click.echo(answer.text, nl=False, err=True)  # bytes, as they came
     if answer.job_id is None:
         return 1
