@@ -17,7 +17,7 @@ from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.forecast_service import DEADLINE_S, HORIZON_S, WAIT_S, Forecasts, score_of
 from slurm_dl.daemon.published_state import LETTERS, PublishedState, text_of
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.engine.explain.past_reasons import Sight
+from slurm_dl.engine.explain.past_reasons import Sight, why_left_out
 from slurm_dl.engine.preemption.eligibility import WAITS_FOR
 from slurm_dl.forecast.worker import ForecastError
 from slurm_dl.json_types import Json, JsonObject
@@ -54,6 +54,8 @@ def of_job(forecasts: Forecasts, now: PublishedState, name: str, sight: Sight) -
     if isinstance(found, list):
         hint = f"; did you mean {' or '.join(found)}?" if found else ": Slurm no longer lists it"
         raise RequestError(RefusalKind.NOT_FOUND, f"no job {name} in the last snapshot{hint}")
+    if left_out := snap.seen.left_out.get(found):
+        raise RequestError(RefusalKind.NOT_READY, " ".join(why_left_out(left_out)))
     row = snap.jobs.row_of()[found]
     state = JobState(int(snap.jobs.state[row]))
     why_not = _why_not(snap, row)

@@ -234,15 +234,18 @@ def find_job(seen: Observed, name: str, owner: int | None = None) -> JobId | lis
         owner: Uid of the only user whose jobs may be found; None: everybody's.
 
     Returns:
-        Its job id; or what else it could have been, best first, none if nothing was like it.
+        Its job id, also of one that was left out; or what else it could have been, best first, none
+        if nothing was like it.
 
     Raises:
         ValueError: *name* is no job id.
     """
     jobs = seen.jobs
     mine = np.ones(len(jobs), np.bool_) if owner is None else jobs.uid == owner
-    ids = frozenset(jobs.job_id[mine].tolist())
-    labels = {text.label: job_id for job_id, text in seen.texts.items() if job_id in ids}
+    left_out = {j: one for j, one in seen.left_out.items() if owner in {None, one.uid}}
+    ids = {*jobs.job_id[mine].tolist(), *left_out}
+    labels = {one.label: job_id for job_id, one in left_out.items()}
+    labels |= {text.label: job_id for job_id, text in seen.texts.items() if job_id in ids}
     if name in labels:
         return labels[name]
     match = _JOB_NAME.fullmatch(name)

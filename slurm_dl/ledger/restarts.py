@@ -116,8 +116,8 @@ def _settled(going: Sequence[Restart], seen: Observed) -> Iterator[Restart]:
         row = row_of.get(restart.job_id)
         if row is not None:
             after = _after(restart, row, seen)
-        elif seen.unreadable:
-            continue  # A record that could not be read is not a job that has left.
+        elif seen.may_list(restart.job_id):
+            continue
         else:
             after = _with(restart, "unknown", seen.now_s)
         if after is not restart:

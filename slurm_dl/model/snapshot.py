@@ -73,6 +73,24 @@ class JobText:
     ending: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """A job that one look at the cluster leaves out, because of what its record says.
+
+    It has no row in `Jobs`, so nothing is done to it or for it; the ledger keeps what it knows.
+
+    Attributes:
+        uid: Its owner; -1 if that could not be read either.
+        label: Slurm's way of naming it, as far as it could be read.
+        field: What Slurm says of it that is not understood, in squeue's words; empty if its record
+            changed while it was read.
+    """
+
+    uid: int
+    label: str
+    field: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Observed:
     """The cluster at one instant, as the cluster tells it.
@@ -106,7 +124,8 @@ class Observed:
             the first.
         cut_short: Jobs that are over because somebody or a time limit ended them; their end says
             nothing about the job.
-        unreadable: Records that could not be read and were left out.
+        left_out: Jobs that Slurm lists and that have no row here.
+        unreadable: Records that were left out: of those jobs, of nodes, and without a readable id.
     """
 
     now_s: float
@@ -129,11 +148,16 @@ class Observed:
     sharable: Bool | None = None
     spreads_shares: bool = False
     cut_short: frozenset[JobId] = frozenset()
+    left_out: Mapping[JobId, LeftOut] = field(default_factory=dict)
     unreadable: int = 0
 
     def claim(self, job_id: JobId) -> Claim:
         """The job's metadata; an empty claim if it has none."""
         return self.claims.get(job_id, NO_CLAIM)
+
+    def may_list(self, job_id: JobId) -> bool:
+        """Whether Slurm may still have a job that has no row here: it need not have left."""
+        return job_id in self.left_out or self.unreadable > len(self.left_out)
 
     def has_acknowledged(self, run: Run) -> bool:
         """Whether the job says that its work is saved, and that it may be requeued, in *run*."""

@@ -40,7 +40,13 @@ class Anonymous:
             seen.nodes, name=tuple(self._stand_in("node", name) for name in seen.nodes.name)
         )
         texts = {job_id: self._text(text) for job_id, text in seen.texts.items()}
-        seen = dataclasses.replace(seen, jobs=self._jobs(seen.jobs), nodes=nodes, texts=texts)
+        left_out = {
+            job_id: dataclasses.replace(one, uid=self._number("uid", one.uid))
+            for job_id, one in seen.left_out.items()
+        }
+        seen = dataclasses.replace(
+            seen, jobs=self._jobs(seen.jobs), nodes=nodes, texts=texts, left_out=left_out
+        )
         handovers = tuple(self._handover(h) for h in snap.handovers)
         steers = {job_id: self._steer(steer) for job_id, steer in snap.steers.items()}
         past = dataclasses.replace(

@@ -158,12 +158,13 @@ class SlurmCluster:
         # Slurm tells whole seconds. Counting in them too, no run is ever counted beyond its end.
         now_s = float(math.floor(self.now()))
         table, exclusions = self._queue.read(self._reader, site, now_s=now_s)
-        if self._saw_jobs and not table.texts:
+        listed = bool(table.texts or table.left_out)
+        if self._saw_jobs and not listed:
             # All gone at once: have they ended, or are they hidden from us since?
             site, reservations = self._read_site()
             _check_nobody_runs(site)
         self._check_none_left_out(table)
-        self._saw_jobs = bool(table.texts)
+        self._saw_jobs = listed
         if reservations is None:
             reservations = self._read_reservations() if self.watch_reservations else ()
         self._queue.learn_splits(self._holdings, table)
@@ -197,6 +198,7 @@ class SlurmCluster:
             sharable=site.sharable if site.sharable.any() else None,
             spreads_shares=site.config.spreads_shares,
             cut_short=frozenset(table.cut_short),
+            left_out=table.left_out,
             unreadable=table.unreadable + site.unreadable,
         )
 
@@ -230,11 +232,12 @@ class SlurmCluster:
 
     def _check_none_left_out(self, table: JobTable) -> None:
         """Refuse a *table* without a job that was not over when last seen and that Slurm has."""
-        if not table.unreadable:  # Else it may be in a record that could not be read.
-            check_gone(self._slurm, self._not_over.difference(table.job_id))
-        self._not_over = frozenset(
+        if table.unreadable == len(table.left_out):  # Else it may be a record without an id.
+            check_gone(self._slurm, self._not_over.difference(table.job_id, table.left_out))
+        not_over = {
             job for job, state in zip(table.job_id, table.state, strict=True) if state not in _OVER
-        )
+        }
+        self._not_over = frozenset(not_over) | self._not_over.intersection(table.left_out)
 
     def _read_site(self) -> tuple[ClusterReading, tuple[ReservationSeen, ...]]:
         shown = self._slurm.run("scontrol", "show", "config")

@@ -34,7 +34,7 @@ from slurm_dl.model.breaker import Breaker
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import TripBreaker
-from slurm_dl.model.snapshot import JobText, Observed
+from slurm_dl.model.snapshot import JobText, LeftOut, Observed
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.recording.snapshot_file import decode
 from slurm_dl.slurm.releases import parse_release
@@ -274,6 +274,34 @@ def test_array_tasks_are_found_in_their_records(
     )
 
     assert find_job(seen, name) == expected
+
+
+@pytest.mark.parametrize("name", ["50", "50_[0-98:2]", "50_4"])
+@pytest.mark.parametrize(("private", "sees"), [(set(), True), ({"jobs"}, False)])
+def test_why_of_a_job_that_the_last_poll_left_out(
+    ask: Ask, context: ControlContext, name: str, private: set[str], *, sees: bool
+) -> None:
+    """Its owner is told; another user is where nothing is hidden."""
+    cycle = context.board.current.cycle
+    assert cycle is not None
+    left_out = {JobId(50): LeftOut(uid=ANN, label="50_[0-98:2]")}
+    seen = dataclasses.replace(cycle.snapshot.seen, left_out=left_out, unreadable=1)
+    cycle = dataclasses.replace(cycle, snapshot=dataclasses.replace(cycle.snapshot, seen=seen))
+    slurm = dataclasses.replace(OPEN, private=frozenset(private))
+    context.board.current = dataclasses.replace(context.board.current, cycle=cycle, slurm=slurm)
+    owner, other = Peer(ANN, is_admin=False), Peer(BOB, is_admin=False)
+
+    answer = ask("why", owner, job=name)
+    assert answer["job"] is None
+    assert "changed while it was read" in " ".join(answer["sentences"])  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="left out of the last poll") as caught:
+        ask("when", owner, job=name)
+    assert caught.value.kind is RefusalKind.NOT_READY
+    if sees:
+        assert ask("why", other, job=name)["sentences"] == answer["sentences"]
+        return
+    with pytest.raises(RequestError, match="no job"):
+        ask("why", other, job=name)
 
 
 @pytest.mark.parametrize("request_", ["pause", "resume", "reload", "reset_breaker", "snapshot"])

@@ -28,6 +28,7 @@ from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import (
     Attach,
+    CloseHandover,
     ClusterAction,
     MarkGone,
     OpenHandover,
@@ -37,7 +38,7 @@ from slurm_dl.model.plan import (
     Signal,
     Unseal,
 )
-from slurm_dl.model.snapshot import Observed, Snapshot
+from slurm_dl.model.snapshot import LeftOut, Observed, Snapshot
 from slurm_dl.policies.base import Order, Policy
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.fifo import Fifo
@@ -337,7 +338,9 @@ def test_a_record_that_could_not_be_read_is_no_job_that_left(ledger: Ledger) -> 
                 seen.held,
                 **{f: getattr(seen.held, f)[:0] for f in ("job", "node", "gpus", "cpus", "mem_mb")},
             )
-            return dataclasses.replace(seen, jobs=seen.jobs.take(keep), held=held, unreadable=1)
+            left_out = {self.hidden: LeftOut(uid=1, label=str(self.hidden))}
+            jobs = seen.jobs.take(keep)
+            return dataclasses.replace(seen, jobs=jobs, held=held, left_out=left_out, unreadable=1)
 
     cluster = Blind(nodes=1, gpus=4)
     [victim] = _sunk(cluster, ledger, 4, on_signal="ignore")
@@ -381,6 +384,40 @@ def test_the_margin_begins_when_the_gpus_are_free() -> None:
 
     assert plan_when(JobState.COMPLETING) == []
     assert plan_when(JobState.PENDING) == [MarkGone]
+
+
+@pytest.mark.parametrize(
+    ("free_for_s", "left_out", "ends"),
+    [(5, 2, ""), (5, 3, "no beneficiary is waiting any more"), (13, 2, "did not start all")],
+)
+def test_gpus_are_kept_for_who_is_left_out_of_a_look_but_not_for_ever(
+    free_for_s: float, left_out: int, ends: str
+) -> None:
+    """Its record changed while it was read: whether it still waits is not known."""
+    victim = Victim(
+        run=Run(JobId(1), 5.0, 0),
+        gpus=4.0,
+        contract=Contract(),
+        state=VictimState.GONE,
+        signalled_s=build.NOW_S - 30,
+        gone_s=build.NOW_S - free_for_s,
+    )
+    handover = Handover(
+        handover_id=HandoverId(1),
+        opened_s=build.NOW_S - 40,
+        beneficiaries=(JobId(2),),
+        victims=(victim,),
+        nodes=("n1",),
+        attached=(JobId(2),),
+        seal=Seal.STANDING,
+    )
+    seen = build.observed([build.pending(1, 4, restarts=1)])
+    left = {JobId(left_out): LeftOut(uid=1, label=str(left_out))}
+    seen = dataclasses.replace(seen, left_out=left, unreadable=1)
+    plan = decide(build.snapshot(seen, handovers=[handover]), POLICY, SETTINGS)
+
+    closed = [a.outcome for a in plan.actions if isinstance(a, CloseHandover)]
+    assert [ends in outcome for outcome in closed] == ([True] if ends else [])
 
 
 def _two_partitions() -> Snapshot:

@@ -147,6 +147,7 @@ SEEN = {
     "choices": "user: --nodelist, --constraint",
     "excluded": "user: --exclude",
     "begins": "user: --begin",
+    "left_out": "user, by when it changes its own job",
 }
 """Fields of what was observed that a user has a hand in; the others are the cluster's."""
 CLUSTERS = {

@@ -302,7 +302,7 @@ def test_an_unreadable_job_is_counted_and_no_other_is_lost(
 
     read = table(queue, slurm, {"id": 1}, *bad, {"id": 4})
 
-    assert (read.job_id, read.unreadable) == ([1, 4], 2)
+    assert (read.job_id, sorted(read.left_out), read.unreadable) == ([1, 4], [2, 3], 2)
     for jobs in (bad[:1], bad[1:]):
         with pytest.raises(ClusterError, match="none of 1 records"):
             table(queue, slurm, *jobs)
@@ -312,11 +312,12 @@ def test_an_unreadable_job_is_counted_and_no_other_is_lost(
     "answer",
     [
         {},
-        {"jobs": {}, "unreadable": 0},
+        {"jobs": {}, "unreadable": []},
         {"jobs": [], "unreadable": None},
-        {"jobs": ["7" * len(FIELDS)], "unreadable": 0},
-        {"jobs": [["7"]], "unreadable": 0},
-        {"jobs": [["7"] * (len(FIELDS) - 1) + [None]], "unreadable": 0},
+        {"jobs": [], "unreadable": ["7"]},
+        {"jobs": ["7" * len(FIELDS)], "unreadable": []},
+        {"jobs": [["7"]], "unreadable": []},
+        {"jobs": [["7"] * (len(FIELDS) - 1) + [None]], "unreadable": []},
     ],
 )
 def test_an_answer_of_another_shape_is_no_queue(answer: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from slurm_dl.model.handover import Handover, Run, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.plan import MarkGone, OpenHandover, Signal
-from slurm_dl.model.snapshot import JobText, Observed
+from slurm_dl.model.snapshot import JobText, LeftOut, Observed
 
 JOB = JobId(7)
 UID = 1001
@@ -158,6 +158,9 @@ def test_a_job_that_is_not_listed_any_more_says_nothing() -> None:
 
     assert fate(seen(600, other)) == "unknown"
     assert fate(seen(600, other, unreadable=1)) == "open"
+    for job_id, word in ((JOB, "open"), (98, "unknown")):
+        left_out = {JobId(job_id): LeftOut(uid=1, label=str(job_id))}
+        assert fate(seen(600, other, unreadable=1, left_out=left_out)) == word
 
 
 def test_a_job_cancelled_while_it_waited_says_nothing() -> None:

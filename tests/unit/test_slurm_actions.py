@@ -654,11 +654,16 @@ def test_release_all_goes_on_after_a_refusal_and_says_so() -> None:
 
 
 def test_site_factors_that_cannot_be_read_are_an_error() -> None:
-    """Half a list would make known jobs look unknown."""
+    """One line alone is left out: its job is taken for one whose SiteFactor is not known."""
 
     class Broken(Script):
-        def run(self, *_: str) -> str:
-            return "1 5\n2 n/a\n"
+        said = "1 n/a\n2\n"
 
+        def run(self, *_: str) -> str:
+            return self.said
+
+    slurm = Broken()
     with pytest.raises(ClusterError, match="no job id and SiteFactor"):
-        site_factors(Broken())
+        site_factors(slurm)
+    slurm.said += "3 5\n"
+    assert site_factors(slurm) == {3: 5}

@@ -67,7 +67,7 @@ class Queue(Slurm):
 
 def steps(slurm: Slurm, *steers: Steer, submit_s: float = 0.0, label: str = "5") -> list[str]:
     pending = {JobId(5): (label, submit_s)}
-    return [" ".join(step) for step in steer_steps(slurm, pending, steers, now_s=NOW_S)]
+    return [" ".join(step) for step in steer_steps(slurm, pending, steers, now_s=NOW_S, skipped=[])]
 
 
 def steer(*avoid: str, job: int = 5, **more: object) -> Steer:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Detach
+from slurm_dl.model.snapshot import LeftOut
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.job_arrays import ArrayTasks
 from slurm_dl.slurm.read.job_reader import JobReader
@@ -67,9 +68,11 @@ class Squeue(Slurm):
         self.rows = rows
         self.folded = {6: "6_[0-100:10%2]"}
         self.done: list[str] = []
+        self.longest = 0
 
     def run(self, tool: str, *args: str) -> str:
         """Slurm's answer."""
+        self.longest = max(self.longest, *map(len, args))
         if tool == "sprio" or "show" in args:
             return ""
         if tool != "squeue":
@@ -83,7 +86,8 @@ class Squeue(Slurm):
         rows = self.rows
         if "--array" not in args:
             self.calls["folded"] += 1
-            ids = {int(i) for i in args[0].removeprefix("--jobs=").split(",")}
+            named = args[0].removeprefix("--jobs=").split(",")
+            ids = set(map(int, named)) if "--jobs" in args[0] else self.folded.keys()
             rows = tuple((i, label, {}) for i, label in self.folded.items() if i in ids)
         records = [
             f"{nonce}f".join(
@@ -207,13 +211,49 @@ def test_stepped_array_is_asked_about_once() -> None:
 
 
 @pytest.mark.parametrize("folded", [{}, {6: "6_[10-100:10]"}, {6: "6"}])
-def test_array_that_changes_while_it_is_read_is_refused(folded: dict[int, str]) -> None:
-    """Half a picture is never returned: naming some of the pending tasks would split them off."""
-    slurm = stepped()
-    slurm.folded = folded
+def test_array_that_changes_while_it_is_read_is_left_out(folded: dict[int, str]) -> None:
+    """Of half a picture nothing is made: naming some of the pending tasks would split them off.
 
+    No other job is, nothing is done to the array, and the next look has it again.
+    """
+    slurm = stepped((9, "9", {}))
+    slurm.folded = folded
+    queue = CliQueue(slurm)
+
+    def look() -> JobTable:
+        return queue.table(JobReader(ClaimReader(max_grace_s=600)), site(OLDER), now_s=500.0)
+
+    table = look()
+
+    assert (table.job_id, table.unreadable) == ([9], 1)
+    assert table.left_out == {JobId(6): LeftOut(uid=1000, label="6_[0-90:10]")}
+    assert JobId(6) not in table.texts
     with pytest.raises(ClusterError, match="changed while it was read"):
-        read(slurm)
+        Actor(slurm).apply(Detach(job_id=JobId(6), why="test"))
+    with pytest.raises(ClusterError, match="1 things could not be released"):
+        list(release_all(slurm, ["gpu"]))
+    assert slurm.done == ["scontrol update JobId=9 SiteFactor=0"]
+    slurm.folded = {6: "6_[0-100:10]"}
+    assert (look().job_id, look().left_out) == ([6, 9], {})
+
+
+def test_array_that_is_over_is_not_asked_about() -> None:
+    """Slurm goes on listing its tasks in steps, and nothing of it can be missing."""
+    slurm = Squeue(*((6, label, {"State": "CANCELLED"}) for label in STEPPED))
+
+    assert read(slurm).tasks == [10]
+    assert slurm.calls["folded"] == 0
+
+
+def test_many_arrays_are_asked_about_without_naming_them() -> None:
+    """An argument of Linux holds 128 KiB."""
+    slurm = Squeue(*((job, f"{job}_[0-8:2]", {}) for job in range(1, 1_200)))
+    slurm.folded = {job: f"{job}_[0-10:2]" for job in range(1, 1_200)}
+
+    table = read(slurm)
+
+    assert set(table.tasks) == {6}
+    assert slurm.longest < 20_000
 
 
 def test_all_tasks_of_a_waiting_array_are_named() -> None:

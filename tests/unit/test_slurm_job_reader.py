@@ -131,6 +131,8 @@ def test_record_with_a_wrong_type_is_dropped_and_counted(broken: dict[str, str])
     assert table.job_id == [1, 3]
     assert table.unreadable == 1
     assert sorted(table.texts) == [1, 3]
+    # Without an id nobody can say which job it is.
+    assert [one.field for one in table.left_out.values()] == [f for f in broken if f != "JobID"]
 
 
 def test_record_with_too_many_or_too_few_fields_is_dropped() -> None:

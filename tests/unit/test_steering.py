@@ -28,7 +28,7 @@ from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.plan import Action, ClearSteer, ForgetSteer, OpenHandover, Requeue, SetSteer
 from slurm_dl.model.profile import Profile
-from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.model.snapshot import JobText, LeftOut, Snapshot
 from slurm_dl.model.steer import Steer
 from slurm_dl.placement.best_fit import BestFit
 from slurm_dl.placement.candidate_nodes import CandidateNodes
@@ -455,6 +455,10 @@ def test_job_that_is_not_listed_is_gone_unless_records_were_unreadable() -> None
     """A record that could not be read is not a job that has left."""
     assert [getattr(a, "outcome", "") for a in judged(of(steer=plain()))] == ["gone"]
     assert judged(of(steer=plain(), unreadable=1)) == []
+    for job_id, outcomes in ((1, []), (2, ["gone"])):
+        left_out = {JobId(job_id): LeftOut(uid=1, label=str(job_id))}
+        ended = judged(of(steer=plain(), unreadable=1, left_out=left_out))
+        assert [getattr(a, "outcome", "") for a in ended] == outcomes
 
 
 def test_what_is_not_known_is_left_alone() -> None:

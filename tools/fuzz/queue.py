@@ -112,7 +112,7 @@ def _detail(data: bytes) -> object:
 def _labels(data: bytes) -> object:
     first, _, folded = text(data).partition("\n")
     folded = f"7{NONCE}f{folded}{NONCE}r\n"
-    return whole_labels(SaidSlurm({"squeue": folded}), {JobId(7): first}, [JobId(7)])
+    return whole_labels(SaidSlurm({"squeue": folded}), {JobId(7): first}, {JobId(7): first})
 
 
 def _label(data: bytes) -> object:

@@ -130,8 +130,9 @@ def sight_of(peer: Peer, now: PublishedState) -> Sight:
         return Everything()
     if now.cycle is None:
         return Own(peer.uid, frozenset())
-    jobs = now.cycle.snapshot.jobs
-    return Own(peer.uid, frozenset(jobs.job_id[jobs.uid == peer.uid].tolist()))
+    jobs, left_out = now.cycle.snapshot.jobs, now.cycle.snapshot.seen.left_out
+    own = {job_id for job_id, one in left_out.items() if one.uid == peer.uid}
+    return Own(peer.uid, frozenset(own.union(jobs.job_id[jobs.uid == peer.uid].tolist())))
 
 
 def hides_jobs(peer: Peer, now: PublishedState) -> bool:

@@ -39,7 +39,7 @@ from slurm_dl.daemon.control.status_answer import paused_of, standing_of, status
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.published_state import LETTERS, LIVE, PublishedState
 from slurm_dl.engine.cycle import Cycle
-from slurm_dl.engine.explain.past_reasons import Sight
+from slurm_dl.engine.explain.past_reasons import Sight, why_left_out
 from slurm_dl.engine.explain.plan_reasons import why
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.ledger.sqlite.ending_rows import Only
@@ -157,13 +157,18 @@ class RequestHandlers:
             )
             msg = f"no job {request.job} in the last snapshot{hint}"
             raise RequestError(RefusalKind.NOT_FOUND, msg)
-        row = seen.jobs.row_of()[found]
         history = self._context.audit.history(found)
         past = self._context.past.of(found)
-        sentences = why(cycle, policy, found, history, sight, past=past)
+        job: Json = None
+        if left_out := seen.left_out.get(found):
+            sentences = why_left_out(left_out)
+        else:
+            row = seen.jobs.row_of()[found]
+            job = privacy.row_for(published_state.row(cycle, row), sight)
+            sentences = why(cycle, policy, found, history, sight, past=past)
         return {
             "now_s": cycle.snapshot.now_s,
-            "job": privacy.row_for(published_state.row(cycle, row), sight),
+            "job": job,
             "past": None if past is None else past_object(past, sight),
             "sentences": [safe(s, 1000) for s in sentences],
             "history": list(privacy.history_for(history, sight)),

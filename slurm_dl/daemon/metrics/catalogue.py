@@ -209,6 +209,12 @@ UNREADABLE = _metric(
     "unreadable_records", "gauge", "Jobs and nodes of the last poll that could not be read."
 )
 
+CHANGED = _metric(
+    "changed_jobs",
+    "gauge",
+    "Jobs that changed while the last poll read them; it did nothing to them.",
+)
+
 # The queue as it is ordered.
 
 JOBS = _metric(

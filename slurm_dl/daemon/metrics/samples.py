@@ -214,7 +214,10 @@ def keys(metric: Metric) -> list[Key]:
 
 def _of_cycle(cycle: Cycle, tiers: int) -> Iterator[MetricValue]:
     snap, plan = cycle.snapshot, cycle.plan
-    yield one(catalogue.UNREADABLE, snap.seen.unreadable)
+    # Owners change jobs at any time: that is no fault to be woken for.
+    changed = sum(not job.field for job in snap.seen.left_out.values())
+    yield one(catalogue.UNREADABLE, snap.seen.unreadable - changed)
+    yield one(catalogue.CHANGED, changed)
     yield from _queue(cycle, tiers)
     yield one(catalogue.MANAGED_GPUS, managed_gpus(snap))
     yield one(catalogue.STRANDED, stranded_gpus(snap))

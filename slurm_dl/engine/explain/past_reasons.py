@@ -14,6 +14,7 @@ import numpy as np
 
 from slurm_dl.ledger.job_past import GaveWay, PastJob
 from slurm_dl.model.jobs import JobState
+from slurm_dl.model.snapshot import LeftOut
 
 MOST_LISTED = 5
 """Preemptions that are told one by one, the last ones."""
@@ -137,6 +138,18 @@ def why_gone(past: PastJob, sight: Sight) -> list[str]:
     if ending is not None and ending.state is JobState.COMPLETED:
         sentences += ended_on_request(past, ending.end_s)
     return sentences
+
+
+def why_left_out(job: LeftOut) -> list[str]:
+    """Why the last poll did nothing to a job that Slurm lists, and what happens next."""
+    if job.field:
+        why = f"what Slurm says of it ({job.field}) is not understood; an admin may report that"
+    else:
+        why = "it changed while it was read"
+    return [
+        f"Job {job.label} was left out of the last poll: {why}.",
+        "Nothing was done to it, and what is known of it is kept. The next poll looks again.",
+    ]
 
 
 def ended_on_request(past: PastJob, end_s: float) -> list[str]:

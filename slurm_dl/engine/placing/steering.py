@@ -228,7 +228,7 @@ def _outcome(
     """How the steer ended, one of `_OUTCOMES`; empty while the job waits, or that was told."""
     row = rows.get(steer.job_id)
     if row is None:
-        return "" if snap.seen.unreadable or steer.job_id in arrays else "gone"
+        return "" if snap.seen.may_list(steer.job_id) or steer.job_id in arrays else "gone"
     state = snap.jobs.state[row]
     if state in _ENDED:
         return "" if steer.job_id in arrays else "gone"

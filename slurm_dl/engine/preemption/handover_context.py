@@ -41,8 +41,7 @@ def gone(victim: Victim, context: HandoverContext) -> str:
     jobs = context.snap.jobs
     row = context.rows.get(victim.run.job_id)
     if row is None:
-        # A record that could not be read is not a job that has left.
-        return "" if context.snap.seen.unreadable else "left"
+        return "" if context.snap.seen.may_list(victim.run.job_id) else "left"
     state = jobs.state[row]
     if state >= COMPLETED:
         return "finished"

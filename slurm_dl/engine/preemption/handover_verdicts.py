@@ -154,7 +154,8 @@ def _no_victim(
 def _served(handover: Handover, context: HandoverContext) -> str:
     """Why a hand-over whose victims are all gone is over; empty while beneficiaries may start."""
     moves = bool(handover.moved)
-    waits = any(is_waiting(b, context) for b in handover.beneficiaries)
+    left_out = context.snap.seen.left_out
+    waits = any(is_waiting(b, context) or b in left_out for b in handover.beneficiaries)
     if not waits and not moves:
         return "no beneficiary is waiting any more" if handover.beneficiaries else SPLIT
     if any(v.state is not VictimState.GONE for v in handover.victims):

@@ -138,7 +138,7 @@ def read_runs(text: str, wanted: frozenset[int]) -> tuple[list[ReportedRun], int
     that are not wanted are passed over.
 
     Raises:
-        ClusterError: The output is cut short, or nothing in it can be read.
+        ClusterError: The output is cut short, or nothing in it is a record.
     """
     if text and not text.endswith("\n"):
         msg = "sacct's output stops in the middle of a record; nothing of it is used"
@@ -151,7 +151,8 @@ def read_runs(text: str, wanted: frozenset[int]) -> tuple[list[ReportedRun], int
             runs.append(_run(line.split("|")))
         except (ValueError, OverflowError):
             unreadable += 1
-    if lines and not runs:
+    # A single job may have a record that makes no sense, and be the only one asked about.
+    if lines and all(line.count("|") != len(FIELDS) - 1 for line in lines):
         msg = f"none of {len(lines)} records of sacct can be read; is this Slurm supported?"
         raise ClusterError(msg)
     return [run for run in runs if run.job_id in wanted], unreadable

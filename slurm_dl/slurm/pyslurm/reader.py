@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
+from slurm_dl.model.snapshot import LeftOut
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading
@@ -142,8 +143,8 @@ def answer_in(line: bytes) -> dict[str, Any] | None:
     return None
 
 
-def jobs_in(answer: Mapping[str, Any]) -> tuple[list[list[str]], int]:
-    """`FIELDS` of the jobs in an answer to ``queue``, and how many others could not be read.
+def jobs_in(answer: Mapping[str, Any]) -> tuple[list[list[str]], list[int]]:
+    """`FIELDS` of the jobs in an answer to ``queue``, and the ids of others.
 
     Raises:
         ClusterError: It holds something else, or nothing could be read.
@@ -151,14 +152,15 @@ def jobs_in(answer: Mapping[str, Any]) -> tuple[list[list[str]], int]:
     jobs, unreadable = answer.get("jobs"), answer.get("unreadable")
     if not (
         isinstance(jobs, list)
-        and isinstance(unreadable, int)
+        and isinstance(unreadable, list)
+        and all(type(job_id) is int for job_id in unreadable)
         and all(isinstance(job, list) and len(job) == len(FIELDS) for job in jobs)
         and all(isinstance(word, str) for job in jobs for word in job)
     ):
         msg = "pyslurm: its answer is no queue"
         raise ClusterError(msg)
     if unreadable and not jobs:
-        raise none_readable(unreadable)
+        raise none_readable(len(unreadable))
     return jobs, unreadable
 
 
@@ -198,7 +200,9 @@ class PyslurmQueue(CliQueue):
         by_squeue = self._by_squeue([job[0] for job in jobs])
         records = [_record_of((*job, *more)) for job, more in zip(jobs, by_squeue, strict=True)]
         table = reader.read_records(records, site, now_s=now_s)
-        table.unreadable += unreadable
+        table.leave_out(
+            {JobId(j): LeftOut(uid=-1, label=str(j), field="record") for j in unreadable}
+        )
         return table
 
     def set_site_factor(self, job_id: JobId, value: int) -> bool:

@@ -5,7 +5,7 @@ imports nothing of slurm_dl. A line of JSON on standard input is a request, one 
 the answer; the end of its input is its end::
 
     {"do": "version"}                            {"version": "25.11.2"}
-    {"do": "queue", "fields": ["JobID", ...]}    {"jobs": [["7", ...], ...], "unreadable": 0}
+    {"do": "queue", "fields": ["JobID", ...]}    {"jobs": [["7", ...], ...], "unreadable": [8]}
     {"do": "site_factor", "job": 7, "value": 5}  {}
 
 ``{"error": ...}`` says that Slurm refused or is silent.
@@ -110,12 +110,12 @@ _READERS: dict[str, Callable[[Any], str]] = {
 
 def _queue(pyslurm: Any, fields: list[str]) -> dict[str, Any]:  # noqa: ANN401
     readers = [_READERS[name] for name in fields]
-    jobs, unreadable = [], 0
+    jobs, unreadable = [], []
     for job in pyslurm.Jobs.load().values():
         try:
             jobs.append([read(job) for read in readers])
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            unreadable += 1
+            unreadable.append(job.id)
     return {"jobs": jobs, "unreadable": unreadable}
 
 

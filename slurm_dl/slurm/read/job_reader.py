@@ -4,7 +4,8 @@ A hot path: 20,000 queued jobs at every poll, 100,000 at worst. The text is turn
 of length n_jobs directly; no object is made per job except the words that people read. Values
 that repeat (limits, resources, reasons) are parsed once and remembered.
 
-A record with a field that is not of its type is left out and counted, never guessed.
+A record with a field that is not of its type is left out and told, never guessed, and never an
+error of the whole: users write and time what stands in records.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from slurm_dl.model.contract import NO_CLAIM
 from slurm_dl.model.handover import RESERVATION_PREFIX
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, JobState
-from slurm_dl.model.snapshot import JobText
+from slurm_dl.model.snapshot import JobText, LeftOut
 from slurm_dl.slurm.read.comment_claims import CLAIM_KEY, ClaimReader, with_wckey
 from slurm_dl.slurm.read.hostlists import NO_WORDS
 from slurm_dl.slurm.read.job_table import JobTable
@@ -26,6 +27,7 @@ from slurm_dl.slurm.read.job_values import (
     NOTHING,
     count_of,
     gpus_of,
+    node_list,
     nodes_of,
     rows_of,
     start_s_of,
@@ -70,6 +72,7 @@ _CHUNK = 4_000
 # What repeats is remembered, and most of what does not goes with the jobs it was about.
 _REMEMBERED = 1_000
 _REMEMBERED_PER_JOB = 2
+_LONGEST_LABEL = 200
 _V = TypeVar("_V")
 
 
@@ -99,9 +102,20 @@ class JobReader:
         self._reasons = _Memo(held)
         self._limits = _Memo(limit_s)
         self._tasks = _Memo(tasks_in)
+        self._node_lists = _Memo(node_list)
         self._escaped = _Memo(escaped)
         self._requests: dict[tuple[str, ...], TresRequest] = {}
         self._now_s = 0.0
+        # What has to be of its type; all else is taken as it is.
+        self._strict: dict[str, Callable[[str], object]] = {
+            "State": self._states.__getitem__,
+            "JobArrayID": self._tasks.__getitem__,
+            "TimeLimit": self._limits.__getitem__,
+            "NodeList": self._node_lists.__getitem__,
+            **dict.fromkeys(_COUNTS, count_of),
+            **dict.fromkeys(_WHOLES, whole_of),
+            **dict.fromkeys(_TIMES, epoch_s),
+        }
 
     def read(self, text: str, nonce: str, site: ClusterReading, *, now_s: float) -> JobTable:
         """The jobs in *text*, in its order.
@@ -145,24 +159,27 @@ class JobReader:
             try:
                 part = self._table(records, site)
             except ValueError:
-                part = self._table([r for r in records if self._is_readable(r)], site)
+                faults = [self._fault(record) for record in records]
+                readable = [r for r, fault in zip(records, faults, strict=True) if not fault]
+                part = self._table(readable, site)
+                table.left_out |= dict(filter(None, map(_left_out, records, faults)))
             table.extend(part)
         table.unreadable = n_records - len(table.job_id)
-        if n_records and not table.job_id:
+        # No user can bring about a state that nobody knows: that is another Slurm.
+        known = table.job_id or any(one.field != "State" for one in table.left_out.values())
+        if n_records and not known:
             raise none_readable(n_records)
         return table
 
-    def _is_readable(self, record: Sequence[str]) -> bool:
-        raw = dict(zip(JOB_FIELDS, record, strict=True))
-        try:
-            _ = self._states[raw["State"]], self._tasks[raw["JobArrayID"]]
-            _ = self._limits[raw["TimeLimit"]]
-            _ = [count_of(raw[name]) for name in _COUNTS]
-            _ = [whole_of(raw[name]) for name in _WHOLES]
-            _ = [epoch_s(raw[name]) for name in _TIMES]
-        except ValueError:
-            return False
-        return True
+    def _fault(self, record: Sequence[str]) -> str:
+        """The first field of *record* that is not understood; empty if there is none."""
+        for name, value in zip(JOB_FIELDS, record, strict=True):
+            try:
+                if name in self._strict:
+                    self._strict[name](value)
+            except ValueError:
+                return name
+        return ""
 
     def _table(self, records: Sequence[Sequence[str]], site: ClusterReading) -> JobTable:
         columns = zip(*records, strict=True) if records else ((),) * len(JOB_FIELDS)
@@ -224,7 +241,10 @@ class JobReader:
                 )
             ],
             exclusive=[v in _EXCLUSIVE for v in raw["OverSubscribe"]],
-            nodes=[nodes_of(s, v) for s, v in zip(state, raw["NodeList"], strict=True)],
+            nodes=[
+                nodes_of(s, self._node_lists[v])
+                for s, v in zip(state, raw["NodeList"], strict=True)
+            ],
             even=[r.even for r in requests],
             claims={
                 job: with_wckey(claim, wckey, limit)
@@ -344,8 +364,20 @@ class JobReader:
         }
 
     def _forget(self, most: int) -> None:
-        for memo in (self._states, self._reasons, self._limits, self._tasks, self._escaped):
+        memos = (self._states, self._reasons, self._limits, self._tasks, self._node_lists)
+        for memo in (*memos, self._escaped):
             memo.forget(most)
         if len(self._requests) > most:
             self._requests.clear()
         self._claims.forget(most)
+
+
+def _left_out(record: Sequence[str], fault: str) -> tuple[JobId, LeftOut] | None:
+    """The job of a *record* with a *fault*, by its id; None if there is none, or no id either."""
+    raw = dict(zip(JOB_FIELDS, record, strict=True))
+    if not fault or fault == "JobID":
+        return None
+    uid = int(raw["UserID"]) if is_number(raw["UserID"]) else -1
+    return JobId(int(raw["JobID"])), LeftOut(
+        uid=uid, label=escaped(raw["JobArrayID"])[:_LONGEST_LABEL], field=fault
+    )

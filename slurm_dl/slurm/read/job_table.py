@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Held, Jobs, JobState
-from slurm_dl.model.snapshot import JobText
+from slurm_dl.model.snapshot import JobText, LeftOut
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,7 +28,8 @@ class JobTable:
             name any.
         gang_parts: Pending components of heterogeneous jobs.
         cut_short: Jobs that somebody or a limit has ended.
-        unreadable: Records left out.
+        left_out: Jobs whose records are left out; see `Observed.left_out`.
+        unreadable: Records left out, of those jobs and without a readable id.
     """
 
     job_id: list[int]
@@ -59,6 +62,7 @@ class JobTable:
     restricted: dict[JobId, tuple[str, str, int]]
     gang_parts: set[JobId]
     cut_short: set[JobId] = field(default_factory=set)
+    left_out: dict[JobId, LeftOut] = field(default_factory=dict)
     unreadable: int = 0
 
     def extend(self, more: JobTable) -> None:
@@ -67,6 +71,20 @@ class JobTable:
             getattr(self, name).extend(getattr(more, name))
         for name in _TABLE_BY_ID:
             getattr(self, name).update(getattr(more, name))
+
+    def leave_out(self, jobs: Mapping[JobId, LeftOut]) -> None:
+        """Take the records of *jobs* out again."""
+        if not jobs:
+            return
+        self.left_out |= jobs
+        self.unreadable += len(jobs)
+        keep = [job_id not in jobs for job_id in self.job_id]
+        for name in _TABLE_LISTS:
+            setattr(self, name, list(itertools.compress(getattr(self, name), keep)))
+        for name in _TABLE_BY_ID:
+            of_job = getattr(self, name)
+            for job_id in jobs.keys() & of_job:
+                of_job.discard(job_id) if isinstance(of_job, set) else of_job.pop(job_id)
 
     def columns(self, type_row: dict[str, int]) -> Jobs:
         """The jobs as the engine wants them.
@@ -94,5 +112,7 @@ _TABLE_BY_ID = (
     "cut_short",
 )
 _TABLE_LISTS = tuple(
-    f.name for f in dataclasses.fields(JobTable) if f.name not in {*_TABLE_BY_ID, "unreadable"}
+    f.name
+    for f in dataclasses.fields(JobTable)
+    if f.name not in {*_TABLE_BY_ID, "left_out", "unreadable"}
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from slurm_dl.model.jobs import JobState
+from slurm_dl.slurm.read.hostlists import MOST_NODES, NO_WORDS, names_in
 from slurm_dl.slurm.read.node_reader import ClusterReading
 from slurm_dl.slurm.read.tres import TresRequest
 from slurm_dl.slurm.read.vocabulary import is_number
@@ -55,6 +56,18 @@ def start_s_of(state: JobState, start_s: float, end_s: float, nodes: str) -> flo
     if state is JobState.FAILED and nodes in NOTHING:
         return 0.0
     return start_s
+
+
+def node_list(text: str) -> str:
+    """*text*, a list of nodes or nothing.
+
+    Raises:
+        ValueError: It is none, or one of too many nodes.
+    """
+    if text not in NOTHING | NO_WORDS and not 0 < names_in(text) <= MOST_NODES:
+        msg = f"{text[:40]!r} is no list of nodes"
+        raise ValueError(msg)
+    return text
 
 
 def nodes_of(state: JobState, nodes: str) -> str:

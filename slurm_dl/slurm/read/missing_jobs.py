@@ -11,27 +11,21 @@ from collections.abc import Collection
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.slurm.read.record_parser import new_nonce, split_records
-from slurm_dl.slurm.read.squeue_fields import queue_arguments
+from slurm_dl.slurm.read.squeue_fields import MOST_NAMED, of_jobs, queue_arguments
 from slurm_dl.slurm.tool_runner import Slurm
-
-MOST_ASKED = 1000
-"""Job ids in one command; an argument of Linux holds 128 KiB."""
 
 
 def check_gone(slurm: Slurm, job_ids: Collection[int]) -> None:
-    """Ask about the first `MOST_ASKED` of *job_ids*, which a listing lacks; one RPC, if any.
+    """Ask about the first `MOST_NAMED` of *job_ids*, which a listing lacks; one RPC, if any.
 
     Raises:
         ClusterError: Slurm still has one of them, or is silent.
     """
-    asked = sorted(job_ids)[:MOST_ASKED]
+    asked = sorted(job_ids)[:MOST_NAMED]
     if not asked:
         return
-    # Named once, a job that Slurm does not have is an error (exit 1); named twice it is no line
-    # (measured on 22.05.8). An array's id also selects the records of its tasks.
-    named = ",".join(map(str, asked if len(asked) > 1 else asked * 2))
     nonce = new_nonce()
-    text = slurm.run("squeue", f"--jobs={named}", *queue_arguments(("JobID", "State"), nonce))
+    text = slurm.run("squeue", *of_jobs(asked), *queue_arguments(("JobID", "State"), nonce))
     found = {job_id for job_id, _ in split_records(text, nonce, 2)[0]}
     left_out = next((job_id for job_id in asked if str(job_id) in found), None)
     if left_out is not None:

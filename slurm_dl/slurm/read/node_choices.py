@@ -29,6 +29,26 @@ EXCLUDED_ARGUMENTS = (
 """Arguments for squeue that list the ``--exclude`` of each pending record."""
 
 
+def read_excluded(text: str) -> tuple[dict[JobId, str], list[str]]:
+    """Node list by job id in squeue's answer to `EXCLUDED_ARGUMENTS`, and the lines left out.
+
+    Raises:
+        ClusterError: No line can be read.
+    """
+    excluded, left_out = {}, []
+    # Slurm takes only names of nodes, but an owner writes them.
+    for line in text.splitlines():
+        job_id, space, nodes = line.partition(" ")
+        if is_number(job_id) and space:
+            excluded[JobId(int(job_id))] = nodes
+        else:
+            left_out.append(line)
+    if left_out and not excluded:
+        msg = f"squeue says {escaped(left_out[0])[:80]!r}, which is no job id and node list"
+        raise ClusterError(msg)
+    return excluded, left_out
+
+
 class Excluded:
     """The ``--exclude`` of pending jobs, read apart from the queue.
 
@@ -55,7 +75,7 @@ class Excluded:
         """Ask about those pending jobs of *table* that are new.
 
         Raises:
-            ClusterError: Slurm is silent, or the answer cannot be read.
+            ClusterError: Slurm is silent, or nothing in the answer can be read.
         """
         pending = {
             job
@@ -86,17 +106,12 @@ class Excluded:
         return self._unknown
 
     def _ask(self, *which: str) -> None:
-        text = self._slurm.run("squeue", *which, *EXCLUDED_ARGUMENTS)
-        # No text of users is in these two: Slurm takes only names of nodes.
-        for line in text.splitlines():
-            job_id, space, nodes = line.partition(" ")
-            if not (is_number(job_id) and space):
-                msg = f"squeue says {escaped(line)[:80]!r}, which is no job id and node list"
-                raise ClusterError(msg)
-            self._known.add(JobId(int(job_id)))
-            self._nodes.pop(JobId(int(job_id)), None)
+        excluded, _ = read_excluded(self._slurm.run("squeue", *which, *EXCLUDED_ARGUMENTS))
+        self._known |= excluded.keys()
+        for job_id, nodes in excluded.items():
+            self._nodes.pop(job_id, None)
             if nodes not in NO_WORDS:
-                self._nodes[JobId(int(job_id))] = nodes
+                self._nodes[job_id] = nodes
 
 
 Wish = tuple[str, str, int]

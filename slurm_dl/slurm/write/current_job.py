@@ -8,7 +8,7 @@ from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
-from slurm_dl.slurm.read.job_arrays import doubtful_in, whole_labels
+from slurm_dl.slurm.read.job_arrays import whole_labels
 from slurm_dl.slurm.read.record_parser import job_records, new_nonce
 from slurm_dl.slurm.read.squeue_fields import queue_arguments
 from slurm_dl.slurm.read.vocabulary import address, epoch_s, is_number, job_state
@@ -70,11 +70,16 @@ def job_now(slurm: Slurm, job_id: JobId) -> JobNow | None:
     for raw_id, _, state, start, restarts, requeue, reservation, comment in records:
         # An array's id is also the id of one of its records: only that one is meant.
         if raw_id == str(job_id):
-            whole = labels | whole_labels(slurm, labels, doubtful_in({job_id: labels[job_id]}))
+            mine = {job_id: labels[job_id]}
             try:
+                now = job_state(state)
+                whole = whole_labels(slurm, labels, mine) if now is JobState.PENDING else mine
+                if not whole:
+                    msg = f"array job {mine[job_id][:40]} changed while it was read"
+                    raise ClusterError(msg)
                 return JobNow(
                     address=address(whole[job_id]),
-                    state=job_state(state),
+                    state=now,
                     run=Run(job_id=job_id, start_s=epoch_s(start), restarts=int(restarts)),
                     requeueable=requeue == "1",
                     reservation=reservation,

@@ -8,9 +8,10 @@ for more than can be seen in Slurm.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX
@@ -18,11 +19,12 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.steer import Steer
 from slurm_dl.slurm.preflight import to_end_within
-from slurm_dl.slurm.read.job_arrays import doubtful_in, whole_labels
+from slurm_dl.slurm.read.job_arrays import whole_labels
+from slurm_dl.slurm.read.job_values import whole_of
 from slurm_dl.slurm.read.record_parser import job_records, new_nonce
 from slurm_dl.slurm.read.reservation_reader import read_reservations
 from slurm_dl.slurm.read.squeue_fields import queue_arguments
-from slurm_dl.slurm.read.vocabulary import epoch_s, is_number, job_state
+from slurm_dl.slurm.read.vocabulary import address, epoch_s, job_state
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.actions import update_job
 from slurm_dl.slurm.write.handover_reservations import unseal
@@ -40,16 +42,17 @@ def site_factors(slurm: Slurm) -> dict[JobId, int]:
     several partitions may be listed for each; the value is the job's.
 
     Raises:
-        ClusterError: Slurm is silent, or the answer cannot be read.
+        ClusterError: Slurm is silent, or nothing in the answer can be read.
     """
     factors: dict[JobId, int] = {}
-    for line in slurm.run("sprio", "--noheader", "--format=%i %S").splitlines():
-        try:
+    lines = slurm.run("sprio", "--noheader", "--format=%i %S").splitlines()
+    for line in lines:
+        with contextlib.suppress(ValueError):
             job_id, factor = line.split()
             factors[JobId(int(job_id))] = int(factor)
-        except ValueError:
-            msg = f"sprio says {escaped(line)[:80]!r}, which is no job id and SiteFactor"
-            raise ClusterError(msg) from None
+    if lines and not factors:
+        msg = f"sprio says {escaped(lines[0])[:80]!r}, which is no job id and SiteFactor"
+        raise ClusterError(msg)
     return factors
 
 
@@ -72,18 +75,20 @@ def release_all(
             are known by the way they are written.
 
     Yields:
-        One line for each thing done or refused.
+        One line for each thing done, refused or skipped.
 
     Raises:
-        ClusterError: Slurm is silent, or something was refused or kept (after all else was done).
+        ClusterError: Slurm is silent, or something was refused, skipped or kept (after all else was
+            done).
     """
     kept = _why_keep(slurm, within) if within else ""
-    refused = 0
-    records = list(_unfinished(slurm))
+    records, skipped = _unfinished(slurm)
     managed = frozenset(partitions)
     todo, keeping = _job_steps(slurm, records, managed, keep_running_of=within if kept else "")
     waiting = {r.job_id: (r.label, r.submit_s) for r in records if r.state is JobState.PENDING}
-    steered = list(steer_steps(slurm, waiting, steers, now_s=time.time()))
+    steered = list(steer_steps(slurm, waiting, steers, now_s=time.time(), skipped=skipped))
+    yield from skipped
+    refused = len(skipped)
     for label, *settings in [*steered, *todo]:
         said = " ".join(settings)
         try:
@@ -160,21 +165,28 @@ class _Record:
     submit_s: float
 
 
-def _unfinished(slurm: Slurm) -> Iterator[_Record]:
+def _unfinished(slurm: Slurm) -> tuple[list[_Record], list[str]]:
+    """The jobs that are not over, and a line about each record that had to be skipped."""
     nonce = new_nonce()
     text = slurm.run("squeue", *queue_arguments(_FIELDS, nonce))
-    records, unreadable = job_records(text, nonce, len(_FIELDS))
-    unreadable += sum(not is_number(job_id) for job_id, *_ in records)
-    if unreadable:
-        msg = f"{unreadable} records of the queue cannot be read; nothing is released"
-        raise ClusterError(msg)
-    labels = {JobId(int(job_id)): label for job_id, label, *_ in records}
-    labels |= whole_labels(slurm, labels, doubtful_in(labels))
-    for raw_id, _, word, partition, reservation, qos, submit in records:
+    listed, unreadable = job_records(text, nonce, len(_FIELDS))
+    skipped = [f"{unreadable} records of the queue cannot be read: skipped"] if unreadable else []
+    records = []
+    for raw_id, label, word, partitions, reservation, qos, submit in listed:
         try:
-            state, submit_s = job_state(word), epoch_s(submit)
+            state, submit_s, job_id = job_state(word), epoch_s(submit), JobId(whole_of(raw_id))
+            address(label)
         except ValueError as err:
-            raise ClusterError(escaped(str(err))) from None
-        if state in _UNFINISHED:
-            job_id = JobId(int(raw_id))
-            yield _Record(job_id, labels[job_id], state, partition, reservation, qos, submit_s)
+            skipped.append(f"job {escaped(label)[:80]}: skipped: {escaped(str(err))}")
+            continue
+        records.append(_Record(job_id, label, state, partitions, reservation, qos, submit_s))
+    labels = {r.job_id: r.label for r in records}
+    pending = {r.job_id: r.label for r in records if r.state is JobState.PENDING}
+    whole = whole_labels(slurm, labels, pending)
+    changed = pending.keys() - whole.keys()
+    skipped += [f"job {labels[j]}: skipped: it changed while it was read" for j in sorted(changed)]
+    return [
+        replace(r, label=whole.get(r.job_id, r.label))
+        for r in records
+        if r.state in _UNFINISHED and r.job_id not in changed
+    ], skipped

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.steer import Steer
-from slurm_dl.slurm.read.hostlists import NO_WORDS, expand
-from slurm_dl.slurm.read.node_choices import EXCLUDED_ARGUMENTS
+from slurm_dl.slurm.read.hostlists import expand
+from slurm_dl.slurm.read.node_choices import EXCLUDED_ARGUMENTS, read_excluded
 from slurm_dl.slurm.read.vocabulary import is_number
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.exc_node_list import ExcNodeList, exc_node_list, parts_of
@@ -27,19 +27,21 @@ def steer_steps(
     steers: Collection[Steer],
     *,
     now_s: float,
+    skipped: list[str],
 ) -> Iterator[tuple[str, ...]]:
-    """Label and settings of each update that undoes a steer.
+    """Label and settings of each update that undoes a steer; none of a job that cannot be read.
 
     Args:
         pending: Label and submit time (epoch seconds) of each pending record.
         steers: Those in the ledger; none where there is no ledger.
         now_s: Epoch seconds now.
+        skipped: Gets a line about each record that cannot be read.
 
     Raises:
-        ClusterError: Slurm is silent, or an answer cannot be read.
+        ClusterError: Slurm is silent, or nothing in an answer can be read.
     """
     known = {steer.job_id: steer for steer in steers}
-    excluded = _excluded(slurm)
+    excluded = _excluded(slurm, skipped)
     for job_id, (label, submit_s) in pending.items():
         settings = []
         array, task, _ = label.partition("_")
@@ -92,14 +94,14 @@ def _parts(slurm: Slurm, job_id: JobId) -> ExcNodeList | None:
     return None
 
 
-def _excluded(slurm: Slurm) -> dict[JobId, frozenset[str]]:
+def _excluded(slurm: Slurm, skipped: list[str]) -> dict[JobId, frozenset[str]]:
     """The nodes that each pending record excludes; only those that exclude any."""
-    excluded = {}
-    for line in slurm.run("squeue", *EXCLUDED_ARGUMENTS).splitlines():
-        job_id, space, nodes = line.partition(" ")
-        if not (is_number(job_id) and space):
-            msg = f"squeue says {escaped(line)[:80]!r}, which is no job id and node list"
-            raise ClusterError(msg)
-        if nodes not in NO_WORDS:
-            excluded[JobId(int(job_id))] = frozenset(expand(nodes))
-    return excluded
+    found = {}
+    told, left_out = read_excluded(slurm.run("squeue", *EXCLUDED_ARGUMENTS))
+    for job_id, nodes in told.items():
+        try:
+            found[job_id] = frozenset(expand(nodes))
+        except ClusterError:
+            left_out.append(f"{job_id} {nodes}")
+    skipped += [f"{escaped(line)[:80]}: skipped: no job id and nodes" for line in left_out]
+    return {job_id: names for job_id, names in found.items() if names}
