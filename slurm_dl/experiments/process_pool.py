@@ -78,9 +78,10 @@ def process_pool(work: Callable[[P], R], processes: int) -> Iterator[Run[P, R]]:
         yield functools.partial(_run_here, work)
         return
     before = set(multiprocessing.active_children())
-    executor = ProcessPoolExecutor(
-        processes, multiprocessing.get_context("spawn"), initializer=_end_with_parent
-    )
+    with _starting():  # of the process that looks after its locks
+        executor = ProcessPoolExecutor(
+            processes, multiprocessing.get_context("spawn"), initializer=_end_with_parent
+        )
     try:
         yield functools.partial(_run_there, work, executor, processes)
     except BaseException:
