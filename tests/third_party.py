@@ -46,4 +46,6 @@ def environment(packages: Path) -> dict[str, str]:
         (venv / "bin" / name).symlink_to(Path(sys.executable).resolve())
     for path in ours.glob("dl*"):
         shutil.copy(path, venv / "bin")
-    return {"PATH": f"{venv}/bin{os.pathsep}{ours}{os.pathsep}{os.environ['PATH']}"}
+    path = f"{venv}/bin{os.pathsep}{ours}{os.pathsep}{os.environ['PATH']}"
+    # The latter for pytest, which is not isolated.
+    return {"PATH": path, "PYTHONPATH": str(packages)}
