@@ -269,7 +269,7 @@ readers: system ## Chromium, Prometheus and jq, which tests show our pages and f
 venv: .venv/ready ## The package and the tools in .venv
 venv-all: .venv/ready-all ## What only test-all and the site need as well
 
-.venv/ready: pyproject.toml
+.venv/ready: pyproject.toml bin/command
 	@$(RETRY)
 	$(PIP_INSTALL)
 	$(FIND_PYTHON)

@@ -14,16 +14,18 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
-from multiprocessing import resource_tracker
+from multiprocessing import resource_tracker, util
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.own_python import ISOLATED
 
 P = TypeVar("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
 
+_OPTIONS: Final = "_args_from_interpreter_flags"
 _KILLED: Final = "a worker process was killed (out of memory?); use a smaller -j"
 
 
@@ -76,9 +78,10 @@ def process_pool(work: Callable[[P], R], processes: int) -> Iterator[Run[P, R]]:
         yield functools.partial(_run_here, work)
         return
     before = set(multiprocessing.active_children())
-    executor = ProcessPoolExecutor(
-        processes, multiprocessing.get_context("spawn"), initializer=_end_with_parent
-    )
+    with _starting():  # of the process that looks after its locks
+        executor = ProcessPoolExecutor(
+            processes, multiprocessing.get_context("spawn"), initializer=_end_with_parent
+        )
     try:
         yield functools.partial(_run_there, work, executor, processes)
     except BaseException:
@@ -112,7 +115,7 @@ def _run_there(
             while waiting and len(running) < processes:
                 number, piece = waiting[0]
                 begin(piece)
-                with _interrupts_blocked():  # it may start a process
+                with _starting():  # it may start a process
                     running[executor.submit(_done, work, piece)] = number
                 waiting.popleft()
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -139,8 +142,15 @@ def _done(work: Callable[[P], R], piece: P) -> R | WorkFault:
 
 
 @contextlib.contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Processes started within it have SIGINT blocked: Ctrl-C reaches all, and one is to act."""
+def _starting() -> Iterator[None]:
+    """Processes started within it are isolated, and have SIGINT blocked.
+
+    Ctrl-C reaches all, and one is to act.
+    """
+    # They would get the options of this process; there is no setting for it.
+    spawns = vars(util)
+    options = spawns[_OPTIONS]
+    spawns[_OPTIONS] = lambda: [ISOLATED]
     # Its first start unblocks SIGINT behind our back.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -148,6 +158,7 @@ def _interrupts_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        spawns[_OPTIONS] = options
 
 
 def _end_with_parent() -> None:

@@ -29,8 +29,8 @@ SCRIPT: Final = b"""\
 #!/bin/bash
 # One task of a sweep of dlsim: $1 is the Python that submitted it, $2 the folder of the sweep.
 exec >>"$2/logs/task-$SLURM_ARRAY_TASK_ID.log" 2>&1
-# -P: modules are not looked for where the job stands.
-exec "$1" -P -c 'from slurm_dl.cli.dlsim.command import main; main()' \\
+# -I: see own_python.py.
+exec "$1" -I -c 'from slurm_dl.cli.dlsim.command import main; main()' \\
     sweep-cell "$2" "$SLURM_ARRAY_TASK_ID"
 """
 

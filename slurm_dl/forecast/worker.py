@@ -22,6 +22,7 @@ from slurm_dl.forecast.chunked_json import pieces
 from slurm_dl.json_types import JsonObject
 from slurm_dl.logging_setup import logger
 from slurm_dl.model.errors import SlurmDlError
+from slurm_dl.own_python import own_python
 
 MODULE: Final = "slurm_dl.forecast.worker"
 LATE_S: Final = 30.0
@@ -95,7 +96,7 @@ def run_worker(content: bytes, deadline_s: float) -> JsonObject:
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-m", MODULE],
+            own_python("-m", MODULE),
             input=content,
             capture_output=True,
             timeout=deadline_s + LATE_S,

@@ -21,6 +21,7 @@ from slurm_dl.job.child import SESSION, members
 from slurm_dl.job.options import NEVER_REQUEUE_VARIABLE, STOPS_WITH_VARIABLE
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ConfigError
+from slurm_dl.own_python import own_python
 from slurm_dl.signal_test.observations import Disposition, Look, ObservedProcess, ended
 from slurm_dl.signal_test.run_directory import RunFiles, last_words
 from slurm_dl.slurm.read.comment_claims import ClaimReader
@@ -203,7 +204,7 @@ class LocalJob:
         program = self._place / "stand_in.py"
         program.write_text(_STAND_IN, encoding="utf-8")
         for name in _TOOLS:
-            words = shlex.join([sys.executable, "-IS", str(program), str(self._place), name])
+            words = shlex.join(own_python("-S", str(program), str(self._place), name))
             path = tools / name
             path.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
             path.chmod(0o755)

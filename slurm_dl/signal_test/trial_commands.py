@@ -8,13 +8,13 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.model.ids import JobId
+from slurm_dl.own_python import own_python
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import job_environment
 from slurm_dl.submit.job_comment import comment
@@ -39,7 +39,7 @@ def local_argv(
     path = _readable(script)
     if path.suffix != ".py":
         return (_shell(path), str(path), *arguments)
-    dlrun = (sys.executable, "-m", "slurm_dl.job.run", "--launcher", launcher, "--")
+    dlrun = own_python("-m", "slurm_dl.job.run", "--launcher", launcher, "--")
     if launcher == "torchrun":
         if not gpus.isascii() or not gpus.isdigit():
             msg = f"--gpus: {gpus!r} is no number of workers"
@@ -80,7 +80,7 @@ def submit(
         *(() if launcher == "torchrun" else (_program("python", "python3"),)),
         *(str(path), *arguments),
     )
-    done = subprocess.run([sys.executable, "-c", _SUBMIT, *argv], capture_output=True, check=False)
+    done = subprocess.run(own_python("-c", _SUBMIT, *argv), capture_output=True, check=False)
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode:
         error = ConfigError if done.returncode == 2 else ClusterError  # noqa: PLR2004 - dlsubmit's

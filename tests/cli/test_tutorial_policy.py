@@ -24,8 +24,7 @@ PLAIN = re.findall(r"^```sh\n(.*)\n```$", TEXT, re.MULTILINE)
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """That of a shell in which the example is installed."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, **install(tmp_path_factory.mktemp("site"))}
+    return {**os.environ, **install(tmp_path_factory.mktemp("site"))}
 
 
 def run(command: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:

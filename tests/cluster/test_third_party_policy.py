@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,9 +24,10 @@ def daemon(
     sandbox: Sandbox, short_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Schedd]:
     """A running dlschedd under the policy of examples/policy."""
-    for name, value in install(short_directory / "site").items():
-        monkeypatch.setenv(name, value)
+    site = install(short_directory / "site")
+    monkeypatch.setenv("PATH", site["PATH"])
     with schedd_in(sandbox, short_directory) as place:
+        place.command = [str(shutil.which("dlschedd", path=site["PATH"]))]
         place.configure(policy={"order": "small_first", "parameters": {"patience_s": 600}})
         place.start()
         yield place
@@ -56,13 +57,12 @@ def test_the_page_can_be_played(short_directory: Path) -> None:
     [script] = re.findall(r"^```sh\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
     box = short_directory / "small"
     script = script.replace("/var/tmp/small", str(box))  # noqa: S108 - what the page says
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "SBATCH"))}
     try:
         done = subprocess.run(
             ["/bin/bash", "-e", "-u", "-o", "pipefail", "-c", f"set -m\n{script}"],
             cwd=ROOT,
-            env={**clean, "PATH": path, **install(short_directory / "site")},
+            env={**clean, **install(short_directory / "site")},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

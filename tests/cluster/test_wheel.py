@@ -111,7 +111,8 @@ def test_the_wheel_holds_what_is_needed_and_no_more(wheel: Path) -> None:
     for owner in ("gavel", "chronus"):
         licence = f"licenses/profiles/published/LICENSE-{owner}"
         assert dist_info.replace("METADATA", licence) in names
-    assert top == {"slurm_dl", dist_info.partition("/")[0]}
+    info = dist_info.partition("/")[0]
+    assert top == {"slurm_dl", info, info.replace(".dist-info", ".data")}
     for directory in ("templates", "etc"):
         files = {path for path in (ROOT / directory).rglob("*") if path.is_file()}
         assert files, directory

@@ -42,8 +42,7 @@ class Commands(Slurm):
         self.told: dict[str, tuple[str, ...]] = {}
         self.asked: list[str] = []
         self._timeout_s = timeout_s
-        self._env = {"PYTHONPATH": str(FAKE), "FAKE_PYSLURM": str(jobs), "LC_ALL": "C"}
-        self._env["PYTHONDONTWRITEBYTECODE"] = "1"
+        self._env = {"FAKE_PYSLURM": str(jobs), "LC_ALL": "C"}
 
     def run(self, tool: str, *args: str, within_s: float = 0.0) -> str:
         """User and requests of the one job named, or of all; nothing of what else is asked."""
@@ -58,6 +57,15 @@ class Commands(Slurm):
         return "".join(
             f"{nonce}f".join((job, job, *words)) + f"{nonce}r\n" for job, words in rows.items()
         )
+
+
+@pytest.fixture(autouse=True)
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker's program, with the fake among the packages of its interpreter."""
+    path = tmp_path / "with_fake.py"
+    packages = f"import runpy, sys\nsys.path.insert(0, {str(FAKE)!r})\n"
+    path.write_text(f"{packages}runpy.run_path({str(reader.PROGRAM)!r}, run_name='__main__')\n")
+    monkeypatch.setattr(reader, "PROGRAM", path)
 
 
 @pytest.fixture

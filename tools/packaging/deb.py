@@ -8,7 +8,6 @@ and SOURCE_DATE_EPOCH give an equal package, byte by byte.
 from __future__ import annotations
 
 import argparse
-import configparser
 import csv
 import gzip
 import hashlib
@@ -131,26 +130,23 @@ def environment(tree: Path, wheel: Path) -> list[str]:
     (home / "pyvenv.cfg").write_text(
         f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {series}\n", "utf-8"
     )
-    with zipfile.ZipFile(wheel) as archive:
-        name = next(n for n in archive.namelist() if n.endswith(".dist-info/entry_points.txt"))
-        points = configparser.ConfigParser()
-        points.read_string(archive.read(name).decode())
     (tree / "usr/bin").mkdir(parents=True)
-    for command, target in sorted(points["console_scripts"].items()):
-        module, _, function = target.partition(":")
-        # -I: what modules of the user's shell put into PYTHONPATH is not for us.
-        (bin_dir / command).write_text(
-            f"#!/{HOME}/bin/python3 -I\nimport sys\n\nfrom {module} import {function}\n\n"
-            f"sys.exit({function}())\n",
-            "utf-8",
-        )
+    with zipfile.ZipFile(wheel) as archive:
+        scripts = {
+            Path(name).name: archive.read(name).decode().partition("\n'''\n")[2]
+            for name in sorted(archive.namelist())
+            if Path(name).parent.match("*.data/scripts")
+        }
+    for command, script in scripts.items():
+        # Where its Python is, is known here: the shell in front of it is not needed.
+        (bin_dir / command).write_text(f"#!/{HOME}/bin/python3 -I\n{script}", "utf-8")
         (bin_dir / command).chmod(0o755)
         (tree / "usr/bin" / command).symlink_to(f"../lib/slurm-dl/bin/{command}")
     share = tree / "usr/share/slurm-dl/python"
     share.mkdir(parents=True)
     packages = f"lib/slurm-dl/lib/python{series}/site-packages"
     (share / "slurm_dl").symlink_to(f"../../../{packages}/slurm_dl")
-    return sorted(points["console_scripts"])
+    return list(scripts)
 
 
 def unit() -> str:

@@ -10,7 +10,6 @@ import json
 import math
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from typing import Any, Literal
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.snapshot import LeftOut
+from slurm_dl.own_python import own_python
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading
@@ -104,8 +104,7 @@ class PyslurmProcess:
             msg = f"pyslurm failed a short time ago; next try in {math.ceil(wait_s)} s"
             raise ClusterError(msg)
         return subprocess.Popen(
-            # This interpreter and its packages; nothing from the program's directory.
-            [sys.executable, "-P", str(PROGRAM)],
+            own_python(str(PROGRAM)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
