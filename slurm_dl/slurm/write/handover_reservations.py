@@ -10,9 +10,11 @@ import pwd
 import re
 from collections.abc import Sequence
 
+from slurm_dl.job.scontrol_input import LONGEST_LINE
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX, reservation_name
 from slurm_dl.model.plan import Reserve
+from slurm_dl.slurm.read.hostlists import fold
 from slurm_dl.slurm.read.reservation_reader import ReservationSeen, read_reservations
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import escaped
@@ -23,6 +25,7 @@ _FLAGS = "IGNORE_JOBS,FLEX,NO_HOLD_JOBS_AFTER"
 _NAME_OF_OURS = re.compile(re.escape(RESERVATION_PREFIX) + r"[A-Za-z0-9_]+")
 _NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _USER_NAME = re.compile(r"[A-Za-z0-9._][^\s,=]*")
+_WRITABLE_NAME = re.compile(r"[!#-&(-~]*")
 _LAPSE_S = 5
 
 
@@ -37,6 +40,7 @@ def seal(slurm: Slurm, action: Reserve) -> None:
         if _NODE_NAME.fullmatch(node) is None:
             msg = f"reservation {name}: {node!r} is no node name"
             raise ClusterError(msg)
+    nodes = ",".join(action.nodes)
     users = _user_names(action.uids, name)
     minutes = max(1, math.ceil(action.duration_s / 60))
     try:
@@ -45,7 +49,7 @@ def seal(slurm: Slurm, action: Reserve) -> None:
             "create",
             "reservation",
             f"ReservationName={name}",
-            f"Nodes={','.join(action.nodes)}",
+            f"Nodes={nodes if len(nodes) < LONGEST_LINE // 2 else fold(action.nodes)}",
             f"Users={','.join(users)}",
             "StartTime=now",
             f"Duration={minutes}",
@@ -127,7 +131,8 @@ def _user_names(uids: Sequence[int], reservation: str) -> list[str]:
         if _USER_NAME.fullmatch(name) is None:
             without.append(f"user name {escaped(name)!r} cannot be written into one")
             continue
-        names.append(name)
+        # slurmctld takes a uid for a name that scontrol cannot read from its input.
+        names.append(name if _WRITABLE_NAME.fullmatch(name) else str(uid))
     if not names:
         why = "; ".join(without)[:200] or "it has no users"
         msg = f"reservation {reservation} can be made for nobody: {why}"
