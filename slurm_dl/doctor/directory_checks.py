@@ -1,4 +1,4 @@
-"""Whether the daemon can write where it has to, on which kind of file system, and who sees /proc."""
+"""Whether the daemon can write where it has to, on which file system, and who sees /proc."""
 
 from __future__ import annotations
 

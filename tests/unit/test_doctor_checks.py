@@ -413,7 +413,7 @@ def test_command_lines_are_seen_by_all_unless_proc_hides_them(
     tmp_path: Path, options: str, level: Severity
 ) -> None:
     """The last mount on /proc counts."""
-    lines = f"40 22 0:21 / /proc rw - proc proc hidepid=2\n41 40 0:21 / /proc rw - proc x {options}\n"
+    lines = f"40 22 0:21 / /proc - proc x hidepid=2\n41 40 0:21 / /proc - proc x {options}\n"
     (tmp_path / "mounts").write_text(MOUNTS + lines, "utf-8")
 
     assert said_by("command lines", tmp_path, **slurm(PrivateData="jobs")).level is level

@@ -35,7 +35,7 @@ def wsgi_app(
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures(figures, on_bug))
-    answer = make_wsgi_app(registry)
+    answer: WSGIApplication = make_wsgi_app(registry)
 
     def answer_any(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:  # noqa: ANN401
         try:
