@@ -1,10 +1,11 @@
-"""Whether the daemon can write where it has to, and on which kind of file system that is."""
+"""Whether the daemon can write where it has to, on which file system, and who sees /proc."""
 
 from __future__ import annotations
 
 import os
 import re
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from slurm_dl.daemon.assembly import LEDGER_FILE
@@ -118,6 +119,23 @@ def state_disk(site: Site) -> CheckResult:
     return ok(f"{path} is on {kind}")
 
 
+@check("command lines")
+def command_lines(site: Site) -> CheckResult:
+    """PrivateData hides jobs from users who may see them in others' command lines."""
+    if not {"all", "jobs"}.intersection(site.controller.options("PrivateData")):
+        return ok("PrivateData does not hide jobs")
+    options = _mount_of(Path("/proc"), MOUNTS.read_text("utf-8", "surrogateescape"))[1:]
+    found = next((option for option in options if option.startswith("hidepid=")), "no hidepid")
+    if found in {"no hidepid", "hidepid=0", "hidepid=off"}:
+        return warning(
+            f"PrivateData hides jobs, and /proc ({found}) shows every user all command lines: "
+            "which jobs are signalled and changed, and what others type",
+            "in /etc/fstab: proc /proc proc defaults,hidepid=2 0 0; then mount -o remount /proc; "
+            "on login and compute nodes too",
+        )
+    return ok(f"/proc has {found}")
+
+
 def filesystem_of(path: Path, mountinfo: str) -> str:
     """Type of the file system that *path* is or would be on; empty if the table does not say.
 
@@ -125,8 +143,13 @@ def filesystem_of(path: Path, mountinfo: str) -> str:
         path: Links in it are followed.
         mountinfo: The text of ``/proc/self/mountinfo``, see proc(5).
     """
+    return next(iter(_mount_of(path, mountinfo)), "")
+
+
+def _mount_of(path: Path, mountinfo: str) -> Sequence[str]:
+    """Type of the file system of *path*, and its options."""
     real = Path(os.path.realpath(path))
-    best, kind = -1, ""
+    best, found = -1, [""]
     for line in mountinfo.split("\n"):
         before, _, after = line.partition(" - ")
         fields, rest = before.split(), after.split()
@@ -136,5 +159,5 @@ def filesystem_of(path: Path, mountinfo: str) -> str:
         depth = len(point.parts)
         # Of two on one point, the later one covers the earlier.
         if depth >= best and real.is_relative_to(point):
-            best, kind = depth, rest[0]
-    return kind
+            best, found = depth, [rest[0], *rest[-1].split(",")]
+    return found

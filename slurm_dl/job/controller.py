@@ -16,6 +16,8 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from slurm_dl.job.scontrol_input import arguments_and_input, one_word
+
 CALL_LIMIT_S = 10.0
 """How long one call may take; scontrol by itself waits minutes for a controller that is down."""
 
@@ -124,7 +126,7 @@ class JobController:
         """
         standing = self.standing()
         comment = with_key(standing.comment, key, value)
-        if comment is not None and len(comment.encode(errors="surrogateescape")) > MOST_BYTES:
+        if comment is not None and len(one_word(comment)) > MOST_BYTES:
             return False
         return self._set_comment(standing, comment)
 
@@ -163,10 +165,11 @@ class JobController:
     def _call(self, argv: list[str]) -> str:
         name = os.path.basename(argv[0])  # noqa: PTH119 -- a word for the message
         try:
+            args, told = arguments_and_input(argv[1:])
             done = subprocess.run(
-                argv,
+                [argv[0], *args],
                 env=self._environ,
-                stdin=subprocess.DEVNULL,
+                input=told,
                 capture_output=True,
                 timeout=CALL_LIMIT_S,
                 preexec_fn=self._prepare,
@@ -175,14 +178,14 @@ class JobController:
         except subprocess.TimeoutExpired:
             msg = f"{name} did not answer within {CALL_LIMIT_S:g} s"
             raise CallFailedError(msg) from None
-        except OSError as err:
+        except (OSError, ValueError) as err:
             msg = f"{name} cannot be run: {err}"
             raise CallFailedError(msg) from err
-        # surrogateescape: a comment that is not UTF-8 must come back byte by byte.
         if done.returncode != 0:
             said = done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"]
             msg = f"{name} failed with status {done.returncode}: {said[-1]}"
             raise CallFailedError(msg)
+        # surrogateescape: a comment may not be UTF-8.
         return done.stdout.decode("utf-8", "surrogateescape")
 
 
@@ -272,7 +275,8 @@ def _clean(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if not name.startswith(unwanted) and name not in exact
     }
-    return {**kept, "LC_ALL": "C"}
+    # The user's inputrc could give keys other meanings in what scontrol reads.
+    return {**kept, "LC_ALL": "C", "INPUTRC": "/dev/null"}
 
 
 def _is_number(text: str) -> bool:

@@ -37,6 +37,8 @@ _TOOLS = ("scontrol", "squeue")
 _STAND_IN = """\
 import os, sys
 place, tool, *words = sys.argv[1:]
+if tool == "scontrol" and not words:
+    words = sys.stdin.readline().strip().split(" ", 2)
 comment = os.path.join(place, "comment")
 def put(path, text):
     with open(path + ".new", "w", encoding="utf-8", errors="surrogateescape") as out:

@@ -2,7 +2,8 @@
 
 Everything the project asks of Slurm's tools goes through here: an argv list and never a shell, a
 tool path resolved once, an environment of our own making, a deadline, and a count of the calls.
-sbatch alone gets the user's environment.
+What users wrote stands in no argv: scontrol reads it from standard input. sbatch alone gets the
+user's environment.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_dl.job.scontrol_input import arguments_and_input
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.text import escaped, shown
 
@@ -95,6 +97,7 @@ class Slurm:
             "TZ": "UTC",
             "SLURM_TIME_FORMAT": "%s",
             "SLURM_BITSTR_LEN": "0",
+            "INPUTRC": "/dev/null",
         }
         if environ is not None:
             kept = ("PATH", "HOME", "SLURM_CONF")
@@ -147,9 +150,10 @@ class Slurm:
         timeout_s = min(self._timeout_s, within_s)
         began_s = time.monotonic()
         try:
+            argv, told = arguments_and_input(args)
             done = subprocess.run(
-                [self._tools[tool], *args],
-                stdin=subprocess.DEVNULL,
+                [self._tools[tool], *argv],
+                input=told,
                 capture_output=True,
                 env=self._env,
                 cwd="/",

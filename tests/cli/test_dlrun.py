@@ -31,6 +31,10 @@ printf '%s %s %s\\n' "$(cat state)" "$(cat left)" "$(cat comment)"
 
 SCONTROL = """#!/bin/sh
 cd {base} || exit 9
+if [ $# = 0 ]; then
+    IFS= read -r line
+    set -- ${{line%% Comment=*}} "Comment=${{line#* Comment=}}"
+fi
 ( printf 'scontrol'; printf '\\t%s' "$@"; echo ) >> calls
 if [ -e down ]; then echo 'Unable to contact slurm controller' >&2; exit 1; fi
 case $1 in

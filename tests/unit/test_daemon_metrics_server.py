@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import re
+import selectors
 import socket
 import sys
 import threading
@@ -23,7 +24,7 @@ from slurm_dl.config import Config
 from slurm_dl.daemon.metrics import http_server
 from slurm_dl.daemon.metrics.counters import MetricsTally
 from slurm_dl.daemon.metrics.endpoint import Endpoint
-from slurm_dl.daemon.metrics.http_server import MOST_CONNECTIONS, MetricsServer
+from slurm_dl.daemon.metrics.http_server import MOST_CONNECTIONS, MOST_OF_ADDRESS, MetricsServer
 from slurm_dl.daemon.published_state import Board, PublishedState
 from slurm_dl.model.errors import ConfigError
 
@@ -37,8 +38,10 @@ def app(environ: dict[str, Any], start_response: Callable[..., Any]) -> list[byt
     return [b"x" * (24 << 20)] if environ["PATH_INFO"] == "/large" else [b"a 1\n"]
 
 
-def connect(port: int, address: str = "127.0.0.1") -> socket.socket:
-    return socket.create_connection((address, port), timeout=20)
+def connect(port: int, address: str = "127.0.0.1", source: str = "") -> socket.socket:
+    return socket.create_connection(
+        (address, port), timeout=20, source_address=(source, 0) if source else None
+    )
 
 
 def everything(sock: socket.socket) -> bytes:
@@ -121,12 +124,62 @@ def test_a_hostile_client_holds_up_nobody_and_is_cut(
 def test_connections_are_bounded(port: int) -> None:
     """One more than there may be is closed at once, and takes no thread; a place is given on."""
     with contextlib.ExitStack() as held:
-        sitting = [held.enter_context(connect(port)) for _ in range(MOST_CONNECTIONS)]
+        last = [1] * MOST_OF_ADDRESS + [2] * (MOST_CONNECTIONS - MOST_OF_ADDRESS)
+        sitting = [held.enter_context(connect(port, source=f"127.0.0.{n}")) for n in last]
+        for sock in sitting:
+            sock.sendall(LARGE)
+        for sock in sitting:
+            sock.recv(1)  # From now on it is no idle connection.
         eventually(lambda: serving() == MOST_CONNECTIONS, 20, 0.01)
         for _ in range(3):
             assert fetched(port) == ""
         sitting[0].close()
         eventually(lambda: fetched(port).endswith("a 1\n"), 20, 0.05, what="a scrape to get in")
+
+
+def test_an_address_has_its_share(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is full for one address, and others get in; and none of theirs is cut for it."""
+    monkeypatch.setattr(http_server, "HEADER_S", 60.0)
+    with contextlib.ExitStack() as held:
+        other = held.enter_context(connect(port, source="127.0.0.2"))
+        for _ in range(MOST_OF_ADDRESS):
+            sock = held.enter_context(connect(port))
+            sock.sendall(LARGE)
+            sock.recv(1)
+        assert fetched(port) == ""
+        other.sendall(GET)
+        assert everything(other).endswith(b"a 1\n")
+
+
+@pytest.mark.parametrize("number", [40, 200])
+def test_half_sent_requests_that_are_renewed_keep_no_scrape_out(port: int, number: int) -> None:
+    """Attacker and scraper have the same address; each connection that is cut is made again."""
+    end, waiting = threading.Event(), selectors.DefaultSelector()
+
+    def begin() -> None:
+        sock = connect(port)
+        sock.sendall(GET[:-2])
+        waiting.register(sock, selectors.EVENT_READ)
+
+    def renew() -> None:
+        while not end.is_set():
+            for key, _ in waiting.select(0.05):
+                waiting.unregister(key.fileobj)
+                key.fileobj.close()  # type: ignore[union-attr]
+                begin()
+
+    for _ in range(number):
+        begin()
+    attacker = threading.Thread(target=renew, name="hostile")
+    attacker.start()
+    try:
+        answers = [fetched(port) for _ in range(20)]
+    finally:
+        end.set()
+        attacker.join(20)
+        for key in list(waiting.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+    assert [answer.endswith("a 1\n") for answer in answers] == [True] * 20
 
 
 def test_who_is_connected_at_the_end_is_cut() -> None:
@@ -144,6 +197,15 @@ def test_ipv4_and_ipv6_are_two_places(port: int) -> None:
     """Who listens on all of IPv6 leaves IPv4 to others."""
     with contextlib.closing(MetricsServer("::", port, app)):
         assert fetched(port, address="::1").endswith("a 1\n")
+
+
+@pytest.mark.parametrize("accept", ["version=x", "version=1.x", "version=²", "escaping=\xff;;=,"])
+def test_an_accept_header_that_cannot_be_read_gets_the_plain_format(accept: str) -> None:
+    """A client's mistake is no bug of ours."""
+    port = free_port()
+    request = f"GET / HTTP/1.1\r\nAccept: application/openmetrics-text;{accept}\r\n\r\n"
+    with contextlib.closing(Endpoint(config(f"127.0.0.1:{port}"), logging_setup.logger())):
+        assert fetched(port, request.encode("latin-1")).split(" ", 2)[1] == "200"
 
 
 # Where it listens.

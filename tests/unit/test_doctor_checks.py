@@ -342,6 +342,8 @@ CASES: list[Case] = [
     ("state disk", sets("paths.state_dir=/run/x"), WARNING, "tmpfs: attained service is lost"),
     ("state disk", sets("paths.state_dir=/srv/big disk/x"), WARNING, "nfs4, over the network"),
     ("state disk", sets("paths.state_dir=/srv/x"), WARNING, "fuse.sshfs, over the network"),
+    ("command lines", slurm(PrivateData="users"), OK, "does not hide jobs"),
+    ("command lines", slurm(PrivateData="jobs,users"), WARNING, "no hidepid"),
     ("templates", {}, OK, "plain ("),
     ("templates", sets("paths.template_dir=/elsewhere"), WARNING, "paths.template_dir is /else"),
     ("templates", NO_YAML, OK, "plain ("),
@@ -400,6 +402,21 @@ def test_each_check_both_ways(
 
     assert (said.level, words in said.found) == (level, True), said
     assert bool(said.advice) is (level in {WARNING, ERROR})
+
+
+@pytest.mark.parametrize(
+    ("options", "level"),
+    [("rw", WARNING), ("rw,hidepid=0", WARNING), ("hidepid=off,gid=4", WARNING)]
+    + [(f"rw,gid=4,hidepid={how}", OK) for how in ("1", "2", "invisible", "ptraceable")],
+)
+def test_command_lines_are_seen_by_all_unless_proc_hides_them(
+    tmp_path: Path, options: str, level: Severity
+) -> None:
+    """The last mount on /proc counts."""
+    lines = f"40 22 0:21 / /proc - proc x hidepid=2\n41 40 0:21 / /proc - proc x {options}\n"
+    (tmp_path / "mounts").write_text(MOUNTS + lines, "utf-8")
+
+    assert said_by("command lines", tmp_path, **slurm(PrivateData="jobs")).level is level
 
 
 @pytest.mark.parametrize("case", CLOCK)
@@ -472,7 +489,8 @@ def mended(changes: Change, advice: str) -> Change:
 
 BY_HAND = {
     *("configuration", "slurm", "release", "reader", "partitions", "rights", "private data"),
-    *("node weights", "profiles", "directories", "state disk", "templates", "daemon", "cycles"),
+    *("node weights", "profiles", "directories", "state disk", "command lines", "templates"),
+    *("daemon", "cycles"),
 }
 TOLD = [case for case in CASES if case[2] in {WARNING, ERROR}]
 

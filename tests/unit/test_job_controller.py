@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -103,16 +104,17 @@ def test_standing_is_state_time_and_the_whole_comment(tmp_path: Path) -> None:
 
 
 def test_bytes_that_are_not_text_survive_the_change(tmp_path: Path) -> None:
-    """A comment in another encoding is given back byte by byte."""
+    """A comment in another encoding keeps its value, as dlrun and the daemon read it."""
     seen = tmp_path / "seen"
     made = fake(
         tmp_path,
-        f"case $1 in update) printf '%s' \"$3\" > {seen};; "
+        f"case $1 in '') cat > {seen};; "
         '*) printf \'RUNNING 1:30 {"slurm_dl":{},"x":"\\377"}\\n\';; esac',
     )
     assert made.set_ack(made.standing(), 1)
 
-    assert seen.read_bytes() == b'Comment={"slurm_dl":{"ack":1},"x":"\xff"}'
+    _, _, written = seen.read_text("utf-8").partition(" Comment=")
+    assert json.loads(written) == {"slurm_dl": {"ack": 1}, "x": "\udcff"}
 
 
 @pytest.mark.parametrize("output", ["", "\\n", "RUNNING\\n", "RUNNING 1:00\\n"])

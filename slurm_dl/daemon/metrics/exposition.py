@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import (
@@ -12,6 +12,7 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
 )
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from slurm_dl.daemon.metrics.counters import Distribution
@@ -34,7 +35,17 @@ def wsgi_app(
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Figures(figures, on_bug))
-    return make_wsgi_app(registry)
+    answer: WSGIApplication = make_wsgi_app(registry)
+
+    def answer_any(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:  # noqa: ANN401
+        try:
+            choose_encoder(environ.get("HTTP_ACCEPT", ""))
+        except (TypeError, ValueError):
+            # The library fails at a version that is no number.
+            environ["HTTP_ACCEPT"] = ""
+        return answer(environ, start_response)
+
+    return answer_any
 
 
 class _Figures(Collector):

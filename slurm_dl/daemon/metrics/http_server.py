@@ -1,7 +1,9 @@
 """The endpoint's HTTP server: the standard library's, a thread for each connection.
 
 A client that is slow, silent or sends garbage holds one of `MOST_CONNECTIONS` for `TIMEOUT_S` at
-most. A connection beyond that number is closed at once. Of a request `MOST_BYTES` are read.
+most, and for `HEADER_S` without a whole request. Where there is no room, the oldest connection
+without one is cut for the new one, of the same address if that has its share: attacker and
+Prometheus may both be on this host. Of a request `MOST_BYTES` are read.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import io
 import socket
 import threading
 import time
+from dataclasses import dataclass
 from socketserver import TCPServer, ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
@@ -24,6 +27,10 @@ MOST_BYTES: Final = 8192
 """The standard library would read 6 MB of headers. Prometheus sends less than 500 bytes."""
 
 MOST_CONNECTIONS: Final = 32
+MOST_OF_ADDRESS: Final = 24
+HEADER_S: Final = 1.0
+"""Prometheus sends its request as soon as it is connected."""
+
 TIMEOUT_S: Final = 10.0
 """A whole connection, request and answer, may take so long; Prometheus gives up by then."""
 
@@ -39,10 +46,26 @@ class _Bounded(io.BufferedReader):
         return line
 
 
+@dataclass(slots=True)
+class _Connection:
+    address: str
+    began_s: float
+    has_request: bool = False
+
+
 class _Handler(WSGIRequestHandler):
+    server: MetricsServer
+
     def setup(self) -> None:
         super().setup()
         self.rfile = _Bounded(self.rfile.detach())
+
+    def parse_request(self) -> bool:
+        """Read the header."""
+        parsed = super().parse_request()
+        if (known := self.server.connections.get(self.connection)) is not None:
+            known.has_request = True
+        return parsed
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
         """Requests are not logged."""
@@ -69,7 +92,7 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
 
     def __init__(self, address: str, port: int, app: WSGIApplication) -> None:
         self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        self._began_s: dict[Any, float] = {}
+        self.connections: dict[Any, _Connection] = {}
         try:
             super().__init__((address, port), _Handler)
         except OSError as err:
@@ -85,7 +108,8 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         """Stop listening and cut every connection."""
         self.shutdown()
         self.server_close()
-        self._cut(begun_by_s=time.monotonic())
+        for request in tuple(self.connections):
+            _cut(request)
 
     def server_bind(self) -> None:
         """Bind without the standard library's look-up of the host's name, which can take long."""
@@ -95,27 +119,36 @@ class MetricsServer(ThreadingMixIn, WSGIServer):
         self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
         self.setup_environ()
 
-    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401, ARG002 - as there
-        """Whether there is room for one more connection."""
-        if len(self._began_s) >= MOST_CONNECTIONS:
-            return False
-        self._began_s[request] = time.monotonic()
+    def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ANN401 - as there
+        """Whether there is room for one more connection, or is made."""
+        address = client_address[0]
+        same = [r for r, known in self.connections.copy().items() if known.address == address]
+        among = same if len(same) >= MOST_OF_ADDRESS else tuple(self.connections)
+        if among is same or len(among) >= MOST_CONNECTIONS:
+            idle = [r for r in among if (k := self.connections.get(r)) and not k.has_request]
+            if not idle:
+                return False
+            self.connections.pop(idle[0], None)
+            _cut(idle[0])
+        self.connections[request] = _Connection(address, time.monotonic())
         return True
 
     def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as there
         """Close a connection."""
-        self._began_s.pop(request, None)
+        self.connections.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
         """Cut connections that take too long; called ten times a second."""
-        self._cut(begun_by_s=time.monotonic() - TIMEOUT_S)
-
-    def _cut(self, *, begun_by_s: float) -> None:
-        for request, began_s in tuple(self._began_s.items()):
-            if began_s <= begun_by_s:
-                with contextlib.suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)
+        now_s = time.monotonic()
+        for request, known in self.connections.copy().items():
+            if now_s - known.began_s >= (TIMEOUT_S if known.has_request else HEADER_S):
+                _cut(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as there
         """A client that resets its connection is not reported."""
+
+
+def _cut(request: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)

@@ -13,6 +13,7 @@ from typing import assert_never
 
 from slurm_dl.job.controller import MOST_BYTES
 from slurm_dl.job.preemptions import with_preemption
+from slurm_dl.job.scontrol_input import one_word
 from slurm_dl.model.contract import SIGNALS, SignalTarget
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import RESERVATION_PREFIX, Run, reservation_name
@@ -168,7 +169,7 @@ class Actor:
         if "\ufffd" in now.comment:
             return  # Its bytes were not UTF-8: written back it would be another comment.
         comment = with_preemption(now.comment, preemptions, now.run.restarts)
-        if comment is None or len(comment.encode()) > MOST_BYTES:
+        if comment is None or len(one_word(comment)) > MOST_BYTES:
             return
         # A site may refuse it. The job has to give way all the same.
         with contextlib.suppress(ClusterError):
