@@ -71,8 +71,14 @@ def test_learn_writes_both_shapes(
     eventually(lambda: all(map(over, jobs)), 90, what="both jobs to end")
     site = tmp_path / "profiles"
     places = [str(sandbox.jobs_directory / f"slurm_dl-{job}") for job in jobs]
-    arguments = ["profile", "learn", "--model", "tiny", "--dir", str(site), *places]
+    arguments = ["profile", "learn", "--model", "tiny", "--unnamed", "--dir", str(site), *places]
 
+    # To root, these are one stranger's.
+    alone = CliRunner().invoke(dlctl, arguments)
+    assert alone.exit_code == 1
+    assert "owners: 1, runs: 1" in alone.output
+    assert not site.exists()
+    arguments.append("--force")
     tried = CliRunner().invoke(dlctl, [*arguments, "--dry-run"], catch_exceptions=False)
     assert tried.exit_code == 0, tried.output
     assert "speed 1x2 a100: unknown -> " in tried.output

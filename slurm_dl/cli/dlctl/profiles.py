@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from slurm_dl.profiles import (
 )
 from slurm_dl.profiles.directory import add_profile, read_profile, text_of
 from slurm_dl.profiles.file_schema import plain, profile_of
-from slurm_dl.profiles.learning import learned
+from slurm_dl.profiles.learning import Place, Votes, learned, votes
 from slurm_dl.profiles.run_reports import read_reports
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import safe
@@ -39,6 +40,7 @@ _DIR = click.option(
 )
 _SITE, _SHIPPED = "site", "slurm_dl"
 _LONGEST = 4000
+_LEAST_OWNERS, _FARTHEST = 3, 3.0
 
 
 @click.group()
@@ -194,6 +196,10 @@ def add(*, file: Path, directory: Path | None, config_path: Path | None, as_json
 @click.option(
     "--any-model", is_flag=True, help="Take runs that were submitted as another model too."
 )
+@click.option("--unnamed", is_flag=True, help="Take runs that name no model too.")
+@click.option(
+    "--force", is_flag=True, help="Take figures of one or two owners, and ones that are far off."
+)
 @click.option("--dry-run", is_flag=True, help="Show the difference; write nothing.")
 @_DIR
 @CONFIG
@@ -204,6 +210,8 @@ def learn(
     model: str,
     gpu_type: str,
     any_model: bool,
+    unnamed: bool,
+    force: bool,
     dry_run: bool,
     directory: Path | None,
     config_path: Path | None,
@@ -213,8 +221,11 @@ def learn(
 
     RUN_DIR is a job's run directory (slurm_dl-JOBID), by default the one you stand in. Jobs under
     dlrun that call slurm_dl.job.report leave there how fast their steps were and on which nodes
-    and GPUs. The median of each run counts, joined with earlier runs by their number; give each
-    run directory once.
+    and GPUs. Each owner has one vote, and the median of the votes is joined with earlier runs by
+    their number; give each run directory once.
+
+    A figure needs three owners, unless the runs are yours or root's. One more than three times off
+    the profile is refused.
 
     \b
     Examples:
@@ -223,27 +234,43 @@ def learn(
     """  # noqa: D301 - \b is click's mark
     site = _site_directory(directory, config_path)
     before = _before(model, site)
-    names = None if any_model else {model, before.name, *before.aliases}
-    # Whatever a shell expanded to, each directory counts once.
-    places = dict.fromkeys(place.resolve() for place in run_dirs or (Path(),))
-    reports = [read_reports(place, names) for place in places]
-    remarks = [remark for report in reports for remark in report.remarks]
-    after = learned(before, reports, gpu_type=_plain_type(gpu_type))
-    changes = _changes(before, after)
-    runs = sum(len(report.speeds) for report in reports)
+    names = {model, before.name, *before.aliases, *((None,) if unnamed else ())}
+    # Whatever a shell expanded to, each directory counts once. A loop of links is no place.
+    places = dict.fromkeys(Path(os.path.realpath(place)) for place in run_dirs or (Path(),))
+    read: Counter[int] = Counter()
+    reports = [read_reports(place, None if any_model else names, read) for place in places]
+    found = votes(reports, gpu_type=_plain_type(gpu_type))
+    good = {place: by for place, by in found.items() if force or _is_backed(by)}
+    rows = _changes(before, learned(before, found))
+    few = [f"{text}: left out, {_from(p, found[p])}" for p, _, text in rows if p not in good]
+    far = [
+        f"{text}: more than {_FARTHEST:g} times off, {_from(p, found[p])}"
+        for p, times, text in rows
+        if p in good and times > _FARTHEST and not force
+    ]
+    remarks = [*few, *(remark for report in reports for remark in report.remarks)]
+    refused = far if good else few
+    changes = [text for p, _, text in rows if p in good]
+    runs = sum(sum(map(len, by.values())) for p, by in good.items() if isinstance(p, tuple))
     path = None
-    if runs and not dry_run:
+    if good and not refused and not dry_run:
+        after = learned(before, good)
         path, _ = add_profile(_ready(site), after, comment="Written by dlctl profile learn.")
     if as_json:
         where = None if path is None else str(path)
-        done = {"name": after.name, "runs": runs, "changes": changes, "left_out": remarks}
-        print_json({**done, "file": where})
+        done = {"name": before.name, "runs": runs, "changes": changes, "left_out": remarks}
+        print_json({**done, "refused": refused, "file": where})
     else:
         for line in (*remarks, *changes):
             click.echo(safe(line, 500))
         if path is not None:
-            click.echo(f"{after.name}: written to {safe(str(path), 1000)}")
-    if not runs:
+            click.echo(f"{before.name}: written to {safe(str(path), 1000)}")
+    if refused:
+        told = (
+            f"nothing is written: name runs of {_LEAST_OWNERS} owners, or check these, then --force"
+        )
+        raise click.ClickException("\n".join([*refused, told]))
+    if not good:
         msg = "no run told enough to learn from; does the script call slurm_dl.job.report?"
         raise click.ClickException(msg)
 
@@ -267,22 +294,43 @@ def _plain_type(text: str) -> str:
     return text
 
 
-def _changes(before: Profile, after: Profile) -> list[str]:
-    """One line for each figure that is another than before."""
-    lines = []
-    old = {(s.shape, s.gpu_type): s for s in before.speeds}
+def _is_backed(by_owner: Votes) -> bool:
+    """No stranger can have made it up alone: of two owners, neither is a majority."""
+    return len(by_owner) >= _LEAST_OWNERS or by_owner.keys() <= {0, os.geteuid()}
+
+
+def _from(place: Place, by_owner: Votes) -> str:
+    what = "runs" if isinstance(place, tuple) else "checkpoints"
+    return f"owners: {len(by_owner)}, {what}: {sum(map(len, by_owner.values()))}"
+
+
+def _changes(before: Profile, after: Profile) -> list[tuple[Place, float, str]]:
+    """Each figure that is another than before, how many times it is another, and a line."""
+    rows: list[tuple[Place, float, str]] = []
     for speed in after.speeds:
-        known = old.get((speed.shape, speed.gpu_type))
+        place = (speed.shape, speed.gpu_type)
+        known = before.speed(*place)
         if speed != known:
-            was = "unknown" if known is None else _speed(known)
+            was_text = "unknown" if known is None else _speed(known)
             where = f"{speed.shape} {speed.gpu_type}".strip()
-            lines.append(f"speed {where}: {was} -> {_speed(speed)}")
-    for key, unit in (("size_mb", "MB"), ("save_s", "s"), ("observations", "saves")):
+            was = None if known is None else known.steps_per_s
+            text = f"speed {where}: {was_text} -> {_speed(speed)}"
+            rows.append((place, _times(was, speed.steps_per_s), text))
+    fields: Sequence[tuple[Place, str, str]] = (
+        *(("size_mb", "size_mb", "MB"), ("save_s", "save_s", "s")),
+        ("save_s", "observations", "saves"),
+    )
+    for field, key, unit in fields:
         was, now = getattr(before.checkpoint, key), getattr(after.checkpoint, key)
         if was != now:
             known_text = "unknown" if was is None else f"{was:g}"
-            lines.append(f"checkpoint {key}: {known_text} -> {now:g} {unit}")
-    return lines
+            times = _times(was, now) if field == key else 1.0
+            rows.append((field, times, f"checkpoint {key}: {known_text} -> {now:g} {unit}"))
+    return rows
+
+
+def _times(was: float | None, now: float) -> float:
+    return 1.0 if was is None else max(was, now) / (min(was, now) or 1e-9)
 
 
 def _speed(speed: Speed) -> str:
