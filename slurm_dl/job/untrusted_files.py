@@ -21,13 +21,18 @@ _INSTEAD = "set SLURM_DL_RUN_DIR (dlsubmit --run-dir) to a place in a directory 
 
 
 def read_regular(
-    path: Path, *, largest_bytes: int = LARGEST_BYTES, must_be_ours: bool = False
+    path: Path,
+    *,
+    largest_bytes: int = LARGEST_BYTES,
+    must_be_ours: bool = False,
+    owner: int | None = None,
 ) -> bytes:
     """The content of a regular file; no link is followed, and no FIFO or device is waited for.
 
     Args:
         largest_bytes: A larger file is refused.
         must_be_ours: Refuse a file that belongs neither to the effective user nor to root.
+        owner: Refuse a file that does not belong to this uid.
 
     Raises:
         OSError: It cannot be opened or read, or is a symbolic link.
@@ -40,7 +45,7 @@ def read_regular(
         if not stat.S_ISREG(status.st_mode):
             msg = "not a regular file"
             raise ValueError(msg)
-        if must_be_ours and not _is_ours(status):
+        if (must_be_ours and not _is_ours(status)) or owner not in (None, status.st_uid):
             msg = f"belongs to uid {status.st_uid}, who may have put it there"
             raise ValueError(msg)
         content = file.read(largest_bytes + 1)

@@ -70,8 +70,8 @@ class Claim:
         acked_run: Restart count of the run that reported "checkpoint saved, ready to be
             requeued"; None if none did. Only an ack for the present run counts.
         unhandled_run: Restart count of the run in which dlrun found that nothing takes the
-            checkpoint signal; None if it found no such run. Such a run counts as one that loses
-            its work when it is stopped.
+            checkpoint signal; None if it found no such run. Its owner is told; nothing else goes
+            by it.
         until: Share of its time limit after which a run may not be preempted any more, from
             `LEAST_UNTIL` to 1; None if it says nothing of that.
         saved_s: When its last checkpoint was complete, epoch seconds, as dlrun reported it; None if

@@ -105,8 +105,9 @@ class Speed:
         shape: Nodes and GPUs on each.
         gpu_type: GPUs it was measured on; empty for any.
         steps_per_s: Iterations a second of the whole job, above 0.
-        observations: Runs it is the mean of; 0 if it was not measured here.
-        spread: Standard deviation of those runs / their mean; None if unknown.
+        observations: Runs it counts for when later ones are joined with it; 0 if it was not
+            measured here.
+        spread: How far those runs lie from it / it; None if unknown.
         batch: Samples of one GPU in one step; None if unknown.
         origin: Where it is from.
     """
@@ -143,7 +144,7 @@ class CheckpointCost:
         size_mb: MB on disk; None if unknown.
         save_s: Seconds to save; None if unknown.
         restore_s: Seconds to restore; None if unknown.
-        observations: Saves that *save_s* is the mean of; 0 if it was not measured here.
+        observations: Saves that *save_s* counts for; 0 if it was not measured here.
     """
 
     size_mb: _Positive | None = None

@@ -1,50 +1,72 @@
-"""What runs have shown, joined with what a profile says already."""
+"""What runs have shown, joined with what a profile says already.
+
+Users write what their runs say. Each owner has one vote in a figure, however many runs there are,
+so fewer owners than half cannot move it out of the range of what the others measured.
+"""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
-from slurm_dl.model.profile import CheckpointCost, Profile, Speed
-from slurm_dl.profiles.run_reports import Measured, Reports
+from slurm_dl.model.profile import CheckpointCost, Profile, Shape, Speed
+from slurm_dl.profiles.run_reports import Reports
 
 _DIGITS = 6
 
+Place = tuple[Shape, str] | Literal["size_mb", "save_s"]
+"""A figure: the speed in a shape on a GPU type, or a field of `CheckpointCost`."""
 
-def learned(profile: Profile, reports: Sequence[Reports], *, gpu_type: str = "") -> Profile:
-    """*profile* with the speeds and checkpoints of *reports* in it.
+Votes = Mapping[int, Sequence[float]]
+"""What was measured, by the owner's uid."""
 
-    Measured figures are joined by the number of runs behind them: the mean of all, and their
-    standard deviation. What was published, computed or declared for a shape gives way to what was
-    measured here.
+
+def votes(reports: Iterable[Reports], *, gpu_type: str = "") -> dict[Place, Votes]:
+    """What the owners' runs in *reports* say of each figure.
 
     Args:
         gpu_type: GPUs of all these runs; empty: what each run knows itself.
     """
-    by_place: dict[tuple[object, str], list[Measured]] = {}
-    for one in (speed for report in reports for speed in report.speeds):
-        by_place.setdefault((one.shape, gpu_type or one.gpu_type), []).append(one)
+    found: dict[Place, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for report in reports:
+        for one in report.speeds:
+            found[one.shape, gpu_type or one.gpu_type][report.owner].append(one.steps_per_s)
+        for size_mb in report.sizes_mb:
+            found["size_mb"][report.owner].append(size_mb)
+        for save_s in report.saves_s:
+            found["save_s"][report.owner].append(save_s)
+    return {place: dict(by_owner) for place, by_owner in found.items()}
+
+
+def learned(profile: Profile, found: Mapping[Place, Votes]) -> Profile:
+    """*profile* with the speeds and checkpoints of *found* in it.
+
+    A figure is the median over the owners of each one's median. It is joined with an earlier
+    measured one by number: as many for each owner as the median owner has. What was published,
+    computed or declared for a shape gives way to what was measured here.
+    """
     speeds = {(s.shape, s.gpu_type): s for s in profile.speeds}
-    for (_, kind), ones in by_place.items():
-        rates = [one.steps_per_s for one in ones]
-        place = (ones[0].shape, kind)
-        known = speeds.get(place)
-        is_ours = known is not None and known.origin == "measured" and known.observations > 0
-        speeds[place] = _joined(ones[0], kind, rates, known if is_ours else None)
+    for place, by_owner in found.items():
+        if isinstance(place, tuple):
+            known = speeds.get(place)
+            is_ours = known is not None and known.origin == "measured" and known.observations > 0
+            speeds[place] = _joined(place, by_owner, known if is_ours else None)
     return replace(
         profile,
         speeds=tuple(
             sorted(speeds.values(), key=lambda s: (s.gpu_type, s.shape.gpus, s.shape.nodes))
         ),
-        checkpoint=_checkpoint(profile.checkpoint, reports),
+        checkpoint=_checkpoint(profile.checkpoint, found),
     )
 
 
-def _joined(one: Measured, kind: str, rates: Sequence[float], known: Speed | None) -> Speed:
-    count, mean = len(rates), statistics.fmean(rates)
-    squares = math.fsum((rate - mean) ** 2 for rate in rates)
+def _joined(place: tuple[Shape, str], by_owner: Votes, known: Speed | None) -> Speed:
+    count, mean = _weight(by_owner), median_vote(by_owner)
+    squares = count * _middle([abs(rate - mean) for rate in own] for own in by_owner.values()) ** 2
     batch = None
     if known is not None:
         # Two samples' sums of squares, joined: Chan, Golub and LeVeque 1979, formula 2.1.
@@ -55,9 +77,9 @@ def _joined(one: Measured, kind: str, rates: Sequence[float], known: Speed | Non
         squares += old_squares + apart**2 * old * count / all_of
         count, batch = all_of, known.batch
     return Speed(
-        shape=one.shape,
+        shape=place[0],
         steps_per_s=_rounded(mean),
-        gpu_type=kind,
+        gpu_type=place[1],
         observations=count,
         spread=_rounded(math.sqrt(squares / count) / mean) if count > 1 else None,
         batch=batch,
@@ -65,18 +87,30 @@ def _joined(one: Measured, kind: str, rates: Sequence[float], known: Speed | Non
     )
 
 
-def _checkpoint(known: CheckpointCost, reports: Sequence[Reports]) -> CheckpointCost:
-    sizes_mb = [size for report in reports for size in report.sizes_mb]
-    saves_s = [save for report in reports for save in report.saves_s]
-    size_mb = _rounded(statistics.median(sizes_mb)) if sizes_mb else known.size_mb
+def _checkpoint(known: CheckpointCost, found: Mapping[Place, Votes]) -> CheckpointCost:
+    sizes_mb, saves_s = found.get("size_mb"), found.get("save_s")
+    size_mb = _rounded(median_vote(sizes_mb)) if sizes_mb else known.size_mb
     if not saves_s:
         return replace(known, size_mb=size_mb)
-    save_s, count = statistics.fmean(saves_s), len(saves_s)
+    save_s, count = median_vote(saves_s), _weight(saves_s)
     if known.save_s is not None and known.observations:
         total = known.observations + count
         save_s = (known.save_s * known.observations + save_s * count) / total
         count = total
     return replace(known, size_mb=size_mb, save_s=_rounded(save_s), observations=count)
+
+
+def median_vote(by_owner: Votes) -> float:
+    """The figure: the median over the owners of each one's median."""
+    return _middle(by_owner.values())
+
+
+def _middle(owners: Iterable[Sequence[float]]) -> float:
+    return statistics.median(map(statistics.median, owners))
+
+
+def _weight(by_owner: Votes) -> int:
+    return round(len(by_owner) * statistics.median(map(len, by_owner.values())))
 
 
 def _rounded(value: float) -> float:

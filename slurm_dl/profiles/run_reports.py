@@ -11,6 +11,7 @@ import json
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ STATE_FILE = "slurm_dl.state.json"
 LEAST_WINDOWS = 3
 """A run with fewer windows says nothing."""
 
+_MOST_DIRECTORIES = 256
 _MOST_RUNS = 64
 _MOST_WINDOWS = 1024
 _MOST_CHECKPOINTS = 64
@@ -55,28 +57,44 @@ class Reports:
     """What one run directory tells.
 
     Attributes:
+        owner: uid of the directory; what does not belong to it is not read.
         speeds: One for each run that told enough.
         sizes_mb: Sizes of its checkpoints, MB.
         saves_s: Seconds of its saves, of those that were timed.
         remarks: What was left out and why, for the admin.
     """
 
+    owner: int
     speeds: tuple[Measured, ...]
     sizes_mb: tuple[float, ...]
     saves_s: tuple[float, ...]
     remarks: tuple[str, ...]
 
 
-def read_reports(directory: Path, names: Collection[str] | None) -> Reports:
+def read_reports(
+    directory: Path, names: Collection[str | None] | None, read: Counter[int] | None = None
+) -> Reports:
     """What *directory* tells of one model.
 
     Args:
-        names: The model's name and aliases. A run that was submitted as another one is left out;
-            one that names none is believed to be of this one. None: all runs count.
+        names: The model's name and aliases, None among them for runs that name none. A run that
+            was submitted as another one is left out. None: all runs count.
+        read: Directories read before, by owner; this one is added. Of one owner a limited number
+            is read.
     """
     remarks: list[str] = []
     speeds = []
-    for entry in _entries(directory / SPEED_FILE, "runs", _MOST_RUNS, remarks):
+    try:
+        owner = directory.stat().st_uid
+    except OSError as err:
+        return Reports(-1, (), (), (), (f"{escaped(str(directory))}: {err.strerror}",))
+    if read is not None:
+        read[owner] += 1
+        if read[owner] > _MOST_DIRECTORIES:
+            is_first = read[owner] == _MOST_DIRECTORIES + 1
+            told = f"uid {owner}: only its first {_MOST_DIRECTORIES} run directories are read"
+            return Reports(owner, (), (), (), (told,) if is_first else ())
+    for entry in _entries(directory / SPEED_FILE, "runs", _MOST_RUNS, owner, remarks):
         found, why = _measured(entry, names)
         if found is not None:
             speeds.append(found)
@@ -84,21 +102,23 @@ def read_reports(directory: Path, names: Collection[str] | None) -> Reports:
             remarks.append(f"{escaped(str(directory))}: a run is left out: {why}")
     sizes_mb, saves_s = [], []
     if speeds:
-        for entry in _entries(directory / STATE_FILE, "checkpoints", _MOST_CHECKPOINTS, remarks):
+        path = directory / STATE_FILE
+        for entry in _entries(path, "checkpoints", _MOST_CHECKPOINTS, owner, remarks):
             size_b = _number(entry.get("size_b"), *_SIZE_B)
             save_s = _number(entry.get("save_s"), *_SAVE_S)
             sizes_mb += [] if size_b is None else [size_b / 2**20]
             saves_s += [] if save_s is None else [save_s]
-    return Reports(tuple(speeds), tuple(sizes_mb), tuple(saves_s), tuple(remarks))
+    return Reports(owner, tuple(speeds), tuple(sizes_mb), tuple(saves_s), tuple(remarks))
 
 
 def _measured(
-    entry: Mapping[str, object], names: Collection[str] | None
+    entry: Mapping[str, object], names: Collection[str | None] | None
 ) -> tuple[Measured | None, str]:
     """The run's speed, or why there is none."""
     named = entry.get("model")
-    is_ours = named is None or names is None or (isinstance(named, str) and named in names)
-    if not is_ours:
+    if names is not None and not (isinstance(named, str | None) and named in names):
+        if named is None:
+            return None, "it names no model"
         spelled = isinstance(named, str) and re.fullmatch(NAME, named)
         return None, f"it is of model {named}" if spelled else "it is of another model"
     nodes, gpus = _whole(entry.get("nodes"), 10**5 - 1), _whole(entry.get("gpus_per_node"), 9999)
@@ -121,22 +141,24 @@ def _measured(
     return Measured(Shape(nodes, gpus), str(kind) if known else "", statistics.median(rates)), ""
 
 
-def _entries(path: Path, key: str, most: int, remarks: list[str]) -> list[Mapping[str, object]]:
+def _entries(
+    path: Path, key: str, most: int, owner: int, remarks: list[str]
+) -> list[Mapping[str, object]]:
     try:
-        content = _content(path)
+        content = _content(path, owner)
     except FileNotFoundError:
         remarks.append(f"{escaped(str(path))}: is not there")
         return []
     except (OSError, ValueError) as err:
-        reason = err.strerror if isinstance(err, OSError) else "is no JSON object of ours"
+        reason = err.strerror if isinstance(err, OSError) else "is no JSON object of its owner"
         remarks.append(f"{escaped(str(path))}: {reason}")
         return []
     entries = content.get(key)
     return [e for e in entries[:most] if isinstance(e, dict)] if isinstance(entries, list) else []
 
 
-def _content(path: Path) -> dict[str, object]:
-    text = read_regular(path, largest_bytes=LARGEST_BYTES)
+def _content(path: Path, owner: int) -> dict[str, object]:
+    text = read_regular(path, largest_bytes=LARGEST_BYTES, owner=owner)
     try:
         content: object = json.loads(text)
     except RecursionError:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from slurm_dl.files import replace_file
+from slurm_dl.files import replace_file, why_not_trusted
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.sandbox.spec import SandboxSpec
 
@@ -113,7 +113,21 @@ class Layout:
 
 
 def resolve(directory: str | os.PathLike[str]) -> Layout:
-    """The layout of *directory*, whether it exists or not."""
+    """The layout of *directory*, whether it exists or not.
+
+    Raises:
+        ConfigError: An account other than root and the caller could write to it or replace it.
+            Root, too, takes root's alone: sudo's word for who called is a variable, and whoever
+            owns the directory could still write to it as root reads it.
+    """
+    try:
+        why = why_not_trusted(Path(directory), {os.geteuid()})
+    except OSError as err:
+        message = f"{directory}: {err.strerror}; run the same with sudo"
+        raise ConfigError(message) from err
+    if why:
+        message = f"{why}; a sandbox's directory must be root's or your own, as must those above it"
+        raise ConfigError(message)
     return Layout(Path(os.path.realpath(directory)))
 
 

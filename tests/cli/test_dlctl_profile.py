@@ -8,11 +8,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from patience import PATIENCE
 
 from slurm_dl.cli.dlctl.profiles import DEFAULT_DIRECTORY, _site_directory
+from slurm_dl.profiles import load_profiles
 
 Done = subprocess.CompletedProcess[str]
 Run = Callable[..., Done]
@@ -43,7 +45,14 @@ def run(site: Path, tmp_path: Path) -> Run:
     return run
 
 
-def run_dir(path: Path, steps_per_s: int, model: str | None = None) -> str:
+def run_dir(
+    path: Path,
+    steps_per_s: float,
+    model: str | None = "resnet50",
+    *,
+    save_s: float | None = None,
+    owner: int = -1,
+) -> str:
     """A run directory of a job on 2 x 4 a100 that made so many steps a second."""
     path.mkdir()
     entry = {
@@ -51,9 +60,13 @@ def run_dir(path: Path, steps_per_s: int, model: str | None = None) -> str:
         "gpus_per_node": 4,
         "gpu_type": "a100",
         "model": model,
-        "windows": [[steps_per_s, 1.0]] * 9,
+        "windows": [[1, 1.0 / steps_per_s]] * 9,
     }
     (path / "slurm_dl.speed.json").write_text(json.dumps({"v": 1, "runs": [entry]}))
+    if save_s is not None:
+        (path / "slurm_dl.state.json").write_text(json.dumps({"checkpoints": [{"save_s": save_s}]}))
+    for each in (path, *path.iterdir()):
+        os.chown(each, owner, -1)
     return str(path)
 
 
@@ -144,6 +157,71 @@ def test_learn_believes_no_other_model(run: Run, site: Path, tmp_path: Path) -> 
 
     assert run("learn", "--model", "resnet50", "--any-model", place).returncode == 0
     assert (site / "resnet50.yaml").exists()
+
+
+ONE, TWO, THREE = 12345, 12346, 12347
+STRANGER = 65534
+HONEST: dict[str, Any] = {"steps_per_s": 6.0, "save_s": 3.0}
+FLOOD = [{"steps_per_s": 900.0, "save_s": 86_399.0, "owner": STRANGER}] * 64
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for other users' files")
+@pytest.mark.parametrize(
+    ("runs", "options", "status", "told"),
+    [
+        ([{**one, "model": None} for one in FLOOD], "", 1, "names no model"),
+        ([{**one, "model": None} for one in FLOOD], "--unnamed", 1, "owners: 1, values: 64"),
+        (FLOOD, "", 1, "owners: 1, values: 64"),
+        ([*FLOOD, {**HONEST, "owner": ONE}], "", 1, "owners: 2, values: 65"),
+        ([FLOOD[0], {**HONEST, "owner": ONE}], "--gpu-type h100", 1, "h100: unknown -> 453"),
+        ([*FLOOD, {**HONEST, "owner": ONE}, {**HONEST, "owner": TWO}], "", 0, ""),
+        ([{**HONEST, "owner": 0, "model": None}], "--unnamed", 0, ""),
+        ([{"steps_per_s": 5.0, "save_s": 600.0, "owner": 0}], "", 1, "save_s: 2 -> 600"),
+        ([{"steps_per_s": 0.1, "owner": of} for of in (ONE, TWO, THREE)], "", 1, "values: 3"),
+    ],
+)
+def test_no_stranger_alone_moves_a_figure(
+    run: Run, site: Path, runs: list[dict[str, Any]], options: str, *, status: int, told: str
+) -> None:
+    """One vote for each owner; a refusal says why and changes nothing, and --force takes it."""
+    file = site / "resnet50.yaml"
+    site.mkdir()
+    file.write_text(
+        "name: resnet50\ncheckpoint: {save_s: 2, observations: 1}\nspeeds:\n- {shape: 2x4, "
+        "gpu_type: a100, steps_per_s: 5, observations: 1, origin: measured}\n"
+    )
+    before = file.read_text()
+    places = [run_dir(site.with_name(f"r{i}"), **one) for i, one in enumerate(runs)]
+
+    tried = run("learn", "--model", "resnet50", "--json", *options.split(), *places)
+
+    assert tried.returncode == status, tried.stderr
+    said = json.loads(tried.stdout)
+    assert told in tried.stdout
+    assert bool(said["refused"]) == ("no run told" not in tried.stderr and status == 1)
+    assert all(line in tried.stderr for line in said["refused"])
+    (speed,) = load_profiles(site)["resnet50"].speeds
+    assert 5 <= speed.steps_per_s <= 6
+    if status:
+        assert file.read_text() == before
+        run("learn", "--model", "resnet50", "--force", *options.split(), *places)
+        assert (file.read_text() == before) == (said["refused"] == [])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for other users' files")
+def test_learn_reads_nothing_that_is_not_of_the_directorys_owner(
+    run: Run, site: Path, tmp_path: Path
+) -> None:
+    """Who can write into root's directory has no vote of root's; a loop of links is no place."""
+    place, loop = run_dir(tmp_path / "a", 900.0), tmp_path / "loop"
+    os.chown(f"{place}/slurm_dl.speed.json", STRANGER, -1)
+    loop.symlink_to(loop)
+
+    done = run("learn", "--model", "resnet50", place, str(loop))
+
+    assert done.returncode == 1
+    assert "no run told enough" in done.stderr
+    assert not site.exists()
 
 
 def test_learn_refuses_a_name_that_is_none(run: Run, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_learn_writes_both_shapes(
     eventually(lambda: all(map(over, jobs)), 90, what="both jobs to end")
     site = tmp_path / "profiles"
     places = [str(sandbox.jobs_directory / f"slurm_dl-{job}") for job in jobs]
-    arguments = ["profile", "learn", "--model", "tiny", "--dir", str(site), *places]
+    arguments = ["profile", "learn", "--model", "tiny", "--unnamed", "--dir", str(site), *places]
 
     tried = CliRunner().invoke(dlctl, [*arguments, "--dry-run"], catch_exceptions=False)
     assert tried.exit_code == 0, tried.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from slurm_dl import job
 from slurm_dl.job import progress
 from slurm_dl.model.profile import CheckpointCost, Profile, Shape, Speed
 from slurm_dl.profiles import run_reports
-from slurm_dl.profiles.learning import learned
+from slurm_dl.profiles.learning import learned, votes
 from slurm_dl.profiles.run_reports import Measured, Reports, read_reports
 
 Clock = Callable[[float], None]
@@ -26,6 +27,7 @@ SLURM = {
     "SLURM_JOB_NUM_NODES": "2",
     "SLURM_GPUS_ON_NODE": "4",
     "SLURM_GPUS_PER_NODE": "a100:4",
+    "SLURM_DL_MODEL": "m",
 }
 
 
@@ -70,7 +72,7 @@ def write(directory: Path, **entry: object) -> Path:
         "nodes": 1,
         "gpus_per_node": 2,
         "gpu_type": "a100",
-        "model": None,
+        "model": "m",
         "windows": [[10, 2.0]] * 5,
     }
     directory.mkdir(exist_ok=True)
@@ -201,6 +203,7 @@ def test_checkpoints_tell_size_and_time(place: Path, clock: Clock) -> None:
         {"windows": [[10**9, 0.001]] * 9},
         {"model": "other"},
         {"model": ["m"]},
+        {"model": None},
     ],
 )
 def test_what_is_not_plausible_teaches_nothing(tmp_path: Path, entry: dict[str, object]) -> None:
@@ -221,6 +224,14 @@ def test_what_users_write_of_themselves_is_compared_alone(tmp_path: Path) -> Non
     assert len(read_reports(write(place, model="alias"), {"m", "alias"}).speeds) == 1
     (found,) = read_reports(write(place, gpu_type="a\n: b"), {"m"}).speeds
     assert found.gpu_type == ""
+
+
+def test_of_one_owner_a_limited_number_of_directories_is_read(tmp_path: Path) -> None:
+    """The admin is told once."""
+    place, read = write(tmp_path / "r"), Counter({os.geteuid(): 255})
+    found = [read_reports(place, {"m"}, read) for _ in range(4)]
+    assert [len(each.speeds) for each in found] == [1, 0, 0, 0]
+    assert [len(each.remarks) for each in found] == [1, 1, 0, 0]
 
 
 def test_links_pipes_and_huge_files_are_not_read(tmp_path: Path) -> None:
@@ -275,22 +286,21 @@ def test_the_job_and_the_learner_mean_the_same_files() -> None:
     assert run_reports.STATE_FILE == job.checkpoint.STATE_FILE
 
 
-def reports(rates: Sequence[float], saves_s: Sequence[float] = ()) -> Reports:
+def reports(rates: Sequence[float], saves_s: Sequence[float] = (), owner: int = 0) -> Reports:
     """One run for each rate."""
-    return Reports(
-        tuple(Measured(Shape(1, 2), "a100", rate) for rate in rates), (), tuple(saves_s), ()
-    )
+    speeds = tuple(Measured(Shape(1, 2), "a100", rate) for rate in rates)
+    return Reports(owner, speeds, (), tuple(saves_s), ())
 
 
 RATES = st.lists(st.floats(0.1, 1000), min_size=1, max_size=6)
 
 
-@given(st.lists(RATES, min_size=1, max_size=5))
+@given(st.lists(RATES.map(lambda rates: rates[:2]), min_size=1, max_size=5))
 def test_learning_in_parts_is_learning_at_once(parts: list[list[float]]) -> None:
-    """Mean and standard deviation of all runs, however they were handed in."""
+    """Mean and standard deviation of the parts' medians (of two runs: their mean), by number."""
     profile = Profile(name="m")
     for part in parts:
-        profile = learned(profile, [reports(part)])
+        profile = learned(profile, votes([reports(part)]))
 
     every = [rate for part in parts for rate in part]
     (speed,) = profile.speeds
@@ -302,13 +312,36 @@ def test_learning_in_parts_is_learning_at_once(parts: list[list[float]]) -> None
     assert (speed.spread is None) == (len(every) == 1)
 
 
+LIES = st.lists(st.sampled_from([1e-6, 4.9, 1e6]) | st.floats(1e-6, 1e6), min_size=1, max_size=64)
+
+
+@given(st.lists(RATES, min_size=1, max_size=4), st.lists(LIES, max_size=3))
+def test_fewer_owners_than_half_move_no_figure_beyond_the_others(
+    honest: list[list[float]], lies: list[list[float]]
+) -> None:
+    """However many runs they have: speed, number of runs and time to save stay in the range."""
+    lies = lies[: len(honest) - 1]
+    owners = [reports(rates, rates, owner) for owner, rates in enumerate((*honest, *lies))]
+
+    after = learned(Profile(name="m"), votes(owners))
+
+    (speed,) = after.speeds
+    assert after.checkpoint.save_s is not None
+    least, most = min(map(min, honest)), max(map(max, honest))
+    assert least * 0.9999 <= speed.steps_per_s <= most * 1.0001
+    assert least * 0.9999 <= after.checkpoint.save_s <= most * 1.0001
+    fewest, largest = (len(owners) * of(map(len, honest)) for of in (min, max))
+    assert fewest <= speed.observations <= largest
+    assert (speed.spread or 0.0) * speed.steps_per_s <= (most - least) * 1.0001
+
+
 def test_measured_takes_the_place_of_published_and_leaves_the_rest() -> None:
     """A figure from elsewhere is not averaged with one from here."""
     here = Speed(shape=Shape(1, 2), gpu_type="a100", steps_per_s=9, batch=64, observations=7)
     there = Speed(shape=Shape(2, 1), gpu_type="a100", steps_per_s=8, origin="published")
     before = Profile(name="m", skew=0.5, speeds=(here, there))
 
-    after = learned(before, [reports([3.0, 5.0])])
+    after = learned(before, votes([reports([3.0, 5.0])]))
 
     assert after.skew == 0.5
     assert there in after.speeds
@@ -316,15 +349,15 @@ def test_measured_takes_the_place_of_published_and_leaves_the_rest() -> None:
     assert found is not None
     assert (found.steps_per_s, found.observations, found.spread) == (4.0, 2, 0.25)
     assert (found.batch, found.origin) == (None, "measured")
-    (named,) = learned(Profile(name="m"), [reports([3.0])], gpu_type="h100").speeds
+    (named,) = learned(Profile(name="m"), votes([reports([3.0])], gpu_type="h100")).speeds
     assert named.gpu_type == "h100"
 
 
 def test_saves_are_averaged_by_their_number() -> None:
     """A declared time without observations gives way."""
     before = Profile(name="m", checkpoint=CheckpointCost(save_s=99.0, restore_s=5.0))
-    once = learned(before, [reports([1.0], [2.0, 4.0])])
-    twice = learned(once, [reports([1.0], [9.0])])
+    once = learned(before, votes([reports([1.0], [2.0, 4.0])]))
+    twice = learned(once, votes([reports([1.0], [9.0])]))
 
     assert once.checkpoint == CheckpointCost(save_s=3.0, restore_s=5.0, observations=2)
     assert twice.checkpoint == CheckpointCost(save_s=5.0, restore_s=5.0, observations=3)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,40 @@ def test_a_directory_without_sandbox_is_one_line(short_directory: Path, command:
     assert result.output.count("\n") == 1
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for other users' directories")
+@pytest.mark.parametrize("command", ["up", "down", "down --remove", "status", "env", "env --json"])
+@pytest.mark.parametrize(
+    ("changed", "uid", "mode"),
+    [
+        pytest.param("a/box", 65534, 0o755, id="a stranger's"),
+        pytest.param("a/box", 0, 0o775, id="a group writes"),
+        pytest.param("a/box", 0, 0o1777, id="everybody writes, with the sticky bit"),
+        pytest.param("a", 65534, 0o1777, id="in a stranger's"),
+        pytest.param("a", 0, 0o777, id="in one where everybody replaces it"),
+        pytest.param("link", 65534, None, id="behind a stranger's link"),
+    ],
+)
+def test_a_directory_that_strangers_control_is_refused(
+    there: Path, command: str, changed: str, uid: int, mode: int | None
+) -> None:
+    """A shell evaluates what env prints, and root ends what the record names."""
+    (there / "a" / "box").mkdir(parents=True)
+    (there / "sandbox.json").rename(there / "a" / "box" / "sandbox.json")
+    (there / "link").symlink_to(there / "a")
+    os.chown(there / changed, uid, uid, follow_symlinks=False)
+    if mode is not None:
+        (there / changed).chmod(mode)
+
+    asked = there / ("link" if changed == "link" else "a") / "box"
+    result = invoke(*command.split(), str(asked))
+
+    assert result.exit_code == 2
+    assert result.output.startswith(f"Error: {there / changed} ")
+    assert "root's or your own" in result.output
+    assert "export" not in result.output
+    assert (there / "a" / "box" / "sandbox.json").exists()
+
+
 def test_up_without_root_is_one_line(
     short_directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +212,13 @@ def test_env_is_what_a_shell_evaluates(there: Path) -> None:
     """SLURM_CONF and nothing else, as export lines or as JSON."""
     assert invoke("env", str(there)).output == f"export SLURM_CONF={there}/slurm.conf\n"
     assert invoke("env", "--json", str(there)).output == f'{{"SLURM_CONF": "{there}/slurm.conf"}}\n'
+    odd = there / "it's $(touch x); y"
+    odd.mkdir()
+    (there / "sandbox.json").rename(odd / "sandbox.json")
+    line = 'eval "$1"; printf %s "$SLURM_CONF"'
+    text = invoke("env", str(odd)).output
+    done = subprocess.run(["/bin/sh", "-c", line, "-", text], capture_output=True, check=True)
+    assert done.stdout.decode() == f"{odd}/slurm.conf"
 
 
 def test_status_of_a_sandbox_that_is_down(there: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -22,7 +24,7 @@ from slurm_dl.profiles import (
 )
 from slurm_dl.profiles.directory import add_profile, read_profile, text_of
 from slurm_dl.profiles.file_schema import plain, profile_of
-from slurm_dl.profiles.learning import learned
+from slurm_dl.profiles.learning import Place, Votes, learned, median_vote, votes
 from slurm_dl.profiles.run_reports import read_reports
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import safe
@@ -39,6 +41,7 @@ _DIR = click.option(
 )
 _SITE, _SHIPPED = "site", "slurm_dl"
 _LONGEST = 4000
+_MAJORITY, _FARTHEST = 3, 3.0
 
 
 @click.group()
@@ -194,6 +197,8 @@ def add(*, file: Path, directory: Path | None, config_path: Path | None, as_json
 @click.option(
     "--any-model", is_flag=True, help="Take runs that were submitted as another model too."
 )
+@click.option("--unnamed", is_flag=True, help="Take runs that name no model too.")
+@click.option("--force", is_flag=True, help="Take figures that are more than three times off, too.")
 @click.option("--dry-run", is_flag=True, help="Show the difference; write nothing.")
 @_DIR
 @CONFIG
@@ -204,6 +209,8 @@ def learn(
     model: str,
     gpu_type: str,
     any_model: bool,
+    unnamed: bool,
+    force: bool,
     dry_run: bool,
     directory: Path | None,
     config_path: Path | None,
@@ -213,8 +220,11 @@ def learn(
 
     RUN_DIR is a job's run directory (slurm_dl-JOBID), by default the one you stand in. Jobs under
     dlrun that call slurm_dl.job.report leave there how fast their steps were and on which nodes
-    and GPUs. The median of each run counts, joined with earlier runs by their number; give each
-    run directory once.
+    and GPUs. Each owner has one vote, and the median of the votes is joined with earlier runs by
+    their number; give each run directory once.
+
+    A figure that is more than three times off the profile is refused, and where that has none, so
+    is one of two owners whose votes are that far apart.
 
     \b
     Examples:
@@ -223,26 +233,32 @@ def learn(
     """  # noqa: D301 - \b is click's mark
     site = _site_directory(directory, config_path)
     before = _before(model, site)
-    names = None if any_model else {model, before.name, *before.aliases}
-    # Whatever a shell expanded to, each directory counts once.
-    places = dict.fromkeys(place.resolve() for place in run_dirs or (Path(),))
-    reports = [read_reports(place, names) for place in places]
-    remarks = [remark for report in reports for remark in report.remarks]
-    after = learned(before, reports, gpu_type=_plain_type(gpu_type))
+    names = {model, before.name, *before.aliases, *((None,) if unnamed else ())}
+    # Whatever a shell expanded to, each directory counts once. A loop of links is no place.
+    places = dict.fromkeys(Path(os.path.realpath(place)) for place in run_dirs or (Path(),))
+    read: Counter[int] = Counter()
+    reports = [read_reports(place, None if any_model else names, read) for place in places]
+    found = votes(reports, gpu_type=_plain_type(gpu_type))
+    after = learned(before, found)
     changes = _changes(before, after)
+    refused = [] if force else list(_far_off(before, found))
+    remarks = [remark for report in reports for remark in report.remarks]
     runs = sum(len(report.speeds) for report in reports)
     path = None
-    if runs and not dry_run:
+    if runs and not refused and not dry_run:
         path, _ = add_profile(_ready(site), after, comment="Written by dlctl profile learn.")
     if as_json:
         where = None if path is None else str(path)
-        done = {"name": after.name, "runs": runs, "changes": changes, "left_out": remarks}
-        print_json({**done, "file": where})
+        done = {"name": before.name, "runs": runs, "changes": changes, "left_out": remarks}
+        print_json({**done, "refused": refused, "file": where})
     else:
         for line in (*remarks, *changes):
             click.echo(safe(line, 500))
         if path is not None:
-            click.echo(f"{after.name}: written to {safe(str(path), 1000)}")
+            click.echo(f"{before.name}: written to {safe(str(path), 1000)}")
+    if refused:
+        told = "nothing is written: look at these runs, name those of more owners, or take --force"
+        raise click.ClickException("\n".join([*refused, told]))
     if not runs:
         msg = "no run told enough to learn from; does the script call slurm_dl.job.report?"
         raise click.ClickException(msg)
@@ -265,6 +281,26 @@ def _plain_type(text: str) -> str:
         msg = "--gpu-type: must be letters, digits, - and _"
         raise ConfigError(msg)
     return text
+
+
+def _far_off(before: Profile, found: Mapping[Place, Votes]) -> Iterator[str]:
+    """A line about each figure that is more than `_FARTHEST` times off the profile's.
+
+    Where that has none, one or two owners must agree: of two, neither is a majority.
+    """
+    known = {(speed.shape, speed.gpu_type): speed.steps_per_s for speed in before.speeds}
+    for place, by_owner in found.items():
+        if isinstance(place, tuple):
+            was, name = known.get(place), f"speed {place[0]} {place[1]}".strip()
+        else:
+            was, name = getattr(before.checkpoint, place), f"checkpoint {place}"
+        now, counts = median_vote(by_owner), [*map(len, by_owner.values())]
+        against = [] if was is None else [was]
+        if was is None and len(counts) < _MAJORITY:
+            against = [statistics.median(own) for own in by_owner.values()]
+        if any(max(one, now) > _FARTHEST * min(one, now) for one in against):
+            told = f"{'unknown' if was is None else f'{was:g}'} -> {now:g}, owners: {len(counts)}"
+            yield f"{name}: {told}, values: {sum(counts)}: more than {_FARTHEST:g} times off"
 
 
 def _changes(before: Profile, after: Profile) -> list[str]:

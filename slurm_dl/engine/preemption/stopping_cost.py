@@ -65,19 +65,17 @@ def stopping_cost(snap: Snapshot, rows: Rows, settings: Settings) -> StoppingCos
     """What stopping each of the running jobs at *rows* costs.
 
     A job that acknowledged when it was last preempted is expected to lose no work; one that did
-    not, or in whose present run nothing takes the signal, all since its last checkpoint; one that
-    was never preempted `Preemption.unsaved_share` of it. Users write when the last checkpoint was:
-    one in the future counts as one of now, one before the run as none.
+    not, all since its last checkpoint; one that was never preempted `Preemption.unsaved_share` of
+    it. Users write when the last checkpoint was: one in the future counts as one of now, one
+    before the run as none. No claim makes a job dearer: nobody could tell a true one from a lie.
     """
     ids, start_s = snap.jobs.job_id[rows], snap.jobs.start_s[rows]
     claims = [snap.seen.claims.get(JobId(j), NO_CLAIM) for j in ids.tolist()]
     saved_s = np.array([c.saved_s or 0 for c in claims], dtype=np.float64)
-    unhandled = np.array([-1 if c.unhandled_run is None else c.unhandled_run for c in claims])
     limits, answers = settings.preemption, snap.answers
     share = np.full(len(rows), limits.unsaved_share)
     share[is_in(ids, [j for j, acked in answers.items() if acked])] = 0.0
     share[is_in(ids, [j for j, acked in answers.items() if not acked])] = 1.0
-    share[unhandled == snap.jobs.restarts[rows]] = 1.0
     return StoppingCost(
         gpus=snap.jobs.gpus[rows],
         save_restore_s=save_restore_s(
