@@ -50,6 +50,7 @@ class CycleLog:
             done=len(cycle.done) - failed,
             failed=failed,
             left=len(cycle.left),
+            **({"left_out": unread} if (unread := cycle.snapshot.seen.unreadable) else {}),
             **_steered(cycle),
             observe_ms=round(durations.observe_ms, 1),
             decide_ms=round(durations.decide_ms, 1),

@@ -58,8 +58,8 @@ def place(make_sandbox: Callable[..., Sandbox], short_directory: Path) -> Iterat
 
 def submit(place: Schedd, user: str, *options: str, script: str = "sleep 600") -> str:
     """A job of *user*; its id, empty if Slurm refuses it."""
-    argv = ["sbatch", "--parsable", "--output=/dev/null", "--chdir=/", f"--uid={user}"]
-    done = place.box.run([*argv, *options, f"--wrap={script}"], check=False)
+    argv = ["sbatch", "--parsable", "--output=/dev/null", "--chdir=/", *options, f"--wrap={script}"]
+    done = place.box.run(argv, check=False, user=None if user == "root" else user)
     return str(done.stdout).strip()
 
 

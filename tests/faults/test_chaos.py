@@ -59,6 +59,7 @@ def test_everything_holds_in_a_short_campaign(short_directory: Path) -> None:
     assert sum(campaign["jobs"].values()) >= JOBS
     assert set(campaign["jobs"]) == {str(kind) for kind in Kind}
     assert campaign["preemptions"] > 0, words
+    assert campaign["attacks"] > 10, words
     # What was mounted and started is gone, although the files are kept.
     assert not (site / "state").is_mount()
     assert (site / "state" / "ledger.sqlite").exists()

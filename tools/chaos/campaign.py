@@ -14,6 +14,7 @@ from typing import Final
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.sandbox.wait_until import DeadlinePassedError, eventually
 from tools.chaos import tally
+from tools.chaos.attacker import Attacker, polls_failed
 from tools.chaos.crowd import Crowd
 from tools.chaos.faults import KINDS
 from tools.chaos.site import Site
@@ -77,6 +78,7 @@ class Campaign:
         total_s = settings.minutes * 60
         self._deadline_s = self._began_s + total_s
         self._last_fault_s = self._deadline_s - min(_END_S, total_s * _END_PART)
+        self._attacker = Attacker(site)
         self._crowd = Crowd(
             site,
             crowd(settings.seed, settings.jobs),
@@ -87,13 +89,16 @@ class Campaign:
     def play(self) -> Tally:
         """All of it, up to the moment when nothing is left to happen."""
         self._crowd.start()
+        self._attacker.start()
         try:
             self._inject()
             self._site.schedd.wait_acting(120.0)
+            self._attacker.stop()
             self._until_all_ended()
         except ClusterError as err:
             self._problems.append(str(err))
         finally:
+            self._attacker.stop()
             self._crowd.stop()
         self._settle()
         return self._count()
@@ -229,6 +234,8 @@ class Campaign:
         self._problems += [f"dlschedd ended by itself: {death}" for death in schedd.deaths]
         if bugs := schedd.bugs():
             self._problems.append(f"{bugs} tracebacks in {schedd.log}")
+        log = schedd.log.read_text(encoding="utf-8", errors="replace")
+        self._problems += [f"failed by a record: {line[:200]}" for line in polls_failed(log)]
         self._problems += [f"not submitted: {why}" for why in self._crowd.failed]
         submitted = tally.read_lines(self._site.directory / "submitted.jsonl")
         faults, nested = tally.faults_by_name(
@@ -249,6 +256,7 @@ class Campaign:
             preemptions=runs.preemptions,
             requeues=runs.requeues,
             cancels=self._crowd.cancels,
+            attacks=self._attacker.arrays,
             starts=schedd.starts,
             problems=tuple(self._problems),
         )

@@ -106,8 +106,16 @@ class Crowd:
             self._submit(job)
 
     def _wanted_gpus(self) -> float:
-        """GPUs of all jobs that wait or run; infinite while Slurm does not say."""
-        argv = ["squeue", "-ahr", "-t", "PENDING,RUNNING", "-O", "NumNodes:10,tres-per-node:40"]
+        """GPUs of our jobs that wait or run; infinite while Slurm does not say."""
+        argv = [
+            "squeue",
+            "-ahr",
+            "--me",
+            "-t",
+            "PENDING,RUNNING",
+            "-O",
+            "NumNodes:10,tres-per-node:40",
+        ]
         try:
             lines = self._site.box.run(argv, 15.0).stdout.splitlines()
         except ClusterError:

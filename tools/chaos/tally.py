@@ -44,6 +44,7 @@ class Tally:
         preemptions: Of these, those that began again later.
         requeues: Ended runs that were followed by another one, for whatever reason.
         cancels: By users.
+        attacks: Odd arrays that an attacker submitted and cancelled.
         starts: Processes of dlschedd.
         problems: What went wrong with the campaign itself, or with dlschedd as a process.
     """
@@ -61,6 +62,7 @@ class Tally:
     preemptions: int
     requeues: int
     cancels: int
+    attacks: int
     starts: int
     problems: Sequence[str] = field(default_factory=tuple)
 
@@ -75,7 +77,8 @@ class Tally:
             f"{self.runs} runs, {self.requeues} of them after a requeue",
             f"  {self.asked} asked to stop, {self.preemptions} preemptions",
             f"  {self.asked_in_arrays} were tasks of arrays, {self.asked_again} were asked again",
-            f"{self.cancels} cancellations by users, {self.starts} processes of dlschedd",
+            f"{self.cancels} cancellations by users, {self.attacks} odd arrays of an attacker",
+            f"{self.starts} processes of dlschedd",
             *(f"PROBLEM: {problem}" for problem in self.problems),
         ]
 

@@ -98,6 +98,9 @@ def _seen_lines(answer: JsonObject) -> list[tuple[str, str]]:
     if isinstance(jobs := answer.get("jobs"), dict):
         counts = ", ".join(f"{n} {letters}" for letters, n in jobs.items() if n)
         lines.append(("jobs", f"{counts or 'none'}; {answer['managed_jobs']} managed and live"))
+    if answer.get("unreadable"):
+        text = f"{answer['unreadable']} records of jobs and nodes; nothing was done to them"
+        lines.append(("left out", text))
     tiers = [t for t in as_list(answer.get("tiers")) if isinstance(t, dict)]
     if tiers:
         text = "; ".join(

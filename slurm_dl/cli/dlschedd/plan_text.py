@@ -11,6 +11,7 @@ from slurm_dl.daemon.audit_log import line_of
 from slurm_dl.daemon.control.queue_query import page
 from slurm_dl.daemon.control.queue_request import QueueRequest
 from slurm_dl.engine.cycle import AppliedAction, Cycle
+from slurm_dl.engine.explain.past_reasons import why_left_out
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.report.terminal_table import Column, show
 from slurm_dl.text import safe
@@ -43,12 +44,15 @@ def as_object(cycle: Cycle) -> JsonObject:
         "acting": cycle.acting,
         "jobs": jobs,
         "actions": actions,
+        "left_out": _left_out(cycle),
     }
 
 
 def show_plan(cycle: Cycle) -> None:
     """Print the queue and what is to be done, or was done."""
     show(COLUMNS, [cells(job) for job in page(cycle, QueueRequest()).jobs])
+    for sentence in _left_out(cycle):
+        click.echo(sentence)
     click.echo()
     lines = _lines(cycle)
     if not lines:
@@ -67,6 +71,11 @@ def show_plan(cycle: Cycle) -> None:
             for line in lines
         ],
     )
+
+
+def _left_out(cycle: Cycle) -> list[Json]:
+    """A sentence about each job that the look left out."""
+    return [why_left_out(job)[0] for job in cycle.snapshot.seen.left_out.values()]
 
 
 def _lines(cycle: Cycle) -> list[JsonObject]:

@@ -16,6 +16,9 @@ from slurm_dl.ledger.job_past import GaveWay, PastJob
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.snapshot import LeftOut
 
+_LONGEST_LABEL = 80
+"""Characters; an array may have hundreds of ranges."""
+
 MOST_LISTED = 5
 """Preemptions that are told one by one, the last ones."""
 
@@ -147,7 +150,7 @@ def why_left_out(job: LeftOut) -> list[str]:
     else:
         why = "it changed while it was read"
     return [
-        f"Job {job.label} was left out of the last poll: {why}.",
+        f"Job {job.label[:_LONGEST_LABEL]} was left out of the last poll: {why}.",
         "Nothing was done to it, and what is known of it is kept. The next poll looks again.",
     ]
 
