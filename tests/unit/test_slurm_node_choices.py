@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from squeue_records import NONCE, RUNNING, records, words
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
@@ -16,27 +17,11 @@ from slurm_dl.slurm.releases import Release
 from slurm_dl.slurm.running_config import SiteConfig
 from slurm_dl.slurm.tool_runner import Slurm
 
-NONCE = "xnonce"
 FEATURES = {"n1": "big,new", "n2": "big", "n3": "new", "n4": "(null)"}
 
-PENDING = dict.fromkeys(JOB_FIELDS, "") | {
-    "State": "PENDING",
-    "Reason": "Priority",
-    "Partition": "gpu",
-    "UserID": "1000",
-    "NumNodes": "1",
-    "NumTasks": "1",
-    "NumCPUs": "8",
-    "RestartCnt": "0",
-    "PriorityLong": "5",
-    "HetJobID": "0",
-    "Feature": "(null)",
-    "TimeLimit": "10:00",
-}
-
-
-def records(fields: tuple[str, ...], rows: list[dict[str, str]]) -> str:
-    return "".join(f"{NONCE}f".join(row[name] for name in fields) + f"{NONCE}r\n" for row in rows)
+PENDING = RUNNING | words(
+    "State=PENDING Reason=Priority NodeList= ReqNodes= Feature=(null) HetJobID=0"
+)
 
 
 def site() -> ClusterReading:
