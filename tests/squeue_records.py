@@ -25,7 +25,7 @@ RUNNING = dict.fromkeys(JOB_FIELDS, "N/A") | words(
 
 
 def records(fields: Sequence[str], rows: Iterable[Mapping[str, str]], nonce: str = NONCE) -> str:
-    """What is printed of *rows*."""
+    """The text that is printed of *rows*."""
     return "".join(f"{nonce}f".join(row[name] for name in fields) + f"{nonce}r\n" for row in rows)
 
 

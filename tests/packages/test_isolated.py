@@ -134,7 +134,7 @@ def run(place: Path, *argv: object, env: Mapping[str, str]) -> subprocess.Comple
 
 
 def end_of(place: Path, *argv: object, **env: str) -> tuple[int, str]:
-    """How it ends, and what it prints, without paths and numbers."""
+    """Its exit status and its output, without paths and numbers."""
     done = run(place, *argv, env={**environment(place), **env})
     return done.returncode, shown(done.stdout + done.stderr, place)
 
