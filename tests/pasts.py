@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from slurm_dl.model.completed_jobs import Past
 
@@ -53,4 +54,37 @@ def past_of(jobs: Sequence[Over]) -> Past:
         accounts=tables[0],
         users=tables[1],
         names=tables[2],
+    )
+
+
+def past_columns(
+    ran_s: ArrayLike,
+    *,
+    gpus: ArrayLike = 1.0,
+    submit_s: ArrayLike = 0.0,
+    start_s: ArrayLike | None = None,
+    end_s: ArrayLike | None = None,
+    account: ArrayLike = 0,
+    accounts: tuple[str, ...] = ("a",),
+    users: tuple[str, ...] = ("u",),
+    names: tuple[str, ...] = ("",),
+) -> Past:
+    """A job that is over for each of *ran_s*, of the first user and the first name."""
+    ran = np.array(ran_s, dtype=np.float64)
+
+    def column(value: ArrayLike) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return np.broadcast_to(np.array(value, dtype=np.float64), ran.shape).copy()
+
+    return Past(
+        account=column(account).astype(np.int32),
+        user=np.zeros(len(ran), dtype=np.int32),
+        name=np.zeros(len(ran), dtype=np.int32),
+        gpus=column(gpus),
+        submit_s=column(submit_s),
+        start_s=column(submit_s if start_s is None else start_s),
+        end_s=column(np.arange(len(ran)) if end_s is None else end_s),
+        ran_s=ran,
+        accounts=accounts,
+        users=users,
+        names=names,
     )

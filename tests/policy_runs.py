@@ -6,18 +6,20 @@ set of running jobs at every arrival, end, end of a lease, and whenever the poli
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import build
 import numpy as np
+from pasts import past_columns
 
 from slurm_dl.engine.intent import intend
 from slurm_dl.engine.leases import lease_of, next_end_s, under_lease
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobRow
+from slurm_dl.model.jobs import Held, JobRow, JobState
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.base import Policy
 
@@ -107,18 +109,14 @@ def past_of(works: Sequence[Work]) -> Past:
     if not over:
         return NO_PAST
     accounts = tuple(sorted({w.account for w in over}))
-    return Past(
-        account=np.array([accounts.index(w.account) for w in over], dtype=np.int32),
-        user=np.zeros(len(over), dtype=np.int32),
-        name=np.zeros(len(over), dtype=np.int32),
-        gpus=np.array([w.gpus for w in over], dtype=np.float64),
-        submit_s=np.array([w.submit_s for w in over]),
-        start_s=np.array([w.first_run_s for w in over]),
-        end_s=np.array([w.end_s for w in over]),
-        ran_s=np.array([w.ran_s for w in over]),
+    return past_columns(
+        [w.ran_s for w in over],
+        account=[accounts.index(w.account) for w in over],
+        gpus=[w.gpus for w in over],
+        submit_s=[w.submit_s for w in over],
+        start_s=[w.first_run_s for w in over],
+        end_s=[w.end_s for w in over],
         accounts=accounts,
-        users=("u",),
-        names=("",),
     )
 
 
@@ -172,3 +170,21 @@ def _next_event_s(policy: Policy, works: Sequence[Work], now_s: float) -> float:
     arrivals = [w.submit_s for w in works if w.submit_s > now_s]
     ends = [w.start_s + w.size_s - w.ran_s for w in works if w.runs_now]
     return min([*arrivals, *ends, next_end_s(now_s, lease_of(policy))])
+
+
+def odd_cluster(case: str, rows: list[JobRow]) -> Snapshot:
+    """*rows* on four GPUs, but for *case*."""
+    if case == "none":
+        rows = []
+    if case == "large":
+        rows.append(build.pending(4, 64))
+    if case == "odd":
+        rows.append(build.pending(4, held=Held.DEPENDENCY))
+        rows.append(build.pending(5, partition=1))
+        rows.append(build.pending(6, 0))
+        rows.append(dataclasses.replace(build.running(7), state=JobState.COMPLETED))
+    seen = build.observed(rows, nodes=() if case == "no gpus" else (4,))
+    if case == "down":
+        off = np.zeros(1, dtype=np.bool_)
+        seen = dataclasses.replace(seen, nodes=dataclasses.replace(seen.nodes, up=off))
+    return build.snapshot(seen)

@@ -14,9 +14,10 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from build import NOW_S, observed, pending, running, snapshot
@@ -99,30 +100,26 @@ def without(cycle: Cycle, job_id: int) -> Cycle:
     return Cycle(snapshot=snap, plan=decide(snap, POLICY, SETTINGS), acting=False)
 
 
-def levers_of(directory: Path, cycle: Cycle) -> ControlContext:
-    """A daemon's insides after *cycle*."""
+def levers_of(
+    directory: Path,
+    cycle: Cycle,
+    state: Mapping[str, Any] | None = None,
+    **more: Any,  # noqa: ANN401
+) -> ControlContext:
+    """A daemon's insides after *cycle*, but for what *state* and *more* say."""
     path = directory / "dl.yaml"
     path.write_text("manage: {partitions: [gpu]}\n", "utf-8")
     config, origins = load_with_origins(path)
-    return ControlContext(
-        board=Board(
-            PublishedState(
-                config=config,
-                config_rows=tuple(show(config, origins)),
-                started_s=time.time(),
-                live=True,
-                cycle=cycle,
-                policy=POLICY,
-                cycles=1,
-                seen_s=time.time(),
-                slurm=OPEN,
-            )
-        ),
-        audit=AuditLog(directory / "audit.jsonl"),
-        pause=PauseSwitch(directory),
-        reload=lambda _: Reloaded(at_s=1.0, ok=False, message=""),
-        wake=lambda: None,
-    )
+    fields = {"policy": POLICY, "slurm": OPEN, "cycle": cycle, "cycles": 1, "live": True}
+    fields |= {"started_s": time.time(), "seen_s": time.time(), **(state or {})}
+    given = {
+        "audit": more.get("audit") or AuditLog(directory / "audit.jsonl"),
+        "pause": PauseSwitch(directory),
+        "reload": lambda _: Reloaded(at_s=1.0, ok=False, message=""),
+        "wake": lambda: None,
+    }
+    now = PublishedState(config=config, config_rows=tuple(show(config, origins)), **fields)
+    return ControlContext(board=Board(now), **given | more)
 
 
 @dataclass

@@ -7,9 +7,9 @@ import contextlib
 from slurm_dl.daemon.control.client import DaemonError
 from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
 from slurm_dl.doctor.controller_config import CannotTellError
-from slurm_dl.doctor.site import Account, Site
+from slurm_dl.doctor.site import Site
 from slurm_dl.model.errors import ClusterError, SlurmDlError
-from slurm_dl.slurm.permissions import ENOUGH
+from slurm_dl.slurm.permissions import ENOUGH, to_operator
 from slurm_dl.slurm.pyslurm.reader import PyslurmQueue
 from slurm_dl.slurm.releases import (
     NEWEST,
@@ -142,13 +142,8 @@ def rights(site: Site) -> CheckResult:
         return ok(f"{who} has AdminLevel {level}")
     what = f"has AdminLevel {level}" if level else "is no user of slurmdbd"
     return error(
-        f"{who} {what}: it may not touch other users' jobs", _make_operator(account, level)
+        f"{who} {what}: it may not touch other users' jobs", to_operator(account.name, level)
     )
-
-
-def _make_operator(account: Account, level: str) -> str:
-    verb = f"modify user {account.name} set" if level else f"add user {account.name} account=root"
-    return f"sacctmgr {verb} adminlevel=Operator"
 
 
 @check("private data")
@@ -172,7 +167,7 @@ def private_data(site: Site) -> CheckResult:
         return ok(f"{told}: as {level} {account.name} sees all; users see their own in dlqueue")
     return error(
         f"{told}: {account.name} ({account.why}) sees its own alone: the queue looks empty",
-        _make_operator(account, level),
+        to_operator(account.name, level),
     )
 
 

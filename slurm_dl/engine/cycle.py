@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 from slurm_dl.engine.decide import decide, engine_of
 from slurm_dl.engine.settings import External, Mode, Settings
-from slurm_dl.engine.signals_under_way import WAIT_S, SignalsUnderWay, still_counts
 from slurm_dl.engine.undone_writes import PassGate, UndoneWrites, sift_disturbing
 from slurm_dl.engine.write_retries import Effort, Refusals, is_standalone_write
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError
+from slurm_dl.model.handover import Handover, Run, VictimState
 from slurm_dl.model.plan import (
     Action,
     ClusterAction,
@@ -184,7 +184,7 @@ def run_cycle(
             before(action)
             steps.do(action, seen, effort)
     finally:
-        steps.conclude_signals(WAIT_S)
+        steps.conclude_signals(_SIGNAL_WAIT_S)
     return Cycle(
         snap,
         plan,
@@ -192,6 +192,67 @@ def run_cycle(
         done=tuple(steps.done),
         left=tuple(left),
         settings=settings,
+    )
+
+
+_SIGNAL_WAIT_S: Final = 2.0
+"""A cycle waits this long for the signals that it has begun."""
+
+
+class _SignalsUnderWay:
+    """Signals that were begun and not answered for yet, from one cycle to the next.
+
+    A slow slurmctld takes longer to answer for a signal than a cycle may take. The cycle goes on,
+    and no second signal is sent to that run meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._begun: list[tuple[Signal, Unfinished]] = []
+        self._unacknowledged: dict[Run, Signal] = {}
+
+    def add(self, signal: Signal, finish: Unfinished, seen: Observed) -> None:
+        """*signal* was begun after the look *seen*; *finish* tells how it ends."""
+        self._begun.append((signal, finish))
+        # An older acknowledgement of this run says nothing of this signal.
+        if not seen.has_acknowledged(signal.run):
+            self._unacknowledged[signal.run] = signal
+
+    def acknowledged(self, seen: Observed, handovers: tuple[Handover, ...]) -> Iterator[Signal]:
+        """Those that were not answered for, but are acknowledged since: they have arrived."""
+        waiting = self._unacknowledged.items()
+        self._unacknowledged = {run: s for run, s in waiting if _still_counts(s, handovers)}
+        yield from [s for s in self._unacknowledged.values() if seen.has_acknowledged(s.run)]
+
+    def includes(self, action: Action) -> bool:
+        """Whether *action* is a signal to a run that one is under way to."""
+        return isinstance(action, Signal) and any(s.run == action.run for s, _ in self._begun)
+
+    def ended(self, timer: Callable[[], float], within_s: float) -> Iterator[tuple[Signal, str]]:
+        """Those that have ended within *within_s*, seconds by *timer*; why each failed, or nothing.
+
+        All of them are asked before the first is given: what is done with it may raise.
+        """
+        until_s = timer() + within_s
+        before, self._begun = self._begun, []
+        ended = []
+        for signal, finish in before:
+            try:
+                if not finish(max(0.0, until_s - timer())):
+                    self._begun.append((signal, finish))
+                    continue
+                ended.append((signal, ""))
+            except ClusterError as err:
+                ended.append((signal, str(err)))
+        yield from ended
+
+
+def _still_counts(signal: Signal, handovers: tuple[Handover, ...]) -> bool:
+    """Whether the run is still to be signalled: it may have ended meanwhile."""
+    return any(
+        victim.run == signal.run and victim.state is VictimState.SIGNALLING
+        for handover in handovers
+        if handover.handover_id == signal.handover_id
+        for victim in handover.victims
     )
 
 
@@ -207,7 +268,7 @@ class Carry:
     """
 
     refusals: Refusals = field(default_factory=Refusals)
-    under_way: SignalsUnderWay = field(default_factory=SignalsUnderWay)
+    under_way: _SignalsUnderWay = field(default_factory=_SignalsUnderWay)
     undone: UndoneWrites = field(default_factory=UndoneWrites)
     gate: PassGate = field(default_factory=PassGate)
 
@@ -256,7 +317,7 @@ class _Steps:
     def conclude_signals(self, within_s: float) -> None:
         """Book the signals that end within *within_s*, seconds."""
         for signal, error in self._carry.under_way.ended(self._timer, within_s):
-            if still_counts(signal, self._ledger.handovers):
+            if _still_counts(signal, self._ledger.handovers):
                 self._conclude(signal, error)
 
     def conclude_acknowledged(self, seen: Observed) -> None:

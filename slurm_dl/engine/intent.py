@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.overdue import overdue_jobs
 from slurm_dl.engine.placing.typed_resources import TypedResources
 from slurm_dl.engine.settings import NEVER_OVERDUE, Overdue
 from slurm_dl.engine.target import NOBODY, PartitionPool, Rows, choose_target, pools, to_serve
@@ -41,7 +40,7 @@ class Intent:
         target: Rows of the jobs that should hold GPUs, gangs whole or not at all.
         kind: ``(n,)`` type of GPUs that each job in the target should hold, -1 for the others;
             None where types were not told apart.
-        overdue: Rows of jobs that are served before all others, see `engine.overdue`.
+        overdue: Rows of jobs that are served before all others, see `_overdue_jobs`.
     """
 
     order: Order
@@ -126,7 +125,7 @@ def serve_ranked(
     there, among = pools(snap), _without(order, closed if skips else None)
     served = _without(among, roomless)
     intent = _serve(snap, served, ranked, need, pinned=pinned, there=there, skips=skips)
-    overdue = overdue_jobs(snap, among, ranked, target=intent.target, there=there, bound=bound)
+    overdue = _overdue_jobs(snap, among, ranked, target=intent.target, there=there, bound=bound)
     if len(overdue):
         if roomless is not None:
             late = is_in(np.arange(len(roomless)), overdue)
@@ -264,3 +263,42 @@ def rank_jobs(snap: Snapshot, order: Order, preempts: Preempts) -> Rows:
     ]
     ranked: Rows = rows[np.lexsort(keys)]
     return ranked
+
+
+def _overdue_jobs(
+    snap: Snapshot,
+    order: Order,
+    ranked: Rows,
+    *,
+    target: Rows,
+    there: tuple[PartitionPool, ...],
+    bound: Overdue,
+) -> Rows:
+    """Rows of the jobs that are served before all others, longest wait first.
+
+    Many policies serve jobs behind one that does not fit, so small jobs can pass a gang for ever. A
+    job that could start, has waited longer than the bound and is still not among those that should
+    hold GPUs is overdue. Overdue jobs are served as far as their GPUs are no more than a share of
+    their pool; the first is served whatever its size.
+
+    Args:
+        ranked: Rows of the managed live jobs, best first.
+        target: Rows of the jobs that should hold GPUs by the policy alone.
+        there: The pools.
+    """
+    jobs, since_s = snap.jobs, snap.memory.waiting_since_s
+    if not bound.after_s:
+        return NOBODY
+    late = ranked[(jobs.state[ranked] == PENDING) & (since_s[ranked] < snap.now_s - bound.after_s)]
+    if not len(late):
+        return NOBODY
+    late = to_serve(snap, late, target, order.barred)
+    late = late[np.lexsort([jobs.job_id[late], since_s[late]])]
+    found = [NOBODY]
+    for pool in there:
+        rows, all_gpus = pool.of(late), pool.gpus(snap)
+        rows = rows[jobs.gpus[rows] <= all_gpus]
+        claimed = jobs.gpus[rows].cumsum() <= bound.share * all_gpus
+        claimed[:1] = True
+        found.append(rows[claimed & ~np.isin(rows, np.concatenate(found))])
+    return np.concatenate(found)

@@ -126,7 +126,7 @@ Mode = External | Native
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overdue:
-    """A bound on waiting, see `engine.overdue`.
+    """A bound on waiting, see `engine.intent`.
 
     Attributes:
         after_s: A job that has waited longer than this is served before others, seconds; 0: never.

@@ -35,11 +35,6 @@ class DiscreteGittins(DiscreteLas):
     """K queues by attained GPU-seconds, the largest Gittins index first inside each.
 
     Attributes:
-        thresholds_gpu_s: Service at which a job moves to the next queue, GPU-seconds, strictly
-            increasing, above 0. K is one more than their number.
-        promote_knob: A job that has run returns to the first queue, with its service so far reset,
-            once it has waited this many times its run time since the last promotion. 0: no
-            promotion.
         dimensions: 2: service is GPUs x seconds. 1: service, thresholds and sizes are in seconds.
         sizes_gpu_s: Sizes of finished jobs, GPU-seconds, each above 0: the distribution. Empty: the
             sizes of the finished jobs, once there are 30 of them; until then the order inside a

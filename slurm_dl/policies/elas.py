@@ -42,10 +42,6 @@ class Elas(DiscreteLas):
         thresholds_gpu_s: Least remaining service of a job in the next queue, GPU-seconds, strictly
             increasing, above 0. For a job that reports no progress, its attained service counts. K
             is one more than their number.
-        promote_knob: A job that has run returns to the first queue, with its service so far reset,
-            once it has waited this many times its run time since the last promotion. 0: no
-            promotion.
-        dimensions: 2: service is GPUs x seconds. 1: service and thresholds are in seconds.
         quantum_s: While no job comes or goes, the queues of jobs that report progress are updated
             this often at most, seconds, above 0.
     """

@@ -120,15 +120,19 @@ def resolve(directory: str | os.PathLike[str]) -> Layout:
             Root, too, takes root's alone: sudo's word for who called is a variable, and whoever
             owns the directory could still write to it as root reads it.
     """
+    _check_trusted(Path(directory))
+    return Layout(Path(os.path.realpath(directory)))
+
+
+def _check_trusted(directory: Path) -> None:
     try:
-        why = why_not_trusted(Path(directory), {os.geteuid()})
+        why = why_not_trusted(directory, {os.geteuid()})
     except OSError as err:
         message = f"{directory}: {err.strerror}; run the same with sudo"
         raise ConfigError(message) from err
     if why:
         message = f"{why}; a sandbox's directory must be root's or your own, as must those above it"
         raise ConfigError(message)
-    return Layout(Path(os.path.realpath(directory)))
 
 
 def program(name: str) -> str:
@@ -187,23 +191,9 @@ def check_path(directory: Path) -> None:
 
     Root starts and ends processes by what lies there; munged asks for the same.
     """
-    for path in (directory, *directory.parents):
-        if not path.exists():
-            continue
-        status = path.stat()
-        if status.st_uid not in {0, os.geteuid()}:
-            message = (
-                f"{path} belongs to the user with id {status.st_uid}, who could replace what root"
-                " runs there: choose a directory such as /srv/sandbox"
-            )
-            raise ConfigError(message)
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX:
-            message = (
-                f"others may write to {path} and could replace what root runs there:"
-                f" choose a directory such as /srv/sandbox, or chmod go-w {path}"
-            )
-            raise ConfigError(message)
-        if path != directory and not status.st_mode & stat.S_IXOTH:
+    _check_trusted(directory)
+    for path in directory.parents:
+        if path.exists() and not path.stat().st_mode & stat.S_IXOTH:
             message = (
                 f"other users cannot enter {path}, so their jobs could not run in {directory}:"
                 f" choose a directory such as /srv/sandbox, or chmod o+x {path}"

@@ -31,16 +31,16 @@ from slurm_dl.slurm.read.gpu_holdings import Holdings
 from slurm_dl.slurm.read.gpu_share_reader import Shares
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
-from slurm_dl.slurm.read.missing_jobs import check_gone
 from slurm_dl.slurm.read.node_choices import NodeChoices
 from slurm_dl.slurm.read.node_reader import ClusterReading, node_arguments, read_nodes, site_of
 from slurm_dl.slurm.read.queue_reader import CliQueue, ReaderChoice
-from slurm_dl.slurm.read.record_parser import new_nonce
+from slurm_dl.slurm.read.record_parser import new_nonce, split_records
 from slurm_dl.slurm.read.reservation_reader import (
     ReservationSeen,
     blocked_by,
     read_reservations,
 )
+from slurm_dl.slurm.read.squeue_fields import MOST_NAMED, of_jobs, queue_arguments
 from slurm_dl.slurm.releases import Release, no_preemption
 from slurm_dl.slurm.running_config import SiteConfig, read_config
 from slurm_dl.slurm.tool_runner import Slurm
@@ -233,7 +233,7 @@ class SlurmCluster:
     def _check_none_left_out(self, table: JobTable) -> None:
         """Refuse a *table* without a job that was not over when last seen and that Slurm has."""
         if table.unreadable == len(table.left_out):  # Else it may be a record without an id.
-            check_gone(self._slurm, self._not_over.difference(table.job_id, table.left_out))
+            _check_gone(self._slurm, self._not_over.difference(table.job_id, table.left_out))
         not_over = {
             job for job, state in zip(table.job_id, table.state, strict=True) if state not in _OVER
         }
@@ -283,5 +283,29 @@ def _check_nobody_runs(site: ClusterReading) -> None:
             f"squeue lists no job, but sinfo shows nodes in use ({name} is {state}, "
             f"{len(site.occupied)} in all); this look is not used. "
             "Check squeue --all --states=all, and whether PrivateData hides jobs from this account"
+        )
+        raise ClusterError(msg)
+
+
+def _check_gone(slurm: Slurm, job_ids: Collection[int]) -> None:
+    """Ask about the first `MOST_NAMED` of *job_ids*, which a listing lacks; one RPC, if any.
+
+    An answer of squeue without error may still lack jobs. Slurm lists an ended job for MinJobAge
+    more seconds, so a job that was not over at one look is seldom gone at the next.
+
+    Raises:
+        ClusterError: Slurm still has one of them, or is silent.
+    """
+    asked = sorted(job_ids)[:MOST_NAMED]
+    if not asked:
+        return
+    nonce = new_nonce()
+    text = slurm.run("squeue", *of_jobs(asked), *queue_arguments(("JobID", "State"), nonce))
+    found = {job_id for job_id, _ in split_records(text, nonce, 2)[0]}
+    left_out = next((job_id for job_id in asked if str(job_id) in found), None)
+    if left_out is not None:
+        msg = (
+            f"squeue left out job {left_out}, which Slurm has when asked by id; this look is not "
+            "used. If it goes on, compare squeue --all --states=all with slurmctld's log"
         )
         raise ClusterError(msg)

@@ -45,11 +45,16 @@ def lacks_rights(slurm: Slurm, config: SiteConfig, *, uid: int | None = None) ->
     if told.strip().lower() in ENOUGH:
         return ""
     has = f"has AdminLevel {escaped(told.strip())[:40]}" if told.strip() else "is not known to it"
-    verb = f"modify user {name} set" if told.strip() else f"add user {name} account=root"
     return (
         f"account {name} may not change other users' jobs: in slurmdbd it {has}; "
-        f"sacctmgr {verb} adminlevel=Operator"
+        f"{to_operator(name, told.strip())}"
     )
+
+
+def to_operator(name: str, level: str) -> str:
+    """The command that makes account *name* an Operator; *level* is empty if slurmdbd lacks it."""
+    verb = f"modify user {name} set" if level else f"add user {name} account=root"
+    return f"sacctmgr {verb} adminlevel=Operator"
 
 
 def check_sight(config: SiteConfig, lacks: str | None) -> None:

@@ -45,20 +45,10 @@ BUSY = {"SlurmDlCycleSlow", "SlurmDlSlurmctldSlow"}
 """Alerts that a machine with too much to do may provoke by itself."""
 
 PROVOKED = {
-    "SlurmDlActionsRefused",
-    "SlurmDlAuditLogUnwritable",
-    "SlurmDlBreakerTripped",
-    "SlurmDlDaemonDown",
-    "SlurmDlLedgerUnwritable",
-    "SlurmDlNobodyActs",
-    "SlurmDlNotActing",
-    "SlurmDlNotHonoured",
-    "SlurmDlNotLooking",
-    "SlurmDlPaused",
-    "SlurmDlPollsFail",
-    "SlurmDlReloadFailed",
-    "SlurmDlSlurmctldSlow",
-    "SlurmDlUnreadableRecords",
+    *("SlurmDlActionsRefused", "SlurmDlAuditLogUnwritable", "SlurmDlBreakerTripped"),
+    *("SlurmDlDaemonDown", "SlurmDlLedgerUnwritable", "SlurmDlNobodyActs", "SlurmDlNotActing"),
+    *("SlurmDlNotHonoured", "SlurmDlNotLooking", "SlurmDlPaused", "SlurmDlPollsFail"),
+    *("SlurmDlReloadFailed", "SlurmDlSlurmctldSlow", "SlurmDlUnreadableRecords"),
 }
 """Alerts that are made to fire here; the others are shown to fire by promtool alone."""
 

@@ -6,17 +6,13 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
 from patience import PATIENCE
-from schedd import Schedd, schedd_in
-
-from slurm_dl.sandbox import Sandbox
+from schedd import Schedd
 
 pytestmark = [
     pytest.mark.slurm,
@@ -37,13 +33,6 @@ os.setresuid(*[nobody.pw_uid] * 3)
 command.main()
 """
 """Python itself may be where that user cannot read."""
-
-
-@pytest.fixture
-def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
-    """A place for daemons on the shared cluster, none started."""
-    with schedd_in(sandbox, short_directory) as daemon:
-        yield daemon
 
 
 def start(daemon: Schedd, **breakers: float) -> None:

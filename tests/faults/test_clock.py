@@ -8,15 +8,12 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from patience import eventually
-from schedd import ROOT, Schedd, schedd_in
+from schedd import ROOT, Schedd
 
 from slurm_dl.daemon.rate_limits import SLOW_DUMP_S
-from slurm_dl.sandbox import Sandbox
 
 pytestmark = [pytest.mark.slurm, pytest.mark.full("waits out real quanta, graces and clock jumps")]
 
@@ -42,13 +39,6 @@ text = subprocess.run(["{sdiag}"], capture_output=True, text=True, check=True).s
 offset = int(Path("{offset}").read_text())
 print(re.sub(r"\\((\\d+)\\)", lambda m: f"({{int(m[1]) + offset}})", text, count=1))
 """
-
-
-@pytest.fixture
-def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
-    """A place for daemons on the shared cluster, none started."""
-    with schedd_in(sandbox, short_directory) as daemon:
-        yield daemon
 
 
 def _configure(place: Schedd, **cluster: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,13 +18,6 @@ from slurm_dl.sandbox import Sandbox, SandboxNodes, SandboxSpec
 pytestmark = pytest.mark.slurm
 
 MakeSandbox = Callable[[SandboxSpec], Sandbox]
-
-
-@pytest.fixture
-def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
-    """A place for daemons on the shared cluster, none started."""
-    with schedd_in(sandbox, short_directory) as daemon:
-        yield daemon
 
 
 def test_reconfigure_and_restart_of_slurmctld(place: Schedd) -> None:

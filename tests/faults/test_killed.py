@@ -3,23 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from schedd import ROOT, Schedd, schedd_in, toy_steps
+from schedd import ROOT, Schedd, toy_steps
 from victims import STEPS, sank, victim
 
-from slurm_dl.sandbox import Sandbox
-
 pytestmark = pytest.mark.slurm
-
-
-@pytest.fixture
-def place(sandbox: Sandbox, short_directory: Path) -> Iterator[Schedd]:
-    """A place for daemons on the shared cluster, none started."""
-    with schedd_in(sandbox, short_directory) as daemon:
-        yield daemon
 
 
 @pytest.mark.parametrize(

@@ -23,16 +23,9 @@ COMMITTED_S = 1_700_000_002
 TRIES = 3
 """Builds take hatchling from an index, which may be away for a moment."""
 STRAY = (
-    "slurm_dl/notes_of_mine.py",
-    "slurm_dl/policies/old.py.orig",
-    "templates/site.sbatch.j2",
-    "etc/site.yaml",
-    "docs/todo.md",
-    "tests/unit/test_scratch.py",
-    "profiles/models/mine.yaml",
-    "slurm-17.out",
-    "docs/ledger.sqlite",
-    "core",
+    *("slurm_dl/notes_of_mine.py", "slurm_dl/policies/old.py.orig", "templates/site.sbatch.j2"),
+    *("etc/site.yaml", "docs/todo.md", "tests/unit/test_scratch.py", "profiles/models/mine.yaml"),
+    *("slurm-17.out", "docs/ledger.sqlite", "core"),
 )
 """What a checkout may hold besides: where packages take files from, ignored by git and not."""
 

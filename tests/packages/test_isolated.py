@@ -94,51 +94,48 @@ def make(place: Path) -> Path:
 
 
 @pytest.fixture
-def traps(tmp_path: Path) -> Path:
-    """The same, with modules that leave ``marks/NAME`` where they are imported."""
+def traps(tmp_path: Path) -> Iterator[Path]:
+    """The same, with modules that leave ``marks/NAME`` where they are imported; none may."""
     place = make(tmp_path / "traps")
     (place / "marks").mkdir()
-    home = place / f".local/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
-    home.mkdir(parents=True)
-    mark = MARK.format(f"{place}/marks/")
-    for name in PLANTED:
-        (place / name).parent.mkdir(exist_ok=True)
-        (place / f"{name}.py").write_text(mark, "utf-8")
-    (home / "usercustomize.py").write_text(mark, "utf-8")
-    (home / "planted.pth").write_text(f"import sys; open({str(place)!r} + '/marks/pth', 'w')\n")
-    return place
+    home = f".local/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+    for name in (*PLANTED, f"{home}/usercustomize"):
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / f"{name}.py").write_text(MARK.format(f"{place}/marks/"), "utf-8")
+    (place / home / "planted.pth").write_text(f"import sys; open('{place}/marks/pth', 'w')\n")
+    yield place
+    assert [path.name for path in (place / "marks").iterdir()] == []
 
 
 def hostile(place: Path) -> dict[str, str]:
     """Variables that make Python import from *place*, or do what else was not asked for."""
-    return {
-        "PYTHONPATH": f"{place}:",
-        "PYTHONHOME": str(place),
-        "PYTHONUSERBASE": f"{place}/.local",
-        "PYTHONSTARTUP": f"{place}/click.py",
-        "PYTHONINSPECT": "1",
-        "PYTHONWARNINGS": "error",
-        "PYTHONPROFILEIMPORTTIME": "1",
-        "BASH_ENV": f"{place}/planted",
-    }
+    at_place = {"PATH": ":", "USERBASE": "/.local", "STARTUP": "/click.py", "HOME": ""}
+    python = {f"PYTHON{name}": f"{place}{rest}" for name, rest in at_place.items()}
+    python |= {"PYTHONINSPECT": "1", "PYTHONWARNINGS": "error", "PYTHONPROFILEIMPORTTIME": "1"}
+    return {**python, "BASH_ENV": f"{place}/planted"}
 
 
 def environment(place: Path) -> dict[str, str]:
     return {"HOME": str(place), "PATH": f"{place}/bin:/usr/bin:/bin", "COLUMNS": "80"}
 
 
-def run(place: Path, argv: Sequence[object], env: Mapping[str, str]) -> tuple[int, str]:
-    """How it ends that was started in *place*, and what it prints, without paths and numbers."""
-    done = subprocess.run(
+def run(place: Path, *argv: object, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """A command that is started in *place*."""
+    return subprocess.run(
         [*map(str, argv)],
         cwd=place,
-        env={**environment(place), **env},
+        env=env,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=60 * PATIENCE,
         check=False,
     )
+
+
+def end_of(place: Path, *argv: object, **env: str) -> tuple[int, str]:
+    """Its exit status and its output, without paths and numbers."""
+    done = run(place, *argv, env={**environment(place), **env})
     return done.returncode, shown(done.stdout + done.stderr, place)
 
 
@@ -163,18 +160,15 @@ def test_no_command_imports_what_was_planted(
     plain = make(tmp_path / "plain")
     lines = [*(x for name, command in CLICK.items() for x in lines_of(command, name)), *LINES]
     with ThreadPoolExecutor(2) as pool:
-        runs = [
-            pool.submit(run, traps, (BIN / line[0], *line[1:]), hostile(traps)) for line in lines
-        ]
+        found = pool.map(lambda x: end_of(traps, BIN / x[0], *x[1:], **hostile(traps)), lines)
         monkeypatch.chdir(plain)
         for name, value in environment(plain).items():
             monkeypatch.setenv(name, value)
         expected = [here(line) for line in lines]
-    told = zip(lines, expected, [run.result() for run in runs], strict=True)
+    told = zip(lines, expected, found, strict=True)
     other = {line: (left, right) for line, left, right in told if left != right}
 
     assert len(lines) > 40
-    assert [path.name for path in (traps / "marks").iterdir()] == []
     assert other == {}
 
 
@@ -207,29 +201,20 @@ def test_processes_of_the_daemon_and_of_a_script_import_nothing_planted(
     script.write_text(POOL, "utf-8")
     code = WORKERS.replace("HOME}", f"{str(traps)!r}}}")
 
-    workers = run(traps, (sys.executable, "-I", "-c", code), hostile(traps))
-    pool = run(traps, (sys.executable, "-s", script), {})
+    status, told = end_of(traps, sys.executable, "-I", "-c", code, **hostile(traps))
+    pool = end_of(traps, sys.executable, "-s", script)
 
-    assert [path.name for path in (traps / "marks").iterdir()] == []
-    assert workers[0] == 0
-    assert "No module named 'pyslurm'" in workers[1]
+    assert status == 0
+    assert "No module named 'pyslurm'" in told
     assert pool == (0, "[(N, N), (N, N)]\n")
 
 
 def test_the_users_program_has_the_users_environment(traps: Path) -> None:
     """All of it, also what sh would drop."""
     given = hostile(traps) | {"BASH_FUNC_module%%": "() {  echo hi; }", "a.b": "1", "python": "2"}
-    done = subprocess.run(
-        [BIN / "dlrun", "--", "env"],
-        cwd=traps,
-        env={**environment(traps), **given},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run(traps, BIN / "dlrun", "--", "env", env={**environment(traps), **given})
 
     assert {f"{k}={v}" for k, v in given.items()} <= set(done.stdout.splitlines())
-    assert [path.name for path in (traps / "marks").iterdir()] == []
 
 
 def test_a_command_is_found_and_finds_its_python(tmp_path: Path) -> None:
@@ -247,10 +232,7 @@ def test_a_command_is_found_and_finds_its_python(tmp_path: Path) -> None:
     words = ["", "a  b", "'", '"$(x)', "*"]
 
     def told(program: object, **env: str) -> list[str]:
-        argv = [str(program), *words]
-        done = subprocess.run(
-            argv, cwd=venv / "bin", env=env, capture_output=True, text=True, check=False
-        )
+        done = run(venv / "bin", program, *words, env=env)
         return [str(done.returncode), *(done.stdout or done.stderr).splitlines()]
 
     for program in (command, link):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from squeue_records import RUNNING, answer, words
 
 from slurm_dl.engine.cycle import run_cycle
 from slurm_dl.engine.settings import Preemption, Settings
@@ -19,7 +20,6 @@ from slurm_dl.model.plan import ClusterAction, OpenHandover, Signal
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.slurm.cluster import SlurmCluster
 from slurm_dl.slurm.read.node_reader import NODE_FIELDS
-from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.release_all import release_all
 
@@ -32,14 +32,11 @@ STATES = (
 )
 CONFIG = Path(__file__).parents[1] / "data" / "slurm-22.05" / "config.txt"
 NODE = ("mixed", "gpu*", "16", "64000", "gpu:4", "(null)")
-WORDS_OF_SLURM = (
-    "State=PENDING Reason=Resources Partition=gpu NumTasks=2 NumNodes=2 NumCPUs=4 NodeList= "
-    "tres-alloc=cpu:4 SubmitTime=900000 StartTime=0 EndTime=0 EligibleTime=900000 "
-    "TimeLimit=UNLIMITED RestartCnt=0 Requeue=1 BatchFlag=1 OverSubscribe=OK PriorityLong=5 "
-    "Reservation=(null) ReqNodes= Feature=(null) HetJobID=0 Name=job Comment=(null)"
+PLAIN = RUNNING | words(
+    "State=PENDING Reason=Resources NumTasks=2 NumNodes=2 NumCPUs=4 NodeList= tres-alloc=cpu:4 "
+    "tres-per-node=N/A Sockets=N/A SubmitTime=900000 StartTime=0 EndTime=0 EligibleTime=900000 "
+    "TimeLimit=UNLIMITED ReqNodes= Feature=(null) HetJobID=0"
 )
-PLAIN = dict.fromkeys(JOB_FIELDS, "N/A")
-PLAIN |= dict(word.split("=") for word in WORDS_OF_SLURM.split())
 HONEST = PLAIN | {"tres-per-node": "gres:gpu:4", "UserID": "1000"}
 HONEST["Comment"] = '{"slurm_dl":{"v":1,"sig":"USR1","grace_s":60}}'
 VICTIM = HONEST | {"JobID": "1", "JobArrayID": "1", "State": "RUNNING", "NodeList": "n[1-2]"}
@@ -111,16 +108,12 @@ class Queue(Slurm):
             return "2 7\n"
         if args[-1].startswith("--format="):
             return "".join(f"{r['JobID']} (null)\n" for r in (*self.odd, WAITS))
-        words = args[-1].removeprefix("--Format=").split(",")
-        fields = [word.partition(":")[0] for word in words]
-        nonce = words[-1].partition(":")[2].removesuffix("r")
-        records = [VICTIM, *self.odd, WAITS]
+        rows = [VICTIM, *self.odd, WAITS]
         if tool == "sinfo":
-            records = [dict(zip(NODE_FIELDS, (n, *NODE), strict=True)) for n in ("n1", "n2")]
+            rows = [dict(zip(NODE_FIELDS, (n, *NODE), strict=True)) for n in ("n1", "n2")]
         elif "--array" not in args:
-            records = self.folded()
-        lines = [f"{nonce}f".join(r[name] for name in fields) + f"{nonce}r\n" for r in records]
-        return "".join(lines)
+            rows = self.folded()
+        return answer(args, rows)
 
     def folded(self) -> list[dict[str, str]]:
         """The attacker's arrays, as they are by then."""

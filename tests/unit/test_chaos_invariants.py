@@ -779,14 +779,7 @@ def test_a_record_of_sacct() -> None:
     """As 22.05.8 writes them; a job that was cancelled while it waited never started."""
     (run,) = runs_of(
         [
-            "5_3",
-            "7",
-            "100",
-            "101",
-            "109",
-            "CANCELLED by 0",
-            "8",
-            "cpu=1,gres/gpu=2,node=2",
+            *("5_3", "7", "100", "101", "109", "CANCELLED by 0", "8", "cpu=1,gres/gpu=2,node=2"),
             "n[1-2]",
         ]
     )

@@ -574,12 +574,6 @@ def test_one_busy_user_does_not_trip_the_share_as_it_is_set_at_first() -> None:
 # On disk, over restarts and resets.
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the ledger is."""
-    return tmp_path / "ledger.sqlite"
-
-
 def trip(name: BreakerName = "failed_restarts") -> TripBreaker:
     """A trip."""
     return TripBreaker(breaker=name, at_s=NOW_S, why="4 of 6", jobs=(JobId(4), JobId(7)))

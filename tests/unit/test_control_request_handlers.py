@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,21 +11,19 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from watched import OPEN, POLICY, SETTINGS, levers_of
 
 from slurm_dl.cli.dlctl.status_text import status_lines
-from slurm_dl.config import load_with_origins, show
-from slurm_dl.daemon.audit_log import AuditLine, AuditLog
+from slurm_dl.daemon.audit_log import AuditLine
 from slurm_dl.daemon.breaker_resets import not_here
 from slurm_dl.daemon.control import request_handlers as answers_module
 from slurm_dl.daemon.control.context import ControlContext
 from slurm_dl.daemon.control.request_handlers import RequestHandlers
 from slurm_dl.daemon.control.socket_server import Peer, RequestError
 from slurm_dl.daemon.control.wire_format import RefusalKind
-from slurm_dl.daemon.pause import PauseSwitch
-from slurm_dl.daemon.published_state import Board, PublishedState, Reloaded, Trouble, find_job
+from slurm_dl.daemon.published_state import Reloaded, Trouble, find_job
 from slurm_dl.engine.cycle import Cycle, run_cycle
 from slurm_dl.engine.decide import decide
-from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.json_types import JsonObject
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.write_ahead import Ledger
@@ -35,25 +32,12 @@ from slurm_dl.model.contract import Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import TripBreaker
 from slurm_dl.model.snapshot import JobText, LeftOut, Observed
-from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.recording.snapshot_file import decode
-from slurm_dl.slurm.releases import parse_release
-from slurm_dl.slurm.running_config import SiteConfig
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
 ANN, BOB = 1001, 1002
 USER = Peer(ANN, is_admin=False)
 ADMIN = Peer(0, is_admin=True)
-SETTINGS = Settings(partitions=frozenset({"gpu"}), preemption=Preemption(beneficiaries="all"))
-POLICY = DiscreteLas(thresholds_gpu_s=(60.0, 400.0))
-OPEN = SiteConfig(
-    release=parse_release("22.05.8"),
-    tracks_memory=False,
-    private=frozenset(),
-    slurm_uid=64030,
-)
-"""Slurm hides nothing."""
-
 HOSTILE = "a\x1b[2Jb\nroot  [red]x[/]"
 
 
@@ -90,30 +74,14 @@ def cluster() -> FakeCluster:
 @pytest.fixture
 def context(cluster: FakeCluster, tmp_path: Path) -> ControlContext:
     """A daemon's insides after one cycle."""
-    path = tmp_path / "dl.yaml"
-    path.write_text("manage: {partitions: [gpu]}\n", "utf-8")
-    config, origins = load_with_origins(path)
     ledger = Ledger(SqliteStore(tmp_path / "ledger.sqlite"))
     cycle = run_cycle(cluster, ledger, POLICY, SETTINGS, clock=cluster.clock, acting=False)
     ledger.close()
-    state = PublishedState(
-        config=config,
-        config_rows=tuple(show(config, origins)),
-        started_s=time.time(),
-        live=True,
-        cycle=cycle,
-        policy=POLICY,
-        cycles=1,
-        seen_s=time.time(),
-        slurm=OPEN,
-    )
-    return ControlContext(
-        board=Board(state),
-        audit=AuditLog(tmp_path / "audit.jsonl"),
-        pause=PauseSwitch(tmp_path),
+    return levers_of(
+        tmp_path,
+        cycle,
         reload=lambda actor: Reloaded(at_s=1.0, ok=False, message=f"bad file, {actor}"),
         reset_breaker=lambda name, _: Breaker(name=name, tripped_s=5.0, why="too many"),
-        wake=lambda: None,
     )
 
 

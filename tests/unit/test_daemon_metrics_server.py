@@ -87,20 +87,22 @@ def reset(sock: socket.socket) -> None:
     sock.close()
 
 
+def sends(request: bytes) -> Callable[[socket.socket], None]:
+    return lambda sock: sock.sendall(request)
+
+
 @pytest.mark.parametrize(
     ("timeout_s", "misbehave"),
     [
-        pytest.param(2.0, lambda _: None, id="silent"),
-        pytest.param(2.0, lambda sock: sock.sendall(b"GET /metr"), id="half a request"),
+        pytest.param(2.0, sends(b""), id="silent"),
+        pytest.param(2.0, sends(b"GET /metr"), id="half a request"),
         pytest.param(2.0, drip, id="slow"),
-        pytest.param(2.0, lambda sock: sock.sendall(LARGE), id="takes no answer"),
+        pytest.param(2.0, sends(LARGE), id="takes no answer"),
         # These are not waited for.
         pytest.param(1000.0, reset, id="resets"),
-        pytest.param(1000.0, lambda sock: sock.sendall(b"\x16\x03\x01\x02\r\n\r\n"), id="garbage"),
-        pytest.param(1000.0, lambda sock: sock.sendall(b"A" * 10_000), id="long line"),
-        pytest.param(
-            1000.0, lambda sock: sock.sendall(GET[:-2] + b"A: " + b"x" * 10_000), id="long header"
-        ),
+        pytest.param(1000.0, sends(b"\x16\x03\x01\x02\r\n\r\n"), id="garbage"),
+        pytest.param(1000.0, sends(b"A" * 10_000), id="long line"),
+        pytest.param(1000.0, sends(GET[:-2] + b"A: " + b"x" * 10_000), id="long header"),
     ],
 )
 def test_a_hostile_client_holds_up_nobody_and_is_cut(
@@ -204,7 +206,7 @@ def test_an_accept_header_that_cannot_be_read_gets_the_plain_format(accept: str)
     """A client's mistake is no bug of ours."""
     port = free_port()
     request = f"GET / HTTP/1.1\r\nAccept: application/openmetrics-text;{accept}\r\n\r\n"
-    with contextlib.closing(Endpoint(config(f"127.0.0.1:{port}"), logging_setup.logger())):
+    with endpoint_at(f"127.0.0.1:{port}"):
         assert fetched(port, request.encode("latin-1")).split(" ", 2)[1] == "200"
 
 
@@ -232,6 +234,10 @@ def taken() -> Iterator[int]:
         yield other.getsockname()[1]
 
 
+def endpoint_at(listen: str) -> contextlib.closing[Endpoint]:
+    return contextlib.closing(Endpoint(config(listen), logging_setup.logger()))
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
@@ -240,21 +246,17 @@ def free_port() -> int:
 def test_without_an_address_there_is_no_endpoint(log: io.StringIO) -> None:
     """Off unless it is asked for: no thread, no port."""
     before = threading.active_count()
-    with contextlib.closing(Endpoint(config(""), logging_setup.logger())):
+    with endpoint_at(""):
         assert threading.active_count() == before
     assert log.getvalue() == ""
 
 
-def test_a_port_that_is_taken_is_an_error_at_the_start(taken: int) -> None:
-    """It says where, why, and which key."""
+def test_an_address_that_it_cannot_have_is_an_error_at_the_start(taken: int) -> None:
+    """It says where, why, and which key; one of the addresses that are for documents."""
     with pytest.raises(ConfigError, match=rf"metrics.listen.*127.0.0.1:{taken}.*in use"):
-        Endpoint(config(f"127.0.0.1:{taken}"), logging_setup.logger())
-
-
-def test_an_address_of_another_host_is_an_error_at_the_start() -> None:
-    """One of the addresses that are for documents."""
+        endpoint_at(f"127.0.0.1:{taken}")
     with pytest.raises(ConfigError, match=r"metrics.listen: cannot listen on 192.0.2.1:9477"):
-        Endpoint(config("192.0.2.1:9477"), logging_setup.logger())
+        endpoint_at("192.0.2.1:9477")
 
 
 def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +265,7 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.delitem(sys.modules, "slurm_dl.daemon.metrics.exposition", raising=False)
 
     with pytest.raises(ConfigError, match=r"install slurm-dl\[metrics\]"):
-        Endpoint(config(f"127.0.0.1:{free_port()}"), logging_setup.logger())
+        endpoint_at(f"127.0.0.1:{free_port()}")
     # Whoever does not ask for it does not need it.
     Endpoint(config(""), logging_setup.logger()).close()
 
@@ -271,9 +273,7 @@ def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyP
 def test_a_reload_moves_it(log: io.StringIO) -> None:
     """The old port is given back, the new one answers; empty ends it."""
     old, new = free_port(), free_port()
-    with contextlib.closing(
-        Endpoint(config(f"127.0.0.1:{old}"), logging_setup.logger())
-    ) as endpoint:
+    with endpoint_at(f"127.0.0.1:{old}") as endpoint:
         assert "slurm_dl_state" in fetched(old)
         endpoint.follow(config(f"127.0.0.1:{new}"))
         assert "slurm_dl_state" in fetched(new)
@@ -289,9 +289,7 @@ def test_a_reload_moves_it(log: io.StringIO) -> None:
 def test_a_reload_to_a_port_that_is_taken_is_a_warning(log: io.StringIO, taken: int) -> None:
     """It goes on where it was; the next reload tries again."""
     old = free_port()
-    with contextlib.closing(
-        Endpoint(config(f"127.0.0.1:{old}"), logging_setup.logger())
-    ) as endpoint:
+    with endpoint_at(f"127.0.0.1:{old}") as endpoint:
         for _ in range(2):
             endpoint.follow(config(f"127.0.0.1:{taken}"))
             assert "slurm_dl_state" in fetched(old)
@@ -304,9 +302,7 @@ def test_the_same_port_on_more_interfaces_is_a_move(log: io.StringIO) -> None:
     """Only one can have it: the old one ends first."""
     del log
     port = free_port()
-    with contextlib.closing(
-        Endpoint(config(f"127.0.0.1:{port}"), logging_setup.logger())
-    ) as endpoint:
+    with endpoint_at(f"127.0.0.1:{port}") as endpoint:
         endpoint.follow(config(f"0.0.0.0:{port}"))
         assert endpoint._listen == f"0.0.0.0:{port}"
         assert "slurm_dl_state" in fetched(port)
@@ -393,21 +389,17 @@ def test_an_address_and_a_port_are_taken(listen: str) -> None:
 @pytest.mark.parametrize(
     "listen",
     [
-        "9477",
-        ":9477",
-        "localhost:9477",
-        "127.0.0.1",
-        "127.0.0.1:0",
-        "127.0.0.1:65536",
-        "127.0.0.1:080",
-        "127.0.0.1.1:80",
-        "256.0.0.1:80",
-        "::1:9477",
-        "[127.0.0.1]:9477",
-        "[::1%lo]:9477",
-        "127.0.0.1:9477 ",
-        "١٢٧.0.0.1:80",
-        "http://127.0.0.1:9477",
+        *(
+            "9477",
+            ":9477",
+            "localhost:9477",
+            "127.0.0.1",
+            "127.0.0.1:0",
+            "127.0.0.1:65536",
+            "127.0.0.1:080",
+        ),
+        *("127.0.0.1.1:80", "256.0.0.1:80", "::1:9477", "[127.0.0.1]:9477", "[::1%lo]:9477"),
+        *("127.0.0.1:9477 ", "١٢٧.0.0.1:80", "http://127.0.0.1:9477"),
     ],
 )
 def test_anything_else_is_refused_with_an_example(listen: str, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from build import NOW_S, observed, pending, running, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pasts import past_columns
 
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.forecast import forward_runs
@@ -520,21 +521,7 @@ def test_a_huge_array_costs_no_more_than_the_bound() -> None:
 
 def past_of(name: str, user: str, gpus: float, ran_s: list[float]) -> Past:
     """Jobs of one kind that are over."""
-    n = len(ran_s)
-    zeros = np.zeros(n, dtype=np.int32)
-    return Past(
-        account=zeros,
-        user=zeros.copy(),
-        name=zeros.copy(),
-        gpus=np.full(n, gpus),
-        submit_s=np.zeros(n),
-        start_s=np.zeros(n),
-        end_s=np.arange(n, dtype=np.float64),
-        ran_s=np.array(ran_s),
-        accounts=("x",),
-        users=(user,),
-        names=(name,),
-    )
+    return past_columns(ran_s, gpus=gpus, users=(user,), names=(name,))
 
 
 def one_job(

@@ -317,24 +317,29 @@ def test_the_seal_goes_with_the_hand_over(tmp_path: Path) -> None:
     assert sealed
 
 
+def _die_after_a_signal(cluster: FakeCluster, daemon: Daemon, act: Callable[[], object]) -> None:
+    """*act* until a signal was sent; the daemon is killed before it can write that down."""
+    original = cluster.apply
+
+    def apply(action: ClusterAction) -> None:
+        original(action)
+        if isinstance(action, Signal):
+            raise Killed
+
+    cluster.apply = apply  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        act()
+    cluster.apply = original  # type: ignore[method-assign]
+    daemon.store.close()
+
+
 def test_a_signal_that_may_have_been_sent_is_followed_through(tmp_path: Path) -> None:
     """Killed right after the signal, beneficiaries gone: the victim saved its work and is waiting.
 
     It must be requeued, not forgotten.
     """
     cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
-    original = cluster.apply
-
-    def die_after_signal(action: ClusterAction) -> None:
-        original(action)
-        if isinstance(action, Signal):
-            raise Killed
-
-    cluster.apply = die_after_signal  # type: ignore[method-assign]
-    with pytest.raises(Killed):
-        _run_to_end(cluster, daemon)
-    cluster.apply = original  # type: ignore[method-assign]
-    daemon.store.close()
+    _die_after_a_signal(cluster, daemon, lambda: _run_to_end(cluster, daemon))
     for job in cluster.jobs.values():
         if job.job_id != big:
             cluster.cancel(job.job_id)
@@ -390,18 +395,7 @@ def test_who_recants_before_being_told_is_let_go(tmp_path: Path) -> None:
     """The daemon dies between two signals, and the second victim takes its contract back."""
     cluster = FakeCluster(nodes=NODES, gpus=GPUS)
     daemon, two, one, _ = _two_against_one(cluster, tmp_path / "ledger")
-    original = cluster.apply
-
-    def die_after_signal(action: ClusterAction) -> None:
-        original(action)
-        if isinstance(action, Signal):
-            raise Killed
-
-    cluster.apply = die_after_signal  # type: ignore[method-assign]
-    with pytest.raises(Killed):
-        daemon.cycle()
-    cluster.apply = original  # type: ignore[method-assign]
-    daemon.store.close()
+    _die_after_a_signal(cluster, daemon, daemon.cycle)
     [told] = [j for j in (two, one) if cluster.jobs[j].signals]
     other = two if told == one else one
     cluster.jobs[other].contract = None
@@ -490,18 +484,7 @@ def test_who_was_detached_meanwhile_is_attached_again_before_any_signal(tmp_path
 def test_a_preemption_that_was_not_written_down_counts_for_the_cooldown(tmp_path: Path) -> None:
     """Signalled by a daemon that died; the job requeued itself before the next one looked."""
     cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
-    original = cluster.apply
-
-    def die_after_signal(action: ClusterAction) -> None:
-        original(action)
-        if isinstance(action, Signal):
-            raise Killed
-
-    cluster.apply = die_after_signal  # type: ignore[method-assign]
-    with pytest.raises(Killed):
-        _run_to_end(cluster, daemon)
-    cluster.apply = original  # type: ignore[method-assign]
-    daemon.store.close()
+    _die_after_a_signal(cluster, daemon, lambda: _run_to_end(cluster, daemon))
     cluster.requeue(big)
     daemon = Daemon(cluster, tmp_path / "ledger")
     daemon.cycle()

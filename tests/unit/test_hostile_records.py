@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from squeue_records import RUNNING, records, words
 
 from slurm_dl.model.contract import NO_CLAIM
 from slurm_dl.model.errors import ClusterError
@@ -37,35 +38,16 @@ OPTED_IN = '{"slurm_dl":{"v":1,"sig":"USR1","grace_s":60,"ack":0}}'
 OTHERS_NONCE = "xabcdefghi"
 """Of the shape of ours, from an earlier call."""
 
-PLAIN = dict.fromkeys(JOB_FIELDS, "N/A") | {
-    "State": "RUNNING",
-    "Reason": "None",
-    "Partition": "gpu",
-    "NumNodes": "2",
-    "NumTasks": "1",
-    "Sockets": "*",
-    "NumCPUs": "8",
-    "tres-alloc": "cpu=8,mem=8G,node=2",
-    "tres-per-job": "gres:gpu:4",
-    "NodeList": "n[1-2]",
-    "SubmitTime": "100",
-    "StartTime": "200",
-    "EndTime": "1000",
-    "EligibleTime": "100",
-    "TimeLimit": "10:00",
-    "RestartCnt": "0",
-    "Requeue": "1",
-    "BatchFlag": "1",
-    "OverSubscribe": "OK",
-    "PriorityLong": "5",
-    "Reservation": "(null)",
-}
+PLAIN = RUNNING | words(
+    "NumNodes=2 tres-alloc=cpu=8,mem=8G,node=2 tres-per-node=N/A tres-per-job=gres:gpu:4 "
+    "NodeList=n[1-2]"
+)
 
 
 def _forged(nonce: str, job_id: int) -> str:
     fields = PLAIN | {"JobID": str(job_id), "JobArrayID": str(job_id), "UserID": "0"}
     fields |= {"Name": "forged", "Comment": OPTED_IN}
-    return f"{nonce}f".join(fields[name] for name in JOB_FIELDS) + f"{nonce}r\n"
+    return records(JOB_FIELDS, [fields], nonce)
 
 
 PIECES = st.sampled_from(
@@ -95,9 +77,8 @@ HOSTILE = st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=5)
 def _site() -> ClusterReading:
     node = {"StateComplete": "mixed", "Partition": "gpu*", "CPUs": "16", "Memory": "1000"}
     rows = [node | {"NodeList": n, "Gres": "gpu:4", "features_act": ""} for n in ("n1", "n2")]
-    said = "".join("xnf".join(row[name] for name in NODE_FIELDS) + "xnr\n" for row in rows)
     return site_of(
-        read_nodes(said, "xn"),
+        read_nodes(records(NODE_FIELDS, rows, "xn"), "xn"),
         topology="",
         reservations=(),
         config=SiteConfig(release=Release(22, 5, 8), tracks_memory=True),

@@ -40,12 +40,6 @@ OTHER = build.pending(9)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the ledger is."""
-    return tmp_path / "ledger.sqlite"
-
-
-@pytest.fixture
 def ledger(path: Path) -> Iterator[Ledger]:
     """One that has seen job 7 run and end, and has it in the file alone; now is `LATER_S`.
 

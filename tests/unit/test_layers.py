@@ -14,19 +14,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PURE = ("model", "estimates", "policies", "placement", "ledger", "engine")
 PURE_MAY_IMPORT = {
-    "__future__",
-    "abc",
-    "bisect",
-    "collections",
-    "dataclasses",
-    "enum",
-    "functools",
-    "heapq",
-    "itertools",
-    "math",
-    "numpy",
-    "types",
-    "typing",
+    *("__future__", "abc", "bisect", "collections", "dataclasses", "enum", "functools", "heapq"),
+    *("itertools", "math", "numpy", "types", "typing"),
 }
 """Everything the pure layers import from outside, but for `ALSO`."""
 

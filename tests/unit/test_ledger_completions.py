@@ -35,12 +35,6 @@ WEEK_S = FORGET_AFTER_S
 DAY_S = 86_400.0
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the ledger is."""
-    return tmp_path / "ledger.sqlite"
-
-
 def _over(job_id: int, state: JobState = JobState.FAILED) -> JobRow:
     return JobRow(job_id=job_id, state=state, gpus=4, uid=1001, start_s=NOW_S - 50, end_s=NOW_S + 9)
 

@@ -53,11 +53,6 @@ def _handover(number: int = 3) -> Handover:
     )
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ledger.sqlite"
-
-
 def test_everything_comes_back_as_it_was(path: Path) -> None:
     """A round trip through the file changes nothing."""
     service = build.folded(

@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 
 import build
-import pytest
 
 from slurm_dl.engine.circuit_breakers import gpus_taken, trips
 from slurm_dl.engine.settings import Breakers, Settings
@@ -44,12 +43,6 @@ CREATE TABLE steer (
 PRAGMA user_version=4;
 """
 """As the release before breakers made it."""
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the ledger is."""
-    return tmp_path / "ledger.sqlite"
 
 
 def _restart(job_id: int, requeued_s: float = 100.0) -> Restart:

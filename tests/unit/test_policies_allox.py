@@ -19,7 +19,7 @@ from policy_runs import Work
 
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Held, JobState
+from slurm_dl.model.jobs import JobState
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.allox import Allox
 from slurm_dl.policies.arithmetic.matching import coarse, match
@@ -282,27 +282,14 @@ def test_beyond_the_window_nobody_is_matched() -> None:
 def test_odd_clusters_are_taken_as_they_are(case: str) -> None:
     """No jobs, no GPUs, nodes down, jobs too large, times unknown, jobs held or not ours."""
     rows = [build.pending(1), build.running(2), build.pending(3, 2)]
-    if case == "none":
-        rows = []
-    if case == "large":
-        rows.append(build.pending(4, 64))
-    if case == "odd":
-        rows.append(build.pending(4, held=Held.DEPENDENCY))
-        rows.append(build.pending(5, partition=1))
-        rows.append(build.pending(6, 0))
-        rows.append(dataclasses.replace(build.running(7), state=JobState.COMPLETED))
-    seen = build.observed(rows, nodes=() if case == "no gpus" else (4,))
-    if case == "down":
-        off = np.zeros(1, dtype=np.bool_)
-        seen = dataclasses.replace(seen, nodes=dataclasses.replace(seen.nodes, up=off))
-    snap = build.snapshot(seen)
+    snap = policy_runs.odd_cluster(case, rows)
     if case == "unknown":
         left_s = np.array([math.nan, math.inf, 0.0])
         rates = np.array([[0.0, 0.0], [math.nan, 1.0], [math.inf, 0.5]])
         snap = dataclasses.replace(snap, left_s=left_s, rates=rates)
     order = Allox().order(snap)
 
-    assert len(order.key) == len(rows)
+    assert len(order.key) == len(snap.jobs)
     runs = {"none": [], "large": [1, 2, 3], "odd": [1, 2, 3]}
     if case != "unknown":
         assert targets(snap, Allox()) == runs.get(case, [2])

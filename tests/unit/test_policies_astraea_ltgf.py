@@ -11,6 +11,7 @@ import policy_runs
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pasts import past_columns
 from policy_runs import Work
 
 from slurm_dl.engine.intent import intend
@@ -56,21 +57,7 @@ def ranked(snap: Snapshot, policy: AstraeaLtgf | None = None) -> list[int]:
 
 def past_of(gpus: list[float], ran_s: list[float], account: str = "z") -> Past:
     """Finished jobs that ended long ago."""
-    k = len(gpus)
-    zeros = np.zeros(k, dtype=np.int32)
-    return Past(
-        account=zeros,
-        user=zeros,
-        name=zeros,
-        gpus=np.array(gpus),
-        submit_s=np.zeros(k),
-        start_s=np.zeros(k),
-        end_s=np.ones(k),
-        ran_s=np.array(ran_s),
-        accounts=(account,),
-        users=("u",),
-        names=("n",),
-    )
+    return past_columns(ran_s, gpus=gpus, end_s=1.0, accounts=(account,))
 
 
 def test_the_steps_of_fairness_have_their_known_values() -> None:
@@ -131,20 +118,13 @@ def test_what_jobs_deserve_equals_a_sum_second_by_second(
     zero_s = build.NOW_S - 60
     rows = [build.pending(i + 1, g, submit_s=zero_s + t) for i, (_, g, t) in enumerate(live)]
     ended = sorted(((n, float(b), min(b + d, 60.0)) for n, b, d in over), key=lambda o: o[2])
-    k = len(ended)
-    zeros = np.zeros(k, dtype=np.int32)
-    past = Past(
-        account=np.array(["abz".index(n) for n, _, _ in ended], dtype=np.int32),
-        user=zeros,
-        name=zeros,
-        gpus=np.ones(k),
-        submit_s=np.array([zero_s + b for _, b, _ in ended]),
-        start_s=np.array([zero_s + e - 1 for _, _, e in ended]),
-        end_s=np.array([zero_s + e for _, _, e in ended]),
-        ran_s=np.ones(k),
+    past = past_columns(
+        [1.0] * len(ended),
+        account=["abz".index(n) for n, _, _ in ended],
+        submit_s=[zero_s + b for _, b, _ in ended],
+        start_s=[zero_s + e - 1 for _, _, e in ended],
+        end_s=[zero_s + e for _, _, e in ended],
         accounts=("a", "b", "z"),
-        users=("u",),
-        names=("n",),
     )
     snap = snapshot_of(rows, {i + 1: a for i, (a, _, _) in enumerate(live)}, past=past)
     who = tenants(snap)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pasts import past_columns
 from policy_runs import Work, run
 
-from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.policies.arithmetic.drf_finish_times import FairWorld, fair_world
@@ -134,19 +134,7 @@ def test_those_that_need_all_gpus_together_press_first_due_first() -> None:
 def test_with_room_to_spare_the_nearest_to_completion_go_first() -> None:
     """Beside a tenant that is over and had more than its share, there is slack for all."""
     snap = snapshot([200.0, 40.0, 100.0], 1.0)
-    past = Past(
-        account=np.zeros(9, dtype=np.int32),
-        user=np.zeros(9, dtype=np.int32),
-        name=np.zeros(9, dtype=np.int32),
-        gpus=np.ones(9),
-        submit_s=np.full(9, NOW_S - 2),
-        start_s=np.full(9, NOW_S - 2),
-        end_s=np.full(9, NOW_S - 0.5),
-        ran_s=np.full(9, 400.0),
-        accounts=("elsewhere",),
-        users=("u",),
-        names=("",),
-    )
+    past = past_columns([400.0] * 9, submit_s=NOW_S - 2, end_s=NOW_S - 0.5, accounts=("elsewhere",))
     snap = dataclasses.replace(snap, past=past)
     order = POLICY.order(snap)
     assert order.tier.tolist() == [9, 7, 8]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pasts import past_columns
 
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.completed_jobs import Past
@@ -50,22 +51,7 @@ def of_ages(ages: list[float], **columns: dict[int, float]) -> Snapshot:
 
 def past(ran_s: list[float], gpus: float = 1.0) -> Past:
     """Jobs that are over."""
-    n = len(ran_s)
-    nobody = np.zeros(n, dtype=np.int32)
-    column = np.array(ran_s)
-    return Past(
-        account=nobody,
-        user=nobody.copy(),
-        name=nobody.copy(),
-        gpus=np.full(n, gpus),
-        submit_s=np.zeros(n),
-        start_s=np.zeros(n),
-        end_s=np.arange(n, dtype=np.float64),
-        ran_s=column,
-        accounts=("a",),
-        users=("u",),
-        names=("",),
-    )
+    return past_columns(ran_s, gpus=gpus)
 
 
 def test_the_index_of_three_sizes_is_that_of_hand_arithmetic() -> None:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pasts import past_columns
 
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.completed_jobs import Past
@@ -278,25 +279,6 @@ def test_between_two_humps_the_index_is_not_monotone() -> None:
     assert found[2] < found[0] < found[1]
 
 
-def over(ran_s: list[float], gpus: float) -> Past:
-    """Jobs that are over."""
-    n = len(ran_s)
-    nobody = np.zeros(n, dtype=np.int32)
-    return Past(
-        account=nobody,
-        user=nobody.copy(),
-        name=nobody.copy(),
-        gpus=np.full(n, gpus),
-        submit_s=np.zeros(n),
-        start_s=np.zeros(n),
-        end_s=np.arange(n, dtype=np.float64),
-        ran_s=np.array(ran_s),
-        accounts=("a",),
-        users=("u",),
-        names=("",),
-    )
-
-
 def keys_after(policy: Gittins, past: Past) -> list[float]:
     """The policy's keys for jobs of one GPU with more and more service, after that past."""
     service = {i: 37.0 * (i - 1) for i in range(1, 9)}
@@ -318,19 +300,19 @@ def test_sizes_are_those_of_the_jobs_that_are_over(dimensions: Literal[1, 2]) ->
     told = Gittins(sizes_gpu_s=sizes, dimensions=dimensions)
     other = Gittins(sizes_gpu_s=(1000.0,), dimensions=dimensions)
 
-    assert keys_after(policy, over(ran_s, 4)) == keys_after(told, over([], 1))
-    assert keys_after(policy, over(ran_s[1:], 4)) == least_attained
-    assert keys_after(other, over(ran_s, 4)) == keys_after(other, over([], 1))
+    assert keys_after(policy, past_columns(ran_s, gpus=4)) == keys_after(told, past_columns([]))
+    assert keys_after(policy, past_columns(ran_s[1:], gpus=4)) == least_attained
+    assert keys_after(other, past_columns(ran_s, gpus=4)) == keys_after(other, past_columns([]))
 
 
 def test_of_many_finished_jobs_the_quantiles_stand_for_all() -> None:
     """200 of 5000, whatever order they ended in; no share of jobs is off by more than a 400th."""
     random = np.random.default_rng(3)
     ran_s = np.exp(random.normal(5, 2, 5000))
-    found = np.array(past_sizes(over(ran_s.tolist(), 2), 2))
+    found = np.array(past_sizes(past_columns(ran_s, gpus=2), 2))
 
     assert len(found) == 200
-    assert found.tolist() == list(past_sizes(over(random.permutation(ran_s).tolist(), 2), 2))
+    assert found.tolist() == list(past_sizes(past_columns(random.permutation(ran_s), gpus=2), 2))
     everywhere = np.sort(np.append(2 * ran_s, found))
     of_all = np.sort(2 * ran_s).searchsorted(everywhere, side="right") / 5000
     of_these = found.searchsorted(everywhere, side="right") / 200

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pasts import past_columns
 
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.ids import JobId
@@ -27,19 +28,13 @@ def past_of(jobs: list[tuple[str, float, float, float, float]]) -> Past:
     """Finished jobs: account, GPUs, start, end, seconds run."""
     ordered = sorted(jobs, key=lambda j: j[3])
     accounts = tuple(sorted({j[0] for j in ordered}))
-    k = len(ordered)
-    return Past(
-        account=np.array([accounts.index(j[0]) for j in ordered], dtype=np.int32),
-        user=np.zeros(k, dtype=np.int32),
-        name=np.zeros(k, dtype=np.int32),
-        gpus=np.array([j[1] for j in ordered], dtype=np.float64),
-        submit_s=np.array([j[2] for j in ordered], dtype=np.float64),
-        start_s=np.array([j[2] for j in ordered], dtype=np.float64),
-        end_s=np.array([j[3] for j in ordered], dtype=np.float64),
-        ran_s=np.array([j[4] for j in ordered], dtype=np.float64),
+    return past_columns(
+        [j[4] for j in ordered],
+        account=[accounts.index(j[0]) for j in ordered],
+        gpus=[j[1] for j in ordered],
+        submit_s=[j[2] for j in ordered],
+        end_s=[j[3] for j in ordered],
         accounts=accounts,
-        users=("u",),
-        names=("n",),
     )
 
 

@@ -14,13 +14,14 @@ import policy_runs
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from pasts import past_columns
 from policy_runs import Work
 from scipy import optimize
 
 from slurm_dl.engine.intent import intend
 from slurm_dl.model.completed_jobs import Past
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Held, JobRow, JobState
+from slurm_dl.model.jobs import JobRow
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies.arithmetic import linear_programs
 from slurm_dl.policies.arithmetic.finish_fairness import apps, mean_contention
@@ -174,21 +175,7 @@ def test_a_larger_claim_would_pay_without_payments(*, pays: bool) -> None:
 
 def jobs_of_user(begin_s: Sequence[float], end_s: Sequence[float]) -> Past:
     """Jobs that are over, all of one user and one name."""
-    k = len(begin_s)
-    zero = np.zeros(k, dtype=np.int32)
-    return Past(
-        account=zero.copy(),
-        user=zero.copy(),
-        name=zero.copy(),
-        gpus=np.ones(k),
-        submit_s=np.array(begin_s),
-        start_s=np.array(begin_s),
-        end_s=np.array(end_s),
-        ran_s=np.ones(k),
-        accounts=("a",),
-        users=("u",),
-        names=("x",),
-    )
+    return past_columns([1.0] * len(begin_s), submit_s=begin_s, end_s=end_s, names=("x",))
 
 
 @settings(max_examples=30, deadline=None)
@@ -413,20 +400,7 @@ def test_jobs_alike_are_served_alike(policy: Themis | ThemisConvex) -> None:
 def test_odd_clusters_are_taken_as_they_are(policy: Themis | ThemisConvex, case: str) -> None:
     """No jobs, no GPUs, nodes down, jobs too large, times unknown, jobs held or not ours."""
     rows = [build.pending(1), build.running(2), build.pending(3, 2, submit_s=build.NOW_S)]
-    if case == "none":
-        rows = []
-    if case == "large":
-        rows.append(build.pending(4, 64))
-    if case == "odd":
-        rows.append(build.pending(4, held=Held.DEPENDENCY))
-        rows.append(build.pending(5, partition=1))
-        rows.append(build.pending(6, 0))
-        rows.append(dataclasses.replace(build.running(7), state=JobState.COMPLETED))
-    seen = build.observed(rows, nodes=() if case == "no gpus" else (4,))
-    if case == "down":
-        off = np.zeros(1, dtype=np.bool_)
-        seen = dataclasses.replace(seen, nodes=dataclasses.replace(seen.nodes, up=off))
-    snap = build.snapshot(seen)
+    snap = policy_runs.odd_cluster(case, rows)
     if case == "unknown":
         rates = np.array([[0.0, 0.0], [math.nan, 1.0], [1.0, 0.5]])
         left_s = np.array([math.nan, math.inf, 0.0])
@@ -435,7 +409,7 @@ def test_odd_clusters_are_taken_as_they_are(policy: Themis | ThemisConvex, case:
     share = shares_of(policy, snap)
 
     expected = {"large": [1, 1, 1, 0], "odd": [1, 1, 1, 0, 0, 0, 0], "unknown": [0, 0, 1]}
-    assert share.tolist() == expected.get(case, [0] * len(rows))
+    assert share.tolist() == expected.get(case, [0] * len(snap.jobs))
     assert policy.next_change_s(snap, policy.order(snap), snap.jobs.start_s > 0) == math.inf
 
 

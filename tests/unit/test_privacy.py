@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,8 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from watched import levers_of
 
-from slurm_dl.config import load_with_origins, show
 from slurm_dl.daemon import forecast_service
 from slurm_dl.daemon.audit_log import AuditLine, AuditLog, line_of
 from slurm_dl.daemon.control import privacy
@@ -27,8 +26,7 @@ from slurm_dl.daemon.control.socket_server import Peer, RequestError
 from slurm_dl.daemon.control.status_answer import status
 from slurm_dl.daemon.control.wire_format import RefusalKind
 from slurm_dl.daemon.forecast_service import Forecasts
-from slurm_dl.daemon.pause import PauseSwitch
-from slurm_dl.daemon.published_state import Board, PublishedState, Reloaded, Trouble
+from slurm_dl.daemon.published_state import Reloaded, Trouble
 from slurm_dl.engine.cycle import AppliedAction, run_cycle
 from slurm_dl.engine.preemption.handover_protocol import name_jobs
 from slurm_dl.engine.settings import Preemption, Settings
@@ -129,9 +127,6 @@ def site(
     """A daemon's insides after acting cycles, *steps_s* apart."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        path = directory / "dl.yaml"
-        path.write_text("manage: {partitions: [gpu]}\n", "utf-8")
-        config, origins = load_with_origins(path)
         ledger = Ledger(SqliteStore(directory / "ledger.sqlite"))
         audit = AuditLog(directory / "audit.jsonl")
 
@@ -150,27 +145,14 @@ def site(
                 on_done=written,
             )
         ledger.close()
-        yield ControlContext(
-            board=Board(
-                PublishedState(
-                    config=config,
-                    config_rows=tuple(show(config, origins)),
-                    started_s=time.time(),
-                    live=True,
-                    cycle=cycle,
-                    policy=POLICY,
-                    cycles=1,
-                    seen_s=time.time(),
-                    slurm=slurm,
-                    trouble=Trouble(at_s=1.0, message=f"job {FIRST + 1} of user-bob is gone"),
-                    reloaded=Reloaded(at_s=1.0, ok=False, message="account-of-bob: unknown"),
-                )
-            ),
-            audit=audit,
-            pause=PauseSwitch(directory),
-            reload=lambda _: Reloaded(at_s=1.0, ok=True, message=""),
-            wake=lambda: None,
-        )
+        state = {
+            "policy": POLICY,
+            "slurm": slurm,
+            "trouble": Trouble(at_s=1.0, message=f"job {FIRST + 1} of user-bob is gone"),
+            "reloaded": Reloaded(at_s=1.0, ok=False, message="account-of-bob: unknown"),
+        }
+        reloaded = Reloaded(at_s=1.0, ok=True, message="")
+        yield levers_of(directory, cycle, state, audit=audit, reload=lambda _: reloaded)
         audit.close()
 
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from squeue_records import words
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
@@ -191,28 +192,11 @@ def test_pyslurm_must_belong_to_the_release(
 
 # The jobs.
 
-SQUEUE = dict.fromkeys(JOB_FIELDS, "N/A") | {
-    "State": "PENDING",
-    "Reason": "Priority",
-    "Partition": "gpu",
-    "UserID": "0",
-    "UserName": "root",
-    "QOS": "normal",
-    "NumNodes": "1",
-    "NumTasks": "1",
-    "Sockets": "*",
-    "NumCPUs": "1",
-    "NodeList": "",
-    "SubmitTime": "100",
-    "EligibleTime": "100",
-    "TimeLimit": "1:00:00",
-    "RestartCnt": "0",
-    "Requeue": "1",
-    "BatchFlag": "1",
-    "OverSubscribe": "OK",
-    "PriorityLong": "5",
-    "Name": "train",
-}
+SQUEUE = dict.fromkeys(JOB_FIELDS, "N/A") | words(
+    "State=PENDING Reason=Priority Partition=gpu UserID=0 UserName=root QOS=normal NumNodes=1 "
+    "NumTasks=1 Sockets=* NumCPUs=1 NodeList= SubmitTime=100 EligibleTime=100 TimeLimit=1:00:00 "
+    "RestartCnt=0 Requeue=1 BatchFlag=1 OverSubscribe=OK PriorityLong=5 Name=train"
+)
 """A job in squeue's words; the fake's job without any attribute is the same one."""
 
 RUN = {"state": "RUNNING", "state_reason": "None", "start_time": 200, "end_time": 3800}

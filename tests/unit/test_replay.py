@@ -511,11 +511,97 @@ def edited(line: bytes, *place: str | int, value: object) -> bytes:
     return json.dumps(content).encode() + b"\n"
 
 
-JOBS = ("snapshot", "seen", "jobs")
-PLACEMENT = ("setup", "settings", "placement")
+JOBS = "snapshot.seen.jobs"
+PLACEMENT = "setup.settings.placement"
 MASK = {"dtype": "|b1", "values": [True]}
 STEER = {"job_id": 1, "kind": "spot", "avoid": ["n1"], "since_s": 1, "until_s": 2, "why": ""}
 SHARED = {"node": 3, "index": 0, "jobs": [1], "shares": [0.5]}
+EDITS: Mapping[str, tuple[str, object, str]] = {
+    "settings": (
+        "setup.settings.window",
+        "many",
+        ": a whole number of 64 bits was expected (got text)",
+    ),
+    "unknown": ("snapshot.wished", 1, ": no such field"),
+    "text for a column": (
+        f"{JOBS}.gpus",
+        "four",
+        ": a column (dtype, values) was expected (got text)",
+    ),
+    "no type": (
+        f"{JOBS}.gpus.dtype",
+        "(1 f8,f8",
+        ": the name of a type of numbers was expected (got text)",
+    ),
+    "objects": (
+        f"{JOBS}.gpus.dtype",
+        "O",
+        ": the name of a type of numbers was expected (got text)",
+    ),
+    "huge elements": (f"{JOBS}.gpus.dtype", "f999999999", ": "),
+    "floats for ids": (f"{JOBS}.job_id.values/0", 1.5, ": values like int64 were expected"),
+    "too large": (f"{JOBS}.state.values/0", 300, ": "),
+    "a word": (f"{JOBS}.gpus.values/0", "Infinity", ": numbers, or one of -inf, inf, nan"),
+    "lengths": ("snapshot.seen.jobs/gpus.values", [], ": job columns differ in length"),
+    "a ragged matrix": ("snapshot.seen.node_in.values", [[True], []], ": rows of one length"),
+    "no such state": (f"{JOBS}.state/values.0", 99, ": no such state"),
+    "no such partition": (f"{JOBS}.partition/values.0", 7, ": no such partition"),
+    "a job twice": (f"{JOBS}.job_id/values.0", 2, ": a job is listed twice"),
+    "a node that is not there": ("snapshot.seen.held.node/values.0", 77, ": no such row"),
+    "managed": ("snapshot.managed/values", [], ": 1 values were expected"),
+    "a scheme that is not here": (
+        f"{PLACEMENT}.scheme",
+        {"name": "none", "parameters": {}},
+        ".name: no scheme of placement 'none'; there are ",
+    ),
+    "no scheme": (
+        f"{PLACEMENT}.scheme",
+        "best_fit",
+        ": a name with parameters was expected (got text)",
+    ),
+    "an unknown parameter": (
+        f"{PLACEMENT}.scheme",
+        {"name": "best_fit", "parameters": {"x": 1}},
+        ".parameters.x: no such field",
+    ),
+    "rules": (f"{PLACEMENT}.rules", [{"name": 3, "parameters": {}}], ".0.name: text was expected"),
+    "a profile": (
+        f"{PLACEMENT}.profiles",
+        {"a": {"name": "a", "batch": [1]}},
+        ".a.batch: a list of 2 was expected",
+    ),
+    "nodes that are excluded": (
+        "snapshot.seen.excluded",
+        {"1": MASK},
+        ": 3 values a job were expected",
+    ),
+    "a steer of another job": (
+        "snapshot.steers",
+        {"1": {**STEER, "job_id": 2}},
+        ": the steer of another job",
+    ),
+    "a steer without an end": (
+        "snapshot.steers",
+        {"1": {**STEER, "until_s": "nan"}},
+        ": numbers were expected",
+    ),
+    "a breaker without an instant": (
+        "snapshot.breakers",
+        [{"name": "cluster_share", "tripped_s": "nan"}],
+        ": finite numbers were expected",
+    ),
+    "a shared GPU of no node": ("snapshot.seen.shared", [SHARED], ": no such row among the nodes"),
+    "no action of ours": ("plan.actions", [{"is": "Reboot"}], ".0.is: one of SetSiteFactor, "),
+}
+"""Another value at a place, of which what is before the slash is named, and what is said of it."""
+
+
+def _edit(place: str, value: object, words: str) -> tuple[int, Callable[[bytes], bytes], str]:
+    keys = [int(key) if key.isdecimal() else key for key in place.replace("/", ".").split(".")]
+    said = place.partition("/")[0] + words
+    return 1 + (keys[0] != "setup"), lambda line: edited(line, *keys, value=value), said
+
+
 HOSTILE: Mapping[str, tuple[int, Callable[[bytes], bytes], str]] = {
     "empty": (1, lambda _: b"", "its first line is not whole"),
     "not JSON at all": (1, lambda _: b"\x00\xff\xfe junk\n", "not JSON"),
@@ -523,11 +609,6 @@ HOSTILE: Mapping[str, tuple[int, Callable[[bytes], bytes], str]] = {
     "no header": (1, lambda _: b'{"snapshot":{}}\n', "not a recording"),
     "format": (1, lambda b: edited(b, "recording", value=99), "format 1 was expected (got 99)"),
     "no settings": (1, lambda b: edited(b, "setup", value={}), "setup: policy, parameters and"),
-    "settings": (
-        1,
-        lambda b: edited(b, "setup", "settings", "window", value="many"),
-        "setup.settings.window: a whole number of 64 bits was expected (got text)",
-    ),
     "not JSON": (2, lambda b: b[:50] + b"\n", "not JSON"),
     "blank": (2, lambda _: b"\n", "not JSON"),
     "NaN": (2, lambda b: b.replace(b'"now_s":1', b'"now_s":NaN,"x":1'), "NaN is no JSON"),
@@ -535,134 +616,12 @@ HOSTILE: Mapping[str, tuple[int, Callable[[bytes], bytes], str]] = {
     "long number": (2, lambda _: b"1" * 100_000 + b"\n", "not JSON"),
     "no snapshot": (2, lambda _: b"{}\n", "a snapshot, with or without a plan"),
     "more": (2, lambda b: edited(b, "extra", value=1), "a snapshot, with or without a plan"),
-    "unknown": (
-        2,
-        lambda b: edited(b, "snapshot", "wished", value=1),
-        "snapshot.wished: no such field",
-    ),
-    "text for a column": (
-        2,
-        lambda b: edited(b, *JOBS, "gpus", value="four"),
-        "snapshot.seen.jobs.gpus: a column (dtype, values) was expected (got text)",
-    ),
-    "a type that is not Python": (
-        2,
-        lambda b: edited(b, *JOBS, "gpus", "dtype", value="(1 f8,f8"),
-        "snapshot.seen.jobs.gpus.dtype: the name of a type of numbers was expected (got text)",
-    ),
-    "objects": (
-        2,
-        lambda b: edited(b, *JOBS, "gpus", "dtype", value="O"),
-        "snapshot.seen.jobs.gpus.dtype: the name of a type of numbers was expected (got text)",
-    ),
-    "huge elements": (
-        2,
-        lambda b: edited(b, *JOBS, "gpus", "dtype", value="f999999999"),
-        "snapshot.seen.jobs.gpus.dtype: ",
-    ),
-    "floats for ids": (
-        2,
-        lambda b: edited(b, *JOBS, "job_id", "values", 0, value=1.5),
-        "snapshot.seen.jobs.job_id.values: values like int64 were expected",
-    ),
-    "too large": (
-        2,
-        lambda b: edited(b, *JOBS, "state", "values", 0, value=300),
-        "snapshot.seen.jobs.state.values: ",
-    ),
     "too large a float": (
         2,
-        lambda b: edited(b, *JOBS, "gpus", "values", 0, value=12345).replace(b"12345", b"1e999"),
+        lambda b: edited(b, *JOBS.split("."), "gpus", "values", 0, value=12345).replace(
+            b"12345", b"1e999"
+        ),
         "snapshot.seen.jobs.gpus.values: a number is too large",
-    ),
-    "a word": (
-        2,
-        lambda b: edited(b, *JOBS, "gpus", "values", 0, value="Infinity"),
-        "snapshot.seen.jobs.gpus.values: numbers, or one of -inf, inf, nan",
-    ),
-    "lengths": (
-        2,
-        lambda b: edited(b, *JOBS, "gpus", "values", value=[]),
-        "snapshot.seen.jobs: job columns differ in length",
-    ),
-    "a ragged matrix": (
-        2,
-        lambda b: edited(b, "snapshot", "seen", "node_in", "values", value=[[True], []]),
-        "snapshot.seen.node_in.values: rows of one length",
-    ),
-    "no such state": (
-        2,
-        lambda b: edited(b, *JOBS, "state", "values", 0, value=99),
-        "snapshot.seen.jobs.state: no such state",
-    ),
-    "no such partition": (
-        2,
-        lambda b: edited(b, *JOBS, "partition", "values", 0, value=7),
-        "snapshot.seen.jobs.partition: no such partition",
-    ),
-    "a job twice": (
-        2,
-        lambda b: edited(b, *JOBS, "job_id", "values", 0, value=2),
-        "snapshot.seen.jobs.job_id: a job is listed twice",
-    ),
-    "a node that is not there": (
-        2,
-        lambda b: edited(b, "snapshot", "seen", "held", "node", "values", 0, value=77),
-        "snapshot.seen.held.node: no such row",
-    ),
-    "managed": (
-        2,
-        lambda b: edited(b, "snapshot", "managed", "values", value=[]),
-        "snapshot.managed: 1 values were expected",
-    ),
-    "a scheme that is not here": (
-        1,
-        lambda b: edited(b, *PLACEMENT, "scheme", value={"name": "none", "parameters": {}}),
-        "setup.settings.placement.scheme.name: no scheme of placement 'none'; there are ",
-    ),
-    "no scheme": (
-        1,
-        lambda b: edited(b, *PLACEMENT, "scheme", value="best_fit"),
-        "setup.settings.placement.scheme: a name with parameters was expected (got text)",
-    ),
-    "a parameter that it does not have": (
-        1,
-        lambda b: edited(
-            b, *PLACEMENT, "scheme", value={"name": "best_fit", "parameters": {"x": 1}}
-        ),
-        "setup.settings.placement.scheme.parameters.x: no such field",
-    ),
-    "rules": (
-        1,
-        lambda b: edited(b, *PLACEMENT, "rules", value=[{"name": 3, "parameters": {}}]),
-        "setup.settings.placement.rules.0.name: text was expected",
-    ),
-    "a profile": (
-        1,
-        lambda b: edited(b, *PLACEMENT, "profiles", value={"a": {"name": "a", "batch": [1]}}),
-        "setup.settings.placement.profiles.a.batch: a list of 2 was expected",
-    ),
-    "nodes that are excluded": (
-        2,
-        lambda b: edited(b, "snapshot", "seen", "excluded", value={"1": MASK}),
-        "snapshot.seen.excluded: 3 values a job were expected",
-    ),
-    "a steer of another job": (
-        2,
-        lambda b: edited(b, "snapshot", "steers", value={"1": {**STEER, "job_id": 2}}),
-        "snapshot.steers: the steer of another job",
-    ),
-    "a steer without an end": (
-        2,
-        lambda b: edited(b, "snapshot", "steers", value={"1": {**STEER, "until_s": "nan"}}),
-        "snapshot.steers: numbers were expected",
-    ),
-    "a breaker without an instant": (
-        2,
-        lambda b: edited(
-            b, "snapshot", "breakers", value=[{"name": "cluster_share", "tripped_s": "nan"}]
-        ),
-        "snapshot.breakers: finite numbers were expected",
     ),
     "a label that is none": (
         2,
@@ -673,21 +632,12 @@ HOSTILE: Mapping[str, tuple[int, Callable[[bytes], bytes], str]] = {
         ),
         "snapshot.seen.texts: a job's number was expected as label",
     ),
-    "a shared GPU of no node": (
-        2,
-        lambda b: edited(b, "snapshot", "seen", "shared", value=[SHARED]),
-        "snapshot.seen.shared: no such row among the nodes",
-    ),
-    "no action of ours": (
-        2,
-        lambda b: edited(b, "plan", "actions", value=[{"is": "Reboot"}]),
-        "plan.actions.0.is: one of SetSiteFactor, ",
-    ),
     "a plan of other jobs": (
         2,
         lambda b: edited(b, "plan", "rank", "values", value=[]),
         "values were expected, one a job",
     ),
+    **{name: _edit(*case) for name, case in EDITS.items()},
 }
 
 

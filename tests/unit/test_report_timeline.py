@@ -14,7 +14,7 @@ from report_cases import Life, life, records_of, workloads
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.job_record import JobRecord, Records
 from slurm_dl.report import timeline
-from slurm_dl.report.step_function import Steps
+from slurm_dl.report.timeline import Steps
 
 LIVES = [life(0, (10, 30), (40, 60), gpus=4), life(20, (30, 40), gpus=2), life(50, gpus=8)]
 """One that is preempted for another, and one that never starts."""

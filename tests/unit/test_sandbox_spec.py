@@ -35,15 +35,7 @@ def test_group_text_names_nodes_gpus_and_type() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
-        "4",
-        "4x4",
-        "4x0:a100",
-        "x4:a100",
-        "0x4:a100",
-        "4x4:a b",
-        "4x4:a100\n",
-        "4x999:a",
+        *("", "4", "4x4", "4x0:a100", "x4:a100", "0x4:a100", "4x4:a b", "4x4:a100\n", "4x999:a"),
         "-1x1:a",
     ],
 )

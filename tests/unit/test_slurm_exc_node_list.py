@@ -126,13 +126,5 @@ def test_forged_answer_is_not_believed(name: str) -> None:
 
 def test_squeue_that_cannot_be_read_is_an_error() -> None:
     """Half a list would make steered jobs look free."""
-
-    class Broken(Slurm):
-        def __init__(self) -> None:
-            pass
-
-        def run(self, *_: str) -> str:
-            return "5\n"
-
     with pytest.raises(ClusterError, match="no job id and node list"):
-        steps(Broken())
+        steps(Queue(jx="n1"))

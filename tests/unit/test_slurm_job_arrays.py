@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from squeue_records import RUNNING, answer, words
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
@@ -21,7 +22,7 @@ from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading, read_nodes, site_of
 from slurm_dl.slurm.read.queue_reader import CliQueue
 from slurm_dl.slurm.read.record_parser import job_records, one_per_job
-from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS, job_fields
+from slurm_dl.slurm.read.squeue_fields import job_fields
 from slurm_dl.slurm.read.vocabulary import tasks_as_one, tasks_of
 from slurm_dl.slurm.releases import Release
 from slurm_dl.slurm.running_config import SiteConfig
@@ -29,25 +30,7 @@ from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.actions import Actor
 from slurm_dl.slurm.write.release_all import release_all
 
-PLAIN = dict.fromkeys(JOB_FIELDS, "N/A") | {
-    "State": "PENDING",
-    "Reason": "Priority",
-    "Partition": "gpu",
-    "UserID": "1000",
-    "NumNodes": "1",
-    "NumTasks": "1",
-    "NumCPUs": "8",
-    "SubmitTime": "100",
-    "TimeLimit": "10:00",
-    "RestartCnt": "0",
-    "Requeue": "1",
-    "BatchFlag": "1",
-    "OverSubscribe": "OK",
-    "PriorityLong": "5",
-    "Reservation": "(null)",
-    "Name": "job",
-    "Comment": "(null)",
-}
+PLAIN = RUNNING | words("State=PENDING Reason=Priority NodeList=")
 STEPPED = [f"6_{task}" for task in range(0, 100, 10)]
 """What squeue lists of ``6_[0-100:10]``: the last one is missing."""
 
@@ -78,25 +61,18 @@ class Squeue(Slurm):
         if tool != "squeue":
             self.done.append(" ".join([tool, *args]))
             return ""
-        words = args[-1].removeprefix("--Format=").split(",")
         if args[-1].startswith("--format="):
             return "".join(f"{job_id} (null)\n" for job_id, _, _ in self.rows)
-        fields = [word.partition(":")[0] for word in words]
-        nonce = words[-1].partition(":")[2].removesuffix("r")
         rows = self.rows
         if "--array" not in args:
             self.calls["folded"] += 1
             named = args[0].removeprefix("--jobs=").split(",")
             ids = set(map(int, named)) if "--jobs" in args[0] else self.folded.keys()
             rows = tuple((i, label, {}) for i, label in self.folded.items() if i in ids)
-        records = [
-            f"{nonce}f".join(
-                (PLAIN | more | {"JobID": str(job_id), "JobArrayID": label})[name]
-                for name in fields
-            )
-            for job_id, label, more in rows
-        ]
-        return "".join(f"{record}{nonce}r\n" for record in records)
+        return answer(
+            args,
+            [PLAIN | more | {"JobID": str(i), "JobArrayID": label} for i, label, more in rows],
+        )
 
 
 def stepped(*more: tuple[int, str, dict[str, str]]) -> Squeue:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from squeue_records import NONCE, RUNNING, records
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.jobs import Held, JobState
@@ -19,47 +20,15 @@ from slurm_dl.slurm.releases import Release, no_preemption, parse_release, unsup
 from slurm_dl.slurm.running_config import SiteConfig
 from slurm_dl.slurm.tool_runner import Slurm
 
-NONCE = "xnonce"
 NOW_S = 500.0
 CONFIG = SiteConfig(release=Release(22, 5, 8), tracks_memory=True)
 
-PLAIN = dict.fromkeys(JOB_FIELDS, "N/A") | {
-    "State": "RUNNING",
-    "Reason": "None",
-    "Partition": "gpu",
-    "UserID": "1000",
-    "UserName": "ada",
-    "NumNodes": "1",
-    "NumTasks": "1",
-    "Sockets": "*",
-    "NumCPUs": "8",
-    "tres-alloc": "cpu=8,mem=8G,node=1",
-    "tres-per-node": "gres:gpu:2",
-    "NodeList": "n1",
-    "SubmitTime": "100",
-    "StartTime": "200",
-    "EndTime": "1000",
-    "EligibleTime": "100",
-    "TimeLimit": "10:00",
-    "RestartCnt": "0",
-    "Requeue": "1",
-    "BatchFlag": "1",
-    "OverSubscribe": "OK",
-    "PriorityLong": "5",
-    "Reservation": "(null)",
-    "Name": "job",
-    "Comment": "(null)",
-}
 PENDING = {"State": "PENDING", "Reason": "Priority", "NodeList": ""}
-
-
-def records(fields: tuple[str, ...], rows: list[dict[str, str]]) -> str:
-    return "".join(f"{NONCE}f".join(row[name] for name in fields) + f"{NONCE}r\n" for row in rows)
 
 
 def job(job_id: int, **fields: str) -> dict[str, str]:
     named = {name.replace("_", "-"): value for name, value in fields.items()}
-    return PLAIN | {"JobID": str(job_id), "JobArrayID": str(job_id)} | named
+    return RUNNING | {"JobID": str(job_id), "JobArrayID": str(job_id)} | named
 
 
 def node(name: str, **fields: str) -> dict[str, str]:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from squeue_records import NONCE, RUNNING, records, words
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
@@ -16,27 +17,11 @@ from slurm_dl.slurm.releases import Release
 from slurm_dl.slurm.running_config import SiteConfig
 from slurm_dl.slurm.tool_runner import Slurm
 
-NONCE = "xnonce"
 FEATURES = {"n1": "big,new", "n2": "big", "n3": "new", "n4": "(null)"}
 
-PENDING = dict.fromkeys(JOB_FIELDS, "") | {
-    "State": "PENDING",
-    "Reason": "Priority",
-    "Partition": "gpu",
-    "UserID": "1000",
-    "NumNodes": "1",
-    "NumTasks": "1",
-    "NumCPUs": "8",
-    "RestartCnt": "0",
-    "PriorityLong": "5",
-    "HetJobID": "0",
-    "Feature": "(null)",
-    "TimeLimit": "10:00",
-}
-
-
-def records(fields: tuple[str, ...], rows: list[dict[str, str]]) -> str:
-    return "".join(f"{NONCE}f".join(row[name] for name in fields) + f"{NONCE}r\n" for row in rows)
+PENDING = RUNNING | words(
+    "State=PENDING Reason=Priority NodeList= ReqNodes= Feature=(null) HetJobID=0"
+)
 
 
 def site() -> ClusterReading:
@@ -68,6 +53,7 @@ class Queue(Slurm):
         self.excluded = dict(excluded)
         self.asked: list[str] = []
         self.is_down = False
+        self.said = ""
 
     def run(self, tool: str, *args: str) -> str:
         """The exclusions of the one job named, or of all."""
@@ -77,7 +63,9 @@ class Queue(Slurm):
             msg = "squeue failed"
             raise ClusterError(msg)
         which = [int(args[0].removeprefix("--jobs="))] if "--jobs" in args[0] else self.excluded
-        return "".join(f"{j} {self.excluded[j]}\n" for j in which if j in self.excluded)
+        return self.said or "".join(
+            f"{j} {self.excluded[j]}\n" for j in which if j in self.excluded
+        )
 
 
 def known(table: JobTable, **excluded: str) -> Excluded:
@@ -306,13 +294,7 @@ def test_silence_is_an_error_after_which_all_is_asked_again() -> None:
 @pytest.mark.parametrize("line", ["x n1", "1", "", "-1 n1"])
 def test_answer_that_is_no_list_of_exclusions_is_refused(line: str) -> None:
     """A squeue that prints something else must not look like one where nobody excludes nodes."""
-
-    class Other(Slurm):
-        def __init__(self) -> None:
-            pass
-
-        def run(self, *_: str) -> str:
-            return f"{line}\n"
-
+    slurm = Queue({})
+    slurm.said = f"{line}\n"
     with pytest.raises(ClusterError, match="no job id and node list"):
-        Excluded(Other()).learn(queue(1, 2))
+        Excluded(slurm).learn(queue(1, 2))

@@ -15,37 +15,15 @@ ANALYZE = shutil.which("systemd-analyze") or ""
 PRIVILEGES = ROOT / "docs" / "operate" / "security.md"
 
 SWITCHED_ON = (
-    "LockPersonality",
-    "MemoryDenyWriteExecute",
-    "NoNewPrivileges",
-    "PrivateDevices",
-    "PrivateMounts",
-    "PrivateTmp",
-    "ProtectClock",
-    "ProtectControlGroups",
-    "ProtectHome",
-    "ProtectHostname",
-    "ProtectKernelLogs",
-    "ProtectKernelModules",
-    "ProtectKernelTunables",
-    "RemoveIPC",
-    "RestrictNamespaces",
-    "RestrictRealtime",
-    "RestrictSUIDSGID",
+    *("LockPersonality", "MemoryDenyWriteExecute", "NoNewPrivileges", "PrivateDevices"),
+    *("PrivateMounts", "PrivateTmp", "ProtectClock", "ProtectControlGroups", "ProtectHome"),
+    *("ProtectHostname", "ProtectKernelLogs", "ProtectKernelModules", "ProtectKernelTunables"),
+    *("RemoveIPC", "RestrictNamespaces", "RestrictRealtime", "RestrictSUIDSGID"),
 )
 GIVES = (
-    "BindPaths",
-    "DeviceAllow",
-    "DynamicUser",
-    "ExecStartPost",
-    "ExecStartPre",
-    "ExecStopPost",
-    "ExecPaths",
-    "LoadCredential",
-    "PermissionsStartOnly",
-    "ReadWriteDirectories",
-    "ReadWritePaths",
-    "SupplementaryGroups",
+    *("BindPaths", "DeviceAllow", "DynamicUser", "ExecStartPost", "ExecStartPre", "ExecStopPost"),
+    *("ExecPaths", "LoadCredential", "PermissionsStartOnly", "ReadWriteDirectories"),
+    *("ReadWritePaths", "SupplementaryGroups"),
 )
 """Settings that would widen what it may do, or run something beside it."""
 

@@ -101,16 +101,8 @@ LIMITED = dataclasses.replace(SETTINGS, preemption=dataclasses.replace(LIMITS, m
         ({"memory": failed_after_s(50)}, SETTINGS, {1: ("n2",)}),
     ],
     ids=[
-        "worth it",
-        "not worth a restart",
-        "slower",
-        "nearly done",
-        "not opted in",
-        "limit",
-        "not steered",
-        "no such GPUs",
-        "failed late",
-        "failed soon",
+        *("worth it", "not worth a restart", "slower", "nearly done", "not opted in", "limit"),
+        *("not steered", "no such GPUs", "failed late", "failed soon"),
     ],
 )
 def test_a_job_moves_to_faster_gpus_that_are_free(

@@ -27,10 +27,10 @@ from slurm_dl.slurm.read.vocabulary import (
 )
 from slurm_dl.slurm.releases import Release
 from slurm_dl.slurm.tool_runner import last_line
+from slurm_dl.slurm.write.actions import trim
 from slurm_dl.slurm.write.current_job import job_now
 from slurm_dl.slurm.write.exc_node_list import parts_of
 from slurm_dl.slurm.write.release_all import release_all, site_factors
-from slurm_dl.slurm.write.trim_job import trim
 from tools.fuzz.said import NONCE, SaidSlurm, record, site
 from tools.fuzz.target import Target, text
 
@@ -232,7 +232,7 @@ TARGETS = (
         parse=_trim,
         own=(ClusterError,),
         source="squeue of one job, before its CPUs are cut",
-        parser="slurm.write.trim_job.trim",
+        parser="slurm.write.actions.trim",
         seeds=(record(("JobID", "State", "NumNodes", "NumTasks", "NumCPUs"), _JOB),),
     ),
     Target(

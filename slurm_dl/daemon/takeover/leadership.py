@@ -7,6 +7,7 @@ A daemon by itself has it from its start to its end. Where several share a state
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,6 @@ from pathlib import Path
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.config import Config
-from slurm_dl.daemon import state_directory
 from slurm_dl.daemon.assembly import LEDGER_FILE, slurm_of
 from slurm_dl.daemon.audit_log import DAEMON, AuditLine, AuditLog
 from slurm_dl.daemon.components import Loaded
@@ -30,8 +30,11 @@ from slurm_dl.daemon.takeover import lock
 from slurm_dl.daemon.takeover.lease import Lease, LeaseWatch
 from slurm_dl.daemon.takeover.lock import LockedError
 from slurm_dl.daemon.takeover.standby import ControllerHostCheck, Standby
+from slurm_dl.files import why_not_trusted
 from slurm_dl.ledger.sqlite.lease_row import LeaseRow
+from slurm_dl.model.errors import ConfigError
 from slurm_dl.slurm.controller_status import controllers
+from slurm_dl.text import user_name
 
 _COMMANDS = 10
 """More Slurm commands than a cycle needs between two actions, each cut short by timeout_s."""
@@ -94,7 +97,7 @@ def sole_leadership(config: Config, log: FilteringBoundLogger) -> Iterator[Leade
         LockedError: Another daemon is there.
         ConfigError: A directory cannot be used.
     """
-    state_directory.check(config.paths.state_dir)
+    _check_state_directory(config.paths.state_dir)
     with lock.held(config.paths.state_dir):
         yield Leadership(answering=lambda answer: contextlib.closing(_listen(config, answer, log)))
 
@@ -148,7 +151,7 @@ def contending(loaded: Loaded, log: FilteringBoundLogger, *, live: bool) -> Iter
     """
     config = loaded.config
     paths = config.paths
-    state_directory.check(paths.state_dir)
+    _check_state_directory(paths.state_dir)
     with (
         lock.shared(paths.state_dir),
         _alone_in(paths.run_dir),
@@ -220,3 +223,32 @@ def _alone_in(run_dir: Path) -> Iterator[None]:
             pass  # The lock cannot be made either, and says why.
     with lock.held(run_dir, key="paths.run_dir"):
         yield
+
+
+def _check_state_directory(directory: Path) -> None:
+    """Refuse a state directory in which others than root and we could put files.
+
+    Root does not use that of another account either: what it left there that account could not
+    write to.
+
+    Raises:
+        ConfigError: One line, which says what to do.
+    """
+    us = os.geteuid()
+    try:
+        owner = directory.stat().st_uid
+    except OSError:
+        owner = us  # What is wrong is said where it is used.
+    if owner not in {0, us}:
+        # sudo takes a number after this sign.
+        name, own = user_name(owner, "#"), user_name(us, "#")
+        advice = f"run it as that account (sudo -u {name} dlschedd ...), or chown it"
+        msg = f"paths.state_dir: {directory}: belongs to {name}, not to {own}: {advice}"
+        raise ConfigError(msg)
+    try:
+        why = why_not_trusted(directory, {us})
+    except OSError as err:
+        why = f"{err.filename}: {err.strerror}"
+    if why:
+        msg = f"paths.state_dir: {why}"
+        raise ConfigError(msg)

@@ -38,10 +38,6 @@ class GavelHierarchical(Solving):
     """Weighted fairness between accounts; fairness or first come first served inside each.
 
     Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: Most waiting jobs that get shares; running jobs always do.
-        split_above: Most classes of equal jobs in one program; more are divided into parts.
-        limit_s: Seconds that one program may take.
         weights: Weight of an account by its name; 1 for accounts that are not named.
         inside: How a tenant's weight is divided among its jobs.
         levels: Number of levels that are raised where there are more than a hundred classes; the

@@ -45,10 +45,6 @@ class GavelMaxMin(Solving):
     """Maximise the least normalised throughput: LAS for GPUs of several types.
 
     Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: Most waiting jobs that get shares; running jobs always do.
-        split_above: Most classes of equal jobs in one program; more are divided into parts.
-        limit_s: Seconds that one program may take.
         weights: Weight of an account's jobs by the account's name; 1 for accounts that are not
             named.
     """
@@ -89,16 +85,7 @@ class GavelMaxMin(Solving):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelMaxMinAgnostic(GavelMaxMin):
-    """Max-min fairness that treats all GPU types as equally fast.
-
-    Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: Most waiting jobs that get shares; running jobs always do.
-        split_above: Most classes of equal jobs in one program; more are divided into parts.
-        limit_s: Seconds that one program may take.
-        weights: Weight of an account's jobs by the account's name; 1 for accounts that are not
-            named.
-    """
+    """Max-min fairness that treats all GPU types as equally fast."""
 
     name: ClassVar[str] = "gavel_max_min_agnostic"
     source: ClassVar[str] = f"{SOURCE}, section 7 (the baseline without throughputs)"
@@ -117,14 +104,7 @@ class GavelMaxMinAgnostic(GavelMaxMin):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelMakespan(Solving):
-    """Minimise the time at which the last of the present jobs is done.
-
-    Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: Most waiting jobs that get shares; running jobs always do.
-        split_above: Most classes of equal jobs in one program; more are divided into parts.
-        limit_s: Seconds that one program may take.
-    """
+    """Minimise the time at which the last of the present jobs is done."""
 
     name: ClassVar[str] = "gavel_makespan"
     source: ClassVar[str] = f"{SOURCE}, section 4.2 (minimum makespan)"
@@ -155,14 +135,7 @@ class GavelMakespan(Solving):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelFinishTime(Solving):
-    """Minimise the largest ratio of finish time to finish time on a fair part of the cluster.
-
-    Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: Most waiting jobs that get shares; running jobs always do.
-        split_above: Most classes of equal jobs in one program; more are divided into parts.
-        limit_s: Seconds that one program may take.
-    """
+    """Minimise the largest ratio of finish time to finish time on a fair part of the cluster."""
 
     name: ClassVar[str] = "gavel_finish_time"
     source: ClassVar[str] = f"{SOURCE}, section 4.2 (finish-time fairness of Themis, NSDI 2020)"
@@ -197,14 +170,7 @@ class GavelFinishTime(Solving):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelSum(Solving):
-    """Maximise the sum of throughputs.
-
-    Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: Most waiting jobs that get shares; running jobs always do.
-        split_above: Most classes of equal jobs in one program; more are divided into parts.
-        limit_s: Seconds that one program may take.
-    """
+    """Maximise the sum of throughputs."""
 
     name: ClassVar[str] = "gavel_sum"
     source: ClassVar[str] = f"{SOURCE}, section 4.2 (maximum sum of throughputs)"
@@ -238,10 +204,6 @@ class GavelCost(GavelSum):
     """Maximise the sum of throughput per cost.
 
     Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: Most waiting jobs that get shares; running jobs always do.
-        split_above: Most classes of equal jobs in one program; more are divided into parts.
-        limit_s: Seconds that one program may take.
         costs: Cost of a GPU by the name of its type, in any unit; 1 for types that are not named.
     """
 
@@ -279,15 +241,7 @@ class GavelCost(GavelSum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelCostSlo(GavelCost):
-    """Maximise the sum of throughput per cost, subject to the deadlines of jobs.
-
-    Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: Most waiting jobs that get shares; running jobs always do.
-        split_above: Most classes of equal jobs in one program; more are divided into parts.
-        limit_s: Seconds that one program may take.
-        costs: Cost of a GPU by the name of its type, in any unit; 1 for types that are not named.
-    """
+    """Maximise the sum of throughput per cost, subject to the deadlines of jobs."""
 
     name: ClassVar[str] = "gavel_cost_slo"
     source: ClassVar[str] = f"{SOURCE}, section 4.2 (cost subject to SLOs)"

@@ -146,11 +146,8 @@ class Solving(Sharing):
     """A sharing policy that solves programs.
 
     Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: Most waiting jobs that get shares; running jobs always do.
         split_above: Most classes of equal jobs in one program; more are divided into parts.
-        limit_s: Seconds that one program may take; if it takes longer, the proportional share is
-            used.
+        limit_s: Seconds that one program may take.
     """
 
     split_above: int = linear_programs.SPLIT_ABOVE

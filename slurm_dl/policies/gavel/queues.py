@@ -28,12 +28,7 @@ _SLACK_GPUS = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelFifo(Sharing):
-    """In order of arrival, each job on the fastest type with enough free GPUs.
-
-    Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: Most waiting jobs that get shares; running jobs always do.
-    """
+    """In order of arrival, each job on the fastest type with enough free GPUs."""
 
     name: ClassVar[str] = "gavel_fifo"
     source: ClassVar[str] = f"{SOURCE}, section 4.2 (FIFO)"
@@ -60,12 +55,7 @@ class GavelFifo(Sharing):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelSjf(Sharing):
-    """The job with the least time left on its fastest type first.
-
-    Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: Most waiting jobs that get shares; running jobs always do.
-    """
+    """The job with the least time left on its fastest type first."""
 
     name: ClassVar[str] = "gavel_sjf"
     source: ClassVar[str] = f"{SOURCE}, section 4.2 (shortest job first)"
@@ -91,12 +81,7 @@ class GavelSjf(Sharing):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelIsolated(Sharing):
-    """Each of n jobs gets the n-th part of the GPUs of every type.
-
-    Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: Most waiting jobs that get shares; running jobs always do.
-    """
+    """Each of n jobs gets the n-th part of the GPUs of every type."""
 
     name: ClassVar[str] = "gavel_isolated"
     source: ClassVar[str] = f"{SOURCE}, section 4.2 (X isolated)"
@@ -120,12 +105,7 @@ class GavelIsolated(Sharing):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GavelProportional(Sharing):
-    """Each job gets the same share of the time, divided among the types by their GPUs.
-
-    Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: Most waiting jobs that get shares; running jobs always do.
-    """
+    """Each job gets the same share of the time, divided among the types by their GPUs."""
 
     name: ClassVar[str] = "gavel_proportional"
     source: ClassVar[str] = f"{SOURCE}, section 4.1 (X equal)"

@@ -52,8 +52,6 @@ class GavelStrategyProof(Sharing):
     """Proportional fairness; each job's share is cut by its cost to the others.
 
     Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
-        window: Most waiting jobs that get shares; running jobs always do.
         weights: Weight of an account's jobs by the account's name; 1 for accounts that are not
             named.
         discounts_up_to: Most classes of equal jobs for which shares are cut; each takes a program

@@ -72,7 +72,6 @@ class Themis(Sharing):
     """Auction of GPUs by finish-time fairness, with hidden payments.
 
     Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
         window: Most waiting jobs that take part; running jobs always do.
         fairness: f, the fraction of the apps, those with the smallest rho, that may not bid; 0 or
             more, below 1. One app may always bid.
@@ -141,10 +140,7 @@ class ThemisConvex(Solving):
     """Shares of the time that minimise the largest rho.
 
     Attributes:
-        lease_s: How long a job keeps its GPUs once it has them, seconds.
         window: Most waiting jobs that take part; running jobs always do.
-        split_above: Most classes of equal jobs in one program; more are divided into parts.
-        limit_s: Seconds that one program may take.
     """
 
     name: ClassVar[str] = "themis_convex"

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
 import click
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
 
-from slurm_dl.cli.dlqueue.command import COLUMNS, cells, number
-from slurm_dl.daemon.control.client import Client, stale_note
+from slurm_dl.cli.dlqueue.command import COLUMNS, STYLES, cells, number
+from slurm_dl.daemon.control.client import Client, DaemonError, stale_note
 from slurm_dl.daemon.control.queue_request import QueueRequest
 from slurm_dl.json_types import JsonObject
-from slurm_dl.report.terminal_table import Column
+from slurm_dl.report.terminal_table import Column, rich_table
 from slurm_dl.text import ago, safe
 
 MORE_COLUMNS = {
@@ -48,9 +52,7 @@ def watch(client: Client, request: QueueRequest, *, every_s: float, me: bool) ->
     try:
         from slurm_dl.cli.dlqueue.watch.app import run  # noqa: PLC0415 - Textual may be missing
     except ImportError:
-        from slurm_dl.cli.dlqueue.watch.live import run_live  # noqa: PLC0415
-
-        return run_live(client, request, shown, console, every_s)
+        return _run_live(client, request, shown, console, every_s)
     return run(client, request, shown, every_s=every_s, me=me)
 
 
@@ -108,3 +110,40 @@ def rows_of(jobs: Sequence[JsonObject]) -> list[list[str]]:
     return [
         [safe(cell) for cell in (*cells(job), *rest)] for job, rest in zip(jobs, more, strict=True)
     ]
+
+
+_HINT = "Ctrl-C quits. Keys to sort, search and ask why: install slurm-dl[watch]"
+
+
+def _run_live(
+    client: Client, request: QueueRequest, shown: Shown, console: Console, every_s: float
+) -> int:
+    """Without Textual: the first screenful, drawn again, and no keys but Ctrl-C.
+
+    The terminal is given back whatever ends it.
+    """
+    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(signum, lambda got, _: sys.exit(128 + got))
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                rows = max(1, console.height - 3)
+                live.update(_screen(shown, request, console.width, rows), refresh=True)
+                time.sleep(every_s)
+                try:
+                    shown.hear(client.ask("queue", **replace(request, limit=rows).fields()))
+                except DaemonError as err:
+                    shown.away = str(err)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _screen(shown: Shown, request: QueueRequest, width: int, rows: int) -> Group:
+    jobs = shown.jobs[:rows]
+    style = "white on red" if shown.away else "reverse"
+    head = Text(shown.head(request, 0, rows), style=style, no_wrap=True, overflow="ellipsis")
+    styles = {i: STYLES.get(str(job["state"]), "") for i, job in enumerate(jobs)}
+    table = rich_table(
+        ALL_COLUMNS, rows_of(jobs), width=width, styles=styles, optional=len(MORE_COLUMNS)
+    )
+    return Group(head, table, Text(_HINT, style="dim", no_wrap=True, overflow="ellipsis"))
