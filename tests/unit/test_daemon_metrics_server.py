@@ -123,8 +123,9 @@ def test_a_hostile_client_holds_up_nobody_and_is_cut(
     assert capfd.readouterr() == ("", "")
 
 
-def test_connections_are_bounded(port: int) -> None:
+def test_connections_are_bounded(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """One more than there may be is closed at once, and takes no thread; a place is given on."""
+    monkeypatch.setattr(http_server, "HEADER_S", 60.0)
     with contextlib.ExitStack() as held:
         last = [1] * MOST_OF_ADDRESS + [2] * (MOST_CONNECTIONS - MOST_OF_ADDRESS)
         sitting = [held.enter_context(connect(port, source=f"127.0.0.{n}")) for n in last]
