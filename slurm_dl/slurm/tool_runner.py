@@ -12,7 +12,9 @@ import math
 import os
 import re
 import shutil
+import signal
 import subprocess
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,6 +23,7 @@ from pathlib import Path
 
 from slurm_dl.job.scontrol_input import arguments_and_input
 from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.slurm.read.record_parser import ArrayFold, fold_of
 from slurm_dl.text import escaped, shown
 
 TOOLS = ("squeue", "sinfo", "scontrol", "scancel", "sprio")
@@ -30,6 +33,7 @@ OPTIONAL_TOOLS = ("sacct", "sacctmgr", "sdiag")
 _OF_SLURMDBD = ("sacct", "sacctmgr")
 
 _LONGEST_WORDS = 300
+_CHUNK_BYTES = 2**18
 _JOB_ID = re.compile(r"(\d+)(?:;.*)?", re.ASCII)
 
 
@@ -51,7 +55,7 @@ class Slurm:
 
     Attributes:
         calls: How often each tool was run.
-        spent_s: How long the tools took in all, seconds.
+        spent_s: How long the tools waited for Slurm in all, seconds.
     """
 
     def __init__(
@@ -148,8 +152,11 @@ class Slurm:
         """
         words = self._count(tool, args)
         timeout_s = min(self._timeout_s, within_s)
-        began_s = time.monotonic()
+        began_s, computed_s = time.monotonic(), _children_s()
+        fold = fold_of(args) if tool == "squeue" else None
         try:
+            if fold is not None:
+                return self._folded([self._tools[tool], *args], words, timeout_s, fold)
             argv, told = arguments_and_input(args)
             done = subprocess.run(
                 [self._tools[tool], *argv],
@@ -167,12 +174,41 @@ class Slurm:
         except (OSError, ValueError) as err:
             raise _not_run(words, err) from None
         finally:
-            self.spent_s += time.monotonic() - began_s
+            # What the tool computes, such as the text of each task of an array, is no sign of a
+            # slow slurmctld: users decide on it.
+            own_s = _children_s() - computed_s
+            self.spent_s += max(0.0, time.monotonic() - began_s - own_s)
         if done.returncode != 0:
-            said = last_line(done.stderr) or last_line(done.stdout) or "no message"
-            msg = f"{words} failed (exit {done.returncode}): {said}"
-            raise ClusterError(msg)
+            raise _failed(words, done.returncode, done.stderr, done.stdout)
         return done.stdout.decode("utf-8", errors="replace")
+
+    def _folded(self, command: Sequence[str], words: str, timeout_s: float, fold: ArrayFold) -> str:
+        """The output of *command* as *fold* leaves it, read while it comes."""
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._env,
+            cwd="/",
+            start_new_session=True,  # Whatever holds the pipe ends with it.
+        ) as child:
+            assert child.stdout is not None  # noqa: S101 - narrows the type
+            assert child.stderr is not None  # noqa: S101
+            killer = threading.Timer(timeout_s, os.killpg, (child.pid, signal.SIGKILL))
+            killer.start()
+            try:
+                while chunk := child.stdout.read(_CHUNK_BYTES):
+                    fold.feed(chunk)
+                said, code = child.stderr.read(), child.wait()
+            finally:
+                late = killer.finished.is_set()
+                killer.cancel()
+        if late:
+            raise subprocess.TimeoutExpired(command, timeout_s)
+        if code:
+            raise _failed(words, code, said, b"")
+        return fold.text()
 
     def start(self, tool: str, *args: str) -> subprocess.Popen[bytes]:
         """Start one command and do not wait; its standard error is a pipe.
@@ -221,6 +257,17 @@ class Slurm:
         self.path(tool)
         self.calls[tool] += 1
         return escaped(" ".join([tool, *args[:2]]))[:80]
+
+
+def _children_s() -> float:
+    """CPU seconds of the commands that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def _failed(words: str, code: int, err: bytes, out: bytes) -> ClusterError:
+    said = last_line(err) or last_line(out) or "no message"
+    return ClusterError(f"{words} failed (exit {code}): {said}")
 
 
 def _not_run(words: str, err: Exception) -> ClusterError:

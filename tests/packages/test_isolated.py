@@ -103,6 +103,14 @@ def traps(tmp_path: Path) -> Iterator[Path]:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / f"{name}.py").write_text(MARK.format(f"{place}/marks/"), "utf-8")
     (place / home / "planted.pth").write_text(f"import sys; open('{place}/marks/pth', 'w')\n")
+    # Another Python, by variables that count in spite of -I.
+    packages = place / home.replace(".local", "venv")
+    packages.mkdir(parents=True)
+    (packages / "planted.pth").write_text(f"import sys; open('{place}/marks/venv', 'w')\n")
+    (place / "venv/bin").mkdir()
+    real = Path(sys.executable).resolve()
+    (place / "venv/bin/python3").symlink_to(real)
+    (place / "venv/pyvenv.cfg").write_text(f"home = {real.parent}\n", "utf-8")
     yield place
     assert [path.name for path in (place / "marks").iterdir()] == []
 
@@ -160,7 +168,10 @@ def test_no_command_imports_what_was_planted(
     plain = make(tmp_path / "plain")
     lines = [*(x for name, command in CLICK.items() for x in lines_of(command, name)), *LINES]
     with ThreadPoolExecutor(2) as pool:
-        found = pool.map(lambda x: end_of(traps, BIN / x[0], *x[1:], **hostile(traps)), lines)
+        # They count in spite of -I.
+        other = str(traps / "venv/bin/python3")
+        named = {"PYTHONEXECUTABLE": other, "__PYVENV_LAUNCHER__": other, **hostile(traps)}
+        found = pool.map(lambda x: end_of(traps, BIN / x[0], *x[1:], **named), lines)
         monkeypatch.chdir(plain)
         for name, value in environment(plain).items():
             monkeypatch.setenv(name, value)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+import time
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -26,7 +29,7 @@ from slurm_dl.slurm.read.squeue_fields import job_fields
 from slurm_dl.slurm.read.vocabulary import tasks_as_one, tasks_of
 from slurm_dl.slurm.releases import Release
 from slurm_dl.slurm.running_config import SiteConfig
-from slurm_dl.slurm.tool_runner import Slurm
+from slurm_dl.slurm.tool_runner import TOOLS, Slurm
 from slurm_dl.slurm.write.actions import Actor
 from slurm_dl.slurm.write.release_all import release_all
 
@@ -261,6 +264,39 @@ def test_who_wants_nodes_for_itself(release: Release, word: str, *, exclusive: b
     slurm = Squeue((1, "1", {"OverSubscribe": "NO", asked: word}))
 
     assert read(slurm, release).exclusive == [exclusive]
+
+
+PRINTS = """#!/usr/bin/python3 -IS
+import sys
+nonce = sys.argv[-1].rpartition(":")[2][:-1]
+fields = [word.partition(":")[0] for word in sys.argv[-1].removeprefix("--Format=").split(",")]
+known = {known!r}
+for task in range(30_000):
+    known |= {{"JobID": "6", "JobArrayID": f"6_{{task}}"}}
+    print((nonce + "f").join(known[name] for name in fields) + nonce + "r")
+sum(i * i for i in range(12_000_000))
+"""
+
+
+def test_texts_of_a_huge_array_are_held_once(tmp_path: Path) -> None:
+    """Squeue prints them for each task; and its own work is no sign of a slow slurmctld."""
+    text = {"Name": "🦥" + "A" * 900, "Comment": "B" * 900}
+    for tool in TOOLS:
+        (tmp_path / tool).write_text(PRINTS.format(known=PLAIN | text), "utf-8")
+        (tmp_path / tool).chmod(0o755)
+    slurm = Slurm(bin_dir=tmp_path)
+    tracemalloc.start()
+    began_s = time.monotonic()
+    try:
+        table = CliQueue(slurm).table(JobReader(ClaimReader(max_grace_s=9)), site(OLDER), now_s=5.0)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert (table.job_id, table.tasks) == ([6], [30_000])
+    assert table.texts[JobId(6)].label == "6_[0-29999]"
+    assert peak < 16 * 2**20  # All of it is 60 MB.
+    assert slurm.spent_s < (time.monotonic() - began_s) / 2
 
 
 def test_folded_listing_is_matched_by_id() -> None:

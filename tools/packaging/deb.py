@@ -133,13 +133,12 @@ def environment(tree: Path, wheel: Path) -> list[str]:
     (tree / "usr/bin").mkdir(parents=True)
     with zipfile.ZipFile(wheel) as archive:
         scripts = {
-            Path(name).name: archive.read(name).decode().partition("\n'''\n")[2]
+            Path(name).name: archive.read(name)
             for name in sorted(archive.namelist())
             if Path(name).parent.match("*.data/scripts")
         }
     for command, script in scripts.items():
-        # Where its Python is, is known here: the shell in front of it is not needed.
-        (bin_dir / command).write_text(f"#!/{HOME}/bin/python3 -I\n{script}", "utf-8")
+        (bin_dir / command).write_bytes(script)
         (bin_dir / command).chmod(0o755)
         (tree / "usr/bin" / command).symlink_to(f"../lib/slurm-dl/bin/{command}")
     share = tree / "usr/share/slurm-dl/python"

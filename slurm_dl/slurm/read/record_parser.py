@@ -30,6 +30,62 @@ def output_format(fields: Sequence[str], nonce: str) -> str:
     return ",".join([*parts, f"{fields[-1]}:{nonce}r"])
 
 
+class ArrayFold:
+    """Squeue's output with one record for the pending tasks of an array, made while it comes.
+
+    Squeue spells out each task with all that its owner wrote, and an array may have millions: the
+    whole output is never held.
+    """
+
+    def __init__(self, nonce: str) -> None:
+        self._field, self._end = f"{nonce}f".encode(), f"{nonce}r\n".encode()
+        self._rest = b""
+        self._records: list[bytes] = []
+        self._same: tuple[bytes, bytes] | None = None
+        self._labels: list[str] = []
+
+    def feed(self, chunk: bytes) -> None:
+        """Take in the next part of the output."""
+        *records, self._rest = (self._rest + chunk).split(self._end)
+        for record in records:
+            job_id, _, more = record.partition(self._field)
+            label, _, same = more.partition(self._field)
+            if self._same == (job_id, same):
+                self._labels.append(label.decode("utf-8", errors="replace"))
+                continue
+            self._fold()
+            self._records.append(record)
+            self._same, self._labels = (job_id, same), [label.decode("utf-8", errors="replace")]
+
+    def text(self) -> str:
+        """What there is of the output."""
+        self._fold()
+        whole = b"".join(record + self._end for record in self._records) + self._rest
+        return whole.decode("utf-8", errors="replace")
+
+    def _fold(self) -> None:
+        """Put the tasks that came since the last record was begun into it, if it is an array's."""
+        if self._same is None or len(self._labels) == 1:
+            return
+        job_id, same = self._same
+        label = tasks_as_one(self._labels)
+        self._records[-1:] = [
+            self._field.join((job_id, one.encode(), same))
+            for one in (self._labels if label is None else [label])
+        ]
+        self._same, self._labels = None, []
+
+
+def fold_of(args: Sequence[str]) -> ArrayFold | None:
+    """What folds squeue's output for *args*, if they list the tasks of arrays by id and label."""
+    if "--array" not in args:
+        return None
+    fields = [word.partition(":") for word in args[-1].removeprefix("--Format=").split(",")]
+    if [name for name, _, _ in fields[:2]] != ["JobID", "JobArrayID"]:
+        return None
+    return ArrayFold(fields[-1][2].removesuffix("r"))
+
+
 def raw_records(text: str, nonce: str) -> list[str]:
     """The records of *text*, not split into fields yet.
 

@@ -244,6 +244,7 @@ def address(label: str) -> str:
     names all of them changes their common record and nothing else.
     """
     found = _match_label(label)
+    tasks_in(label)
     if found[3] is None:
         return label
     runs = [run for tasks in _array_ranges(found[3]) for run in _runs(tasks)]
