@@ -109,7 +109,9 @@ def repeated(act: Callable[[Schedd], object], place: Schedd, every_s: float) -> 
     [
         pytest.param(cancelled, 0.3, id="cancelled"),
         pytest.param(racing, 2.0, id="racing"),
-        pytest.param(flood, 1e3, id="flood"),
+        pytest.param(
+            flood, 1e3, id="flood", marks=pytest.mark.full("submits a hundred jobs and arrays")
+        ),
     ],
 )
 def test_no_attacker_keeps_gpus_from_others(

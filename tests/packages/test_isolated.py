@@ -161,6 +161,7 @@ def here(line: Sequence[str]) -> tuple[int, str]:
     return done.exit_code, shown(done.stdout + done.stderr, Path.cwd())
 
 
+@pytest.mark.full("runs each command twice, which takes a core for a minute")
 def test_no_command_imports_what_was_planted(
     traps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

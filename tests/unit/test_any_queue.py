@@ -47,7 +47,7 @@ TASKS = st.lists(st.integers(0, 2000), min_size=1, max_size=300, unique=True).ma
 SPECS = st.one_of(
     TASKS.map(lambda tasks: ",".join(map(str, tasks))),
     st.builds("{}-{}:{}".format, st.integers(0, 50), st.integers(51, 4000), st.integers(0, 99)),
-    st.builds("{}-{}:2,3-9".format, st.integers(0, 9), st.integers(0, 10**9)),
+    st.builds("{}-{}:2,3-9".format, st.integers(0, 9), st.sampled_from([50, 10**9])),
     st.text(string.digits + "-,:%", max_size=9),
 )
 LABELS = st.one_of(
@@ -131,7 +131,7 @@ class Cluster(SlurmCluster):
         """Nothing."""
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(st.lists(ODD, max_size=6), st.lists(ODD, max_size=6), SECOND)
 def test_any_queue_is_read_and_honest_jobs_are_served(
     first: list[dict[str, str]], then: list[dict[str, str]], second: str
