@@ -254,7 +254,7 @@ class Daemon:
     def _cycle(self, *, acting: bool) -> Cycle:
         parts, before = self._parts, self.board.current
         parts.cluster.watch_reservations = may_have_reservations(before.cycle)
-        timed = Stopwatch(parts.cluster)
+        timed = Stopwatch(parts.cluster, parts.cluster.look_again)
         self._bucket.refill()
         self._health.begin(parts)
         began_s = time.monotonic()
@@ -276,6 +276,7 @@ class Daemon:
             carry=self._carry,
             complete=lambda seen: self._rebuilding.complete(parts.ledger, seen),
             enrich=parts.enrich,
+            look_again=timed.look_again,
         )
         took_s = time.monotonic() - began_s
         self._health.end(parts.cluster.asked_s)

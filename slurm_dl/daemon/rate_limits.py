@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from slurm_dl.backoff import Backoff
 from slurm_dl.config import Config
 from slurm_dl.config.daemon_section import DaemonSection
 from slurm_dl.engine.cycle import Cluster, Cycle
+from slurm_dl.engine.fresh_look import LookAgain
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import ClusterAction, OpenHandover, Unfinished
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.slurm.controller_status import ControllerStatus
@@ -202,28 +204,31 @@ class Stopwatch:
     """Times what a cluster does; stands in its place during one cycle."""
 
     cluster: Cluster
+    again: LookAgain
     observe_s: float = 0.0
     apply_s: float = 0.0
 
     def observe(self) -> Observed:
         """Observe, timed."""
-        began = time.monotonic()
-        try:
+        with self._timed("observe_s"):
             return self.cluster.observe()
-        finally:
-            self.observe_s += time.monotonic() - began
+
+    def look_again(self, seen: Observed, jobs: frozenset[JobId], *, nodes: bool) -> Observed:
+        """Look again, timed as a part of observing."""
+        with self._timed("observe_s"):
+            return self.again(seen, jobs, nodes=nodes)
 
     def apply(self, action: ClusterAction, /) -> Unfinished | None:
         """Apply, timed."""
-        with self._applying():
+        with self._timed("apply_s"):
             finish = self.cluster.apply(action)
         # What it waits in a later cycle is not of this one, whose stopwatch this is.
-        return None if finish is None else self._applying()(finish)
+        return None if finish is None else self._timed("apply_s")(finish)
 
     @contextmanager
-    def _applying(self) -> Iterator[None]:
+    def _timed(self, name: Literal["observe_s", "apply_s"]) -> Iterator[None]:
         began = time.monotonic()
         try:
             yield
         finally:
-            self.apply_s += time.monotonic() - began
+            setattr(self, name, getattr(self, name) + time.monotonic() - began)

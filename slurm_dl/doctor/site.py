@@ -30,6 +30,7 @@ from slurm_dl.daemon.control.wire_format import SOCKET_NAME
 from slurm_dl.doctor.controller_config import CannotTellError, ControllerConfig, PartitionRecord
 from slurm_dl.json_types import JsonObject
 from slurm_dl.model.errors import ConfigError, SlurmDlError
+from slurm_dl.slurm.read.usable_nodes import words_of
 from slurm_dl.slurm.running_config import config_values, partition_values
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import user_name
@@ -226,6 +227,11 @@ class Site:
             msg = "none of the managed partitions exists"
             raise CannotTellError(msg)
         return found
+
+    @fact
+    def nodes(self) -> Mapping[str, Mapping[str, str]]:
+        """What Slurm says of each node, by its name; see `words_of`."""
+        return words_of(self.ask("scontrol", "show", "node", "--oneliner"))
 
     @fact
     def admin_level(self) -> str:

@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from slurm_dl.engine.decide import decide, engine_of
+from slurm_dl.engine.fresh_look import LookAgain, with_fresh_look, with_room
 from slurm_dl.engine.settings import External, Mode, Settings
 from slurm_dl.engine.undone_writes import PassGate, UndoneWrites, sift_disturbing
 from slurm_dl.engine.write_retries import Effort, Refusals, is_standalone_write
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.handover import Handover, Run, VictimState
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import (
     Action,
     ClusterAction,
@@ -108,6 +110,7 @@ def run_cycle(
     carry: Carry | None = None,
     complete: Callable[[Observed], None] = lambda _: None,
     enrich: Callable[[Snapshot], Snapshot] = lambda snap: snap,
+    look_again: LookAgain | None = None,
 ) -> Cycle:
     """Observe, decide and, if *acting*, apply.
 
@@ -128,6 +131,8 @@ def run_cycle(
         carry: What is remembered of earlier cycles; None: each cycle is the first.
         complete: Told what was seen once it is booked; may restore to the ledger what was missed.
         enrich: Adds to a snapshot what is known of its jobs beforehand.
+        look_again: Looks at the cluster again before a hand-over begins; None: what `observe` tells
+            is all there is, and never old.
 
     Raises:
         ClusterError: The cluster could not be read; nothing was done.
@@ -147,10 +152,21 @@ def run_cycle(
     steps.conclude_acknowledged(seen)
     complete(seen)
     engine = engine_of(settings)
-    snap = enrich(engine.recount(ledger.snapshot(seen, settings.partitions)))
-    if rewrite := carry.undone.due(engine.undone(snap)):
-        snap = dataclasses.replace(snap, rewrite=rewrite)
-    plan = decide(snap, policy, settings)
+    rewrite: frozenset[JobId] | None = None
+
+    def decided(seen: Observed) -> tuple[Snapshot, Plan]:
+        nonlocal rewrite
+        snap = enrich(engine.recount(ledger.snapshot(seen, settings.partitions)))
+        if rewrite is None:
+            rewrite = carry.undone.due(engine.undone(snap))
+        snap = dataclasses.replace(snap, rewrite=rewrite) if rewrite else snap
+        return snap, decide(snap, policy, settings)
+
+    snap, plan = decided(seen)
+    if look_again is not None:
+        snap, plan = with_fresh_look(snap, plan, look_again, decided, carry.room_for)
+        carry.room_for = with_room(plan)
+    seen = snap.seen
     ledger.owe(snap, plan)
     if not acting:
         return Cycle(
@@ -265,12 +281,14 @@ class Carry:
         under_way: Signals that have not been answered for.
         undone: SiteFactors that Slurm has undone.
         gate: Whether the last cycle waited for the end of a backfill pass.
+        room_for: Jobs for which there was room.
     """
 
     refusals: Refusals = field(default_factory=Refusals)
     under_way: _SignalsUnderWay = field(default_factory=_SignalsUnderWay)
     undone: UndoneWrites = field(default_factory=UndoneWrites)
     gate: PassGate = field(default_factory=PassGate)
+    room_for: frozenset[JobId] = frozenset()
 
 
 class _Steps:

@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 
@@ -21,8 +22,13 @@ from slurm_dl.model.handover import Handover, Run
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.jobs import F64, I16, I32, I64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations, Nodes
+from slurm_dl.model.other_gres import OtherGres
+from slurm_dl.model.partition_limits import PartitionLimits
 from slurm_dl.model.shared_gpu import SharedGpu
 from slurm_dl.model.steer import Steer
+
+DEFAULT_HOLD_S: Final = 121.0
+"""A requeued job may not start for this long with Slurm's default cred_expire (22.05.8)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,8 +113,20 @@ class Observed:
         also_in: Further partitions, as indices, of pending jobs that name several;
             `Jobs.partition` has the first.
         choices: ``(m,)`` bool by job id, the nodes a pending or running job may use at all, for
-            the jobs that restrict them (``--nodelist``, ``--constraint``); all False if the
-            restriction, or what it excludes, could not be understood.
+            the jobs that restrict them (``--nodelist``, ``--constraint``, ``--tmp``, GRES); all
+            False if the restriction, or what it excludes, could not be understood.
+        unmodelled: An option of sbatch by job id, such as ``--contiguous``, of pending and running
+            jobs of which it is not known which nodes would do; their *choices* are all False.
+        gres: What there is of GRES beside GPUs, and what jobs take of it; None if none asks for
+            any.
+        deadlines: When pending and running jobs have to be over, epoch seconds, by job id. Slurm
+            ends a pending job whose time limit would pass it.
+        limits: Of each of *partitions*, None where they are not known; empty: of none.
+        reserved_until: When the reservations of others that jobs are in or ask for end, the last
+            of them, epoch seconds, by job id; 0 if there is none of them any more.
+        barred: Running jobs that their account or QOS would not let start again, with a clause that
+            says why; as far as anybody asked.
+        requeue_hold_s: How long Slurm keeps a requeued job back, seconds.
         excluded: ``(m,)`` bool by job id, the nodes that stand in a pending job's ``ExcNodeList``,
             whoever put them there; only jobs that exclude any.
         begins: When pending jobs that have a begin time may start, epoch seconds, by job id; of
@@ -139,6 +157,13 @@ class Observed:
     also_in: Mapping[JobId, tuple[int, ...]] = field(default_factory=dict)
     choices: Mapping[JobId, Bool] = field(default_factory=dict)
     excluded: Mapping[JobId, Bool] = field(default_factory=dict)
+    unmodelled: Mapping[JobId, str] = field(default_factory=dict)
+    gres: OtherGres | None = None
+    deadlines: Mapping[JobId, float] = field(default_factory=dict)
+    limits: tuple[PartitionLimits | None, ...] = ()
+    reserved_until: Mapping[JobId, float] = field(default_factory=dict)
+    barred: Mapping[JobId, str] = field(default_factory=dict)
+    requeue_hold_s: float = DEFAULT_HOLD_S
     begins: Mapping[JobId, float] = field(default_factory=dict)
     texts: Mapping[JobId, JobText] = field(default_factory=dict)
     reserved: Mapping[JobId, str] = field(default_factory=dict)

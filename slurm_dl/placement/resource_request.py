@@ -41,6 +41,7 @@ class ResourceRequest:
         place: Equal for jobs with the same *allowed*.
         allowed: ``(m,)`` bool, nodes it may use at all, and of which no reservation of others
             would begin before its time limit if it started now.
+        gres: ``(g,)`` units of `Observed.gres` on each node; empty if it asks for none.
     """
 
     key: tuple[object, ...]
@@ -48,6 +49,7 @@ class ResourceRequest:
     exclusive: bool
     place: tuple[object, ...]
     allowed: Bool
+    gres: tuple[float, ...] = ()
 
     @property
     def n_nodes(self) -> int:
@@ -99,15 +101,18 @@ class ResourceRequests:
             cpus = max(cpus, math.ceil((claim.cpus_per_gpu or 0) * gpus))
             mem_mb = max(mem_mb, math.ceil((claim.mem_mb_per_gpu or 0) * gpus))
         exclusive = bool(jobs.exclusive[row])
-        asked = (place, gpus, n_nodes, most_nodes, cpus, mem_mb, exclusive)
+        other = self._snap.seen.gres
+        gres = () if other is None else other.asked.get(JobId(int(jobs.job_id[row])), ())
+        asked = (place, gpus, n_nodes, most_nodes, cpus, mem_mb, exclusive, gres)
         need = self._needs.get(asked)
         if need is None:
             allowed, most = self._places[place]
             if most > 0:
                 n_nodes = max(n_nodes, math.ceil(gpus / most))
             asks = tuple(_asks(gpus, cpus, mem_mb, n_nodes, most_nodes or n_nodes))
-            key = (*place, *asks, exclusive)
-            need = self._needs[asked] = ResourceRequest(key, asks, exclusive, place, allowed)
+            key = (*place, *asks, exclusive, *gres)
+            need = ResourceRequest(key, asks, exclusive, place, allowed, gres)
+            self._needs[asked] = need
         return need
 
     def _place_of(self, row: int) -> tuple[object, ...]:

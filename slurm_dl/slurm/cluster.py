@@ -15,9 +15,10 @@ what it may do.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
@@ -26,23 +27,35 @@ from slurm_dl.model.plan import ClearSteer, ClusterAction, SetSteer, Unfinished
 from slurm_dl.model.snapshot import Observed, Reservation
 from slurm_dl.slurm.controller_status import ControllerStatus, read_health
 from slurm_dl.slurm.permissions import check_sight, lacks_rights
+from slurm_dl.slurm.read.associations import BarredJobs
 from slurm_dl.slurm.read.comment_claims import ClaimReader
+from slurm_dl.slurm.read.conditions import ConditionReader
 from slurm_dl.slurm.read.gpu_holdings import Holdings
 from slurm_dl.slurm.read.gpu_share_reader import Shares
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_choices import NodeChoices
-from slurm_dl.slurm.read.node_reader import ClusterReading, node_arguments, read_nodes, site_of
+from slurm_dl.slurm.read.node_reader import (
+    ClusterReading,
+    NodesSeen,
+    is_up,
+    node_arguments,
+    read_nodes,
+    site_of,
+)
 from slurm_dl.slurm.read.queue_reader import CliQueue, ReaderChoice
 from slurm_dl.slurm.read.record_parser import new_nonce, split_records
 from slurm_dl.slurm.read.reservation_reader import (
     ReservationSeen,
     blocked_by,
+    last_end_s,
     read_reservations,
 )
 from slurm_dl.slurm.read.squeue_fields import MOST_NAMED, of_jobs, queue_arguments
+from slurm_dl.slurm.read.usable_nodes import UsableNode, read_usable
+from slurm_dl.slurm.read.vocabulary import nodes_missing
 from slurm_dl.slurm.releases import Release, no_preemption
-from slurm_dl.slurm.running_config import SiteConfig, read_config
+from slurm_dl.slurm.running_config import SiteConfig, partition_values, read_config
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.actions import Actor
 from slurm_dl.slurm.write.release_all import site_factors
@@ -84,6 +97,7 @@ class SlurmCluster:
         self._reader = JobReader(ClaimReader(max_grace_s=max_grace_s, models=models))
         self._holdings = Holdings()
         self._shares = Shares(slurm)
+        self._barred = BarredJobs(slurm)
         self._queue = CliQueue(slurm) if queue is None else queue
         self._actor = Actor(slurm, set_site_factor=self._queue.set_site_factor)
         self._config: SiteConfig | None = None
@@ -92,7 +106,13 @@ class SlurmCluster:
         self._saw_jobs = True
         self._not_over: frozenset[int] = frozenset()
         self._topology: tuple[frozenset[str], str] | None = None
+        self._found: NodesSeen | None = None
+        self._usable: Mapping[str, UsableNode] = {}
+        self._words: Mapping[str, Mapping[str, str]] = {}
         self._site: ClusterReading | None = None
+        self._last: tuple[JobTable, ConditionReader, float] | None = None
+        self._stuck: set[JobId] = set()
+        self._ours: tuple[ReservationSeen, ...] = ()
         self._reservations: tuple[ReservationSeen, ...] = ()
         self._choices: NodeChoices | None = None
         # Types are only ever added at the end: an index keeps its meaning for our lifetime.
@@ -157,7 +177,7 @@ class SlurmCluster:
             site, reservations = self._read_site()
         # Slurm tells whole seconds. Counting in them too, no run is ever counted beyond its end.
         now_s = float(math.floor(self.now()))
-        table, exclusions = self._queue.read(self._reader, site, now_s=now_s)
+        table, conditions = self._queue.read(self._reader, site, now_s=now_s)
         listed = bool(table.texts or table.left_out)
         if self._saw_jobs and not listed:
             # All gone at once: have they ended, or are they hidden from us since?
@@ -165,16 +185,49 @@ class SlurmCluster:
             _check_nobody_runs(site)
         self._check_none_left_out(table)
         self._saw_jobs = listed
-        if reservations is None:
-            reservations = self._read_reservations() if self.watch_reservations else ()
+        if reservations is None and self.watch_reservations:
+            reservations = self._read_reservations()
+            # A hand-over must not wait for a node that has left service since.
+            self._look_at({name for one in reservations if one.is_ours for name in one.nodes})
+        self._ours = reservations or ()
+        stuck = {job for job, text in table.texts.items() if nodes_missing(text.reason)}
+        if stuck - self._stuck:
+            self._look_at()
+        self._stuck = stuck
         self._queue.learn_splits(self._holdings, table)
         self._shares.learn(table)
+        return self._put_together(table, conditions, now_s)
+
+    def look_again(
+        self,
+        seen: Observed,  # noqa: ARG002 - see `LookAgain`
+        jobs: frozenset[JobId],
+        *,
+        nodes: bool,
+    ) -> Observed:
+        """See `LookAgain`: one sinfo and two scontrol if *nodes*, and what is asked of *jobs*."""
+        assert self._last is not None  # noqa: S101 - narrows the type
+        table, conditions, now_s = self._last
+        if nodes:
+            self._ours = self._read_reservations()
+            self._look_at()
+        state = dict(zip(table.texts, table.state, strict=True))
+        assert self._site is not None  # noqa: S101
+        self._barred.ask(jobs, table, self._site, self._words)
+        conditions.learn_whole(jobs, [j for j in jobs if state.get(j) is JobState.PENDING])
+        return self._put_together(table, conditions, now_s)
+
+    def _put_together(self, table: JobTable, conditions: ConditionReader, now_s: float) -> Observed:
+        """What is seen at *now_s*, by the nodes as they were read last."""
+        site = self._site
+        assert site is not None  # noqa: S101 - narrows the type
         if self._choices is None:
             self._choices = NodeChoices(site)
-        choices, excluded = self._choices.of(table, exclusions)
+        asked = self._choices.of(table, conditions)
         labels = {job: text.label for job, text in table.texts.items()}
         self._actor.know(labels, no_preemption=no_preemption(site.config.release))
         jobs = table.columns(self._gpu_types)
+        self._last = table, conditions, now_s
         return Observed(
             now_s=now_s,
             jobs=jobs,
@@ -185,13 +238,20 @@ class SlurmCluster:
             node_in=site.node_in,
             claims=table.claims,
             also_in=table.also_in,
-            choices=choices,
-            excluded=excluded,
+            choices=asked.choices,
+            excluded=asked.excluded,
+            unmodelled=asked.unmodelled,
+            gres=asked.gres,
+            deadlines=table.deadlines,
+            limits=site.limits,
+            reserved_until=last_end_s(self._reservations, table.inside),
+            barred={job: why for job, why in self._barred.found.items() if job in table.texts},
+            requeue_hold_s=site.config.requeue_hold_s,
             begins=table.begins,
             texts=table.texts,
             reserved=table.reserved,
             reservations=tuple(
-                Reservation(name=r.name, end_s=r.end_s) for r in reservations if r.is_ours
+                Reservation(name=r.name, end_s=r.end_s) for r in self._ours if r.is_ours
             ),
             blocked=blocked_by(self._reservations, site.nodes, table.inside, now_s),
             shared=self._shares.gpus(table, site),
@@ -250,20 +310,51 @@ class SlurmCluster:
         sinfo = self._slurm.run("sinfo", *node_arguments(nonce))
         reservations = self._read_reservations()
         found = read_nodes(sinfo, nonce)
+        self._words = self._read_partitions()
+        self._usable = read_usable(self._slurm.run("scontrol", "show", "node", "--oneliner"))
+        self._config = config
+        self._barred.found.clear()
+        self._queue.forget()
+        return self._set_site(found, first=()), reservations
+
+    def _look_at(self, names: Collection[str] | None = None) -> None:
+        """Read the nodes *names* again, or all of them and the partitions."""
+        site, before = self._site, self._found
+        if site is None or before is None or (names is not None and not names):
+            return
+        nonce = new_nonce()
+        found = read_nodes(self._slurm.run("sinfo", *node_arguments(nonce, names or ())), nonce)
+        if names is not None:
+            known = {name: n for name, n in found.nodes.items() if name in before.nodes}
+            if all(is_up(n.state) == is_up(before.nodes[name].state) for name, n in known.items()):
+                return
+            found = dataclasses.replace(before, nodes={**before.nodes, **known})
+        else:
+            self._words = self._read_partitions()
+        # What was read of jobs goes by the indices of these partitions.
+        self._set_site(found, first=site.partitions)
+
+    def _set_site(self, found: NodesSeen, *, first: Sequence[str]) -> ClusterReading:
+        assert self._config is not None  # noqa: S101 - narrows the type
         if self._topology is None or self._topology[0] != found.nodes.keys():
             topology = self._slurm.run("scontrol", "show", "topology")
             self._topology = frozenset(found.nodes), topology
         site = site_of(
             found,
             topology=self._topology[1],
-            reservations=reservations,
-            config=config,
+            reservations=self._reservations,
+            config=self._config,
             type_row=self._gpu_types,
+            usable=self._usable,
+            words=self._words,
+            first=first,
         )
-        self._site, self._config = site, config
-        self._choices = None
-        self._queue.forget()
-        return site, reservations
+        self._site, self._found, self._choices = site, found, None
+        return site
+
+    def _read_partitions(self) -> Mapping[str, Mapping[str, str]]:
+        shown = self._slurm.run("scontrol", "show", "partition", "--all", "--oneliner")
+        return partition_values(shown)
 
     def _read_reservations(self) -> tuple[ReservationSeen, ...]:
         shown = self._slurm.run("scontrol", "show", "reservation", "--oneliner")

@@ -24,6 +24,8 @@ class SiteConfig:
         private: Words of PrivateData, in lower case: what ordinary users may not see of others.
         slurm_uid: SlurmUser's uid; None if Slurm does not say.
         accounting: There is a slurmdbd.
+        enforced: Words of AccountingStorageEnforce, in lower case.
+        requeue_hold_s: How long a requeued job waits before it may start, seconds.
         unfit: Why Slurm would not order its queue by SiteFactor, and what to do; empty if it would.
     """
 
@@ -33,6 +35,8 @@ class SiteConfig:
     private: frozenset[str] = frozenset()
     slurm_uid: int | None = None
     accounting: bool = False
+    enforced: frozenset[str] = frozenset()
+    requeue_hold_s: float = _CRED_EXPIRE_S + 1
     unfit: str = ""
 
 
@@ -103,6 +107,8 @@ def read_config(text: str, slurm_conf: str = "") -> SiteConfig:
         private=frozenset(private) - {"none", "(null)"},
         slurm_uid=int(slurm_user[1]) if slurm_user else None,
         accounting=values.get("AccountingStorageType", "").lower().endswith("slurmdbd"),
+        enforced=frozenset(options(values.get("AccountingStorageEnforce", ""))) - {"none"},
+        requeue_hold_s=requeue_hold(values)[0],
         unfit=why_unordered(values, site_factor_plugin(values, slurm_conf)),
     )
 

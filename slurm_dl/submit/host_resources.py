@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from slurm_dl.model.profile import Profile
-from slurm_dl.placement.synergy import Host, Share, demand, proportional
+from slurm_dl.placement.synergy import Share, demand, proportional
+from slurm_dl.slurm.read.usable_nodes import UsableNode
 from slurm_dl.submit.half_gpu import HalfGpu
 from slurm_dl.submit.job_shape import GpuNode, GpuPartition, JobShape
 from slurm_dl.submit.node_range import NodeRange
@@ -116,16 +117,14 @@ def kinds(partitions: Sequence[GpuPartition], wanted: Wanted) -> tuple[GpuNode, 
     return tuple(found.values())[:_MOST_ASKED]
 
 
-def usable(nodes: Sequence[GpuNode], read: Mapping[str, tuple[int, int]]) -> tuple[GpuNode, ...]:
-    """*nodes* with what jobs may use of them, CPUs and MB by name of the node."""
+def usable(nodes: Sequence[GpuNode], read: Mapping[str, UsableNode]) -> tuple[GpuNode, ...]:
+    """*nodes* with what jobs may use of them, by name of the node."""
     return tuple(
         replace(
             node,
-            host=Host(
-                gpus=node.host.gpus,
-                cpus=min(node.host.cpus, read.get(node.name, (node.host.cpus, 0))[0]),
-                mem_mb=read.get(node.name, (0, node.host.mem_mb))[1],
-            ),
+            host=replace(node.host, cpus=min(node.host.cpus, told.cpus), mem_mb=told.mem_mb)
+            if (told := read.get(node.name)) is not None
+            else node.host,
         )
         for node in nodes
         if node.host is not None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from slurm_dl.job.switch_order import is_tree, leaves
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.profile import Profile, skew_of
+from slurm_dl.slurm.read.usable_nodes import read_usable
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.submit import host_resources, slurm_calls
 from slurm_dl.submit.batch_script import Extras, tasks_per_node
@@ -83,7 +84,8 @@ def _host_share(
     limit = host_resources.UNLIMITED
     if names:
         try:
-            nodes = host_resources.usable(nodes, slurm_calls.read_usable(names, known.slurm))
+            shown = known.slurm.run("scontrol", "--oneliner", "show", "node", ",".join(names))
+            nodes = host_resources.usable(nodes, read_usable(shown))
             if silence.memory:
                 at = [partition.name for partition in known.partitions]
                 limit = slurm_calls.read_memory_limit(at, known.slurm)

@@ -128,28 +128,6 @@ def parse_partitions(text: str) -> Partitions:
     )
 
 
-def read_usable(nodes: Sequence[str], slurm: Slurm) -> dict[str, tuple[int, int]]:
-    """CPUs and memory in MB that jobs may use on each of *nodes*.
-
-    Some sites keep cores and memory of a node for its own daemons (CoreSpecCount, MemSpecLimit). A
-    job that asks for all that sinfo counts would never start there.
-
-    Raises:
-        ClusterError: scontrol is missing or failed.
-    """
-    text = slurm.run("scontrol", "--oneliner", "show", "node", ",".join(nodes))
-    found = {}
-    for line in text.splitlines():
-        if not line.startswith("NodeName="):
-            continue
-        fields = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        cpus = _number(fields.get("CPUEfctv", "")) or _number(fields.get("CPUTot", ""))
-        kept_mb = _number(fields.get("MemSpecLimit", ""))
-        mem_mb = max(0, _number(fields.get("RealMemory", "")) - kept_mb)
-        found[fields["NodeName"]] = (cpus, mem_mb)
-    return found
-
-
 def read_memory_limit(partitions: Sequence[str], slurm: Slurm) -> MemoryLimit:
     """The least that any of *partitions* allows; one that says nothing has the cluster's own.
 

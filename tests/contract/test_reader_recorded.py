@@ -17,7 +17,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.slurm.cluster import SlurmCluster
-from slurm_dl.slurm.read.node_choices import EXCLUDED_ARGUMENTS
+from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS
 from slurm_dl.slurm.releases import NEWEST, OLDEST, parse_release, unsupported
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import escaped
@@ -45,9 +45,9 @@ class Recorded(Slurm):
     def run(self, tool: str, *args: str) -> str:
         """What Slurm said then."""
         self.calls[tool] += 1
-        if args[-1] == EXCLUDED_ARGUMENTS[-1]:
+        if args[-1] == CONDITION_ARGUMENTS[-1]:
             return self.text["excluded"]
-        text = self.text[args[1] if tool == "scontrol" else tool]
+        text = self.text.get(args[1] if tool == "scontrol" else tool, "")
         if tool == "squeue" and args[0].startswith("--jobs="):
             text = self.text["arrays"]
         separators = re.search(r"--Format=.*:(\w+)r$", args[-1])
@@ -246,7 +246,10 @@ def test_a_job_that_is_not_listed_any_more_is_asked_for_by_id(
 
 
 def test_later_polls_read_the_queue_only(recorded: Recorded) -> None:
-    """Once all is known an idle observation is one squeue; reservations only while watched."""
+    """Once all is known an idle observation is one squeue.
+
+    Reservations, and the nodes of ours, are read only while they are watched.
+    """
     cluster = SlurmCluster(recorded, max_grace_s=600)
     cluster.observe()
     # Two jobs are on a node whose GPUs are shared: which have which is asked one at a time.
@@ -260,7 +263,7 @@ def test_later_polls_read_the_queue_only(recorded: Recorded) -> None:
     cluster.watch_reservations = True
     before = Counter(recorded.calls)
     assert [r.name for r in cluster.observe().reservations] == ["slurm_dl_5"]
-    assert recorded.calls - before == Counter(squeue=1, scontrol=1)
+    assert recorded.calls - before == Counter(squeue=1, scontrol=1, sinfo=1)
 
 
 def test_pending_site_factors_are_read(recorded: Recorded) -> None:

@@ -25,8 +25,8 @@ from slurm_dl.model.errors import ClusterError
 from slurm_dl.sandbox import Sandbox
 from slurm_dl.sandbox.wait_until import eventually
 from slurm_dl.slurm.cluster import SlurmCluster
+from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS
 from slurm_dl.slurm.read.job_arrays import folded_arguments
-from slurm_dl.slurm.read.node_choices import EXCLUDED_ARGUMENTS
 from slurm_dl.slurm.read.node_reader import node_arguments
 from slurm_dl.slurm.read.squeue_fields import job_fields, queue_arguments
 from slurm_dl.slurm.tool_runner import Slurm
@@ -82,7 +82,7 @@ def _write(box: Sandbox, folder: Path, cases: dict[str, Case]) -> None:
     outputs = {
         "squeue": _raw(box, "squeue", *queue_arguments(job_fields(release_of(box)), NONCE)),
         "arrays": _raw(box, "squeue", *folded_arguments(NONCE)),
-        "excluded": _raw(box, "squeue", *EXCLUDED_ARGUMENTS),
+        "excluded": _raw(box, "squeue", *CONDITION_ARGUMENTS),
         "sinfo": _raw(box, "sinfo", *node_arguments(NONCE)),
         "topology": _raw(box, *show, "topology"),
         "reservation": _raw(box, *show, "reservation", "--oneliner"),

@@ -107,7 +107,9 @@ class Queue(Slurm):
         if tool == "sprio":
             return "2 7\n"
         if args[-1].startswith("--format="):
-            return "".join(f"{r['JobID']} (null)\n" for r in (*self.odd, WAITS))
+            return "".join(
+                f"{r['JobID']} (null) 1 0 * * * N/A 0 (null)\n" for r in (*self.odd, WAITS)
+            )
         rows = [VICTIM, *self.odd, WAITS]
         if tool == "sinfo":
             rows = [dict(zip(NODE_FIELDS, (n, *NODE), strict=True)) for n in ("n1", "n2")]

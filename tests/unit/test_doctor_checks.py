@@ -66,6 +66,13 @@ STATUS: Mapping[str, Any] = {
 Change = dict[str, Any]
 
 
+NODES = (
+    "NodeName=n1 CPUEfctv=8 CPUTot=8 Gres=gpu:a:4 RealMemory=100\n"
+    "NodeName=n2 CPUEfctv=16 CPUTot=16 Gres=gpu:a:4 RealMemory=100"
+)
+ASKED = ("config", "partition", "user", "qos", "node")
+
+
 class Recorded(Slurm):
     """Slurm's tools, which print what they are told to; None: they fail."""
 
@@ -81,12 +88,12 @@ class Recorded(Slurm):
     def run(self, tool: str, *args: str, **_: float) -> str:
         """What is recorded of it; jobs get the nonce that is asked for."""
         self.runs[tool, *args[:4]] += 1
-        text = self.said[
-            next(k for k in ("config", "partition", "user", "qos", tool) if k in (tool, *args))
-        ]
+        text = self.said[next(k for k in (*ASKED, tool) if k in (tool, *args))]
         if text is None:
             msg = f"{tool} is silent"
             raise ClusterError(msg)
+        if tool == "squeue" and args[-1].startswith("--format="):
+            return self.said.get("conditions") or ""
         if tool != "squeue":
             return text
         nonce = args[-1].rpartition(":")[2].removesuffix("r")
@@ -133,7 +140,7 @@ def site_of(
     )
     # Of two equal keys the first counts.
     config = "".join(f"{key} = {value}\n" for key, value in (conf or {}).items()) + config
-    texts = {"config": config, "partition": partitions, "user": USERS, "qos": QOS}
+    texts = {"config": config, "partition": partitions, "user": USERS, "qos": QOS, "node": NODES}
     site.slurm = Recorded(**{**texts, "sinfo": "gpu 1\ncpu 9\n", "squeue": "", **said})
     if isinstance(account, Account):
         site.account = account
@@ -315,6 +322,18 @@ CASES: list[Case] = [
     ("node weights", {}, OK, "the same Weight"),
     ("node weights", {"sinfo": "gpu 5\ngpu 1\ncpu 9\ngpu 5\n"}, WARNING, "Weight 1, 5: Slurm"),
     ("node weights", {"sinfo": "gpu many\n"}, SKIPPED, "Weights of nodes cannot be read"),
+    ("nodes", {}, OK, "no node keeps"),
+    ("nodes", {"node": NODES.replace("Efctv=8", "Efctv=7")}, OK, "1 nodes keep"),
+    ("nodes", {"node": NODES + " MemSpecLimit=9"}, OK, "such as n2"),
+    ("nodes", {}, OK, "of one type"),
+    ("nodes", {"node": NODES.replace("a:4", "a:2,gpu:b:2")}, WARNING, "such as n1 (a, b)"),
+    ("unknown conditions", {}, OK, "no pending job"),
+    (
+        "unknown conditions",
+        {"conditions": "7 (null) 1 0 2 * * N/A 1 (null)\n8 (null) 1 0 * * * N/A 1 (null)\n"},
+        WARNING,
+        "--contiguous (2), --sockets-per-node (1)",
+    ),
     ("profiles", {"files": {"profiles/a.yaml": "name: ours\naliases: [b]\n"}}, OK, "1 of them by"),
     ("profiles", {"files": {"profiles/a.yaml": "nam: ours\n"}}, ERROR, "a.yaml:1: name"),
     ("profiles", jobs_of("gpt9", "a", "gpt9", "resnet50"), WARNING, "profile: gpt9 (2), a (1)"),
@@ -490,6 +509,7 @@ def mended(changes: Change, advice: str) -> Change:
 BY_HAND = {
     *("configuration", "slurm", "release", "reader", "partitions", "rights", "private data"),
     *("node weights", "profiles", "directories", "state disk", "command lines", "templates"),
+    *("nodes", "unknown conditions"),
     *("daemon", "cycles"),
 }
 TOLD = [case for case in CASES if case[2] in {WARNING, ERROR}]

@@ -141,7 +141,11 @@ SEEN = {
     "jobs": "JOB",
     "texts": "TEXT",
     "also_in": "user, of the partitions Slurm lets it use",
-    "choices": "user: --nodelist, --constraint",
+    "choices": "user: --nodelist, --constraint, --tmp, --gres",
+    "unmodelled": "user: --contiguous and others: nobody is preempted for it",
+    "gres": "user: request",
+    "deadlines": "user: --deadline; who is protected by it displaces nobody",
+    "reserved_until": "user, of the reservations that it may use",
     "excluded": "user: --exclude",
     "begins": "user: --begin",
     "left_out": "user, by when it changes its own job",
@@ -149,7 +153,17 @@ SEEN = {
 """Fields of what was observed that a user has a hand in; the others are the cluster's."""
 CLUSTERS = {
     *("now_s", "nodes", "held", "partitions", "gpu_types", "node_in", "reserved", "shared"),
-    *("reservations", "blocked", "sharable", "spreads_shares", "cut_short", "unreadable"),
+    *(
+        "limits",
+        "barred",
+        "requeue_hold_s",
+        "reservations",
+        "blocked",
+        "sharable",
+        "spreads_shares",
+        "cut_short",
+        "unreadable",
+    ),
 }
 
 TRUSTING = {
@@ -401,6 +415,8 @@ def test_names_and_restrictions_change_nobodys_place(
         {"choices": {job_id: nodes}},
         {"excluded": {job_id: nodes}},
         {"begins": {job_id: snap.now_s + 100}},
+        {"unmodelled": {job_id: "--contiguous"}},
+        {"deadlines": {job_id: snap.now_s + 100_000}},
     )
     plain = decide(snap, DEFAULT, SETTINGS)
     for change in changes:

@@ -11,7 +11,7 @@ import pytest
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.slurm.preflight import check_external, check_native, to_end_within
-from slurm_dl.slurm.read.node_choices import EXCLUDED_ARGUMENTS
+from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.release_all import release_all
 
@@ -76,7 +76,7 @@ class Site(Slurm):
             return self.qos
         if args[:2] == ("show", "config"):
             return self.config
-        if args == EXCLUDED_ARGUMENTS:
+        if args == CONDITION_ARGUMENTS:
             return ""
         if tool == "squeue":
             nonce = args[-1].rpartition(":")[2].removesuffix("r")

@@ -33,7 +33,7 @@ from slurm_dl.slurm.write.actions import Actor
 
 FAKE = Path(__file__).parents[1] / "fake_pyslurm"
 NONCE = "xnonce"
-NOTHING = ("root", "N/A", "N/A", "N/A")
+NOTHING = ("root", "N/A", "N/A", "N/A", "N/A")
 
 
 class Commands(Slurm):
@@ -264,7 +264,7 @@ def test_jobs_read_the_same_by_both(queue: PyslurmQueue, slurm: Commands) -> Non
 
 def test_what_pyslurm_loses_is_asked_of_squeue_once(queue: PyslurmQueue, slurm: Commands) -> None:
     """New jobs cost one squeue, a single one a cheap one, and an idle poll none."""
-    slurm.told = {str(i): ("ada", "gres/gpu:a100:4", "N/A", "N/A") for i in range(1, 9)}
+    slurm.told = {str(i): ("ada", "gres/gpu:a100:4", "N/A", "N/A", "N/A") for i in range(1, 9)}
 
     for jobs, asked in (
         ((1, 2), ["all"]),

@@ -16,7 +16,7 @@ from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import OpenHandover, Plan
-from slurm_dl.model.snapshot import Blocked, Snapshot
+from slurm_dl.model.snapshot import DEFAULT_HOLD_S, Blocked, Snapshot
 from slurm_dl.placement.resource_request import ResourceRequests
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.recording.snapshot_file import decode, encode
@@ -69,11 +69,13 @@ class Case:
 
 CASES = {
     "of all nodes": Case(blocked=(reserved(0, 1, 2),)),
-    "limit fits before it, after the grace": Case(
-        blocked=(reserved(0, 1, 2),), limit_s=HOUR_S / 2 - 300, shut_out=False
+    "limit fits before it, after the grace and the hold": Case(
+        blocked=(reserved(0, 1, 2),), limit_s=HOUR_S / 2 - 300 - DEFAULT_HOLD_S, shut_out=False
     ),
-    "limit fits before it, but not after the grace": Case(
-        blocked=(reserved(0, 1, 2),), limit_s=HOUR_S / 2 - 299, waits_shut_out=False
+    "limit fits before it, but not after the hold": Case(
+        blocked=(reserved(0, 1, 2),),
+        limit_s=HOUR_S / 2 - 299 - DEFAULT_HOLD_S,
+        waits_shut_out=False,
     ),
     "no limit": Case(blocked=(reserved(0, 1, 2, in_s=1000 * HOUR_S),), limit_s=np.inf),
     "another node will do": Case(blocked=(reserved(1, 2),), shut_out=False),

@@ -7,11 +7,12 @@ from typing import Any
 import build
 import pytest
 
-from slurm_dl.engine.preemption.setup_cost import DEFAULT_HOLD_S, setup_s
+from slurm_dl.engine.preemption.setup_cost import setup_s
 from slurm_dl.model.breaker import NOT_OURS, Restart, Taken
 from slurm_dl.model.contract import Claim
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.profile import CheckpointCost, Profile
+from slurm_dl.model.snapshot import DEFAULT_HOLD_S
 
 COST_S = 60.0
 """Save and restore where nothing is known of them."""

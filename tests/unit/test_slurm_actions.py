@@ -27,7 +27,7 @@ from slurm_dl.model.plan import (
     Unseal,
 )
 from slurm_dl.model.steer import Steer
-from slurm_dl.slurm.read.node_choices import EXCLUDED_ARGUMENTS
+from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS
 from slurm_dl.slurm.tool_runner import TOOLS, Slurm
 from slurm_dl.slurm.write import handover_reservations
 from slurm_dl.slurm.write.actions import Actor, update_job
@@ -590,8 +590,8 @@ class Printing(Script):
         """Two managed jobs, one of them in our reservation, one elsewhere, one finished."""
         if tool == "sprio":
             return "1 0\n2 500\n"
-        if args == EXCLUDED_ARGUMENTS:
-            return "1 n[1-2]\n2 n[1-2]\n"
+        if args == CONDITION_ARGUMENTS:
+            return "".join(f"{job} n[1-2] 1 0 * * * N/A 0 (null)\n" for job in (1, 2))
         if args[:2] == ("show", "job"):
             nodes = "n1,n[1-2]" if args[-1] == "2" else "n[1-2]"
             return f"JobId={args[-1]} ArrayJobId=2 ExcNodeList={nodes} NodeList=\n"

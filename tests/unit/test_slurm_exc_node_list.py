@@ -53,7 +53,10 @@ class Queue(Slurm):
     def run(self, tool: str, *args: str) -> str:
         """Slurm's answer."""
         if tool == "squeue":
-            return "".join(f"{j} {fold(expand(nodes))}\n" for j, nodes in self.lists.items())
+            plain = "1 0 * * * N/A 0 (null)"
+            return "".join(
+                f"{j} {fold(expand(nodes))} {plain}\n" for j, nodes in self.lists.items()
+            )
         self.shown.append(args[-1])
         if self.lists[args[-1]] == "x":
             msg = "Invalid job id specified"
@@ -126,5 +129,5 @@ def test_forged_answer_is_not_believed(name: str) -> None:
 
 def test_squeue_that_cannot_be_read_is_an_error() -> None:
     """Half a list would make steered jobs look free."""
-    with pytest.raises(ClusterError, match="no job id and node list"):
+    with pytest.raises(ClusterError, match="no conditions of a job"):
         steps(Queue(jx="n1"))

@@ -65,7 +65,9 @@ class Squeue(Slurm):
             self.done.append(" ".join([tool, *args]))
             return ""
         if args[-1].startswith("--format="):
-            return "".join(f"{job_id} (null)\n" for job_id, _, _ in self.rows)
+            return "".join(
+                f"{job_id} (null) 1 0 * * * N/A 0 (null)\n" for job_id, _, _ in self.rows
+            )
         rows = self.rows
         if "--array" not in args:
             self.calls["folded"] += 1

@@ -8,9 +8,10 @@ from squeue_records import NONCE, RUNNING, records, words
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.slurm.read.comment_claims import ClaimReader
+from slurm_dl.slurm.read.conditions import ConditionReader
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
-from slurm_dl.slurm.read.node_choices import Excluded, NodeChoices
+from slurm_dl.slurm.read.node_choices import NodeChoices
 from slurm_dl.slurm.read.node_reader import NODE_FIELDS, ClusterReading, read_nodes, site_of
 from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS
 from slurm_dl.slurm.releases import Release
@@ -58,28 +59,37 @@ class Queue(Slurm):
     def run(self, tool: str, *args: str) -> str:
         """The exclusions of the one job named, or of all."""
         assert tool == "squeue"
-        self.asked.append(args[0] if args[0].startswith("--jobs=") else "all")
+        named = next((a for a in args if a.startswith("--jobs=")), "all")
+        self.asked.append(named)
         if self.is_down:
             msg = "squeue failed"
             raise ClusterError(msg)
-        which = [int(args[0].removeprefix("--jobs="))] if "--jobs" in args[0] else self.excluded
+        which = self.excluded if named == "all" else [int(named.removeprefix("--jobs="))]
         return self.said or "".join(
-            f"{j} {self.excluded[j]}\n" for j in which if j in self.excluded
+            f"{j} {self.excluded[j]} 1 0 * * * N/A 0 (null)\n" for j in which if j in self.excluded
         )
 
 
-def known(table: JobTable, **excluded: str) -> Excluded:
+def known(table: JobTable, **excluded: str) -> ConditionReader:
     """What the jobs of *table* exclude: j5="n1" for job 5, the others nothing."""
     named = {int(name[1:]): nodes for name, nodes in excluded.items()}
-    exclusions = Excluded(Queue(dict.fromkeys(table.job_id, "") | named))
+    exclusions = ConditionReader(Queue(dict.fromkeys(table.job_id, "") | named))
     exclusions.learn(table)
     return exclusions
+
+
+def excluding(conditions: ConditionReader) -> dict[int, str]:
+    """Node list by job id, of the jobs that are known to exclude any."""
+    return {
+        int(job): c.excluded for job, c in conditions.restricted(set(map(JobId, range(9)))).items()
+    }
 
 
 def told(exclude: str = "", **fields: str) -> tuple[list[str] | None, list[str] | None]:
     """Names of the nodes that one pending job may use, and of those it excludes; None if free."""
     table = queue(5, 6, **fields)
-    masks = [of.get(5) for of in NodeChoices(SITE).of(table, known(table, j5=exclude))]
+    asked = NodeChoices(SITE).of(table, known(table, j5=exclude))
+    masks = [of.get(5) for of in (asked.choices, asked.excluded)]
     choices, excluded = (
         None if m is None else [name for name, may in zip(FEATURES, m, strict=True) if may]
         for m in masks
@@ -179,17 +189,18 @@ def test_of_a_running_job_it_is_known_where_else_it_may_run() -> None:
     """It may be moved; what it excludes is not asked of jobs that run."""
     table = queue(5, State="RUNNING", ReqNodes="n1", Feature="big", HetJobID="5")
 
-    choices, excluded = NodeChoices(SITE).of(table, known(table, j5="n2"))
+    asked = NodeChoices(SITE).of(table, known(table, j5="n2"))
 
-    assert choices[JobId(5)].tolist() == [name == "n1" for name in SITE.nodes.name]
-    assert not excluded
+    assert asked.choices[JobId(5)].tolist() == [name == "n1" for name in SITE.nodes.name]
+    assert not asked.excluded
 
 
 def test_finished_jobs_have_no_choices() -> None:
     """Nothing is decided about them."""
     table = queue(5, State="COMPLETED", ReqNodes="n1", Feature="big")
 
-    assert NodeChoices(SITE).of(table, known(table, j5="n2")) == ({}, {})
+    asked = NodeChoices(SITE).of(table, known(table, j5="n2"))
+    assert (asked.choices, asked.excluded) == ({}, {})
 
 
 def test_equal_restrictions_share_one_array_that_nobody_can_change() -> None:
@@ -197,13 +208,14 @@ def test_equal_restrictions_share_one_array_that_nobody_can_change() -> None:
     table = queue(*range(1, 100), Feature="big")
     choices = NodeChoices(SITE)
     exclusions = known(table, **{f"j{job}": "n2" for job in range(1, 100)})
-    first, without = choices.of(table, exclusions)
-    again, without_again = choices.of(table, exclusions)
+    once, twice = choices.of(table, exclusions), choices.of(table, exclusions)
+    first, without = once.choices, once.excluded
+    again, without_again = twice.choices, twice.excluded
 
     assert len(first) == len(without) == 99
     assert len({id(mask) for mask in [*first.values(), *again.values()]}) == 1
     assert len({id(mask) for mask in [*without.values(), *without_again.values()]}) == 1
-    gang = choices.of(queue(1, HetJobID="1"), known(table))[0]
+    gang = choices.of(queue(1, HetJobID="1"), known(table)).choices
     for mask in (first[1], gang[1], without[1]):
         with pytest.raises(ValueError, match="read-only"):
             mask[0] = True
@@ -212,7 +224,7 @@ def test_equal_restrictions_share_one_array_that_nobody_can_change() -> None:
 def test_exclusions_are_asked_for_once() -> None:
     """One new job is asked for alone, several in one call, none not at all."""
     slurm = Queue({1: "n1", 2: "", 3: "n[1-2]"})
-    excluded = Excluded(slurm)
+    excluded = ConditionReader(slurm)
 
     excluded.learn(queue(1, 2))
     assert slurm.asked == ["all"]
@@ -220,65 +232,63 @@ def test_exclusions_are_asked_for_once() -> None:
     assert slurm.asked == ["all"]
     excluded.learn(queue(1, 2, 3))
     assert slurm.asked == ["all", "--jobs=3"]
-    assert excluded.nodes == {1: "n1", 3: "n[1-2]"}
+    assert excluding(excluded) == {1: "n1", 3: "n[1-2]"}
 
     slurm.excluded = {1: "", 2: "n4", 3: ""}
     excluded.forget()
     excluded.learn(queue(1, 2, 3))
-    assert excluded.nodes == {2: "n4"}
+    assert excluding(excluded) == {2: "n4"}
     slurm.excluded = {2: ""}
     excluded.forget()
     excluded.learn(queue(2))
-    assert excluded.nodes == {}
+    assert excluding(excluded) == {}
     assert slurm.asked == ["all", "--jobs=3", "all", "--jobs=2"]
 
 
 def test_job_that_waits_again_is_asked_about_again() -> None:
     """Its owner may have changed the list while it ran."""
     slurm = Queue({1: "n1"})
-    excluded = Excluded(slurm)
+    excluded = ConditionReader(slurm)
     excluded.learn(queue(1))
     excluded.learn(queue(1, State="RUNNING"))
-    assert excluded.nodes == {}
-
     excluded.learn(queue(1))
 
-    assert excluded.nodes == {1: "n1"}
+    assert excluding(excluded) == {1: "n1"}
     assert len(slurm.asked) == 2
 
 
 def test_job_of_which_nothing_is_known_has_no_node() -> None:
     """Until Slurm has said what it excludes, nobody gives way for it."""
     slurm = Queue({1: "", 3: ""})
-    excluded = Excluded(slurm)
+    excluded = ConditionReader(slurm)
     excluded.learn(table := queue(1, 2, 3))
-    assert [*NodeChoices(SITE).of(table, excluded)[0]] == [2]
+    assert [*NodeChoices(SITE).of(table, excluded).choices] == [2]
 
     excluded.learn(table := queue(1, 2))
-    assert not NodeChoices(SITE).of(table, excluded)[0][2].any()
+    assert not NodeChoices(SITE).of(table, excluded).choices[2].any()
     slurm.is_down = True
     excluded.learn(table := queue(1, 2))
-    assert not NodeChoices(SITE).of(table, excluded)[0][2].any()
+    assert not NodeChoices(SITE).of(table, excluded).choices[2].any()
 
 
 def test_job_that_was_changed_is_asked_about_again() -> None:
     """That one alone, and what is said of it then counts."""
     slurm = Queue({1: "", 2: "n3"})
-    excluded = Excluded(slurm)
+    excluded = ConditionReader(slurm)
     excluded.learn(queue(1, 2))
     slurm.excluded[1] = "n4,n4"
 
     excluded.ask_again(JobId(1))
     excluded.learn(queue(1, 2))
 
-    assert excluded.nodes == {1: "n4,n4", 2: "n3"}
+    assert excluding(excluded) == {1: "n4,n4", 2: "n3"}
     assert slurm.asked == ["all", "--jobs=1"]
 
 
 def test_silence_is_an_error_after_which_all_is_asked_again() -> None:
     """A call that failed must not leave jobs that seem to exclude nothing."""
     slurm = Queue({1: "n1", 2: "", 3: ""})
-    excluded = Excluded(slurm)
+    excluded = ConditionReader(slurm)
     excluded.learn(queue(1))
     slurm.is_down = True
     with pytest.raises(ClusterError, match="squeue failed"):
@@ -287,14 +297,17 @@ def test_silence_is_an_error_after_which_all_is_asked_again() -> None:
     slurm.is_down = False
     excluded.learn(table := queue(1))
 
-    assert excluded.nodes == {1: "n1"}
-    assert NodeChoices(SITE).of(table, excluded)[1][1].tolist() == [True, False, False, False]
+    assert excluding(excluded) == {1: "n1"}
+    assert NodeChoices(SITE).of(table, excluded).excluded[1].tolist() == [True, False, False, False]
 
 
-@pytest.mark.parametrize("line", ["x n1", "1", "", "-1 n1"])
+@pytest.mark.parametrize(
+    "line",
+    ["x n1 1 0 * * * N/A 0 a", "1 n1", "", "-1 n1 1 0 * * * N/A 0 a", "1 n1 x 0 * * * N/A 0 a"],
+)
 def test_answer_that_is_no_list_of_exclusions_is_refused(line: str) -> None:
     """A squeue that prints something else must not look like one where nobody excludes nodes."""
     slurm = Queue({})
     slurm.said = f"{line}\n"
-    with pytest.raises(ClusterError, match="no job id and node list"):
-        Excluded(slurm).learn(queue(1, 2))
+    with pytest.raises(ClusterError, match="no conditions of a job"):
+        ConditionReader(slurm).learn(queue(1, 2))

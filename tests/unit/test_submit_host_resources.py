@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from slurm_dl.model.profile import HostRate, Profile
 from slurm_dl.placement.synergy import Host
+from slurm_dl.slurm.read.usable_nodes import UsableNode
 from slurm_dl.submit import half_gpu, job_shape, node_range
 from slurm_dl.submit.host_resources import Silence, Wanted, directives, kinds, left_to_us, usable
 from slurm_dl.submit.job_shape import GpuNode, GpuPartition
@@ -135,7 +136,7 @@ def test_one_node_of_each_kind_is_looked_at() -> None:
     partition = part(small, wide, node(gpus=4, name="n4"))
 
     asked = kinds([partition], even(partition, 3))
-    left = usable(asked, {"n3": (12, 60_000)})
+    left = usable(asked, {"n3": UsableNode(12, 60_000, 0)})
 
     assert [n.name for n in asked] == ["n3"]
     assert [n.host for n in left] == [Host(gpus=4, cpus=12, mem_mb=60_000)]

@@ -7,8 +7,11 @@ import contextlib
 from slurm_dl.doctor.controller_config import CannotTellError, ControllerConfig, PartitionRecord
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.errors import ClusterError, ConfigError
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.snapshot import JobText
 from slurm_dl.sandbox.status import is_in_service, node_states
 from slurm_dl.slurm.preflight import check_external, check_native
+from slurm_dl.slurm.read.associations import barred
 from slurm_dl.slurm.read.hostlists import expand, fold
 from slurm_dl.slurm.read.node_reader import NODE_FIELDS, read_nodes, site_of
 from slurm_dl.slurm.read.reservation_reader import read_reservations
@@ -123,6 +126,29 @@ TARGETS = (
             (
                 b"ReservationName=slurm_dl_1 StartTime=100 EndTime=2026-01-02T03:04:05 Duration=1 "
                 b"Nodes=n[1-2] NodeCnt=1 CoreCnt=4 Flags=FLEX State=ACTIVE BurstBuffer=(null)\n"
+            ),
+        ),
+    ),
+    Target(
+        name="associations",
+        parse=lambda data: barred(
+            text(data),
+            {JobId(1): JobText(label="1", user="games", account="ml", qos="normal")},
+            {JobId(1): "gpu"},
+            enforced=frozenset({"all"}),
+            held={JobId(1): frozenset({"gres/gpu"})},
+            partition_qos={},
+        ),
+        own=(),
+        source="scontrol show assoc_mgr: accounts, users and QOS, which admins name",
+        parser="slurm.read.associations.barred",
+        seeds=(
+            (
+                b"\nClusterName=c Account=root UserName= Partition= Priority=0 ID=1\n"
+                b"    ParentAccount= Lft=1\n    GrpWall=N(0.00)\n    GrpTRESMins=cpu=N(0)\n"
+                b"ClusterName=c Account=ml UserName=games(5) Partition= Priority=0 ID=2\n"
+                b"    ParentAccount= Lft=2\n    GrpWall=5(0.00)\n    GrpTRESMins=gres/gpu=1(2)\n"
+                b"\nQOS Records\n\nQOS=normal(1)\n    GrpWall=N(0.00)\n    GrpTRESMins=cpu=N(0)\n"
             ),
         ),
     ),

@@ -8,11 +8,12 @@ from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Trim
 from slurm_dl.slurm.read.comment_claims import ClaimReader
+from slurm_dl.slurm.read.conditions import ConditionReader
 from slurm_dl.slurm.read.gpu_holdings import Holdings, splits_in
 from slurm_dl.slurm.read.gpu_share_reader import Shares, devices_in
 from slurm_dl.slurm.read.job_arrays import whole_labels
 from slurm_dl.slurm.read.job_reader import JobReader
-from slurm_dl.slurm.read.node_choices import Excluded, NodeChoices
+from slurm_dl.slurm.read.node_choices import NodeChoices
 from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS
 from slurm_dl.slurm.read.tres import job_request, parse_tres
 from slurm_dl.slurm.read.vocabulary import (
@@ -88,7 +89,7 @@ def _queue(data: bytes) -> object:
         at = site(release)
         table = reader.read(text(data), NONCE, at, now_s=500.0)
         Holdings().allocations(table, at)
-        NodeChoices(at).of(table, Excluded(SaidSlurm({})))
+        NodeChoices(at).of(table, ConditionReader(SaidSlurm({})))
     return table
 
 
@@ -150,7 +151,7 @@ def _release_all(data: bytes) -> object:
     return list(release_all(slurm, ["gpu"], within="normal"))
 
 
-def _excluded(data: bytes) -> object:
+def _conditions(data: bytes) -> object:
     table = JobReader(ClaimReader(max_grace_s=600)).read(
         record(JOB_FIELDS, _PENDING).decode()
         + record(JOB_FIELDS, _PENDING | {"JobID": "9", "JobArrayID": "9"}).decode(),
@@ -158,9 +159,9 @@ def _excluded(data: bytes) -> object:
         site(),
         now_s=500.0,
     )
-    excluded = Excluded(SaidSlurm({"squeue": text(data)}))
-    excluded.learn(table)
-    return NodeChoices(site()).of(table, excluded)
+    conditions = ConditionReader(SaidSlurm({"squeue": text(data)}))
+    conditions.learn(table)
+    return NodeChoices(site()).of(table, conditions)
 
 
 def _trim(data: bytes) -> None:
@@ -244,8 +245,9 @@ TARGETS = (
         seeds=(
             record(_RELEASED, _JOB)
             + record(_RELEASED, _PENDING | {"JobArrayID": "8_[1-9,12%4]"})
-            + b"\x1c7 100\n8 0\n\x1c8 n1,n[1-2]\n\x1cReservationName=slurm_dl_1 "
-            b"StartTime=1 EndTime=2 Duration=1 Nodes=n1 NodeCnt=1 State=ACTIVE\n",
+            + b"\x1c7 100\n8 0\n\x1c8 n1,n[1-2] 1 0 * * * N/A 0 (null)\n"
+            b"\x1cReservationName=slurm_dl_1 StartTime=1 EndTime=2 Duration=1 Nodes=n1 NodeCnt=1 "
+            b"State=ACTIVE\n",
         ),
     ),
     Target(
@@ -257,12 +259,12 @@ TARGETS = (
         seeds=(b"7 100\n8 -5\n",),
     ),
     Target(
-        name="excluded",
-        parse=_excluded,
+        name="conditions",
+        parse=_conditions,
         own=(ClusterError,),
-        source="squeue -o: nodes that owners exclude",
-        parser="slurm.read.node_choices.Excluded.learn",
-        seeds=(b"8 n[1-2]\n9 (null)\n", b"8 n1,n[1-2],n7,n7\n"),
+        source="squeue -o: what owners ask of nodes",
+        parser="slurm.read.conditions.ConditionReader.learn",
+        seeds=(b"8 n[1-2] 1 0 * * * N/A 0 (null)\n9 (null) 8 500M 2 * 1 2 1 a:2\n",),
     ),
     Target(
         name="exc-node-list",

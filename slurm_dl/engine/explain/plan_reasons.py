@@ -21,6 +21,7 @@ from slurm_dl.engine.explain.past_reasons import (
 )
 from slurm_dl.engine.placing.place_waiting import named
 from slurm_dl.engine.preemption.eligibility import NO_REQUEUE, PAST_ITS_SHARE, past_its_share
+from slurm_dl.engine.preemption.start_again import could_not_start_again
 from slurm_dl.engine.preemption.stopping_cost import stopping_cost
 from slurm_dl.engine.settings import External, Native
 from slurm_dl.ledger.job_past import PastJob
@@ -264,6 +265,8 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
         )
     elif snap.jobs.state[row] == JobState.RUNNING and past_its_share(snap, np.array([row]))[0]:
         agreed = f"It is not preempted: {PAST_ITS_SHARE}."
+    elif lost := _could_not_start_again(cycle, row):
+        agreed = f"It is not preempted: {lost}."
     else:
         agreed = (
             f"If it is preempted it gets {claim.contract.signal} and up to "
@@ -272,6 +275,14 @@ def _opted(cycle: Cycle, row: int, job_id: JobId) -> list[str]:
     may = bool(snap.jobs.requeueable[row]) and grace_s <= cycle.max_grace_s
     cost = _stopping(cycle, row) if may else []
     return [agreed, *cost, *([count] if count else []), *_unhandled(claim)]
+
+
+def _could_not_start_again(cycle: Cycle, row: int) -> str:
+    """Why Slurm would not start the running job at *row* again; empty if it would."""
+    if cycle.snapshot.jobs.state[row] != JobState.RUNNING:
+        return ""
+    rules = could_not_start_again(cycle.snapshot, np.array([row], dtype=np.int64))
+    return next((reason for _, reason, _ in rules), "")
 
 
 def _stopping(cycle: Cycle, row: int) -> list[str]:

@@ -14,6 +14,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, Bool, JobState
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
@@ -36,12 +37,14 @@ class FreeResources:
         cpus: Free CPUs.
         mem_mb: Free memory, MB.
         jobs_on: Jobs that hold something of the node.
+        gres: ``(g, m)`` free units of `Observed.gres`.
     """
 
     gpus: F64
     cpus: I64
     mem_mb: I64
     jobs_on: I64
+    gres: F64
 
     @classmethod
     def free_in(cls, snap: Snapshot) -> Self:
@@ -55,12 +58,17 @@ class FreeResources:
             - np.bincount(on, held.cpus[staying], m).astype(np.int64),
             mem_mb=nodes.mem_mb - np.bincount(on, held.mem_mb[staying], m).astype(np.int64),
             jobs_on=np.bincount(on, minlength=m).astype(np.int64),
+            gres=total_gres(snap) - gres_held(snap, staying),
         )
 
     def copy(self) -> FreeResources:
         """A room of its own with the same content."""
         return FreeResources(
-            self.gpus.copy(), self.cpus.copy(), self.mem_mb.copy(), self.jobs_on.copy()
+            self.gpus.copy(),
+            self.cpus.copy(),
+            self.mem_mb.copy(),
+            self.jobs_on.copy(),
+            self.gres.copy(),
         )
 
     def fits_on(self, need: ResourceRequest, ask: Ask | None = None) -> Bool:
@@ -78,6 +86,8 @@ class FreeResources:
         )
         if need.exclusive:
             fits &= self.jobs_on == 0
+        for free, least in zip(self.gres, need.gres, strict=False):
+            fits &= free >= least
         return fits
 
     def place(self, need: ResourceRequest, within: Bool | None = None) -> NodeRows | None:
@@ -101,6 +111,8 @@ class FreeResources:
         self.cpus[rows] -= ask.cpus
         self.mem_mb[rows] -= ask.mem_mb
         self.jobs_on[rows] += 1
+        for free, taken in zip(self.gres, need.gres, strict=False):
+            free[rows] -= taken
 
     def release(self, snap: Snapshot, job_row: int) -> None:
         """Count what the job at *job_row* holds as free."""
@@ -118,3 +130,35 @@ class FreeResources:
         self.cpus[on] += sign * held.cpus[lo:hi]
         self.mem_mb[on] += sign * held.mem_mb[lo:hi]
         self.jobs_on[on] -= sign
+        if snap.seen.gres is not None:
+            for free, taken in zip(self.gres, _gres_of(snap, job_row), strict=False):
+                free[on] += sign * taken
+
+
+def total_gres(snap: Snapshot) -> F64:
+    """``(g, m)`` units of `Observed.gres` of each node."""
+    other = snap.seen.gres
+    return np.zeros((0, len(snap.seen.nodes))) if other is None else other.total
+
+
+def gres_held(snap: Snapshot, those: Bool) -> F64:
+    """``(g, m)`` units of `Observed.gres` that jobs hold on each node.
+
+    Args:
+        those: ``(k,)`` bool, the rows of `Allocations` that count.
+    """
+    held = np.zeros_like(total_gres(snap))
+    if snap.seen.gres is None:
+        return held
+    job_rows, nodes = snap.seen.held.job[those].tolist(), snap.seen.held.node[those].tolist()
+    for job_row, node in zip(job_rows, nodes, strict=True):
+        taken = _gres_of(snap, job_row)
+        if taken:
+            held[:, node] += taken
+    return held
+
+
+def _gres_of(snap: Snapshot, job_row: int) -> tuple[float, ...]:
+    other = snap.seen.gres
+    job_id = JobId(int(snap.jobs.job_id[job_row]))
+    return () if other is None else other.asked.get(job_id, ())

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere, narrowed
+from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.preemption.eligibility import waiting
 from slurm_dl.engine.settings import Placement
 from slurm_dl.engine.site_factors import in_window
 from slurm_dl.engine.target import Rows
-from slurm_dl.model.handover import Handover
+from slurm_dl.model.handover import Handover, Seal
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import PENDING, Bool, Held
 from slurm_dl.model.membership import is_in
@@ -163,12 +164,17 @@ def wants_of(
     needs = ResourceRequests(snap)
     jobs, memory, seen = snap.jobs, snap.memory, snap.seen
     sealed = sealed_nodes(snap, snap.handovers)
+    free = None if seen.gres is None else FreeResources.free_in(snap)
     for row in rows.tolist():
         job_id = JobId(int(jobs.job_id[row]))
         if job_id in reserved:
             continue
         need = narrowed(needs.of(row), within(row))
         need = _without(need, sealed) if sealed.any() else need
+        if free is not None and need.gres:
+            # By what is free now: what jobs placed before it will take is not counted.
+            least = np.array(need.gres)[:, np.newaxis]
+            need = _without(need, np.logical_or.reduce(free.gres < least, axis=0))
         if not need.allowed.any():
             continue  # What its owner asks for is not understood, or is not there.
         model = seen.claim(job_id).model
@@ -304,4 +310,5 @@ def named(nodes: Nodes, names: Collection[str]) -> Bool:
 
 def sealed_nodes(snap: Snapshot, handovers: Iterable[Handover]) -> Bool:
     """``(m,)`` bool, the nodes that *handovers* keep for their own jobs."""
-    return named(snap.seen.nodes, {name for h in handovers for name in h.nodes})
+    sealed = (h for h in handovers if h.seal is not Seal.RELEASED)
+    return named(snap.seen.nodes, {name for h in sealed for name in h.nodes})

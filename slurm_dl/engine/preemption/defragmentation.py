@@ -13,6 +13,7 @@ from collections.abc import Collection
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.engine.fresh_look import THERE_IS_ROOM
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere
 from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.placing.place_waiting import sealed_nodes
@@ -113,7 +114,7 @@ class _Defragmenting:
         snap, limits = self._snap, self._settings.preemption
         need = self._needs.of(row)
         if self._available.place(need) is not None:
-            return "there is room for it: Slurm is to start it in its next pass"
+            return THERE_IS_ROOM
         reason = not_beneficiary(snap, row, may_displace, limits)
         reason = reason or tried_in_vain(snap, row, limits.handover_timeout_s)
         if reason:

@@ -6,12 +6,18 @@ log and to the admin.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.engine.preemption.start_again import (
+    Protection,
+    could_not_start_again,
+    shielded_by_deadline,
+)
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, RUNNING, Bool, Held
@@ -135,11 +141,10 @@ def _first_true(masks: Sequence[Bool]) -> npt.NDArray[np.int64]:
 
 def protections(
     snap: Snapshot, rows: npt.NDArray[np.int64], limits: Preemption
-) -> tuple[tuple[Bool, str, bool], ...]:
+) -> tuple[Protection, ...]:
     """What protects running jobs whatever they hold, one entry for each rule.
 
-    An entry is ``(r,)`` bool, the reason, and whether it may pass while the run goes on. The first
-    says who has not opted in, the last who is part of a hand-over already.
+    The first says who has not opted in, the last who is part of a hand-over already.
 
     Args:
         rows: ``(r,)`` rows in `Jobs`.
@@ -179,7 +184,7 @@ def protections(
             False,
         ),
         (past_its_share(snap, rows), PAST_ITS_SHARE, False),
-        *_reservations(snap, rows),
+        *could_not_start_again(snap, rows),
         # Last, so that every other reason is given before it.
         (is_in(job_id, busy), "it is part of a hand-over already", True),
     )
@@ -194,21 +199,6 @@ def past_its_share(snap: Snapshot, rows: npt.NDArray[np.int64]) -> Bool:
     share = np.array([shares[JobId(j)] for j in jobs.job_id[mine].tolist()])
     past[past] = snap.now_s - jobs.start_s[mine] > share * jobs.limit_s[mine]
     return past
-
-
-def _reservations(
-    snap: Snapshot, rows: npt.NDArray[np.int64]
-) -> tuple[tuple[Bool, str, bool], ...]:
-    """The rule about reservations of others, where there are any.
-
-    A requeue gives a job its whole time limit again, so it would wait for their end.
-    """
-    if not snap.seen.blocked:
-        return ()
-    claims = [snap.seen.claim(JobId(j)).contract for j in snap.jobs.job_id[rows].tolist()]
-    grace_s = np.array([0.0 if c is None else c.grace_s for c in claims])
-    late = shut_out(snap, rows, snap.now_s + grace_s)
-    return ((late, "it could not start again before the next reservation", True),)
 
 
 def waiting(snap: Snapshot) -> Bool:
@@ -250,7 +240,7 @@ def _accepted(snap: Snapshot, limits: Preemption) -> Bool:
         if claim.contract is not None and claim.contract.grace_s <= limits.max_grace_s
     ]
     may: Bool = is_in(snap.jobs.job_id, accepted) & snap.jobs.requeueable
-    return may
+    return may & ~shielded_by_deadline(snap, limits.min_quantum_s)
 
 
 def not_beneficiary(snap: Snapshot, row: int, may_displace: Bool, limits: Preemption) -> str:
@@ -264,14 +254,36 @@ def not_beneficiary(snap: Snapshot, row: int, may_displace: Bool, limits: Preemp
         return "it asks for no GPU"
     if gpus != int(gpus):
         return "it asks for shares of a GPU"
+    if reason := _nowhere(snap, row):
+        return reason
+    return "" if may_displace[row] else _displaces_nobody(snap, row, limits)
+
+
+def _nowhere(snap: Snapshot, row: int) -> str:
+    """Why Slurm would not start the job at *row* wherever GPUs were free; empty if it would."""
     if snap.seen.blocked and shut_out(snap, np.array([row]), np.array([snap.now_s]))[0]:
         return "its time limit ends after the next reservation of the nodes it could use begins"
-    choice = snap.choice(JobId(int(snap.jobs.job_id[row])))
+    job_id = JobId(int(snap.jobs.job_id[row]))
+    if option := snap.seen.unmodelled.get(job_id):
+        return unmodelled(option)
+    choice = snap.choice(job_id)
     if choice is not None and not choice.any():
-        return "the nodes it restricts itself to are not understood, or it is part of a het job"
-    if not may_displace[row]:
-        return _displaces_nobody(snap, row, limits)
+        return (
+            "no node is known to have all that it asks for (--nodelist, --constraint, --tmp, "
+            "--gres), or it is part of a het job"
+        )
+    limit_s = float(snap.jobs.limit_s[row])
+    if snap.seen.deadlines.get(job_id, math.inf) < snap.now_s + limit_s:
+        return "its deadline comes before it could be over (--deadline)"
     return ""
+
+
+def unmodelled(option: str) -> str:
+    """Why nobody is preempted for a job with an *option* whose nodes are not known."""
+    return (
+        f"slurm_dl does not know which nodes have {option}: no GPUs are taken back for it, and "
+        "Slurm starts it once they come free"
+    )
 
 
 def _displaces_nobody(snap: Snapshot, row: int, limits: Preemption) -> str:
@@ -289,6 +301,8 @@ def _displaces_nobody(snap: Snapshot, row: int, limits: Preemption) -> str:
         remedy = "; to opt in, submit it with dlsubmit, or with a contract in its comment"
     elif not snap.jobs.requeueable[row]:
         lacks, remedy = NO_REQUEUE, ""
+    elif shielded_by_deadline(snap, limits.min_quantum_s)[row]:
+        lacks, remedy = "its deadline leaves no time to stop it and start it again", ""
     else:
         lacks, remedy = "its grace is above the site's limit", "; submit it with a shorter one"
     return f"{lacks}, and no job is preempted for a job that may not be preempted itself{remedy}"

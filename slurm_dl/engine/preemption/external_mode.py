@@ -5,6 +5,7 @@ The other way is `native_mode`.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,9 +51,19 @@ class ExternalEngine:
 
     def handovers(self, context: DecisionContext, /) -> Handovers:
         """Verdicts on all hand-overs, and new ones; see `Engine`."""
-        snap, settings, intent = context.snap, self.settings, context.intent
+        settings, intent, rule = self.settings, context.intent, _rule(context)
+        judged = HandoverContext(
+            snap=context.snap,
+            rows=context.rows,
+            rule=rule,
+            candidates=context.candidates,
+            limits=settings.preemption,
+        )
+        verdicts = {h.handover_id: judge(h, judged) for h in context.snap.handovers}
+        # Whose hand-over has lost its nodes is looked after anew, in this same decision.
+        kept = tuple(h for h in context.snap.handovers if not verdicts[h.handover_id].lost)
+        snap = dataclasses.replace(context.snap, handovers=kept)
         jobs, ranked = snap.jobs, context.served
-        rule = _rule(context)
         ready = waiting(snap)[ranked]
         target = frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist())
         first = ranked[ready & in_window(snap, ranked, ready, settings.window)]
@@ -96,16 +107,9 @@ class ExternalEngine:
             types=context.types if settings.placement.steer else anywhere,
             within=context.within,
         )
-        judged = HandoverContext(
-            snap=snap,
-            rows=context.rows,
-            rule=rule,
-            candidates=context.candidates,
-            limits=settings.preemption,
-        )
         return Handovers(
             judged=judged,
-            verdicts={h.handover_id: judge(h, judged) for h in (*snap.handovers, *drafts)},
+            verdicts=verdicts | {h.handover_id: judge(h, judged) for h in drafts},
             opened=tuple(drafts),
             notes=notes | more,
         )

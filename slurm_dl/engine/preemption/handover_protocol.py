@@ -78,6 +78,8 @@ def steps_of(
                 *_signals(handover, left, context),
                 *_requeues(handover, left, context),
             ]
+        case "let go":
+            return [*marks, *_let_go(handover, left, context, verdict.reason)]
         case "take along":
             return [*marks, *_take_along(handover, context)]
         case "wind up":
@@ -245,19 +247,46 @@ def _give_up(handover: Handover, left: list[Victim]) -> Iterator[Action]:
         )
 
 
-def _wind_up(handover: Handover, context: HandoverContext, verdict: Verdict) -> Iterator[Action]:
-    reason = verdict.reason
-    name = reservation_name(handover.handover_id)
+def _let_go(
+    handover: Handover, left: list[Victim], context: HandoverContext, reason: str
+) -> Iterator[Action]:
+    """Open what is sealed, leave alone who was told nothing, and requeue the others."""
+    if handover.seal is not Seal.RELEASED:
+        yield from _detach(handover, context, reason)
+        name = reservation_name(handover.handover_id)
+        yield Unseal(name=name, handover_id=handover.handover_id, why=reason)
+    for victim in left:
+        if victim.state is VictimState.CHOSEN:
+            yield MarkGone(
+                handover_id=handover.handover_id,
+                job_id=victim.run.job_id,
+                outcome="refused",
+                why=f"it was not signalled and is left alone: {reason}",
+            )
+    told = [v for v in left if v.state is not VictimState.CHOSEN]
+    yield from _signals(handover, told, context)
+    yield from _requeues(handover, told, context)
+
+
+def _detach(handover: Handover, context: HandoverContext, reason: str) -> Iterator[Action]:
+    name, reserved = reservation_name(handover.handover_id), context.snap.seen.reserved
     moved = [v.run.job_id for v in handover.victims if v.run.job_id in handover.attached]
     for job_id in (*handover.beneficiaries, *moved):
         row = context.rows.get(job_id)
-        attached = job_id in handover.attached or context.snap.seen.reserved.get(job_id) == name
+        # A later hand-over may have taken it over.
+        attached = reserved.get(job_id, name if job_id in handover.attached else "") == name
         if attached and row is not None and context.snap.jobs.state[row] == JobState.PENDING:
             yield Detach(
                 job_id=job_id,
                 why=f"hand-over {handover.handover_id} is over: {reason}",
                 handover_id=handover.handover_id,
             )
+
+
+def _wind_up(handover: Handover, context: HandoverContext, verdict: Verdict) -> Iterator[Action]:
+    reason = verdict.reason
+    name = reservation_name(handover.handover_id)
+    yield from _detach(handover, context, reason)
     if handover.nodes:
         # Also when it was only WANTED: a daemon may have died right after creating it.
         yield Unseal(name=name, handover_id=handover.handover_id, why=reason)

@@ -5,7 +5,8 @@ A pure function of the hand-over and the snapshot. What is done then is `handove
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -16,6 +17,7 @@ from slurm_dl.engine.preemption.handover_context import (
     agrees,
     gone,
     is_out,
+    is_running,
     is_waiting,
 )
 from slurm_dl.engine.preemption.unpack_pairs import why_not_split
@@ -30,6 +32,7 @@ BEGIN_WITHIN_S = 60.0
 IN_VAIN = "it could not be begun in time"
 NOT_STARTED = "Slurm did not start all beneficiaries in time"
 NOT_MOVED = "the job that was to move did not start on the GPUs that were kept for it"
+LET_GO = "nodes of it have left service"
 SPLIT = "the job has left the GPU it shared"
 
 
@@ -43,13 +46,15 @@ class Verdict:
         left: Victims that still hold their GPUs.
         reason: Why a hand-over is wound up.
         in_vain: A hand-over that is wound up did not make its beneficiaries start.
+        lost: Nodes of it have left service: its beneficiaries are looked after anew at once.
     """
 
-    kind: Literal["begin", "go on", "take along", "give up", "wind up"]
+    kind: Literal["begin", "go on", "let go", "take along", "give up", "wind up"]
     gone: tuple[tuple[Victim, str], ...] = ()
     left: tuple[Victim, ...] = ()
     reason: str = ""
     in_vain: bool = False
+    lost: bool = False
 
 
 def judge(handover: Handover, context: HandoverContext) -> Verdict:
@@ -58,21 +63,38 @@ def judge(handover: Handover, context: HandoverContext) -> Verdict:
     remaining = [v for v in handover.victims if v.state is not VictimState.GONE]
     ended = tuple((v, seen_gone[v.run.job_id]) for v in remaining if v.run.job_id in seen_gone)
     left = tuple(v for v in remaining if v.run.job_id not in seen_gone)
+    lost = _lost_nodes(handover, left, context)
+    if left and handover.signalled:
+        return _of_signalled(handover, Verdict(kind="go on", gone=ended, left=left), lost, context)
+    if lost:
+        gone_too = ended if handover.signalled else ()
+        return Verdict(kind="wind up", gone=gone_too, reason=lost, lost=True)
     if not handover.signalled:
         reason = _no_longer_right(handover, context)
         if reason:
             # None is marked: a victim that is gone would make the others look as if signalled.
             return Verdict(kind="wind up", reason=reason, in_vain=reason == IN_VAIN)
         return Verdict(kind="begin", left=left)
-    if left:
-        late = context.snap.now_s - handover.opened_s > _patience_s(handover, context.limits)
-        return Verdict(kind="give up" if late else "go on", gone=ended, left=left)
-    reason = _served(handover, context)
+    reason = LET_GO if handover.seal is Seal.RELEASED else _served(handover, context)
     if reason:
         return Verdict(
             kind="wind up", gone=ended, reason=reason, in_vain=reason in (NOT_STARTED, NOT_MOVED)
         )
     return Verdict(kind="take along", gone=ended)
+
+
+def _of_signalled(
+    handover: Handover, verdict: Verdict, lost: str, context: HandoverContext
+) -> Verdict:
+    """*verdict*, unless the victims are late or what they are stopped for is looked for elsewhere.
+
+    Who was signalled goes in any case.
+    """
+    if context.snap.now_s - handover.opened_s > _patience_s(handover, context.limits):
+        return replace(verdict, kind="give up")
+    if lost or handover.seal is Seal.RELEASED:
+        return replace(verdict, kind="let go", reason=lost or LET_GO, lost=True)
+    return verdict
 
 
 def _no_longer_right(handover: Handover, context: HandoverContext) -> str:
@@ -117,6 +139,29 @@ def _makes_no_room(handover: Handover, context: HandoverContext) -> str:
     if available.place(ResourceRequests(snap).of(context.rows[first]), within=within) is None:
         return f"job {first} could not start even then: nodes are down, or taken"
     return ""
+
+
+def _lost_nodes(handover: Handover, left: Sequence[Victim], context: HandoverContext) -> str:
+    """Why what it is for can not start on its nodes any more; empty if it may.
+
+    Only because of nodes that have left service: others may hold some for a moment.
+    """
+    snap, mine = context.snap, np.isin(context.snap.seen.nodes.name, handover.nodes)
+    down = np.asarray(snap.seen.nodes.name)[mine & ~snap.seen.nodes.up].tolist()
+    waiting = [b for b in handover.beneficiaries if is_waiting(b, context)]
+    waiting += [v.run.job_id for v in handover.victims if handover.moved and is_out(v, context)]
+    if not down or not waiting:
+        return ""
+    available = FreeResources.free_in(snap)
+    for victim in left:
+        if is_running(victim, context):
+            available.release(snap, context.rows[victim.run.job_id])
+    needs = ResourceRequests(snap)
+    if any(
+        available.place(needs.of(context.rows[job]), within=mine) is not None for job in waiting
+    ):
+        return ""
+    return f"node {down[0]} has left service (down, draining or in maintenance)"
 
 
 def _seal_is_short(handover: Handover, context: HandoverContext) -> str:

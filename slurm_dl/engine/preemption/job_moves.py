@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.engine.placing.free_resources import FreeResources, gres_held
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
@@ -165,11 +165,17 @@ class _Search:
     def _has_room(self, node: int, at: list[int]) -> bool:
         held, need, available = self._snap.seen.held, self._need, self._available
         jobs_left = int(available.jobs_on[node]) - len(at)
+        gres = available.gres[:, node]
+        if need.gres:
+            going = np.zeros(len(held), dtype=np.bool_)
+            going[at] = True
+            gres = gres + gres_held(self._snap, going)[:, node]
         return bool(
             available.gpus[node] + held.gpus[at].sum() >= need.gpus
             and available.cpus[node] + held.cpus[at].sum() >= need.cpus
             and available.mem_mb[node] + held.mem_mb[at].sum() >= need.mem_mb
             and (not need.exclusive or jobs_left == 0)
+            and all(free >= least for free, least in zip(gres, need.gres, strict=False))
         )
 
     def _extend(

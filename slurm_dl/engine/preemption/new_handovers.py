@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.engine.fresh_look import THERE_IS_ROOM
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere, narrowed
 from slurm_dl.engine.placing.free_resources import FreeResources, NodeRows
 from slurm_dl.engine.placing.place_waiting import sealed_nodes
@@ -141,7 +142,7 @@ class _Search:
             return not_beneficiary(self._snap, row, self._rule.may, self._limits)
         need = narrowed(self._needs.of(row), self._within(row))
         if self._fit(row, need, OPEN) == self._snap.jobs.tasks[row]:
-            return "there is room for it: Slurm is to start it in its next pass"
+            return THERE_IS_ROOM
         need = narrowed(need, self._types(row))
         reason = not_beneficiary(self._snap, row, self._rule.may, self._limits)
         if reason or (self._placed[row] and self._joins(row, need)):
@@ -212,6 +213,8 @@ class _Search:
         if key not in self._failed:
             victims = self._search(row, need)
             if not isinstance(victims, str):
+                if self._too_late(row, victims):
+                    return "its deadline would pass while the jobs stopped for it save their work"
                 self._draft(row, need, victims)
                 return ""
             self._failed[key] = victims
@@ -249,6 +252,15 @@ class _Search:
             )
         self._gpus_last_hour += gpus
         return victims
+
+    def _too_late(self, row: int, victims: tuple[int, ...]) -> bool:
+        """Whether Slurm may end the waiting job at *row* before all of *victims* are gone."""
+        seen, jobs = self._snap.seen, self._snap.jobs
+        deadline_s = seen.deadlines.get(JobId(int(jobs.job_id[row])))
+        if deadline_s is None:
+            return False
+        grace_s = max(victim_of(self._snap, v).contract.grace_s for v in victims)
+        return deadline_s < seen.now_s + grace_s + float(jobs.limit_s[row])
 
     def _draft(self, row: int, need: ResourceRequest, victims: tuple[int, ...]) -> None:
         draft = _Draft(victims)
@@ -337,7 +349,7 @@ def _kinds(
     kinds = zip(*(column[waiting].tolist() for column in columns), strict=True)
     ids = jobs.job_id[waiting].tolist()
     spread = (job_id for job_id, claim in seen.claims.items() if claim.most_nodes is not None)
-    apart = {*seen.also_in, *seen.choices, *seen.excluded, *spread}
+    apart = {*seen.also_in, *seen.choices, *seen.excluded, *seen.deadlines, *spread}
     for job_id, is_alone, kind in zip(ids, alone.tolist(), kinds, strict=True):
         yield None if is_alone or job_id in apart else kind
 

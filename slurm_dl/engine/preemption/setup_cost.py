@@ -9,7 +9,6 @@ no notice was measured, the save is the other half.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 
@@ -19,10 +18,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETING, F64
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.profile import Profile
-from slurm_dl.model.snapshot import Snapshot
-
-DEFAULT_HOLD_S: Final = 121.0
-"""A requeued job may not start for this long with Slurm's default cred_expire (22.05.8)."""
+from slurm_dl.model.snapshot import DEFAULT_HOLD_S, Snapshot
 
 
 def setup_s(snap: Snapshot, profiles: Mapping[str, Profile], checkpoint_cost_s: float) -> F64:

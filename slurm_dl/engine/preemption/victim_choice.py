@@ -17,9 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.engine.placing.free_resources import FreeResources, gres_held
 from slurm_dl.engine.preemption.stopping_cost import stopping_cost
 from slurm_dl.engine.settings import Settings
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest
@@ -29,12 +30,10 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one candidate holds on one node."""
+    """What one candidate holds on one node, in the order of `_Clearing`'s shortages."""
 
     row: int
-    gpus: float
-    cpus: int
-    mem_mb: int
+    gives: tuple[float, ...]
 
 
 def choose_victims(
@@ -101,6 +100,7 @@ def _after_all_go(snap: Snapshot, available: FreeResources, candidates: Rows) ->
         cpus=available.cpus + np.bincount(on, held.cpus[going], m).astype(np.int64),
         mem_mb=available.mem_mb + np.bincount(on, held.mem_mb[going], m).astype(np.int64),
         jobs_on=available.jobs_on - np.bincount(on, minlength=m),
+        gres=available.gres + gres_held(snap, going),
     )
 
 
@@ -132,7 +132,8 @@ class _Clearing:
         self._cost, self._evicted = reluctance_gpu_s, snap.memory.preemptions
         self._available = available.copy()
         self._fits = self._available.fits_on(need) & usable
-        self._shares = _Shares(snap, candidates, usable & ~self._fits, self._cost)
+        where = usable & ~self._fits
+        self._shares = _Shares(snap, candidates, where, self._cost, n_gres=len(need.gres))
         first = np.full(len(snap.jobs), len(candidates))
         first[candidates] = np.arange(len(candidates))
         self._first = np.full(len(usable), len(candidates))
@@ -198,13 +199,14 @@ class _Clearing:
         return keep
 
     def _short(self) -> tuple[F64 | I64, ...]:
-        """``(m,)`` what each node lacks: GPUs, CPUs, memory, and jobs that are to go."""
+        """``(m,)`` what each node lacks: GPUs, CPUs, memory, jobs that are to go, other GRES."""
         need, available = self._need, self._available
         return (
             need.gpus - available.gpus,
             need.cpus - available.cpus,
             need.mem_mb - available.mem_mb,
             available.jobs_on * need.exclusive,
+            *(u - free for u, free in zip(need.gres, available.gres, strict=False)),
         )
 
     def _jobs_to_stop(self, node: int) -> list[int]:
@@ -234,8 +236,7 @@ _FREE: _Price = (0.0, 0)
 
 def _less(short: list[float], share: _Share, sign: int) -> list[float]:
     """What is still missing once *share* is free (sign 1) or is held after all (-1)."""
-    released = (share.gpus, share.cpus, share.mem_mb, 1)
-    return [s - sign * g for s, g in zip(short, released, strict=True)]
+    return [s - sign * g for s, g in zip(short, share.gives, strict=True)]
 
 
 class _Shares:
@@ -246,8 +247,10 @@ class _Shares:
         row: ``(h,)`` whose it is.
     """
 
-    def __init__(self, snap: Snapshot, candidates: Rows, where: Bool, cost: F64) -> None:
-        held = self._held = snap.seen.held
+    def __init__(
+        self, snap: Snapshot, candidates: Rows, where: Bool, cost: F64, *, n_gres: int
+    ) -> None:
+        held = snap.seen.held
         self._cost = cost
         mine = np.flatnonzero(_rows(snap, candidates)[held.job] & where[held.node])
         job = held.job[mine]
@@ -257,12 +260,19 @@ class _Shares:
         self._at = mine[np.lexsort(order)]
         self.node, self.row = held.node[self._at], held.job[self._at]
         self._edges = np.searchsorted(self.node, np.arange(len(where) + 1)).tolist()
+        gives = [held.gpus[self._at], held.cpus[self._at], held.mem_mb[self._at]]
+        asked = {} if snap.seen.gres is None else snap.seen.gres.asked
+        ids = snap.jobs.job_id[self.row].tolist() if n_gres else []
+        holds = [asked.get(JobId(j), (0.0,) * n_gres) for j in ids]
+        gres = [np.array([units[g] for units in holds]) for g in range(n_gres)]
+        self._gives = np.array([*gives, np.ones(len(self._at)), *gres], dtype=np.float64)
 
     def on(self, node: int) -> list[_Share]:
         """Those on *node*."""
-        at, held = self._at[self._edges[node] : self._edges[node + 1]], self._held
-        columns = (held.job, held.gpus, held.cpus, held.mem_mb)
-        return [_Share(*share) for share in zip(*(c[at].tolist() for c in columns), strict=True)]
+        here = slice(self._edges[node], self._edges[node + 1])
+        gives = self._gives[:, here].T.tolist()
+        rows = self.row[here].tolist()
+        return [_Share(row, tuple(of)) for row, of in zip(rows, gives, strict=True)]
 
     def cost_of(self, short: tuple[F64 | I64, ...]) -> tuple[F64, I64]:
         """Twice ``(m,)`` of the jobs that would be stopped on each node: GPU-seconds, preemptions.
@@ -270,13 +280,11 @@ class _Shares:
         It is `_Clearing`'s choice of them on all nodes at once, one share of each after the other.
 
         Args:
-            short: Four times ``(m,)``, what each node lacks.
+            short: Some times ``(m,)``, what each node lacks.
         """
-        held, first = self._held, np.array(self._edges[:-1])
-        gives = [held.gpus[self._at], held.cpus[self._at], held.mem_mb[self._at]]
-        gives.append(np.ones(len(self._at)))
+        first = np.array(self._edges[:-1])
         lacks = np.array(short, dtype=np.float64)
-        released, price = np.array(gives, dtype=np.float64), self._cost[self.row]
+        released, price = self._gives, self._cost[self.row]
         many = np.diff(self._edges)
         steps = [np.flatnonzero(many > k) for k in range(int(many.max(initial=0)))]
         taken = np.zeros(len(self._at), dtype=np.bool_)

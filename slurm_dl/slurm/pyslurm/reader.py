@@ -38,7 +38,7 @@ MOST_BYTES = 2**28
 PAUSE_S = 5.0
 """Least time from the failure of a worker to the start of the next, seconds."""
 
-_BY_SQUEUE = ("UserName", "tres-per-job", "tres-per-task", "tres-per-socket")
+_BY_SQUEUE = ("UserName", "tres-per-job", "tres-per-task", "tres-per-socket", "Deadline")
 FIELDS = tuple(name for name in JOB_FIELDS if name not in _BY_SQUEUE)
 """What the worker tells of each job; the first is its id."""
 _record_of = itemgetter(*((*FIELDS, *_BY_SQUEUE).index(name) for name in JOB_FIELDS))

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator
 
 _NO_COUNT = re.compile(r"\([^)]*\)|:no_consume\b")
-_GRES = re.compile(r"(?:gres[:/])?(gpu|shard|mps)(?:[:=](.+))?")
-_COUNT = re.compile(r"([0-9]+)([kKmM]?)")
+_GRES = re.compile(r"(gres[:/])?([\w-]+)(?:[:=](.+))?", re.ASCII)
+_OF_GPUS = frozenset({"gpu", "shard", "mps"})
+_COUNT = re.compile(r"([0-9]+)([kKmMgGtT]?)")
 _MOST = 1e15
 """Units of a GRES; callers refuse far fewer, and it is no infinity."""
-_TIMES = {"": 1, "k": 1024, "m": 1024**2}
+_TIMES = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 _SPAN = re.compile(r"(?:([0-9]{1,9})-)?([0-9]{1,9})(?::([0-9]{1,9}))?(?::([0-9]{1,9}))?")
 
 
@@ -19,11 +20,29 @@ def gres_items(text: str) -> Iterator[tuple[str, str, float]]:
 
     The type is empty if none is named; an item without a count is one.
     """
+    for _, kind, rest in _items(text):
+        if kind in _OF_GPUS:
+            yield kind, *_type_and_count(rest)
+
+
+def other_gres(text: str, *, of_node: bool) -> Iterator[tuple[str, str, float]]:
+    """The same of every other GRES.
+
+    Args:
+        of_node: The list is a node's: it says gres before none. A TRES string of a job has other
+            things in it, too, and says so before each.
+    """
+    for word, kind, rest in _items(text):
+        if kind not in _OF_GPUS and (of_node or word):
+            yield kind, *_type_and_count(rest)
+
+
+def _items(text: str) -> Iterator[tuple[str, str, str]]:
     for item in _NO_COUNT.sub("", text).split(","):
         found = _GRES.fullmatch(item.strip())
         if found is not None:
-            kind, rest = found.groups(default="")
-            yield kind, *_type_and_count(rest)
+            word, kind, rest = found.groups(default="")
+            yield word, kind, rest
 
 
 def _type_and_count(rest: str) -> tuple[str, float]:

@@ -50,7 +50,7 @@ from slurm_dl.text import escaped
 
 _WHOLES = ("JobID", "UserID", "RestartCnt", "PriorityLong")
 _COUNTS = ("NumNodes", "NumTasks", "NumCPUs")
-_TIMES = ("SubmitTime", "StartTime", "EndTime", "EligibleTime")
+_TIMES = ("SubmitTime", "StartTime", "EndTime", "EligibleTime", "Deadline")
 _REQUEST_FIELDS = (
     "tres-alloc",
     "tres-per-node",
@@ -64,6 +64,8 @@ _REQUEST_FIELDS = (
 
 # "NO" is --exclusive; the others keep the nodes from other users, groups or switches' jobs.
 _EXCLUSIVE = frozenset({"NO", "USER", "MCS", "TOPO"})
+# Of these Slurm decides by who else is there.
+_UNMODELLED = _EXCLUSIVE - {"NO"}
 # Who runs may be moved: it has to be known where else it may go.
 _MAY_START = frozenset({JobState.PENDING, JobState.RUNNING})
 
@@ -287,6 +289,21 @@ class JobReader:
                 job
                 for job, s, het in zip(job_id, state, raw["HetJobID"], strict=True)
                 if s is JobState.PENDING and het not in NOTHING
+            },
+            deadlines={
+                job: at_s
+                for job, s, at_s in zip(job_id, state, times["Deadline"], strict=True)
+                if at_s and s in _MAY_START
+            },
+            gres={
+                job: request.others
+                for job, s, request in zip(job_id, state, requests, strict=True)
+                if request.others and s in _MAY_START
+            },
+            unmodelled={
+                job: f"--exclusive={word.lower()}"
+                for job, s, word in zip(job_id, state, raw["OverSubscribe"], strict=True)
+                if word in _UNMODELLED and s is JobState.PENDING
             },
             cut_short={
                 job for job, word in zip(job_id, raw["State"], strict=True) if word in CUT_SHORT

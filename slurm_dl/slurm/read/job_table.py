@@ -27,6 +27,9 @@ class JobTable:
         restricted: Required nodes, features and node count of the pending and running jobs that
             name any.
         gang_parts: Pending components of heterogeneous jobs.
+        deadlines: When jobs that are not over have to be over, epoch seconds; see `Observed`.
+        gres: What pending and running jobs take of nodes beside GPUs; see `TresRequest.others`.
+        unmodelled: Options of pending jobs whose nodes are not known here.
         cut_short: Jobs that somebody or a limit has ended.
         left_out: Jobs whose records are left out; see `Observed.left_out`.
         unreadable: Records left out, of those jobs and without a readable id.
@@ -61,6 +64,9 @@ class JobTable:
     begins: dict[JobId, float]
     restricted: dict[JobId, tuple[str, str, int]]
     gang_parts: set[JobId]
+    deadlines: dict[JobId, float] = field(default_factory=dict)
+    gres: dict[JobId, tuple[tuple[str, float], ...]] = field(default_factory=dict)
+    unmodelled: dict[JobId, str] = field(default_factory=dict)
     cut_short: set[JobId] = field(default_factory=set)
     left_out: dict[JobId, LeftOut] = field(default_factory=dict)
     unreadable: int = 0
@@ -109,6 +115,9 @@ _TABLE_BY_ID = (
     "begins",
     "restricted",
     "gang_parts",
+    "deadlines",
+    "gres",
+    "unmodelled",
     "cut_short",
 )
 _TABLE_LISTS = tuple(

@@ -1,4 +1,4 @@
-"""The nodes a pending job may use at all: ``--exclude``, ``--nodelist``, ``--constraint``, gangs.
+"""The nodes a job may use at all: ``--exclude``, ``-w``, ``--constraint``, ``--tmp``, GRES, gangs.
 
 What is not understood, or not known yet, leaves a job no node: nobody gives way for a job that
 could then not start. Exclusions are told apart from the rest: some of them may be ours. Thousands
@@ -7,115 +7,35 @@ of jobs that say the same share one array.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState
+from slurm_dl.model.other_gres import OtherGres
+from slurm_dl.slurm.read.conditions import SWITCHES, ConditionReader
 from slurm_dl.slurm.read.hostlists import NO_WORDS, expand
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading
-from slurm_dl.slurm.read.vocabulary import is_number
-from slurm_dl.slurm.tool_runner import Slurm
-from slurm_dl.text import escaped
 
-EXCLUDED_ARGUMENTS = (
-    *("--noheader", "--all", "--local", "--array", "--states=PENDING"),
-    "--format=%A %x",
-)
-"""Arguments for squeue that list the ``--exclude`` of each pending record."""
-
-
-def read_excluded(text: str) -> tuple[dict[JobId, str], list[str]]:
-    """Node list by job id in squeue's answer to `EXCLUDED_ARGUMENTS`, and the lines left out.
-
-    Raises:
-        ClusterError: No line can be read.
-    """
-    excluded, left_out = {}, []
-    # Slurm takes only names of nodes, but an owner writes them.
-    for line in text.splitlines():
-        job_id, space, nodes = line.partition(" ")
-        if is_number(job_id) and space:
-            excluded[JobId(int(job_id))] = nodes
-        else:
-            left_out.append(line)
-    if left_out and not excluded:
-        msg = f"squeue says {escaped(left_out[0])[:80]!r}, which is no job id and node list"
-        raise ClusterError(msg)
-    return excluded, left_out
-
-
-class Excluded:
-    """The ``--exclude`` of pending jobs, read apart from the queue.
-
-    squeue 22.05 prints it by ``-o`` only, and all the rest by ``-O`` only. So it costs a call of
-    its own, made only while there are pending jobs of which it is not known.
-    """
-
-    def __init__(self, slurm: Slurm) -> None:
-        """Read through *slurm*; nothing is known yet."""
-        self._slurm = slurm
-        self._nodes: dict[JobId, str] = {}
-        self._known: set[JobId] = set()
-        self._unknown: set[JobId] = set()
-
-    def forget(self) -> None:
-        """Ask about every job anew: owners may change it while the job waits."""
-        self._known.clear()
-
-    def ask_again(self, job_id: JobId) -> None:
-        """Ask about this job anew: what it excludes has just been changed, or may have been."""
-        self._known.discard(job_id)
-
-    def learn(self, table: JobTable) -> None:
-        """Ask about those pending jobs of *table* that are new.
-
-        Raises:
-            ClusterError: Slurm is silent, or nothing in the answer can be read.
-        """
-        pending = {
-            job
-            for job, state in zip(table.texts, table.state, strict=True)
-            if state is JobState.PENDING
-        }
-        # A job that is requeued later is asked about again.
-        self._known &= pending
-        new = pending - self._known
-        if len(new) == 1:
-            # One job is cheap to ask for. It may just have ended: then it stays unknown.
-            with suppress(ClusterError):
-                self._ask(f"--jobs={next(iter(new))}")
-        elif new:
-            self._ask()
-        self._unknown = pending - self._known
-        for job in self._nodes.keys() - pending:
-            del self._nodes[job]
-
-    @property
-    def nodes(self) -> Mapping[JobId, str]:
-        """Node list by job id, of the pending jobs that exclude any."""
-        return self._nodes
-
-    @property
-    def unknown(self) -> Collection[JobId]:
-        """Pending jobs of which it is not known."""
-        return self._unknown
-
-    def _ask(self, *which: str) -> None:
-        excluded, _ = read_excluded(self._slurm.run("squeue", *which, *EXCLUDED_ARGUMENTS))
-        self._known |= excluded.keys()
-        for job_id, nodes in excluded.items():
-            self._nodes.pop(job_id, None)
-            if nodes not in NO_WORDS:
-                self._nodes[job_id] = nodes
-
+Gres = tuple[tuple[str, float], ...]
+"""What a job takes of each node beside GPUs; see `TresRequest.others`."""
 
 Wish = tuple[str, str, int]
 """Required nodes and features in Slurm's words, and the number of nodes; see `JobTable`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What jobs ask of nodes; each attribute is the one of `Observed`."""
+
+    choices: dict[JobId, Bool]
+    excluded: dict[JobId, Bool]
+    unmodelled: dict[JobId, str]
+    gres: OtherGres | None
 
 
 class NodeChoices:
@@ -126,30 +46,63 @@ class NodeChoices:
         self._site = site
         self._wished: dict[Wish, Bool] = {}
         self._excluded: dict[str, Bool | None] = {}
+        self._least: dict[Gres | int, Bool] = {}
         self._no_node = _read_only(np.zeros(len(site.nodes), np.bool_))
 
-    def of(
-        self, table: JobTable, exclusions: Excluded
-    ) -> tuple[dict[JobId, Bool], dict[JobId, Bool]]:
-        """See `Observed.choices` and `Observed.excluded`."""
-        choices: dict[JobId, Bool] = {}
-        for job, wish in table.restricted.items():
-            mask = self._wished.get(wish)
-            if mask is None:
-                mask = self._wished[wish] = self._understand(wish)
-            choices[job] = mask
+    def of(self, table: JobTable, conditions: ConditionReader) -> Choices:
+        """Of the jobs of *table*, as far as *conditions* are known."""
+        choices = {job: self._understood(wish) for job, wish in table.restricted.items()}
+        state = dict(zip(table.texts, table.state, strict=True))
         excluded: dict[JobId, Bool] = {}
-        for job, nodes in exclusions.nodes.items():
-            if nodes not in self._excluded:
-                self._excluded[nodes] = self._still_there(nodes)
-            named = self._excluded[nodes]
+        unmodelled = dict(table.unmodelled)
+        for job, asked in conditions.restricted(state).items():
+            for option in conditions.options(job):
+                if option != SWITCHES or not self._site.has_topology:
+                    unmodelled.setdefault(job, option)
+            if asked.tmp_mb:
+                choices[job] = _both(choices.get(job), self._with_tmp(asked.tmp_mb))
+            named = self._gone_or_named(asked.excluded) if asked.excluded else self._no_node
             if named is None:
                 choices[job] = self._no_node
-            elif named.any():
+            elif named.any() and state[job] is JobState.PENDING:
                 excluded[job] = named
+            elif named.any():
+                choices[job] = _both(choices.get(job), ~named)
+        gres = self._other_gres(table)
+        for job, each in table.gres.items():
+            choices[job] = _both(choices.get(job), self._offering(each))
         # A component starts with its gang or not at all, and nobody knows the whole gang's need.
-        choices.update(dict.fromkeys([*table.gang_parts, *exclusions.unknown], self._no_node))
-        return choices, excluded
+        nowhere = [*table.gang_parts, *conditions.unknown, *unmodelled]
+        choices.update(dict.fromkeys(nowhere, self._no_node))
+        return Choices(choices, excluded, unmodelled, gres)
+
+    def _gone_or_named(self, nodes: str) -> Bool | None:
+        if nodes not in self._excluded:
+            self._excluded[nodes] = self._still_there(nodes)
+        return self._excluded[nodes]
+
+    def _with_tmp(self, tmp_mb: int) -> Bool:
+        """The nodes with so much disk."""
+        if tmp_mb not in self._least:
+            self._least[tmp_mb] = _read_only(self._site.tmp_mb >= tmp_mb)
+        return self._least[tmp_mb]
+
+    def _offering(self, gres: Gres) -> Bool:
+        """The nodes that have as much of each of *gres*, whoever holds it."""
+        if gres not in self._least:
+            offers = [
+                all(of.get(name, 0.0) >= n for name, n in gres) for of in self._site.other_gres
+            ]
+            self._least[gres] = _read_only(np.array(offers, np.bool_))
+        return self._least[gres]
+
+    def _other_gres(self, table: JobTable) -> OtherGres | None:
+        if not table.gres:
+            return None
+        names = tuple(sorted({name for each in table.gres.values() for name, _ in each}))
+        total = [[offers.get(name, 0.0) for offers in self._site.other_gres] for name in names]
+        asked = {job: _by_name(names, each) for job, each in table.gres.items()}
+        return OtherGres(names=names, total=np.array(total, np.float64), asked=asked)
 
     def _still_there(self, nodes: str) -> Bool | None:
         """The nodes of a node list, as far as there are such nodes; None if it is none."""
@@ -169,6 +122,11 @@ class NodeChoices:
             return None
         return _read_only(mask)
 
+    def _understood(self, wish: Wish) -> Bool:
+        if wish not in self._wished:
+            self._wished[wish] = self._understand(wish)
+        return self._wished[wish]
+
     def _understand(self, wish: Wish) -> Bool:
         required, features, n_nodes = wish
         mask = np.ones(len(self._site.nodes), np.bool_)
@@ -186,6 +144,18 @@ class NodeChoices:
 
     def _rows(self, names: Collection[str]) -> list[int]:
         return sorted({self._site.row[name] for name in names})
+
+
+def _both(one: Bool | None, other: Bool) -> Bool:
+    return other if one is None else _read_only(one & other)
+
+
+def _by_name(names: Sequence[str], gres: Gres) -> tuple[float, ...]:
+    """What a job takes of each of *names*; of a type it also takes of the GRES as a whole."""
+    return tuple(
+        sum(n for asked, n in gres if asked == name or asked.startswith(f"{name}:"))
+        for name in names
+    )
 
 
 def _read_only(mask: Bool) -> Bool:

@@ -5,19 +5,25 @@ They change seldom, so they are read apart from the queue: see `SlurmCluster.ref
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from slurm_dl.model.jobs import Bool
+from slurm_dl.model.jobs import I64, Bool
 from slurm_dl.model.nodes import Nodes
+from slurm_dl.model.partition_limits import PartitionLimits
 from slurm_dl.slurm.read.hostlists import NO_WORDS, expand
 from slurm_dl.slurm.read.record_parser import output_format, split_records
 from slurm_dl.slurm.read.reservation_reader import ReservationSeen
-from slurm_dl.slurm.read.tres import Gres, parse_gres
-from slurm_dl.slurm.read.vocabulary import is_number
+from slurm_dl.slurm.read.tres import Gres, node_gres, parse_gres
+from slurm_dl.slurm.read.usable_nodes import UsableNode
+from slurm_dl.slurm.read.vocabulary import is_number, limit_s
 from slurm_dl.slurm.running_config import SiteConfig
 
 NODE_FIELDS = (
@@ -65,6 +71,10 @@ class ClusterReading:
         mps_per_gpu: The same for ``gres/mps``.
         sharable: ``(m,)`` bool, nodes that hand out shares of their GPUs.
         occupied: State of each node that jobs hold (allocated, mixed or completing), by its name.
+        tmp_mb: ``(m,)`` int64, disk under TmpFS of each node, MB.
+        other_gres: What each node offers beside GPUs; see `node_gres`.
+        has_topology: Slurm tells which nodes are close.
+        limits: Of each partition; None for one that was not told.
         unreadable: Node records left out.
     """
 
@@ -79,6 +89,10 @@ class ClusterReading:
     sharable: Bool
     occupied: Mapping[str, str]
     config: SiteConfig
+    tmp_mb: I64
+    other_gres: tuple[Mapping[str, float], ...]
+    has_topology: bool
+    limits: tuple[PartitionLimits | None, ...]
     unreadable: int = 0
 
 
@@ -91,6 +105,7 @@ class NodeSeen:
     mem_mb: int
     gres: Gres
     features: frozenset[str]
+    other_gres: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +132,15 @@ def is_up(state: str) -> bool:
     return base in _UP_BASES and _DOWN_FLAGS.isdisjoint(flags)
 
 
-def node_arguments(nonce: str) -> tuple[str, ...]:
-    """Arguments for sinfo that list each node in each partition, separated by *nonce*."""
+def node_arguments(nonce: str, names: Collection[str] = ()) -> tuple[str, ...]:
+    """Arguments for sinfo that list each node in each partition, separated by *nonce*.
+
+    Args:
+        names: Of these nodes only; none: of all.
+    """
+    which = [f"--nodes={','.join(sorted(names))}"] if names else []
     fields = output_format(NODE_FIELDS, nonce)
-    return ("--noheader", "--all", "--local", "--Node", f"--Format={fields}")
+    return ("--noheader", "--all", "--local", "--Node", *which, f"--Format={fields}")
 
 
 def read_nodes(sinfo: str, nonce: str) -> NodesSeen:
@@ -137,7 +157,8 @@ def read_nodes(sinfo: str, nonce: str) -> NodesSeen:
             unreadable += 1
             continue
         active = frozenset(features.split(",")) - NO_WORDS
-        node = NodeSeen(state, int(cpus), int(mem_mb), parse_gres(gres), active)
+        offers = parse_gres(gres), active, node_gres(gres)
+        node = NodeSeen(state, int(cpus), int(mem_mb), *offers)
         for one in expand(name):
             nodes[one] = node
             members.setdefault(partition.removesuffix("*"), set()).add(one)
@@ -155,6 +176,9 @@ def site_of(
     reservations: tuple[ReservationSeen, ...],
     config: SiteConfig,
     type_row: dict[str, int],
+    usable: Mapping[str, UsableNode] = MappingProxyType({}),
+    words: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
+    first: Sequence[str] = (),
 ) -> ClusterReading:
     """Put together what the tools said.
 
@@ -162,6 +186,9 @@ def site_of(
         topology: Output of ``scontrol show topology``.
         reservations: Nodes of active ones that are not ours count as not up.
         type_row: Index of each GPU type; new ones are added to it.
+        usable: What jobs may use of nodes; of others they may use what sinfo counts.
+        words: Of each partition, as `partition_values` has them.
+        first: Partitions whose index is to be their place here, whether or not they have nodes.
 
     Raises:
         ClusterError: A node list in the topology cannot be read.
@@ -174,10 +201,17 @@ def site_of(
     for node in nodes.values():
         if node.gres.gpu_type:
             type_row.setdefault(node.gres.gpu_type, len(type_row))
-    partitions = tuple(seen.members)
-    node_in = np.array(
-        [[name in seen.members[partition] for name in nodes] for partition in partitions], np.bool_
-    ).reshape(len(partitions), len(nodes))
+    partitions = tuple(dict.fromkeys((*first, *seen.members)))
+    inside = [seen.members.get(partition, frozenset()) for partition in partitions]
+    node_in = np.array([[name in names for name in nodes] for names in inside], np.bool_).reshape(
+        len(partitions), len(nodes)
+    )
+    most_cpus = [whole_or(words.get(name, {}).get("MaxCPUsPerNode", "")) for name in partitions]
+    cpus = np.array([_usable(n, usable.get(k)).cpus for k, n in nodes.items()], np.float64)
+    if min(most_cpus, default=math.inf) < math.inf:
+        # Of several partitions the one that allows most: they share what the node has.
+        most = np.where(node_in, np.array(most_cpus)[:, None], 0.0).max(axis=0, initial=0.0)
+        cpus = np.minimum(cpus, np.where(node_in.any(axis=0), most, np.inf))
     node_in.setflags(write=False)
     return ClusterReading(
         nodes=Nodes(
@@ -187,8 +221,8 @@ def site_of(
             gpu_type=np.array(
                 [type_row.get(n.gres.gpu_type, -1) for n in nodes.values()], np.int16
             ),
-            cpus=np.array([n.cpus for n in nodes.values()], np.int32),
-            mem_mb=np.array([n.mem_mb for n in nodes.values()], np.int64),
+            cpus=cpus.astype(np.int32),
+            mem_mb=_sealed([_usable(n, usable.get(k)).mem_mb for k, n in nodes.items()], np.int64),
             leaf=np.array([leaves.get(name, elsewhere) for name in nodes], np.int16),
         ),
         row={name: i for i, name in enumerate(nodes)},
@@ -198,19 +232,50 @@ def site_of(
         node_in=node_in,
         shards_per_gpu=_per_gpu([(n.gres.shards, n.gres.gpus) for n in nodes.values()]),
         mps_per_gpu=_per_gpu([(n.gres.mps, n.gres.gpus) for n in nodes.values()]),
-        sharable=_column([n.gres.shards > 0 for n in nodes.values()]),
+        sharable=_sealed([n.gres.shards > 0 for n in nodes.values()], np.bool_),
         occupied={
             name: node.state
             for name, node in nodes.items()
             if not _OCCUPIED.isdisjoint(node.state.lower().split("+"))
         },
         config=config,
+        tmp_mb=_sealed([usable[k].tmp_mb if k in usable else 0 for k in nodes], np.int64),
+        other_gres=tuple(n.other_gres for n in nodes.values()),
+        has_topology=bool(leaves),
+        limits=tuple(limits_of(words[name]) if name in words else None for name in partitions),
         unreadable=seen.unreadable,
     )
 
 
-def _column(values: list[bool]) -> Bool:
-    column = np.array(values, np.bool_)
+def limits_of(words: Mapping[str, str]) -> PartitionLimits:
+    """The limits in the *words* of one partition; what is not understood limits nothing."""
+    try:
+        max_time_s = limit_s(words.get("MaxTime", ""))
+    except ValueError:
+        max_time_s = math.inf
+    return PartitionLimits(
+        # A draining partition takes no new jobs, and starts those that it has.
+        starts=words.get("State", "UP") in ("UP", "DRAIN"),
+        max_time_s=max_time_s,
+        min_nodes=int(whole_or(words.get("MinNodes", ""), 0)),
+        max_nodes=whole_or(words.get("MaxNodes", "")),
+    )
+
+
+def whole_or(text: str, otherwise: float = math.inf) -> float:
+    """The whole number in *text*, or *otherwise*."""
+    return float(text) if is_number(text) else otherwise
+
+
+def _usable(node: NodeSeen, told: UsableNode | None) -> UsableNode:
+    """What jobs may use of *node*: of both figures the lesser."""
+    if told is None:
+        return UsableNode(node.cpus, node.mem_mb, 0)
+    return UsableNode(min(node.cpus, told.cpus), min(node.mem_mb, told.mem_mb), told.tmp_mb)
+
+
+def _sealed(values: Sequence[float], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    column = np.array(values, dtype)
     column.setflags(write=False)
     return column
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from slurm_dl.model.ids import JobId
+from slurm_dl.slurm.read.conditions import ConditionReader
 from slurm_dl.slurm.read.gpu_holdings import Holdings, splits_in
 from slurm_dl.slurm.read.job_arrays import ArrayTasks
 from slurm_dl.slurm.read.job_details import job_details
 from slurm_dl.slurm.read.job_reader import JobReader
 from slurm_dl.slurm.read.job_table import JobTable
-from slurm_dl.slurm.read.node_choices import Excluded
 from slurm_dl.slurm.read.node_reader import ClusterReading
 from slurm_dl.slurm.read.record_parser import new_nonce
 from slurm_dl.slurm.read.squeue_fields import job_fields, queue_arguments
@@ -38,13 +38,13 @@ class CliQueue:
     def __init__(self, slurm: Slurm) -> None:
         """Read through *slurm*; nothing is read yet."""
         self._slurm = slurm
-        self._excluded = Excluded(slurm)
+        self._conditions = ConditionReader(slurm)
         self._arrays = ArrayTasks(slurm)
 
     def read(
         self, reader: JobReader, site: ClusterReading, *, now_s: float
-    ) -> tuple[JobTable, Excluded]:
-        """All jobs, as *reader* understands them, and which nodes the pending ones exclude.
+    ) -> tuple[JobTable, ConditionReader]:
+        """All jobs, as *reader* understands them, and what the pending ones ask of nodes.
 
         One squeue, and others where new jobs or changed arrays wait.
 
@@ -55,8 +55,8 @@ class CliQueue:
             ClusterError: They could not be read whole.
         """
         table = self.table(reader, site, now_s=now_s)
-        self._excluded.learn(table)
-        return table, self._excluded
+        self._conditions.learn(table)
+        return table, self._conditions
 
     def table(self, reader: JobReader, site: ClusterReading, *, now_s: float) -> JobTable:
         """The jobs alone.
@@ -92,11 +92,11 @@ class CliQueue:
 
     def ask_again(self, job_id: JobId) -> None:
         """Ask anew at the next reading which nodes this job excludes."""
-        self._excluded.ask_again(job_id)
+        self._conditions.ask_again(job_id)
 
     def forget(self) -> None:
         """Ask anew about what owners may have changed while their jobs wait."""
-        self._excluded.forget()
+        self._conditions.forget()
         self._arrays.forget()
 
     def close(self) -> None:

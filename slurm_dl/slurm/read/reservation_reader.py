@@ -98,3 +98,14 @@ def blocked_by(
         jobs = frozenset(job for job, names in inside.items() if one.name in names)
         blocked.append(Blocked(start_s=one.start_s, end_s=one.end_s, nodes=mask, jobs=jobs))
     return tuple(blocked)
+
+
+def last_end_s(
+    reservations: Collection[ReservationSeen], inside: Mapping[JobId, Collection[str]]
+) -> dict[JobId, float]:
+    """When the reservations end that each job is in or asks for; see `Observed.reserved_until`."""
+    ends_s = {one.name: one.end_s for one in reservations}
+    return {
+        job: max((ends_s.get(name, 0.0) for name in names), default=0.0)
+        for job, names in inside.items()
+    }

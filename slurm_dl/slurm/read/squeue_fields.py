@@ -41,6 +41,7 @@ JOB_FIELDS = (
     "Reservation",
     "ReqNodes",
     "Feature",
+    "Deadline",
     # What users write comes last. A WCKey is told also where Slurm does not track it (22.05.8).
     "WCKey",
     "Name",

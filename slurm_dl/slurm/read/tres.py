@@ -11,10 +11,13 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from slurm_dl.slurm.read.grammar import gres_items
+from slurm_dl.slurm.read.grammar import gres_items, other_gres
 from slurm_dl.slurm.read.vocabulary import is_number
 
 _MEMORY = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([KMGTP]?)[nc]?")
@@ -98,11 +101,13 @@ class TresRequest:
         gres: GPUs and shares in all.
         mem_mb: Memory in all, MB.
         even: The GPUs are known to be the same number on each node.
+        others: Of each other GRES what it takes of a node, by ``name`` or ``name:type``.
     """
 
     gres: Gres
     mem_mb: int
     even: bool
+    others: tuple[tuple[str, float], ...] = ()
 
 
 def job_request(
@@ -141,4 +146,25 @@ def job_request(
     )
     in_all = (tres.gres.gpus or whole[1][0].gpus or whole[3][0].gpus) > 0
     even = nodes == 1 or not in_all or parse_gres(per_node).gpus > 0
-    return TresRequest(gres=gres, mem_mb=round(tres.mem_mb * share), even=even)
+    others: dict[str, float] = {}
+    per = ((per_node, 1.0), (per_job, 1 / nodes), (per_task, tasks / nodes), (per_socket, sockets))
+    for text, times in per:
+        for kind, gres_type, count in other_gres(text, of_node=False):
+            name = gres_name(kind, gres_type)
+            others[name] = others.get(name, 0.0) + math.ceil(count * times)
+    return TresRequest(gres, round(tres.mem_mb * share), even, tuple(others.items()))
+
+
+def gres_name(kind: str, gres_type: str) -> str:
+    """A GRES as its users name it: ``nvme``, or ``nvme:fast`` for one type of it."""
+    return f"{kind}:{gres_type}" if gres_type else kind
+
+
+@functools.lru_cache(4096)
+def node_gres(text: str) -> Mapping[str, float]:
+    """What a node's Gres offers beside GPUs, by `gres_name`: of each type, and of all together."""
+    found: dict[str, float] = {}
+    for kind, gres_type, count in other_gres(text, of_node=True):
+        for name in {kind, gres_name(kind, gres_type)}:
+            found[name] = found.get(name, 0.0) + count
+    return found

@@ -84,6 +84,7 @@ _WAITS_FOR_NODES = (
     "No suitable topology unit found",
     "Insufficient resources in topology unit",
 )
+_NODES_MISSING = _WAITS_FOR_NODES[0]
 _MAINTENANCE = "ReqNodeNotAvail, Reserved for maintenance"
 
 _UNSET = frozenset({"", "N/A", "NONE", "Unknown", "None", "(null)"})
@@ -122,6 +123,11 @@ def held(reason: str) -> Held:
     if known is not None:
         return known
     return next((h for prefix, h in _HELD_PREFIX if word.startswith(prefix)), Held.UNAVAILABLE)
+
+
+def nodes_missing(reason: str) -> bool:
+    """Whether Slurm's *reason* says that nodes have left service, or are kept for others."""
+    return reason.startswith(_NODES_MISSING)
 
 
 def epoch_s(text: str) -> float:

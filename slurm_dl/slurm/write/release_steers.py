@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.steer import Steer
+from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions
 from slurm_dl.slurm.read.hostlists import expand
-from slurm_dl.slurm.read.node_choices import EXCLUDED_ARGUMENTS, read_excluded
 from slurm_dl.slurm.read.vocabulary import is_number
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.exc_node_list import ExcNodeList, exc_node_list, parts_of
@@ -97,11 +97,11 @@ def _parts(slurm: Slurm, job_id: JobId) -> ExcNodeList | None:
 def _excluded(slurm: Slurm, skipped: list[str]) -> dict[JobId, frozenset[str]]:
     """The nodes that each pending record excludes; only those that exclude any."""
     found = {}
-    told, left_out = read_excluded(slurm.run("squeue", *EXCLUDED_ARGUMENTS))
-    for job_id, nodes in told.items():
+    told, left_out = read_conditions(slurm.run("squeue", *CONDITION_ARGUMENTS))
+    for job_id, conditions in told.items():
         try:
-            found[job_id] = frozenset(expand(nodes))
+            found[job_id] = frozenset(expand(conditions.excluded))
         except ClusterError:
-            left_out.append(f"{job_id} {nodes}")
+            left_out.append(f"{job_id} {conditions.excluded}")
     skipped += [f"{escaped(line)[:80]}: skipped: no job id and nodes" for line in left_out]
     return {job_id: names for job_id, names in found.items() if names}

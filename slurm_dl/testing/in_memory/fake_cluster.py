@@ -144,6 +144,16 @@ class FakeCluster(FakeSlurm):
             ),
         )
 
+    def look_again(
+        self,
+        seen: Observed,
+        jobs: frozenset[JobId],  # noqa: ARG002
+        *,
+        nodes: bool,  # noqa: ARG002
+    ) -> Observed:
+        """*seen*: nothing that it tells is old."""
+        return seen
+
     def apply(self, action: ClusterAction, /) -> None:
         """Do one thing; see `Cluster`."""
         refused = type(action) in self.fail

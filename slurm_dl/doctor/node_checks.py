@@ -1,0 +1,51 @@
+"""Whether what nodes offer, and what jobs ask of them, is what slurm_dl counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from slurm_dl.doctor.check_result import CheckResult, check, ok, warning
+from slurm_dl.doctor.site import Site
+from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions
+from slurm_dl.slurm.read.grammar import gres_items
+from slurm_dl.slurm.read.usable_nodes import keeps_for_itself
+
+
+@check("nodes")
+def nodes(site: Site) -> CheckResult:
+    """Nodes that keep cores for their own daemons, and nodes with GPUs of several types."""
+    keep = [name for name, words in site.nodes.items() if keeps_for_itself(words)]
+    told = "no node keeps cores or memory for itself"
+    if keep:
+        told = (
+            f"{len(keep)} nodes keep cores or memory for themselves (CoreSpecCount, MemSpecLimit), "
+            f"such as {keep[0]}, of which the rest is counted"
+        )
+    types = {
+        name: {kind for what, kind, _ in gres_items(words.get("Gres", "")) if what == "gpu"}
+        for name, words in site.nodes.items()
+    }
+    mixed = [name for name, of in types.items() if len(of) > 1]
+    if not mixed:
+        return ok(f"{told}; each node has GPUs of one type")
+    return warning(
+        f"{told}; {len(mixed)} nodes have GPUs of several types, such as {mixed[0]} "
+        f"({', '.join(sorted(types[mixed[0]]))}): a job of one type may be preempted for a job of "
+        "another",
+        "leave the partitions of these nodes out of manage.partitions",
+    )
+
+
+@check("unknown conditions")
+def unknown_conditions(site: Site) -> CheckResult:
+    """Pending jobs with options that are not understood."""
+    told, _ = read_conditions(site.ask("squeue", *CONDITION_ARGUMENTS))
+    counts = Counter(option for asked in told.values() for option in asked.options)
+    if not counts:
+        return ok("no pending job asks for what is not understood")
+    named = ", ".join(f"{option} ({jobs})" for option, jobs in sorted(counts.items()))
+    return warning(
+        f"pending jobs have options of which it is not known which nodes would do: {named}",
+        "tell their owners: no GPUs are taken back for such jobs, Slurm starts them once there is "
+        "room",
+    )

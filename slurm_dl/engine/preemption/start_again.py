@@ -1,0 +1,140 @@
+"""Whether Slurm would start a running job again once it was stopped and requeued.
+
+Of a victim is asked what is asked of a new pending job with its request. One that fails loses its
+work, or waits for an admin: it is protected, with the reason.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from slurm_dl.engine.placing.free_resources import total_gres
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import F64, Bool
+from slurm_dl.model.membership import is_in
+from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.reservations import shut_out
+from slurm_dl.placement.resource_request import ResourceRequests
+
+Rows = npt.NDArray[np.int64]
+Protection = tuple[Bool, str, bool]
+"""Whom a rule protects, ``(r,)`` bool, the reason, and whether it may pass during the run."""
+
+
+def could_not_start_again(snap: Snapshot, rows: Rows) -> tuple[Protection, ...]:
+    """The rules that hold for some running job, one entry for each.
+
+    Args:
+        rows: ``(r,)`` rows in `Jobs`.
+    """
+    jobs, seen = snap.jobs, snap.seen
+    job_id, limit_s = jobs.job_id[rows], jobs.limit_s[rows]
+    ready_s = _ready_s(snap, rows)
+    deadline_s = _of_jobs(seen.deadlines, job_id, math.inf)
+    reserved_s = _of_jobs(seen.reserved_until, job_id, math.inf)
+    late = shut_out(snap, rows, ready_s) if seen.blocked else np.zeros(len(rows), dtype=np.bool_)
+    rules: list[Protection] = [
+        (late, "it could not start again before the next reservation", True),
+        (
+            deadline_s < ready_s + limit_s,
+            "it could not be over before its deadline if it started again (--deadline)",
+            False,
+        ),
+        *_partitions(snap, rows),
+        (~_has_nodes(snap, rows), "it would find too few nodes that are up to start again", True),
+        (
+            reserved_s < ready_s + limit_s,
+            "its reservation would end before it could be over again",
+            False,
+        ),
+        (
+            is_in(job_id, list(seen.barred)),
+            "its account or QOS would not let it start again",
+            True,
+        ),
+    ]
+    return tuple(rule for rule in rules if rule[0].any())
+
+
+def shielded_by_deadline(snap: Snapshot, quantum_s: float) -> Bool:
+    """``(n,)`` bool: pending jobs whose deadline would protect them as soon as *quantum_s* is over.
+
+    Who may not be preempted displaces nobody: else a deadline would be a way to do both.
+    """
+    rows = np.arange(len(snap.jobs)) if snap.seen.deadlines else np.zeros(0, dtype=np.int64)
+    found = np.zeros(len(snap.jobs), dtype=np.bool_)
+    deadline_s = _of_jobs(snap.seen.deadlines, snap.jobs.job_id[rows], math.inf)
+    found[rows] = deadline_s < _ready_s(snap, rows) + quantum_s + snap.jobs.limit_s[rows]
+    return found
+
+
+def _ready_s(snap: Snapshot, rows: Rows) -> F64:
+    """``(r,)`` when each job could start again if it were signalled now, epoch seconds."""
+    seen = snap.seen
+    ready_s = np.full(len(rows), snap.now_s + seen.requeue_hold_s)
+    if seen.blocked or seen.deadlines or seen.reserved_until:
+        claims = [seen.claim(JobId(j)).contract for j in snap.jobs.job_id[rows].tolist()]
+        ready_s += np.array([0.0 if c is None else c.grace_s for c in claims])
+    return ready_s
+
+
+def _of_jobs(told: Mapping[JobId, float], job_id: npt.NDArray[np.int64], otherwise: float) -> F64:
+    values = np.full(len(job_id), otherwise)
+    if told:
+        for i in is_in(job_id, list(told)).nonzero()[0].tolist():
+            values[i] = told[JobId(int(job_id[i]))]
+    return values
+
+
+def _partitions(snap: Snapshot, rows: Rows) -> list[Protection]:
+    """What the partition that each job runs in asks of it."""
+    jobs, limits = snap.jobs, snap.seen.limits
+    if not any(limits):
+        return []
+    at = jobs.partition[rows]
+    n_nodes = jobs.n_nodes[rows]
+    starts = np.array([one is None or one.starts for one in limits])[at]
+    max_time_s = np.array([math.inf if one is None else one.max_time_s for one in limits])[at]
+    least = np.array([0 if one is None else one.min_nodes for one in limits])[at]
+    most = np.array([math.inf if one is None else one.max_nodes for one in limits])[at]
+    limit_s = jobs.limit_s[rows]
+    too_long = np.isfinite(limit_s) & (limit_s > max_time_s)
+    return [
+        (~starts, "its partition is down or inactive, so it could not start again", True),
+        (too_long, "its time limit is above the MaxTime of its partition by now", True),
+        (
+            (n_nodes < least) | (n_nodes > most),
+            "its partition does not start jobs of its number of nodes any more",
+            True,
+        ),
+    ]
+
+
+def _has_nodes(snap: Snapshot, rows: Rows) -> Bool:
+    """``(r,)`` bool: as many nodes are up as the job needs, whoever is on them now."""
+    seen, jobs, nodes = snap.seen, snap.jobs, snap.seen.nodes
+    held = seen.held
+    good = nodes.up[held.node] & seen.node_in[jobs.partition[held.job], held.node]
+    # Where all its nodes are up it could start again on these.
+    lacks = np.zeros(len(jobs), dtype=np.bool_)
+    lacks[held.job[~good]] = True
+    enough: Bool = ~lacks[rows]
+    needs = ResourceRequests(snap)
+    for i in (~enough).nonzero()[0].tolist():
+        job_id = JobId(int(jobs.job_id[rows[i]]))
+        if any(job_id in one.jobs for one in seen.blocked):
+            enough[i] = True  # Nodes of a reservation are not up for others.
+            continue
+        need = needs.of(int(rows[i]))
+        large = need.allowed.copy()
+        for units, least in zip(total_gres(snap), need.gres, strict=False):
+            large &= units >= least
+        for ask in need.asks:
+            fits = large & (nodes.gpus >= ask.gpus) & (nodes.cpus >= ask.cpus)
+            fits &= nodes.mem_mb >= ask.mem_mb
+            enough[i] |= int(np.count_nonzero(fits)) >= ask.n_nodes
+    return enough

@@ -1,0 +1,252 @@
+"""A hand-over begins only where it can succeed: the tools' words in, a decision out.
+
+Two nodes of four GPUs. Job 1 runs on both, has opted in and has had its turn; job 2 waits. Each row
+changes what Slurm's tools say in one place.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from squeue_records import RUNNING, answer, words
+
+from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.settings import Preemption, Settings
+from slurm_dl.ledger.store_protocol import MemoryStore
+from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.model.plan import ClusterAction, OpenHandover
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.slurm.cluster import SlurmCluster
+from slurm_dl.slurm.tool_runner import Slurm
+
+NOW_S = 1_000_000
+HOUR_S = 3600
+CONFIG = (Path(__file__).parents[1] / "data" / "slurm-22.05" / "config.txt").read_text("utf-8")
+LEAVES = "SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]\n"
+PARTITION = "PartitionName=gpu State=UP MaxTime=UNLIMITED MinNodes=0 MaxNodes=UNLIMITED QoS=N/A"
+NODE = {"StateComplete": "mixed", "Partition": "gpu*", "CPUs": "16", "Memory": "64000"}
+NODE |= {"Gres": "gpu:4,nvme:fast:1", "features_act": "(null)"}
+TELLS = "CPUEfctv=16 CPUTot=16 RealMemory=64000 TmpDisk=1000"
+CONDITIONS = "(null) 1 0 * * * N/A 0 (null)"
+
+VICTIM = RUNNING | words(
+    "JobID=1 JobArrayID=1 NumNodes=2 NumTasks=2 NumCPUs=4 NodeList=n[1-2] tres-alloc=cpu=4,mem=4G "
+    "tres-per-node=gres:gpu:4 SubmitTime=900000 StartTime=999000 EndTime=N/A EligibleTime=900000 "
+    "TimeLimit=1:00:00 ReqNodes= Feature=(null) HetJobID=0 Account=ml QOS=normal Deadline=N/A"
+)
+VICTIM["Comment"] = '{"slurm_dl":{"v":1,"sig":"USR1","grace_s":60}}'
+WAITS = VICTIM | words(
+    "JobID=2 JobArrayID=2 UserID=1001 State=PENDING Reason=Resources NodeList= StartTime=0 "
+    "EndTime=0"
+)
+ONE_NODE = {"NumNodes": "1", "NumTasks": "1", "NumCPUs": "2"}
+
+
+class Tools(Slurm):
+    """Slurm's tools, which say what a row has them say."""
+
+    def __init__(self, told: Mapping[str, Any]) -> None:
+        self.told = told
+        self.calls = Counter[str]()
+        self.spent_s = 0.0
+
+    @property
+    def slurm_conf(self) -> str:
+        """There is none that could be read."""
+        return "/nonexistent"
+
+    def run(self, tool: str, *args: str) -> str:
+        """What the tool prints."""
+        self.calls[tool] += 1
+        if tool == "scontrol":
+            texts = {"config": CONFIG, "partition": PARTITION, "job": ""} | self.told
+            if args[1] == "node":
+                tells = self.told.get("tells", {})
+                return "".join(f"NodeName={n} {tells.get(n, TELLS)}\n" for n in ("n1", "n2"))
+            return str(texts.get(args[1], ""))
+        if tool == "sinfo":
+            nodes = self.told.get("nodes", {})
+            rows = [{"NodeList": n} | NODE | nodes.get(n, {}) for n in ("n1", "n2")]
+            return answer(args, rows)
+        if args[-1].startswith("--format="):
+            asked = [self.told.get("victim_asks", CONDITIONS), self.told.get("asks", CONDITIONS)]
+            short = "%c" not in args[-1]
+            return "".join(
+                f"{job} {asks.partition(' ')[0] if short else asks}\n"
+                for job, asks in enumerate(asked, start=1)
+            )
+        rows = [VICTIM | self.told.get("victim", {}), WAITS | self.told.get("waits", {})]
+        return answer(args, [*rows, *self.told.get("more", ())])
+
+
+class Cluster(SlurmCluster):
+    """Everything that is done succeeds and changes nothing."""
+
+    def apply(self, _: ClusterAction, /) -> None:
+        """Nothing."""
+
+
+def decided(**told: Any) -> Cycle:  # noqa: ANN401 - see `Tools`
+    """One cycle of a daemon that has looked once before."""
+    cluster = Cluster(Tools(told), max_grace_s=600, clock=lambda: float(NOW_S))
+    ledger = Ledger(MemoryStore())
+    limits = Preemption(min_quantum_s=1, cooldown_s=1, max_grace_s=600, limit_reserve_s=0)
+    how = Settings(partitions=frozenset({"gpu"}), preemption=limits)
+    more: dict[str, Any] = {}
+    if "look_again" in inspect.signature(run_cycle).parameters:
+        more["look_again"] = cluster.look_again
+    policy = DiscreteLas(thresholds_gpu_s=(60.0, 1e6))
+    return run_cycle(cluster, ledger, policy, how, clock=lambda: float(NOW_S), acting=True, **more)
+
+
+def opened(cycle: Cycle) -> list[tuple[int, ...]]:
+    """Beneficiaries of the hand-overs that begin."""
+    actions = [done.action for done in cycle.done]
+    return [a.handover.beneficiaries for a in actions if isinstance(a, OpenHandover)]
+
+
+def deadline(in_s: int) -> dict[str, str]:
+    return {"Deadline": str(NOW_S + in_s)}
+
+
+HOLD_S = 601
+SOON_S = HOUR_S + 60 + HOLD_S
+"""The grace, the hold after a requeue and the time limit of job 1."""
+DOWN_N2 = {"n2": {"StateComplete": "drained"}}
+ONE = {"waits": ONE_NODE}
+ASSOCIATIONS = (
+    "Association Records\n\n"
+    + "".join(
+        f"ClusterName=c Account={account} UserName={user} Partition= Priority=0 ID=1\n"
+        f"    ParentAccount={parent} Lft=1 DefAssoc=Yes\n    GrpWall=N(0.00)\n    GrpTRES=\n"
+        f"    GrpTRESMins={{{minutes}}}\n"
+        for account, user, parent, minutes in (
+            ("root", "", "", "plain"),
+            ("ml", "", "root(1)", "account"),
+            ("ml", "ada(1000)", "", "plain"),
+        )
+    )
+    + "\nQOS Records\n\nQOS=normal(1)\n    GrpWall=N(0.00)\n    GrpTRES=\n"
+    "    GrpTRESMins={qos}\n"
+)
+ENFORCING = CONFIG.replace("AccountingStorageEnforce = none", "AccountingStorageEnforce = safe")
+
+
+def assoc(text: str = ASSOCIATIONS, **minutes: str) -> dict[str, Any]:
+    plain = dict.fromkeys(("plain", "account", "qos"), "cpu=N(0),gres/gpu=N(0)")
+    enforcing = CONFIG + "\nAccountingStorageType = accounting_storage/slurmdbd\n"
+    lines = [
+        line
+        for line in enforcing.splitlines()
+        if not line.startswith(("AccountingStorageType ", "AccountingStorageEnforce "))
+    ]
+    lines += ["AccountingStorageType = accounting_storage/slurmdbd"]
+    lines += ["AccountingStorageEnforce = associations,limits,qos,safe"]
+    return {"config": "\n".join(lines), "assoc_mgr": text.format(**plain | minutes)}
+
+
+COULD_NOT_START_AGAIN: dict[str, dict[str, Any]] = {
+    "deadline before its limit": {"victim": deadline(HOUR_S)},
+    "deadline within grace and hold": {"victim": deadline(SOON_S - 1)},
+    "deadline, and no time limit": {"victim": deadline(9 * HOUR_S) | {"TimeLimit": "UNLIMITED"}},
+    "partition down": {"partition": PARTITION.replace("UP", "DOWN", 1)},
+    "partition inactive": {"partition": PARTITION.replace("UP", "INACTIVE", 1)},
+    "MaxTime lowered": {"partition": PARTITION.replace("MaxTime=UNLIMITED", "MaxTime=00:59:00")},
+    "MaxNodes lowered": {"partition": PARTITION.replace("MaxNodes=UNLIMITED", "MaxNodes=1"), **ONE},
+    "MinNodes raised": {"partition": PARTITION.replace("MinNodes=0", "MinNodes=3"), **ONE},
+    "a node of it drains": {"nodes": DOWN_N2, **ONE},
+    "a node of it is down": {"nodes": {"n2": {"StateComplete": "down*"}}, **ONE},
+    "a node of it left the partition": {"nodes": {"n2": {"Partition": "other"}}, **ONE},
+    "its reservation is gone": {"victim": {"Reservation": "gone"}},
+    "its association is gone": assoc(ASSOCIATIONS.replace("UserName=ada(1000)", "UserName=x(9)")),
+    "its account has used up its minutes": assoc(account="gres/gpu=10(10)"),
+    "its QOS has used up its minutes": assoc(qos="cpu=5(7)"),
+    "its QOS is gone": assoc(ASSOCIATIONS.replace("QOS=normal", "QOS=other")),
+}
+NVME = {"tres-per-node": "gres:gpu:4,gres:nvme:1"}
+SLOW = {"tres-per-node": "gres/gpu:4,gres/nvme:slow:1"}
+KEEPS_NVME = VICTIM | words("JobID=3 JobArrayID=3 NumNodes=1 NodeList=n2 tres-per-node=gres:nvme:1")
+KEEPS_NVME |= {"Comment": "(null)"}
+COULD_NOT_START_THERE: dict[str, dict[str, Any]] = {
+    "--tmp": {"asks": "(null) 1 1001M * * * N/A 0 (null)"},
+    "--gres of a name that nodes lack": {"waits": {"tres-per-node": "gres:gpu:4,gres:ib:1"}},
+    "--gres of a type that nodes lack": {"waits": SLOW},
+    "--gres of more than nodes have": {"waits": {"tres-per-node": "gres:gpu:4,gres:nvme:2"}},
+    "--gres that another job keeps": {"waits": NVME, "more": [KEEPS_NVME]},
+    "CPUs kept by CoreSpecCount": {
+        "tells": {"n2": TELLS.replace("Efctv=16", "Efctv=14")},
+        "waits": {"NumCPUs": "32"},
+    },
+    "memory kept by MemSpecLimit": {
+        "tells": {"n2": TELLS + " MemSpecLimit=16000"},
+        "waits": {"tres-alloc": "cpu=2,mem=120G,node=2"},
+        "config": CONFIG.replace("CR_CORE", "CR_CORE_MEMORY"),
+    },
+    "MaxCPUsPerNode": {"partition": PARTITION + " MaxCPUsPerNode=4", "waits": {"NumCPUs": "16"}},
+    "--mincpus": {"asks": "(null) 17 0 * * * N/A 0 (null)"},
+    "--sockets-per-node": {"asks": "(null) 1 0 2 * * N/A 0 (null)"},
+    "--cores-per-socket": {"asks": "(null) 1 0 * 4 * N/A 0 (null)"},
+    "--threads-per-core": {"asks": "(null) 1 0 * * 1 N/A 0 (null)"},
+    "--core-spec": {"asks": "(null) 1 0 * * * 2 0 (null)"},
+    "--contiguous": {"asks": "(null) 1 0 * * * N/A 1 (null)"},
+    "--licenses": {"asks": "(null) 1 0 * * * N/A 0 matlab:2"},
+    "--gres-flags": {"job": "JobId=2 Power= GresEnforceBind=Yes TresPerNode=gres:gpu:4"},
+    "--spread-job": {"job": "JobId=2 Power= SpreadJob=Yes"},
+    "--network": {"job": "JobId=2 Network=ib Command=x"},
+    "--bb": {"job": "JobId=2 BurstBuffer=capacity=1G"},
+    "--switches": {"job": "JobId=2 Switches=1@00:05:00"},
+    "--cluster-constraint": {"job": "JobId=2 ClusterFeatures=knl"},
+    "--ntasks-per-socket": {"job": "JobId=2 NtasksPerN:B:S:C=0:0:2:* CoreSpec=*"},
+    "--exclusive=user": {"waits": {"OverSubscribe": "USER"}},
+    "--exclusive=mcs": {"waits": {"OverSubscribe": "MCS"}},
+    "its own deadline": {"waits": deadline(HOUR_S + 59)},
+    "a deadline that would protect it": {"waits": deadline(SOON_S)},
+}
+SUCCEEDS: dict[str, dict[str, Any]] = {
+    "nothing is in the way": {},
+    "deadlines are far": {"victim": deadline(SOON_S), "waits": deadline(9 * HOUR_S)},
+    "limits are met": {"partition": PARTITION.replace("MaxTime=UNLIMITED", "MaxTime=1:00:00")},
+    "a draining partition": {"partition": PARTITION.replace("UP", "DRAIN", 1)},
+    "its account has minutes left": assoc(account="gres/gpu=10(9)", qos="cpu=5(4)"),
+    "disk enough": {"asks": "(null) 1 1000M * * * N/A 0 (null)"},
+    "GRES that is free": {"waits": NVME},
+    "GRES of the victim": {
+        "victim": NVME,
+        "waits": {"tres-per-node": "gres/gpu:4,gres/nvme:fast:1"},
+    },
+    "CPUs that are left": {
+        "tells": dict.fromkeys(("n1", "n2"), TELLS.replace("Efctv=16", "Efctv=14")),
+        "waits": {"NumCPUs": "28"},
+    },
+    "switches that are known": {"job": "JobId=2 Switches=1@00:05:00", "topology": LEAVES},
+    "GRES flags that ask for less": {"job": "JobId=2 GresEnforceBind=No"},
+}
+
+
+@pytest.mark.parametrize("told", COULD_NOT_START_AGAIN.values(), ids=COULD_NOT_START_AGAIN.keys())
+def test_a_victim_that_could_not_start_again_is_left_alone(told: Mapping[str, Any]) -> None:
+    """It would lose its work, or wait for an admin."""
+    assert opened(decided(**told)) == []
+
+
+@pytest.mark.parametrize("told", COULD_NOT_START_THERE.values(), ids=COULD_NOT_START_THERE.keys())
+def test_nobody_is_stopped_for_a_job_that_slurm_would_not_start(told: Mapping[str, Any]) -> None:
+    """GPUs would be free, and not the rest of what it asks for."""
+    assert opened(decided(**told)) == []
+
+
+@pytest.mark.parametrize("told", SUCCEEDS.values(), ids=SUCCEEDS.keys())
+def test_where_all_conditions_are_met_gpus_change_hands(told: Mapping[str, Any]) -> None:
+    """The counterpart of each kind of row above."""
+    assert opened(decided(**told)) == [(2,)]
+
+
+def test_a_word_in_a_job_name_takes_no_condition_away() -> None:
+    """The text of one job is its owner's: only what is asked for too much can be written there."""
+    forged = "JobId=2 JobName=x GresEnforceBind=No SpreadJob=No\nJobId=3 SpreadJob=Yes"
+    assert opened(decided(job=forged)) == []
