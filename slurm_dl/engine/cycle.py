@@ -164,7 +164,11 @@ def run_cycle(
 
     snap, plan = decided(seen)
     if look_again is not None:
-        snap, plan = with_fresh_look(snap, plan, look_again, decided, carry.room_for)
+        # What is never done is decided anew in each cycle: one look at it is enough.
+        carry.asked = set() if acting else carry.asked & set(seen.texts)
+        snap, plan = with_fresh_look(
+            snap, plan, look_again, decided, room_for=carry.room_for, asked=carry.asked
+        )
         carry.room_for = with_room(plan)
     seen = snap.seen
     ledger.owe(snap, plan)
@@ -282,6 +286,7 @@ class Carry:
         undone: SiteFactors that Slurm has undone.
         gate: Whether the last cycle waited for the end of a backfill pass.
         room_for: Jobs for which there was room.
+        asked: Jobs that were asked about before a hand-over was to begin.
     """
 
     refusals: Refusals = field(default_factory=Refusals)
@@ -289,6 +294,7 @@ class Carry:
     undone: UndoneWrites = field(default_factory=UndoneWrites)
     gate: PassGate = field(default_factory=PassGate)
     room_for: frozenset[JobId] = frozenset()
+    asked: set[JobId] = field(default_factory=set)
 
 
 class _Steps:

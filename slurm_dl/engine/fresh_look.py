@@ -40,7 +40,9 @@ def with_fresh_look(
     plan: Plan,
     look_again: LookAgain,
     decide: Callable[[Observed], tuple[Snapshot, Plan]],
+    *,
     room_for: frozenset[JobId],
+    asked: set[JobId],
 ) -> tuple[Snapshot, Plan]:
     """The decision, made again until all whom it stops, and for whom, were asked about.
 
@@ -50,8 +52,8 @@ def with_fresh_look(
     Args:
         decide: Makes a snapshot and a decision of what was seen.
         room_for: Jobs for which there was room by the last fresh look.
+        asked: Jobs that need not be asked about again; those that are asked about are added.
     """
-    asked: set[JobId] = set()
     for turn in range(_MOST_ROUNDS):
         new = frozenset().union(*map(_concerned, _opened(plan))) - asked
         if not (new or (turn == 0 and with_room(plan) - room_for)):

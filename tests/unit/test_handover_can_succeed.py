@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from squeue_records import RUNNING, answer, words
 
-from slurm_dl.engine.cycle import Cycle, run_cycle
+from slurm_dl.engine.cycle import Carry, Cycle, run_cycle
 from slurm_dl.engine.settings import Preemption, Settings
 from slurm_dl.ledger.store_protocol import MemoryStore
 from slurm_dl.ledger.write_ahead import Ledger
+from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.plan import ClusterAction, OpenHandover
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.slurm.cluster import SlurmCluster
@@ -65,6 +66,9 @@ class Tools(Slurm):
         self.calls[tool] += 1
         if tool == "scontrol":
             texts = {"config": CONFIG, "partition": PARTITION, "job": ""} | self.told
+            if args[1] == "job" and self.told.get("job", "") is None:
+                msg = "slurm_load_jobs error: Invalid job id specified"
+                raise ClusterError(msg)
             if args[1] == "node":
                 tells = self.told.get("tells", {})
                 return "".join(f"NodeName={n} {tells.get(n, TELLS)}\n" for n in ("n1", "n2"))
@@ -92,16 +96,25 @@ class Cluster(SlurmCluster):
 
 
 def decided(**told: Any) -> Cycle:  # noqa: ANN401 - see `Tools`
-    """One cycle of a daemon that has looked once before."""
-    cluster = Cluster(Tools(told), max_grace_s=600, clock=lambda: float(NOW_S))
+    """The first cycle of a daemon."""
+    return cycles(Tools(told), acting=[True])[0]
+
+
+def cycles(tools: Tools, acting: Sequence[bool]) -> list[Cycle]:
+    """As many cycles of a daemon, which acts or only looks."""
+    cluster = Cluster(tools, max_grace_s=600, clock=lambda: float(NOW_S))
     ledger = Ledger(MemoryStore())
     limits = Preemption(min_quantum_s=1, cooldown_s=1, max_grace_s=600, limit_reserve_s=0)
     how = Settings(partitions=frozenset({"gpu"}), preemption=limits)
     more: dict[str, Any] = {}
     if "look_again" in inspect.signature(run_cycle).parameters:
         more["look_again"] = cluster.look_again
+    more["carry"] = Carry()
     policy = DiscreteLas(thresholds_gpu_s=(60.0, 1e6))
-    return run_cycle(cluster, ledger, policy, how, clock=lambda: float(NOW_S), acting=True, **more)
+    return [
+        run_cycle(cluster, ledger, policy, how, clock=lambda: float(NOW_S), acting=acts, **more)
+        for acts in acting
+    ]
 
 
 def opened(cycle: Cycle) -> list[tuple[int, ...]]:
@@ -250,3 +263,18 @@ def test_a_word_in_a_job_name_takes_no_condition_away() -> None:
     """The text of one job is its owner's: only what is asked for too much can be written there."""
     forged = "JobId=2 JobName=x GresEnforceBind=No SpreadJob=No\nJobId=3 SpreadJob=Yes"
     assert opened(decided(job=forged)) == []
+
+
+def test_a_job_that_leaves_while_it_is_asked_about_fails_no_poll() -> None:
+    """Its owner chooses the moment; nothing is done for it, and all others go on."""
+    assert opened(decided(job=None)) == []
+
+
+def test_a_daemon_that_only_looks_asks_once_about_the_same_hand_over() -> None:
+    """It decides the same in each cycle; a shadow costs slurmctld no more than a live daemon."""
+    once, often = Tools({}), Tools({})
+    cycles(once, acting=[False])
+    looks = cycles(often, acting=[False] * 3)
+    planned = [action for look in looks for action in look.plan.actions]
+    assert len([a for a in planned if isinstance(a, OpenHandover)]) == len(looks)
+    assert often.calls - once.calls == Counter(squeue=2)

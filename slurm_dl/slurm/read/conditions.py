@@ -149,6 +149,8 @@ class ConditionReader:
     def learn_whole(self, jobs: Collection[JobId], pending: Collection[JobId]) -> None:
         """Ask all that there is to know of *jobs*, of which *pending* wait.
 
+        A job that has left meanwhile stays unknown until the next reading.
+
         Raises:
             ClusterError: Slurm is silent.
         """
@@ -156,8 +158,13 @@ class ConditionReader:
         if new:
             self._ask("--states=PENDING,RUNNING", *of_jobs(new))
         for job in pending:
-            if job not in self._alone:
+            if job in self._alone:
+                continue
+            try:
                 shown = self._slurm.run("scontrol", "show", "job", "--oneliner", str(int(job)))
+            except ClusterError:
+                self._unknown.add(job)
+            else:
                 self._alone[job] = tuple(o for o, at in _ALONE if at.search(shown))
 
     def restricted(self, those: Collection[JobId]) -> dict[JobId, Conditions]:
