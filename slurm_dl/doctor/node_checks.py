@@ -38,8 +38,9 @@ def nodes(site: Site) -> CheckResult:
 
 @check("unknown conditions")
 def unknown_conditions(site: Site) -> CheckResult:
-    """Pending jobs with options that are not understood."""
-    told, _ = read_conditions(site.ask("squeue", *CONDITION_ARGUMENTS))
+    """Pending jobs of managed partitions with options that are not understood."""
+    managed = ",".join(partition.name for partition in site.managed)
+    told, _ = read_conditions(site.ask("squeue", f"--partition={managed}", *CONDITION_ARGUMENTS))
     counts = Counter(option for asked in told.values() for option in asked.options)
     if not counts:
         return ok("no pending job asks for what is not understood")

@@ -654,17 +654,29 @@ def test_idle_poll_costs_two_rpcs(
     assert sum(rpcs().values()) == 3
 
     cluster.refresh_nodes()
-    assert sum(rpcs().values()) == 5, "nodes, partitions, reservations; settings are two"
+    assert sum(rpcs().values()) == 8, "nodes and partitions thrice, reservations; settings are two"
 
     cluster.watch_reservations = False
     cluster.observe()
     assert sum(rpcs().values()) == 4
     cluster.observe()
     assert sum(rpcs().values()) == 2
-    submit(sandbox, "-H")
+    waiting = submit(sandbox, "-H")
+    rpcs()
+    seen = cluster.observe()
+    assert sum(rpcs().values()) == 4
+
+    cluster.look_again(seen, frozenset(), nodes=True)
+    assert sum(rpcs().values()) == 4, "nodes, partitions twice, reservations"
+    cluster.look_again(seen, frozenset({waiting}), nodes=False)
+    assert sum(rpcs().values()) == 2, "its conditions are known; scontrol asks for it alone"
+
+    cluster.apply(reserve(("n1",)))
+    cluster.watch_reservations = True
     rpcs()
     cluster.observe()
-    assert sum(rpcs().values()) == 4
+    assert sum(rpcs().values()) == 5, "the nodes of our reservation"
+    cluster.apply(unseal())
 
 
 def test_uneven_split_is_the_real_one(

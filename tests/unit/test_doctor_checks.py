@@ -93,7 +93,9 @@ class Recorded(Slurm):
             msg = f"{tool} is silent"
             raise ClusterError(msg)
         if tool == "squeue" and args[-1].startswith("--format="):
-            return self.said.get("conditions") or ""
+            # Without a partition Slurm tells jobs that are not managed, too.
+            others = "" if "--partition=gpu" in args else "9 (null) 1 0 * * * 4 1 (null)\n"
+            return (self.said.get("conditions") or "") + others
         if tool != "squeue":
             return text
         nonce = args[-1].rpartition(":")[2].removesuffix("r")
