@@ -230,8 +230,12 @@ class Site:
 
     @fact
     def nodes(self) -> Mapping[str, Mapping[str, str]]:
-        """What Slurm says of each node, by its name; see `words_of`."""
-        return words_of(self.ask("scontrol", "show", "node", "--oneliner"))
+        """What Slurm says of each node of managed partitions, by its name; see `words_of`."""
+        managed = {partition.name for partition in self.managed}
+        shown = words_of(self.ask("scontrol", "show", "node", "--all", "--oneliner"))
+        return {
+            n: of for n, of in shown.items() if managed & {*of.get("Partitions", "").split(",")}
+        }
 
     @fact
     def admin_level(self) -> str:

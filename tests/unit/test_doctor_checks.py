@@ -67,8 +67,8 @@ Change = dict[str, Any]
 
 
 NODES = (
-    "NodeName=n1 CPUEfctv=8 CPUTot=8 Gres=gpu:a:4 RealMemory=100\n"
-    "NodeName=n2 CPUEfctv=16 CPUTot=16 Gres=gpu:a:4 RealMemory=100"
+    "NodeName=n1 CPUEfctv=8 CPUTot=8 Gres=gpu:a:4 RealMemory=100 Partitions=cpu,gpu\n"
+    "NodeName=n2 CPUEfctv=16 CPUTot=16 Gres=gpu:a:4 RealMemory=100 Partitions=gpu"
 )
 ASKED = ("config", "partition", "user", "qos", "node")
 
@@ -329,6 +329,7 @@ CASES: list[Case] = [
     ("nodes", {"node": NODES + " MemSpecLimit=9"}, OK, "such as n2"),
     ("nodes", {}, OK, "of one type"),
     ("nodes", {"node": NODES.replace("a:4", "a:2,gpu:b:2")}, WARNING, "such as n1 (a, b)"),
+    ("nodes", {"node": f"{NODES}\nNodeName=n3 Gres=gpu:a:2,gpu:b:2 Partitions=cpu"}, OK, "of one"),
     ("unknown conditions", {}, OK, "no pending job"),
     (
         "unknown conditions",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 _NUMBER = re.compile("[0-9]{1,12}", re.ASCII)
 _WORD = re.compile(
-    r" (CPUEfctv|CPUTot|RealMemory|MemSpecLimit|TmpDisk|Gres)=(\S*)(?= |$)", re.ASCII
+    r" (CPUEfctv|CPUTot|RealMemory|MemSpecLimit|TmpDisk|Gres|Partitions)=(\S*)(?= |$)", re.ASCII
 )
 
 
@@ -25,7 +25,7 @@ class UsableNode:
 
 
 def words_of(text: str) -> dict[str, dict[str, str]]:
-    """Slurm's words on CPUs, memory, disk and GRES of each node, by its name."""
+    """Slurm's words on CPUs, memory, disk, GRES and partitions of each node, by its name."""
     found = {}
     for line in text.splitlines():
         name, space, rest = line.partition(" ")
