@@ -84,7 +84,9 @@ def _host_share(
     limit = host_resources.UNLIMITED
     if names:
         try:
-            shown = known.slurm.run("scontrol", "--oneliner", "show", "node", ",".join(names))
+            shown = known.slurm.run(
+                "scontrol", "--all", "--oneliner", "show", "node", ",".join(names)
+            )
             nodes = host_resources.usable(nodes, read_usable(shown))
             if silence.memory:
                 at = [partition.name for partition in known.partitions]
