@@ -313,7 +313,8 @@ class SlurmCluster:
         reservations = self._read_reservations()
         found = read_nodes(sinfo, nonce)
         self._words = self._read_partitions()
-        self._usable = read_usable(self._slurm.run("scontrol", "show", "node", "--all", "--oneliner"))
+        nodes = self._slurm.run("scontrol", "show", "node", "--all", "--oneliner")
+        self._usable = read_usable(nodes)
         self._config = config
         self._barred.found.clear()
         self._queue.forget()
