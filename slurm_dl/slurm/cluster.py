@@ -1,18 +1,15 @@
 """A real Slurm as the engine's cluster: `observe` and `apply`.
 
 The queue is read by what is passed in (see `queue`); all else goes through the command-line tools.
+RPCs where squeue reads it (measured on 22.05.8 with sdiag):
 
-What it costs slurmctld in RPCs where squeue reads it (measured on 22.05.8 with sdiag): an `observe`
-is one squeue, two RPCs; two more in a poll that finds new pending jobs, and in the one after a
-steer or a `refresh_nodes`; one more while reservations are watched, and two for the nodes of ours;
-three in a poll in which Slurm first says of a job that nodes are down; one more in a poll in which
-jobs have started that asked for GPUs in all on several nodes, and one in a poll in which jobs have
-started on nodes of which GPUs are shared; two in a poll in which a job that was not over has left
-the listing. `refresh_nodes` is eight, and one more where nodes have come or gone; it is not part of
-a poll, unless the queue is empty for the first time. `look_again` is four for the nodes, two for
-jobs of which something is not known, two for each new beneficiary, and one a minute for limits. A
-cycle that writes SiteFactors asks sdiag once. An account that is neither root nor SlurmUser asks
-slurmdbd, once for each `refresh_nodes`, what it may do.
+- `observe` is two; two more with new pending jobs, a steer or a `refresh_nodes` before; one more for
+  watched reservations, two for the nodes of ours; three if Slurm first says of a job that nodes are
+  down; one each if jobs have started that asked for GPUs in all on several nodes, or on nodes of
+  which GPUs are shared; two if a job that was not over has left the listing.
+- `refresh_nodes` is eight, and one more if nodes came or went; some accounts also ask slurmdbd.
+- `look_again` is four for the nodes, two for jobs of which something is not known, two for each new
+  beneficiary, and one a minute for limits. A cycle that writes SiteFactors asks sdiag once.
 """
 
 from __future__ import annotations
