@@ -3,7 +3,7 @@
 The queue is read by what is passed in (see `queue`); all else goes through the command-line tools.
 RPCs where squeue reads it (measured on 22.05.8 with sdiag):
 
-- `observe` is two; two more with new pending jobs, a steer or a `refresh_nodes` before; one more for
+- `observe` is two; two more with new pending jobs, or after a steer or a `refresh_nodes`; one for
   watched reservations, two for the nodes of ours; three if Slurm first says of a job that nodes are
   down; one each if jobs have started that asked for GPUs in all on several nodes, or on nodes of
   which GPUs are shared; two if a job that was not over has left the listing.
@@ -205,13 +205,12 @@ class SlurmCluster:
         nodes: bool,
     ) -> Observed:
         """See `LookAgain`: one sinfo and two scontrol if *nodes*, and what is asked of *jobs*."""
-        assert self._last is not None  # noqa: S101 - narrows the type
-        table, conditions, now_s = self._last
+        assert self._last is not None and self._site is not None  # noqa: S101, PT018
         if nodes:
             self._ours = self._read_reservations()
             self._look_at()
+        table, conditions, now_s = self._last
         state = dict(zip(table.texts, table.state, strict=True))
-        assert self._site is not None  # noqa: S101
         self._barred.ask(jobs, table, self._site, self._words)
         conditions.learn_whole(jobs, [j for j in jobs if state.get(j) is JobState.PENDING])
         return self._put_together(table, conditions, now_s)
@@ -299,8 +298,7 @@ class SlurmCluster:
         self._not_over = frozenset(not_over) | self._not_over.intersection(table.left_out)
 
     def _read_site(self) -> tuple[ClusterReading, tuple[ReservationSeen, ...]]:
-        shown = self._slurm.run("scontrol", "show", "config")
-        config = read_config(shown, self._slurm.slurm_conf)
+        config = read_config(self._slurm.run("scontrol", "show", "config"), self._slurm.slurm_conf)
         lacks = lacks_rights(self._slurm, config)
         if lacks is not None:
             self._lacks_rights = lacks
