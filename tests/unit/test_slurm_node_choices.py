@@ -64,7 +64,8 @@ class Queue(Slurm):
         if self.is_down:
             msg = "squeue failed"
             raise ClusterError(msg)
-        which = self.excluded if named == "all" else [int(named.removeprefix("--jobs="))]
+        ids = sorted(set(named.removeprefix("--jobs=").split(",")))
+        which = self.excluded if named == "all" else map(int, ids)
         return self.said or "".join(
             f"{j} {self.excluded[j]} 1 0 * * * N/A 0 (null)\n" for j in which if j in self.excluded
         )
@@ -186,10 +187,12 @@ def test_part_of_a_gang_has_no_node() -> None:
 
 
 def test_of_a_running_job_it_is_known_where_else_it_may_run() -> None:
-    """It may be moved; what it excludes is not asked of jobs that run."""
+    """It may be moved, also to nodes that it was kept from before it started."""
     table = queue(5, State="RUNNING", ReqNodes="n1", Feature="big", HetJobID="5")
+    conditions = known(table, j5="n[1-2]")
+    conditions.learn_whole([JobId(5)], [])
 
-    asked = NodeChoices(SITE).of(table, known(table, j5="n2"))
+    asked = NodeChoices(SITE).of(table, conditions)
 
     assert asked.choices[JobId(5)].tolist() == [name == "n1" for name in SITE.nodes.name]
     assert not asked.excluded

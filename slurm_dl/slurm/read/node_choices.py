@@ -65,9 +65,8 @@ class NodeChoices:
             if named is None:
                 choices[job] = self._no_node
             elif named.any() and state[job] is JobState.PENDING:
+                # Of a job that runs it is what we excluded before it started, or nothing.
                 excluded[job] = named
-            elif named.any():
-                choices[job] = _both(choices.get(job), ~named)
         gres = self._other_gres(table)
         for job, each in table.gres.items():
             choices[job] = _both(choices.get(job), self._offering(each))
