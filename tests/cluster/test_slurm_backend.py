@@ -679,6 +679,14 @@ def test_idle_poll_costs_two_rpcs(
     cluster.apply(unseal())
 
 
+def test_conditions_with_large_numbers_are_read(sandbox: Sandbox, cluster: SlurmCluster) -> None:
+    """Else a user who asks for thousands of CPUs twice could fail each poll."""
+    jobs = [submit(sandbox, "-H", "--mincpus=2048", "--tmp=4096") for _ in range(2)]
+    seen = cluster.observe()
+    assert not any(seen.choices[job].any() for job in jobs), "no node has so much disk"
+    assert [int(seen.jobs.cpus[row(seen, job)]) for job in jobs] == [2048, 2048]
+
+
 def test_uneven_split_is_the_real_one(
     sandbox: Sandbox, cluster: SlurmCluster, until: Until, rpcs: Callable[[], dict[str, int]]
 ) -> None:

@@ -25,7 +25,8 @@ from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.text import escaped
 
 CONDITION_ARGUMENTS = (
-    *("--noheader", "--all", "--local", "--array", "--states=PENDING"),
+    # --noconvert: 2048 CPUs are not 2K, which any user may ask for.
+    *("--noheader", "--all", "--local", "--noconvert", "--array", "--states=PENDING"),
     "--format=%A %x %c %d %H %I %J %X %O %W",
 )
 """Arguments for squeue that list the conditions of each pending record."""
