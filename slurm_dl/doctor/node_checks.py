@@ -9,6 +9,7 @@ from slurm_dl.doctor.site import Site
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions
 from slurm_dl.slurm.read.grammar import gres_items
 from slurm_dl.slurm.read.usable_nodes import keeps_for_itself
+from slurm_dl.text import escaped
 
 
 @check("nodes")
@@ -40,8 +41,10 @@ def nodes(site: Site) -> CheckResult:
 def unknown_conditions(site: Site) -> CheckResult:
     """Pending jobs of managed partitions with options that are not understood."""
     managed = ",".join(partition.name for partition in site.managed)
-    told, _ = read_conditions(site.ask("squeue", f"--partition={managed}", *CONDITION_ARGUMENTS))
+    text = site.ask("squeue", f"--partition={managed}", *CONDITION_ARGUMENTS)
+    told, unreadable = read_conditions(text)
     counts = Counter(option for asked in told.values() for option in asked.options)
+    counts.update(escaped(line)[:80] for line in unreadable)
     if not counts:
         return ok("no pending job asks for what is not understood")
     named = ", ".join(f"{option} ({jobs})" for option, jobs in sorted(counts.items()))

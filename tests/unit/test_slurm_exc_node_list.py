@@ -127,7 +127,8 @@ def test_forged_answer_is_not_believed(name: str) -> None:
     assert steps(slurm) == []
 
 
-def test_squeue_that_cannot_be_read_is_an_error() -> None:
+def test_what_cannot_be_read_is_told() -> None:
     """Half a list would make steered jobs look free."""
-    with pytest.raises(ClusterError, match="no conditions of a job"):
-        steps(Queue(jx="n1"))
+    skipped: list[str] = []
+    list(steer_steps(Queue(jx="n1"), {JobId(5): ("5", 0.0)}, [], now_s=NOW_S, skipped=skipped))
+    assert len(skipped) == 1

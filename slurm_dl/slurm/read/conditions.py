@@ -11,18 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import JobState
 from slurm_dl.slurm.read.hostlists import NO_WORDS
 from slurm_dl.slurm.read.job_table import JobTable
+from slurm_dl.slurm.read.job_values import INT32_MAX
 from slurm_dl.slurm.read.squeue_fields import of_jobs
 from slurm_dl.slurm.read.tres import parse_memory_mb
-from slurm_dl.slurm.read.vocabulary import is_number
 from slurm_dl.slurm.tool_runner import Slurm
-from slurm_dl.text import escaped
 
 CONDITION_ARGUMENTS = (
     # --noconvert: 2048 CPUs are not 2K, which any user may ask for.
@@ -38,6 +37,10 @@ _OPTIONS = (
     "--core-spec",
     "--contiguous",
     "--licenses",
+)
+# Of --thread-spec squeue says "1 Threads"; no other word holds a space.
+_LINE = re.compile(
+    r"([0-9]{1,10}) (\S*) ([0-9]{1,10}) (\S+) (\S+) (\S+) (\S+) (\S.*) (\S+) (\S*)", re.ASCII
 )
 _UNSET = NO_WORDS | {"*", "0"}
 _ALONE = (
@@ -74,19 +77,13 @@ _PLAIN = Conditions()
 
 
 def read_conditions(text: str) -> tuple[dict[JobId, Conditions], list[str]]:
-    """Conditions by job id in squeue's answer to `CONDITION_ARGUMENTS`, and the lines left out.
-
-    Raises:
-        ClusterError: No line can be read.
-    """
+    """Conditions by job id in squeue's answer to `CONDITION_ARGUMENTS`, and the lines left out."""
     found, left_out = {}, []
-    # Slurm takes only names of nodes and licences that there are, but an owner writes them.
     for line in text.splitlines():
-        job_id, *words = line.split(" ")
-        if not (is_number(job_id) and len(words) == 3 + len(_OPTIONS) and is_number(words[1])):
+        if not (match := _LINE.fullmatch(line)):
             left_out.append(line)
             continue
-        nodes, min_cpus, tmp, *rest = words
+        job_id, nodes, min_cpus, tmp, *rest = match.groups()
         asked = Conditions(
             excluded="" if nodes in NO_WORDS else nodes,
             min_cpus=int(min_cpus),
@@ -94,58 +91,60 @@ def read_conditions(text: str) -> tuple[dict[JobId, Conditions], list[str]]:
             options=tuple(o for o, word in zip(_OPTIONS, rest, strict=True) if word not in _UNSET),
         )
         found[JobId(int(job_id))] = _PLAIN if asked == _PLAIN else asked
-    if left_out and not found:
-        msg = f"squeue says {escaped(left_out[0])[:80]!r}, which are no conditions of a job"
-        raise ClusterError(msg)
     return found, left_out
 
 
 class ConditionReader:
-    """The conditions of pending jobs, and of the running ones that were asked about."""
+    """Asks about each pending job once, and about running ones before they are stopped.
+
+    Attributes:
+        conditions: Of the jobs that have any, also of those that run since.
+        unknown: Pending jobs of which nothing is known.
+    """
 
     def __init__(self, slurm: Slurm) -> None:
         """Read through *slurm*; nothing is known yet."""
+        self.conditions: dict[JobId, Conditions] = {}
+        self.unknown: set[JobId] = set()
         self._slurm = slurm
-        self._known: dict[JobId, Conditions] = {}
-        self._to_ask: set[JobId] = set()
-        self._alone: dict[JobId, tuple[str, ...]] = {}
-        self._unknown: set[JobId] = set()
+        self._known: set[JobId] = set()
+        self._known_whole: set[JobId] = set()
 
     def forget(self) -> None:
         """Ask about every job anew: owners may change it while the job waits."""
-        self._to_ask |= self._known.keys()
-        self._alone.clear()
+        self._known.clear()
 
     def ask_again(self, job_id: JobId) -> None:
         """Ask about this job anew: what it excludes has just been changed, or may have been."""
-        self._to_ask.add(job_id)
+        self._known.discard(job_id)
 
     def learn(self, table: JobTable) -> None:
         """Ask about those pending jobs of *table* that are new.
 
         Raises:
-            ClusterError: Slurm is silent, or nothing in the answer can be read.
+            ClusterError: Slurm is silent.
         """
         states = zip(table.texts, table.state, strict=True)
-        state = {job: s for job, s in states if s in (JobState.PENDING, JobState.RUNNING)}
-        pending = {job for job, s in state.items() if s is JobState.PENDING}
+        pending = {job for job, state in states if state is JobState.PENDING}
+        for job in self.conditions.keys() - table.texts.keys():
+            del self.conditions[job]
         # Of a job that is requeued all is asked again.
-        self._to_ask |= self._known.keys() - pending
-        self._known = {job: c for job, c in self._known.items() if job in state}
-        self._alone = {job: o for job, o in self._alone.items() if job in pending}
-        new = (pending - self._known.keys()) | (pending & self._to_ask)
+        self._known &= pending
+        self._known_whole &= pending
+        new = pending - self._known
         if len(new) == 1:
             # One job is cheap to ask for. It may just have ended: then it stays unknown.
             with suppress(ClusterError):
                 self._ask(f"--jobs={next(iter(new))}")
         elif new:
             self._ask()
-        self._unknown = pending - self._known.keys() | (pending & self._to_ask)
+        self.unknown = pending - self._known
         # squeue counts the CPUs of its tasks alone, whatever --mincpus asks of a node.
-        for row, job in enumerate(table.texts):
-            least = self._known.get(job, _PLAIN).min_cpus * table.n_nodes[row]
-            if least > table.cpus[row] and job in pending:
-                table.cpus[row] = least
+        for row, job in enumerate(table.texts) if self.conditions else ():
+            asked = self.conditions.get(job, _PLAIN)
+            if asked.min_cpus > 1 and job in pending:
+                least = min(asked.min_cpus * table.n_nodes[row], INT32_MAX)
+                table.cpus[row] = max(table.cpus[row], least)
 
     def learn_whole(self, jobs: Collection[JobId], pending: Collection[JobId]) -> None:
         """Ask all that there is to know of *jobs*, of which *pending* wait.
@@ -155,40 +154,27 @@ class ConditionReader:
         Raises:
             ClusterError: Slurm is silent.
         """
-        new = [job for job in jobs if job not in self._known or job in self._to_ask]
+        new = [job for job in jobs if job not in self._known]
         if new:
             self._ask("--states=PENDING,RUNNING", *of_jobs(new))
         for job in pending:
-            if job in self._alone:
+            if job in self._known_whole:
                 continue
             try:
                 shown = self._slurm.run("scontrol", "show", "job", "--oneliner", str(int(job)))
             except ClusterError:
-                self._unknown.add(job)
-            else:
-                self._alone[job] = tuple(o for o, at in _ALONE if at.search(shown))
-
-    def restricted(self, those: Collection[JobId]) -> dict[JobId, Conditions]:
-        """The conditions of *those* jobs that are known to have any but on CPUs."""
-        asked = {job: c for job, c in self._known.items() if c is not _PLAIN or job in self._alone}
-        return {
-            job: c
-            for job, c in asked.items()
-            if job in those and (c.excluded or c.tmp_mb or self.options(job))
-        }
-
-    def options(self, job_id: JobId) -> tuple[str, ...]:
-        """Options of sbatch that the job has and whose nodes are not known."""
-        known = self._known.get(job_id)
-        return (known.options if known else ()) + self._alone.get(job_id, ())
-
-    @property
-    def unknown(self) -> Collection[JobId]:
-        """Pending jobs of which nothing is known."""
-        return self._unknown
+                self.unknown.add(job)
+                continue
+            self._known_whole.add(job)
+            if alone := tuple(option for option, at in _ALONE if at.search(shown)):
+                asked = self.conditions.get(job, _PLAIN)
+                self.conditions[job] = replace(asked, options=asked.options + alone)
 
     def _ask(self, *which: str) -> None:
         *arguments, output = CONDITION_ARGUMENTS
         found, _ = read_conditions(self._slurm.run("squeue", *arguments, *which, output))
-        self._known |= found
-        self._to_ask -= found.keys()
+        self._known |= found.keys()
+        self._known_whole -= found.keys()
+        self.conditions |= found
+        for job in [job for job, asked in found.items() if asked is _PLAIN]:
+            del self.conditions[job]

@@ -67,7 +67,7 @@ _EXCLUSIVE = frozenset({"NO", "USER", "MCS", "TOPO"})
 # Of these Slurm decides by who else is there.
 _UNMODELLED = _EXCLUSIVE - {"NO"}
 # Who runs may be moved: it has to be known where else it may go.
-_MAY_START = frozenset({JobState.PENDING, JobState.RUNNING})
+MAY_START = frozenset({JobState.PENDING, JobState.RUNNING})
 
 # Records split into fields at a time: 100,000 at once would be 3 million strings.
 _CHUNK = 4_000
@@ -283,7 +283,7 @@ class JobReader:
                 for job, s, nodes, features, n_nodes in zip(
                     job_id, state, raw["ReqNodes"], raw["Feature"], count["NumNodes"], strict=True
                 )
-                if s in _MAY_START and not (nodes in NO_WORDS and features in NO_WORDS)
+                if s in MAY_START and not (nodes in NO_WORDS and features in NO_WORDS)
             },
             gang_parts={
                 job
@@ -293,12 +293,12 @@ class JobReader:
             deadlines={
                 job: at_s
                 for job, s, at_s in zip(job_id, state, times["Deadline"], strict=True)
-                if at_s and s in _MAY_START
+                if at_s and s in MAY_START
             },
             gres={
                 job: request.others
                 for job, s, request in zip(job_id, state, requests, strict=True)
-                if request.others and s in _MAY_START
+                if request.others and s in MAY_START
             },
             unmodelled={
                 job: f"--exclusive={word.lower()}"

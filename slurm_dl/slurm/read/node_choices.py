@@ -7,8 +7,9 @@ of jobs that say the same share one array.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from slurm_dl.model.jobs import Bool, JobState
 from slurm_dl.model.other_gres import OtherGres
 from slurm_dl.slurm.read.conditions import SWITCHES, ConditionReader
 from slurm_dl.slurm.read.hostlists import NO_WORDS, expand
+from slurm_dl.slurm.read.job_reader import MAY_START
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading
 
@@ -44,9 +46,10 @@ class NodeChoices:
     def __init__(self, site: ClusterReading) -> None:
         """For the nodes of *site*."""
         self._site = site
-        self._wished: dict[Wish, Bool] = {}
-        self._excluded: dict[str, Bool | None] = {}
-        self._least: dict[Gres | int, Bool] = {}
+        self._understood = cache(self._understand)
+        self._excluded = cache(self._still_there)
+        self._with_tmp = cache(lambda tmp_mb: _read_only(site.tmp_mb >= tmp_mb))
+        self._offering = cache(self._offers)
         self._no_node = _read_only(np.zeros(len(site.nodes), np.bool_))
 
     def of(self, table: JobTable, conditions: ConditionReader) -> Choices:
@@ -55,45 +58,31 @@ class NodeChoices:
         state = dict(zip(table.texts, table.state, strict=True))
         excluded: dict[JobId, Bool] = {}
         unmodelled = dict(table.unmodelled)
-        for job, asked in conditions.restricted(state).items():
-            for option in conditions.options(job):
+        for job, asked in conditions.conditions.items():
+            if state.get(job) not in MAY_START:
+                continue
+            for option in asked.options:
                 if option != SWITCHES or not self._site.has_topology:
                     unmodelled.setdefault(job, option)
             if asked.tmp_mb:
                 choices[job] = _both(choices.get(job), self._with_tmp(asked.tmp_mb))
-            named = self._gone_or_named(asked.excluded) if asked.excluded else self._no_node
+            named = self._excluded(asked.excluded) if asked.excluded else self._no_node
             if named is None:
                 choices[job] = self._no_node
             elif named.any() and state[job] is JobState.PENDING:
                 # Of a job that runs it is what we excluded before it started, or nothing.
                 excluded[job] = named
-        gres = self._other_gres(table)
         for job, each in table.gres.items():
             choices[job] = _both(choices.get(job), self._offering(each))
         # A component starts with its gang or not at all, and nobody knows the whole gang's need.
         nowhere = [*table.gang_parts, *conditions.unknown, *unmodelled]
         choices.update(dict.fromkeys(nowhere, self._no_node))
-        return Choices(choices, excluded, unmodelled, gres)
+        return Choices(choices, excluded, unmodelled, self._other_gres(table))
 
-    def _gone_or_named(self, nodes: str) -> Bool | None:
-        if nodes not in self._excluded:
-            self._excluded[nodes] = self._still_there(nodes)
-        return self._excluded[nodes]
-
-    def _with_tmp(self, tmp_mb: int) -> Bool:
-        """The nodes with so much disk."""
-        if tmp_mb not in self._least:
-            self._least[tmp_mb] = _read_only(self._site.tmp_mb >= tmp_mb)
-        return self._least[tmp_mb]
-
-    def _offering(self, gres: Gres) -> Bool:
+    def _offers(self, gres: Gres) -> Bool:
         """The nodes that have as much of each of *gres*, whoever holds it."""
-        if gres not in self._least:
-            offers = [
-                all(of.get(name, 0.0) >= n for name, n in gres) for of in self._site.other_gres
-            ]
-            self._least[gres] = _read_only(np.array(offers, np.bool_))
-        return self._least[gres]
+        offers = [all(of.get(name, 0.0) >= n for name, n in gres) for of in self._site.other_gres]
+        return _read_only(np.array(offers, np.bool_))
 
     def _other_gres(self, table: JobTable) -> OtherGres | None:
         if not table.gres:
@@ -112,25 +101,11 @@ class NodeChoices:
         # A node that was taken out since stays in the list, and does no harm.
         return _read_only(np.isin(self._site.nodes.name, names))
 
-    def _named(self, nodes: str) -> Bool | None:
-        """The nodes of a node list; None if it is none, or names others than there are."""
-        mask = np.zeros(len(self._site.nodes), np.bool_)
-        try:
-            mask[self._rows(expand(nodes))] = True
-        except (ClusterError, KeyError):
-            return None
-        return _read_only(mask)
-
-    def _understood(self, wish: Wish) -> Bool:
-        if wish not in self._wished:
-            self._wished[wish] = self._understand(wish)
-        return self._wished[wish]
-
     def _understand(self, wish: Wish) -> Bool:
         required, features, n_nodes = wish
         mask = np.ones(len(self._site.nodes), np.bool_)
         if required not in NO_WORDS:
-            named = self._named(required)
+            named = self._excluded(required)
             # With fewer names than nodes Slurm adds nodes of its own choice.
             if named is None or int(named.sum()) != n_nodes:
                 return self._no_node
@@ -140,9 +115,6 @@ class NodeChoices:
             names = set(features.replace("&", ",").split(","))
             mask &= np.array([names <= has for has in self._site.features], np.bool_)
         return _read_only(mask)
-
-    def _rows(self, names: Collection[str]) -> list[int]:
-        return sorted({self._site.row[name] for name in names})
 
 
 def _both(one: Bool | None, other: Bool) -> Bool:
