@@ -50,7 +50,7 @@ from slurm_dl.text import escaped
 
 _WHOLES = ("JobID", "UserID", "RestartCnt", "PriorityLong")
 _COUNTS = ("NumNodes", "NumTasks", "NumCPUs")
-_TIMES = ("SubmitTime", "StartTime", "EndTime", "EligibleTime", "Deadline")
+_TIMES = ("SubmitTime", "StartTime", "EndTime", "EligibleTime")
 _REQUEST_FIELDS = (
     "tres-alloc",
     "tres-per-node",
@@ -116,7 +116,7 @@ class JobReader:
             "NodeList": self._node_lists.__getitem__,
             **dict.fromkeys(_COUNTS, count_of),
             **dict.fromkeys(_WHOLES, whole_of),
-            **dict.fromkeys(_TIMES, epoch_s),
+            **dict.fromkeys((*_TIMES, "Deadline"), epoch_s),
         }
 
     def read(self, text: str, nonce: str, site: ClusterReading, *, now_s: float) -> JobTable:
@@ -190,6 +190,7 @@ class JobReader:
         whole = {name: [whole_of(v) for v in raw[name]] for name in _WHOLES}
         count = {name: [count_of(v) for v in raw[name]] for name in _COUNTS}
         times = {name: [epoch_s(v) for v in raw[name]] for name in _TIMES}
+        due_s = {v: epoch_s(v) for v in set(raw["Deadline"])}
         requests = self._requests_of(raw, count)
         tracks_memory = site.config.tracks_memory
         job_id = [JobId(v) for v in whole["JobID"]]
@@ -291,9 +292,9 @@ class JobReader:
                 if s is JobState.PENDING and het not in NOTHING
             },
             deadlines={
-                job: at_s
-                for job, s, at_s in zip(job_id, state, times["Deadline"], strict=True)
-                if at_s and s in MAY_START
+                job: due_s[v]
+                for job, s, v in zip(job_id, state, raw["Deadline"], strict=True)
+                if due_s[v] and s in MAY_START
             },
             gres={
                 job: request.others

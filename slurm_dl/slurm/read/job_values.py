@@ -28,10 +28,10 @@ def whole_of(text: str) -> int:
     Raises:
         ValueError: It is none.
     """
-    if not is_number(text) or int(text) > _UINT32_MAX:
-        msg = f"{text[:40]!r} is no whole number"
-        raise ValueError(msg)
-    return int(text)
+    if is_number(text) and (number := int(text)) <= _UINT32_MAX:
+        return number
+    msg = f"{text[:40]!r} is no whole number"
+    raise ValueError(msg)
 
 
 def count_of(text: str) -> int:

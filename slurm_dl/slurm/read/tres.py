@@ -45,6 +45,7 @@ class Gres:
 NO_GRES = Gres()
 
 
+@functools.lru_cache(4096)
 def parse_gres(text: str) -> Gres:
     """The GPUs in a comma-separated list; whatever else it lists is passed over."""
     if "gpu" not in text and "shard" not in text and "mps" not in text:

@@ -95,12 +95,11 @@ _LABEL = re.compile(
 )
 _SPAN = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9})(?::([0-9]{1,9}))?)?")
 _MOST_TASKS = 4_000_001
-_NUMBER = re.compile(r"[0-9]{1,18}")
 
 
 def is_number(text: str) -> bool:
     """Whether *text* is a whole number as Slurm writes them: 18 ASCII digits at most."""
-    return _NUMBER.fullmatch(text) is not None
+    return text.isdigit() and text.isascii() and len(text) <= 18  # noqa: PLR2004
 
 
 def job_state(word: str) -> JobState:
