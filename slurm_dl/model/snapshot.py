@@ -124,8 +124,8 @@ class Observed:
         limits: Of each of *partitions*, None where they are not known; empty: of none.
         reserved_until: When the reservations of others that jobs are in or ask for end, the last
             of them, epoch seconds, by job id; 0 if there is none of them any more.
-        barred: Running jobs that their account or QOS would not let start again, with a clause that
-            says why; as far as anybody asked.
+        barred: Running jobs that their account or QOS would not let start again, as far as they
+            were asked about.
         requeue_hold_s: How long Slurm keeps a requeued job back, seconds.
         excluded: ``(m,)`` bool by job id, the nodes that stand in a pending job's ``ExcNodeList``,
             whoever put them there; only jobs that exclude any.
@@ -162,7 +162,7 @@ class Observed:
     deadlines: Mapping[JobId, float] = field(default_factory=dict)
     limits: tuple[PartitionLimits | None, ...] = ()
     reserved_until: Mapping[JobId, float] = field(default_factory=dict)
-    barred: Mapping[JobId, str] = field(default_factory=dict)
+    barred: frozenset[JobId] = frozenset()
     requeue_hold_s: float = DEFAULT_HOLD_S
     begins: Mapping[JobId, float] = field(default_factory=dict)
     texts: Mapping[JobId, JobText] = field(default_factory=dict)

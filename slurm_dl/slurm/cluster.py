@@ -243,7 +243,7 @@ class SlurmCluster:
             deadlines=table.deadlines,
             limits=site.limits,
             reserved_until=last_end_s(self._reservations, table.inside),
-            barred={job: why for job, why in self._barred.found.items() if job in table.texts},
+            barred=frozenset(self._barred.found & table.texts.keys()),
             requeue_hold_s=site.config.requeue_hold_s,
             begins=table.begins,
             texts=table.texts,

@@ -65,8 +65,8 @@ def without(start: str) -> str:
     return re.sub(rf"^{re.escape(start)}.*\n(?:    .*\n)*", "", TEXT, flags=re.MULTILINE)
 
 
-def clause(text: str, word: str = "all", held: str = "cpu gres/gpu", **job: str) -> str:
-    """The clause for a job of games in ml, or for one that differs."""
+def is_barred(text: str, word: str = "all", held: str = "cpu gres/gpu", **job: str) -> bool:
+    """Whether a job of games in ml is, or one that differs."""
     one = JobId(7)
     of = {"user": "games", "account": "ml", "qos": "q", "partition": "gpu"} | job
     partition = of.pop("partition")
@@ -78,7 +78,7 @@ def clause(text: str, word: str = "all", held: str = "cpu gres/gpu", **job: str)
         held={one: frozenset(held.split())},
         partition_qos={"short": "p"},
     )
-    return found.get(one, "")
+    return one in found
 
 
 GONE = without("ClusterName=c1 Account=ml UserName=games")
@@ -123,7 +123,5 @@ SHORT = {"partition": "short"}
 def test_a_job_is_barred_as_slurm_left_it_waiting(
     text: str, options: dict[str, str], named: str
 ) -> None:
-    """The clause names what bars the job; empty: nothing does, or it is not known."""
-    found = clause(text, **options)
-
-    assert (named in found) if named else not found
+    """By what is named; empty: nothing does, or it is not known."""
+    assert is_barred(text, **options) == bool(named)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.placing.place_waiting import Placed, holds, place_notes, place_waiting
 from slurm_dl.engine.settings import Placement
 from slurm_dl.model.contract import Claim, Contract
@@ -375,7 +376,7 @@ def test_holding_counts_whole_nodes() -> None:
     row = pending(1, 8, n_nodes=2, cpus=128, mem_mb=10)
     snap = snapshot(observed([row, running(9, 4)], nodes=(4, 4, 2), held={9: {0: 4}}))
     want = PendingJob(row=0, job_id=JobId(1), need=ResourceRequests(snap).of(0))
-    nodes = snap.seen.nodes
+    whole = FreeResources.unoccupied(snap)
 
-    assert holds(nodes, np.array([True, True, True]), want, 2)
-    assert not holds(nodes, np.array([True, False, True]), want, 2)
+    assert holds(whole, np.array([True, True, True]), want, 2)
+    assert not holds(whole, np.array([True, False, True]), want, 2)

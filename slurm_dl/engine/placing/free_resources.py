@@ -49,8 +49,16 @@ class FreeResources:
     @classmethod
     def free_in(cls, snap: Snapshot) -> Self:
         """What is free now or is being freed by jobs that are ending anyway."""
+        return cls._beside(snap, is_in(snap.jobs.state[snap.seen.held.job], HOLDING))
+
+    @classmethod
+    def unoccupied(cls, snap: Snapshot) -> Self:
+        """What nodes have, as if no job ran."""
+        return cls._beside(snap, np.zeros(len(snap.seen.held.job), dtype=np.bool_))
+
+    @classmethod
+    def _beside(cls, snap: Snapshot, staying: Bool) -> Self:
         nodes, held = snap.seen.nodes, snap.seen.held
-        staying = is_in(snap.jobs.state[held.job], HOLDING)
         on, m = held.node[staying], len(nodes)
         return cls(
             gpus=nodes.gpus - gpus_taken(snap, staying),

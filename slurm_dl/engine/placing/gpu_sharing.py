@@ -108,6 +108,7 @@ class _Sharing:
         self._how = how
         self._sharable = sharable
         self._available = FreeResources.free_in(snap)
+        self._whole = FreeResources.unoccupied(snap)
         self._lost = frozenset(frozenset(models) for models in snap.lost_pairs)
         self._closed: Bool = np.zeros(len(sharable), dtype=np.bool_)
         self._coming: dict[int, list[GpuTenant]] = {}
@@ -221,7 +222,7 @@ class _Sharing:
         """Where it may start once something is free: nodes on which nobody shares a GPU."""
         within = want.need.allowed & self._sharable & ~self._closed
         within[[*self._on, *self._coming]] = False
-        if not holds(self._snap.seen.nodes, within, want, want.need.n_nodes):
+        if not holds(self._whole, within, want, want.need.n_nodes):
             return Wait(within=None, for_s=float("inf"), why=_NO_PLACE)
         # Whoever comes later is sent elsewhere: it could start beside this one.
         self._closed |= within
@@ -233,7 +234,7 @@ class _Sharing:
         within = want.need.allowed & self._sharable & (self._available.gpus < 1)
         for node in np.flatnonzero(within).tolist():
             within[node] = not self._open_to(node, guest)
-        if not holds(self._snap.seen.nodes, within, want, want.need.n_nodes):
+        if not holds(self._whole, within, want, want.need.n_nodes):
             return None
         return Wait(within=within, for_s=float("inf"), why=_NO_PLACE)
 

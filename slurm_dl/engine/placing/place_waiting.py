@@ -197,6 +197,7 @@ class _Placing:
     def __init__(self, snap: Snapshot, how: Placement, scheme: Scheme) -> None:
         self._snap = snap
         self._stock = FreeNodes.of(snap, how.profiles)
+        self._whole = FreeResources.unoccupied(snap)
         self._strict = tuple(rule for rule in how.rules if rule.strict)
         all_strict = len(self._strict) == len(how.rules)
         self._rule_sets = (how.rules,) if all_strict else (how.rules, self._strict)
@@ -223,7 +224,7 @@ class _Placing:
     def _left_by_rules(self, want: PendingJob) -> Bool | None:
         """``(m,)`` bool, where it could be one day; None if it could not start there at all."""
         first = want.need.asks[0]
-        if not holds(self._snap.seen.nodes, want.need.allowed, want, first.n_nodes):
+        if not holds(self._whole, want.need.allowed, want, first.n_nodes):
             return None
         return CandidateNodes(self._stock, want, self._strict).within_rules(first)
 
@@ -247,7 +248,7 @@ class _Placing:
         if wait.within is None:
             return True
         within = wait.within & want.need.allowed
-        return any(holds(self._snap.seen.nodes, within, want, a.n_nodes) for a in want.need.asks)
+        return any(holds(self._whole, within, want, a.n_nodes) for a in want.need.asks)
 
     def _kept(self, want: PendingJob) -> PendingJob | None:
         """*want*, on the nodes that are left to it since it was last steered; None if it was not.
@@ -273,7 +274,7 @@ class _Placing:
             only_first = int(np.count_nonzero(answer.within)) <= want.need.n_nodes
             within = answer.within & (by_rules[0] if only_first else within)
         for ask in want.need.asks:
-            if holds(self._snap.seen.nodes, within, want, ask.n_nodes):
+            if holds(self._whole, within, want, ask.n_nodes):
                 for_s = float("inf") if answer is None else answer.for_s
                 why = f"nodes that the rule {names} allows" if answer is None else answer.why
                 return Wait(within=within, for_s=for_s, why=why)
@@ -291,15 +292,16 @@ def _without(need: ResourceRequest, nodes: Bool) -> ResourceRequest:
     return dataclasses.replace(need, allowed=allowed, place=place, key=(need.key, place))
 
 
-def holds(nodes: Nodes, within: Bool, want: PendingJob, n_nodes: int) -> bool:
+def holds(whole: FreeResources, within: Bool, want: PendingJob, n_nodes: int) -> bool:
     """Whether *want* could start on *n_nodes* of the nodes *within* if nobody else were there.
 
     Slurm refuses a job for good (BadConstraints) that is kept from all nodes it could ever have.
+
+    Args:
+        whole: What nodes have if no job runs.
     """
-    ask = want.need.ask(n_nodes)
-    wide = (nodes.gpus >= ask.gpus) & (nodes.cpus >= ask.cpus)
-    wide &= (nodes.mem_mb >= ask.mem_mb) & within
-    return int(np.count_nonzero(wide)) >= n_nodes
+    fits = whole.fits_on(want.need, want.need.ask(n_nodes)) & within
+    return int(np.count_nonzero(fits)) >= n_nodes
 
 
 def named(nodes: Nodes, names: Collection[str]) -> Bool:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.placing.free_resources import total_gres
+from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Bool
 from slurm_dl.model.membership import is_in
@@ -123,18 +123,10 @@ def _has_nodes(snap: Snapshot, rows: Rows) -> Bool:
     lacks = np.zeros(len(jobs), dtype=np.bool_)
     lacks[held.job[~good]] = True
     enough: Bool = ~lacks[rows]
-    needs = ResourceRequests(snap)
+    whole, needs = FreeResources.unoccupied(snap), ResourceRequests(snap)
     for i in (~enough).nonzero()[0].tolist():
         job_id = JobId(int(jobs.job_id[rows[i]]))
-        if any(job_id in one.jobs for one in seen.blocked):
-            enough[i] = True  # Nodes of a reservation are not up for others.
-            continue
-        need = needs.of(int(rows[i]))
-        large = need.allowed.copy()
-        for units, least in zip(total_gres(snap), need.gres, strict=False):
-            large &= units >= least
-        for ask in need.asks:
-            fits = large & (nodes.gpus >= ask.gpus) & (nodes.cpus >= ask.cpus)
-            fits &= nodes.mem_mb >= ask.mem_mb
-            enough[i] |= int(np.count_nonzero(fits)) >= ask.n_nodes
+        # Nodes of a reservation are not up for others.
+        inside = any(job_id in one.jobs for one in seen.blocked)
+        enough[i] = inside or whole.place(needs.of(int(rows[i]))) is not None
     return enough

@@ -6,7 +6,6 @@ with each limit and what is used of it: ``gres/gpu=8(3)``. It does not say which
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import time
@@ -21,7 +20,6 @@ from slurm_dl.model.snapshot import JobText
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading
 from slurm_dl.slurm.tool_runner import Slurm
-from slurm_dl.text import escaped
 
 _ASSOCIATION: Final = re.compile(
     r"\A\S* Account=(\S+) UserName=([^\s(]*)(?:\(([0-9]+)\))? Partition=(\S*) Priority=\S* ID="
@@ -59,22 +57,21 @@ class _Records:
         if ("root", "", "") not in self.limits or not self.qos:
             raise ValueError
 
-    def used_up(self, job: JobText, own: dict[str, bool], part_qos: str, held: set[str]) -> str:
-        """Words for a limit that keeps a job waiting; empty if none is known to."""
-        names = sorted({job.qos, part_qos} & self.qos.keys())
-        of_qos = {f"QOS {escaped(name, 80)}": self.qos[name] for name in names}
-        chain, account = {"its association": own}, job.account
-        while (who := f"account {escaped(account, 80)}") not in chain and account in self.parents:
-            chain[who] = self.limits.get((account, "", ""), {})
+    def used_up(self, job: JobText, own: dict[str, bool], part_qos: str, held: set[str]) -> bool:
+        """Whether a limit on what is *held* is known to keep *job* waiting."""
+        of_qos = [self.qos[name] for name in {job.qos, part_qos} & self.qos.keys()]
+        chain, account, seen = [own], job.account, set[str]()
+        while account in self.parents and account not in seen:
+            chain.append(self.limits.get((account, "", ""), {}))
+            seen.add(account)
             account = self.parents[account]
-        for limit in sorted(held & {*itertools.chain(*chain.values(), *of_qos.values())}):
+        for limit in held:
             # A limit of the job's or the partition's QOS comes instead of those of associations.
             # Which of the two QOS comes first is not told, so both have to be used up.
-            first = {who: limits[limit] for who, limits in of_qos.items() if limit in limits}
-            if all(first.values()):
-                for who in first or (who for who, limits in chain.items() if limits.get(limit)):
-                    return f"{who} has used up {escaped(limit, 80)}"
-        return ""
+            first = [limits[limit] for limits in of_qos if limit in limits]
+            if all(first) if first else any(limits.get(limit) for limits in chain):
+                return True
+        return False
 
 
 def _groups(pattern: re.Pattern[str], body: str) -> tuple[str, ...]:
@@ -103,8 +100,8 @@ def barred(
     enforced: frozenset[str],
     held: Mapping[JobId, frozenset[str]],
     partition_qos: Mapping[str, str],
-) -> dict[JobId, str]:
-    """Of *jobs*, those that Slurm would not start again, with a clause that says why.
+) -> set[JobId]:
+    """Those of *jobs* that Slurm would not start again.
 
     Args:
         text: What scontrol says; nothing follows from it if it is empty or not whole.
@@ -113,7 +110,7 @@ def barred(
         partition_qos: The QOS of each partition that has one.
     """
     words = enforced | ({"limits", "qos"} if "all" in enforced else set())
-    found: dict[JobId, str] = {}
+    found: set[JobId] = set()
     try:
         records = _Records(text if words & {"associations", "limits", "qos", "safe"} else "")
     except ValueError:
@@ -124,16 +121,13 @@ def barred(
             continue
         anywhere = records.limits.get((job.account, user, ""))
         own = records.limits.get((job.account, user, partition), anywhere)
-        if own is None:
-            names = f"account {escaped(job.account, 80)}, user {escaped(job.user, 80)}"
-            found[job_id] = f"its association ({names}) is gone"
-        elif "qos" in words and job.qos not in records.qos:
-            # Of a QOS that was deleted squeue no longer has the name.
-            found[job_id] = f"QOS {escaped(job.qos, 80)} is gone" if job.qos else "its QOS is gone"
-        elif words & {"limits", "safe"}:
+        # Of a QOS that was deleted squeue no longer has the name.
+        gone = own is None or ("qos" in words and job.qos not in records.qos)
+        if own is not None and not gone and words & {"limits", "safe"}:
             binding = {f"GrpTRESMins ({name})" for name in held.get(job_id, ())} | {"GrpWall"}
-            why = records.used_up(job, own, partition_qos.get(partition, ""), binding)
-            found |= {job_id: why} if why else {}
+            gone = records.used_up(job, own, partition_qos.get(partition, ""), binding)
+        if gone:
+            found.add(job_id)
     return found
 
 
@@ -141,12 +135,12 @@ class BarredJobs:
     """The running jobs that were found to be barred, asked about as seldom as may be.
 
     Attributes:
-        found: By job id, with a clause that says why.
+        found: Their ids.
     """
 
     def __init__(self, slurm: Slurm) -> None:
         """Read through *slurm*; nothing is known yet."""
-        self.found: dict[JobId, str] = {}
+        self.found: set[JobId] = set()
         self._slurm = slurm
         self._text = ""
         self._until_s = -math.inf
