@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_dl.engine.placing.free_resources import FreeResources
-from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.placing.place_waiting import Placed, holds, place_notes, place_waiting
 from slurm_dl.engine.settings import Placement
 from slurm_dl.model.contract import Claim, Contract
