@@ -14,9 +14,11 @@ class PartitionLimits:
         max_time_s: Longest time limit, seconds; inf if there is none.
         min_nodes: Fewest nodes of a job.
         max_nodes: Most nodes of a job; inf if there is no limit.
+        max_cpus_per_node: CPUs that its jobs may hold of a node; inf if there is no limit.
     """
 
     starts: bool = True
     max_time_s: float = float("inf")
     min_nodes: int = 0
     max_nodes: float = float("inf")
+    max_cpus_per_node: float = float("inf")

@@ -210,9 +210,8 @@ class SlurmCluster:
             self._ours = self._read_reservations()
             self._look_at()
         table, conditions, now_s = self._last
-        state = dict(zip(table.texts, table.state, strict=True))
         self._barred.ask(jobs, table, self._site, self._words)
-        conditions.learn_whole(jobs, [j for j in jobs if state.get(j) is JobState.PENDING])
+        conditions.learn_whole(jobs, table)
         return self._put_together(table, conditions, now_s)
 
     def _put_together(self, table: JobTable, conditions: ConditionReader, now_s: float) -> Observed:

@@ -29,6 +29,7 @@ NOW_S = 1_000_000
 HOUR_S = 3600
 CONFIG = (Path(__file__).parents[1] / "data" / "slurm-22.05" / "config.txt").read_text("utf-8")
 LEAVES = "SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]\n"
+TWO_LEAVES = "SwitchName=a Level=0 Nodes=n1\nSwitchName=b Level=0 Nodes=n2\n"
 PARTITION = "PartitionName=gpu State=UP MaxTime=UNLIMITED MinNodes=0 MaxNodes=UNLIMITED QoS=N/A"
 NODE = {"StateComplete": "mixed", "Partition": "gpu*", "CPUs": "16", "Memory": "64000"}
 NODE |= {"Gres": "gpu:4,nvme:fast:1", "features_act": "(null)"}
@@ -185,6 +186,8 @@ NVME = {"tres-per-node": "gres:gpu:4,gres:nvme:1"}
 SLOW = {"tres-per-node": "gres/gpu:4,gres/nvme:slow:1"}
 KEEPS_NVME = VICTIM | words("JobID=3 JobArrayID=3 NumNodes=1 NodeList=n2 tres-per-node=gres:nvme:1")
 KEEPS_NVME |= {"Comment": "(null)"}
+KEEPS_CPUS = KEEPS_NVME | words("tres-per-node= tres-alloc=cpu=2,node=1 NumTasks=1 NumCPUs=2")
+MANY = {"waits": {"NumNodes": "40000"}}
 COULD_NOT_START_THERE: dict[str, dict[str, Any]] = {
     "--tmp": {"asks": "(null) 1 1001M * * * N/A 0 (null)"},
     "--gres of a name that nodes lack": {"waits": {"tres-per-node": "gres:gpu:4,gres:ib:1"}},
@@ -206,8 +209,18 @@ COULD_NOT_START_THERE: dict[str, dict[str, Any]] = {
     "--cores-per-socket": {"asks": "(null) 1 0 * 4 * N/A 0 (null)"},
     "--threads-per-core": {"asks": "(null) 1 0 * * 1 N/A 0 (null)"},
     "--core-spec": {"asks": "(null) 1 0 * * * 2 0 (null)"},
+    "--thread-spec": {"asks": "(null) 1 0 * * * 1 Threads 0 (null)"},
+    "more CPUs than a number holds": {"asks": "(null) 65000 0 * * * N/A 0 (null)", **MANY},
+    "--cpus-per-gpu": {"job": "JobId=2 JobName=a CpusPerTres=gres:gpu:5 CpusPerTres=gres:gpu:1"},
+    "--ntasks-per-core": {"job": "JobId=2 NtasksPerN:B:S:C=0:0:*:1 CoreSpec=*"},
+    "--switches of two leaves": {"job": "JobId=2 Switches=1@00:05:00", "topology": TWO_LEAVES},
+    "MaxCPUsPerNode that others keep": {
+        "partition": PARTITION + " MaxCPUsPerNode=4",
+        "waits": {"NumCPUs": "6"},
+        "more": [KEEPS_CPUS],
+    },
     "--contiguous": {"asks": "(null) 1 0 * * * N/A 1 (null)"},
-    "--licenses": {"asks": "(null) 1 0 * * * N/A 0 matlab:2"},
+    "--licenses": {"asks": "(null) 1 0 * * * N/A 0 matlab: 2"},
     "--gres-flags": {"job": "JobId=2 Power= GresEnforceBind=Yes TresPerNode=gres:gpu:4"},
     "--spread-job": {"job": "JobId=2 Power= SpreadJob=Yes"},
     "--network": {"job": "JobId=2 Network=ib Command=x"},
@@ -219,6 +232,7 @@ COULD_NOT_START_THERE: dict[str, dict[str, Any]] = {
     "--exclusive=mcs": {"waits": {"OverSubscribe": "MCS"}},
     "its own deadline": {"waits": deadline(HOUR_S + 59)},
     "a deadline that would protect it": {"waits": deadline(SOON_S)},
+    "a deadline that would protect it late": {"waits": deadline(SOON_S + HOUR_S - 1)},
 }
 SUCCEEDS: dict[str, dict[str, Any]] = {
     "nothing is in the way": {},
@@ -237,6 +251,20 @@ SUCCEEDS: dict[str, dict[str, Any]] = {
         "waits": {"NumCPUs": "28"},
     },
     "switches that are known": {"job": "JobId=2 Switches=1@00:05:00", "topology": LEAVES},
+    "one thread per core anyway": {
+        "tells": dict.fromkeys(("n1", "n2"), TELLS + " ThreadsPerCore=1"),
+        "asks": "(null) 1 0 * * 1 N/A 0 (null)",
+    },
+    "GRES that are not consumed": {
+        "nodes": {n: {"Gres": "gpu:4,nvme:no_consume:1"} for n in ("n1", "n2")},
+        "waits": NVME,
+        "more": [KEEPS_NVME],
+    },
+    "CPUs per GPU that are there": {"job": "JobId=2 CpusPerTres=gres/gpu:4"},
+    "MaxCPUsPerNode of another partition": {
+        "partition": PARTITION + "\n" + PARTITION.replace("=gpu", "=cpu", 1) + " MaxCPUsPerNode=1",
+        "waits": {"NumCPUs": "16"},
+    },
     "GRES flags that ask for less": {"job": "JobId=2 GresEnforceBind=No"},
 }
 

@@ -81,7 +81,7 @@ def known(table: JobTable, **excluded: str) -> ConditionReader:
 
 def excluding(conditions: ConditionReader) -> dict[int, str]:
     """Node list by job id, of the jobs that are known to exclude any."""
-    return {int(job): c.excluded for job, c in conditions.conditions.items() if c.excluded}
+    return {int(job): c.excluded for job, c in conditions.items() if c.excluded}
 
 
 def told(exclude: str = "", **fields: str) -> tuple[list[str] | None, list[str] | None]:
@@ -188,7 +188,7 @@ def test_of_a_running_job_it_is_known_where_else_it_may_run() -> None:
     """It may be moved, also to nodes that it was kept from before it started."""
     table = queue(5, State="RUNNING", ReqNodes="n1", Feature="big", HetJobID="5")
     conditions = known(table, j5="n[1-2]")
-    conditions.learn_whole([JobId(5)], [])
+    conditions.learn_whole([JobId(5)], table)
 
     asked = NodeChoices(SITE).of(table, conditions)
 

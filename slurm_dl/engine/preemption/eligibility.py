@@ -240,7 +240,7 @@ def _accepted(snap: Snapshot, limits: Preemption) -> Bool:
         if claim.contract is not None and claim.contract.grace_s <= limits.max_grace_s
     ]
     may: Bool = is_in(snap.jobs.job_id, accepted) & snap.jobs.requeueable
-    return may & ~shielded_by_deadline(snap, limits.min_quantum_s)
+    return may & ~shielded_by_deadline(snap)
 
 
 def not_beneficiary(snap: Snapshot, row: int, may_displace: Bool, limits: Preemption) -> str:
@@ -301,7 +301,7 @@ def _displaces_nobody(snap: Snapshot, row: int, limits: Preemption) -> str:
         remedy = "; to opt in, submit it with dlsubmit, or with a contract in its comment"
     elif not snap.jobs.requeueable[row]:
         lacks, remedy = NO_REQUEUE, ""
-    elif shielded_by_deadline(snap, limits.min_quantum_s)[row]:
+    elif shielded_by_deadline(snap)[row]:
         lacks, remedy = "its deadline leaves no time to stop it and start it again", ""
     else:
         lacks, remedy = "its grace is above the site's limit", "; submit it with a shorter one"

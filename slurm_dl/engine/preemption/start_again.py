@@ -60,15 +60,15 @@ def could_not_start_again(snap: Snapshot, rows: Rows) -> tuple[Protection, ...]:
     return tuple(rule for rule in rules if rule[0].any())
 
 
-def shielded_by_deadline(snap: Snapshot, quantum_s: float) -> Bool:
-    """``(n,)`` bool: pending jobs whose deadline would protect them as soon as *quantum_s* is over.
+def shielded_by_deadline(snap: Snapshot) -> Bool:
+    """``(n,)`` bool: pending jobs whose deadline would protect them before their run is over.
 
     Who may not be preempted displaces nobody: else a deadline would be a way to do both.
     """
     rows = np.arange(len(snap.jobs)) if snap.seen.deadlines else np.zeros(0, dtype=np.int64)
     found = np.zeros(len(snap.jobs), dtype=np.bool_)
     deadline_s = _of_jobs(snap.seen.deadlines, snap.jobs.job_id[rows], math.inf)
-    found[rows] = deadline_s < _ready_s(snap, rows) + quantum_s + snap.jobs.limit_s[rows]
+    found[rows] = deadline_s < _ready_s(snap, rows) + 2 * snap.jobs.limit_s[rows]
     return found
 
 

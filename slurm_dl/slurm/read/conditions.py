@@ -9,7 +9,7 @@ text too, but they can only make it look as if it asked for more.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -38,22 +38,31 @@ _OPTIONS = (
     "--contiguous",
     "--licenses",
 )
-# Of --thread-spec squeue says "1 Threads"; no other word holds a space.
+# Of --thread-spec squeue says "1 Threads"; licences may hold blanks, as their owners wrote them.
 _LINE = re.compile(
-    r"([0-9]{1,10}) (\S*) ([0-9]{1,10}) (\S+) (\S+) (\S+) (\S+) (\S.*) (\S+) (\S*)", re.ASCII
+    r"([0-9]{1,10}) (\S*) ([0-9]{1,10}) (\S+) (\S+) (\S+) (\S+) (\S+(?: Threads)?) (\S+) (.*)",
+    re.ASCII,
 )
 _UNSET = NO_WORDS | {"*", "0"}
 _ALONE = (
-    ("--gres-flags", re.compile(r"\bGres(?!EnforceBind=No)\w+=(?:Yes|No)\b")),
-    ("--spread-job", re.compile(r"\bSpreadJob=Yes")),
-    ("--network", re.compile(r"\bNetwork=(?!\(null\))\S")),
-    ("--bb", re.compile(r"\bBurstBuffer=(?!\(null\))\S")),
-    ("--switches", re.compile(r"\bSwitches=[1-9]")),
-    ("--cluster-constraint", re.compile(r"\bClusterFeatures=(?!\(null\))\S")),
-    ("--ntasks-per-socket", re.compile(r"\bNtasksPerN:B:S:C=[0-9]+:[0-9]+:[1-9]")),
+    ("--gres-flags", re.compile(r" Gres(?!EnforceBind=No)\w+=(?:Yes|No)\b")),
+    ("--spread-job", re.compile(r" SpreadJob=Yes")),
+    ("--network", re.compile(r" Network=(?!\(null\))\S")),
+    ("--bb", re.compile(r" BurstBuffer=(?!\(null\))\S")),
+    ("--switches", re.compile(r" Switches=[1-9]")),
+    ("--cluster-constraint", re.compile(r" ClusterFeatures=(?!\(null\))\S")),
+    ("--ntasks-per-socket", re.compile(r" NtasksPerN:B:S:C=[0-9]+:[0-9]+:[1-9]")),
+    ("--ntasks-per-core", re.compile(r" NtasksPerN:B:S:C=[0-9]+:[0-9]+:[0-9*]+:[1-9]")),
 )
+_CPUS_PER_GPU = re.compile(r" CpusPerTres=gres[:/]gpu[:=]([0-9]{1,6})")
+OPTIONS = frozenset({*_OPTIONS, *(option for option, _ in _ALONE)})
+"""Options of sbatch for which nodes are not known."""
+
 SWITCHES = "--switches"
 """The option that is understood where the topology is known."""
+
+PER_CORE = frozenset({"--threads-per-core", "--ntasks-per-core"})
+"""Options that ask for nothing where each core has one thread."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +107,17 @@ class ConditionReader:
     """Asks about each pending job once, and about running ones before they are stopped.
 
     Attributes:
-        conditions: Of the jobs that have any, also of those that run since.
         unknown: Pending jobs of which nothing is known.
     """
 
     def __init__(self, slurm: Slurm) -> None:
         """Read through *slurm*; nothing is known yet."""
-        self.conditions: dict[JobId, Conditions] = {}
+        self._conditions: dict[JobId, Conditions] = {}
         self.unknown: set[JobId] = set()
         self._slurm = slurm
         self._known: set[JobId] = set()
         self._known_whole: set[JobId] = set()
+        self._alone: dict[JobId, tuple[tuple[str, ...], int]] = {}
 
     def forget(self) -> None:
         """Ask about every job anew: owners may change it while the job waits."""
@@ -119,15 +128,15 @@ class ConditionReader:
         self._known.discard(job_id)
 
     def learn(self, table: JobTable) -> None:
-        """Ask about those pending jobs of *table* that are new.
+        """Ask about those pending jobs of *table* that are new, and correct its CPUs.
 
         Raises:
             ClusterError: Slurm is silent.
         """
-        states = zip(table.texts, table.state, strict=True)
-        pending = {job for job, state in states if state is JobState.PENDING}
-        for job in self.conditions.keys() - table.texts.keys():
-            del self.conditions[job]
+        pending = _pending(table)
+        for by_id in (self._conditions, self._alone):
+            for job in by_id.keys() - table.texts.keys():
+                del by_id[job]
         # Of a job that is requeued all is asked again.
         self._known &= pending
         self._known_whole &= pending
@@ -139,15 +148,10 @@ class ConditionReader:
         elif new:
             self._ask()
         self.unknown = pending - self._known
-        # squeue counts the CPUs of its tasks alone, whatever --mincpus asks of a node.
-        for row, job in enumerate(table.texts) if self.conditions else ():
-            asked = self.conditions.get(job, _PLAIN)
-            if asked.min_cpus > 1 and job in pending:
-                least = min(asked.min_cpus * table.n_nodes[row], INT32_MAX)
-                table.cpus[row] = max(table.cpus[row], least)
+        self._raise_cpus(table)
 
-    def learn_whole(self, jobs: Collection[JobId], pending: Collection[JobId]) -> None:
-        """Ask all that there is to know of *jobs*, of which *pending* wait.
+    def learn_whole(self, jobs: Collection[JobId], table: JobTable) -> None:
+        """Ask all that there is to know of *jobs* of *table*, and correct its CPUs.
 
         A job that has left meanwhile stays unknown until the next reading.
 
@@ -157,24 +161,46 @@ class ConditionReader:
         new = [job for job in jobs if job not in self._known]
         if new:
             self._ask("--states=PENDING,RUNNING", *of_jobs(new))
-        for job in pending:
-            if job in self._known_whole:
-                continue
+        for job in _pending(table).intersection(jobs) - self._known_whole:
             try:
                 shown = self._slurm.run("scontrol", "show", "job", "--oneliner", str(int(job)))
             except ClusterError:
                 self.unknown.add(job)
                 continue
             self._known_whole.add(job)
-            if alone := tuple(option for option, at in _ALONE if at.search(shown)):
-                asked = self.conditions.get(job, _PLAIN)
-                self.conditions[job] = replace(asked, options=asked.options + alone)
+            # The largest: one may be forged, by what its owner wrote.
+            per_gpu = max(map(int, _CPUS_PER_GPU.findall(shown)), default=0)
+            self._alone[job] = tuple(o for o, at in _ALONE if at.search(shown)), per_gpu
+        self._raise_cpus(table)
+
+    def items(self) -> Iterator[tuple[JobId, Conditions]]:
+        """The jobs that are known to have conditions, also those that run since."""
+        for job, asked in self._conditions.items():
+            yield job, replace(asked, options=asked.options + self._alone_of(job)[0])
+        for job in self._alone.keys() - self._conditions.keys():
+            yield job, replace(_PLAIN, options=self._alone_of(job)[0])
+
+    def _alone_of(self, job: JobId) -> tuple[tuple[str, ...], int]:
+        return self._alone.get(job, ((), 0))
+
+    def _raise_cpus(self, table: JobTable) -> None:
+        """Of a pending job squeue counts the CPUs of its tasks, whatever else it asks of a node."""
+        for row, job in enumerate(table.texts) if self._conditions or self._alone else ():
+            if table.state[row] is JobState.PENDING:
+                at_least = self._conditions.get(job, _PLAIN).min_cpus * table.n_nodes[row]
+                of_gpus = self._alone_of(job)[1] * int(table.gpus[row])
+                table.cpus[row] = min(max(table.cpus[row], at_least, of_gpus), INT32_MAX)
 
     def _ask(self, *which: str) -> None:
         *arguments, output = CONDITION_ARGUMENTS
         found, _ = read_conditions(self._slurm.run("squeue", *arguments, *which, output))
         self._known |= found.keys()
         self._known_whole -= found.keys()
-        self.conditions |= found
+        self._conditions |= found
         for job in [job for job, asked in found.items() if asked is _PLAIN]:
-            del self.conditions[job]
+            del self._conditions[job]
+
+
+def _pending(table: JobTable) -> set[JobId]:
+    states = zip(table.texts, table.state, strict=True)
+    return {job for job, state in states if state is JobState.PENDING}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-_NO_COUNT = re.compile(r"\([^)]*\)|:no_consume\b")
+_NO_COUNT = re.compile(r"\([^)]*\)")
+_SHARED = re.compile(r"(?:^|:)no_consume\b")
 _GRES = re.compile(r"(gres[:/])?([\w-]+)(?:[:=](.+))?", re.ASCII)
 _OF_GPUS = frozenset({"gpu", "shard", "mps"})
 _COUNT = re.compile(r"([0-9]+)([kKmMgGtT]?)")
@@ -34,7 +35,9 @@ def other_gres(text: str, *, of_node: bool) -> Iterator[tuple[str, str, float]]:
     """
     for word, kind, rest in _items(text):
         if kind not in _OF_GPUS and (of_node or word):
-            yield kind, *_type_and_count(rest)
+            gres_type, count = _type_and_count(rest)
+            # Any number of jobs may hold what is not consumed.
+            yield kind, gres_type, _MOST if of_node and _SHARED.search(rest) else count
 
 
 def _items(text: str) -> Iterator[tuple[str, str, str]]:
@@ -47,6 +50,7 @@ def _items(text: str) -> Iterator[tuple[str, str, str]]:
 
 def _type_and_count(rest: str) -> tuple[str, float]:
     """Split ``a100:4``, ``a100=4``, ``4``, ``a100`` or nothing, which is one of any type."""
+    rest = _SHARED.sub("", rest)
     if not rest:
         return "", 1.0
     *kind, last = re.split("[:=]", rest)

@@ -7,7 +7,8 @@ of jobs that say the same share one array.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -17,7 +18,7 @@ from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import Bool, JobState
 from slurm_dl.model.other_gres import OtherGres
-from slurm_dl.slurm.read.conditions import SWITCHES, ConditionReader
+from slurm_dl.slurm.read.conditions import OPTIONS, PER_CORE, SWITCHES, ConditionReader
 from slurm_dl.slurm.read.hostlists import NO_WORDS, expand
 from slurm_dl.slurm.read.job_reader import MAY_START
 from slurm_dl.slurm.read.job_table import JobTable
@@ -46,6 +47,8 @@ class NodeChoices:
     def __init__(self, site: ClusterReading) -> None:
         """For the nodes of *site*."""
         self._site = site
+        self._unmodelled = OPTIONS - ({SWITCHES} if site.has_topology else set())
+        self._unmodelled -= PER_CORE if site.one_thread_per_core else set()
         self._understood = cache(self._understand)
         self._excluded = cache(self._still_there)
         self._with_tmp = cache(lambda tmp_mb: _read_only(site.tmp_mb >= tmp_mb))
@@ -55,21 +58,23 @@ class NodeChoices:
     def of(self, table: JobTable, conditions: ConditionReader) -> Choices:
         """Of the jobs of *table*, as far as *conditions* are known."""
         choices = {job: self._understood(wish) for job, wish in table.restricted.items()}
-        state = dict(zip(table.texts, table.state, strict=True))
+        row_of = {job: row for row, job in enumerate(table.texts)}
         excluded: dict[JobId, Bool] = {}
         unmodelled = dict(table.unmodelled)
-        for job, asked in conditions.conditions.items():
-            if state.get(job) not in MAY_START:
+        for job, asked in conditions.items():
+            row = row_of.get(job)
+            if row is None or table.state[row] not in MAY_START:
                 continue
-            for option in asked.options:
-                if option != SWITCHES or not self._site.has_topology:
-                    unmodelled.setdefault(job, option)
+            for option in self._unmodelled.intersection(asked.options):
+                unmodelled.setdefault(job, option)
+            if SWITCHES in asked.options and table.n_nodes[row] > 1:
+                choices[job] = self._on_one_switch(choices.get(job), table.partition[row])
             if asked.tmp_mb:
                 choices[job] = _both(choices.get(job), self._with_tmp(asked.tmp_mb))
             named = self._excluded(asked.excluded) if asked.excluded else self._no_node
             if named is None:
                 choices[job] = self._no_node
-            elif named.any() and state[job] is JobState.PENDING:
+            elif named.any() and table.state[row] is JobState.PENDING:
                 # Of a job that runs it is what we excluded before it started, or nothing.
                 excluded[job] = named
         for job, each in table.gres.items():
@@ -84,13 +89,39 @@ class NodeChoices:
         offers = [all(of.get(name, 0.0) >= n for name, n in gres) for of in self._site.other_gres]
         return _read_only(np.array(offers, np.bool_))
 
+    def _on_one_switch(self, within: Bool | None, partition: int) -> Bool:
+        """Of the nodes *within*, those of the leaf with the most GPUs: they suit any number."""
+        nodes = self._site.nodes
+        may = nodes.up if within is None else nodes.up & within
+        may = may & self._site.node_in[partition] if partition >= 0 else may
+        best = np.bincount(nodes.leaf[may], nodes.gpus[may], 1).argmax()
+        return _read_only(may & (nodes.leaf == best))
+
     def _other_gres(self, table: JobTable) -> OtherGres | None:
-        if not table.gres:
+        site, asked = self._site, {job: dict(each) for job, each in table.gres.items()}
+        total = {
+            name: [float(offers.get(name, 0.0)) for offers in site.other_gres]
+            for name in {name for each in asked.values() for name in each}
+        }
+        # A partition's MaxCPUsPerNode is handed out as a GRES is.
+        most = [math.inf if one is None else one.max_cpus_per_node for one in site.limits]
+        if min(most, default=math.inf) < math.inf:
+            names = [f"MaxCPUsPerNode of {partition}" for partition in site.partitions]
+            limited = {p: names[p] for p, cpus in enumerate(most) if cpus < math.inf}
+            for p, name in limited.items():
+                total[name] = np.where(site.node_in[p], most[p], 0.0).tolist()
+            for row, job in enumerate(table.texts):
+                if table.partition[row] in limited and table.state[row] in MAY_START:
+                    cpus = math.ceil(table.cpus[row] / table.n_nodes[row])
+                    asked.setdefault(job, {})[limited[table.partition[row]]] = cpus
+        if not asked:
             return None
-        names = tuple(sorted({name for each in table.gres.values() for name, _ in each}))
-        total = [[offers.get(name, 0.0) for offers in self._site.other_gres] for name in names]
-        asked = {job: _by_name(names, each) for job, each in table.gres.items()}
-        return OtherGres(names=names, total=np.array(total, np.float64), asked=asked)
+        order = tuple(sorted(total))
+        return OtherGres(
+            names=order,
+            total=np.array([total[name] for name in order], np.float64),
+            asked={job: _by_name(order, each) for job, each in asked.items()},
+        )
 
     def _still_there(self, nodes: str) -> Bool | None:
         """The nodes of a node list, as far as there are such nodes; None if it is none."""
@@ -121,10 +152,10 @@ def _both(one: Bool | None, other: Bool) -> Bool:
     return other if one is None else _read_only(one & other)
 
 
-def _by_name(names: Sequence[str], gres: Gres) -> tuple[float, ...]:
+def _by_name(names: Sequence[str], gres: Mapping[str, float]) -> tuple[float, ...]:
     """What a job takes of each of *names*; of a type it also takes of the GRES as a whole."""
     return tuple(
-        sum(n for asked, n in gres if asked == name or asked.startswith(f"{name}:"))
+        sum(n for asked, n in gres.items() if asked == name or asked.startswith(f"{name}:"))
         for name in names
     )
 

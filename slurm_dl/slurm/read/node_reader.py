@@ -74,6 +74,7 @@ class ClusterReading:
         tmp_mb: ``(m,)`` int64, disk under TmpFS of each node, MB.
         other_gres: What each node offers beside GPUs; see `node_gres`.
         has_topology: Slurm tells which nodes are close.
+        one_thread_per_core: Of every node.
         limits: Of each partition; None for one that was not told.
         unreadable: Node records left out.
     """
@@ -92,6 +93,7 @@ class ClusterReading:
     tmp_mb: I64
     other_gres: tuple[Mapping[str, float], ...]
     has_topology: bool
+    one_thread_per_core: bool
     limits: tuple[PartitionLimits | None, ...]
     unreadable: int = 0
 
@@ -206,12 +208,6 @@ def site_of(
     node_in = np.array([[name in names for name in nodes] for names in inside], np.bool_).reshape(
         len(partitions), len(nodes)
     )
-    most_cpus = [whole_or(words.get(name, {}).get("MaxCPUsPerNode", "")) for name in partitions]
-    cpus = np.array([_usable(n, usable.get(k)).cpus for k, n in nodes.items()], np.float64)
-    if min(most_cpus, default=math.inf) < math.inf:
-        # Of several partitions the one that allows most: they share what the node has.
-        most = np.where(node_in, np.array(most_cpus)[:, None], 0.0).max(axis=0, initial=0.0)
-        cpus = np.minimum(cpus, np.where(node_in.any(axis=0), most, np.inf))
     node_in.setflags(write=False)
     return ClusterReading(
         nodes=Nodes(
@@ -221,7 +217,7 @@ def site_of(
             gpu_type=np.array(
                 [type_row.get(n.gres.gpu_type, -1) for n in nodes.values()], np.int16
             ),
-            cpus=cpus.astype(np.int32),
+            cpus=_sealed([_usable(n, usable.get(k)).cpus for k, n in nodes.items()], np.int32),
             mem_mb=_sealed([_usable(n, usable.get(k)).mem_mb for k, n in nodes.items()], np.int64),
             leaf=np.array([leaves.get(name, elsewhere) for name in nodes], np.int16),
         ),
@@ -242,6 +238,7 @@ def site_of(
         tmp_mb=_sealed([usable[k].tmp_mb if k in usable else 0 for k in nodes], np.int64),
         other_gres=tuple(n.other_gres for n in nodes.values()),
         has_topology=bool(leaves),
+        one_thread_per_core=all(k in usable and usable[k].threads == 1 for k in nodes),
         limits=tuple(limits_of(words[name]) if name in words else None for name in partitions),
         unreadable=seen.unreadable,
     )
@@ -259,6 +256,7 @@ def limits_of(words: Mapping[str, str]) -> PartitionLimits:
         max_time_s=max_time_s,
         min_nodes=int(whole_or(words.get("MinNodes", ""), 0)),
         max_nodes=whole_or(words.get("MaxNodes", "")),
+        max_cpus_per_node=whole_or(words.get("MaxCPUsPerNode", "")),
     )
 
 

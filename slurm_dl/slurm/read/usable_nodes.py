@@ -11,17 +11,23 @@ from dataclasses import dataclass
 
 _NUMBER = re.compile("[0-9]{1,12}", re.ASCII)
 _WORD = re.compile(
-    r" (CPUEfctv|CPUTot|RealMemory|MemSpecLimit|TmpDisk|Gres|Partitions)=(\S*)(?= |$)", re.ASCII
+    r" (CPUEfctv|CPUTot|RealMemory|MemSpecLimit|ThreadsPerCore|TmpDisk|Gres|Partitions)"
+    r"=(\S*)(?= |$)",
+    re.ASCII,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class UsableNode:
-    """CPUs without CoreSpecCount, memory without MemSpecLimit and disk under TmpFS, both MB."""
+    """CPUs without CoreSpecCount, memory without MemSpecLimit and disk under TmpFS, both MB.
+
+    ``threads`` is hardware threads of a core; 0 if that is not told.
+    """
 
     cpus: int
     mem_mb: int
     tmp_mb: int
+    threads: int = 0
 
 
 def words_of(text: str) -> dict[str, dict[str, str]]:
@@ -51,7 +57,8 @@ def read_usable(text: str) -> dict[str, UsableNode]:
         cpus, mem_mb = _number(words, "CPUEfctv", "CPUTot"), _number(words, "RealMemory")
         if cpus is not None and mem_mb is not None:
             usable_mb = max(0, mem_mb - (_number(words, "MemSpecLimit") or 0))
-            found[name] = UsableNode(cpus, usable_mb, _number(words, "TmpDisk") or 0)
+            tmp_mb, threads = _number(words, "TmpDisk"), _number(words, "ThreadsPerCore")
+            found[name] = UsableNode(cpus, usable_mb, tmp_mb or 0, threads or 0)
     return found
 
 
