@@ -210,7 +210,7 @@ class SlurmCluster:
             self._ours = self._read_reservations()
             self._look_at()
         table, conditions, now_s = self._last
-        self._barred.ask(jobs, table, self._site, self._words)
+        self._barred.ask(jobs, table, self._site, self._words, now_s)
         conditions.learn_whole(jobs, table)
         return self._put_together(table, conditions, now_s)
 

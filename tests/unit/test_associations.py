@@ -8,7 +8,7 @@ import pytest
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.snapshot import JobText
-from slurm_dl.slurm.read.associations import barred
+from slurm_dl.slurm.read.associations import BarredCandidate, barred
 
 NO_MINUTES = "cpu=N(0),mem=N(0),energy=N(0),node=N(0),billing=N(0),fs/disk=N(0),gres/gpu=N(0)"
 ASSOCIATION = """\
@@ -48,6 +48,8 @@ TEXT = (
 )
 GAMES, ML, LAB = "Account=ml UserName=games", "Account=ml UserName= ", "Account=lab UserName= "
 Q, P = "QOS=q(", "QOS=p("
+RUN, GRP_TRES = ("gres/gpu=1(7)", "gres/gpu=N({})"), ("gres/gpu=8(8)", "gres/gpu={}(8)")
+MAX_WALL = ("MaxWallPJ=", "MaxWallPJ={}")
 GPU, WALL = ("gres/gpu=N(0)", "gres/gpu={}"), ("GrpWall=N(0.00)", "GrpWall={}")
 
 
@@ -65,20 +67,29 @@ def without(start: str) -> str:
     return re.sub(rf"^{re.escape(start)}.*\n(?:    .*\n)*", "", TEXT, flags=re.MULTILINE)
 
 
-def is_barred(text: str, word: str = "all", held: str = "cpu gres/gpu", **job: str) -> bool:
-    """Whether a job of games in ml is, or one that differs."""
+def is_barred(text: str, word: str = "associations limits qos", **job: str) -> bool:
+    """Whether a job of games in ml is, or one that differs: 4 GPUs, 10 minutes, 8 of them left."""
     one = JobId(7)
     of = {"user": "games", "account": "ml", "qos": "q", "partition": "gpu"} | job
-    partition = of.pop("partition")
-    found = barred(
-        text,
-        {one: JobText(label="7", **of)},
-        {one: partition},
-        enforced=frozenset({word}),
-        held={one: frozenset(held.split())},
-        partition_qos={"short": "p"},
+    held, nested = of.pop("held", "cpu gres/gpu"), bool(of.pop("nested", ""))
+    partitions = {"short": {"QoS": "p"}}
+    partitions["gpu"] = dict(w.split("=") for w in of.pop("words", "").split())
+    candidate = BarredCandidate(
+        partition=of.pop("partition"),
+        tres=dict.fromkeys(held.split(), 4.0),
+        limit_min=10.0,
+        left_min=8.0,
+        text=JobText(label="7", **of),
     )
-    return one in found
+    return bool(
+        barred(
+            text,
+            {one: candidate},
+            enforced=frozenset(word.split()),
+            partitions=partitions,
+            nested=nested,
+        )
+    )
 
 
 GONE = without("ClusterName=c1 Account=ml UserName=games")
@@ -103,6 +114,27 @@ SHORT = {"partition": "short"}
         (told((ML, GPU, "8(8)")), {"word": "safe"}, "gres/gpu"),
         (told((ML, GPU, "8(8)")), {"word": "qos"}, ""),
         (told((ML, GPU, "8(7)")), {}, ""),
+        (told((ML, GPU, "47(8)")), {}, ""),
+        (told((ML, GPU, "47(8)")), {"word": "safe"}, "47 - 8 < 4 * 10"),
+        (told((ML, GPU, "47(8)")), {"word": "all"}, "47 - 8 < 4 * 10"),
+        (told((ML, GPU, "48(8)")), {"word": "safe"}, ""),
+        (told((ML, GPU, "50(8)"), (ML, RUN, "35")), {"word": "safe"}, "3 of other jobs"),
+        (told((ML, GPU, "51(8)"), (ML, RUN, "35")), {"word": "safe"}, ""),
+        (told((GAMES, MAX_WALL, "9")), {}, "MaxWall"),
+        (told((GAMES, MAX_WALL, "10")), {}, ""),
+        (told((ML, MAX_WALL, "9")), {}, ""),
+        (told((Q, GRP_TRES, "3")), {}, "GrpTRES"),
+        (told((Q, GRP_TRES, "4")), {}, ""),
+        (told((GAMES, MAX_WALL, " MaxTRESPJ=gres/gpu=3")), {}, "MaxTRES"),
+        (told((GAMES, MAX_WALL, " MaxTRESMinsPJ=gres/gpu=39")), {}, "MaxTRESMins"),
+        (told((GAMES, MAX_WALL, " MaxTRESMinsPJ=gres/gpu=40")), {}, ""),
+        (TEXT, {"words": "AllowAccounts=root,other"}, "AllowAccounts"),
+        (TEXT, {"words": "AllowAccounts=ml,x AllowQos=ALL DenyQos=p"}, ""),
+        (TEXT, {"words": "AllowAccounts=lab"}, "AllowAccounts"),
+        (TEXT, {"words": "AllowAccounts=lab", "nested": "yes"}, ""),
+        (TEXT, {"words": "AllowAccounts=ALL DenyAccounts=ml"}, "DenyAccounts"),
+        (TEXT, {"words": "AllowQos=p"}, "AllowQos"),
+        (TEXT, {"words": "AllowQos=ALL DenyQos=q"}, "DenyQos"),
         (told((ML, GPU, "8(?)")), {}, ""),
         (told((ML, GPU, "0(0)")), {"held": "cpu"}, ""),
         (told((GAMES, GPU, "0(0)")), {}, "association"),

@@ -239,7 +239,7 @@ SUCCEEDS: dict[str, dict[str, Any]] = {
     "deadlines are far": {"victim": deadline(SOON_S), "waits": deadline(9 * HOUR_S)},
     "limits are met": {"partition": PARTITION.replace("MaxTime=UNLIMITED", "MaxTime=1:00:00")},
     "a draining partition": {"partition": PARTITION.replace("UP", "DRAIN", 1)},
-    "its account has minutes left": assoc(account="gres/gpu=10(9)", qos="cpu=5(4)"),
+    "its account has minutes left": assoc(account="gres/gpu=489(9)", qos="cpu=245(4)"),
     "disk enough": {"asks": "(null) 1 1000M * * * N/A 0 (null)"},
     "GRES that is free": {"waits": NVME},
     "GRES of the victim": {

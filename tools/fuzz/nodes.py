@@ -11,7 +11,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.sandbox.status import is_in_service, node_states
 from slurm_dl.slurm.preflight import check_external, check_native
-from slurm_dl.slurm.read.associations import barred
+from slurm_dl.slurm.read.associations import BarredCandidate, barred
 from slurm_dl.slurm.read.hostlists import expand, fold
 from slurm_dl.slurm.read.node_reader import NODE_FIELDS, read_nodes, site_of
 from slurm_dl.slurm.read.reservation_reader import read_reservations
@@ -133,11 +133,17 @@ TARGETS = (
         name="associations",
         parse=lambda data: barred(
             text(data),
-            {JobId(1): JobText(label="1", user="games", account="ml", qos="normal")},
-            {JobId(1): "gpu"},
+            {
+                JobId(1): BarredCandidate(
+                    text=JobText(label="1", user="games", account="ml", qos="normal"),
+                    partition="gpu",
+                    tres={"gres/gpu": 4.0},
+                    limit_min=60.0,
+                    left_min=30.0,
+                )
+            },
             enforced=frozenset({"all"}),
-            held={JobId(1): frozenset({"gres/gpu"})},
-            partition_qos={},
+            partitions={},
         ),
         own=(),
         source="scontrol show assoc_mgr: accounts, users and QOS, which admins name",
