@@ -250,6 +250,7 @@ SUCCEEDS: dict[str, dict[str, Any]] = {
         "tells": dict.fromkeys(("n1", "n2"), TELLS.replace("Efctv=16", "Efctv=14")),
         "waits": {"NumCPUs": "28"},
     },
+    "two switches are enough": {"job": "JobId=2 Switches=2@00:05:00", "topology": TWO_LEAVES},
     "switches that are known": {"job": "JobId=2 Switches=1@00:05:00", "topology": LEAVES},
     "one thread per core anyway": {
         "tells": dict.fromkeys(("n1", "n2"), TELLS + " ThreadsPerCore=1"),

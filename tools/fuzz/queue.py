@@ -261,7 +261,7 @@ TARGETS = (
     Target(
         name="conditions",
         parse=_conditions,
-        own=(ClusterError,),
+        own=(),
         source="squeue -o: what owners ask of nodes",
         parser="slurm.read.conditions.ConditionReader.learn",
         seeds=(b"8 n[1-2] 1 0 * * * N/A 0 (null)\n9 (null) 8 500M 2 * 1 2 1 a:2\n",),

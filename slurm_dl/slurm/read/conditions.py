@@ -44,12 +44,13 @@ _LINE = re.compile(
     re.ASCII,
 )
 _UNSET = NO_WORDS | {"*", "0"}
+_SWITCHES = re.compile(r" Switches=([1-9][0-9]{0,8})")
 _ALONE = (
     ("--gres-flags", re.compile(r" Gres(?!EnforceBind=No)\w+=(?:Yes|No)\b")),
     ("--spread-job", re.compile(r" SpreadJob=Yes")),
     ("--network", re.compile(r" Network=(?!\(null\))\S")),
     ("--bb", re.compile(r" BurstBuffer=(?!\(null\))\S")),
-    ("--switches", re.compile(r" Switches=[1-9]")),
+    ("--switches", _SWITCHES),
     ("--cluster-constraint", re.compile(r" ClusterFeatures=(?!\(null\))\S")),
     ("--ntasks-per-socket", re.compile(r" NtasksPerN:B:S:C=[0-9]+:[0-9]+:[1-9]")),
     ("--ntasks-per-core", re.compile(r" NtasksPerN:B:S:C=[0-9]+:[0-9]+:[0-9*]+:[1-9]")),
@@ -74,12 +75,16 @@ class Conditions:
         min_cpus: CPUs that each node must have free.
         tmp_mb: Disk under TmpFS that each node must have, MB.
         options: Options of sbatch whose nodes are not known here.
+        cpus_per_gpu: CPUs for each GPU.
+        switches: Most leaf switches, 0 if any number will do.
     """
 
     excluded: str = ""
     min_cpus: int = 1
     tmp_mb: int = 0
     options: tuple[str, ...] = ()
+    cpus_per_gpu: int = 0
+    switches: int = 0
 
 
 _PLAIN = Conditions()
@@ -117,7 +122,7 @@ class ConditionReader:
         self._slurm = slurm
         self._known: set[JobId] = set()
         self._known_whole: set[JobId] = set()
-        self._alone: dict[JobId, tuple[tuple[str, ...], int]] = {}
+        self._alone: dict[JobId, Conditions] = {}
 
     def forget(self) -> None:
         """Ask about every job anew: owners may change it while the job waits."""
@@ -168,27 +173,27 @@ class ConditionReader:
                 self.unknown.add(job)
                 continue
             self._known_whole.add(job)
-            # The largest: one may be forged, by what its owner wrote.
-            per_gpu = max(map(int, _CPUS_PER_GPU.findall(shown)), default=0)
-            self._alone[job] = tuple(o for o, at in _ALONE if at.search(shown)), per_gpu
+            # Others than the real words may be forged, by what its owner wrote.
+            self._alone[job] = Conditions(
+                options=tuple(option for option, at in _ALONE if at.search(shown)),
+                cpus_per_gpu=max(map(int, _CPUS_PER_GPU.findall(shown)), default=0),
+                switches=min(map(int, _SWITCHES.findall(shown)), default=0),
+            )
         self._raise_cpus(table)
 
     def items(self) -> Iterator[tuple[JobId, Conditions]]:
         """The jobs that are known to have conditions, also those that run since."""
-        for job, asked in self._conditions.items():
-            yield job, replace(asked, options=asked.options + self._alone_of(job)[0])
-        for job in self._alone.keys() - self._conditions.keys():
-            yield job, replace(_PLAIN, options=self._alone_of(job)[0])
-
-    def _alone_of(self, job: JobId) -> tuple[tuple[str, ...], int]:
-        return self._alone.get(job, ((), 0))
+        for job in {*self._conditions, *self._alone}:
+            asked, alone = self._conditions.get(job, _PLAIN), self._alone.get(job, _PLAIN)
+            options = asked.options + alone.options
+            yield job, replace(asked, options=options, switches=alone.switches)
 
     def _raise_cpus(self, table: JobTable) -> None:
         """Of a pending job squeue counts the CPUs of its tasks, whatever else it asks of a node."""
         for row, job in enumerate(table.texts) if self._conditions or self._alone else ():
             if table.state[row] is JobState.PENDING:
                 at_least = self._conditions.get(job, _PLAIN).min_cpus * table.n_nodes[row]
-                of_gpus = self._alone_of(job)[1] * int(table.gpus[row])
+                of_gpus = self._alone.get(job, _PLAIN).cpus_per_gpu * int(table.gpus[row])
                 table.cpus[row] = min(max(table.cpus[row], at_least, of_gpus), INT32_MAX)
 
     def _ask(self, *which: str) -> None:

@@ -67,8 +67,9 @@ class NodeChoices:
                 continue
             for option in self._unmodelled.intersection(asked.options):
                 unmodelled.setdefault(job, option)
-            if SWITCHES in asked.options and table.n_nodes[row] > 1:
-                choices[job] = self._on_one_switch(choices.get(job), table.partition[row])
+            if asked.switches and self._site.has_switches and table.n_nodes[row] > 1:
+                may = choices.get(job, self._site.nodes.up) & self._site.nodes.up
+                choices[job] = self._on_switches(asked.switches, may, table.partition[row])
             if asked.tmp_mb:
                 choices[job] = _both(choices.get(job), self._with_tmp(asked.tmp_mb))
             named = self._excluded(asked.excluded) if asked.excluded else self._no_node
@@ -89,13 +90,12 @@ class NodeChoices:
         offers = [all(of.get(name, 0.0) >= n for name, n in gres) for of in self._site.other_gres]
         return _read_only(np.array(offers, np.bool_))
 
-    def _on_one_switch(self, within: Bool | None, partition: int) -> Bool:
-        """Of the nodes *within*, those of the leaf with the most GPUs: they suit any number."""
-        nodes = self._site.nodes
-        may = nodes.up if within is None else nodes.up & within
-        may = may & self._site.node_in[partition] if partition >= 0 else may
-        best = np.bincount(nodes.leaf[may], nodes.gpus[may], 1).argmax()
-        return _read_only(may & (nodes.leaf == best))
+    def _on_switches(self, most: int, within: Bool, partition: int) -> Bool:
+        """Of the nodes *within*, those of the *most* leaves with the most GPUs: any will suit."""
+        leaf = self._site.nodes.leaf
+        may = within & self._site.node_in[partition] if partition >= 0 else within
+        gpus = np.bincount(leaf[may], self._site.nodes.gpus[may], 1)
+        return _read_only(may & np.isin(leaf, np.argsort(-gpus, kind="stable")[:most]))
 
     def _other_gres(self, table: JobTable) -> OtherGres | None:
         site, asked = self._site, {job: dict(each) for job, each in table.gres.items()}

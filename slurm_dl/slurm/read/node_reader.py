@@ -74,6 +74,7 @@ class ClusterReading:
         tmp_mb: ``(m,)`` int64, disk under TmpFS of each node, MB.
         other_gres: What each node offers beside GPUs; see `node_gres`.
         has_topology: Slurm tells which nodes are close.
+        has_switches: It tells it by switches; of blocks it ignores ``--switches``.
         one_thread_per_core: Of every node.
         limits: Of each partition; None for one that was not told.
         unreadable: Node records left out.
@@ -93,6 +94,7 @@ class ClusterReading:
     tmp_mb: I64
     other_gres: tuple[Mapping[str, float], ...]
     has_topology: bool
+    has_switches: bool
     one_thread_per_core: bool
     limits: tuple[PartitionLimits | None, ...]
     unreadable: int = 0
@@ -238,6 +240,7 @@ def site_of(
         tmp_mb=_sealed([usable[k].tmp_mb if k in usable else 0 for k in nodes], np.int64),
         other_gres=tuple(n.other_gres for n in nodes.values()),
         has_topology=bool(leaves),
+        has_switches="SwitchName=" in topology,
         one_thread_per_core=all(k in usable and usable[k].threads == 1 for k in nodes),
         limits=tuple(limits_of(words[name]) if name in words else None for name in partitions),
         unreadable=seen.unreadable,
