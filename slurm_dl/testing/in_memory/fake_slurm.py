@@ -7,6 +7,7 @@ while. Time moves only when told to, in steps of one second.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from slurm_dl.model.contract import Contract
@@ -66,6 +67,8 @@ class FakeSlurm:
         exclude: Sequence[str] = (),
         most_nodes: int | None = None,
         typed: bool = False,
+        deadline_s: float = math.inf,
+        unmodelled: str = "",
     ) -> JobId:
         """Queue a job of *gpus* GPUs in all, evenly over *n_nodes* nodes; see `FakeJob`.
 
@@ -97,6 +100,8 @@ class FakeSlurm:
             excluded=frozenset(self._rows(exclude)),
             most_nodes=most_nodes,
             typed=typed,
+            deadline_s=deadline_s,
+            unmodelled=unmodelled,
         )
         return job_id
 
@@ -171,6 +176,10 @@ class FakeSlurm:
             del self.reservations[name]
             for job in self.jobs.values():
                 job.reservation = "" if job.reservation == name else job.reservation
+        for job in self.jobs.values():
+            waits = job.state is JobState.PENDING and not job.hold
+            if waits and self.now_s + job.limit_s > job.deadline_s:
+                self.cancel(job.job_id)
         ready = [
             j
             for j in self.jobs.values()
