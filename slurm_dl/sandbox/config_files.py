@@ -143,12 +143,19 @@ def _node_lines(spec: SandboxSpec, first_port: int) -> list[str]:
         kinds = [f"gpu:{group.gpu_type}:{group.gpus}"] if group.gpus else []
         kinds += [f"shard:{group.shards}"] if group.shards else []
         gres = ",".join((*kinds, *group.gres))
-        more = [f"Gres={gres}"] if gres else []
-        more += group.options
+        settings = {
+            "CPUs": group.cpus,
+            "Boards": 1,
+            "Sockets": 1,
+            "CoresPerSocket": group.cpus,
+            "ThreadsPerCore": 1,
+            "RealMemory": group.mem_mb,
+            **({"Gres": gres} if gres else {}),
+            **dict(split_setting(option, where="a node") for option in group.options),
+        }
         lines.append(
             f"NodeName={host_range('n', first, last)} NodeHostname=localhost NodeAddr=127.0.0.1"
-            f" Port={port} CPUs={group.cpus} Boards=1 Sockets=1 CoresPerSocket={group.cpus}"
-            f" ThreadsPerCore=1 RealMemory={group.mem_mb} {' '.join(more)}".rstrip()
+            f" Port={port} " + " ".join(f"{key}={value}" for key, value in settings.items())
         )
     return lines
 

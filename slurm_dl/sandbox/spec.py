@@ -88,7 +88,8 @@ class SandboxNodes:
         mem_mb: Memory Slurm believes each node has, MiB.
         shards: ``gres/shard`` of each node, the same number for each of its GPUs; 0 for none.
         gres: Other GRES of each node, counted, such as ``nvme:2`` or ``fpga:a:1``.
-        options: Further ``Key=Value`` of slurm.conf's node line, such as ``TmpDisk=4000``.
+        options: Further ``Key=Value`` of slurm.conf's node line, such as ``TmpDisk=4000``; they
+            replace the sandbox's own.
     """
 
     nodes: int = 4

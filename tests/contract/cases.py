@@ -447,37 +447,33 @@ ASKS: Final[dict[str, Case]] = {
 }
 """Cases that only ask: every way of saying how many GPUs."""
 
-_NVME: Final = ["n1", "n2", "n3", "n4"]
+_FIRST, _SECOND = ["n1", "n2"], ["n3", "n4"]
 
 CONDITIONS: Final[dict[str, Case]] = {
-    "disk": _held("--tmp=2000", choices=["n1", "n2"], because=_NO_CPUS),
-    "some-disk": _held("--tmp=1", choices=_NVME, because=_NO_CPUS),
-    "too-much-disk": _held("--tmp=9T", choices=[], because=_NO_CPUS),
-    "nvme": _held("--gres=nvme", choices=_NVME, gres={"nvme": 1}, because=_NO_GRES),
-    "nvmes": _held(
-        "-N2", "--gres=nvme:2", choices=["n1", "n2"], gres={"nvme": 2}, because=_NO_GRES
-    ),
+    **{
+        name: _held(*options, choices=choices, gres=gres, because=_NO_GRES)
+        for name, options, choices, gres in (
+            ("disk", ("--tmp=2000",), _FIRST, {}),
+            ("some-disk", ("--tmp=1",), _FIRST + _SECOND, {}),
+            ("too-much-disk", ("--tmp=9T",), [], {}),
+            ("nvme", ("--gres=nvme",), _FIRST + _SECOND, {"nvme": 1}),
+            ("nvmes", ("-N2", "--gres=nvme:2"), _FIRST, {"nvme": 2}),
+            ("nvme-nowhere", ("--gres=nvme:5",), [], {"nvme": 5}),
+            ("nvme-and-gpu", ("--gres=gpu:1,nvme:1",), _FIRST + _SECOND, {"nvme": 1}),
+            ("disk-and-nvme", ("--tmp=4G", "--gres=nvme:1"), [], {"nvme": 1}),
+            ("fpga", ("--gres=fpga:3",), _SECOND, {"fpga": 3}),
+            ("fpga-typed", ("--gres=fpga:a:1",), _SECOND, {"fpga": 1, "fpga:a": 1}),
+            ("fpga-nowhere", ("--gres=fpga:a:2",), [], {"fpga": 2, "fpga:a": 2}),
+        )
+    },
     "nvme-by-task": _held(
         *("-n2", "-N1", "--tres-per-task=cpu:1,gres/nvme:1"),
         since=(23, 11),
-        choices=["n1", "n2"],
+        choices=_FIRST,
         gres={"nvme": 2},
         because=_NO_GRES,
     ),
-    "nvme-nowhere": _held("--gres=nvme:5", choices=[], gres={"nvme": 5}, because=_NO_GRES),
-    "nvme-and-gpu": _held(
-        "--gres=gpu:1,nvme:1", gpus=1, choices=_NVME, gres={"nvme": 1}, because=_NO_GRES
-    ),
-    "fpga": _held("--gres=fpga:3", choices=["n3", "n4"], gres={"fpga": 3}, because=_NO_GRES),
-    "fpga-typed": _held(
-        "--gres=fpga:a:1", choices=["n3", "n4"], gres={"fpga": 1, "fpga:a": 1}, because=_NO_GRES
-    ),
-    "fpga-nowhere": _held(
-        "--gres=fpga:a:2", choices=[], gres={"fpga": 2, "fpga:a": 2}, because=_NO_GRES
-    ),
-    "disk-and-nvme": _held(
-        "--tmp=4G", "--gres=nvme:1", choices=[], gres={"nvme": 1}, because=_NO_GRES
-    ),
+    "names-in-a-row": _held("-wn1", "--contiguous", choices=[], unmodelled="--contiguous"),
     "in-time": _held("-t60", "--deadline=now+7200", deadline=7200, choices=None),
     "least-cpus": _held(
         "-N2", "--mincpus=10", cpus=20, choices=None, unmodelled=None, because=_NO_CPUS

@@ -30,8 +30,8 @@ class FakeJob:
         excluded: Nodes it may not use, as rows, whoever excluded them.
         most_nodes: It may lie on any number of nodes up to this; None: on *n_nodes*.
         typed: It asks for GPUs of the cluster's type, not of any type.
-        deadline_s: It ends while it waits, unless it is held, once it could not be over by then,
-            epoch seconds.
+        deadline_s: Its run is over by then, epoch seconds. It ends while it waits, unless it is
+            held, once its limit would pass that.
         unmodelled: An option of sbatch of which nobody can tell which nodes it allows.
     """
 

@@ -19,6 +19,9 @@ from slurm_dl.testing.in_memory.fake_job import FakeJob, FakeReservation, OnSign
 ACK_WAIT_S = 60.0
 """After its grace and this long a job that acknowledged requeues itself, as dlrun does."""
 
+LEAST_S = 60.0
+"""Before a deadline, of a job without a time limit; it gets what is left (22.05.8)."""
+
 EPOCH_S = 1_000_000.0
 """Where the fake's clock starts; not 0, so that "never" and "at the start" differ."""
 
@@ -178,7 +181,8 @@ class FakeSlurm:
                 job.reservation = "" if job.reservation == name else job.reservation
         for job in self.jobs.values():
             waits = job.state is JobState.PENDING and not job.hold
-            if waits and self.now_s + job.limit_s > job.deadline_s:
+            least_s = LEAST_S if math.isinf(job.limit_s) else job.limit_s
+            if waits and self.now_s + least_s > job.deadline_s:
                 self.cancel(job.job_id)
         ready = [
             j
@@ -208,7 +212,7 @@ class FakeSlurm:
                 self._requeue(job)
         elif job.done_s >= job.work_s:
             self._end(job, JobState.COMPLETED)
-        elif self.now_s - job.start_s >= job.limit_s:
+        elif self.now_s >= min(job.start_s + job.limit_s, job.deadline_s):
             self._cut_short.add(job.job_id)
             self._end(job, JobState.FAILED)
 
