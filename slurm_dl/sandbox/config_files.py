@@ -58,7 +58,7 @@ def slurm_conf(spec: SandboxSpec, layout: Layout, *, cluster: str, first_port: i
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core",
         "PriorityType": "priority/multifactor",
-        "GresTypes": "gpu,shard" if any(group.shards for group in spec.groups) else "gpu",
+        "GresTypes": ",".join(_gres_types(spec)),
         # Nodes claim CPUs and memory that the host does not have.
         "SlurmdParameters": "config_overrides",
         "ReturnToService": "2",
@@ -96,6 +96,10 @@ def gres_conf(spec: SandboxSpec, layout: Layout) -> str:
             lines.append(f"{nodes} Name=gpu Type={group.gpu_type} File={devices}")
         if group.shards:
             lines.append(f"{nodes} Name=shard Count={group.shards}")
+        for gres in group.gres:
+            name, *of_type, count = gres.split(":")
+            words = [f"Name={name}", *(f"Type={word}" for word in of_type), f"Count={count}"]
+            lines.append(" ".join((nodes, *words)))
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -136,14 +140,30 @@ def _node_lines(spec: SandboxSpec, first_port: int) -> list[str]:
             port = host_range("", first_port + first, first_port + last)
         else:
             port = str(first_port + 1)
-        gres = f" Gres=gpu:{group.gpu_type}:{group.gpus}" if group.gpus else ""
-        gres += f",shard:{group.shards}" if group.shards else ""
+        kinds = [f"gpu:{group.gpu_type}:{group.gpus}"] if group.gpus else []
+        kinds += [f"shard:{group.shards}"] if group.shards else []
+        gres = ",".join((*kinds, *group.gres))
+        settings = {
+            "CPUs": group.cpus,
+            "Boards": 1,
+            "Sockets": 1,
+            "CoresPerSocket": group.cpus,
+            "ThreadsPerCore": 1,
+            "RealMemory": group.mem_mb,
+            **({"Gres": gres} if gres else {}),
+            **dict(split_setting(option, where="a node") for option in group.options),
+        }
         lines.append(
             f"NodeName={host_range('n', first, last)} NodeHostname=localhost NodeAddr=127.0.0.1"
-            f" Port={port} CPUs={group.cpus} Boards=1 Sockets=1 CoresPerSocket={group.cpus}"
-            f" ThreadsPerCore=1 RealMemory={group.mem_mb}{gres}"
+            f" Port={port} " + " ".join(f"{key}={value}" for key, value in settings.items())
         )
     return lines
+
+
+def _gres_types(spec: SandboxSpec) -> list[str]:
+    others = (gres.partition(":")[0] for group in spec.groups for gres in group.gres)
+    shards = ("shard",) if any(group.shards for group in spec.groups) else ()
+    return list(dict.fromkeys(("gpu", *shards, *others)))
 
 
 def _partition_lines(spec: SandboxSpec) -> list[str]:

@@ -87,6 +87,9 @@ class SandboxNodes:
         cpus: CPUs Slurm believes each node has.
         mem_mb: Memory Slurm believes each node has, MiB.
         shards: ``gres/shard`` of each node, the same number for each of its GPUs; 0 for none.
+        gres: Other GRES of each node, counted, such as ``nvme:2`` or ``fpga:a:1``.
+        options: Further ``Key=Value`` of slurm.conf's node line, such as ``TmpDisk=4000``; they
+            replace the sandbox's own.
     """
 
     nodes: int = 4
@@ -95,6 +98,8 @@ class SandboxNodes:
     cpus: int = 16
     mem_mb: int = 64_000
     shards: int = 0
+    gres: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check_range("nodes of a group", self.nodes, 1, MAX_NODES)
@@ -112,7 +117,8 @@ class SandboxNodes:
     def __str__(self) -> str:
         gpus = f"{self.gpus} {self.gpu_type}" if self.gpus else "0 GPUs"
         gpus += f", {self.shards} shards" if self.shards else ""
-        return f"{self.nodes} x ({gpus}, {self.cpus} CPUs, {self.mem_mb} MiB)"
+        more = "".join(f", {word}" for word in (*self.gres, *self.options))
+        return f"{self.nodes} x ({gpus}, {self.cpus} CPUs, {self.mem_mb} MiB{more})"
 
 
 @dataclass(frozen=True, slots=True)

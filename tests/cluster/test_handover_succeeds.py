@@ -50,34 +50,20 @@ def three_nodes(module_directory: Path) -> Iterator[Sandbox]:
 
     n1 keeps two cores and 16,000 MiB for itself, n2 alone has a large disk and an nvme.
     """
-    own = {
-        "n1": " CoreSpecCount=2 MemSpecLimit=16000 TmpDisk=1000",
-        "n2": ",nvme:1 TmpDisk=100000",
-        "n3": " TmpDisk=1000",
-    }
+    two = ("Sockets=2", "CoresPerSocket=8")
     spec = SandboxSpec(
-        groups=(SandboxNodes(nodes=1),) * 3,
-        slurm_conf_extra=(
-            "GresTypes=gpu,nvme",
-            "Licenses=matlab:1",
-            "SelectTypeParameters=CR_Core_Memory",
+        groups=(
+            SandboxNodes(
+                1, options=(*two, "CoreSpecCount=2", "MemSpecLimit=16000", "TmpDisk=1000")
+            ),
+            SandboxNodes(1, gres=("nvme:1",), options=(*two, "TmpDisk=100000")),
+            SandboxNodes(1, options=(*two, "TmpDisk=1000")),
         ),
+        slurm_conf_extra=("Licenses=matlab:1", "SelectTypeParameters=CR_Core_Memory"),
     )
     box = Sandbox.up(module_directory / "three", spec)
     try:
-        # A spec has no words for these.
-        box.down()
-        conf, gres = box.directory / "slurm.conf", box.directory / "gres.conf"
-        lines = conf.read_text(encoding="utf-8").splitlines()
-        lines = [
-            line.replace("Sockets=1 CoresPerSocket=16", "Sockets=2 CoresPerSocket=8")
-            + own.get(line.partition(" ")[0].removeprefix("NodeName="), "")
-            for line in lines
-        ]
-        conf.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        with gres.open("a", encoding="utf-8") as file:
-            file.write("NodeName=n2 Name=nvme Count=1\n")
-        yield Sandbox.up(box.directory)
+        yield box
     finally:
         box.down(remove=True)
 

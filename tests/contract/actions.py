@@ -502,6 +502,24 @@ def cancelled_jobs_have_failed(subject: Subject) -> None:
     assert (never["start_s"], never["split"]) == (0, {}), never
 
 
+def job_that_cannot_meet_its_deadline_ends(subject: Subject) -> None:
+    """While it waits, and when it is requeued too late; not while its owner holds it."""
+    runs = fill(subject)
+    late, held, in_time = (
+        subject.submit(*more, "-N1", "--gpus-per-node=1", "-t1", f"--deadline=now+{s}")
+        for more, s in (((), 70), (("-H",), 70), ((), 7200))
+    )
+    assert until(subject, late, "FAILED")["start_s"] == 0
+    seen = subject.observe()
+    assert [state_of(seen, job) for job in (held, in_time)] == ["PENDING", "PENDING"]
+
+    subject.cancel(runs)
+    again = subject.submit("-N1", "--gpus-per-node=1", "-t1", "--deadline=now+62")
+    subject.apply(requeue(run_of(again, until(subject, again, "RUNNING"))))
+
+    assert until(subject, again, "FAILED")["restarts"] == 1
+
+
 def requeue_incomplete_of_a_completing_job_does_nothing(subject: Subject) -> None:
     """Whether it ended with success or was cancelled; without that word it does run again."""
     jobs = [subject.submit("-N1", CLAIM, does="leaves a step behind") for _ in range(3)]
@@ -548,6 +566,7 @@ ACTIONS: Final[dict[str, Callable[[Subject], None]]] = {
         steer_outlives_a_requeue,
         steer_of_what_does_not_wait_is_nothing,
         cancelled_jobs_have_failed,
+        job_that_cannot_meet_its_deadline_ends,
     )
 }
 """By name; each wants an empty cluster of `contract.subject.SMALL`."""

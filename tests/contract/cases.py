@@ -19,11 +19,21 @@ Record = dict[str, Any]
 
 SHARDS_PER_GPU: Final = 4
 CLUSTER: Final = SandboxSpec(
-    groups=(SandboxNodes(nodes=6, gpus=4, shards=4 * SHARDS_PER_GPU),),
+    groups=tuple(
+        SandboxNodes(nodes=2, shards=4 * SHARDS_PER_GPU, gres=gres, options=options)
+        for gres, options in (
+            (("nvme:4",), ("TmpDisk=4000",)),
+            (("nvme:1", "fpga:a:1", "fpga:b:2"), ("TmpDisk=1000",)),
+            ((), ("CoreSpecCount=2", "MemSpecLimit=14000")),
+        )
+    ),
     # Requeued jobs stay held, and what ignores SIGTERM stays COMPLETING, until all is looked at.
     cred_expire_s=600,
     kill_wait_s=600,
-    slurm_conf_extra=("SelectTypeParameters=CR_Core_Memory", "DefMemPerCPU=1000"),
+    slurm_conf_extra=(
+        *("SelectTypeParameters=CR_Core_Memory", "DefMemPerCPU=1000"),
+        *("Licenses=matlab:4", "AllowSpecResourcesUsage=YES"),
+    ),
     partitions=(
         PartitionSpec("gpu"),
         PartitionSpec("debug", nodes="n[1-2]", options=("MaxTime=60",)),
@@ -52,6 +62,7 @@ _EVEN: Final = "the cluster in memory gives the same number of whole GPUs on eac
 _SHARDS: Final = "the cluster in memory has no shards"
 _NO_QOS: Final = "the cluster in memory is not told the QOS by option"
 _NO_CPUS: Final = "the cluster in memory counts no CPUs and no memory"
+_NO_GRES: Final = "the cluster in memory has GPUs only"
 _AT_ONCE: Final = "runs in memory end at once"
 
 
@@ -173,6 +184,18 @@ RUNS: Final[dict[str, Case]] = {
     "no-gpu": Case(
         options=("-N1", "-wn4", "-t10"),
         records={"": {"state": RUNNING, "gpus": 0, "limit_s": 600, "split": {"n4": 0}}},
+    ),
+    "with-gres": Case(
+        options=("-N1", "-wn3", "--gres=nvme:1,fpga:b:2"),
+        records={
+            "": {"state": RUNNING, "gpus": 0, "split": {"n3": 0}, "choices": ["n3"]}
+            | {"gres": {"fpga": 2, "fpga:b": 2, "nvme": 1}, "unmodelled": None}
+        },
+        not_in_memory=_NO_GRES,
+    ),
+    "with-deadline": Case(
+        options=("-N1", "-wn4", "-t60", "--deadline=now+7200"),
+        records={"": {"state": RUNNING, "limit_s": 3600, "deadline": 7200, "split": {"n4": 0}}},
     ),
     "allocated": Case(
         tool="salloc",
@@ -412,9 +435,6 @@ ASKS: Final[dict[str, Case]] = {
     "asks-for-shards": _held("-N2", "--gres=shard:2", gpus=1.0, n_nodes=2, because=_SHARDS),
     "asks-for-shards-typed": _held("-N1", "--gres=shard:a100:2", gpus=0.5, because=_SHARDS),
     "alone": _held("-N1", "--exclusive", exclusive=True),
-    "alone-by-user": _held(
-        "-N1", "--exclusive=user", exclusive=True, because="jobs in memory know no other users"
-    ),
     "alone-by-switch": _held(
         *("-N1", "--exclusive=topo"),
         since=(24, 11),
@@ -427,6 +447,62 @@ ASKS: Final[dict[str, Case]] = {
 }
 """Cases that only ask: every way of saying how many GPUs."""
 
+_FIRST, _SECOND = ["n1", "n2"], ["n3", "n4"]
+
+CONDITIONS: Final[dict[str, Case]] = {
+    **{
+        name: _held(*options, choices=choices, gres=gres, because=_NO_GRES)
+        for name, options, choices, gres in (
+            ("disk", ("--tmp=2000",), _FIRST, {}),
+            ("some-disk", ("--tmp=1",), _FIRST + _SECOND, {}),
+            ("too-much-disk", ("--tmp=9T",), [], {}),
+            ("nvme", ("--gres=nvme",), _FIRST + _SECOND, {"nvme": 1}),
+            ("nvmes", ("-N2", "--gres=nvme:2"), _FIRST, {"nvme": 2}),
+            ("nvme-nowhere", ("--gres=nvme:5",), [], {"nvme": 5}),
+            ("nvme-and-gpu", ("--gres=gpu:1,nvme:1",), _FIRST + _SECOND, {"nvme": 1}),
+            ("disk-and-nvme", ("--tmp=4G", "--gres=nvme:1"), [], {"nvme": 1}),
+            ("fpga", ("--gres=fpga:3",), _SECOND, {"fpga": 3}),
+            ("fpga-typed", ("--gres=fpga:a:1",), _SECOND, {"fpga": 1, "fpga:a": 1}),
+            ("fpga-nowhere", ("--gres=fpga:a:2",), [], {"fpga": 2, "fpga:a": 2}),
+        )
+    },
+    "nvme-by-task": _held(
+        *("-n2", "-N1", "--tres-per-task=cpu:1,gres/nvme:1"),
+        since=(23, 11),
+        choices=_FIRST,
+        gres={"nvme": 2},
+        because=_NO_GRES,
+    ),
+    "names-in-a-row": _held("-wn1", "--contiguous", choices=[], unmodelled="--contiguous"),
+    "in-time": _held("-t60", "--deadline=now+7200", deadline=7200, choices=None),
+    "least-cpus": _held(
+        "-N2", "--mincpus=10", cpus=20, choices=None, unmodelled=None, because=_NO_CPUS
+    ),
+    "any-binding": _held("--gres-flags=disable-binding", choices=None, unmodelled=None),
+    **{
+        f"asks-{option.removeprefix('--').partition('=')[0]}": _held(
+            option, unmodelled=shown or option.partition("=")[0], choices=[], **more
+        )
+        for option, shown, more in (
+            ("--contiguous", "", {}),
+            ("--cores-per-socket=4", "", {}),
+            ("--sockets-per-node=2", "", {}),
+            ("--threads-per-core=1", "", {}),
+            ("--hint=nomultithread", "--threads-per-core", {"because": _NO_CPUS}),
+            ("--ntasks-per-socket=2", "", {}),
+            ("--core-spec=2", "", {"exclusive": True}),
+            ("--licenses=matlab:1", "", {}),
+            ("--exclusive=user", "--exclusive=user", {"exclusive": True}),
+            ("--gres-flags=enforce-binding", "", {}),
+            ("--spread-job", "", {}),
+            ("--network=ib", "", {}),
+            ("--bb=buffer", "", {}),
+            ("--cluster-constraint=here", "", {}),
+        )
+    },
+}
+"""Cases that ask something else of nodes: what is modelled, and options that leave no node."""
+
 HOSTILE: Final[dict[str, Case]] = {
     f"a|b\n{FAKE}": _held("--comment=x\n7|7|RUNNING|\n", "-N3", n_nodes=3, because=_NO_TEXT),
     "\x1b[31mred\x1b[0m": _held(
@@ -438,7 +514,7 @@ HOSTILE: Final[dict[str, Case]] = {
 }
 """Names and comments that try to be something else."""
 
-CASES: Final[dict[str, Case]] = RUNS | WAITS | ASKS | HOSTILE
+CASES: Final[dict[str, Case]] = RUNS | WAITS | ASKS | CONDITIONS | HOSTILE
 """By job name, in the order of submission."""
 
 FEATURES: Final = {"n1": ("big,new", "big,new"), "n2": ("big,new", "big"), "n3": ("new", "new")}
@@ -457,8 +533,17 @@ NODES: Final = {
     "up": {"n1": True, "n2": True, "n3": False, "n4": False, "n5": True, "n6": True},
     "leaf": {"n1": 0, "n2": 0, "n3": 1, "n4": 1, "n5": 2, "n6": 2},
     "partitions": {"debug": ["n1", "n2"], "gpu": ["n1", "n2", "n3", "n4", "n5", "n6"]},
+    "max_time_s": {"debug": 3600, "gpu": None},
+    "cpus": {"n1": 16, "n2": 16, "n3": 16, "n4": 16, "n5": 14, "n6": 14},
+    "mem_mb": {"n1": 64000, "n2": 64000, "n3": 64000, "n4": 64000, "n5": 50000, "n6": 50000},
+    "gres": {
+        "fpga": [0, 0, 3, 3, 0, 0],
+        "fpga:a": [0, 0, 1, 1, 0, 0],
+        "fpga:b": [0, 0, 2, 2, 0, 0],
+        "nvme": [4, 4, 1, 1, 0, 0],
+    },
 }
-"""n3 is in somebody's reservation, n4 drained."""
+"""n3 is in somebody's reservation, n4 drained; n5 and n6 keep cores and memory for themselves."""
 
 SETTLED_AT_LAST: Final = ("too-long", "PartitionTimeLimit")
 """A job and the reason that it has once the scheduler has looked at every job."""

@@ -22,7 +22,8 @@ def described(seen: Observed, row: int) -> dict[str, Any]:
 
     ``choices`` is the names of the nodes it may use, None if it may use all; ``excluded`` those of
     the nodes it excludes; ``split`` is GPUs by the name of each node it holds; ``contract`` is
-    signal, target, grace in seconds, requeuer.
+    signal, target, grace in seconds, requeuer; ``gres`` is what it takes of each node beside GPUs;
+    ``deadline`` is counted from its submission, in seconds rounded to tens.
     """
     jobs = seen.jobs
     job_id = int(jobs.job_id[row])
@@ -32,6 +33,8 @@ def described(seen: Observed, row: int) -> dict[str, Any]:
     mine = seen.held.job == row
     held = zip(seen.held.node[mine].tolist(), seen.held.gpus[mine].tolist(), strict=True)
     words = seen.texts.get(job_id)
+    deadline_s = seen.deadlines.get(job_id)
+    names, asked = (seen.gres.names, seen.gres.asked) if seen.gres else ((), {})
     return {
         "state": JobState(jobs.state[row]).name,
         "held": Held(jobs.held[row]).name,
@@ -40,6 +43,9 @@ def described(seen: Observed, row: int) -> dict[str, Any]:
         "gpu_type": seen.gpu_types[jobs.gpu_type[row]] if jobs.gpu_type[row] >= 0 else None,
         "choices": None if choice is None else _named(seen, choice),
         "excluded": [] if excluded is None else _named(seen, excluded),
+        "unmodelled": seen.unmodelled.get(job_id),
+        "gres": {name: n for name, n in zip(names, asked.get(job_id, ()), strict=False) if n},
+        "deadline": deadline_s and round(deadline_s - jobs.submit_s[row].item(), -1),
         "reserved": seen.reserved.get(job_id),
         "contract": None
         if agreed is None

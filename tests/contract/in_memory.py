@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NoReturn
@@ -24,6 +25,10 @@ WITHIN_S: Final = 300
 _GPUS: Final = CLUSTER.groups[0].gpus
 _FOREVER_S: Final = 1e9
 _HOUR_S: Final = 3600
+_UNMODELLED: Final = (
+    *("cores-per-socket", "sockets-per-node", "threads-per-core", "ntasks-per-socket"),
+    *("core-spec", "licenses", "network", "bb", "cluster-constraint"),
+)
 
 
 class NotInMemoryError(Exception):
@@ -133,10 +138,12 @@ class InMemory:
             begin_s=self.cluster.now_s + _HOUR_S if said.begin else 0.0,
             after=_job_after(said.dependency),
             requeueable=not said.no_requeue,
-            exclusive=said.exclusive,
+            exclusive=said.exclusive is not None or said.core_spec is not None,
             nodes=nodes,
             exclude=tuple(said.exclude.split(",")) if said.exclude else (),
             typed=typed,
+            deadline_s=math.inf if said.deadline is None else self.cluster.now_s + said.deadline,
+            unmodelled=_unmodelled(said),
         )
         self.cluster.jobs[job_id].acked_run = claim.acked_run
         return job_id
@@ -180,10 +187,10 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _only(*begins: str) -> Callable[[str], str]:
-    """A type of option whose value begins with one of these."""
+    """A type of option whose value begins with one of these, and is no list."""
 
     def check(value: str) -> str:
-        if not value.startswith(begins):
+        if not value.startswith(begins) or "," in value:
             raise ValueError(value)
         return value
 
@@ -203,12 +210,17 @@ def _parser() -> _Parser:
     parser.add_argument("--comment", default="")
     parser.add_argument("--dependency", type=_only("afterok:"))
     parser.add_argument("--no-requeue", action="store_true")
-    parser.add_argument("--exclusive", action="store_true")
+    parser.add_argument("--exclusive", nargs="?", const="node", type=_only("node", "user"))
+    parser.add_argument("--deadline", type=lambda at: float(at.removeprefix("now+")))
+    parser.add_argument("--gres-flags", type=_only("enforce-binding", "disable-binding"))
+    for flag in ("contiguous", "spread-job"):
+        parser.add_argument(f"--{flag}", action="store_true")
+    for option in _UNMODELLED:
+        parser.add_argument(f"--{option}")
     parser.add_argument("--gres", type=_only("gpu", "none"), default="none")
     for what in ("gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket"):
         parser.add_argument(f"--{what}", type="gpu:{}".format)
-    for what in ("ntasks-per-node", "sockets-per-node"):
-        parser.add_argument(f"--{what}", type=int, default=1)
+    parser.add_argument("--ntasks-per-node", type=int, default=1)
     return parser
 
 
@@ -223,12 +235,21 @@ def _gpus(said: argparse.Namespace) -> tuple[int, bool]:
         (said.gres, nodes),
         (said.gpus_per_node, nodes),
         (said.gpus_per_task, said.tasks or nodes * said.ntasks_per_node),
-        (said.gpus_per_socket, nodes * said.sockets_per_node),
+        (said.gpus_per_socket, nodes * int(said.sockets_per_node or 1)),
     )
     for gres, times in ((parse_gres(text or ""), times) for text, times in asked):
         if gres.gpus:
             return int(gres.gpus * times), gres.gpu_type != ""
     return 0, False
+
+
+def _unmodelled(said: argparse.Namespace) -> str:
+    if said.exclusive == "user":
+        return "--exclusive=user"
+    if said.gres_flags == "disable-binding":
+        said.gres_flags = None
+    names = ("contiguous", "spread-job", "gres-flags", *_UNMODELLED)
+    return next((f"--{n}" for n in names if getattr(said, n.replace("-", "_"))), "")
 
 
 def _job_after(dependency: str | None) -> JobId | None:

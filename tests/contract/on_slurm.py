@@ -16,6 +16,7 @@ from contract.subject import Does
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import JobState
 from slurm_dl.model.plan import ClusterAction, Unfinished
 from slurm_dl.model.snapshot import Observed
 from slurm_dl.sandbox import Sandbox
@@ -153,6 +154,13 @@ class OnSlurm:
         self.until(lambda seen: seen.reservations == (), "the reservations to be gone")
 
 
+def looked_at(cluster: SlurmCluster) -> Observed:
+    """What *cluster* says, with all that is asked of the jobs that wait before a hand-over."""
+    seen = cluster.observe()
+    waiting = seen.jobs.job_id[seen.jobs.state == JobState.PENDING].tolist()
+    return cluster.look_again(seen, frozenset(map(JobId, waiting)), nodes=False)
+
+
 def wrong_jobs(
     cluster: SlurmCluster, cases: Mapping[str, Case], ids: Mapping[str, str]
 ) -> tuple[Problems, dict[str, dict[str, object]]]:
@@ -161,7 +169,7 @@ def wrong_jobs(
     reported: dict[str, dict[str, object]] = {}
 
     def none() -> bool:
-        seen = cluster.observe()
+        seen = looked_at(cluster)
         rows = {text.label: seen.jobs.row_of()[job] for job, text in seen.texts.items()}
         reported.clear()
         reported.update({label: described(seen, row) for label, row in rows.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from bad_inputs import row
 from contract.described import unsound, wrong_in
+from contract.on_slurm import looked_at
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
@@ -48,6 +50,8 @@ class Recorded(Slurm):
         if args[-1] == CONDITION_ARGUMENTS[-1]:
             return self.text["excluded"]
         text = self.text.get(args[1] if tool == "scontrol" else tool, "")
+        if args[:2] == ("show", "job"):
+            return re.findall(rf"^JobId={args[-1]} .*", text, re.MULTILINE)[0]
         if tool == "squeue" and args[0].startswith("--jobs="):
             text = self.text["arrays"]
         separators = re.search(r"--Format=.*:(\w+)r$", args[-1])
@@ -60,9 +64,9 @@ def recorded(request: pytest.FixtureRequest) -> Recorded:
 
 
 def observe(recorded: Recorded) -> Observed:
-    return SlurmCluster(
-        recorded, max_grace_s=600, clock=lambda: recorded.expected["now_s"]
-    ).observe()
+    return looked_at(
+        SlurmCluster(recorded, max_grace_s=600, clock=lambda: recorded.expected["now_s"])
+    )
 
 
 def rows_by_name(seen: Observed) -> dict[tuple[str, str], int]:
@@ -108,7 +112,7 @@ def test_how_jobs_ended_is_told_in_slurms_words(recorded: Recorded) -> None:
 
 
 def test_nodes_read_as_they_are(recorded: Recorded) -> None:
-    """Drained nodes and nodes of foreign reservations are not up; leaves and partitions hold."""
+    """Drained nodes and nodes of foreign reservations are not up; what jobs may use of each."""
     seen = observe(recorded)
     expected = recorded.expected["nodes"]
     names = seen.nodes.name
@@ -119,6 +123,12 @@ def test_nodes_read_as_they_are(recorded: Recorded) -> None:
         partition: [name for name, inside in zip(names, row, strict=True) if inside]
         for partition, row in zip(seen.partitions, seen.node_in.tolist(), strict=True)
     } == expected["partitions"]
+    most = {p: one and one.max_time_s for p, one in zip(seen.partitions, seen.limits, strict=True)}
+    assert most == {p: s or math.inf for p, s in expected["max_time_s"].items()}
+    assert dict(zip(names, seen.nodes.cpus.tolist(), strict=True)) == expected["cpus"]
+    assert dict(zip(names, seen.nodes.mem_mb.tolist(), strict=True)) == expected["mem_mb"]
+    assert seen.gres is not None
+    assert dict(zip(seen.gres.names, seen.gres.total.tolist(), strict=True)) == expected["gres"]
     assert seen.nodes.gpus.tolist() == [4.0] * len(names)
     assert {seen.gpu_types[i] for i in seen.nodes.gpu_type} == {"a100"}
 

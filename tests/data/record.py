@@ -20,6 +20,7 @@ from typing import Final
 from contract.cases import CLUSTER, NODES, Case
 from contract.described import wrong_in
 from contract.filling import cases_of, fill, own_cluster, release_of
+from contract.on_slurm import looked_at
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.sandbox import Sandbox
@@ -62,7 +63,7 @@ def _settle(box: Sandbox, cases: dict[str, Case], ids: dict[str, str]) -> list[s
 
     def as_expected() -> bool:
         problems[:] = []
-        seen = cluster.observe()
+        seen = looked_at(cluster)
         rows = {text.label: seen.jobs.row_of()[job] for job, text in seen.texts.items()}
         for name, case in cases.items():
             for end, record in case.records.items():
@@ -84,6 +85,8 @@ def _write(box: Sandbox, folder: Path, cases: dict[str, Case]) -> None:
         "arrays": _raw(box, "squeue", *folded_arguments(NONCE)),
         "excluded": _raw(box, "squeue", *CONDITION_ARGUMENTS),
         "sinfo": _raw(box, "sinfo", *node_arguments(NONCE)),
+        "node": _raw(box, *show, "node", "--all", "--oneliner"),
+        "partition": _raw(box, *show, "partition", "--all", "--oneliner"),
         "topology": _raw(box, *show, "topology"),
         "reservation": _raw(box, *show, "reservation", "--oneliner"),
         "job": _raw(box, *show, "job", "--details", "--oneliner"),

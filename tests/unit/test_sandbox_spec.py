@@ -185,6 +185,30 @@ def test_shards_are_named_where_the_gpus_are() -> None:
     assert "GresTypes=gpu" in conf(MIXED)
 
 
+def test_other_gres_and_options_stand_at_their_nodes() -> None:
+    """Slurm wants each GRES in GresTypes, on the node's line and, counted, in gres.conf."""
+    some = SandboxNodes(
+        nodes=2, gres=("nvme:2", "fpga:a:1", "fpga:b:2"), options=("TmpDisk=9", "Sockets=2")
+    )
+    none = SandboxNodes(nodes=1, gpus=0, gres=("nvme:1",))
+    spec = replace(MIXED, groups=(some, none))
+
+    assert [line.partition(" ")[2] for line in gres_conf(spec, LAYOUT).splitlines()][1:] == [
+        "Name=nvme Count=2",
+        "Name=fpga Type=a Count=1",
+        "Name=fpga Type=b Count=2",
+        "Name=nvme Count=1",
+    ]
+    assert "GresTypes=gpu,nvme,fpga" in conf(spec)
+    assert [line.partition("Gres=")[2] for line in conf(spec) if line.startswith("NodeName")] == [
+        "gpu:a100:4,nvme:2,fpga:a:1,fpga:b:2 TmpDisk=9",
+        "nvme:1",
+    ]
+    assert ["Sockets=2 " in line for line in conf(spec) if "Gres=" in line] == [True, False]
+    told = differences(spec, replace(spec, groups=(replace(some, options=()), none)))
+    assert "fpga:b:2, TmpDisk=9, Sockets=2) + 1 x" in told, told
+
+
 @pytest.mark.parametrize(("gpus", "shards"), [(4, 6), (4, -4), (0, 4)])
 def test_shards_that_no_gpu_could_have_are_refused(gpus: int, shards: int) -> None:
     """Slurm spreads the shards of a node evenly over its GPUs, and keeps no others."""

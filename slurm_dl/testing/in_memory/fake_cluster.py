@@ -5,6 +5,7 @@ Tests and model checks use it where a real Slurm would be too slow.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
@@ -122,9 +123,17 @@ class FakeCluster(FakeSlurm):
                 if j.contract is not None or j.most_nodes is not None
             },
             choices={
-                j.job_id: np.isin(np.arange(m), j.wanted)
+                j.job_id: np.isin(np.arange(m), () if j.unmodelled else j.wanted)
                 for j in listed
-                if j.wanted and j.state not in _ENDED
+                if (j.wanted or j.unmodelled) and j.state not in _ENDED
+            },
+            unmodelled={
+                j.job_id: j.unmodelled for j in listed if j.unmodelled and j.state not in _ENDED
+            },
+            deadlines={
+                j.job_id: j.deadline_s
+                for j in listed
+                if j.deadline_s < math.inf and j.state not in _ENDED
             },
             excluded={
                 j.job_id: np.isin(np.arange(m), list(j.excluded))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -29,6 +30,9 @@ class FakeJob:
         excluded: Nodes it may not use, as rows, whoever excluded them.
         most_nodes: It may lie on any number of nodes up to this; None: on *n_nodes*.
         typed: It asks for GPUs of the cluster's type, not of any type.
+        deadline_s: Its run is over by then, epoch seconds. It ends while it waits, unless it is
+            held, once its limit would pass that.
+        unmodelled: An option of sbatch of which nobody can tell which nodes it allows.
     """
 
     job_id: JobId
@@ -61,6 +65,8 @@ class FakeJob:
     excluded: frozenset[int] = frozenset()
     most_nodes: int | None = None
     typed: bool = False
+    deadline_s: float = math.inf
+    unmodelled: str = ""
     nodes: tuple[int, ...] = ()
     runs: list[tuple[float, float]] = field(default_factory=list)
     signals: list[float] = field(default_factory=list)

@@ -7,6 +7,7 @@ while. Time moves only when told to, in steps of one second.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from slurm_dl.model.contract import Contract
@@ -17,6 +18,9 @@ from slurm_dl.testing.in_memory.fake_job import FakeJob, FakeReservation, OnSign
 
 ACK_WAIT_S = 60.0
 """After its grace and this long a job that acknowledged requeues itself, as dlrun does."""
+
+LEAST_S = 60.0
+"""Before a deadline, of a job without a time limit; it gets what is left (22.05.8)."""
 
 EPOCH_S = 1_000_000.0
 """Where the fake's clock starts; not 0, so that "never" and "at the start" differ."""
@@ -66,6 +70,8 @@ class FakeSlurm:
         exclude: Sequence[str] = (),
         most_nodes: int | None = None,
         typed: bool = False,
+        deadline_s: float = math.inf,
+        unmodelled: str = "",
     ) -> JobId:
         """Queue a job of *gpus* GPUs in all, evenly over *n_nodes* nodes; see `FakeJob`.
 
@@ -97,6 +103,8 @@ class FakeSlurm:
             excluded=frozenset(self._rows(exclude)),
             most_nodes=most_nodes,
             typed=typed,
+            deadline_s=deadline_s,
+            unmodelled=unmodelled,
         )
         return job_id
 
@@ -171,6 +179,11 @@ class FakeSlurm:
             del self.reservations[name]
             for job in self.jobs.values():
                 job.reservation = "" if job.reservation == name else job.reservation
+        for job in self.jobs.values():
+            waits = job.state is JobState.PENDING and not job.hold
+            least_s = LEAST_S if math.isinf(job.limit_s) else job.limit_s
+            if waits and self.now_s + least_s > job.deadline_s:
+                self.cancel(job.job_id)
         ready = [
             j
             for j in self.jobs.values()
@@ -199,7 +212,7 @@ class FakeSlurm:
                 self._requeue(job)
         elif job.done_s >= job.work_s:
             self._end(job, JobState.COMPLETED)
-        elif self.now_s - job.start_s >= job.limit_s:
+        elif self.now_s >= min(job.start_s + job.limit_s, job.deadline_s):
             self._cut_short.add(job.job_id)
             self._end(job, JobState.FAILED)
 
