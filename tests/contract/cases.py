@@ -378,7 +378,9 @@ WAITS: Final[dict[str, Case]] = {
         because=_NO_FEATURES,
     ),
     "one-switch": _held(
-        "-N2", "--switches=1@10:00", choices=None, because="nodes in memory have no switches"
+        *("-N2", "--switches=1@10:00"),
+        choices=["n1", "n2"],
+        because="nodes in memory have no switches",
     ),
     "het": Case(
         options=("-N1", "--gpus-per-node=1", "-Jhet", ":", "-N1", "--gpus-per-node=2", "-Jhet"),
@@ -417,6 +419,12 @@ ASKS: Final[dict[str, Case]] = {
         *("-N1", "--gpus-per-node=2", "--cpus-per-gpu=3", "--mem-per-gpu=100"),
         gpus=2,
         because=_NO_CPUS,
+    ),
+    "asks-for-tasks-of-cpus": _held(
+        *("-N1", "-n4", "-c3", "--gpus-per-node=4"), gpus=4, n_nodes=1, because=_NO_CPUS
+    ),
+    "asks-in-all-for-tasks-of-cpus": _held(
+        *("-N1", "-n4", "-c2", "--gpus=4"), gpus=4, n_nodes=1, because=_NO_CPUS
     ),
     "asks-for-memory": _held("-N2", "--mem=64000", mem_mb=128_000, because=_NO_CPUS),
     "asks-for-tasks-by-gpu": _held(
@@ -478,6 +486,10 @@ CONDITIONS: Final[dict[str, Case]] = {
     "least-cpus": _held(
         "-N2", "--mincpus=10", cpus=20, choices=None, unmodelled=None, because=_NO_CPUS
     ),
+    "asks-threads-per-core": _held(
+        "--threads-per-core=1", choices=None, unmodelled=None, because=_NO_CPUS
+    ),
+    "asks-hint": _held("--hint=nomultithread", choices=None, unmodelled=None, because=_NO_CPUS),
     "any-binding": _held("--gres-flags=disable-binding", choices=None, unmodelled=None),
     **{
         f"asks-{option.removeprefix('--').partition('=')[0]}": _held(
@@ -487,10 +499,9 @@ CONDITIONS: Final[dict[str, Case]] = {
             ("--contiguous", "", {}),
             ("--cores-per-socket=4", "", {}),
             ("--sockets-per-node=2", "", {}),
-            ("--threads-per-core=1", "", {}),
-            ("--hint=nomultithread", "--threads-per-core", {"because": _NO_CPUS}),
             ("--ntasks-per-socket=2", "", {}),
             ("--core-spec=2", "", {"exclusive": True}),
+            ("--thread-spec=1", "--core-spec", {"exclusive": True, "because": _NO_CPUS}),
             ("--licenses=matlab:1", "", {}),
             ("--exclusive=user", "--exclusive=user", {"exclusive": True}),
             ("--gres-flags=enforce-binding", "", {}),

@@ -26,7 +26,7 @@ _GPUS: Final = CLUSTER.groups[0].gpus
 _FOREVER_S: Final = 1e9
 _HOUR_S: Final = 3600
 _UNMODELLED: Final = (
-    *("cores-per-socket", "sockets-per-node", "threads-per-core", "ntasks-per-socket"),
+    *("cores-per-socket", "sockets-per-node", "ntasks-per-socket"),
     *("core-spec", "licenses", "network", "bb", "cluster-constraint"),
 )
 

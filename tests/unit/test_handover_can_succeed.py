@@ -187,6 +187,7 @@ SLOW = {"tres-per-node": "gres/gpu:4,gres/nvme:slow:1"}
 KEEPS_NVME = VICTIM | words("JobID=3 JobArrayID=3 NumNodes=1 NodeList=n2 tres-per-node=gres:nvme:1")
 KEEPS_NVME |= {"Comment": "(null)"}
 KEEPS_CPUS = KEEPS_NVME | words("tres-per-node= tres-alloc=cpu=2,node=1 NumTasks=1 NumCPUs=2")
+TWO = {"tres-alloc": "cpu=6,mem=4G,node=2"}
 MANY = {"waits": {"NumNodes": "40000"}}
 COULD_NOT_START_THERE: dict[str, dict[str, Any]] = {
     "--tmp": {"asks": "(null) 1 1001M * * * N/A 0 (null)"},
@@ -222,6 +223,7 @@ COULD_NOT_START_THERE: dict[str, dict[str, Any]] = {
     "--contiguous": {"asks": "(null) 1 0 * * * N/A 1 (null)"},
     "--licenses": {"asks": "(null) 1 0 * * * N/A 0 matlab: 2"},
     "--gres-flags": {"job": "JobId=2 Power= GresEnforceBind=Yes TresPerNode=gres:gpu:4"},
+    "--segment": {"job": "JobId=2 SegmentSize=1"},
     "--spread-job": {"job": "JobId=2 Power= SpreadJob=Yes"},
     "--network": {"job": "JobId=2 Network=ib Command=x"},
     "--bb": {"job": "JobId=2 BurstBuffer=capacity=1G"},
@@ -261,6 +263,7 @@ SUCCEEDS: dict[str, dict[str, Any]] = {
         "waits": NVME,
         "more": [KEEPS_NVME],
     },
+    "NumNodes that 22.05 counts too large": {"waits": {"NumNodes": "3", **TWO}},
     "CPUs per GPU that are there": {"job": "JobId=2 CpusPerTres=gres/gpu:4"},
     "MaxCPUsPerNode of another partition": {
         "partition": PARTITION + "\n" + PARTITION.replace("=gpu", "=cpu", 1) + " MaxCPUsPerNode=1",

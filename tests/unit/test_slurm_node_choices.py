@@ -21,7 +21,7 @@ from slurm_dl.slurm.tool_runner import Slurm
 FEATURES = {"n1": "big,new", "n2": "big", "n3": "new", "n4": "(null)"}
 
 PENDING = RUNNING | words(
-    "State=PENDING Reason=Priority NodeList= ReqNodes= Feature=(null) HetJobID=0"
+    "State=PENDING Reason=Priority NodeList= ReqNodes= Feature=(null) HetJobID=0 tres-alloc="
 )
 
 

@@ -51,6 +51,7 @@ _ALONE = (
     ("--network", re.compile(r" Network=(?!\(null\))\S")),
     ("--bb", re.compile(r" BurstBuffer=(?!\(null\))\S")),
     ("--switches", _SWITCHES),
+    ("--segment", re.compile(r" SegmentSize=[1-9]")),
     ("--cluster-constraint", re.compile(r" ClusterFeatures=(?!\(null\))\S")),
     ("--ntasks-per-socket", re.compile(r" NtasksPerN:B:S:C=[0-9]+:[0-9]+:[1-9]")),
     ("--ntasks-per-core", re.compile(r" NtasksPerN:B:S:C=[0-9]+:[0-9]+:[0-9*]+:[1-9]")),

@@ -10,6 +10,7 @@ error of the whole: users write and time what stands in records.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
@@ -36,7 +37,7 @@ from slurm_dl.slurm.read.job_values import (
 from slurm_dl.slurm.read.node_reader import ClusterReading
 from slurm_dl.slurm.read.record_parser import none_readable, one_per_job, raw_records, split_fields
 from slurm_dl.slurm.read.squeue_fields import JOB_FIELDS, in_known_words
-from slurm_dl.slurm.read.tres import TresRequest, job_request
+from slurm_dl.slurm.read.tres import TresRequest, job_request, nodes_in
 from slurm_dl.slurm.read.vocabulary import (
     CUT_SHORT,
     epoch_s,
@@ -106,6 +107,7 @@ class JobReader:
         self._tasks = _Memo(tasks_in)
         self._node_lists = _Memo(node_list)
         self._escaped = _Memo(escaped)
+        self._nodes = _Memo(nodes_in)
         self._requests: dict[tuple[str, ...], TresRequest] = {}
         self._now_s = 0.0
         # What has to be of its type; all else is taken as it is.
@@ -189,9 +191,14 @@ class JobReader:
         state = [self._states[v] for v in raw["State"]]
         whole = {name: [whole_of(v) for v in raw[name]] for name in _WHOLES}
         count = {name: [count_of(v) for v in raw[name]] for name in _COUNTS}
+        # Measured on 22.05.8: NumNodes of a pending job with -c may be too large. Here it is too
+        # small for GPUs in all (--gpus), which need as many nodes as there are nodes' worth of.
+        allocated = zip(count["NumNodes"], raw["tres-alloc"], strict=True)
+        count["NumNodes"] = [self._nodes[alloc] or n for n, alloc in allocated]
         times = {name: [epoch_s(v) for v in raw[name]] for name in _TIMES}
         due_s = {v: epoch_s(v) for v in set(raw["Deadline"])}
         requests = self._requests_of(raw, count)
+        most_gpus = max(1.0, float(site.nodes.gpus.max(initial=0.0)))
         tracks_memory = site.config.tracks_memory
         job_id = [JobId(v) for v in whole["JobID"]]
         rows = site.partition_row
@@ -218,7 +225,10 @@ class JobReader:
             ],
             uid=whole["UserID"],
             tasks=[self._tasks[v] for v in raw["JobArrayID"]],
-            n_nodes=count["NumNodes"],
+            n_nodes=[
+                max(n, math.ceil(request.gres.gpus / most_gpus))
+                for n, request in zip(count["NumNodes"], requests, strict=True)
+            ],
             gpus=[gpus_of(r, site) for r in requests],
             gpu_type=[r.gres.gpu_type for r in requests],
             cpus=count["NumCPUs"],
@@ -383,7 +393,7 @@ class JobReader:
 
     def _forget(self, most: int) -> None:
         memos = (self._states, self._reasons, self._limits, self._tasks, self._node_lists)
-        for memo in (*memos, self._escaped):
+        for memo in (*memos, self._escaped, self._nodes):
             memo.forget(most)
         if len(self._requests) > most:
             self._requests.clear()

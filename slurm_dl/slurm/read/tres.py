@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from slurm_dl.slurm.read.grammar import gres_items, other_gres
 from slurm_dl.slurm.read.vocabulary import is_number
 
+_NODES = re.compile(r"(?:^|,)node=([0-9]{1,9})(?:,|$)")
 _MEMORY = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)([KMGTP]?)[nc]?")
 _MOST_MB = 2**53
 _MB = {"K": 1 / 1024, "M": 1.0, "": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
@@ -154,6 +155,12 @@ def job_request(
             name = gres_name(kind, gres_type)
             others[name] = others.get(name, 0.0) + math.ceil(count * times)
     return TresRequest(gres, round(tres.mem_mb * share), even, tuple(others.items()))
+
+
+def nodes_in(text: str) -> int:
+    """Nodes in a TRES string; 0 if it names none."""
+    found = _NODES.search(text)
+    return int(found[1]) if found else 0
 
 
 def gres_name(kind: str, gres_type: str) -> str:
