@@ -141,7 +141,7 @@ class OnSlurm:
         """End every job and every reservation."""
         self._box.run(["scancel", "--quiet", "--user=root"], check=False)
         shows = ["squeue", "-h", "--states=all", "-o%T"]
-        over = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT"}
+        over = {"COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "DEADLINE"}
         eventually(
             lambda: set(self._box.run(shows).stdout.split()) <= over,
             WITHIN_S,
