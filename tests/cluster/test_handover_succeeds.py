@@ -235,6 +235,7 @@ def mine(filled: Schedd) -> Iterator[list[str]]:
     ("gres", "options"),
     [
         pytest.param("gpu:3", ("--nodelist=n1", "--cpus-per-task=8"), id="CoreSpecCount"),
+        pytest.param("gpu:3", ("--nodelist=n1", "--cpus-per-gpu=4"), id="CPUs of GPUs"),
         pytest.param("gpu:3", ("--nodelist=n1", "--mem=40G"), id="MemSpecLimit"),
         pytest.param("gpu:4", ("--tmp=50000",), id="TmpDisk"),
         pytest.param("gpu:4,nvme:1", (), id="a node without nvme"),
@@ -257,7 +258,6 @@ UNMODELLED = (
     "--contiguous",
     "--cores-per-socket=4",
     "--sockets-per-node=2",
-    "--threads-per-core=1",
     "--gres-flags=enforce-binding",
     "--licenses=matlab:1",
     "--network=ib",
