@@ -127,6 +127,7 @@ SHORT = {"partition": "short"}
         (told((Q, GRP_TRES, "4")), {}, ""),
         (told((GAMES, MAX_WALL, " MaxTRESPJ=gres/gpu=3")), {}, "MaxTRES"),
         (told((GAMES, MAX_WALL, " MaxTRESMinsPJ=gres/gpu=39")), {}, "MaxTRESMins"),
+        (told((GAMES, MAX_WALL, " MaxTRESPJ=cpu=3K,gres/gpu=4")), {}, ""),
         (told((GAMES, MAX_WALL, " MaxTRESMinsPJ=gres/gpu=40")), {}, ""),
         (TEXT, {"words": "AllowAccounts=root,other"}, "AllowAccounts"),
         (TEXT, {"words": "AllowAccounts=ml,x AllowQos=ALL DenyQos=p"}, ""),

@@ -31,7 +31,7 @@ _PARENT: Final = re.compile(r" ParentAccount=([^\s(]*)")
 _LIMITS: Final = re.compile(
     r" (GrpWall|GrpTRES|GrpTRESMins|GrpTRESRunMins|MaxWallPJ|MaxTRESPJ|MaxTRESMinsPJ)=(\S*)"
 )
-_AMOUNT: Final = re.compile(r"([^=,]+)=([0-9]{1,19}|N)(?:\(([0-9]{1,19})(?:\.[0-9]+)?\))?")
+_AMOUNT: Final = re.compile(r"([^=,]+)=([0-9]{1,19}|N)(?:\(([0-9]{1,19})(?:\.[0-9]+)?\))?(?=,|\Z)")
 _KEPT_S: Final = 60.0
 _NESTS: Final = Release(23, 2, 0)
 
@@ -142,14 +142,16 @@ def _limits(body: str) -> Limits:
     told = dict(_LIMITS.findall(body))
     if "GrpWall" not in told or "GrpTRESMins" not in told:
         raise ValueError
-    found = {}
+    found: dict[str, dict[str, tuple[float, float]]] = {}
     for limit, value in told.items():
         # A limit on time has no TRES before it.
-        amounts = _AMOUNT.findall(f"wall={value}" if "Wall" in limit else value)
-        found[limit] = {
-            name: (math.inf if most == "N" else float(most), float(used or 0))
-            for name, most, used in amounts
-        }
+        text = f"wall={value}" if "Wall" in limit else value
+        is_limited = text.count("=") > text.count("=N(")
+        if is_limited or (limit == "GrpTRESRunMins" and "GrpTRESMins" in found):
+            found[limit] = {
+                name: (math.inf if most == "N" else float(most), float(used or 0))
+                for name, most, used in _AMOUNT.findall(text)
+            }
     return found
 
 
