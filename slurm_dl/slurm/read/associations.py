@@ -6,6 +6,7 @@ with each limit and what is used of it: ``gres/gpu=8(3)``. It does not say which
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 import time
@@ -131,6 +132,15 @@ class _Records:
         return any(reached.values())
 
 
+@functools.lru_cache(1)
+def _records(text: str) -> _Records | None:
+    """What *text* tells; None if it is not whole. One text serves for many looks."""
+    try:
+        return _Records(text)
+    except ValueError:
+        return None
+
+
 def _groups(pattern: re.Pattern[str], body: str) -> tuple[str, ...]:
     found = pattern.search(body)
     if found is None:
@@ -185,9 +195,8 @@ def barred(
     """
     words = enforced | ({"limits", "qos", "safe"} if "all" in enforced else set())
     found: set[JobId] = set()
-    try:
-        records = _Records(text if words & {"associations", "limits", "qos", "safe"} else "")
-    except ValueError:
+    records = _records(text) if words & {"associations", "limits", "qos", "safe"} else None
+    if records is None:
         return found
     for job_id, job in jobs.items():
         of, user = job.text, job.text.user.lower()
