@@ -385,8 +385,10 @@ WAITS: Final[dict[str, Case]] = {
     "het": Case(
         options=("-N1", "--gpus-per-node=1", "-Jhet", ":", "-N1", "--gpus-per-node=2", "-Jhet"),
         records={
-            "+0": {"state": PENDING, "gpus": 1, "requeueable": False, "choices": []},
-            "+1": {"state": PENDING, "gpus": 2, "requeueable": False, "choices": []},
+            # Slurm gives the reason in its first backfill pass.
+            end: {"state": PENDING, "gpus": gpus, "requeueable": False, "choices": []}
+            | {"reason": "Resources"}
+            for end, gpus in (("+0", 1), ("+1", 2))
         },
         not_in_memory="the cluster in memory has no heterogeneous jobs",
     ),
