@@ -123,6 +123,8 @@ def _has_nodes(snap: Snapshot, rows: Rows) -> Bool:
     lacks = np.zeros(len(jobs), dtype=np.bool_)
     lacks[held.job[~good]] = True
     enough: Bool = ~lacks[rows]
+    if enough.all():
+        return enough
     whole, needs = FreeResources.unoccupied(snap), ResourceRequests(snap)
     for i in (~enough).nonzero()[0].tolist():
         job_id = JobId(int(jobs.job_id[rows[i]]))

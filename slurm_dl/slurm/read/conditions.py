@@ -184,10 +184,15 @@ class ConditionReader:
 
     def items(self) -> Iterator[tuple[JobId, Conditions]]:
         """The jobs that are known to have conditions, also those that run since."""
-        for job in {*self._conditions, *self._alone}:
-            asked, alone = self._conditions.get(job, _PLAIN), self._alone.get(job, _PLAIN)
-            options = asked.options + alone.options
-            yield job, replace(asked, options=options, switches=alone.switches)
+        for job, asked in self._conditions.items():
+            # Most jobs have conditions (-c is one), and few were asked about alone.
+            if alone := self._alone.get(job):
+                options = asked.options + alone.options
+                yield job, replace(asked, options=options, switches=alone.switches)
+            else:
+                yield job, asked
+        for job in self._alone.keys() - self._conditions.keys():
+            yield job, self._alone[job]
 
     def _raise_cpus(self, table: JobTable) -> None:
         """Of a pending job squeue counts the CPUs of its tasks, whatever else it asks of a node."""

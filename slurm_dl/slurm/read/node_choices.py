@@ -65,8 +65,9 @@ class NodeChoices:
             row = row_of.get(job)
             if row is None or table.state[row] not in MAY_START:
                 continue
-            for option in self._unmodelled.intersection(asked.options):
-                unmodelled.setdefault(job, option)
+            for option in asked.options:
+                if option in self._unmodelled:
+                    unmodelled.setdefault(job, option)
             if asked.switches and self._site.has_switches and table.n_nodes[row] > 1:
                 may = choices.get(job, self._site.nodes.up) & self._site.nodes.up
                 choices[job] = self._on_switches(asked.switches, may, table.partition[row])
