@@ -188,8 +188,8 @@ def of_shapes(
     at, kind = seen.partitions.index(where), -1
     if gpu_type:
         kind = seen.gpu_types.index(gpu_type)
-    mask = seen.node_in[at] & ((seen.nodes.gpu_type == kind) if kind >= 0 else True)
-    sizes = seen.nodes.gpus[mask]
+    mask = seen.node_in[at] & (seen.nodes.with_type(kind) if kind >= 0 else True)
+    sizes = seen.nodes.of_type(kind)[mask]
     # As dlsubmit does: a job with a longer grace would not be preempted.
     contract = Contract(grace_s=min(DEFAULT_GRACE_S, now.config.preemption.max_grace_s))
     found: list[JsonObject] = []

@@ -173,10 +173,7 @@ def serve(wants: F64, free_gpus: float, *, skips: bool) -> Bool:
 def _serve_typed(snap: Snapshot, rows: Rows, pinned: Rows, usable: Bool, *, skips: bool) -> Bool:
     """`serve` where GPUs are of several types and some jobs want a certain one."""
     jobs, nodes = snap.jobs, snap.seen.nodes
-    kinds = len(snap.seen.gpu_types) + 1
-    free = np.bincount(
-        nodes.gpu_type[usable] + 1, weights=nodes.gpus[usable], minlength=kinds
-    ).tolist()
+    free = nodes.totals(usable, len(snap.seen.gpu_types)).tolist()
     total = sum(free) + SLACK_GPUS
     for wanted, kind in zip(
         jobs.gpus[pinned].tolist(), jobs.gpu_type[pinned].tolist(), strict=True

@@ -19,10 +19,13 @@ class Nodes:
         name: Node names.
         up: ``(m,)`` bool, jobs may start there (not down, drained, failing, reserved for boot).
         gpus: ``(m,)`` float64, GPUs of the node.
-        gpu_type: ``(m,)`` int16, index into `Observed.gpu_types`; -1 if it has none.
+        gpu_type: ``(m,)`` int16, index into `Observed.gpu_types`; -1 if it has none. Of a node with
+            GPUs of several types the one of which it has most.
         cpus: ``(m,)`` int32, CPUs of the node.
         mem_mb: ``(m,)`` int64, memory of the node, MB.
         leaf: ``(m,)`` int16, leaf switch or block; all 0 where no topology is configured.
+        by_type: ``(t, m)`` float64, GPUs of each of the `Observed.gpu_types` on each node; None
+            where no node has GPUs of several types.
     """
 
     name: tuple[str, ...]
@@ -32,19 +35,48 @@ class Nodes:
     cpus: I32
     mem_mb: I64
     leaf: I16
+    by_type: F64 | None = None
 
     def __post_init__(self) -> None:
-        lengths = {f.name: len(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        if len(set(lengths.values())) > 1:
-            msg = f"node columns differ in length: {lengths}"
-            raise ValueError(msg)
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, np.ndarray):
-                value.setflags(write=False)
+        _seal(self, "node")
 
     def __len__(self) -> int:
         return len(self.name)
+
+    @property
+    def is_mixed(self) -> Bool:
+        """``(m,)`` bool, nodes with GPUs of several types."""
+        if self.by_type is None:
+            return np.zeros(len(self), dtype=np.bool_)
+        mixed: Bool = np.count_nonzero(self.by_type, axis=0) > 1
+        return mixed
+
+    def with_type(self, kind: int, *, only: bool = False) -> Bool:
+        """``(m,)`` bool, nodes with GPUs of the type *kind*.
+
+        Args:
+            only: And of no other.
+        """
+        right: Bool = self.gpu_type == kind
+        if only:
+            return right & ~self.is_mixed
+        return right if self.by_type is None else right | (self.by_type[kind] > 0)
+
+    def of_type(self, kind: int) -> F64:
+        """``(m,)`` GPUs of each node that a job can get there that asks for *kind*; -1: any."""
+        if self.by_type is None or kind < 0:
+            return self.gpus
+        gpus: F64 = self.by_type[kind]
+        return gpus
+
+    def totals(self, where: Bool, kinds: int) -> F64:
+        """``(kinds + 1,)`` GPUs of no type, and of each type, on the nodes *where*."""
+        if self.by_type is None:
+            weights = self.gpus[where]
+            found = np.bincount(self.gpu_type[where] + 1, weights, kinds + 1)
+            return found.astype(np.float64)
+        typed = self.by_type[:, where].sum(axis=1)
+        return np.concatenate([[self.gpus[where].sum() - typed.sum()], typed])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +89,8 @@ class Allocations:
         gpus: ``(k,)`` float64, GPUs of the job on the node.
         cpus: ``(k,)`` int32, CPUs of the job on the node.
         mem_mb: ``(k,)`` int64, memory of the job on the node, MB.
+        by_type: ``(t, k)`` float64, GPUs of each type of the job on the node; None where no node
+            has GPUs of several types.
     """
 
     job: I32
@@ -64,14 +98,10 @@ class Allocations:
     gpus: F64
     cpus: I32
     mem_mb: I64
+    by_type: F64 | None = None
 
     def __post_init__(self) -> None:
-        lengths = {f.name: len(getattr(self, f.name)) for f in dataclasses.fields(self)}
-        if len(set(lengths.values())) > 1:
-            msg = f"allocation columns differ in length: {lengths}"
-            raise ValueError(msg)
-        for name in lengths:
-            getattr(self, name).setflags(write=False)
+        _seal(self, "allocation")
 
     def __len__(self) -> int:
         return len(self.job)
@@ -80,3 +110,36 @@ class Allocations:
         """Rows in `Nodes` that the job at *job_row* holds."""
         lo, hi = np.searchsorted(self.job, [job_row, job_row + 1])
         return self.node[lo:hi]
+
+    def gpus_by_type(self, nodes: Nodes, kinds: int) -> F64:
+        """``(kinds, k)`` GPUs of each type of the job on the node, whether or not it has several.
+
+        Args:
+            kinds: How many types there are; where none has a name all GPUs are of one.
+        """
+        if self.by_type is not None:
+            return self.by_type
+        found = np.zeros((max(1, kinds), len(self)))
+        kind = nodes.gpu_type[self.node] if kinds else np.zeros(len(self), dtype=np.int16)
+        typed = kind >= 0
+        found[kind[typed], typed.nonzero()[0]] = self.gpus[typed]
+        return found
+
+
+def _seal(columns: Nodes | Allocations, of: str) -> None:
+    """Make all columns read-only.
+
+    Raises:
+        ValueError: They differ in length.
+    """
+    values = {f.name: getattr(columns, f.name) for f in dataclasses.fields(columns)}
+    lengths = {name: len(v) for name, v in values.items() if name != "by_type"}
+    by_type = values["by_type"]
+    if by_type is not None:
+        lengths["by_type"] = by_type.shape[-1]
+    if len(set(lengths.values())) > 1:
+        msg = f"{of} columns differ in length: {lengths}"
+        raise ValueError(msg)
+    for value in values.values():
+        if isinstance(value, np.ndarray):
+            value.setflags(write=False)

@@ -176,6 +176,11 @@ class Observed:
     left_out: Mapping[JobId, LeftOut] = field(default_factory=dict)
     unreadable: int = 0
 
+    def gpu_type_on(self, node: int) -> str:
+        """Type of the GPUs on *node*; empty if it has no name, or they are of several."""
+        kind = -1 if self.nodes.is_mixed[node] else int(self.nodes.gpu_type[node])
+        return self.gpu_types[kind] if kind >= 0 else ""
+
     def claim(self, job_id: JobId) -> Claim:
         """The job's metadata; an empty claim if it has none."""
         return self.claims.get(job_id, NO_CLAIM)

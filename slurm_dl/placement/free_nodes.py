@@ -220,7 +220,9 @@ def _groups(snap: Snapshot) -> tuple[I64, F64]:
     columns: list[npt.NDArray[Any]] = [
         *(nodes.leaf, nodes.gpu_type, nodes.gpus, nodes.cpus, nodes.mem_mb)
     ]
-    values = np.column_stack([*columns, *snap.seen.node_in]).astype(np.float64)
+    values = np.column_stack(
+        [*columns, *snap.seen.node_in, *([] if nodes.by_type is None else nodes.by_type)]
+    ).astype(np.float64)
     known, which = np.unique(values, axis=0, return_inverse=True)
     group_of: I64 = np.where(nodes.up, which.reshape(-1), -1).astype(np.int64)
     return group_of, known[:, :5]

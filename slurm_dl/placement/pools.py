@@ -193,10 +193,11 @@ class _Placer:
     def _choices(self, want: PendingJob, need: ResourceRequest) -> list[_Choice]:
         """Every pool that holds the job when it is empty, in each way that it may lie there."""
         nodes = self._snap.seen.nodes
+        size = nodes.of_type(int(self._snap.jobs.gpu_type[want.row]))
         found: list[tuple[_Pool, Ask, Bool]] = []
         for pool in self._pools:
             for ask in need.asks:
-                within = pool.nodes & need.allowed & (nodes.gpus >= ask.gpus)
+                within = pool.nodes & need.allowed & (size >= ask.gpus)
                 within &= (nodes.cpus >= ask.cpus) & (nodes.mem_mb >= ask.mem_mb)
                 if int(np.count_nonzero(within)) >= ask.n_nodes:
                     found.append((pool, ask, within))
@@ -261,9 +262,10 @@ def _pools_of(snap: Snapshot) -> tuple[_Pool, ...]:
     free = nodes.gpus - np.bincount(on, gpus, minlength=len(nodes))
     ends_s = np.minimum(snap.left_s[held.job[stays]], NEVER_S)
     members: dict[tuple[int, tuple[bool, ...]], list[int]] = {}
+    kinds = np.where(nodes.is_mixed, np.int16(-1), nodes.gpu_type)
     for n in np.flatnonzero(nodes.up & (nodes.gpus > 0)).tolist():
         if nodes.name[n] not in sealed:
-            key = int(nodes.gpu_type[n]), tuple(seen.node_in[:, n].tolist())
+            key = int(kinds[n]), tuple(seen.node_in[:, n].tolist())
             members.setdefault(key, []).append(n)
     pools = []
     for (kind, partitions), rows in sorted(members.items()):

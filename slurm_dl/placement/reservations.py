@@ -41,7 +41,7 @@ def eligible(snap: Snapshot, row: int) -> Bool:
     nodes: Bool = np.any(seen.node_in[partitions], axis=0)
     gpu_type, choice = int(jobs.gpu_type[row]), snap.choice(job_id)
     if gpu_type >= 0:
-        nodes &= seen.nodes.gpu_type == gpu_type
+        nodes &= seen.nodes.with_type(gpu_type)
     if choice is not None:
         nodes &= choice
     return nodes
@@ -85,13 +85,14 @@ def shut_out(
     for i in (at_s + jobs.limit_s[rows] > first_s).nonzero()[0].tolist():
         row = int(rows[i])
         nodes_of_job = eligible(snap, row) & there
+        size = nodes.of_type(int(jobs.gpu_type[row]))
         gpus, n_nodes = float(jobs.gpus[row]), int(jobs.n_nodes[row])
-        most = float(nodes.gpus[nodes_of_job].max(initial=0.0))
+        most = float(size[nodes_of_job].max(initial=0.0))
         if most > 0:
             n_nodes = max(n_nodes, math.ceil(gpus / most))
         most_nodes = snap.seen.claim(JobId(int(jobs.job_id[row]))).most_nodes or n_nodes
         least = math.floor(gpus / max(n_nodes, most_nodes))
-        nodes_of_job &= nodes.gpus >= least
+        nodes_of_job &= size >= least
         left = nodes_of_job & unreserved.at(row, float(at_s[i]))
         if gpus_left is not None:
             left &= gpus_left >= least

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import Bool
+from slurm_dl.model.jobs import F64, Bool
+from slurm_dl.model.other_gres import OtherGres
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import Unreserved, eligible
 
@@ -21,12 +23,14 @@ class Ask:
         gpus: GPUs on each; whole unless the job asks for shares of a GPU.
         cpus: CPUs on each.
         mem_mb: Memory on each, MB.
+        gres: ``(g,)`` units on each of `free_resources.total_gres`; empty if it asks for none.
     """
 
     n_nodes: int
     gpus: float
     cpus: int
     mem_mb: int
+    gres: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,7 +45,6 @@ class ResourceRequest:
         place: Equal for jobs with the same *allowed*.
         allowed: ``(m,)`` bool, nodes it may use at all, and of which no reservation of others
             would begin before its time limit if it started now.
-        gres: ``(g,)`` units of `Observed.gres` on each node; empty if it asks for none.
     """
 
     key: tuple[object, ...]
@@ -49,7 +52,6 @@ class ResourceRequest:
     exclusive: bool
     place: tuple[object, ...]
     allowed: Bool
-    gres: tuple[float, ...] = ()
 
     @property
     def n_nodes(self) -> int:
@@ -70,6 +72,11 @@ class ResourceRequest:
     def mem_mb(self) -> int:
         """Memory on each of these, MB."""
         return self.asks[0].mem_mb
+
+    @property
+    def gres(self) -> tuple[float, ...]:
+        """Units of each GRES on each of these; empty if it asks for none."""
+        return self.asks[0].gres
 
     def ask(self, n_nodes: int) -> Ask:
         """What it asks of each of *n_nodes* nodes, which must be one of its ways."""
@@ -103,15 +110,18 @@ class ResourceRequests:
         exclusive = bool(jobs.exclusive[row])
         other = self._snap.seen.gres
         gres = () if other is None else other.asked.get(JobId(int(jobs.job_id[row])), ())
+        kind, typed = int(jobs.gpu_type[row]), self._snap.seen.nodes.by_type
         asked = (place, gpus, n_nodes, most_nodes, cpus, mem_mb, exclusive, gres)
         need = self._needs.get(asked)
         if need is None:
             allowed, most = self._places[place]
             if most > 0:
                 n_nodes = max(n_nodes, math.ceil(gpus / most))
-            asks = tuple(_asks(gpus, cpus, mem_mb, n_nodes, most_nodes or n_nodes))
-            key = (*place, *asks, exclusive, *gres)
-            need = ResourceRequest(key, asks, exclusive, place, allowed, gres)
+            asks = tuple(
+                dataclasses.replace(ask, gres=gres_of(gres, ask.gpus, kind, other, typed))
+                for ask in _asks(gpus, cpus, mem_mb, n_nodes, most_nodes or n_nodes)
+            )
+            need = ResourceRequest((*place, *asks, exclusive), asks, exclusive, place, allowed)
             self._needs[asked] = need
         return need
 
@@ -131,13 +141,29 @@ class ResourceRequests:
             key = (*key, unreserved.tobytes())
         if key not in self._places:
             allowed = nodes.up & eligible(snap, row)
-            most = float(nodes.gpus[allowed].max(initial=0.0))
+            most = float(nodes.of_type(int(snap.jobs.gpu_type[row]))[allowed].max(initial=0.0))
             if unreserved is not None:
                 # After *most*: a job that fits a reserved node only does not ask for more nodes.
                 allowed &= unreserved
             allowed.setflags(write=False)
             self._places[key] = allowed, most
         return key
+
+
+def gres_of(
+    asked: tuple[float, ...], gpus: float, kind: int, other: OtherGres | None, typed: F64 | None
+) -> tuple[float, ...]:
+    """What a share takes of each of `free_resources.total_gres`; empty if of none.
+
+    Args:
+        asked: What it takes of `Observed.gres`.
+        gpus: Its GPUs, and *kind* their type; -1: any.
+        typed: `Nodes.by_type`.
+    """
+    if typed is None or kind < 0:
+        return asked
+    others = asked or (0.0,) * (0 if other is None else len(other.names))
+    return (*others, *(gpus * (t == kind) for t in range(len(typed))))
 
 
 def _asks(gpus: float, cpus: int, mem_mb: int, n_nodes: int, most_nodes: int) -> Iterator[Ask]:

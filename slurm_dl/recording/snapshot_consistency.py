@@ -48,7 +48,10 @@ def _claims(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
         for field in dataclasses.fields(group):
             column = getattr(group, field.name)
             if isinstance(column, np.ndarray):
-                yield f"{place}.{field.name}", column.ndim == 1, "one value a row was expected"
+                fits = column.ndim == 1
+                if field.name == "by_type":
+                    fits = column.shape == (len(seen.gpu_types), len(group))
+                yield f"{place}.{field.name}", fits, "one value a row was expected"
     n, m, parts = len(seen.jobs), len(seen.nodes), len(seen.partitions)
     yield "memory", len(snap.memory.attained_gpu_s) == n, f"{n} rows were expected, one a job"
     for field in dataclasses.fields(snap):

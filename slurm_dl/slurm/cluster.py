@@ -193,7 +193,7 @@ class SlurmCluster:
         if stuck - self._stuck:
             self._look_at()
         self._stuck = stuck
-        self._queue.learn_splits(self._holdings, table)
+        self._queue.learn_splits(self._holdings, table, site)
         self._shares.learn(table)
         return self._put_together(table, conditions, now_s)
 
@@ -216,14 +216,16 @@ class SlurmCluster:
 
     def _put_together(self, table: JobTable, conditions: ConditionReader, now_s: float) -> Observed:
         """What is seen at *now_s*, by the nodes as they were read last."""
-        site = self._site
-        assert site is not None  # noqa: S101 - narrows the type
+        jobs = table.columns(self._gpu_types)
+        site, found = self._site, self._found
+        assert site is not None and found is not None  # noqa: S101, PT018 - narrows the types
+        if len(self._gpu_types) > len(site.type_row):
+            site = self._set_site(found, first=site.partitions)
         if self._choices is None:
             self._choices = NodeChoices(site)
         asked = self._choices.of(table, conditions)
         labels = {job: text.label for job, text in table.texts.items()}
         self._actor.know(labels, no_preemption=no_preemption(site.config.release))
-        jobs = table.columns(self._gpu_types)
         self._last = table, conditions, now_s
         return Observed(
             now_s=now_s,

@@ -37,15 +37,15 @@ def reordered(snap: Snapshot, jobs: Rows, nodes: Rows) -> Snapshot:
     job, node = to_job[held.job], to_node[held.node]
     by_job = np.lexsort((node, job))
     columns = {
-        f.name: getattr(held, f.name)[by_job]
+        f.name: column[..., by_job]
         for f in dataclasses.fields(Allocations)
-        if f.name not in ("job", "node")
+        if f.name not in ("job", "node") and (column := getattr(held, f.name)) is not None
     }
     names = seen.nodes.name
     node_columns = {
-        f.name: getattr(seen.nodes, f.name)[nodes]
+        f.name: column[..., nodes]
         for f in dataclasses.fields(Nodes)
-        if f.name != "name"
+        if f.name != "name" and (column := getattr(seen.nodes, f.name)) is not None
     }
     memory = {f.name: getattr(snap.memory, f.name)[jobs] for f in dataclasses.fields(Remembered)}
     optional: dict[str, Any] = {

@@ -375,15 +375,15 @@ def test_uneven_split_is_learnt_once() -> None:
     table = read(job(1), job(2) | UNEVEN)
     holdings = Holdings()
 
-    assert holdings.unknown(table) == [1]
+    assert holdings.unknown(table, site()) == [1]
     assert split(holdings, table) == [2, 2, 2]
     holdings.learn(splits_in(detail(2, 3, 1), {2}), table, [1])
     assert split(holdings, table) == [2, 3, 1]
-    assert holdings.unknown(table) == []
+    assert holdings.unknown(table, site()) == []
     assert split(holdings, table) == [2, 3, 1]
 
     restarted = read(job(2, StartTime="777") | UNEVEN | {"StartTime": "777"})
-    assert holdings.unknown(restarted) == [0]
+    assert holdings.unknown(restarted, site()) == [0]
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ def test_split_that_does_not_add_up_is_not_believed(text: str) -> None:
     holdings.learn(splits_in(text, {2}), table, [0])
 
     assert split(holdings, table) == [2, 2]
-    assert holdings.unknown(table) == []
+    assert holdings.unknown(table, site()) == []
 
 
 class Details(Slurm):
@@ -438,7 +438,7 @@ def test_splits_cost_one_call_a_poll(starting: tuple[int, ...], calls: int) -> N
     table = read(*(job(job_id) | UNEVEN for job_id in starting))
 
     for poll in range(1, calls + 2):
-        queue.learn_splits(holdings, table)
+        queue.learn_splits(holdings, table, site())
         assert len(slurm.asked) == min(poll, calls)
 
     assert split(holdings, table) == [3, 1] * len(starting)
@@ -452,7 +452,7 @@ def test_jobs_with_forged_lines_in_the_dump_are_asked_for_alone() -> None:
     table = read(*(job(job_id) | UNEVEN for job_id in (2, 3, 4)))
 
     for _ in range(6):
-        queue.learn_splits(holdings, table)
+        queue.learn_splits(holdings, table, site())
         holdings.allocations(table, site())
 
     assert split(holdings, table) == [2, 2, 3, 1, 3, 1]

@@ -24,7 +24,7 @@ def nodes_of_chosen_type(snap: Snapshot, intent: Intent) -> EligibleNodes:
 
     Where it chose none types only helped to count.
     """
-    kinds, of, order = intent.kind, snap.seen.nodes.gpu_type, intent.order
+    kinds, nodes, order = intent.kind, snap.seen.nodes, intent.order
     if kinds is None or len(snap.seen.gpu_types) < 2:  # noqa: PLR2004 - nothing to choose from
         return anywhere
     if order.share is None and order.gpu_type is None:
@@ -33,8 +33,8 @@ def nodes_of_chosen_type(snap: Snapshot, intent: Intent) -> EligibleNodes:
     def of_type(row: int) -> Bool | None:
         if kinds[row] < 0 or (order.gpu_type is not None and order.gpu_type[row] < 0):
             return None
-        right: Bool = of == kinds[row]
-        return right
+        # Of a node with several types Slurm chooses which GPUs a job gets that asks for any.
+        return nodes.with_type(int(kinds[row]), only=snap.jobs.gpu_type[row] < 0)
 
     return of_type
 

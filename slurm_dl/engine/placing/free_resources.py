@@ -37,7 +37,7 @@ class FreeResources:
         cpus: Free CPUs.
         mem_mb: Free memory, MB.
         jobs_on: Jobs that hold something of the node.
-        gres: ``(g, m)`` free units of `Observed.gres`.
+        gres: ``(g, m)`` free units of GRES, see `total_gres`.
     """
 
     gpus: F64
@@ -94,7 +94,7 @@ class FreeResources:
         )
         if need.exclusive:
             fits &= self.jobs_on == 0
-        for free, least in zip(self.gres, need.gres, strict=False):
+        for free, least in zip(self.gres, ask.gres, strict=False):
             fits &= free >= least
         return fits
 
@@ -119,7 +119,7 @@ class FreeResources:
         self.cpus[rows] -= ask.cpus
         self.mem_mb[rows] -= ask.mem_mb
         self.jobs_on[rows] += 1
-        for free, taken in zip(self.gres, need.gres, strict=False):
+        for free, taken in zip(self.gres, ask.gres, strict=False):
             free[rows] -= taken
 
     def release(self, snap: Snapshot, job_row: int) -> None:
@@ -138,35 +138,39 @@ class FreeResources:
         self.cpus[on] += sign * held.cpus[lo:hi]
         self.mem_mb[on] += sign * held.mem_mb[lo:hi]
         self.jobs_on[on] -= sign
-        if snap.seen.gres is not None:
-            for free, taken in zip(self.gres, _gres_of(snap, job_row), strict=False):
-                free[on] += sign * taken
+        if len(self.gres):
+            self.gres[:, on] += sign * gres_of_rows(snap, slice(lo, hi))
 
 
 def total_gres(snap: Snapshot) -> F64:
-    """``(g, m)`` units of `Observed.gres` of each node."""
-    other = snap.seen.gres
-    return np.zeros((0, len(snap.seen.nodes))) if other is None else other.total
+    """``(g, m)`` units of each node.
+
+    Of `Observed.gres`, and of the GPUs of each type where a node has several.
+    """
+    other, nodes = snap.seen.gres, snap.seen.nodes
+    tables = [] if other is None else [other.total]
+    tables += [] if nodes.by_type is None else [nodes.by_type]
+    return np.concatenate(tables) if tables else np.zeros((0, len(nodes)))
+
+
+def gres_of_rows(snap: Snapshot, rows: slice | Bool | NodeRows) -> F64:
+    """``(g, r)`` units that *rows* of `Allocations` hold of each of `total_gres`."""
+    other, held = snap.seen.gres, snap.seen.held
+    tables = [] if held.by_type is None else [held.by_type[:, rows]]
+    if other is not None:
+        nothing = (0.0,) * len(other.names)
+        ids = snap.jobs.job_id[held.job[rows]].tolist()
+        units = [other.asked.get(JobId(job_id), nothing) for job_id in ids]
+        tables.insert(0, np.array(units).reshape(len(ids), len(nothing)).T)
+    return np.concatenate(tables) if tables else np.zeros((0, len(held.job[rows])))
 
 
 def gres_held(snap: Snapshot, those: Bool) -> F64:
-    """``(g, m)`` units of `Observed.gres` that jobs hold on each node.
+    """``(g, m)`` units that jobs hold of each of `total_gres` on each node.
 
     Args:
         those: ``(k,)`` bool, the rows of `Allocations` that count.
     """
-    held = np.zeros_like(total_gres(snap))
-    if snap.seen.gres is None:
-        return held
-    job_rows, nodes = snap.seen.held.job[those].tolist(), snap.seen.held.node[those].tolist()
-    for job_row, node in zip(job_rows, nodes, strict=True):
-        taken = _gres_of(snap, job_row)
-        if taken:
-            held[:, node] += taken
-    return held
-
-
-def _gres_of(snap: Snapshot, job_row: int) -> tuple[float, ...]:
-    other = snap.seen.gres
-    job_id = JobId(int(snap.jobs.job_id[job_row]))
-    return () if other is None else other.asked.get(job_id, ())
+    on, m = snap.seen.held.node[those], len(snap.seen.nodes)
+    held = [np.bincount(on, units, m) for units in gres_of_rows(snap, those)]
+    return np.array(held, dtype=np.float64).reshape(len(held), m)

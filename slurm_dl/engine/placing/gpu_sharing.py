@@ -255,11 +255,8 @@ class _Sharing:
             self._look(views, node)
 
     def _bounds(self, node: int) -> PairLimits:
-        seen = self._snap.seen
-        kind = int(seen.nodes.gpu_type[node])
-        gpu_type = seen.gpu_types[kind] if kind >= 0 else ""
         return PairLimits(
-            gpu_mem_mb=self._how.gpu_mem_mb.get(gpu_type),
+            gpu_mem_mb=self._how.gpu_mem_mb.get(self._snap.seen.gpu_type_on(node)),
             max_host_slowdown=self._how.max_host_slowdown,
             lost=self._lost,
         )

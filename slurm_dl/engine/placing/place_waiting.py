@@ -164,7 +164,8 @@ def wants_of(
     needs = ResourceRequests(snap)
     jobs, memory, seen = snap.jobs, snap.memory, snap.seen
     sealed = sealed_nodes(snap, snap.handovers)
-    free = None if seen.gres is None else FreeResources.free_in(snap)
+    counted = seen.gres is not None or seen.nodes.by_type is not None
+    free = FreeResources.free_in(snap) if counted else None
     for row in rows.tolist():
         job_id = JobId(int(jobs.job_id[row]))
         if job_id in reserved:

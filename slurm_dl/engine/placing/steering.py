@@ -342,7 +342,7 @@ def _reach(snap: Snapshot, row: int) -> Bool:
     partitions = [int(jobs.partition[row]), *seen.also_in.get(job_id, ())]
     reach = np.array(seen.node_in[partitions].any(axis=0), dtype=np.bool_)
     if jobs.gpu_type[row] >= 0:
-        reach &= seen.nodes.gpu_type == jobs.gpu_type[row]
+        reach &= seen.nodes.with_type(int(jobs.gpu_type[row]))
     return reach
 
 

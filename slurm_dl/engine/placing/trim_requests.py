@@ -21,7 +21,7 @@ from slurm_dl.engine.site_factors import in_window
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import Trim
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.placement.resource_request import Ask, ResourceRequest, ResourceRequests
+from slurm_dl.placement.resource_request import ResourceRequest, ResourceRequests
 from slurm_dl.placement.synergy import Host, Share, proportional
 
 WHY = "there is room for it with the CPUs and memory that go with its GPUs"
@@ -80,7 +80,7 @@ def _lean(snap: Snapshot, row: int, need: ResourceRequest) -> ResourceRequest | 
     """
     claim = snap.seen.claim(JobId(int(snap.jobs.job_id[row])))
     ask, nodes = need.asks[0], snap.seen.nodes
-    wide = np.flatnonzero(need.allowed & (nodes.gpus >= ask.gpus))
+    wide = np.flatnonzero(need.allowed & (nodes.of_type(int(snap.jobs.gpu_type[row])) >= ask.gpus))
     if not len(wide):
         return None
     # Of unlike nodes the largest part, so that it is nowhere below its part.
@@ -97,5 +97,5 @@ def _lean(snap: Snapshot, row: int, need: ResourceRequest) -> ResourceRequest | 
         mem_mb = min(ask.mem_mb, max(claim.least_mem_mb, part.mem_mb))
     if (cpus, mem_mb) == (ask.cpus, ask.mem_mb):
         return None
-    lean = Ask(ask.n_nodes, ask.gpus, cpus, mem_mb)
+    lean = dataclasses.replace(ask, cpus=cpus, mem_mb=mem_mb)
     return dataclasses.replace(need, key=(*need.key, lean), asks=(lean,))

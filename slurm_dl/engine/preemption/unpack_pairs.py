@@ -109,8 +109,7 @@ def _losing(
     pair = [rows[job_id] for job_id in gpu.jobs if job_id in rows]
     if len(gpu.jobs) != 2 or any(jobs.state[row] != JobState.RUNNING for row in pair):  # noqa: PLR2004
         return None
-    kind = int(snap.seen.nodes.gpu_type[gpu.node])
-    gpu_type = snap.seen.gpu_types[kind] if kind >= 0 else ""
+    gpu_type = snap.seen.gpu_type_on(gpu.node)
     speeds = [_relative_speed(snap, row, profiles, gpu_type) for row in pair]
     known = [speed for speed in speeds if speed is not None]
     if len(known) < len(gpu.jobs) or sum(known) >= LEAST_SPEED:

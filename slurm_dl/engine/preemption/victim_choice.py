@@ -17,10 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.engine.placing.free_resources import FreeResources, gres_held
+from slurm_dl.engine.placing.free_resources import FreeResources, gres_held, gres_of_rows
 from slurm_dl.engine.preemption.stopping_cost import stopping_cost
 from slurm_dl.engine.settings import Settings
-from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest
@@ -261,10 +260,7 @@ class _Shares:
         self.node, self.row = held.node[self._at], held.job[self._at]
         self._edges = np.searchsorted(self.node, np.arange(len(where) + 1)).tolist()
         gives = [held.gpus[self._at], held.cpus[self._at], held.mem_mb[self._at]]
-        asked = {} if snap.seen.gres is None else snap.seen.gres.asked
-        ids = snap.jobs.job_id[self.row].tolist() if n_gres else []
-        holds = [asked.get(JobId(j), (0.0,) * n_gres) for j in ids]
-        gres = [np.array([units[g] for units in holds]) for g in range(n_gres)]
+        gres = [*gres_of_rows(snap, self._at)] if n_gres else []
         self._gives = np.array([*gives, np.ones(len(self._at)), *gres], dtype=np.float64)
 
     def on(self, node: int) -> list[_Share]:

@@ -121,7 +121,7 @@ def forest(
     """
     nodes = snap.seen.nodes
     mine = snap.seen.node_in[snap.managed].any(axis=0) & (nodes.gpus >= 1)
-    mine &= nodes.gpus == np.floor(nodes.gpus)
+    mine &= (nodes.gpus == np.floor(nodes.gpus)) & ~nodes.is_mixed
     types = sorted({int(t) for t in nodes.gpu_type[mine].tolist()})
     names = {t: snap.seen.gpu_types[t] if t >= 0 else "" for t in types}
     trees, mistakes = [], dict[str, str]()

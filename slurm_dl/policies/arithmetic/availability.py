@@ -112,11 +112,9 @@ def _lasts_s(snap: Snapshot, rows: I64) -> F64:
 def _held_by_type(snap: Snapshot, kinds: int) -> F64:
     """``(n, t)`` GPUs that each job holds of each type on nodes that are up."""
     seen, jobs = snap.seen, snap.jobs
-    on: F64 = np.zeros((len(jobs), kinds))
     place, nodes = seen.held, seen.nodes
-    kind = nodes.gpu_type[place.node] if seen.gpu_types else np.zeros(len(place), dtype=np.int16)
-    here = nodes.up[place.node] & (kind >= 0)
-    np.add.at(on, (place.job[here], kind[here]), place.gpus[here])
+    by_type = place.gpus_by_type(nodes, len(seen.gpu_types)) * nodes.up[place.node]
+    on: F64 = np.array([np.bincount(place.job, gpus, len(jobs)) for gpus in by_type]).T
     told = np.zeros(len(jobs), dtype=np.bool_)
     told[place.job] = True
     # Clusters without nodes, and jobs of which Slurm does not say yet where they are.

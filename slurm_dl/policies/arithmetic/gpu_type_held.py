@@ -19,12 +19,9 @@ def type_held(seen: Observed, held: I16 | None = None) -> I16:
     """
     jobs = seen.jobs
     if held is None:
-        kinds = max(1, len(seen.gpu_types))
-        kind = seen.nodes.gpu_type[seen.held.node].astype(np.int64)
-        kind = kind if seen.gpu_types else np.maximum(kind, 0)
-        typed = kind >= 0
-        holds = np.zeros((len(jobs), kinds))
-        np.add.at(holds, (seen.held.job[typed], kind[typed]), seen.held.gpus[typed])
+        by_type = seen.held.gpus_by_type(seen.nodes, len(seen.gpu_types))
+        job, n = seen.held.job, len(jobs)
+        holds = np.array([np.bincount(job, gpus, n) for gpus in by_type]).T
         held = np.where(holds.any(axis=1), holds.argmax(axis=1), -1).astype(np.int16)
     runs: Bool = (jobs.state > PENDING) & (jobs.state < COMPLETING)
     found: I16 = np.where(runs, held, np.int16(-1)).astype(np.int16)

@@ -6,7 +6,7 @@ import numpy as np
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, Bool
-from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.snapshot import Observed, Snapshot
 
 
 def gpus_by_type(snap: Snapshot, within: Bool | None = None) -> F64:
@@ -18,12 +18,10 @@ def gpus_by_type(snap: Snapshot, within: Bool | None = None) -> F64:
         within: ``(m,)`` bool, the nodes that count; None: all.
     """
     nodes = snap.seen.nodes
-    kinds = max(1, len(snap.seen.gpu_types))
-    there = nodes.up & ((nodes.gpu_type >= 0) | (not snap.seen.gpu_types))
-    there = there if within is None else there & within
-    found: F64 = np.zeros(kinds)
-    np.add.at(found, np.maximum(nodes.gpu_type[there], 0), nodes.gpus[there])
-    return found
+    found = nodes.totals(
+        nodes.up if within is None else nodes.up & within, len(snap.seen.gpu_types)
+    )
+    return found[1:] if snap.seen.gpu_types else found
 
 
 def rates_of(snap: Snapshot) -> F64:
@@ -46,15 +44,14 @@ def rates_of(snap: Snapshot) -> F64:
         for job_id, nodes in seen.choices.items():
             row = row_of.get(JobId(job_id))
             if row is not None:
-                rates[row, ~np.isin(np.arange(kinds), seen.nodes.gpu_type[nodes])] = 0.0
+                rates[row, ~_types_on(seen)[nodes].any(axis=0)] = 0.0
     return rates
 
 
 def _types_in_reach(snap: Snapshot) -> Bool:
     """``(n, t)`` bool: a partition of the job has nodes with GPUs of the type."""
     jobs, seen = snap.jobs, snap.seen
-    kinds = np.arange(len(seen.gpu_types))
-    has = (seen.nodes.gpu_type[:, None] == kinds) & (seen.nodes.gpus > 0)[:, None]
+    has = _types_on(seen) & (seen.nodes.gpus > 0)[:, None]
     there = seen.node_in.astype(np.int64) @ has.astype(np.int64) > 0
     reach: Bool = there[jobs.partition]
     reach[jobs.partition < 0] = True
@@ -64,3 +61,10 @@ def _types_in_reach(snap: Snapshot) -> Bool:
             if job_id in row_of:
                 reach[row_of[job_id]] |= there[list(others)].any(axis=0)
     return reach
+
+
+def _types_on(seen: Observed) -> Bool:
+    """``(m, t)`` bool: the node has GPUs of the type."""
+    kinds = np.arange(len(seen.gpu_types))
+    has: Bool = seen.nodes.gpu_type[:, None] == kinds
+    return has if seen.nodes.by_type is None else has | (seen.nodes.by_type.T > 0)

@@ -249,6 +249,6 @@ def node_mask(snap: Snapshot, row: int) -> Bool:
     for other in seen.also_in.get(job_id, ()):
         mask |= seen.node_in[other]
     if jobs.gpu_type[row] >= 0:
-        mask &= seen.nodes.gpu_type == jobs.gpu_type[row]
+        mask &= seen.nodes.with_type(int(jobs.gpu_type[row]))
     choice = seen.choices.get(job_id)
     return mask if choice is None else mask & choice

@@ -3,24 +3,26 @@
 The queue names a job's nodes and its GPUs in all. A job that asked by the node holds the same
 number on each; one that asked in all (``-G 6``) may hold 4 and 2, and only its details say so.
 ``scontrol show job -d`` is not safe from forgery (names and comments are printed raw into it), so
-they are believed only where they add up with what the queue said of the same job.
+they are believed only where they add up with what the queue said of the same job. Nor does the
+queue tell which GPUs a job has that asked for any type, and runs on a node with several.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from slurm_dl.model.jobs import JobState
+from slurm_dl.model.jobs import F64, JobState
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.slurm.read.hostlists import expand
 from slurm_dl.slurm.read.job_details import RunKey, doubled_in, gres_by_node, run_key
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.node_reader import ClusterReading
-from slurm_dl.slurm.read.tres import parse_gres
+from slurm_dl.slurm.read.tres import NO_GRES, Gres, parse_gres
 
-Split = Mapping[str, float]
+Split = Mapping[str, Gres]
 """GPUs by node name."""
 
 
@@ -37,15 +39,22 @@ class Holdings:
         self._splits: dict[RunKey, Split | None] = {}
         self.doubled: set[RunKey] = set()
 
-    def unknown(self, table: JobTable) -> list[int]:
+    def unknown(self, table: JobTable, site: ClusterReading) -> list[int]:
         """Rows of running jobs whose split over their nodes has not been learnt yet."""
+        mixed = set(itertools.compress(site.nodes.name, site.nodes.is_mixed.tolist()))
         return [
             row
             for row, even in enumerate(table.even)
-            if not even
+            if not (even and (not mixed or self._types_known(table, row, mixed)))
             and table.state[row] is JobState.RUNNING
             and run_key(table, row) not in self._splits
         ]
+
+    def _types_known(self, table: JobTable, row: int, mixed: set[str]) -> bool:
+        """Whether the queue tells of which type the GPUs of a job are."""
+        if table.gpu_type[row] or table.gpus[row] < 1 or not table.nodes[row]:
+            return True
+        return mixed.isdisjoint(self._expand(table.nodes[row]))
 
     def learn(self, told: Mapping[int, Split | None], table: JobTable, rows: Sequence[int]) -> None:
         """Take the splits of *rows* out of what was *told*, by job id.
@@ -62,7 +71,7 @@ class Holdings:
             adds_up = (
                 split is not None
                 and set(split) == set(self._expand(table.nodes[row]))
-                and sum(split.values()) == table.gpus[row]
+                and sum(gres.gpus for gres in split.values()) == table.gpus[row]
             )
             self._splits[run_key(table, row)] = split if adds_up else None
 
@@ -71,6 +80,7 @@ class Holdings:
         job: list[int] = []
         node: list[int] = []
         gpus: list[float] = []
+        types: list[Sequence[tuple[str, float]]] = []
         cpus: list[int] = []
         mem_mb: list[int] = []
         splits = {}
@@ -82,8 +92,8 @@ class Holdings:
             split = self._splits.get(key)
             if key in self._splits:
                 splits[key] = split
-            if split is None:
-                split = dict.fromkeys(names, table.gpus[row] / len(names))
+            each = Gres(table.gpus[row] / len(names))
+            named = table.gpu_type[row]
             each_cpus, more_cpus = divmod(table.cpus[row], len(names))
             each_mb, more_mb = divmod(table.mem_mb[row], len(names))
             for i, name in enumerate(names):
@@ -92,7 +102,9 @@ class Holdings:
                     continue
                 job.append(row)
                 node.append(at)
-                gpus.append(split.get(name, 0.0))
+                gres = each if split is None else split.get(name, NO_GRES)
+                gpus.append(gres.gpus)
+                types.append([(named, gres.gpus)] if named else gres.by_type)
                 cpus.append(each_cpus + (i < more_cpus))
                 mem_mb.append(each_mb + (i < more_mb))
         self._splits = splits
@@ -104,6 +116,7 @@ class Holdings:
             gpus=np.array(gpus, np.float64),
             cpus=np.array(cpus, np.int32),
             mem_mb=np.array(mem_mb, np.int64),
+            by_type=_by_type(site, node, gpus, types),
         )
 
     def _expand(self, text: str) -> tuple[str, ...]:
@@ -118,6 +131,26 @@ def splits_in(detail: str, wanted: Collection[int]) -> dict[int, Split | None]:
     found: dict[int, Split | None] = {}
     for job_id, by_node in gres_by_node(detail, wanted).items():
         # One text may stand for all of many nodes; it is read once.
-        gpus = {gres: parse_gres(gres).gpus for gres in set((by_node or {}).values())}
+        gpus = {gres: parse_gres(gres) for gres in set((by_node or {}).values())}
         found[job_id] = None if by_node is None else {name: gpus[by_node[name]] for name in by_node}
+    return found
+
+
+def _by_type(
+    site: ClusterReading,
+    nodes: Sequence[int],
+    gpus: Sequence[float],
+    types: Sequence[Sequence[tuple[str, float]]],
+) -> F64 | None:
+    """See `Allocations`. GPUs whose type is not told are of their node's, in its proportions."""
+    there = site.nodes.by_type
+    if there is None:
+        return None
+    at = np.array(nodes, dtype=np.int64)
+    found: F64 = there[:, at] / np.maximum(there[:, at].sum(axis=0), 1.0) * np.array(gpus)
+    for i, told in enumerate(types):
+        if told and all(name in site.type_row for name, _ in told):
+            found[:, i] = 0.0
+            for name, count in told:
+                found[site.type_row[name], i] = count
     return found

@@ -67,6 +67,7 @@ _REQUEST_FIELDS = (
 _EXCLUSIVE = frozenset({"NO", "USER", "MCS", "TOPO"})
 # Of these Slurm decides by who else is there.
 _UNMODELLED = _EXCLUSIVE - {"NO"}
+_SEVERAL_TYPES = "GPUs of several types"
 # Who runs may be moved: it has to be known where else it may go.
 MAY_START = frozenset({JobState.PENDING, JobState.RUNNING})
 
@@ -312,9 +313,11 @@ class JobReader:
                 if request.others and s in MAY_START
             },
             unmodelled={
-                job: f"--exclusive={word.lower()}"
-                for job, s, word in zip(job_id, state, raw["OverSubscribe"], strict=True)
-                if word in _UNMODELLED and s is JobState.PENDING
+                job: f"--exclusive={word.lower()}" if word in _UNMODELLED else _SEVERAL_TYPES
+                for job, s, word, request in zip(
+                    job_id, state, raw["OverSubscribe"], requests, strict=True
+                )
+                if (word in _UNMODELLED or request.several_types) and s is JobState.PENDING
             },
             cut_short={
                 job for job, word in zip(job_id, raw["State"], strict=True) if word in CUT_SHORT

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.jobs import I64, Bool
+from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.partition_limits import PartitionLimits
 from slurm_dl.slurm.read.hostlists import NO_WORDS, expand
@@ -65,6 +65,7 @@ class ClusterReading:
 
     Attributes:
         row: Row in *nodes* by node name.
+        type_row: Index of each type of GPUs.
         features: Active features of each node, in the order of *nodes*.
         partition_row: Index in *partitions* by name.
         shards_per_gpu: How many ``gres/shard`` make a GPU here; 0 if there are none.
@@ -82,6 +83,7 @@ class ClusterReading:
 
     nodes: Nodes
     row: Mapping[str, int]
+    type_row: Mapping[str, int]
     features: tuple[frozenset[str], ...]
     partitions: tuple[str, ...]
     partition_row: Mapping[str, int]
@@ -202,9 +204,8 @@ def site_of(
     # A node in no leaf is in a group of its own beside them.
     elsewhere = max(leaves.values(), default=-1) + 1
     taken = {n for r in reservations if r.active and not r.is_ours for n in r.nodes}
-    for node in nodes.values():
-        if node.gres.gpu_type:
-            type_row.setdefault(node.gres.gpu_type, len(type_row))
+    for gpu_type in (name for node in nodes.values() for name, _ in node.gres.by_type):
+        type_row.setdefault(gpu_type, len(type_row))
     partitions = tuple(dict.fromkeys((*first, *seen.members)))
     inside = [seen.members.get(partition, frozenset()) for partition in partitions]
     node_in = np.array([[name in names for name in nodes] for names in inside], np.bool_).reshape(
@@ -217,13 +218,15 @@ def site_of(
             up=np.array([is_up(n.state) and k not in taken for k, n in nodes.items()], np.bool_),
             gpus=np.array([n.gres.gpus for n in nodes.values()], np.float64),
             gpu_type=np.array(
-                [type_row.get(n.gres.gpu_type, -1) for n in nodes.values()], np.int16
+                [type_row.get(_main_type(n.gres), -1) for n in nodes.values()], np.int16
             ),
             cpus=_sealed([_usable(n, usable.get(k)).cpus for k, n in nodes.items()], np.int32),
             mem_mb=_sealed([_usable(n, usable.get(k)).mem_mb for k, n in nodes.items()], np.int64),
             leaf=np.array([leaves.get(name, elsewhere) for name in nodes], np.int16),
+            by_type=_by_type([n.gres for n in nodes.values()], type_row),
         ),
         row={name: i for i, name in enumerate(nodes)},
+        type_row=dict(type_row),
         features=tuple(n.features for n in nodes.values()),
         partitions=partitions,
         partition_row={p: i for i, p in enumerate(partitions)},
@@ -273,6 +276,22 @@ def _usable(node: NodeSeen, told: UsableNode | None) -> UsableNode:
     if told is None:
         return UsableNode(node.cpus, node.mem_mb, 0)
     return UsableNode(min(node.cpus, told.cpus), min(node.mem_mb, told.mem_mb), told.tmp_mb)
+
+
+def _main_type(gres: Gres) -> str:
+    """The type of which there are most, of equals the first; empty if none has a name."""
+    return max(gres.by_type, key=lambda of: of[1], default=("", 0.0))[0]
+
+
+def _by_type(nodes: Sequence[Gres], type_row: Mapping[str, int]) -> F64 | None:
+    """``(t, m)`` GPUs of each type on each of *nodes*; None if none has several."""
+    if all(len(gres.by_type) <= 1 for gres in nodes):
+        return None
+    found = np.zeros((len(type_row), len(nodes)))
+    for m, gres in enumerate(nodes):
+        for gpu_type, gpus in gres.by_type:
+            found[type_row[gpu_type], m] = gpus
+    return found
 
 
 def _sealed(values: Sequence[float], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -71,9 +71,9 @@ class CliQueue:
         self._arrays.complete(table)
         return table
 
-    def learn_splits(self, holdings: Holdings, table: JobTable) -> None:
+    def learn_splits(self, holdings: Holdings, table: JobTable, site: ClusterReading) -> None:
         """Tell *holdings* the splits of *table* that it lacks; what cannot be told waits."""
-        rows = holdings.unknown(table)
+        rows = holdings.unknown(table, site)
         if not rows:
             return
         found = job_details(self._slurm, table, rows, holdings.doubled)

@@ -32,15 +32,17 @@ class Gres:
 
     Attributes:
         gpus: Whole GPUs, of all types together.
-        gpu_type: The type, the first where there are several; empty if none is named.
+        gpu_type: The type of all of them; empty if none is named, or several are.
         shards: ``gres/shard`` units.
         mps: ``gres/mps`` units.
+        by_type: GPUs of each type that is named.
     """
 
     gpus: float = 0.0
     gpu_type: str = ""
     shards: float = 0.0
     mps: float = 0.0
+    by_type: tuple[tuple[str, float], ...] = ()
 
 
 NO_GRES = Gres()
@@ -53,14 +55,15 @@ def parse_gres(text: str) -> Gres:
         return NO_GRES
     untyped = {"gpu": 0.0, "shard": 0.0, "mps": 0.0}
     typed = dict(untyped)
-    first_type = ""
+    types: dict[str, float] = {}
     for kind, gpu_type, count in gres_items(text):
         (typed if gpu_type else untyped)[kind] += count
-        if kind == "gpu" and not first_type:
-            first_type = gpu_type
+        if kind == "gpu" and gpu_type:
+            types[gpu_type] = types.get(gpu_type, 0.0) + count
     # Where both are listed the untyped figure is the total of the typed ones.
     total = {kind: untyped[kind] or typed[kind] for kind in untyped}
-    return Gres(total["gpu"], first_type, total["shard"], total["mps"])
+    gpu_type = next((name for name in types if types[name] == total["gpu"]), "")
+    return Gres(total["gpu"], gpu_type, total["shard"], total["mps"], tuple(types.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +106,14 @@ class TresRequest:
         gres: GPUs and shares in all.
         mem_mb: Memory in all, MB.
         even: The GPUs are known to be the same number on each node.
+        several_types: It names GPUs of more than one type.
         others: Of each other GRES what it takes of a node, by ``name`` or ``name:type``.
     """
 
     gres: Gres
     mem_mb: int
     even: bool
+    several_types: bool = False
     others: tuple[tuple[str, float], ...] = ()
 
 
@@ -139,7 +144,8 @@ def job_request(
         (parse_gres(per_task), float(tasks)),
         (parse_gres(per_socket), float(sockets * nodes)),
     )
-    gpu_type = next((g.gpu_type for g, _ in whole if g.gpu_type), "")
+    several = any(len(g.by_type) > 1 for g, _ in whole)
+    gpu_type = "" if several else next((g.gpu_type for g, _ in whole if g.gpu_type), "")
     gres = Gres(
         gpus=next((g.gpus * times for g, times in whole if g.gpus), 0.0),
         gpu_type=gpu_type,
@@ -154,7 +160,8 @@ def job_request(
         for kind, gres_type, count in other_gres(text, of_node=False):
             name = gres_name(kind, gres_type)
             others[name] = others.get(name, 0.0) + math.ceil(count * times)
-    return TresRequest(gres, round(tres.mem_mb * share), even, tuple(others.items()))
+    mem_mb = round(tres.mem_mb * share)
+    return TresRequest(gres, mem_mb, even, several, tuple(others.items()))
 
 
 def nodes_in(text: str) -> int:
