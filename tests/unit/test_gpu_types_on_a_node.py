@@ -1,0 +1,165 @@
+"""GPUs of several types on one node: who gives way to whom, and what is counted of each type."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from squeue_records import words
+from told_cluster import VICTIM, decided
+
+from slurm_dl.engine.cycle import Cycle
+from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.model.plan import OpenHandover
+from slurm_dl.placement.resource_request import ResourceRequests
+from slurm_dl.policies.arithmetic.gpu_type_held import type_held
+from slurm_dl.policies.arithmetic.supply import gpus_by_type
+
+TWO_TYPES = "gpu:a100:2,gpu:h100:2"
+MIG = "gpu:a100:2(S:0),gpu:a100_1g.10gb:4(S:0)"
+A100, H100, SLICE = "gres:gpu:a100:", "gres:gpu:h100:", "gres:gpu:a100_1g.10gb:"
+
+
+def running(job_id: int, gres: str, **more: str) -> dict[str, str]:
+    """A job on node n1 that has opted in."""
+    return (
+        VICTIM
+        | words(
+            f"JobID={job_id} JobArrayID={job_id} NumNodes=1 NumTasks=1 NumCPUs=1 NodeList=n1 "
+            f"tres-alloc=cpu=1,node=1 tres-per-node={gres}"
+        )
+        | more
+    )
+
+
+def keeps(job_id: int, gres: str) -> dict[str, str]:
+    """One that has not."""
+    return running(job_id, gres, Comment="(null)")
+
+
+def detail(job_id: int, gres: str) -> str:
+    return (
+        f"JobId={job_id} JobName=x JOB_GRES=gpu:1 Nodes=n1 CPU_IDs=0 Mem=0 GRES={gres}(IDX:0) x=1\n"
+    )
+
+
+def cycle(gres: str, jobs: Sequence[Mapping[str, str]], waits: str, told: str = "") -> Cycle:
+    """A decision: *jobs* are on n1, which has *gres*, job 2 waits for *waits*, n2 is down."""
+    one = {"NumNodes": "1", "NumTasks": "1", "NumCPUs": "1", "tres-alloc": "cpu=1,node=1"}
+    cluster: dict[str, Any] = {
+        "nodes": {"n1": {"Gres": gres}, "n2": {"StateComplete": "down", "Gres": gres}}
+    }
+    return decided(
+        **cluster,
+        victim=jobs[0],
+        more=list(jobs[1:]),
+        waits=one | {"tres-per-node": waits},
+        job=told,
+    )
+
+
+def victims(of: Cycle) -> list[int]:
+    opened = [d.action.handover for d in of.done if isinstance(d.action, OpenHandover)]
+    return sorted(v.run.job_id for handover in opened for v in handover.victims)
+
+
+WHO_GIVES_WAY: dict[str, tuple[str, list[dict[str, str]], str, str, list[int]]] = {
+    "the other type would not help": (
+        *(TWO_TYPES, [running(1, f"{H100}2"), keeps(3, f"{A100}2")], f"{A100}2", "", []),
+    ),
+    "the second type for the second": (
+        *(TWO_TYPES, [running(1, f"{H100}2"), keeps(3, f"{A100}2")], f"{H100}2", "", [1]),
+    ),
+    "the one of the right type of two": (
+        *(TWO_TYPES, [running(1, f"{H100}2"), running(3, f"{A100}2")], f"{A100}1", "", [3]),
+    ),
+    "any type will do": (
+        *(TWO_TYPES, [running(1, f"{H100}2"), keeps(3, f"{A100}2")], "gres:gpu:2", "", [1]),
+    ),
+    "any types, more than there are of one": (
+        *(TWO_TYPES, [running(1, f"{H100}2"), running(3, f"{A100}2")], "gres:gpu:3", "", [1, 3]),
+    ),
+    "there is room on the other type": (
+        *(TWO_TYPES, [running(1, f"{H100}2")], f"{A100}2", "", []),
+    ),
+    "a victim that asked for any type has the wrong one": (
+        TWO_TYPES,
+        [running(1, "gres:gpu:2"), keeps(3, f"{A100}2")],
+        f"{A100}2",
+        detail(1, "gpu:h100:2"),
+        [],
+    ),
+    "a victim that asked for any type has the right one": (
+        TWO_TYPES,
+        [running(1, "gres:gpu:2"), keeps(3, f"{H100}2")],
+        f"{A100}2",
+        detail(1, "gpu:a100:2"),
+        [1],
+    ),
+    "a victim that asked for any type has both": (
+        TWO_TYPES,
+        [running(1, "gres:gpu:4")],
+        f"{H100}1",
+        detail(1, "gpu:a100:2,gpu:h100:2"),
+        [1],
+    ),
+    "a slice for a slice": (
+        *(MIG, [running(1, f"{SLICE}4"), keeps(3, f"{A100}2")], f"{SLICE}1", "", [1]),
+    ),
+    "no slice for a whole GPU": (
+        *(MIG, [running(1, f"{SLICE}4"), keeps(3, f"{A100}2")], f"{A100}1", "", []),
+    ),
+    "more of a type than the node has": (
+        *(TWO_TYPES, [running(1, "gres:gpu:4")], f"{A100}3", detail(1, TWO_TYPES), []),
+    ),
+    "both types by name": (
+        TWO_TYPES,
+        [running(1, "gres:gpu:4")],
+        f"{A100}1,{H100}1",
+        detail(1, TWO_TYPES),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("row", WHO_GIVES_WAY.values(), ids=WHO_GIVES_WAY)
+def test_who_gives_way(row: tuple[str, list[dict[str, str]], str, str, list[int]]) -> None:
+    """A job is stopped only where its GPUs are of a type that the waiting job takes."""
+    gres, jobs, waits, told, expected = row
+
+    assert victims(cycle(gres, jobs, waits, told)) == expected
+
+
+def test_what_is_counted_of_each_type() -> None:
+    """The supply and what jobs hold, of a job that asked for any type, too."""
+    jobs = [running(1, "gres:gpu:3"), keeps(3, f"{H100}1")]
+    of = cycle(TWO_TYPES, jobs, f"{A100}2", detail(1, "gpu:a100:1,gpu:h100:1"))
+    snap = of.snapshot
+
+    assert gpus_by_type(snap).tolist() == [2, 2]
+    # What its details tell does not add up to three: it is spread over what the node has.
+    assert snap.seen.held.by_type is not None
+    assert snap.seen.held.by_type.tolist() == [[1.5, 0], [1.5, 1]]
+    assert type_held(snap.seen).tolist()[-1] == snap.seen.gpu_types.index("h100")
+
+
+def test_fit_is_what_trying_every_way_finds() -> None:
+    """Brute force over all that may be free of two types, and all requests."""
+    kinds = {"gres:gpu:": (0, 1), A100: (0,), H100: (1,)}
+    for held_a, held_h, (ask, of), n in itertools.product(
+        range(3), range(3), kinds.items(), range(1, 5)
+    ):
+        jobs = [
+            keeps(9 - i, f"{name}{count}")
+            for i, (name, count) in enumerate(((A100, held_a), (H100, held_h)))
+            if count
+        ]
+        snap = cycle(TWO_TYPES, jobs or [keeps(1, "")], f"{ask}{n}").snapshot
+        free = (2 - held_a, 2 - held_h)
+        row = snap.jobs.row_of()[2]  # type: ignore[index]
+        need = ResourceRequests(snap).of(row)
+        found = need.allowed.any() and FreeResources.free_in(snap).place(need) is not None
+        most = sum(free[k] for k in of)
+        assert bool(found) == (n <= most and need.n_nodes == 1), (held_a, held_h, ask, n)
