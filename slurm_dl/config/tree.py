@@ -21,6 +21,7 @@ from slurm_dl.config.preemption_section import PreemptionSection
 from slurm_dl.config.value_types import (
     AbsolutePath,
     Admin,
+    ByGpuType,
     NumberUnit,
     OptionalName,
     Parameters,
@@ -215,6 +216,20 @@ class ControlSection(Section):
     _check_distinct = field_validator("admins")(distinct)
 
 
+class ServiceSection(Section):
+    """How the service that jobs receive is counted."""
+
+    weights: ByGpuType = Field(
+        default={},
+        description=(
+            "What a GPU of a type counts as, by the type's name in Slurm, for example "
+            "{a100_1g.10gb: 0.14}; 1 for types without an entry. It is used for attained service "
+            "and thresholds, for limits and breakers on GPUs taken back, and in reports. Service "
+            "that jobs have already received keeps the weights it was counted with."
+        ),
+    )
+
+
 class PathsSection(Section):
     """Where the daemon keeps its files."""
 
@@ -250,6 +265,7 @@ class Config(Section):
     daemon: DaemonSection = DaemonSection()
     policy: PolicySection = PolicySection()
     ranking: RankingSection = RankingSection()
+    service: ServiceSection = ServiceSection()
     preemption: PreemptionSection = PreemptionSection()
     breakers: BreakersSection = BreakersSection()
     placement: PlacementSection = PlacementSection()

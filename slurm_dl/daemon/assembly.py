@@ -126,7 +126,11 @@ def cluster_of(config: Config, profiles: Mapping[str, Profile] = NO_PROFILES) ->
     slurm = slurm_of(config)
     queue = make_queue(slurm, config.cluster.reader)
     return SlurmCluster(
-        slurm, max_grace_s=LONGEST_GRACE_S, models=profiles.keys() or None, queue=queue
+        slurm,
+        max_grace_s=LONGEST_GRACE_S,
+        models=profiles.keys() or None,
+        queue=queue,
+        weights=dict(config.service.weights),
     )
 
 

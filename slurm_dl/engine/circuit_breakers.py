@@ -200,7 +200,7 @@ def managed_gpus(snap: Snapshot) -> float:
     """GPUs of the managed partitions, those of nodes that are down as well."""
     seen = snap.seen
     managed = seen.node_in[snap.managed].any(axis=0)
-    return float(seen.nodes.gpus[managed].sum())
+    return float(seen.weight_of_node()[managed].sum())
 
 
 def _in_words(by: Breaker | TripBreaker) -> str:

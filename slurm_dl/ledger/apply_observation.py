@@ -82,7 +82,10 @@ def apply_observation(
     """
     now_s = seen.now_s
     relevant = (seen.jobs.state < COMPLETED) | is_in(seen.jobs.job_id, before.job_id)
-    jobs = seen.jobs if relevant.all() else seen.jobs.take(relevant)
+    jobs = seen.jobs
+    if seen.weights:
+        jobs = dataclasses.replace(jobs, gpus=seen.weighted_gpus())
+    jobs = jobs if relevant.all() else jobs.take(relevant)
     if (jobs.job_id[1:] < jobs.job_id[:-1]).any():
         jobs = jobs.take(np.argsort(jobs.job_id, kind="stable"))
 

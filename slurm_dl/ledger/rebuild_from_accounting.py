@@ -10,6 +10,7 @@ Not a hot path: only jobs that were missed come here, few of them but after the 
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -227,8 +228,16 @@ def rebuild(
     ended: list[EndedRun] = []
     gpus_unknown: set[int] = set()
     short: set[int] = set()
+    weight = seen.weighted_gpus() / np.maximum(jobs.gpus, np.finfo(np.float64).tiny)
+    jobs = dataclasses.replace(jobs, gpus=seen.weighted_gpus())
     for k, i in enumerate(places.tolist()):
         job_id, gpus = int(jobs.job_id[i]), float(jobs.gpus[i])
+        if seen.weights:
+            # Of earlier runs it is not told which type they had: as if it were that of this one.
+            records[job_id] = [
+                dataclasses.replace(run, gpus=run.gpus and run.gpus * float(weight[i]))
+                for run in records[job_id]
+            ]
         chain = chain_of(
             records[job_id],
             uid=int(jobs.uid[i]),

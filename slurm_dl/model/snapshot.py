@@ -108,6 +108,8 @@ class Observed:
         held: Who holds what where.
         partitions: Partition names; `Jobs.partition` indexes them.
         gpu_types: GPU type names; `Jobs.gpu_type` and `Nodes.gpu_type` index them.
+        weights: What a GPU counts as in service and limits, by the name of its type; of types that
+            are not here 1.
         node_in: ``(p, m)`` bool, node is in partition.
         claims: Metadata of the jobs that have any.
         also_in: Further partitions, as indices, of pending jobs that name several;
@@ -152,6 +154,7 @@ class Observed:
     held: Allocations
     partitions: tuple[str, ...]
     gpu_types: tuple[str, ...]
+    weights: Mapping[str, float] = field(default_factory=dict)
     node_in: Bool
     claims: Mapping[JobId, Claim] = field(default_factory=dict)
     also_in: Mapping[JobId, tuple[int, ...]] = field(default_factory=dict)
@@ -180,6 +183,29 @@ class Observed:
         """Type of the GPUs on *node*; empty if it has no name, or they are of several."""
         kind = -1 if self.nodes.is_mixed[node] else int(self.nodes.gpu_type[node])
         return self.gpu_types[kind] if kind >= 0 else ""
+
+    def weighted_gpus(self) -> F64:
+        """``(n,)`` GPUs of each job, each GPU counted with the weight of its type.
+
+        Of running jobs by what they hold, of others by what they ask for.
+        """
+        jobs = self.jobs
+        if not (self.weights and self.gpu_types):
+            return jobs.gpus
+        weight = np.array([self.weights.get(name, 1.0) for name in self.gpu_types] + [1.0])
+        more = (weight[:-1] - 1.0) @ self.held.gpus_by_type(self.nodes, len(self.gpu_types))
+        gpus: F64 = jobs.gpus * weight[jobs.gpu_type]
+        holds = np.unique(self.held.job)
+        gpus[holds] = (jobs.gpus + np.bincount(self.held.job, more, len(jobs)))[holds]
+        return gpus
+
+    def weight_of_node(self) -> F64:
+        """``(m,)`` GPUs of each node, counted likewise."""
+        nodes, gpus = self.nodes, self.nodes.gpus
+        for kind, name in enumerate(self.gpu_types):
+            there = nodes.of_type(kind) * nodes.with_type(kind)
+            gpus = gpus + there * (self.weights.get(name, 1.0) - 1.0)
+        return gpus
 
     def claim(self, job_id: JobId) -> Claim:
         """The job's metadata; an empty claim if it has none."""

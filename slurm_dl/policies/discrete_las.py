@@ -114,7 +114,7 @@ class DiscreteLas:
 
     def rate(self, snap: Snapshot) -> F64:
         """``(n,)`` service that a second of running adds."""
-        return np.ones(len(snap.jobs)) if self.dimensions == 1 else snap.jobs.gpus
+        return np.ones(len(snap.jobs)) if self.dimensions == 1 else snap.seen.weighted_gpus()
 
     def _starves_at(self, snap: Snapshot) -> F64:
         """``(n,)`` when each job will have waited too long, epoch seconds; inf if never."""

@@ -142,7 +142,7 @@ class Karuna:
         rows = ages.nonzero()[0]
         queue = order.tier[rows] - 1
         left = edges_of(self.thresholds_gpu_s)[queue] - snap.memory.attained_gpu_s[rows]
-        sinks_s = first_to_sink(snap, left=left, rate=jobs.gpus[rows])
+        sinks_s = first_to_sink(snap, left=left, rate=snap.seen.weighted_gpus()[rows])
         # What is a rounding away must not be asked for at this very instant again and again.
         return max(min(change_s, sinks_s), now_s + _INSTANT_S)
 

@@ -63,7 +63,7 @@ class Las:
         ahead = np.append(np.sort(order.key[waiting]), np.inf)
         has = order.key[running]
         lead = ahead[ahead.searchsorted(has)] - has
-        rate = np.ones(len(has)) if self.dimensions == 1 else snap.jobs.gpus[running]
+        rate = np.ones(len(has)) if self.dimensions == 1 else snap.seen.weighted_gpus()[running]
         passes_s = float((lead / rate).min(initial=np.inf))
         return snap.now_s + max(passes_s, self.quantum_s)
 

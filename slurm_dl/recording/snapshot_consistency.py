@@ -50,7 +50,8 @@ def _claims(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:
             if isinstance(column, np.ndarray):
                 fits = column.ndim == 1
                 if field.name == "by_type":
-                    fits = column.shape == (len(seen.gpu_types), len(group))
+                    rows = len(seen.nodes if group is seen.nodes else seen.held)
+                    fits = column.shape == (len(seen.gpu_types), rows)
                 yield f"{place}.{field.name}", fits, "one value a row was expected"
     n, m, parts = len(seen.jobs), len(seen.nodes), len(seen.partitions)
     yield "memory", len(snap.memory.attained_gpu_s) == n, f"{n} rows were expected, one a job"

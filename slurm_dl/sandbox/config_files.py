@@ -91,14 +91,15 @@ def gres_conf(spec: SandboxSpec, layout: Layout) -> str:
     lines: list[str] = []
     for group, first, last in spec.ranges():
         nodes = f"NodeName={host_range('n', first, last)}"
-        if group.gpus:
-            devices = f"{layout.dev}/{host_range('gpu', 0, group.gpus - 1)}"
-            lines.append(f"{nodes} Name=gpu Type={group.gpu_type} File={devices}")
         if group.shards:
             lines.append(f"{nodes} Name=shard Count={group.shards}")
-        for gres in group.gres:
+        first_gpu = 0
+        for gres in group.all_gres():
             name, *of_type, count = gres.split(":")
             words = [f"Name={name}", *(f"Type={word}" for word in of_type), f"Count={count}"]
+            if name == "gpu":
+                devices = host_range("gpu", first_gpu, first_gpu + int(count) - 1)
+                words[-1], first_gpu = f"File={layout.dev}/{devices}", first_gpu + int(count)
             lines.append(" ".join((nodes, *words)))
     return "".join(f"{line}\n" for line in lines)
 
@@ -140,9 +141,8 @@ def _node_lines(spec: SandboxSpec, first_port: int) -> list[str]:
             port = host_range("", first_port + first, first_port + last)
         else:
             port = str(first_port + 1)
-        kinds = [f"gpu:{group.gpu_type}:{group.gpus}"] if group.gpus else []
-        kinds += [f"shard:{group.shards}"] if group.shards else []
-        gres = ",".join((*kinds, *group.gres))
+        shards = (f"shard:{group.shards}",) if group.shards else ()
+        gres = ",".join((*group.all_gres(), *shards))
         settings = {
             "CPUs": group.cpus,
             "Boards": 1,

@@ -218,7 +218,7 @@ def make_tree(layout: Layout, spec: SandboxSpec) -> None:
     if spec.start_slurmd:
         for name in spec.node_names:
             make_directory(layout.spool / name, 0o755)
-        _make_gpus(layout, max(group.gpus for group in spec.groups))
+        _make_gpus(layout, max(group.all_gpus() for group in spec.groups))
     _make_key(layout.munge_key)
 
 

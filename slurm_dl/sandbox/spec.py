@@ -87,7 +87,8 @@ class SandboxNodes:
         cpus: CPUs Slurm believes each node has.
         mem_mb: Memory Slurm believes each node has, MiB.
         shards: ``gres/shard`` of each node, the same number for each of its GPUs; 0 for none.
-        gres: Other GRES of each node, counted, such as ``nvme:2`` or ``fpga:a:1``.
+        gres: Other GRES of each node, counted, such as ``nvme:2`` or ``fpga:a:1``, and GPUs of
+            further types, such as ``gpu:h100:2``.
         options: Further ``Key=Value`` of slurm.conf's node line, such as ``TmpDisk=4000``; they
             replace the sandbox's own.
     """
@@ -113,6 +114,15 @@ class SandboxNodes:
         if self.gpus and self.shards % self.gpus:
             message = f"shards of a node: {self.shards} is no multiple of its {self.gpus} GPUs"
             raise ConfigError(message)
+
+    def all_gpus(self) -> int:
+        """GPUs of each node, of all types."""
+        named = (gres.split(":") for gres in self.gres)
+        return self.gpus + sum(int(count) for name, *_, count in named if name == "gpu")
+
+    def all_gres(self) -> tuple[str, ...]:
+        """The GPUs and other GRES of each node, but shards, as slurm.conf has them."""
+        return (*([f"gpu:{self.gpu_type}:{self.gpus}"] if self.gpus else ()), *self.gres)
 
     def __str__(self) -> str:
         gpus = f"{self.gpus} {self.gpu_type}" if self.gpus else "0 GPUs"

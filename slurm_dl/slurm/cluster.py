@@ -18,6 +18,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
@@ -80,6 +81,7 @@ class SlurmCluster:
         models: Collection[str] | None = None,
         clock: Callable[[], float] = time.time,
         queue: CliQueue | None = None,
+        weights: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         """Bind to a cluster; nothing is read yet.
 
@@ -88,11 +90,13 @@ class SlurmCluster:
             models: Names of the model profiles there are; None takes any well-formed name.
             clock: The first value of `now`.
             queue: What reads the queue; None is squeue.
+            weights: See `Observed.weights`.
         """
         self.watch_reservations = False
         self.now = clock
         self.asked_s = 0.0
         self._slurm = slurm
+        self._weights = weights
         self._reader = JobReader(ClaimReader(max_grace_s=max_grace_s, models=models))
         self._holdings = Holdings()
         self._shares = Shares(slurm)
@@ -234,6 +238,7 @@ class SlurmCluster:
             held=self._holdings.allocations(table, site),
             partitions=site.partitions,
             gpu_types=tuple(self._gpu_types),
+            weights=self._weights,
             node_in=site.node_in,
             claims=table.claims,
             also_in=table.also_in,

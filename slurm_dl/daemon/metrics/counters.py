@@ -84,7 +84,7 @@ class _Look:
             now_s=now_s,
             job_id=ids,
             attained_gpu_s=attained[rows],
-            gpus=jobs.gpus[rows],
+            gpus=snap.seen.weighted_gpus()[rows],
             counted_s=counted,
         )
 

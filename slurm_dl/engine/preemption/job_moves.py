@@ -205,7 +205,7 @@ class _Search:
 
     def _try(self, nodes: tuple[int, ...], rows: frozenset[int]) -> None:
         cost = float(self._cost[list(rows)].sum())
-        gpus = float(self._snap.jobs.gpus[list(rows)].sum())
+        gpus = float(self._snap.seen.weighted_gpus()[list(rows)].sum())
         if gpus > self._bounds.gpus or not self._worth(cost):
             return
         self._tried += 1

@@ -239,7 +239,7 @@ class _Search:
         )
         if isinstance(victims, str):
             return victims
-        gpus = float(self._snap.jobs.gpus[list(victims)].sum())
+        gpus = float(self._snap.seen.weighted_gpus()[list(victims)].sum())
         if gpus > limits.most_gpus:
             return (
                 f"{gpus:.0f} GPUs would have to be taken back for it, and a breaker allows "
@@ -378,4 +378,4 @@ def victim_of(snap: Snapshot, row: int) -> Victim:
         msg = f"job {job_id} was chosen as a victim without a contract"
         raise AssertionError(msg)
     run = Run(job_id, float(jobs.start_s[row]), int(jobs.restarts[row]))
-    return Victim(run=run, gpus=float(jobs.gpus[row]), contract=contract)
+    return Victim(run=run, gpus=float(snap.seen.weighted_gpus()[row]), contract=contract)

@@ -43,7 +43,7 @@ def split(
     drafts: list[Handover] = []
     notes: dict[JobId, str] = {}
     for losing in losing_pairs(snap, settings.placement.profiles, limits):
-        gpus = float(snap.jobs.gpus[losing.row])
+        gpus = float(snap.seen.weighted_gpus()[losing.row])
         if len(under_way) + len(drafts) >= limits.max_handovers or gpus > left_gpus:
             break
         if gpus > limits.most_gpus:

@@ -61,18 +61,19 @@ def upgrades(
     gpus = snap.preempted_gpus_last_hour if limits.max_gpus_per_hour else 0.0
     first = next_id(snap, under_way)
     moves: list[Handover] = []
+    counted = snap.seen.weighted_gpus()
     for row in rows[np.lexsort((snap.jobs.job_id[rows], -saves_s))].tolist():
         if len(under_way) + len(moves) >= limits.max_handovers:
             break
         right = types(row)
-        if right is None or gpus + float(snap.jobs.gpus[row]) > most_gpus:
+        if right is None or gpus + float(counted[row]) > most_gpus:
             continue
         need = narrowed(needs.of(row), within(row))
         nodes = available.place(need, within=right & open_)
         if nodes is None:
             continue
         available.take(need, nodes)
-        gpus += float(snap.jobs.gpus[row])
+        gpus += float(counted[row])
         open_[nodes] = False  # Two reservations of ours never overlap.
         names = tuple(snap.seen.nodes.name[n] for n in sorted(nodes.tolist()))
         moves.append(

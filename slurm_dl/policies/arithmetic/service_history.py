@@ -113,7 +113,7 @@ def _runs_under_way(snap: Snapshot, tenants: Tenants) -> ServedTime:
         tenant=tenants.of[rows],
         begin_s=snap.jobs.start_s[rows],
         end_s=np.full(len(rows), snap.now_s),
-        gpu_s=snap.jobs.gpus[rows] * _run_s(snap)[rows],
+        gpu_s=snap.seen.weighted_gpus()[rows] * _run_s(snap)[rows],
     )
 
 
@@ -123,7 +123,7 @@ def _runs_before(snap: Snapshot, tenants: Tenants) -> ServedTime:
     # Jobs that are over are in the past, where their runs count.
     rows = _by_id(snap, (jobs.state <= COMPLETING) & (memory.attained_gpu_s > 0))
     run_s = _run_s(snap)[rows]
-    left_gpu_s = memory.attained_gpu_s[rows] - jobs.gpus[rows] * run_s
+    left_gpu_s = memory.attained_gpu_s[rows] - snap.seen.weighted_gpus()[rows] * run_s
     # The ledger's sum and the product differ by roundings.
     left_gpu_s[left_gpu_s <= memory.attained_gpu_s[rows] * 1e-9] = 0.0
     end_s = np.where(_holds(snap)[rows], jobs.start_s[rows], memory.waiting_since_s[rows])
