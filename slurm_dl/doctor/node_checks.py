@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from slurm_dl.doctor.check_result import CheckResult, check, ok, warning
@@ -10,6 +11,8 @@ from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions
 from slurm_dl.slurm.read.grammar import gres_items
 from slurm_dl.slurm.read.usable_nodes import keeps_for_itself
 from slurm_dl.text import escaped
+
+_MIG = re.compile(r"[0-9]g\.[0-9]+gb")
 
 
 @check("nodes")
@@ -29,11 +32,16 @@ def nodes(site: Site) -> CheckResult:
     mixed = [name for name, of in types.items() if len(of) > 1]
     if not mixed:
         return ok(f"{told}; each node has GPUs of one type")
+    told += f"; {len(mixed)} nodes have GPUs of several types, such as {mixed[0]} "
+    told += f"({', '.join(sorted(types[mixed[0]]))})"
+    slices = {kind for of in types.values() for kind in of if _MIG.search(kind)}
+    unweighted = sorted(slices - site.config.service.weights.keys())
+    if not unweighted:
+        return ok(told)
     return warning(
-        f"{told}; {len(mixed)} nodes have GPUs of several types, such as {mixed[0]} "
-        f"({', '.join(sorted(types[mixed[0]]))}): a job of one type may be preempted for a job of "
-        "another",
-        "leave the partitions of these nodes out of manage.partitions",
+        f"{told}, and {unweighted[0]}, a part of a GPU, counts as a whole one",
+        "say what part of a GPU each MIG profile is in service.weights, for example "
+        f"{{{unweighted[0]}: 0.14}}",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,9 +19,8 @@ MAX_GPUS_PER_NODE: Final = 1024
 
 MAX_LEAVES: Final = 32_767
 
-_GROUP: Final = re.compile(
-    r"([0-9]{1,6})x([0-9]{1,4})(?::([A-Za-z0-9][A-Za-z0-9_.-]{0,62}))?(?:@([0-9]{1,6}))?"
-)
+_GPUS: Final = re.compile(r"([0-9]{1,4})(?::([A-Za-z0-9][A-Za-z0-9_.-]{0,62}))?")
+_GROUP: Final = re.compile(r"([0-9]{1,6})x([^@]{1,500}?)(?:@([0-9]{1,6}))?")
 _ANY_TYPE: Final = "gpu"
 
 
@@ -31,14 +31,29 @@ class NodeGroup:
     Attributes:
         nodes: Nodes.
         gpus: GPUs of each.
-        gpu_type: Their type.
+        gpu_type: Their type; of several the first.
         leaf_nodes: Nodes on each leaf switch, the last one may have fewer; 0: all on one.
+        others: Further types, and how many of *gpus* are of each.
     """
 
     nodes: int
     gpus: int
     gpu_type: str = _ANY_TYPE
     leaf_nodes: int = 0
+    others: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def by_type(self) -> Mapping[str, int]:
+        """GPUs of each type on each node."""
+        rest = self.gpus - sum(count for _, count in self.others)
+        return {self.gpu_type: rest} | dict(self.others)
+
+    def __str__(self) -> str:
+        gpus = "+".join(
+            f"{count}:{name}" if name != _ANY_TYPE else str(count)
+            for name, count in self.by_type.items()
+        )
+        return f"{self.nodes}x{gpus}" + (f"@{self.leaf_nodes}" if self.leaf_nodes else "")
 
     @property
     def leaves(self) -> int:
@@ -60,7 +75,7 @@ class ClusterShape:
     @property
     def gpu_types(self) -> tuple[str, ...]:
         """Type names, in the order of the groups."""
-        return tuple(dict.fromkeys(g.gpu_type for g in self.groups))
+        return tuple(dict.fromkeys(name for g in self.groups for name in g.by_type))
 
     @property
     def largest_node_gpus(self) -> int:
@@ -101,22 +116,25 @@ class ClusterShape:
             cpus=np.full(total, 1_000_000, dtype=np.int32),
             mem_mb=np.zeros(total, dtype=np.int64),
             leaf=self._leaf(),
+            by_type=np.repeat(
+                [[float(g.by_type.get(name, 0)) for g in self.groups] for name in types],
+                counts,
+                axis=1,
+            )
+            if any(g.others for g in self.groups)
+            else None,
         )
 
     def __str__(self) -> str:
-        return ",".join(
-            f"{g.nodes}x{g.gpus}"
-            + (f":{g.gpu_type}" if g.gpu_type != _ANY_TYPE else "")
-            + (f"@{g.leaf_nodes}" if g.leaf_nodes else "")
-            for g in self.groups
-        )
+        return ",".join(map(str, self.groups))
 
 
 def parse_shape(text: str) -> ClusterShape:
     """A cluster from words: ``8x8`` is 8 nodes of 8 GPUs, ``4x8:v100,2x4:k80`` two groups.
 
     ``8x8@4`` has 4 nodes on each leaf switch; leaves of different groups are different ones, and a
-    group without ``@`` beside one with it has a leaf of its own.
+    group without ``@`` beside one with it has a leaf of its own. ``2x2:a100+4:t4`` has nodes with
+    GPUs of two types.
 
     Raises:
         ConfigError: *text* is no such thing.
@@ -124,24 +142,34 @@ def parse_shape(text: str) -> ClusterShape:
     groups = []
     for part in text.split(","):
         match = _GROUP.fullmatch(part.strip())
-        if not match or not 1 <= int(match[1]) <= MAX_NODES:
+        gpus = [_GPUS.fullmatch(one) for one in match[2].split("+")] if match else []
+        if not match or None in gpus or not 1 <= int(match[1]) <= MAX_NODES:
             msg = (
                 f"cluster {text!r}: {part.strip()!r} is not NODESxGPUS, NODESxGPUS:TYPE or "
-                "NODESxGPUS@NODES_OF_A_LEAF, for example 8x8, 4x8:v100,2x4:k80 or 8x8@4"
+                "NODESxGPUS@NODES_OF_A_LEAF, for example 8x8, 4x8:v100,2x4:k80, 2x2:a100+4:t4 or "
+                "8x8@4"
             )
             raise ConfigError(msg)
-        if not 1 <= int(match[2]) <= MAX_GPUS_PER_NODE:
-            msg = f"cluster {text!r}: a node has 1 to {MAX_GPUS_PER_NODE} GPUs (got {match[2]})"
+        types = {found[2] or _ANY_TYPE: int(found[1]) for found in gpus if found}
+        if len(types) < len(gpus) or not 1 <= min(types.values()) <= sum(types.values()) <= (
+            MAX_GPUS_PER_NODE
+        ):
+            msg = (
+                f"cluster {text!r}: a node has 1 to {MAX_GPUS_PER_NODE} GPUs, and names each type "
+                f"once (got {match[2]})"
+            )
             raise ConfigError(msg)
-        if match[4] is not None and not int(match[4]):
-            msg = f"cluster {text!r}: a leaf switch has at least 1 node (got {match[4]})"
+        if match[3] is not None and not int(match[3]):
+            msg = f"cluster {text!r}: a leaf switch has at least 1 node (got {match[3]})"
             raise ConfigError(msg)
+        first, *others = types.items()
         groups.append(
             NodeGroup(
                 nodes=int(match[1]),
-                gpus=int(match[2]),
-                gpu_type=match[3] or _ANY_TYPE,
-                leaf_nodes=int(match[4] or 0),
+                gpus=sum(types.values()),
+                gpu_type=first[0],
+                leaf_nodes=int(match[3] or 0),
+                others=tuple(others),
             )
         )
     if sum(g.nodes for g in groups) > MAX_NODES:

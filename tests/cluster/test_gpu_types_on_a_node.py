@@ -67,7 +67,7 @@ def submit(place: Schedd, gpus: str, *options: str) -> str:
     ],
 )
 def test_gpus_change_hands_by_their_type(
-    place: Schedd, node: str, fixed: str, victim: str, wrong: str, right: str
+    place: Schedd, *, node: str, fixed: str, victim: str, wrong: str, right: str
 ) -> None:
     """*fixed* is held by a job that has not opted in, *victim* by one that has."""
     keeps = submit(place, fixed, f"--nodelist={node}", "--comment=")
@@ -94,6 +94,7 @@ def test_a_slice_counts_as_its_weight(place: Schedd) -> None:
         rows = json.loads(place.ask("dlqueue", "--json").stdout)["jobs"]
         return {row["job"]: row["attained_gpu_h"] for row in rows}
 
-    place.until("both to be counted", lambda: min(had().get(j, 0) for j in (whole, slices)) > 0.0006)
+    both = whole, slices
+    place.until("both to be counted", lambda: min(had().get(j, 0) for j in both) > 0.0006)
     # The two runs began within a poll of each other.
     assert had()[slices] / had()[whole] == pytest.approx(0.14, rel=0.5)

@@ -328,7 +328,8 @@ CASES: list[Case] = [
     ("nodes", {"node": NODES.replace("Efctv=8", "Efctv=7")}, OK, "1 nodes keep"),
     ("nodes", {"node": NODES + " MemSpecLimit=9"}, OK, "such as n2"),
     ("nodes", {}, OK, "of one type"),
-    ("nodes", {"node": NODES.replace("a:4", "a:2,gpu:b:2")}, WARNING, "such as n1 (a, b)"),
+    ("nodes", {"node": NODES.replace("a:4", "a:2,gpu:b:2")}, OK, "such as n1 (a, b)"),
+    ("nodes", {"node": NODES.replace("a:4", "a:2,gpu:a_1g.5gb:2")}, WARNING, "a_1g.5gb, a part"),
     ("nodes", {"node": f"{NODES}\nNodeName=n3 Gres=gpu:a:2,gpu:b:2 Partitions=cpu"}, OK, "of one"),
     ("unknown conditions", {}, OK, "no pending job"),
     (

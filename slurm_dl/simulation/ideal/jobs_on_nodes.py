@@ -258,7 +258,8 @@ class OnNodes:
 
     def _speed_of(self, job: int, gpus: float, nodes: Sequence[int]) -> PlacementSpeed:
         types = set(self._nodes.gpu_type[list(nodes)].tolist())
-        kind = types.pop() if len(types) == 1 else -1
+        alike = len(types) == 1 and not self._nodes.is_mixed[list(nodes)].any()
+        kind = types.pop() if alike else -1
         key = (int(self._trace.model[job]), gpus, len(nodes), kind)
         if key not in self._known:
             self._known[key] = place_speed(
