@@ -97,7 +97,8 @@ def decided(**told: Any) -> Cycle:  # noqa: ANN401 - see `Tools`
 
 def cycles(tools: Tools, acting: Sequence[bool]) -> list[Cycle]:
     """As many cycles of a daemon, which acts or only looks."""
-    cluster = Cluster(tools, max_grace_s=600, clock=lambda: float(NOW_S))
+    weights = tools.told.get("weights", {})
+    cluster = Cluster(tools, max_grace_s=600, clock=lambda: float(NOW_S), weights=weights)
     ledger = Ledger(MemoryStore())
     limits = Preemption(min_quantum_s=1, cooldown_s=1, max_grace_s=600, limit_reserve_s=0)
     how = Settings(partitions=frozenset({"gpu"}), preemption=limits)

@@ -6,16 +6,25 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
+from small_traces import make_trace
 from squeue_records import words
 from told_cluster import VICTIM, decided
 
+from slurm_dl.config import Config
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.experiments.oracle import Oracle
+from slurm_dl.model.handover import Handover
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import OpenHandover
 from slurm_dl.placement.resource_request import ResourceRequests
 from slurm_dl.policies.arithmetic.gpu_type_held import type_held
 from slurm_dl.policies.arithmetic.supply import gpus_by_type
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.simulation.cluster_shape import parse_shape
+from slurm_dl.simulation.ideal.simulator import simulate
 
 TWO_TYPES = "gpu:a100:2,gpu:h100:2"
 MIG = "gpu:a100:2(S:0),gpu:a100_1g.10gb:4(S:0)"
@@ -45,7 +54,9 @@ def detail(job_id: int, gres: str) -> str:
     )
 
 
-def cycle(gres: str, jobs: Sequence[Mapping[str, str]], waits: str, told: str = "") -> Cycle:
+def cycle(
+    gres: str, jobs: Sequence[Mapping[str, str]], waits: str, told: str = "", **more: object
+) -> Cycle:
     """A decision: *jobs* are on n1, which has *gres*, job 2 waits for *waits*, n2 is down."""
     one = {"NumNodes": "1", "NumTasks": "1", "NumCPUs": "1", "tres-alloc": "cpu=1,node=1"}
     cluster: dict[str, Any] = {
@@ -57,12 +68,16 @@ def cycle(gres: str, jobs: Sequence[Mapping[str, str]], waits: str, told: str = 
         more=list(jobs[1:]),
         waits=one | {"tres-per-node": waits},
         job=told,
+        **more,
     )
 
 
+def opened_by(of: Cycle) -> list[Handover]:
+    return [d.action.handover for d in of.done if isinstance(d.action, OpenHandover)]
+
+
 def victims(of: Cycle) -> list[int]:
-    opened = [d.action.handover for d in of.done if isinstance(d.action, OpenHandover)]
-    return sorted(v.run.job_id for handover in opened for v in handover.victims)
+    return sorted(v.run.job_id for handover in opened_by(of) for v in handover.victims)
 
 
 WHO_GIVES_WAY: dict[str, tuple[str, list[dict[str, str]], str, str, list[int]]] = {
@@ -158,8 +173,67 @@ def test_fit_is_what_trying_every_way_finds() -> None:
         ]
         snap = cycle(TWO_TYPES, jobs or [keeps(1, "")], f"{ask}{n}").snapshot
         free = (2 - held_a, 2 - held_h)
-        row = snap.jobs.row_of()[2]  # type: ignore[index]
+        row = snap.jobs.row_of()[JobId(2)]
         need = ResourceRequests(snap).of(row)
         found = need.allowed.any() and FreeResources.free_in(snap).place(need) is not None
         most = sum(free[k] for k in of)
         assert bool(found) == (n <= most and need.n_nodes == 1), (held_a, held_h, ask, n)
+
+
+WEIGHTS = {"a100_1g.10gb": 0.25, "h100": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("gres", "asks", "told", "gpus"),
+    [
+        (MIG, f"{SLICE}4", "", 1.0),
+        (MIG, f"{A100}2", "", 2.0),
+        (TWO_TYPES, f"{H100}2", "", 4.0),
+        (TWO_TYPES, "gres:gpu:3", detail(1, "gpu:a100:2,gpu:h100:1"), 4.0),
+        ("gpu:h100:4", "gres:gpu:3", "", 6.0),
+        ("gpu:4", "gres:gpu:3", "", 3.0),
+    ],
+)
+def test_a_gpu_counts_as_the_weight_of_its_type(
+    gres: str, asks: str, told: str, gpus: float
+) -> None:
+    """In attained service, in when a job sinks next, and in what a hand-over takes back."""
+    of = cycle(
+        gres, [running(1, asks)], f"gres:gpu:{4 if gres != MIG else 6}", told, weights=WEIGHTS
+    )
+    snap, ran_s = of.snapshot, 1000.0
+    row = snap.jobs.row_of()[JobId(1)]
+
+    assert snap.memory.attained_gpu_s[row] == pytest.approx(ran_s * gpus)
+    assert [v.gpus for h in opened_by(of) for v in h.victims] == [gpus]
+    policy = DiscreteLas(thresholds_gpu_s=(60.0, 8000.0))
+    runs = np.arange(len(snap.jobs)) == row
+    sinks_s = policy.next_change_s(snap, policy.order(snap), runs) - snap.now_s
+    assert sinks_s * gpus == pytest.approx(8000.0 - ran_s * gpus)
+
+
+def test_weights_cost_nothing_where_there_are_none() -> None:
+    """The column of the jobs itself is used."""
+    seen = cycle(TWO_TYPES, [running(1, f"{A100}2")], f"{A100}1").snapshot.seen
+    assert seen.weighted_gpus() is seen.jobs.gpus
+
+
+def simulated(policy: str, shape: str) -> list[float]:
+    """When each of 40 jobs ends, of 1 to 4 GPUs; V100s are half as fast."""
+    draw = np.random.default_rng(7)
+    trace = make_trace(
+        np.sort(draw.uniform(0, 3000, 40)).tolist(),
+        draw.uniform(100, 3000, 40).tolist(),
+        gpus=draw.choice([1.0, 2.0, 4.0], 40).tolist(),
+    )
+    there = parse_shape(shape)
+    known = Oracle(gpu_speed={"a100": 1.0, "v100": 0.5}).of(trace, there, {}, seed=0)
+    made = Config.model_validate({"manage": {"partitions": ["gpu"]}, "policy": {"order": policy}})
+    return simulate(trace, there, made.policy.make(), known=known).records.end_s.tolist()
+
+
+@pytest.mark.parametrize("policy", ["fifo_skip", "gavel_fifo", "gavel_max_min", "las"])
+def test_simulated_nodes_of_two_types_serve_as_two_nodes_of_one_type_each(policy: str) -> None:
+    """Where GPUs are only counted, by type, it does not matter which nodes they are in."""
+    assert simulated(policy, "4x2:a100+2:v100") == simulated(policy, "4x2:a100,4x2:v100")
+    assert simulated(policy, "4x2:a100+2:v100") != simulated(policy, "4x4:a100+1:v100")
