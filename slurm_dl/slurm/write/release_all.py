@@ -23,7 +23,7 @@ from slurm_dl.slurm.read.job_arrays import whole_labels
 from slurm_dl.slurm.read.job_values import whole_of
 from slurm_dl.slurm.read.record_parser import job_records, new_nonce
 from slurm_dl.slurm.read.reservation_reader import read_reservations
-from slurm_dl.slurm.read.squeue_fields import queue_arguments
+from slurm_dl.slurm.read.squeue_fields import of_jobs, queue_arguments
 from slurm_dl.slurm.read.vocabulary import address, epoch_s, job_state
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.actions import update_job
@@ -54,6 +54,23 @@ def site_factors(slurm: Slurm) -> dict[JobId, int]:
         msg = f"sprio says {escaped(lines[0])[:80]!r}, which is no job id and SiteFactor"
         raise ClusterError(msg)
     return factors
+
+
+def set_by_hand(slurm: Slurm, jobs: Collection[JobId]) -> dict[JobId, bool]:
+    """Of each of the pending and eligible *jobs* whether its priority was set by hand, by sprio.
+
+    The column of the normalized priority, a share of the highest there is, has the priority itself
+    of those jobs (measured on 22.05.8).
+
+    Raises:
+        ClusterError: Slurm is silent.
+    """
+    found: dict[JobId, bool] = {}
+    for line in slurm.run("sprio", "--noheader", "--format=%i %y", *of_jobs(jobs)).splitlines():
+        with contextlib.suppress(ValueError):
+            job_id, share = line.split()
+            found[JobId(int(job_id))] = float(share) >= 1
+    return found
 
 
 def release_all(
