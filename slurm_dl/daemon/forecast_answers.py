@@ -18,12 +18,12 @@ from slurm_dl.daemon.forecast_service import DEADLINE_S, HORIZON_S, WAIT_S, Fore
 from slurm_dl.daemon.published_state import LETTERS, PublishedState, text_of
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.explain.past_reasons import Sight, why_left_out
-from slurm_dl.engine.preemption.eligibility import waits_for
+from slurm_dl.engine.preemption.eligibility import WAITS_FOR
 from slurm_dl.forecast.worker import ForecastError
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.contract import DEFAULT_GRACE_S, Contract
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import COMPLETED, PENDING, JobState
+from slurm_dl.model.jobs import COMPLETED, PENDING, Held, JobState
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.simulation.forward.initial_state import (
     HypotheticalJob,
@@ -100,7 +100,8 @@ def _why_not(snap: Snapshot, row: int) -> str:
     if not jobs.gpus[row] > 0:
         return "it has no GPUs"
     if jobs.state[row] == PENDING and not startable(snap)[row]:
-        return waits_for(jobs, row)
+        why = WAITS_FOR[Held(int(jobs.held[row]))]
+        return why.format(priority=int(jobs.priority[row]))
     if jobs.state[row] == PENDING:
         return _never(snap, row)
     return ""

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from slurm_dl.engine.decide import decide, engine_of
 from slurm_dl.engine.fresh_look import LookAgain, with_fresh_look, with_room
-from slurm_dl.engine.set_by_hand import AskByHand, SetByHand
 from slurm_dl.engine.settings import External, Mode, Settings
-from slurm_dl.engine.undone_writes import PassGate, UndoneWrites, sift_disturbing
+from slurm_dl.engine.undone_writes import AskByHand, PassGate, UndoneWrites, sift_disturbing
 from slurm_dl.engine.write_retries import Effort, Refusals, is_standalone_write
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError
@@ -161,13 +160,13 @@ def run_cycle(
         nonlocal rewrite
         snap = enrich(engine.recount(ledger.snapshot(seen, settings.partitions)))
         if rewrite is None:
-            rewrite = carry.to_rewrite(snap, engine.undone(snap), ask_by_hand, acting=acting)
+            rewrite = carry.undone.look(snap, engine.undone(snap), ask_by_hand, acting=acting)
         snap = dataclasses.replace(snap, rewrite=rewrite) if rewrite else snap
-        snap = carry.by_hand.marked(snap)
+        snap = carry.undone.marked(snap)
         return snap, decide(snap, policy, settings)
 
     snap, plan = decided(seen)
-    while carry.by_hand.look_before(snap, plan, ask_by_hand):
+    while carry.undone.look_before(snap, plan, ask_by_hand):
         snap, plan = decided(seen)
     if look_again is not None:
         # What is never done is decided anew in each cycle: one look at it is enough.
@@ -289,8 +288,7 @@ class Carry:
     Attributes:
         refusals: Writes that failed.
         under_way: Signals that have not been answered for.
-        undone: SiteFactors that Slurm has undone.
-        by_hand: Jobs whose priority was set by hand.
+        undone: SiteFactors that Slurm has undone, and priorities that were set by hand.
         gate: Whether the last cycle waited for the end of a backfill pass.
         room_for: Jobs for which there was room.
         asked: Jobs that were asked about before a hand-over was to begin.
@@ -299,22 +297,9 @@ class Carry:
     refusals: Refusals = field(default_factory=Refusals)
     under_way: _SignalsUnderWay = field(default_factory=_SignalsUnderWay)
     undone: UndoneWrites = field(default_factory=UndoneWrites)
-    by_hand: SetByHand = field(default_factory=SetByHand)
     gate: PassGate = field(default_factory=PassGate)
     room_for: frozenset[JobId] = frozenset()
     asked: set[JobId] = field(default_factory=set)
-
-    def to_rewrite(
-        self, snap: Snapshot, undone: Collection[JobId], ask: AskByHand, *, acting: bool
-    ) -> frozenset[JobId]:
-        """Begin a cycle in which the writes of *undone* do not count: those to write again."""
-        due = self.undone.due({*undone, *self.by_hand.priority})
-        self.by_hand.look(snap, due, ask)
-        rewrite = due.intersection(undone).difference(self.by_hand.priority)
-        # Where nothing is written again it is asked less and less often, too.
-        for job_id in due - rewrite if acting else due:
-            self.undone.wrote(job_id, in_pass=False)
-        return rewrite
 
 
 class _Steps:

@@ -20,7 +20,7 @@ from slurm_dl.engine.placing.guarantees import Guarantee, guarantee
 from slurm_dl.engine.placing.place_waiting import Placed, place_notes, place_waiting, with_settling
 from slurm_dl.engine.placing.steering import cleared_for, steering
 from slurm_dl.engine.placing.trim_requests import trims
-from slurm_dl.engine.preemption.eligibility import Victims, displacers, waits_for
+from slurm_dl.engine.preemption.eligibility import WAITS_FOR, Victims, displacers
 from slurm_dl.engine.preemption.external_mode import ExternalEngine
 from slurm_dl.engine.preemption.mode import DecisionContext, Engine, Handovers, jobs_of
 from slurm_dl.engine.preemption.native_mode import NativeEngine
@@ -28,8 +28,8 @@ from slurm_dl.engine.settings import External, Native, Placement, Settings
 from slurm_dl.engine.target import Rows
 from slurm_dl.engine.waiting_line import WaitingLine
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import BY_HAND, F64, NOT_HELD, PENDING, RUNNING, Bool
-from slurm_dl.model.plan import Action, Plan, Promote, SetSiteFactor, TripBreaker
+from slurm_dl.model.jobs import BY_HAND, F64, NOT_HELD, PENDING, RUNNING, Bool, Held
+from slurm_dl.model.plan import Plan, Promote, SetSiteFactor, TripBreaker
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Policy
 
@@ -259,7 +259,8 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     for row in ((jobs.state == PENDING) & (jobs.held != NOT_HELD)).nonzero()[0].tolist():
         job_id = JobId(int(jobs.job_id[row]))
         if rank[row] >= 0 and job_id not in told:
-            notes[job_id] = waits_for(jobs, row)
+            why = WAITS_FOR[Held(int(jobs.held[row]))]
+            notes[job_id] = why.format(priority=int(jobs.priority[row]))
     for job_id in map(JobId, jobs.job_id[intent.overdue].tolist()):
         late = f"it has waited longer than {span(settings.overdue.after_s)} and comes before others"
         notes[job_id] = f"{late}; {notes[job_id]}" if job_id in notes else late
@@ -267,20 +268,23 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     for job_id in unhonoured:
         notes[job_id] = _UNDONE if job_id in snap.rewrite else _UNDONE_AGAIN
     running = (jobs.state == RUNNING) & (jobs.gpus > 0) & snap.is_managed()
+    by_hand = set(jobs.job_id[jobs.held == BY_HAND].tolist())
+    actions = (
+        *taken.tripping,
+        *_promotions(snap, order),
+        *cleared_for(snap, rows, taken.handovers.sealed_for, how),
+        *preemption.steps,
+        *steers,
+        *(trims(snap, taken.context.served, reserved, how.window) if how.trim else ()),
+        *preemption.writes,
+    )
     return Plan(
         tier=np.where(rank >= 0, order.tier, np.int16(-1)).astype(np.int16),
         rank=rank,
         key=order.key,
         target=frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist()),
-        actions=_without_writes_by_hand(
-            snap,
-            *taken.tripping,
-            *_promotions(snap, order),
-            *cleared_for(snap, rows, taken.handovers.sealed_for, how),
-            *preemption.steps,
-            *steers,
-            *(trims(snap, taken.context.served, reserved, how.window) if how.trim else ()),
-            *preemption.writes,
+        actions=tuple(
+            a for a in actions if not (isinstance(a, SetSiteFactor) and a.job_id in by_hand)
         ),
         notes=notes,
         unhonoured=unhonoured,
@@ -291,14 +295,6 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
         share=None if order.share is None else order.share * (rank >= 0)[:, None],
         lease_s=wish.lease_s,
     )
-
-
-def _without_writes_by_hand(snap: Snapshot, *actions: Action) -> tuple[Action, ...]:
-    """*actions* without the SiteFactors that Slurm would not look at."""
-    by_hand = set(snap.jobs.job_id[snap.jobs.held == BY_HAND].tolist())
-    if not by_hand:
-        return actions
-    return tuple(a for a in actions if not (isinstance(a, SetSiteFactor) and a.job_id in by_hand))
 
 
 def _promotions(snap: Snapshot, order: Order) -> list[Promote]:

@@ -20,12 +20,12 @@ from slurm_dl.engine.preemption.start_again import (
 )
 from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, RUNNING, Bool, Held, Jobs
+from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, RUNNING, Bool, Held
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import shut_out
 
-_WAITS_FOR = {
+WAITS_FOR = {
     Held.USER_OR_ADMIN: "it is held",
     Held.DEPENDENCY: "it waits for another job (dependency)",
     Held.BEGIN_TIME: "it is not eligible yet (begin time, or the interval after a requeue)",
@@ -35,12 +35,6 @@ _WAITS_FOR = {
     Held.UNAVAILABLE: "what it asks for is not available (constraints, nodes, licences)",
 }
 """Why no GPUs are taken back for a pending job, whatever its rank."""
-
-
-def waits_for(jobs: Jobs, row: int) -> str:
-    """Why the pending job at *row* is not to be started, whatever is free."""
-    return _WAITS_FOR[Held(int(jobs.held[row]))].format(priority=int(jobs.priority[row]))
-
 
 NO_REQUEUE = "Slurm may not requeue it (--no-requeue, not a batch job, or a het job)"
 """Why a job that has opted in may not be preempted."""

@@ -57,10 +57,9 @@ def site_factors(slurm: Slurm) -> dict[JobId, int]:
 
 
 def set_by_hand(slurm: Slurm, jobs: Collection[JobId]) -> dict[JobId, bool]:
-    """Of each of the pending and eligible *jobs* whether its priority was set by hand, by sprio.
+    """Of each of the pending and eligible *jobs* whether its priority was set by hand.
 
-    The column of the normalized priority, a share of the highest there is, has the priority itself
-    of those jobs (measured on 22.05.8).
+    Then sprio's column of shares of the highest priority has the priority itself (22.05.8).
 
     Raises:
         ClusterError: Slurm is silent.
@@ -102,7 +101,10 @@ def release_all(
     records, skipped = _unfinished(slurm)
     managed = frozenset(partitions)
     factors = site_factors(slurm)
-    todo, keeping = _job_steps(records, managed, factors, keep_running_of=within if kept else "")
+    # Slurm keeps the SiteFactor of a job whose priority was set by hand, and shows 0.
+    by_hand = set_by_hand(slurm, factors) if factors else {}
+    known = {job: factor for job, factor in factors.items() if not by_hand.get(job)}
+    todo, keeping = _job_steps(records, managed, known, keep_running_of=within if kept else "")
     done = spared = 0
     waiting = {r.job_id: (r.label, r.submit_s) for r in records if r.state is JobState.PENDING}
     # Of a job that could never start Slurm shows no SiteFactor, and refuses to change anything.
