@@ -100,7 +100,8 @@ def _why_not(snap: Snapshot, row: int) -> str:
     if not jobs.gpus[row] > 0:
         return "it has no GPUs"
     if jobs.state[row] == PENDING and not startable(snap)[row]:
-        return WAITS_FOR[Held(int(jobs.held[row]))]
+        why = WAITS_FOR[Held(int(jobs.held[row]))]
+        return why.format(priority=int(jobs.priority[row]))
     if jobs.state[row] == PENDING:
         return _never(snap, row)
     return ""

@@ -277,6 +277,7 @@ class Daemon:
             complete=lambda seen: self._rebuilding.complete(parts.ledger, seen),
             enrich=parts.enrich,
             look_again=timed.look_again,
+            ask_by_hand=parts.cluster.set_by_hand,
         )
         took_s = time.monotonic() - began_s
         self._health.end(parts.cluster.asked_s)

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from slurm_dl.engine.decide import decide, engine_of
 from slurm_dl.engine.fresh_look import LookAgain, with_fresh_look, with_room
 from slurm_dl.engine.settings import External, Mode, Settings
-from slurm_dl.engine.undone_writes import PassGate, UndoneWrites, sift_disturbing
+from slurm_dl.engine.undone_writes import AskByHand, PassGate, UndoneWrites, sift_disturbing
 from slurm_dl.engine.write_retries import Effort, Refusals, is_standalone_write
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.errors import ClusterError
@@ -111,6 +111,7 @@ def run_cycle(
     complete: Callable[[Observed], None] = lambda _: None,
     enrich: Callable[[Snapshot], Snapshot] = lambda snap: snap,
     look_again: LookAgain | None = None,
+    ask_by_hand: AskByHand = lambda _: {},
 ) -> Cycle:
     """Observe, decide and, if *acting*, apply.
 
@@ -133,6 +134,7 @@ def run_cycle(
         enrich: Adds to a snapshot what is known of its jobs beforehand.
         look_again: Looks at the cluster again before a hand-over begins; None: what `observe` tells
             is all there is, and never old.
+        ask_by_hand: Asks of which jobs the priority was set by hand.
 
     Raises:
         ClusterError: The cluster could not be read; nothing was done.
@@ -158,11 +160,14 @@ def run_cycle(
         nonlocal rewrite
         snap = enrich(engine.recount(ledger.snapshot(seen, settings.partitions)))
         if rewrite is None:
-            rewrite = carry.undone.due(engine.undone(snap))
+            rewrite = carry.undone.look(snap, engine.undone(snap), ask_by_hand, acting=acting)
         snap = dataclasses.replace(snap, rewrite=rewrite) if rewrite else snap
+        snap = carry.undone.marked(snap)
         return snap, decide(snap, policy, settings)
 
     snap, plan = decided(seen)
+    while carry.undone.look_before(snap, plan, ask_by_hand):
+        snap, plan = decided(seen)
     if look_again is not None:
         # What is never done is decided anew in each cycle: one look at it is enough.
         carry.asked = set() if acting else carry.asked & set(seen.texts)
@@ -283,7 +288,7 @@ class Carry:
     Attributes:
         refusals: Writes that failed.
         under_way: Signals that have not been answered for.
-        undone: SiteFactors that Slurm has undone.
+        undone: SiteFactors that Slurm has undone, and priorities that were set by hand.
         gate: Whether the last cycle waited for the end of a backfill pass.
         room_for: Jobs for which there was room.
         asked: Jobs that were asked about before a hand-over was to begin.

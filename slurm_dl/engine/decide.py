@@ -28,18 +28,18 @@ from slurm_dl.engine.settings import External, Native, Placement, Settings
 from slurm_dl.engine.target import Rows
 from slurm_dl.engine.waiting_line import WaitingLine
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import F64, NOT_HELD, PENDING, RUNNING, Bool, Held
-from slurm_dl.model.plan import Plan, Promote, TripBreaker
+from slurm_dl.model.jobs import BY_HAND, F64, NOT_HELD, PENDING, RUNNING, Bool, Held
+from slurm_dl.model.plan import Plan, Promote, SetSiteFactor, TripBreaker
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order, Policy
 
 _UNDONE = (
-    "Slurm does not count its place (SiteFactor): a backfill pass has undone it, or its priority "
-    "was set by hand; it is written again"
+    "Slurm does not count its place (SiteFactor): a backfill pass has undone it; it is written "
+    "again"
 )
 _UNDONE_AGAIN = (
-    "Slurm does not count its place (SiteFactor) although it was written again: was its priority "
-    "set by hand? It is written again later"
+    "Slurm does not count its place (SiteFactor) although it was written again; it is written "
+    "again later"
 )
 
 
@@ -259,7 +259,8 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     for row in ((jobs.state == PENDING) & (jobs.held != NOT_HELD)).nonzero()[0].tolist():
         job_id = JobId(int(jobs.job_id[row]))
         if rank[row] >= 0 and job_id not in told:
-            notes[job_id] = WAITS_FOR[Held(int(jobs.held[row]))]
+            why = WAITS_FOR[Held(int(jobs.held[row]))]
+            notes[job_id] = why.format(priority=int(jobs.priority[row]))
     for job_id in map(JobId, jobs.job_id[intent.overdue].tolist()):
         late = f"it has waited longer than {span(settings.overdue.after_s)} and comes before others"
         notes[job_id] = f"{late}; {notes[job_id]}" if job_id in notes else late
@@ -267,19 +268,23 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     for job_id in unhonoured:
         notes[job_id] = _UNDONE if job_id in snap.rewrite else _UNDONE_AGAIN
     running = (jobs.state == RUNNING) & (jobs.gpus > 0) & snap.is_managed()
+    by_hand = set(jobs.job_id[jobs.held == BY_HAND].tolist())
+    actions = (
+        *taken.tripping,
+        *_promotions(snap, order),
+        *cleared_for(snap, rows, taken.handovers.sealed_for, how),
+        *preemption.steps,
+        *steers,
+        *(trims(snap, taken.context.served, reserved, how.window) if how.trim else ()),
+        *preemption.writes,
+    )
     return Plan(
         tier=np.where(rank >= 0, order.tier, np.int16(-1)).astype(np.int16),
         rank=rank,
         key=order.key,
         target=frozenset(JobId(j) for j in jobs.job_id[intent.target].tolist()),
-        actions=(
-            *taken.tripping,
-            *_promotions(snap, order),
-            *cleared_for(snap, rows, taken.handovers.sealed_for, how),
-            *preemption.steps,
-            *steers,
-            *(trims(snap, taken.context.served, reserved, how.window) if how.trim else ()),
-            *preemption.writes,
+        actions=tuple(
+            a for a in actions if not (isinstance(a, SetSiteFactor) and a.job_id in by_hand)
         ),
         notes=notes,
         unhonoured=unhonoured,

@@ -9,7 +9,7 @@ import numpy as np
 from slurm_dl.engine.settings import Settings
 from slurm_dl.engine.target import Rows
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import I64, PENDING, Bool
+from slurm_dl.model.jobs import BY_HAND, I64, PENDING, Bool
 from slurm_dl.model.plan import SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Order
@@ -78,7 +78,7 @@ def is_undone(snap: Snapshot, rows: Rows, band_width: int) -> Bool:
     """``(len(rows),)`` bool: the job's priority is not what its SiteFactor makes it.
 
     Slurm accepts the update and the priority stays or becomes an older one: during a backfill pass,
-    or where the priority was set directly. Slurm's own factors and the user's nice value may make
+    or where the priority was set by hand. Slurm's own factors and the user's nice value may make
     a difference of half a band.
     """
     jobs = snap.jobs
@@ -89,7 +89,7 @@ def is_undone(snap: Snapshot, rows: Rows, band_width: int) -> Bool:
 
 def undone(snap: Snapshot, rows: Rows, band_width: int) -> tuple[JobId, ...]:
     """Those of the jobs at *rows* whose priority is not what their SiteFactor makes it."""
-    these = rows[is_undone(snap, rows, band_width)]
+    these = rows[is_undone(snap, rows, band_width) & (snap.jobs.held[rows] != BY_HAND)]
     return tuple(JobId(j) for j in snap.jobs.job_id[these].tolist())
 
 

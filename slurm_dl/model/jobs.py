@@ -60,9 +60,12 @@ class Held(IntEnum):
     """It waits for a reservation, its own or somebody's maintenance."""
     UNAVAILABLE = 6
     """Bad constraints, nodes that are down, licences: nothing a preemption could mend."""
+    BY_HAND = 7
+    """An operator has set its priority: Slurm may start it, and it is left alone until then."""
 
 
 NOT_HELD: Final = int(Held.NO)
+BY_HAND: Final = int(Held.BY_HAND)
 
 
 def _column(values: npt.ArrayLike, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
@@ -78,7 +81,7 @@ class Jobs:
     Attributes:
         job_id: ``(n,)`` int64, Slurm's id of the record.
         state: ``(n,)`` int8, a `JobState`.
-        held: ``(n,)`` int8, a `Held`; meaningful for pending jobs.
+        held: ``(n,)`` int8, a `Held`; of a job that is not pending only ``BY_HAND`` says anything.
         partition: ``(n,)`` int16, index into `Observed.partitions`; -1 if it names an unknown one.
             Of several the first, see `Observed.also_in`.
         uid: ``(n,)`` int64, the owner.

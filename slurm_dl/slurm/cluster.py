@@ -9,7 +9,8 @@ RPCs where squeue reads it (measured on 22.05.8 with sdiag):
   which GPUs are shared; two if a job that was not over has left the listing.
 - `refresh_nodes` is eight, and one more if nodes came or went; some accounts also ask slurmdbd.
 - `look_again` is four for the nodes, two for jobs of which something is not known, two for each new
-  beneficiary, and one a minute for limits. A cycle that writes SiteFactors asks sdiag once.
+  beneficiary, and one a minute for limits. A cycle that writes SiteFactors asks sdiag once,
+  and sprio about jobs that have none so far or whose priority is not what theirs makes it.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from slurm_dl.slurm.releases import Release, no_preemption
 from slurm_dl.slurm.running_config import SiteConfig, partition_values, read_config
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.actions import Actor
-from slurm_dl.slurm.write.release_all import site_factors
+from slurm_dl.slurm.write.release_all import set_by_hand, site_factors
 
 _OVER = (JobState.COMPLETED, JobState.FAILED)
 
@@ -278,12 +279,12 @@ class SlurmCluster:
         return self._actor.apply(action)
 
     def site_factors(self) -> dict[JobId, int]:
-        """SiteFactor of each pending job that is eligible; Slurm tells no others.
-
-        Raises:
-            ClusterError: Slurm is silent, or the answer cannot be read.
-        """
+        """SiteFactor of each pending job that is eligible; see `site_factors`."""
         return site_factors(self._slurm)
+
+    def set_by_hand(self, jobs: Collection[JobId]) -> dict[JobId, bool]:
+        """Of which of *jobs* an operator has set the priority, one RPC; see `set_by_hand`."""
+        return set_by_hand(self._slurm, jobs)
 
     @property
     def reader(self) -> ReaderChoice:

@@ -31,7 +31,7 @@ from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS
 from slurm_dl.slurm.tool_runner import TOOLS, Slurm
 from slurm_dl.slurm.write import handover_reservations
 from slurm_dl.slurm.write.actions import Actor, update_job
-from slurm_dl.slurm.write.release_all import release_all, site_factors
+from slurm_dl.slurm.write.release_all import release_all, set_by_hand, site_factors
 from slurm_dl.text import escaped
 
 HANDOVER = HandoverId(4)
@@ -667,3 +667,17 @@ def test_site_factors_that_cannot_be_read_are_an_error() -> None:
         site_factors(slurm)
     slurm.said += "3 5\n"
     assert site_factors(slurm) == {3: 5}
+
+
+def test_a_priority_that_was_set_by_hand_is_no_share() -> None:
+    """As sprio of 22.05.8 printed them; a job that it does not list is not told about."""
+
+    class Said(Script):
+        def run(self, *_: str) -> str:
+            return (
+                "2 5.00000000000000\n4 1.00000000000000\n7 0.00465661287416\n8 0.00000000023283\n"
+                "Unable to find jobs matching user/id(s) specified\n9 n/a\n"
+            )
+
+    told = set_by_hand(Said(), [JobId(job) for job in (2, 4, 5, 7, 8, 9)])
+    assert told == {2: True, 4: True, 7: False, 8: False}

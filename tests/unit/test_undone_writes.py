@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,8 +15,10 @@ from slurm_dl.engine.waiting_line import PLACES
 from slurm_dl.ledger.sqlite.store import SqliteStore
 from slurm_dl.ledger.write_ahead import Ledger
 from slurm_dl.model.contract import Contract
+from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.plan import ClusterAction, Reserve, SetSiteFactor, Unseal
+from slurm_dl.model.jobs import JobState
+from slurm_dl.model.plan import ClusterAction, OpenHandover, Reserve, SetSiteFactor, Unseal
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.testing.in_memory.fake_cluster import FakeCluster
 
@@ -60,8 +62,18 @@ class Life:
     ledger: Ledger
     carry: Carry = field(default_factory=Carry)
     in_pass: bool = False
+    silent: bool = False
+    asked: int = 0
 
-    def cycle(self) -> Cycle:
+    def ask(self, jobs: Collection[JobId]) -> dict[JobId, bool]:
+        """Whose priority was set by hand."""
+        self.asked += 1
+        if self.silent:
+            msg = "sprio: timed out"
+            raise ClusterError(msg)
+        return self.cluster.set_by_hand(jobs)
+
+    def cycle(self, *, acting: bool = True) -> Cycle:
         """One cycle, a second after the last."""
         self.cluster.advance(1)
         return run_cycle(
@@ -70,9 +82,10 @@ class Life:
             POLICY,
             SETTINGS,
             clock=self.cluster.clock,
-            acting=True,
+            acting=acting,
             backfilling=lambda: self.in_pass,
             carry=self.carry,
+            ask_by_hand=self.ask,
         )
 
     def writes(self, cycle: Cycle) -> dict[int, int]:
@@ -86,7 +99,7 @@ def life(tmp_path: Path) -> Iterator[Life]:
     """Two jobs and one GPU: job 2 waits."""
     cluster = Undoing(nodes=1, gpus=1)
     for _ in range(2):
-        cluster.submit(1, work_s=1000)
+        cluster.submit(1, work_s=1000, contract=Contract(grace_s=5))
     ledger = Ledger(SqliteStore(tmp_path / "ledger"))
     yield Life(cluster, ledger)
     ledger.close()
@@ -189,3 +202,65 @@ def test_reservations_that_end_within_two_cycles_are_deleted_in_one(tmp_path: Pa
 
     assert len(made) == len(ended) == 2
     assert len(set(made)) == len(set(ended)) == 1
+
+
+@pytest.mark.parametrize(
+    ("priority", "had_place", "restarted", "silent"),
+    [
+        pytest.param(5, False, False, False, id="came so"),
+        pytest.param(5, True, False, False, id="had its place"),
+        pytest.param(1, True, False, False, id="an earlier priority"),
+        pytest.param(300 * BAND, True, True, False, id="nothing remembered"),
+        pytest.param(5, False, False, True, id="Slurm falls silent"),
+    ],
+)
+def test_a_job_whose_priority_was_set_by_hand_is_left_alone_until_its_release(
+    life: Life, *, priority: int, had_place: bool, restarted: bool, silent: bool
+) -> None:
+    """No GPUs are taken back for it, none of its places is written; then it is served."""
+    life.cluster.advance(1)
+    if had_place:
+        assert 2 in life.writes(life.cycle())
+    waits = life.cluster.jobs[JobId(2)]
+    waits.by_hand = priority
+    cycles = [life.cycle()]
+    life.carry = Carry() if restarted else life.carry
+    life.silent = silent
+    cycles += [life.cycle() for _ in range(75)]
+
+    plan = cycles[-1].plan
+    assert not any(life.writes(c) for c in cycles)
+    assert not any(isinstance(d.action, OpenHandover) for c in cycles for d in c.done)
+    assert f"set by hand (Priority={priority})" in plan.notes[waits.job_id]
+    assert not plan.unhonoured
+    assert life.asked < 12
+
+    waits.by_hand, life.silent = None, False
+    for _ in range(20):
+        life.cycle()
+    assert waits.state is JobState.RUNNING
+
+
+def test_a_running_job_whose_priority_was_set_by_hand_is_a_victim_and_not_written(
+    life: Life,
+) -> None:
+    """Its place would not count in Slurm when it waits again."""
+    life.cluster.advance(1)
+    life.cluster.jobs[JobId(2)].by_hand = 5
+    life.cycle()
+    life.cluster.cancel(JobId(1))
+    life.cluster.advance(1)
+    new = life.cluster.submit(1, work_s=1000)
+    cycles = [life.cycle() for _ in range(90)]
+
+    assert life.cluster.jobs[new].state is JobState.RUNNING
+    assert not any(2 in life.writes(c) for c in cycles)
+
+
+def test_shadow_mode_asks_rarely(life: Life) -> None:
+    """Nothing is written, so no priority ever is what it should be."""
+    life.cluster.jobs[JobId(2)].site_factor = 300 * BAND
+    for _ in range(60):
+        life.cycle(acting=False)
+
+    assert 0 < life.asked < 12

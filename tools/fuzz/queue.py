@@ -31,7 +31,7 @@ from slurm_dl.slurm.tool_runner import last_line
 from slurm_dl.slurm.write.actions import trim
 from slurm_dl.slurm.write.current_job import job_now
 from slurm_dl.slurm.write.exc_node_list import parts_of
-from slurm_dl.slurm.write.release_all import release_all, site_factors
+from slurm_dl.slurm.write.release_all import release_all, set_by_hand, site_factors
 from tools.fuzz.said import NONCE, SaidSlurm, record, site
 from tools.fuzz.target import Target, text
 
@@ -252,11 +252,14 @@ TARGETS = (
     ),
     Target(
         name="sprio",
-        parse=lambda data: site_factors(SaidSlurm({"sprio": text(data)})),
+        parse=lambda data: [
+            read(SaidSlurm({"sprio": text(data)}))
+            for read in (lambda slurm: set_by_hand(slurm, ()), site_factors)
+        ],
         own=(ClusterError,),
         source="sprio",
-        parser="slurm.write.release_all.site_factors",
-        seeds=(b"7 100\n8 -5\n",),
+        parser="slurm.write.release_all.site_factors, set_by_hand",
+        seeds=(b"7 100\n8 -5\n", b"7 5.00000000000000\n8 0.00000000023283\n"),
     ),
     Target(
         name="conditions",

@@ -31,9 +31,10 @@ WAITS_FOR = {
     Held.BEGIN_TIME: "it is not eligible yet (begin time, or the interval after a requeue)",
     Held.LIMIT: "it is over a limit of its account, QOS or partition",
     Held.RESERVATION: "it waits for a reservation",
+    Held.BY_HAND: "its priority was set by hand (Priority={priority}): slurm_dl leaves it alone",
     Held.UNAVAILABLE: "what it asks for is not available (constraints, nodes, licences)",
 }
-"""Why a pending job cannot start, whatever is free."""
+"""Why no GPUs are taken back for a pending job, whatever its rank."""
 
 NO_REQUEUE = "Slurm may not requeue it (--no-requeue, not a batch job, or a het job)"
 """Why a job that has opted in may not be preempted."""

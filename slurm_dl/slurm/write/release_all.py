@@ -23,7 +23,7 @@ from slurm_dl.slurm.read.job_arrays import whole_labels
 from slurm_dl.slurm.read.job_values import whole_of
 from slurm_dl.slurm.read.record_parser import job_records, new_nonce
 from slurm_dl.slurm.read.reservation_reader import read_reservations
-from slurm_dl.slurm.read.squeue_fields import queue_arguments
+from slurm_dl.slurm.read.squeue_fields import of_jobs, queue_arguments
 from slurm_dl.slurm.read.vocabulary import address, epoch_s, job_state
 from slurm_dl.slurm.tool_runner import Slurm
 from slurm_dl.slurm.write.actions import update_job
@@ -56,6 +56,22 @@ def site_factors(slurm: Slurm) -> dict[JobId, int]:
     return factors
 
 
+def set_by_hand(slurm: Slurm, jobs: Collection[JobId]) -> dict[JobId, bool]:
+    """Of each of the pending and eligible *jobs* whether its priority was set by hand.
+
+    Then sprio's column of shares of the highest priority has the priority itself (22.05.8).
+
+    Raises:
+        ClusterError: Slurm is silent.
+    """
+    found: dict[JobId, bool] = {}
+    for line in slurm.run("sprio", "--noheader", "--format=%i %y", *of_jobs(jobs)).splitlines():
+        with contextlib.suppress(ValueError):
+            job_id, share = line.split()
+            found[JobId(int(job_id))] = float(share) >= 1
+    return found
+
+
 def release_all(
     slurm: Slurm, partitions: Collection[str], *, within: str = "", steers: Collection[Steer] = ()
 ) -> Iterator[str]:
@@ -85,7 +101,10 @@ def release_all(
     records, skipped = _unfinished(slurm)
     managed = frozenset(partitions)
     factors = site_factors(slurm)
-    todo, keeping = _job_steps(records, managed, factors, keep_running_of=within if kept else "")
+    # Slurm keeps the SiteFactor of a job whose priority was set by hand, and shows 0.
+    by_hand = set_by_hand(slurm, factors) if factors else {}
+    known = {job: factor for job, factor in factors.items() if not by_hand.get(job)}
+    todo, keeping = _job_steps(records, managed, known, keep_running_of=within if kept else "")
     done = spared = 0
     waiting = {r.job_id: (r.label, r.submit_s) for r in records if r.state is JobState.PENDING}
     # Of a job that could never start Slurm shows no SiteFactor, and refuses to change anything.

@@ -6,7 +6,7 @@ Tests and model checks use it where a real Slurm would be too slow.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -162,6 +162,10 @@ class FakeCluster(FakeSlurm):
     ) -> Observed:
         """*seen*: nothing that it tells is old."""
         return seen
+
+    def set_by_hand(self, jobs: Collection[JobId]) -> dict[JobId, bool]:
+        """Of each of *jobs* whether its priority was set by hand."""
+        return {job: self.jobs[job].by_hand is not None for job in jobs}
 
     def apply(self, action: ClusterAction, /) -> None:
         """Do one thing; see `Cluster`."""

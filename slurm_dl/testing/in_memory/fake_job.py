@@ -24,6 +24,7 @@ class FakeJob:
         done_s: Seconds of its work done in this run and those before it that survived.
         saved_s: Of those, what a checkpoint holds.
         hold: Its owner holds it.
+        by_hand: The priority that an operator has set; None: there is none.
         after: The job that must have succeeded before it may start.
         exclusive: It shares its nodes with nobody.
         wanted: The only nodes it may use, as rows; empty for any.
@@ -58,6 +59,7 @@ class FakeJob:
     reservation: str = ""
     qos: str = ""
     hold: bool = False
+    by_hand: int | None = None
     after: JobId | None = None
     requeueable: bool = True
     exclusive: bool = False

@@ -155,7 +155,7 @@ class FakeSlurm:
 
     def priority(self, job: FakeJob) -> int:
         """Slurm's priority of *job*."""
-        return 1 + job.site_factor
+        return 1 + job.site_factor if job.by_hand is None else job.by_hand
 
     def _rows(self, names: Sequence[str]) -> tuple[int, ...]:
         unknown = ", ".join(sorted(set(names) - set(self._names)))
