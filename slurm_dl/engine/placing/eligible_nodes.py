@@ -19,6 +19,20 @@ def anywhere(_row: int) -> Bool | None:
     return None
 
 
+def in_both(one: EligibleNodes, other: EligibleNodes) -> EligibleNodes:
+    """Nodes that are eligible by *one* and by *other*."""
+    if one is anywhere or other is anywhere:
+        return one if other is anywhere else other
+
+    def both(row: int) -> Bool | None:
+        of_one, of_other = one(row), other(row)
+        if of_one is None or of_other is None:
+            return of_one if of_other is None else of_other
+        return of_one & of_other
+
+    return both
+
+
 def nodes_of_chosen_type(snap: Snapshot, intent: Intent) -> EligibleNodes:
     """A job for which the policy chose a type of GPUs is confined to nodes of that type.
 

@@ -98,16 +98,19 @@ class _Defragmenting:
             mine = may_be(row)
             if mine is not None:  # What others have a right to is no place to be sent to.
                 self._onto &= mine
+        self._may_be = may_be
         self._next_id = next_id(snap, under_way)
 
     def gangs(self, waiting: npt.NDArray[np.int64]) -> list[int]:
-        """The waiting jobs that moves are looked for, best first."""
+        """The waiting jobs that moves are looked for, best first.
+
+        Who is confined to certain nodes has nobody moved for it elsewhere.
+        """
         snap, after_s = self._snap, self._settings.defragment.after_s
         waited = snap.now_s - snap.memory.waiting_since_s[waiting] >= after_s
         rows = waiting[waited & (snap.jobs.gpus[waiting] > 0)].tolist()
-        return [r for r in rows if JobId(int(snap.jobs.job_id[r])) not in self._spoken_for][
-            :MOST_GANGS
-        ]
+        rows = [r for r in rows if JobId(int(snap.jobs.job_id[r])) not in self._spoken_for]
+        return [r for r in rows if self._may_be(r) is None][:MOST_GANGS]
 
     def room_for(self, row: int, may_displace: Bool) -> Handover | str:
         """The moves that let the job at *row* start, or why there are none."""

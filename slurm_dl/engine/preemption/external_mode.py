@@ -77,15 +77,14 @@ class ExternalEngine:
                 placed=context.line.site_factors > 0,
                 target=target,
                 within=context.within,
+                not_kept=context.not_kept,
                 types=context.types,
             ),
             settings,
         )
-        # Who is confined to certain nodes has nobody moved for it elsewhere.
-        free = np.array([context.within(row) is None for row in first.tolist()], dtype=np.bool_)
         moves, more = defragment(
             snap,
-            first[free],
+            first,
             context.candidates,
             drafts,
             settings,
@@ -149,6 +148,7 @@ def _rule(context: DecisionContext) -> DisplacementRule:
         by_target=context.preempts != "never" and context.guaranteed is None,
         by_tier=context.preempts == "tier",
         may=context.may_displace,
+        priority_tier=context.snap.priority_tiers(),
     )
 
 

@@ -38,6 +38,7 @@ class DecisionContext:
         candidates: The running jobs, and which of them may be preempted.
         may_displace: ``(n,)`` bool, jobs for which others may be preempted.
         within: Nodes on which room may be made for a job, or is looked for at all.
+        not_kept: Nodes that no waiting job of a higher PriorityTier than a job's could use.
         types: Nodes of the type of GPUs that the policy chose for a job.
     """
 
@@ -51,6 +52,7 @@ class DecisionContext:
     may_displace: Bool
     guaranteed: Bool | None = None
     within: EligibleNodes = anywhere
+    not_kept: EligibleNodes = anywhere
     types: EligibleNodes = anywhere
 
 

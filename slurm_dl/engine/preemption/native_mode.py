@@ -12,7 +12,8 @@ have the band of their tier, running ones half a band more::
 
 So a waiting job exceeds the running ones of worse tiers and no other, whatever its age, its
 fair-share or its QOS add; half a band is the hysteresis that keeps jobs of one tier from
-displacing each other. A shielded job is exceeded by nobody who waits.
+displacing each other. A shielded job is exceeded by nobody who waits. A running job of a
+higher PriorityTier stands half a band above all that wait in a lower one on nodes of its partition.
 
 The minimum quantum and the grace are Slurm's here (PreemptExemptTime, GraceTime of the QOS).
 Who is preempted for whom is Slurm's choice too, among those below. The other way is
@@ -45,6 +46,7 @@ from slurm_dl.engine.site_factors import (
 from slurm_dl.engine.target import Rows
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I64, Bool, JobState
+from slurm_dl.model.membership import is_in
 from slurm_dl.model.plan import Action, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 
@@ -99,6 +101,7 @@ class NativeEngine:
                 by_target=False,
                 by_tier=True,
                 may=context.may_displace,
+                priority_tier=context.snap.priority_tiers(),
             ),
             candidates=context.candidates,
             limits=_none_begun(self.settings.preemption),
@@ -125,6 +128,7 @@ class NativeEngine:
         ]
         wanted[barred[self._inside(snap, barred)]] = self.settings.band_width
         wanted[running] += self.settings.band_width // 2
+        self._raise_by_tier(snap, ranked, running, wanted)
         wanted[list(shields)] = highest_site_factor(order.tiers, self.settings.band_width)
         kind = _kind(snap, ranked, wanted, self.settings)
         # A job of an open hand-over has the place that its hand-over needs.
@@ -147,6 +151,29 @@ class NativeEngine:
             writes=tuple(writes),
             notes=self._notes(context, wanted, np.sort(wanted[running])),
         )
+
+    def _raise_by_tier(self, snap: Snapshot, ranked: Rows, running: Rows, wanted: I64) -> None:
+        """Raise running jobs above all that wait in a lower PriorityTier on nodes of theirs.
+
+        Slurm compares the priorities alone when it preempts.
+        """
+        tiers, of = snap.priority_tiers(), snap.partition_tiers()
+        if tiers is None or of is None:
+            return
+        jobs, node_in = snap.jobs, snap.seen.node_in
+        waits = ranked[jobs.state[ranked] == JobState.PENDING]
+        waits = waits[self._inside(snap, waits)]
+        for partition in np.unique(jobs.partition[running]).tolist():
+            mates = np.flatnonzero((node_in & node_in[partition]).any(axis=1))
+            there = is_in(jobs.partition, mates)
+            also = [
+                j for j, others in snap.seen.also_in.items() if not set(others).isdisjoint(mates)
+            ]
+            there |= is_in(jobs.job_id, also)
+            below = waits[there[waits] & (tiers[waits] < of[partition])]
+            least = wanted[below].max(initial=0) + self.settings.band_width // 2
+            mine = running[jobs.partition[running] == partition]
+            wanted[mine] = np.maximum(wanted[mine], least)
 
     def _inside(self, snap: Snapshot, rows: Rows) -> Bool:
         """``(len(rows),)`` bool: in the QOS inside which Slurm preempts."""
