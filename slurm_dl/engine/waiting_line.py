@@ -1,9 +1,10 @@
 """The order in which Slurm is to serve the waiting jobs: a line, with a SiteFactor for each place.
 
 Of each PriorityTier, the highest first, come overdue jobs, then those that should hold GPUs now,
-then the others by their rank, and last jobs without GPUs and those that the policy bars. Each of
-the first places has a SiteFactor of its own, a whole number of band widths (its label), so no
-factor of the site's mixes them; the rest of the line has 0. A label that is still right stays, see `labels`.
+then the others by their rank, and last jobs without GPUs and those that the policy bars.
+Each of the first places has a SiteFactor of its own, a whole number of band widths (its label), so
+no factor of the site's mixes them; the rest of the line has 0.
+A label that is still right stays, see `labels`.
 
 Partitions that share nodes, or a job that may start in either, have one line. Running jobs keep
 what they have: Slurm does not look at it until they are requeued.

@@ -356,7 +356,7 @@ class Snapshot:
         return None if steer is None or steer.job_id == job_id else steer
 
     def partition_tiers(self) -> I64 | None:
-        """``(p + 1,)`` PriorityTier of each partition, last of an unknown one; None: all have one."""
+        """``(p + 1,)`` PriorityTier of each partition, last of an unknown one; None: all alike."""
         limits = self.seen.limits
         tiers = [1 if one is None else one.tier for one in limits]
         if len(set(tiers)) <= 1:

@@ -1,4 +1,4 @@
-"""Nodes that waiting jobs of a higher PriorityTier could use: no lower job has them sealed or freed.
+"""Nodes that waiting jobs of a higher PriorityTier could use: never freed for a lower one.
 
 Slurm starts the jobs of the higher tier first as room comes up. A reservation of ours would go
 round that, so it is not looked at whether slurm_dl manages their partition.

@@ -41,6 +41,7 @@ def defragment(
     *,
     may_displace: Bool,
     within: EligibleNodes = anywhere,
+    idle: bool = True,
 ) -> tuple[Handover | None, dict[JobId, str]]:
     """The moves to begin now, and for waiting jobs why none are.
 
@@ -51,6 +52,7 @@ def defragment(
         drafts: Hand-overs that this decision begins.
         may_displace: ``(n,)`` bool, jobs for which others may be moved.
         within: Nodes on which the job at a row may be.
+        idle: No other job waits either.
     """
     how, limits = settings.defragment, settings.preemption
     under_way = [*snap.handovers, *drafts]
@@ -70,7 +72,7 @@ def defragment(
                 return found, notes
             notes[JobId(int(snap.jobs.job_id[row]))] = found
     # While jobs wait a node that comes free is theirs, and the next one would have to be freed.
-    idle = not len(waiting)
+    idle &= not len(waiting)
     return (search.whole_node() if how.free_nodes and idle else None), notes
 
 
@@ -98,19 +100,16 @@ class _Defragmenting:
             mine = may_be(row)
             if mine is not None:  # What others have a right to is no place to be sent to.
                 self._onto &= mine
-        self._may_be = may_be
         self._next_id = next_id(snap, under_way)
 
     def gangs(self, waiting: npt.NDArray[np.int64]) -> list[int]:
-        """The waiting jobs that moves are looked for, best first.
-
-        Who is confined to certain nodes has nobody moved for it elsewhere.
-        """
+        """The waiting jobs that moves are looked for, best first."""
         snap, after_s = self._snap, self._settings.defragment.after_s
         waited = snap.now_s - snap.memory.waiting_since_s[waiting] >= after_s
         rows = waiting[waited & (snap.jobs.gpus[waiting] > 0)].tolist()
-        rows = [r for r in rows if JobId(int(snap.jobs.job_id[r])) not in self._spoken_for]
-        return [r for r in rows if self._may_be(r) is None][:MOST_GANGS]
+        return [r for r in rows if JobId(int(snap.jobs.job_id[r])) not in self._spoken_for][
+            :MOST_GANGS
+        ]
 
     def room_for(self, row: int, may_displace: Bool) -> Handover | str:
         """The moves that let the job at *row* start, or why there are none."""

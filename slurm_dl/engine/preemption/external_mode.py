@@ -82,14 +82,17 @@ class ExternalEngine:
             ),
             settings,
         )
+        # Who is confined to certain nodes has nobody moved for it elsewhere.
+        free = np.array([context.within(row) is None for row in first.tolist()], dtype=np.bool_)
         moves, more = defragment(
             snap,
-            first,
+            first[free],
             context.candidates,
             drafts,
             settings,
             may_displace=context.may_displace,
             within=context.within,
+            idle=not len(first),
         )
         notes |= more
         if moves is not None:
