@@ -355,6 +355,11 @@ class Snapshot:
         steer = self.steers.get(JobId(int(array)))
         return None if steer is None or steer.job_id == job_id else steer
 
+    def partitions_of(self, row: int) -> tuple[int, ...]:
+        """The known partitions in which the job at *row* runs or may start."""
+        also = self.seen.also_in.get(JobId(int(self.jobs.job_id[row])), ())
+        return tuple(p for p in (int(self.jobs.partition[row]), *also) if p >= 0)
+
     def partition_tiers(self) -> I64 | None:
         """``(p + 1,)`` PriorityTier of each partition, last of an unknown one; None: all alike."""
         limits = self.seen.limits
@@ -373,8 +378,7 @@ class Snapshot:
             return None
         tiers: I64 = of[self.jobs.partition]
         for row in np.flatnonzero(np.isin(self.jobs.job_id, list(self.seen.also_in))).tolist():
-            also = self.seen.also_in[JobId(int(self.jobs.job_id[row]))]
-            tiers[row] = max(int(tiers[row]), *of[list(also)].tolist())
+            tiers[row] = of[list(self.partitions_of(row))].max(initial=int(tiers[row]))
         return tiers
 
     def is_managed(self) -> Bool:

@@ -87,7 +87,10 @@ def _chosen(
         mask &= jobs.uid == owner
     if wanted.partition:
         known = [i for i, name in enumerate(seen.partitions) if name in set(wanted.partition)]
-        mask &= np.isin(jobs.partition, known)
+        also = [
+            job_id for job_id, parts in seen.also_in.items() if not set(parts).isdisjoint(known)
+        ]
+        mask &= np.isin(jobs.partition, known) | np.isin(jobs.job_id, also)
     if wanted.node:
         names = frozenset(wanted.node)
         node_rows = [i for i, name in enumerate(seen.nodes.name) if name in names]

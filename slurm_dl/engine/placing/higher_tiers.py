@@ -66,7 +66,7 @@ class HigherTiers:
         return f"job {job_id} of partition {name} (PriorityTier {tier}) comes first on these nodes"
 
     def _kept(self, row: int) -> Bool:
-        partitions = _partitions(self.snap, row)
+        partitions = self.snap.partitions_of(row)
         if partitions not in self._known:
             own = self.of[list(partitions), None] * self.snap.seen.node_in[list(partitions)]
             # Elsewhere the job has no business.
@@ -99,7 +99,7 @@ def higher_tiers(snap: Snapshot) -> HigherTiers | None:
     done: set[tuple[object, ...]] = set()
     full: set[int] = set()
     for row in rows[np.argsort(jobs.job_id[rows])].tolist():
-        partitions = [p for p in _partitions(snap, row) if p not in full]
+        partitions = [p for p in snap.partitions_of(row) if p not in full]
         if not partitions:
             continue
         need = needs.of(row)
@@ -119,11 +119,3 @@ def higher_tiers(snap: Snapshot) -> HigherTiers | None:
             if (found.tier >= of[partition])[up[partition]].all():
                 full.add(partition)  # No other job keeps more of it.
     return found
-
-
-def _partitions(snap: Snapshot, row: int) -> tuple[int, ...]:
-    """The partitions that the job at *row* runs or may start in."""
-    jobs = snap.jobs
-    first = int(jobs.partition[row])
-    also = snap.seen.also_in.get(JobId(int(jobs.job_id[row])), ())
-    return tuple(p for p in (first, *also) if p >= 0)
