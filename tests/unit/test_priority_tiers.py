@@ -50,7 +50,11 @@ def cluster(
     there = observed(
         rows,
         nodes=(4.0, 4.0),
-        held={job: dict.fromkeys(on, 4.0) for job, on in held.items()},
+        held={
+            j: dict.fromkeys(held[j], r.gpus / len(held[j]))
+            for r in rows
+            if (j := r.job_id) in held
+        },
         opted_in=ids,
         texts=texts,
         **{"limits": TIERS, **seen},
@@ -72,6 +76,7 @@ def opened(plan: Plan) -> list[tuple[int, ...]]:
 def test_the_higher_tier_comes_first(policy: Policy, settings: Settings, late: list[int]) -> None:
     """By submission, and by how long it has waited, job 1 is first."""
     rows = [pending(1, 4), pending(2, 4, partition=OTHER), pending(3, 4), pending(4, 4)]
+    rows += [pending(5, 4, partition=OTHER, submit_s=NOW_S - 100_000)]
     since = {"waiting_since_s": {r.job_id: NOW_S - 9 - 9000 * (r.job_id in late) for r in rows}}
     settings = dataclasses.replace(settings, overdue=Overdue(after_s=1000.0))
     snap = cluster(rows, {}, memory=since, also_in={JobId(3): (OTHER,)})
@@ -79,7 +84,11 @@ def test_the_higher_tier_comes_first(policy: Policy, settings: Settings, late: l
     for equals in ("submission", "site"):
         plan = decide(snap, policy, dataclasses.replace(settings, equals=equals))
         ranked = [int(j) for j in snap.jobs.job_id[np.argsort(plan.rank)]]
-        assert (sorted(ranked[:2]), ranked[2:]) == ([2, 3], [1, 4])
+        assert (sorted(ranked[:3]), ranked[3:]) == ([2, 3, 5], [1, 4])
+        assert plan.target == ({3, 5} if 3 in late else {2, 5})
+        # A quarter of the GPUs is for late jobs: the first one alone.
+        told = {int(j) for j, note in plan.notes.items() if "waited longer" in note}
+        assert told == set(late[-1:])
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -171,9 +180,21 @@ def test_no_node_that_a_higher_tier_waits_for_is_freed_for_a_lower_one(
     assert (comes in told) == (case in COMES_FIRST)
 
 
-def test_where_no_higher_tier_waits_room_is_made_as_ever() -> None:
-    """The second node is in the lower partition alone."""
-    rows = [running(1, 4), running(3, 4), pending(2, 4), urgent()]
+@pytest.mark.parametrize(("runs_in", "gives"), [(OTHER, []), (GPU, [(2,)])])
+def test_nor_does_it_where_free_gpus_lie_in_pieces(runs_in: int, gives: list[Any]) -> None:
+    """Both should hold GPUs, and there are GPUs enough for both, but no whole node."""
+    rows = [running(1, 2, partition=runs_in), running(3, 2, requeueable=False), pending(2, 4)]
+
+    plan = decide(cluster(rows, {1: [0], 3: [1]}), TIER, EXTERNAL)
+
+    assert plan.target == {1, 2, 3}
+    assert opened(plan) == gives
+
+
+@pytest.mark.parametrize("on_n1", [2, 4])
+def test_where_no_higher_tier_waits_room_is_made_as_ever(on_n1: float) -> None:
+    """The second node is in the lower partition alone; on the first what is free is no room."""
+    rows = [running(1, on_n1), running(3, 4), pending(2, 2), urgent()]
     snap = cluster(rows, {1: [0], 3: [1]}, managed=(True, False))
     plan = decide(snap, TIER, EXTERNAL)
     (begun,) = [a.handover for a in plan.actions if isinstance(a, OpenHandover)]
