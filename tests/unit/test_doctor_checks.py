@@ -262,6 +262,8 @@ CASES: list[Case] = [
     ("priority flags", slurm(PriorityFlags="MAX_TRES,INCR_ONLY"), ERROR, "keeps its priority"),
     ("partition tiers", {}, OK, "PriorityTier 1"),
     ("partition tiers", sets(TWO) | part(PriorityTier="5"), WARNING, "gpu 5, debug 1"),
+    # Partition cpu is not managed and shares n1 with gpu; debug shares no node.
+    ("partition tiers", part(PriorityTier="5"), WARNING, "gpu 5, cpu 1;"),
     ("partition tiers", sets("manage.partitions=[a100]"), SKIPPED, "none of the managed"),
     ("gpus", {}, OK, "select/cons_tres"),
     ("gpus", slurm(GresTypes="(null)"), ERROR, "no gpu"),
