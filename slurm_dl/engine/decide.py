@@ -14,15 +14,10 @@ from slurm_dl.engine.explain.past_reasons import span
 from slurm_dl.engine.intent import Intent, ask, places, rank_jobs, serve_ranked, staying
 from slurm_dl.engine.leases import LEASED, bounded_by_leases, lease_of, next_end_s, under_lease
 from slurm_dl.engine.out_of_reach import out_of_reach, without_room
-from slurm_dl.engine.placing.eligible_nodes import (
-    EligibleNodes,
-    anywhere,
-    in_both,
-    nodes_of_chosen_type,
-)
+from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, in_both, nodes_of_chosen_type
 from slurm_dl.engine.placing.gpu_sharing import with_shares
 from slurm_dl.engine.placing.guarantees import Guarantee, guarantee
-from slurm_dl.engine.placing.higher_tiers import HigherTiers, higher_tiers
+from slurm_dl.engine.placing.higher_tiers import higher_tiers
 from slurm_dl.engine.placing.place_waiting import Placed, place_notes, place_waiting, with_settling
 from slurm_dl.engine.placing.steering import cleared_for, steering
 from slurm_dl.engine.placing.trim_requests import trims
@@ -215,21 +210,18 @@ class PreemptionDecision:
         tripping: Breakers that trip now.
         context: What the hand-overs were found from.
         handovers: The hand-overs that are under way or begin.
-        higher: Where jobs of a higher PriorityTier wait; None: nowhere.
     """
 
     settings: Settings
     tripping: tuple[TripBreaker, ...]
     context: DecisionContext
     handovers: Handovers
-    higher: HigherTiers | None
 
 
 def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> PreemptionDecision:
     """From whom GPUs are taken back for whom, and what becomes of hand-overs under way."""
     settings, tripping = admitted.settings, admitted.tripping
-    higher = higher_tiers(snap)
-    not_kept = anywhere if higher is None else higher.within
+    higher, within = higher_tiers(snap), wish.guarantee.within
     context = DecisionContext(
         snap=snap,
         rows=snap.jobs.row_of(),
@@ -240,8 +232,8 @@ def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> Pree
         guaranteed=wish.guarantee.guaranteed,
         candidates=target.victims,
         may_displace=target.may_displace,
-        within=in_both(wish.guarantee.within, not_kept),
-        not_kept=not_kept,
+        within=within if higher is None else in_both(within, higher.within),
+        higher=higher,
         types=target.types,
     )
     handovers = engine_of(settings).handovers(context)
@@ -252,11 +244,7 @@ def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> Pree
             settings = stopped(settings, tripping)
             handovers = engine_of(settings).handovers(context)
     return PreemptionDecision(
-        settings=settings,
-        tripping=tripping,
-        context=context,
-        handovers=handovers,
-        higher=higher,
+        settings=settings, tripping=tripping, context=context, handovers=handovers
     )
 
 
@@ -270,7 +258,8 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     placed = placed.without(reserved)
     steers = steering(snap, rows, placed, reserved, how)
     told = place_notes(snap, placed)
-    why_not = preemption.notes if taken.higher is None else taken.higher.notes(preemption.notes)
+    higher = taken.context.higher
+    why_not = preemption.notes if higher is None else higher.notes(preemption.notes)
     notes = wish.guarantee.notes(snap, {**why_not, **told})
     for row in ((jobs.state == PENDING) & (jobs.held != NOT_HELD)).nonzero()[0].tolist():
         job_id = JobId(int(jobs.job_id[row]))

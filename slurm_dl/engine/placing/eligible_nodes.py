@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+import numpy as np
+
 from slurm_dl.engine.intent import Intent
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.snapshot import Snapshot
@@ -21,14 +23,10 @@ def anywhere(_row: int) -> Bool | None:
 
 def in_both(one: EligibleNodes, other: EligibleNodes) -> EligibleNodes:
     """Nodes that are eligible by *one* and by *other*."""
-    if one is anywhere or other is anywhere:
-        return one if other is anywhere else other
 
     def both(row: int) -> Bool | None:
-        of_one, of_other = one(row), other(row)
-        if of_one is None or of_other is None:
-            return of_one if of_other is None else of_other
-        return of_one & of_other
+        masks = [mask for mask in (one(row), other(row)) if mask is not None]
+        return np.logical_and.reduce(masks) if masks else None
 
     return both
 

@@ -47,23 +47,19 @@ class HigherTiers:
 
     def notes(self, notes: Mapping[JobId, str]) -> dict[JobId, str]:
         """*notes* on waiting jobs, with the job that comes first on nodes that they could use."""
-        more, rows, state = dict(notes), self.snap.jobs.row_of(), self.snap.jobs.state
+        snap, told = self.snap, dict(notes)
+        jobs, rows = snap.jobs, snap.jobs.row_of()
         for job_id, note in notes.items():
             row = rows[job_id]
-            if note != THERE_IS_ROOM and state[row] == PENDING and (first := self._reason(row)):
-                more[job_id] = f"{first}; {note}"
-        return more
-
-    def _reason(self, row: int) -> str:
-        """Which job comes first on nodes that the waiting job at *row* could use; empty if none."""
-        snap = self.snap
-        nodes = self._kept(row) & snap.seen.nodes.up & eligible(snap, row)
-        if not nodes.any():
-            return ""
-        at = int(np.where(nodes, self.tier, 0).argmax())
-        job_id, name = snap.jobs.job_id[self.job[at]], snap.seen.partitions[self.partition[at]]
-        tier = self.tier[at]
-        return f"job {job_id} of partition {name} (PriorityTier {tier}) comes first on these nodes"
+            nodes = self._kept(row) & snap.seen.nodes.up & eligible(snap, row)
+            if note == THERE_IS_ROOM or jobs.state[row] != PENDING or not nodes.any():
+                continue
+            at = int(np.where(nodes, self.tier, 0).argmax())
+            first = f"job {jobs.job_id[self.job[at]]}"
+            first += f" of partition {snap.seen.partitions[self.partition[at]]}"
+            first += f" (PriorityTier {self.tier[at]}) comes first on these nodes"
+            told[job_id] = f"{first}; {note}"
+        return told
 
     def _kept(self, row: int) -> Bool:
         partitions = self.snap.partitions_of(row)

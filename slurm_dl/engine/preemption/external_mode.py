@@ -77,7 +77,7 @@ class ExternalEngine:
                 placed=context.line.site_factors > 0,
                 target=target,
                 within=context.within,
-                not_kept=context.not_kept,
+                not_kept=anywhere if context.higher is None else context.higher.within,
                 types=context.types,
             ),
             settings,

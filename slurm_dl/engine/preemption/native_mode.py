@@ -43,10 +43,9 @@ from slurm_dl.engine.site_factors import (
     undone,
     wanted_site_factor,
 )
-from slurm_dl.engine.target import Rows
+from slurm_dl.engine.target import Rows, pools
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I64, Bool, JobState
-from slurm_dl.model.membership import is_in
 from slurm_dl.model.plan import Action, SetSiteFactor
 from slurm_dl.model.snapshot import Snapshot
 
@@ -157,23 +156,16 @@ class NativeEngine:
 
         Slurm compares the priorities alone when it preempts.
         """
-        tiers, of = snap.priority_tiers(), snap.partition_tiers()
-        if tiers is None or of is None:
+        if (tiers := snap.priority_tiers()) is None:
             return
-        jobs, node_in = snap.jobs, snap.seen.node_in
-        waits = ranked[jobs.state[ranked] == JobState.PENDING]
+        waits = ranked[snap.jobs.state[ranked] == JobState.PENDING]
         waits = waits[self._inside(snap, waits)]
-        for partition in np.unique(jobs.partition[running]).tolist():
-            mates = np.flatnonzero((node_in & node_in[partition]).any(axis=1))
-            there = is_in(jobs.partition, mates)
-            also = [
-                j for j, others in snap.seen.also_in.items() if not set(others).isdisjoint(mates)
-            ]
-            there |= is_in(jobs.job_id, also)
-            below = waits[there[waits] & (tiers[waits] < of[partition])]
-            least = wanted[below].max(initial=0) + self.settings.band_width // 2
-            mine = running[jobs.partition[running] == partition]
-            wanted[mine] = np.maximum(wanted[mine], least)
+        for pool in pools(snap):
+            pending, runs = pool.of(waits), pool.of(running)
+            for tier in np.unique(tiers[runs]).tolist():
+                best = wanted[pending[tiers[pending] < tier]].max(initial=0)
+                mine = runs[tiers[runs] == tier]
+                wanted[mine] = np.maximum(wanted[mine], best + self.settings.band_width // 2)
 
     def _inside(self, snap: Snapshot, rows: Rows) -> Bool:
         """``(len(rows),)`` bool: in the QOS inside which Slurm preempts."""
