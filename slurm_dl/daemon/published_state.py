@@ -195,6 +195,7 @@ def row(cycle: Cycle, i: int) -> JsonObject:
         "job": text.label,
         "job_id": job_id,
         "partition": seen.partitions[partition] if partition >= 0 else None,
+        "partitions": [seen.partitions[p] for p in snap.partitions_of(i)],
         "name": text.name[:_LONGEST_NAME],
         "user": text.user or str(int(jobs.uid[i])),
         "uid": int(jobs.uid[i]),

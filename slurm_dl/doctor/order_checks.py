@@ -113,15 +113,22 @@ def priority_flags(site: Site) -> CheckResult:
 
 @check("partition tiers")
 def partition_tiers(site: Site) -> CheckResult:
-    """Slurm sorts by the partition's tier before it looks at priorities."""
-    tiers = {p.name: p.text("PriorityTier") for p in site.managed}
+    """Slurm sorts by the partition's tier before it looks at priorities.
+
+    Partitions that are not managed count too, if they have nodes of managed ones.
+    """
+    sharing = {name for of in site.nodes.values() for name in of.get("Partitions", "").split(",")}
+    beside = [site.partitions[name] for name in sorted(sharing & site.partitions.keys())]
+    tiers = {p.name: p.text("PriorityTier") for p in (*site.managed, *beside)}
     if len(set(tiers.values())) == 1:
-        return ok(f"PriorityTier {next(iter(tiers.values())) or 'not told'} for all managed")
+        tier = next(iter(tiers.values())) or "not told"
+        return ok(f"PriorityTier {tier} for all managed, and for all that share nodes with them")
     told = ", ".join(f"{name} {tier}" for name, tier in tiers.items())
     first = next(iter(tiers.values()))
     others = ", ".join(name for name, tier in tiers.items() if tier != first)
     return warning(
-        f"PriorityTier differs: {told}; Slurm serves the higher one first, whatever the order",
+        f"PriorityTier differs: {told}; as in Slurm, jobs of the higher one come first, managed or "
+        "not: slurm_dl frees no node that they wait for, and stops none of them, for a lower one",
         f"in slurm.conf, partitions {others}: PriorityTier={first}; unless they share no nodes or "
         "that is meant",
     )

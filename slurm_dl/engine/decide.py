@@ -14,9 +14,10 @@ from slurm_dl.engine.explain.past_reasons import span
 from slurm_dl.engine.intent import Intent, ask, places, rank_jobs, serve_ranked, staying
 from slurm_dl.engine.leases import LEASED, bounded_by_leases, lease_of, next_end_s, under_lease
 from slurm_dl.engine.out_of_reach import out_of_reach, without_room
-from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, nodes_of_chosen_type
+from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, in_both, nodes_of_chosen_type
 from slurm_dl.engine.placing.gpu_sharing import with_shares
 from slurm_dl.engine.placing.guarantees import Guarantee, guarantee
+from slurm_dl.engine.placing.higher_tiers import higher_tiers
 from slurm_dl.engine.placing.place_waiting import Placed, place_notes, place_waiting, with_settling
 from slurm_dl.engine.placing.steering import cleared_for, steering
 from slurm_dl.engine.placing.trim_requests import trims
@@ -220,6 +221,7 @@ class PreemptionDecision:
 def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> PreemptionDecision:
     """From whom GPUs are taken back for whom, and what becomes of hand-overs under way."""
     settings, tripping = admitted.settings, admitted.tripping
+    higher, within = higher_tiers(snap), wish.guarantee.within
     context = DecisionContext(
         snap=snap,
         rows=snap.jobs.row_of(),
@@ -230,7 +232,8 @@ def take(snap: Snapshot, wish: Wish, target: Target, admitted: Admitted) -> Pree
         guaranteed=wish.guarantee.guaranteed,
         candidates=target.victims,
         may_displace=target.may_displace,
-        within=wish.guarantee.within,
+        within=within if higher is None else in_both(within, higher.within),
+        higher=higher,
         types=target.types,
     )
     handovers = engine_of(settings).handovers(context)
@@ -255,7 +258,9 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     placed = placed.without(reserved)
     steers = steering(snap, rows, placed, reserved, how)
     told = place_notes(snap, placed)
-    notes = wish.guarantee.notes(snap, {**preemption.notes, **told})
+    higher = taken.context.higher
+    why_not = preemption.notes if higher is None else higher.notes(preemption.notes)
+    notes = wish.guarantee.notes(snap, {**why_not, **told})
     for row in ((jobs.state == PENDING) & (jobs.held != NOT_HELD)).nonzero()[0].tolist():
         job_id = JobId(int(jobs.job_id[row]))
         if rank[row] >= 0 and job_id not in told:

@@ -163,7 +163,10 @@ def _serve(
     """
     by_type = len(snap.seen.gpu_types) > 1 and not (snap.rates is None and order.gpu_type is None)
     by_type |= need is not None
-    queue = np.concatenate([first, ranked[~is_in(ranked, first)]]) if len(first) else ranked
+    queue = ranked
+    if len(first):
+        queue = np.concatenate([first, ranked[~is_in(ranked, first)]])
+        queue = np.concatenate(by_priority_tier(snap, queue))
     pinned = pinned[snap.jobs.gpus[pinned] > 0]
     target, kind = NOBODY, np.full(len(snap.jobs), -1, dtype=np.int16)
     for pool in there:
@@ -175,13 +178,24 @@ def _serve(
         else:
             resources = TypedResources(snap, fixed, pool.nodes)
             to_all = to_serve(snap, rows, fixed, order.barred)
-            before = resources.by_rank(to_all[is_in(to_all, first)], order.gpu_type, skips=skips)
-            by_need = NOBODY if need is None else resources.by_need(to_all, need)
-            rest = resources.by_rank(to_all, order.gpu_type, skips=skips)
-            served = np.concatenate([fixed, before, by_need, rest])
+            served = fixed
+            for equals in by_priority_tier(snap, to_all):
+                late = equals[is_in(equals, first)]
+                before = resources.by_rank(late, order.gpu_type, skips=skips)
+                by_need = NOBODY if need is None else resources.by_need(equals, need)
+                rest = resources.by_rank(equals, order.gpu_type, skips=skips)
+                served = np.concatenate([served, before, by_need, rest])
             kind = np.where(resources.kind >= 0, resources.kind, kind)
         target = np.concatenate([target, served])
     return Intent(order, ranked, target, kind if by_type else None)
+
+
+def by_priority_tier(snap: Snapshot, rows: Rows) -> list[Rows]:
+    """*rows* in their order, those of each PriorityTier apart, the highest first."""
+    tiers = snap.priority_tiers()
+    if tiers is None or not len(rows):
+        return [rows]
+    return [rows[tiers[rows] == tier] for tier in np.unique(tiers[rows])[::-1]]
 
 
 def _key_of(need: F64) -> F64:
@@ -245,13 +259,14 @@ def _most(share: F64) -> float:
 def rank_jobs(snap: Snapshot, order: Order, preempts: Preempts) -> Rows:
     """Rows of the managed live jobs in the order in which they are to be served, best first.
 
-    Where a waiting job may not displace a running one, the running one comes first.
+    Where a waiting job may not displace a running one, the running one comes first. A higher
+    PriorityTier comes before all else, as in Slurm.
     """
-    jobs = snap.jobs
+    jobs, priority_tier = snap.jobs, snap.priority_tiers()
     rows = ((jobs.state < COMPLETING) & snap.is_managed()).nonzero()[0]
     tier = order.tier[rows].astype(np.int32)
+    waits = jobs.state[rows] == PENDING
     if preempts != "rank":
-        waits = jobs.state[rows] == PENDING
         tier = tier * 2 + waits if preempts == "tier" else tier + waits * order.tiers
     keys: list[npt.NDArray[Any]] = [
         # Job id last: ties must not depend on the order in which Slurm listed the jobs.
@@ -261,6 +276,10 @@ def rank_jobs(snap: Snapshot, order: Order, preempts: Preempts) -> Rows:
         order.key[rows],
         tier,
     ]
+    if priority_tier is not None:
+        keys.append(-priority_tier[rows])
+        if preempts == "never":
+            keys.append(waits)
     ranked: Rows = rows[np.lexsort(keys)]
     return ranked
 
@@ -274,7 +293,7 @@ def _overdue_jobs(
     there: tuple[PartitionPool, ...],
     bound: Overdue,
 ) -> Rows:
-    """Rows of the jobs that are served before all others, longest wait first.
+    """Rows of the jobs that are served before all others of their PriorityTier, longest wait first.
 
     Many policies serve jobs behind one that does not fit, so small jobs can pass a gang for ever. A
     job that could start, has waited longer than the bound and is still not among those that should
@@ -294,6 +313,7 @@ def _overdue_jobs(
         return NOBODY
     late = to_serve(snap, late, target, order.barred)
     late = late[np.lexsort([jobs.job_id[late], since_s[late]])]
+    late = np.concatenate(by_priority_tier(snap, late))
     found = [NOBODY]
     for pool in there:
         rows, all_gpus = pool.of(late), pool.gpus(snap)

@@ -1,9 +1,10 @@
 """The order in which Slurm is to serve the waiting jobs: a line, with a SiteFactor for each place.
 
-First come overdue jobs, then those that should hold GPUs now, then the others by their rank, and
-last jobs without GPUs and those that the policy bars. Each of the first places has a SiteFactor of
-its own, a whole number of band widths (its label), so no factor of the site's mixes them; the rest
-of the line has 0. A label that is still right stays, see `labels`.
+Of each PriorityTier, the highest first, come overdue jobs, then those that should hold GPUs now,
+then the others by their rank, and last jobs without GPUs and those that the policy bars.
+Each of the first places has a SiteFactor of its own, a whole number of band widths (its label), so
+no factor of the site's mixes them; the rest of the line has 0.
+A label that is still right stays, see `labels`.
 
 Partitions that share nodes, or a job that may start in either, have one line. Running jobs keep
 what they have: Slurm does not look at it until they are requeued.
@@ -59,6 +60,7 @@ class WaitingLine:
     ) -> None:
         self._snap, self._intent, self._settings = snap, intent, settings
         self._guaranteed = guaranteed
+        self._priority_tier = snap.priority_tiers()
 
     @functools.cached_property
     def _line(self) -> tuple[Rows, I64]:
@@ -67,6 +69,9 @@ class WaitingLine:
         rows, section = self._sections()
         if guaranteed is not None:
             at = np.argsort(~guaranteed[rows], kind="stable")
+            rows, section = rows[at], section[at]
+        if self._priority_tier is not None:
+            at = np.argsort(-self._priority_tier[rows], kind="stable")
             rows, section = rows[at], section[at]
         place = np.arange(len(rows))
         if self._settings.equals == "site" and len(rows):
@@ -166,9 +171,12 @@ class WaitingLine:
         kind = np.where(section == 1, 2, section)
         # Overdue jobs have their own order.
         alone = np.where(section == 0, np.arange(len(rows)), -1)
-        columns = np.column_stack([kind, order.tier[rows], key, tie, alone]).astype(np.float64)
-        _, first, of = np.unique(columns, axis=0, return_index=True, return_inverse=True)
-        place: I64 = np.argsort(np.argsort(first))[of.reshape(-1)]
+        first = np.zeros(len(rows)) if self._priority_tier is None else self._priority_tier[rows]
+        columns = np.column_stack([first, kind, order.tier[rows], key, tie, alone])
+        _, found, of = np.unique(
+            columns.astype(np.float64), axis=0, return_index=True, return_inverse=True
+        )
+        place: I64 = np.argsort(np.argsort(found))[of.reshape(-1)]
         return place
 
     def _lines(self) -> Iterator[Rows]:

@@ -1,4 +1,4 @@
-"""Limits of a partition: whether and for how long a job of so many nodes may run in it."""
+"""What a partition asks of its jobs: whether, for how long and in which turn they run in it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class PartitionLimits:
         min_nodes: Fewest nodes of a job.
         max_nodes: Most nodes of a job; inf if there is no limit.
         max_cpus_per_node: CPUs that its jobs may hold of a node; inf if there is no limit.
+        tier: Its PriorityTier: Slurm serves the higher one first, whatever the jobs' priority.
     """
 
     starts: bool = True
@@ -22,3 +23,9 @@ class PartitionLimits:
     min_nodes: int = 0
     max_nodes: float = float("inf")
     max_cpus_per_node: float = float("inf")
+    tier: int = 1
+
+    def takes(self, n_nodes: int, limit_s: float) -> bool:
+        """Whether it starts jobs of so many nodes and that time limit, seconds."""
+        short = limit_s <= self.max_time_s or limit_s == float("inf")
+        return self.starts and short and self.min_nodes <= n_nodes <= self.max_nodes

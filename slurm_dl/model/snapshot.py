@@ -386,6 +386,32 @@ class Snapshot:
         steer = self.steers.get(JobId(int(array)))
         return None if steer is None or steer.job_id == job_id else steer
 
+    def partitions_of(self, row: int) -> tuple[int, ...]:
+        """The known partitions in which the job at *row* runs or may start."""
+        also = self.seen.also_in.get(JobId(int(self.jobs.job_id[row])), ())
+        return tuple(p for p in (int(self.jobs.partition[row]), *also) if p >= 0)
+
+    def partition_tiers(self) -> I64 | None:
+        """``(p + 1,)`` PriorityTier of each partition, last of an unknown one; None: all alike."""
+        limits = self.seen.limits
+        tiers = [1 if one is None else one.tier for one in limits]
+        if len(set(tiers)) <= 1:
+            return None
+        return np.array([*tiers, *[1] * (len(self.seen.partitions) + 1 - len(tiers))], np.int64)
+
+    def priority_tiers(self) -> I64 | None:
+        """``(n,)`` PriorityTier of each job; None if all partitions have the same.
+
+        Of a job that waits in several partitions the highest.
+        """
+        of = self.partition_tiers()
+        if of is None:
+            return None
+        tiers: I64 = of[self.jobs.partition]
+        for row in np.flatnonzero(np.isin(self.jobs.job_id, list(self.seen.also_in))).tolist():
+            tiers[row] = of[list(self.partitions_of(row))].max(initial=int(tiers[row]))
+        return tiers
+
     def is_managed(self) -> Bool:
         """``(n,)`` bool: every partition the job is in or asks for is managed."""
         part = self.jobs.partition

@@ -196,6 +196,7 @@ NOT_YET = QOS.replace("within,", "")
 PRIO = {"PreemptType": "preempt/partition_prio"}
 DELAY = {"AuthInfo": "x", "SchedulerParameters": "requeue_delay=9"}
 TWO = "manage.partitions=[gpu, debug]"
+SHARED = {"node": NODES.replace("cpu,gpu", "debug,gpu")}
 BEST_FIT = ("placement.scheme=best_fit",)
 OK, WARNING, ERROR, SKIPPED = Severity.OK, Severity.WARNING, Severity.ERROR, Severity.SKIPPED
 SILENT: Change = {"config": None}
@@ -262,6 +263,8 @@ CASES: list[Case] = [
     ("priority flags", slurm(PriorityFlags="MAX_TRES,INCR_ONLY"), ERROR, "keeps its priority"),
     ("partition tiers", {}, OK, "PriorityTier 1"),
     ("partition tiers", sets(TWO) | part(PriorityTier="5"), WARNING, "gpu 5, debug 1"),
+    ("partition tiers", part(PriorityTier="5"), OK, "PriorityTier 5"),
+    ("partition tiers", part(PriorityTier="5") | SHARED, WARNING, "gpu 5, debug 1"),
     ("partition tiers", sets("manage.partitions=[a100]"), SKIPPED, "none of the managed"),
     ("gpus", {}, OK, "select/cons_tres"),
     ("gpus", slurm(GresTypes="(null)"), ERROR, "no gpu"),

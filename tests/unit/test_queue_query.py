@@ -282,3 +282,13 @@ def test_a_command_refuses_what_the_daemon_would() -> None:
     }
     with pytest.raises(ValueError, match="by '--rank': use rank, running"):
         QueueRequest(sort=("rank", "--rank"))
+
+
+def test_a_job_is_found_by_each_of_its_partitions() -> None:
+    """It is shown with all of them, where older readers look for the first."""
+    seen = observed([pending(1), pending(2)], also_in={JobId(2): (1,)})
+    snap = snapshot(seen)
+    cycle = Cycle(snapshot=snap, plan=decide(snap, POLICY, SETTINGS), acting=False)
+    for wanted in (QueueRequest(partition=("other",)), QueueRequest(search="othe")):
+        (job,) = page(cycle, wanted, ALL, None).jobs
+        assert (job["job_id"], job["partition"], job["partitions"]) == (2, "gpu", ["gpu", "other"])

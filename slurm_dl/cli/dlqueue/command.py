@@ -214,7 +214,8 @@ def cells(job: JsonObject) -> list[str]:
     where = f"({job['reason'] or 'None'})" if waits else str(job["nodes"])
     return [
         str(job["job"]),
-        str(job["partition"] or "-"),
+        # A daemon of an earlier release tells the first one alone.
+        ",".join(map(str, _list(job.get("partitions")) or [job["partition"] or "-"])),
         str(job["name"]),
         str(job["user"]),
         str(job["state"]),

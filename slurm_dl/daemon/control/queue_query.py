@@ -87,7 +87,10 @@ def _chosen(
         mask &= jobs.uid == owner
     if wanted.partition:
         known = [i for i, name in enumerate(seen.partitions) if name in set(wanted.partition)]
-        mask &= np.isin(jobs.partition, known)
+        also = [
+            job_id for job_id, parts in seen.also_in.items() if not set(parts).isdisjoint(known)
+        ]
+        mask &= np.isin(jobs.partition, known) | np.isin(jobs.job_id, also)
     if wanted.node:
         names = frozenset(wanted.node)
         node_rows = [i for i, name in enumerate(seen.nodes.name) if name in names]
@@ -149,7 +152,8 @@ def _with(cycle: Cycle, rows: I64, text: str) -> I64:
         i = int(rows[k])
         words = text_of(seen, JobId(int(jobs.job_id[i])))
         # Nothing that is searched for can reach over a line break from one field into the next.
-        texts = f"{words.label}\n{words.name}\n{words.user}\n{words.account}"
+        parts = "\n".join(seen.partitions[p] for p in cycle.snapshot.partitions_of(i))
+        texts = f"{words.label}\n{words.name}\n{words.user}\n{words.account}\n{parts}"
         hit[k] = text in texts.casefold()
     found: I64 = rows[hit]
     return found

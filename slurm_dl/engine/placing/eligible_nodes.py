@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+import numpy as np
+
 from slurm_dl.engine.intent import Intent
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.snapshot import Snapshot
@@ -17,6 +19,16 @@ EligibleNodes = Callable[[int], Bool | None]
 def anywhere(_row: int) -> Bool | None:
     """No job is confined to some nodes."""
     return None
+
+
+def in_both(one: EligibleNodes, other: EligibleNodes) -> EligibleNodes:
+    """Nodes that are eligible by *one* and by *other*."""
+
+    def both(row: int) -> Bool | None:
+        masks = [mask for mask in (one(row), other(row)) if mask is not None]
+        return np.logical_and.reduce(masks) if masks else None
+
+    return both
 
 
 def nodes_of_chosen_type(snap: Snapshot, intent: Intent) -> EligibleNodes:

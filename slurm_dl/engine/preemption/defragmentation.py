@@ -41,6 +41,7 @@ def defragment(
     *,
     may_displace: Bool,
     within: EligibleNodes = anywhere,
+    idle: bool = True,
 ) -> tuple[Handover | None, dict[JobId, str]]:
     """The moves to begin now, and for waiting jobs why none are.
 
@@ -51,6 +52,7 @@ def defragment(
         drafts: Hand-overs that this decision begins.
         may_displace: ``(n,)`` bool, jobs for which others may be moved.
         within: Nodes on which the job at a row may be.
+        idle: No other job waits either.
     """
     how, limits = settings.defragment, settings.preemption
     under_way = [*snap.handovers, *drafts]
@@ -70,7 +72,7 @@ def defragment(
                 return found, notes
             notes[JobId(int(snap.jobs.job_id[row]))] = found
     # While jobs wait a node that comes free is theirs, and the next one would have to be freed.
-    idle = not len(waiting)
+    idle &= not len(waiting)
     return (search.whole_node() if how.free_nodes and idle else None), notes
 
 

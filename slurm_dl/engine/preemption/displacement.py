@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from slurm_dl.model.jobs import I16, Bool
+from slurm_dl.model.jobs import I16, I64, Bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -19,12 +19,15 @@ class DisplacementRule:
     are needed beside the target because the target counts GPUs, not nodes: a gang whose GPUs lie
     in pieces is in the target, and so may be all jobs that run on its nodes.
 
+    Nobody displaces a job that runs in a partition of a higher PriorityTier.
+
     Attributes:
         target: ``(n,)`` bool, jobs that should hold GPUs.
         tier: ``(n,)`` tier of each job.
         by_target: Whether the target decides.
         by_tier: Whether tiers decide.
         may: ``(n,)`` bool, jobs that displace others at all, see `eligibility.displacers`.
+        priority_tier: ``(n,)`` PriorityTier of each job; None: all have the same.
     """
 
     target: Bool
@@ -32,6 +35,7 @@ class DisplacementRule:
     by_target: bool
     by_tier: bool
     may: Bool
+    priority_tier: I64 | None = None
 
     def displaceable(self, row: int, rows: npt.NDArray[np.int64]) -> Bool:
         """``(len(rows),)`` bool: which of the jobs at *rows* the waiting job at *row* displaces."""
@@ -42,9 +46,14 @@ class DisplacementRule:
             below |= ~self.target[rows]
         if self.by_tier and (self.target[row] or not self.by_target):
             below |= self.tier[rows] > self.tier[row]
+        if self.priority_tier is not None:
+            below &= self.priority_tier[rows] <= self.priority_tier[row]
         return below
 
-    def kinds(self) -> I16:
+    def kinds(self) -> I64:
         """``(n,)`` a number for each job; jobs of one number displace the same jobs."""
-        tier = self.tier if self.by_tier else np.zeros_like(self.tier)
-        return (tier * 4 + self.target * 2 + self.may).astype(np.int16)
+        tier = self.tier.astype(np.int64) if self.by_tier else np.zeros(len(self.tier), np.int64)
+        if self.priority_tier is not None:
+            tier += self.priority_tier << 16
+        kinds: I64 = tier * 4 + self.target * 2 + self.may
+        return kinds

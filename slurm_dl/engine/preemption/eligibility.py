@@ -204,10 +204,13 @@ def past_its_share(snap: Snapshot, rows: npt.NDArray[np.int64]) -> Bool:
 
 def waiting(snap: Snapshot) -> Bool:
     """``(n,)`` bool: managed, pending, and kept from starting by nothing but lack of room."""
+    return snap.is_managed() & lacks_room(snap)
+
+
+def lacks_room(snap: Snapshot) -> Bool:
+    """``(n,)`` bool: pending in whatever partition, and kept by nothing but lack of room."""
     jobs = snap.jobs
-    mask: Bool = (
-        snap.is_managed() & (jobs.state == PENDING) & (jobs.held == NOT_HELD) & (jobs.priority > 0)
-    )
+    mask: Bool = (jobs.state == PENDING) & (jobs.held == NOT_HELD) & (jobs.priority > 0)
     return mask
 
 

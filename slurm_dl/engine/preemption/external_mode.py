@@ -77,6 +77,7 @@ class ExternalEngine:
                 placed=context.line.site_factors > 0,
                 target=target,
                 within=context.within,
+                not_kept=anywhere if context.higher is None else context.higher.within,
                 types=context.types,
             ),
             settings,
@@ -91,6 +92,7 @@ class ExternalEngine:
             settings,
             may_displace=context.may_displace,
             within=context.within,
+            idle=not len(first),
         )
         notes |= more
         if moves is not None:
@@ -149,6 +151,7 @@ def _rule(context: DecisionContext) -> DisplacementRule:
         by_target=context.preempts != "never" and context.guaranteed is None,
         by_tier=context.preempts == "tier",
         may=context.may_displace,
+        priority_tier=context.snap.priority_tiers(),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.placing.eligible_nodes import EligibleNodes, anywhere
+from slurm_dl.engine.placing.higher_tiers import HigherTiers
 from slurm_dl.engine.preemption.eligibility import Victims
 from slurm_dl.engine.preemption.handover_context import HandoverContext
 from slurm_dl.engine.preemption.handover_verdicts import Verdict
@@ -38,6 +39,7 @@ class DecisionContext:
         candidates: The running jobs, and which of them may be preempted.
         may_displace: ``(n,)`` bool, jobs for which others may be preempted.
         within: Nodes on which room may be made for a job, or is looked for at all.
+        higher: Where jobs of a higher PriorityTier wait; None: nowhere.
         types: Nodes of the type of GPUs that the policy chose for a job.
     """
 
@@ -51,6 +53,7 @@ class DecisionContext:
     may_displace: Bool
     guaranteed: Bool | None = None
     within: EligibleNodes = anywhere
+    higher: HigherTiers | None = None
     types: EligibleNodes = anywhere
 
 

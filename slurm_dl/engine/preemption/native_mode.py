@@ -12,7 +12,8 @@ have the band of their tier, running ones half a band more::
 
 So a waiting job exceeds the running ones of worse tiers and no other, whatever its age, its
 fair-share or its QOS add; half a band is the hysteresis that keeps jobs of one tier from
-displacing each other. A shielded job is exceeded by nobody who waits.
+displacing each other. A shielded job is exceeded by nobody who waits. A running job of a
+higher PriorityTier stands half a band above all that wait in a lower one on nodes of its partition.
 
 The minimum quantum and the grace are Slurm's here (PreemptExemptTime, GraceTime of the QOS).
 Who is preempted for whom is Slurm's choice too, among those below. The other way is
@@ -42,7 +43,7 @@ from slurm_dl.engine.site_factors import (
     undone,
     wanted_site_factor,
 )
-from slurm_dl.engine.target import Rows
+from slurm_dl.engine.target import Rows, pools
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I64, Bool, JobState
 from slurm_dl.model.plan import Action, SetSiteFactor
@@ -99,6 +100,7 @@ class NativeEngine:
                 by_target=False,
                 by_tier=True,
                 may=context.may_displace,
+                priority_tier=context.snap.priority_tiers(),
             ),
             candidates=context.candidates,
             limits=_none_begun(self.settings.preemption),
@@ -125,6 +127,7 @@ class NativeEngine:
         ]
         wanted[barred[self._inside(snap, barred)]] = self.settings.band_width
         wanted[running] += self.settings.band_width // 2
+        self._raise_by_tier(snap, ranked, running, wanted)
         wanted[list(shields)] = highest_site_factor(order.tiers, self.settings.band_width)
         kind = _kind(snap, ranked, wanted, self.settings)
         # A job of an open hand-over has the place that its hand-over needs.
@@ -147,6 +150,22 @@ class NativeEngine:
             writes=tuple(writes),
             notes=self._notes(context, wanted, np.sort(wanted[running])),
         )
+
+    def _raise_by_tier(self, snap: Snapshot, ranked: Rows, running: Rows, wanted: I64) -> None:
+        """Raise running jobs above all that wait in a lower PriorityTier on nodes of theirs.
+
+        Slurm compares the priorities alone when it preempts.
+        """
+        if (tiers := snap.priority_tiers()) is None:
+            return
+        waits = ranked[snap.jobs.state[ranked] == JobState.PENDING]
+        waits = waits[self._inside(snap, waits)]
+        for pool in pools(snap):
+            pending, runs = pool.of(waits), pool.of(running)
+            for tier in np.unique(tiers[runs]).tolist():
+                best = wanted[pending[tiers[pending] < tier]].max(initial=0)
+                mine = runs[tiers[runs] == tier]
+                wanted[mine] = np.maximum(wanted[mine], best + self.settings.band_width // 2)
 
     def _inside(self, snap: Snapshot, rows: Rows) -> Bool:
         """``(len(rows),)`` bool: in the QOS inside which Slurm preempts."""

@@ -65,6 +65,8 @@ class JobRanking:
             no other: its victims would come after it by chance only.
         target: Jobs that should hold GPUs by the policy; they are stopped last.
         within: Nodes on which room may be made for a job, or is looked for at all.
+        not_kept: Nodes on which jobs may be stopped for a job: none of a higher PriorityTier waits
+            for them.
         types: Nodes of the type of GPUs that the policy chose for a job.
     """
 
@@ -73,6 +75,7 @@ class JobRanking:
     placed: Bool
     target: frozenset[JobId]
     within: EligibleNodes = anywhere
+    not_kept: EligibleNodes = anywhere
     types: EligibleNodes = anywhere
 
 
@@ -114,6 +117,7 @@ class _Search:
         self._rule, self._within = standing.rule, standing.within
         self._kind_of = standing.rule.kinds()
         self._types, self._rank = standing.types, standing.rank
+        self._not_kept = standing.not_kept
         self._placed = standing.placed
         self._limits = settings.preemption
         self._available = FreeResources.free_in(snap)
@@ -223,6 +227,9 @@ class _Search:
     def _search(self, row: int, need: ResourceRequest) -> tuple[int, ...] | str:
         """The victims whose end makes room for the job, or why there are none."""
         worse = self._dispensable[self._rule.displaceable(row, self._dispensable)]
+        not_kept = self._not_kept(row)
+        if not_kept is not None:
+            worse = _off(self._snap, worse, ~not_kept)
         if not len(worse):
             return self._nobody_to_stop(row)
         if len(self._failed) >= MOST_SEARCHES:
@@ -291,10 +298,7 @@ class _Search:
 
     def _drop_sealed(self) -> None:
         """Who holds a node that is spoken for is nobody's victim: seals must not overlap."""
-        held = self._snap.seen.held
-        there = np.zeros(len(self._snap.jobs), dtype=np.bool_)
-        there[held.job[self._owner[held.node] != OPEN]] = True
-        self._dispensable = self._dispensable[~there[self._dispensable]]
+        self._dispensable = _off(self._snap, self._dispensable, self._owner != OPEN)
 
     def _nobody_to_stop(self, row: int) -> str:
         """Why no running job may be stopped for the job at *row*."""
@@ -318,6 +322,13 @@ class _Search:
             return nobody
         commonest = self._candidates.reasons[int(np.bincount(rules).argmax())]
         return f"none of the {len(rules)} running jobs {of_these} may be stopped: {commonest}"
+
+
+def _off(snap: Snapshot, rows: NodeRows, nodes: Bool) -> NodeRows:
+    """Those of the jobs at *rows* that hold none of *nodes*."""
+    there = np.zeros(len(snap.jobs), dtype=np.bool_)
+    there[snap.seen.held.job[nodes[snap.seen.held.node]]] = True
+    return rows[~there[rows]]
 
 
 def _kinds(

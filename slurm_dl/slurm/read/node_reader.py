@@ -263,6 +263,7 @@ def limits_of(words: Mapping[str, str]) -> PartitionLimits:
         min_nodes=int(whole_or(words.get("MinNodes", ""), 0)),
         max_nodes=whole_or(words.get("MaxNodes", "")),
         max_cpus_per_node=whole_or(words.get("MaxCPUsPerNode", "")),
+        tier=int(whole_or(words.get("PriorityTier", ""), 1)),
     )
 
 

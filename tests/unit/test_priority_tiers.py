@@ -1,0 +1,201 @@
+"""PriorityTier is the first key: of the order, of who gives way, and of who may have which node.
+
+Partition gpu has PriorityTier 1 and all nodes, partition other PriorityTier 2 and the first node.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from build import NOW_S, observed, pending, running, snapshot
+
+from slurm_dl.engine.decide import decide
+from slurm_dl.engine.settings import Native, Overdue, Preemption, Settings
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.jobs import Held, JobRow
+from slurm_dl.model.partition_limits import PartitionLimits
+from slurm_dl.model.plan import OpenHandover, Plan, SetSiteFactor
+from slurm_dl.model.snapshot import JobText, Snapshot
+from slurm_dl.policies.base import Policy
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.policies.fifo import Fifo
+from slurm_dl.policies.las import Las
+
+EXTERNAL = Settings(
+    partitions=frozenset({"gpu", "other"}),
+    preemption=Preemption(beneficiaries="all", min_quantum_s=1, limit_reserve_s=0),
+)
+NATIVE = dataclasses.replace(EXTERNAL, mode=Native(qos="dl"))
+TIERS = (PartitionLimits(), PartitionLimits(tier=2))
+TIER, RANK, NEVER = DiscreteLas(thresholds_gpu_s=(1000.0,)), Las(), Fifo()
+POLICIES = {"tier": TIER, "rank": RANK, "never": NEVER}
+B = EXTERNAL.band_width
+GPU, OTHER = 0, 1
+
+
+def cluster(
+    rows: list[JobRow],
+    held: dict[int, list[int]],
+    *,
+    managed: tuple[bool, bool] = (True, True),
+    memory: dict[str, dict[int, float]] | None = None,
+    **seen: Any,  # noqa: ANN401 - fields of what is observed
+) -> Snapshot:
+    """Two nodes of four GPUs; who runs has had 50,000 GPU-seconds."""
+    ids = [JobId(row.job_id) for row in rows]
+    texts = {j: JobText(label=str(j), qos="dl") for j in ids}
+    there = observed(
+        rows,
+        nodes=(4.0, 4.0),
+        held={
+            j: dict.fromkeys(held[j], r.gpus / len(held[j]))
+            for r in rows
+            if (j := r.job_id) in held
+        },
+        opted_in=ids,
+        texts=texts,
+        **{"limits": TIERS, **seen},
+    )
+    there = dataclasses.replace(there, node_in=np.array([[True, True], [True, False]]))
+    had = {"attained_gpu_s": dict.fromkeys(held, 50_000.0)}
+    snap = snapshot(there, memory={**had, **(memory or {})})
+    return dataclasses.replace(snap, managed=np.array(managed))
+
+
+def opened(plan: Plan) -> list[tuple[int, ...]]:
+    """Beneficiaries of the hand-overs that begin."""
+    return [a.handover.beneficiaries for a in plan.actions if isinstance(a, OpenHandover)]
+
+
+@pytest.mark.parametrize("settings", [EXTERNAL, NATIVE], ids=["external", "native"])
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES.keys())
+@pytest.mark.parametrize("late", [[], [1], [1, 3]], ids=["none late", "a low one", "one of each"])
+def test_the_higher_tier_comes_first(policy: Policy, settings: Settings, late: list[int]) -> None:
+    """By submission, and by how long it has waited, job 1 is first."""
+    rows = [pending(1, 4), pending(2, 4, partition=OTHER), pending(3, 4), pending(4, 4)]
+    rows += [pending(5, 4, partition=OTHER, submit_s=NOW_S - 100_000)]
+    since = {"waiting_since_s": {r.job_id: NOW_S - 9 - 9000 * (r.job_id in late) for r in rows}}
+    settings = dataclasses.replace(settings, overdue=Overdue(after_s=1000.0))
+    snap = cluster(rows, {}, memory=since, also_in={JobId(3): (OTHER,)})
+
+    for equals in ("submission", "site"):
+        plan = decide(snap, policy, dataclasses.replace(settings, equals=equals))
+        ranked = [int(j) for j in snap.jobs.job_id[np.argsort(plan.rank)]]
+        assert (sorted(ranked[:3]), ranked[3:]) == ([2, 3, 5], [1, 4])
+        assert plan.target == ({3, 5} if 3 in late else {2, 5})
+        # A quarter of the GPUs is for late jobs: the first one alone.
+        told = {int(j) for j, note in plan.notes.items() if "waited longer" in note}
+        assert told == set(late[-1:])
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_running_job_gives_way_to_no_lower_tier(name: str) -> None:
+    """Upwards it gives way as the policy says; the policy would have it give way in both cases."""
+    for runs_in, waits_in, gives in ((OTHER, GPU, []), (GPU, OTHER, [(2,)]), (GPU, GPU, [(2,)])):
+        rows = [running(1, 4, partition=runs_in), running(3, 4, requeueable=False)]
+        rows += [pending(2, 4, partition=waits_in)]
+        snap = cluster(rows, {1: [0], 3: [1]})
+
+        plan = decide(snap, POLICIES[name], EXTERNAL)
+        assert opened(plan) == ([] if name == "never" else gives)
+
+        native = decide(snap, POLICIES[name], NATIVE)
+        factor = {a.job_id: a.value for a in native.actions if isinstance(a, SetSiteFactor)}
+        exceeds = factor.get(JobId(2), 0) > factor.get(JobId(1), 0)
+        assert exceeds == (bool(gives) and name != "never")
+
+
+def urgent(gpus: float = 4, **more: Any) -> JobRow:  # noqa: ANN401 - columns of a job
+    """A job that waits in partition other."""
+    return pending(9, gpus, **{"partition": OTHER, **more})
+
+
+NO_NODE = np.array([False, False])
+N1, N2 = np.array([True, False]), np.array([False, True])
+COMES_FIRST: dict[str, tuple[JobRow, dict[str, Any]]] = {
+    "it waits for room": (urgent(), {}),
+    "without GPUs": (urgent(0), {}),
+    "in both partitions": (urgent(partition=GPU), {"also_in": {JobId(9): (OTHER,)}}),
+    "in one that is down and one that is not": (urgent(), {"also_in": {JobId(9): (GPU,)}}),
+    "with conditions that are not understood": (urgent(), {"choices": {JobId(9): NO_NODE}}),
+    "on that node": (urgent(), {"choices": {JobId(9): N1}}),
+}
+COMES_NOT: dict[str, tuple[JobRow, dict[str, Any]]] = {
+    "nobody": (urgent(partition=GPU), {}),
+    "held": (urgent(held=Held.USER_OR_ADMIN), {}),
+    "for another job": (urgent(held=Held.DEPENDENCY), {}),
+    "of priority 0": (urgent(priority=0), {}),
+    "of more nodes than there are": (urgent(8, n_nodes=2), {}),
+    "of more nodes than its higher partition has": (
+        urgent(8, n_nodes=2),
+        {"also_in": {JobId(9): (GPU,)}},
+    ),
+    "larger than the node": (urgent(5), {}),
+    "of CPUs that no node has": (urgent(cpus=1000), {}),
+    "on another node": (
+        urgent(partition=GPU),
+        {"also_in": {JobId(9): (OTHER,)}, "choices": {JobId(9): N2}},
+    ),
+    "in a partition that is down": (
+        urgent(),
+        {"limits": (TIERS[0], PartitionLimits(tier=2, starts=False))},
+    ),
+    "longer than MaxTime": (
+        urgent(limit_s=3600.0),
+        {"limits": (TIERS[0], PartitionLimits(tier=2, max_time_s=60.0))},
+    ),
+    "and all tiers are equal": (urgent(), {"limits": (TIERS[1], TIERS[1])}),
+    "and tiers are not known": (urgent(), {"limits": ()}),
+    "but the lower one may start there too": (
+        urgent(),
+        {"also_in": {JobId(2): (OTHER,)}},
+    ),
+}
+
+
+@pytest.mark.parametrize("on", [[0], [0, 1]], ids=["one node", "a victim that spans both"])
+@pytest.mark.parametrize("policy", [TIER, RANK], ids=["tier", "rank"])
+@pytest.mark.parametrize("case", [*COMES_FIRST, *COMES_NOT])
+def test_no_node_that_a_higher_tier_waits_for_is_freed_for_a_lower_one(
+    case: str, policy: Policy, on: list[int]
+) -> None:
+    """Partition other is not managed, but where the lower job waits in it as well."""
+    row, seen = {**COMES_FIRST, **COMES_NOT}[case]
+    also = JobId(2) in seen.get("also_in", {})
+    victims = [running(1, 4 * len(on), n_nodes=len(on))]
+    # Who keeps the other node gives way to nobody.
+    more = [running(3, 4, requeueable=False)] if on == [0] else []
+    waits = pending(2, 4, submit_s=NOW_S - 200_000)
+    held = {1: on} | ({3: [1]} if more else {})
+    snap = cluster([*victims, *more, waits, row], held, managed=(True, also), **seen)
+
+    plan = decide(snap, policy, EXTERNAL)
+
+    told = plan.notes.get(JobId(2), "")
+    comes = "job 9 of partition other (PriorityTier 2) comes first"
+    assert (2 in {b for jobs in opened(plan) for b in jobs}) == (case in COMES_NOT), told
+    assert (comes in told) == (case in COMES_FIRST)
+
+
+@pytest.mark.parametrize(("runs_in", "gives"), [(OTHER, []), (GPU, [(2,)])])
+def test_nor_does_it_where_free_gpus_lie_in_pieces(runs_in: int, gives: list[Any]) -> None:
+    """Both should hold GPUs, and there are GPUs enough for both, but no whole node."""
+    rows = [running(1, 2, partition=runs_in), running(3, 2, requeueable=False), pending(2, 4)]
+
+    plan = decide(cluster(rows, {1: [0], 3: [1]}), TIER, EXTERNAL)
+
+    assert plan.target == {1, 2, 3}
+    assert opened(plan) == gives
+
+
+@pytest.mark.parametrize("on_n1", [2, 4])
+def test_where_no_higher_tier_waits_room_is_made_as_ever(on_n1: float) -> None:
+    """The second node is in the lower partition alone; on the first what is free is no room."""
+    rows = [running(1, on_n1), running(3, 4), pending(2, 2), urgent()]
+    snap = cluster(rows, {1: [0], 3: [1]}, managed=(True, False))
+    plan = decide(snap, TIER, EXTERNAL)
+    (begun,) = [a.handover for a in plan.actions if isinstance(a, OpenHandover)]
+    assert (begun.beneficiaries, begun.nodes) == ((2,), ("n2",))
