@@ -1,4 +1,4 @@
-"""Running jobs that their account, QOS or partition would keep from starting again.
+"""Limits of accounts and QOS, and the running jobs that they would keep from starting again.
 
 ``scontrol show assoc_mgr flags=assoc,qos`` lists the associations and QOS that slurmctld knows,
 with each limit and what is used of it: ``gres/gpu=8(3)``. It does not say which QOS a user may use.
@@ -13,7 +13,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
@@ -30,14 +30,36 @@ _ASSOCIATION: Final = re.compile(
 _QOS: Final = re.compile(r"\A([^\s(]+)\([0-9]+\)\s")
 _PARENT: Final = re.compile(r" ParentAccount=([^\s(]*)")
 _LIMITS: Final = re.compile(
-    r" (GrpWall|GrpTRES|GrpTRESMins|GrpTRESRunMins|MaxWallPJ|MaxTRESPJ|MaxTRESMinsPJ)=(\S*)"
+    r" (GrpWall|GrpJobs|Grp(?:TRES|TRESMins|TRESRunMins)|MaxWallPJ|MaxTRES(?:PJ|PN|MinsPJ)|MaxJobs"
+    r"|Max(?:Jobs|TRES|TRESRunMins)P[UA])=(\S*)"
 )
 _AMOUNT: Final = re.compile(r"([^=,]+)=([0-9]{1,19}|N)(?:\(([0-9]{1,19})(?:\.[0-9]+)?\))?(?=,|\Z)")
 _KEPT_S: Final = 60.0
 _NESTS: Final = Release(23, 2, 0)
 
+JOBS, _WALL = "jobs", "wall"
+"""Limits on the number of jobs and on time stand beside those on a TRES under these words."""
+
 Limits = Mapping[str, Mapping[str, tuple[float, float]]]
 """Of each limit by its name, and of each TRES, the most that is allowed and what is used."""
+
+
+class Limit(NamedTuple):
+    """One limit on one TRES.
+
+    Attributes:
+        holder: Whose jobs count in it: of the job, one of its `Records.holders`.
+        most: Units, or minutes of them.
+        used: The same, when the limits were read.
+        running: Unit-minutes that running jobs had left then, under GrpTRESMins.
+    """
+
+    holder: tuple[str, str]
+    name: str
+    tres: str
+    most: float
+    used: float
+    running: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,32 +80,35 @@ class BarredCandidate:
     limit_min: float
     left_min: float
 
-    def reached(self, limits: Limits, *, safe: bool) -> Iterator[tuple[str, bool]]:
-        """Each of *limits* on something that the job holds, and whether it could not start by it.
+    def units(self, tres: str) -> float:
+        """How many of *tres* it takes; 1 of ``jobs``."""
+        return 1.0 if tres == JOBS else self.tres.get(tres, 0.0)
+
+    def is_barred_by(self, limit: Limit, *, safe: bool) -> bool:
+        """Whether it could not start by *limit*, whatever other jobs do.
 
         Args:
             safe: Slurm starts only jobs whose whole run is within GrpTRESMins.
         """
-        running = limits.get("GrpTRESRunMins", {})
-        for limit, amounts in limits.items():
-            for name, (most, used) in amounts.items():
-                units = self.tres.get(name, 0.0)
-                needed = 0.0
-                if limit == "MaxWallPJ":
-                    needed = self.limit_min
-                elif limit in ("GrpTRES", "MaxTRESPJ"):
-                    needed = units
-                elif limit == "MaxTRESMinsPJ":
-                    needed = units * self.limit_min
-                elif limit == "GrpTRESMins" and safe:
-                    others = max(0.0, running.get(name, (0.0, 0.0))[1] - units * self.left_min)
-                    needed = used + others + units * self.limit_min
-                used_up = limit in ("GrpWall", "GrpTRESMins") and used >= most
-                if most < math.inf and limit != "GrpTRESRunMins" and name in {*self.tres, "wall"}:
-                    yield f"{limit} {name}", used_up or needed > most
+        units, needed = self.units(limit.tres), 0.0
+        if limit.tres not in {*self.tres, _WALL}:
+            return False
+        if limit.name == "MaxWallPJ":
+            needed = self.limit_min
+        elif limit.name in ("GrpTRES", "MaxTRESPJ"):
+            needed = units
+        elif limit.name == "MaxTRESPN":
+            needed = units / max(1.0, self.units("node"))
+        elif limit.name == "MaxTRESMinsPJ":
+            needed = units * self.limit_min
+        elif limit.name == "GrpTRESMins" and safe:
+            others = max(0.0, limit.running - units * self.left_min)
+            needed = limit.used + others + units * self.limit_min
+        used_up = limit.name in ("GrpWall", "GrpTRESMins") and limit.used >= limit.most
+        return used_up or needed > limit.most
 
 
-class _Records:
+class Records:
     """Limits of associations, by account, user or uid, and partition, and of QOS.
 
     Raises:
@@ -115,28 +140,65 @@ class _Records:
             account = self.parents[account]
         return found
 
-    def keep(self, job: BarredCandidate, own: Limits, part_qos: str, *, safe: bool) -> bool:
-        """Whether a limit is known to keep *job* waiting; *own* are those of its association."""
-        names = {job.text.qos, part_qos} & self.qos.keys()
-        of_qos = [dict(job.reached(self.qos[name], safe=safe)) for name in names]
-        above = [self.limits.get((a, "", ""), {}) for a in self.accounts(job.text.account)]
-        reached = dict(job.reached(own, safe=safe))
-        for limits in above:
-            for limit, is_reached in job.reached(limits, safe=safe):
-                if limit.startswith("Grp"):  # Those of a job are the association's own.
-                    reached[limit] = reached.get(limit, False) or is_reached
-        # A limit of the job's or the partition's QOS comes instead of those of associations.
-        # Which of the two QOS comes first is not told, so both have to be used up.
-        for limit in {limit for limits in of_qos for limit in limits}:
-            reached[limit] = all(limits[limit] for limits in of_qos if limit in limits)
-        return any(reached.values())
+    def own(self, text: JobText, partition: str) -> tuple[str, Limits] | None:
+        """The association of a job: whose it is, and its limits; None if there is none."""
+        user, where = text.user.lower(), (partition, "")
+        found = ((p, self.limits.get((text.account, user, p))) for p in where)
+        for part, limits in found:
+            if limits is not None:
+                return f"user {user} in account {text.account}" + f", {part}" * bool(part), limits
+        return None
+
+    def binding(self, text: JobText, partition: str, part_qos: str) -> Iterator[Limit]:
+        """The limits that count for a job.
+
+        A limit of the partition's QOS comes before that of the job's QOS, and either instead of
+        those of associations.
+        """
+        by_qos: set[tuple[str, str]] = set()
+        for name in dict.fromkeys((part_qos, text.qos)):
+            of = [one for one in _each(f"QOS {name}", self.qos.get(name, {}))]
+            for one in of:
+                scope = {"U": f"user {text.user}", "A": f"account {text.account}"}
+                whose = scope[one.name[-1]] if one.name.endswith(("PU", "PA")) else ""
+                if (one.name, one.tres) not in by_qos:
+                    yield one._replace(holder=(one.holder[0], whose))
+            by_qos |= {(one.name, one.tres) for one in of}
+        if {("MaxJobsPU", JOBS), ("MaxJobsPA", JOBS)} & by_qos:
+            by_qos.add(("MaxJobs", JOBS))
+        own = self.own(text, partition)
+        of = list(_each(*own)) if own else []
+        for account in self.accounts(text.account):
+            above = _each(f"account {account}", self.limits.get((account, "", ""), {}))
+            # The others of a job are the association's own.
+            of += [one for one in above if one.name.startswith("Grp")]
+        yield from (one for one in of if (one.name, one.tres) not in by_qos)
+
+    def holders(self, text: JobText, partition: str, part_qos: str) -> set[tuple[str, str]]:
+        """Whose limits a job counts in while it runs."""
+        own = self.own(text, partition)
+        found = {(f"account {account}", "") for account in self.accounts(text.account)}
+        found |= {(own[0], "")} if own else set()
+        for name in {text.qos, part_qos} & self.qos.keys():
+            whose = ("", f"user {text.user}", f"account {text.account}")
+            found |= {(f"QOS {name}", one) for one in whose}
+        return found
+
+
+def _each(holder: str, limits: Limits) -> Iterator[Limit]:
+    running = limits.get("GrpTRESRunMins", {})
+    for name, amounts in limits.items():
+        for tres, (most, used) in amounts.items():
+            if most < math.inf:
+                left = running.get(tres, (0.0, 0.0))[1]
+                yield Limit((holder, ""), name, tres, most, used, left)
 
 
 @functools.lru_cache(1)
-def _records(text: str) -> _Records | None:
+def records_of(text: str) -> Records | None:
     """What *text* tells; None if it is not whole. One text serves for many looks."""
     try:
-        return _Records(text)
+        return Records(text)
     except ValueError:
         return None
 
@@ -154,8 +216,8 @@ def _limits(body: str) -> Limits:
         raise ValueError
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for limit, value in told.items():
-        # A limit on time has no TRES before it.
-        text = f"wall={value}" if "Wall" in limit else value
+        # A limit on time or jobs has no TRES before it.
+        text = f"{_WALL if 'Wall' in limit else JOBS}={value}" if "TRES" not in limit else value
         is_limited = text.count("=") > text.count("=N(")
         if is_limited or (limit == "GrpTRESRunMins" and "GrpTRESMins" in found):
             found[limit] = {
@@ -195,24 +257,23 @@ def barred(
     """
     words = enforced | ({"limits", "qos", "safe"} if "all" in enforced else set())
     found: set[JobId] = set()
-    records = _records(text) if words & {"associations", "limits", "qos", "safe"} else None
+    records = records_of(text) if words & {"associations", "limits", "qos", "safe"} else None
     if records is None:
         return found
     for job_id, job in jobs.items():
         of, user = job.text, job.text.user.lower()
         if not (job.partition and user and of.account):
             continue
-        anywhere = records.limits.get((of.account, user, ""))
-        own = records.limits.get((of.account, user, job.partition), anywhere)
         part = partitions.get(job.partition, {})
         accounts = records.accounts(of.account) if nested else [of.account]
         admitted = user == "root" or _admits(part, accounts, of.qos)
         # Of a QOS that was deleted squeue no longer has the name.
-        if own is None or not admitted or ("qos" in words and of.qos not in records.qos):
+        if records.own(of, job.partition) is None or not admitted or ("qos" in words and of.qos not in records.qos):
             found.add(job_id)
         elif words & {"limits", "safe"}:
-            kept = records.keep(job, own, part.get("QoS", ""), safe="safe" in words)
-            found |= {job_id} if kept else set()
+            limits = records.binding(of, job.partition, part.get("QoS", ""))
+            if any(job.is_barred_by(limit, safe="safe" in words) for limit in limits):
+                found.add(job_id)
     return found
 
 
