@@ -9,20 +9,13 @@ from __future__ import annotations
 import functools
 import math
 import re
-import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobState
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.slurm.read.job_table import JobTable
-from slurm_dl.slurm.read.node_reader import ClusterReading
-from slurm_dl.slurm.releases import Release
-from slurm_dl.slurm.tool_runner import Slurm
 
 _ASSOCIATION: Final = re.compile(
     r"\A\S* Account=(\S+) UserName=([^\s(]*)(?:\(([0-9]+)\))? Partition=(\S*) Priority=\S* ID="
@@ -34,8 +27,7 @@ _LIMITS: Final = re.compile(
     r"|Max(?:Jobs|TRES|TRESRunMins)P[UA])=(\S*)"
 )
 _AMOUNT: Final = re.compile(r"([^=,]+)=([0-9]{1,19}|N)(?:\(([0-9]{1,19})(?:\.[0-9]+)?\))?(?=,|\Z)")
-_KEPT_S: Final = 60.0
-_NESTS: Final = Release(23, 2, 0)
+_CHECKED: Final = frozenset({"associations", "limits", "qos", "safe"})
 
 JOBS, _WALL = "jobs", "wall"
 """Limits on the number of jobs and on time stand beside those on a TRES under these words."""
@@ -111,6 +103,9 @@ class BarredCandidate:
 class Records:
     """Limits of associations, by account, user or uid, and partition, and of QOS.
 
+    Attributes:
+        unused: QOS without jobs: Slurm tells no limits on each of their users and accounts.
+
     Raises:
         ValueError: Some are missing or cannot be read.
     """
@@ -126,8 +121,11 @@ class Records:
             # squeue has the uid of a user whose name its host does not know.
             for name in {user.lower(), uid if user else ""}:
                 self.limits[account, name, partition] = _limits(body)
+        self.unused: set[str] = set()
         for body in qos.split("\nQOS=")[1:]:
-            self.qos[_groups(_QOS, body)[0]] = _limits(body)
+            name = _groups(_QOS, body)[0]
+            self.qos[name] = _limits(body)
+            self.unused |= {name} if "PU=" not in body else set()
         # Under PrivateData ordinary users see no association but their own.
         if ("root", "", "") not in self.limits or not self.qos:
             raise ValueError
@@ -157,7 +155,7 @@ class Records:
         """
         by_qos: set[tuple[str, str]] = set()
         for name in dict.fromkeys((part_qos, text.qos)):
-            of = [one for one in _each(f"QOS {name}", self.qos.get(name, {}))]
+            of = list(_each(f"QOS {name}", self.qos.get(name, {})))
             for one in of:
                 scope = {"U": f"user {text.user}", "A": f"account {text.account}"}
                 whose = scope[one.name[-1]] if one.name.endswith(("PU", "PA")) else ""
@@ -239,6 +237,11 @@ def _admits(words: Mapping[str, str], accounts: Collection[str], qos: str) -> bo
     return True
 
 
+def in_force(enforced: frozenset[str]) -> frozenset[str]:
+    """The words of AccountingStorageEnforce and what they imply."""
+    return enforced | (_CHECKED if "all" in enforced else frozenset())
+
+
 def barred(
     text: str,
     jobs: Mapping[JobId, BarredCandidate],
@@ -257,7 +260,8 @@ def barred(
     """
     words = enforced | ({"limits", "qos", "safe"} if "all" in enforced else set())
     found: set[JobId] = set()
-    records = records_of(text) if words & {"associations", "limits", "qos", "safe"} else None
+    words = in_force(enforced)
+    records = records_of(text) if words & _CHECKED else None
     if records is None:
         return found
     for job_id, job in jobs.items():
@@ -268,7 +272,11 @@ def barred(
         accounts = records.accounts(of.account) if nested else [of.account]
         admitted = user == "root" or _admits(part, accounts, of.qos)
         # Of a QOS that was deleted squeue no longer has the name.
-        if records.own(of, job.partition) is None or not admitted or ("qos" in words and of.qos not in records.qos):
+        if (
+            records.own(of, job.partition) is None
+            or not admitted
+            or ("qos" in words and of.qos not in records.qos)
+        ):
             found.add(job_id)
         elif words & {"limits", "safe"}:
             limits = records.binding(of, job.partition, part.get("QoS", ""))
@@ -277,63 +285,26 @@ def barred(
     return found
 
 
-class BarredJobs:
-    """The running jobs that were found to be barred, asked about as seldom as may be.
-
-    Attributes:
-        found: Their ids.
-    """
-
-    def __init__(self, slurm: Slurm) -> None:
-        """Read through *slurm*; nothing is known yet."""
-        self.found: set[JobId] = set()
-        self._slurm = slurm
-        self._text = ""
-        self._until_s = -math.inf
-
-    def ask(
-        self,
-        jobs: Collection[JobId],
-        table: JobTable,
-        site: ClusterReading,
-        words: Mapping[str, Mapping[str, str]],
-        now_s: float,
-    ) -> None:
-        """Find out about *jobs* of *table* that run; one scontrol at most, and one a minute.
-
-        Args:
-            words: Of each partition, as `partition_values` has them.
-            now_s: When the table was read, epoch seconds.
-        """
-        if not (site.config.enforced and site.config.accounting):
-            return
-        asked = {
-            job: _candidate(table, row, site.partitions[table.partition[row]], now_s)
-            for row, job in enumerate(table.texts)
-            if job in jobs and table.state[row] is JobState.RUNNING
-        }
-        if asked and time.monotonic() >= self._until_s:
-            self._until_s, self._text = time.monotonic() + _KEPT_S, ""
-            with suppress(ClusterError):  # Nothing follows from what may not be read.
-                self._text = self._slurm.run("scontrol", "show", "assoc_mgr", "flags=assoc,qos")
-        self.found |= barred(
-            self._text,
-            asked,
-            enforced=site.config.enforced,
-            partitions=words,
-            # 22.05.8 admits the account alone (measured); of later releases nothing is concluded.
-            nested=site.config.release >= _NESTS,
-        )
-
-
-def _candidate(table: JobTable, row: int, partition: str, now_s: float) -> BarredCandidate:
+def candidate(
+    table: JobTable,
+    row: int,
+    partition: str,
+    now_s: float,
+    licences: Collection[tuple[str, int]] = (),
+) -> BarredCandidate:
+    """The job of *table* at *row*, with the *licences* that it asks for."""
     tres = {"cpu": float(table.cpus[row]), "node": float(table.n_nodes[row]), "billing": 0.0}
     tres |= {"mem": float(table.mem_mb[row]), "gres/gpu": table.gpus[row]}
     if kind := table.gpu_type[row]:
         tres[f"gres/gpu:{kind}"] = table.gpus[row]
+    job_id = JobId(table.job_id[row])
+    for name, per_node in table.gres.get(job_id, ()):
+        tres[f"gres/{name}"] = per_node * table.n_nodes[row]
+    for name, count in licences:
+        tres[f"license/{name}"] = tres.get(f"license/{name}", 0.0) + count
     limit_s = table.limit_s[row]
     return BarredCandidate(
-        text=table.texts[JobId(table.job_id[row])],
+        text=table.texts[job_id],
         partition=partition,
         tres=tres,
         limit_min=limit_s / 60,
