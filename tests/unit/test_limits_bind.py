@@ -216,8 +216,8 @@ def test_as_many_hand_overs_begin_as_a_limit_has_room_for(
             id="another user",
         ),
         pytest.param(
-            told((GAMES, "MaxTRESPU", "gres/gpu=11(0)")), {"jobs": {1: {**MINE, "Comment": ""}}},
-            FIRST,
+            told((GAMES, "MaxTRESPU", "gres/gpu=7(0)")), {"jobs": {1: {**MINE, "Comment": ""}}},
+            NONE,
             id="a running job counts, whatever the text says is used",
         ),
         pytest.param(

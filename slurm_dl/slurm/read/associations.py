@@ -22,9 +22,11 @@ _ASSOCIATION: Final = re.compile(
 )
 _QOS: Final = re.compile(r"\A([^\s(]+)\([0-9]+\)\s")
 _PARENT: Final = re.compile(r" ParentAccount=([^\s(]*)")
+# Most limits are not set, and their values are passed over at once.
 _LIMITS: Final = re.compile(
-    r" (GrpWall|GrpJobs|Grp(?:TRES|TRESMins|TRESRunMins)|MaxWallPJ|MaxTRES(?:PJ|PN|MinsPJ)|MaxJobs"
-    r"|Max(?:Jobs|TRES|TRESRunMins)P[UA])=(\S*)"
+    r" (GrpTRESRunMins|(?:GrpWall|GrpJobs|GrpTRES|GrpTRESMins|MaxWallPJ|MaxTRES(?:PJ|PN|MinsPJ)"
+    r"|MaxJobs|Max(?:Jobs|TRES|TRESRunMins)P[UA])(?!=(?:N\(|(?:[^\s=,]+=N\([0-9.]*\),?)*\s)))"
+    r"=(\S*)"
 )
 _AMOUNT: Final = re.compile(r"([^=,]+)=([0-9]{1,19}|N)(?:\(([0-9]{1,19})(?:\.[0-9]+)?\))?(?=,|\Z)")
 _CHECKED: Final = frozenset({"associations", "limits", "qos", "safe"})
@@ -209,19 +211,19 @@ def _groups(pattern: re.Pattern[str], body: str) -> tuple[str, ...]:
 
 
 def _limits(body: str) -> Limits:
-    told = dict(_LIMITS.findall(body))
-    if "GrpWall" not in told or "GrpTRESMins" not in told:
+    if " GrpWall=" not in body or " GrpTRESMins=" not in body:
         raise ValueError
+    told = dict(_LIMITS.findall(body))
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for limit, value in told.items():
+        if limit == "GrpTRESRunMins" and value.count("=") == value.count("=N(") and len(told) == 1:
+            continue
         # A limit on time or jobs has no TRES before it.
         text = f"{_WALL if 'Wall' in limit else JOBS}={value}" if "TRES" not in limit else value
-        is_limited = text.count("=") > text.count("=N(")
-        if is_limited or (limit == "GrpTRESRunMins" and "GrpTRESMins" in found):
-            found[limit] = {
-                name: (math.inf if most == "N" else float(most), float(used or 0))
-                for name, most, used in _AMOUNT.findall(text)
-            }
+        found[limit] = {
+            name: (math.inf if most == "N" else float(most), float(used or 0))
+            for name, most, used in _AMOUNT.findall(text)
+        }
     return found
 
 
