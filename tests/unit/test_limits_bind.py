@@ -11,9 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import build
 import numpy as np
 import pytest
+from build import observed, pending, running, snapshot
 from scripted_slurm import (
     CONDITIONS,
     CONFIG,
@@ -306,8 +306,8 @@ def test_what_fits_is_what_a_count_of_all_jobs_allows() -> None:
             used=np.array([used]),
             counts={job: ((0, n),) for job, n in units.items()},
         )
-        jobs = [build.running(1), build.running(2), *map(build.pending, range(3, 7))]
-        left = LimitsLeft(build.snapshot(build.observed(jobs, quotas=quotas)), ())
+        jobs = [running(1), running(2), *map(pending, range(3, 7))]
+        left = LimitsLeft(snapshot(observed(jobs, quotas=quotas)), ())
         held, owner = used, itertools.count()
         for row in rng.permutation([2, 3, 4, 5]).tolist():
             victims = tuple(rng.permutation([0, 1])[: rng.integers(0, 2)].tolist())
