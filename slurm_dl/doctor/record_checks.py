@@ -84,7 +84,7 @@ def enforcement(site: Site) -> CheckResult:
         return warning(
             f"{told}, and {site.account.name} may not see the limits (PrivateData={hidden[0]}): "
             "hand-overs begin one at a time for each user, account and QOS",
-            to_operator(site.account.name, site.admin_level),
+            f"see rights: {to_operator(site.account.name, site.admin_level)}",
         )
     if "qos" in words:
         return ok(told)
