@@ -7,7 +7,7 @@ from collections import Counter
 
 from slurm_dl.doctor.check_result import CheckResult, check, ok, warning
 from slurm_dl.doctor.site import Site
-from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions
+from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS, read_conditions, read_licences
 from slurm_dl.slurm.read.grammar import gres_items
 from slurm_dl.slurm.read.usable_nodes import keeps_for_itself
 from slurm_dl.text import escaped
@@ -51,7 +51,8 @@ def unknown_conditions(site: Site) -> CheckResult:
     managed = ",".join(partition.name for partition in site.managed)
     text = site.ask("squeue", f"--partition={managed}", *CONDITION_ARGUMENTS)
     told, unreadable = read_conditions(text)
-    counts = Counter(option for asked in told.values() for option in asked.options)
+    licences = read_licences(site.slurm) if any(asked.licences for asked in told.values()) else {}
+    counts = Counter(option for asked in told.values() for option in asked.unknown(licences))
     counts.update(escaped(line)[:80] for line in unreadable)
     if not counts:
         return ok("no pending job asks for what is not understood")

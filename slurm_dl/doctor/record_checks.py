@@ -7,9 +7,12 @@ import math
 from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
 from slurm_dl.doctor.site import Site
 from slurm_dl.doctor.slurm_checks import is_exempt
+from slurm_dl.slurm.permissions import ENOUGH, to_operator
+from slurm_dl.slurm.read.associations import in_force
 
 _BUCKET = 30
 _READS = 10
+_HIDES_LIMITS = frozenset({"accounts", "all", "usage", "users"})
 
 
 @check("job records")
@@ -69,12 +72,21 @@ def accounting(site: Site) -> CheckResult:
 
 @check("enforcement")
 def enforcement(site: Site) -> CheckResult:
-    """In native mode everything hangs on who may use the QOS."""
+    """Limits have to be seen; in native mode everything hangs on who may use the QOS."""
     if not site.controller.has_accounting:
         return ok("no slurmdbd: nothing to enforce")
     enforced = site.controller.text("AccountingStorageEnforce")
     told = f"AccountingStorageEnforce={enforced or 'none'}"
-    if not {"qos", "all"}.isdisjoint(enforced.lower().split(",")):
+    words = in_force(frozenset(enforced.lower().split(",")))
+    hidden = sorted(_HIDES_LIMITS.intersection(site.controller.options("PrivateData")))
+    limited = words & {"limits", "qos", "safe"} and not is_exempt(site)
+    if hidden and limited and site.admin_level.lower() not in ENOUGH:
+        return warning(
+            f"{told}, and {site.account.name} may not see the limits (PrivateData={hidden[0]}): "
+            "hand-overs begin one at a time for each user, account and QOS",
+            f"see rights: {to_operator(site.account.name, site.admin_level)}",
+        )
+    if "qos" in words:
         return ok(told)
     if site.config.preemption.mode == "native":
         return warning(

@@ -24,6 +24,7 @@ from slurm_dl.model.jobs import F64, I16, I32, I64, Bool, Jobs
 from slurm_dl.model.nodes import Allocations, Nodes
 from slurm_dl.model.other_gres import OtherGres
 from slurm_dl.model.partition_limits import PartitionLimits
+from slurm_dl.model.quotas import Quotas
 from slurm_dl.model.shared_gpu import SharedGpu
 from slurm_dl.model.steer import Steer
 
@@ -121,6 +122,7 @@ class Observed:
             jobs of which it is not known which nodes would do; their *choices* are all False.
         gres: What there is of GRES beside GPUs, and what jobs take of it; None if none asks for
             any.
+        quotas: Limits and licences in which waiting jobs count; None if none is known.
         deadlines: When pending and running jobs have to be over, epoch seconds, by job id. Slurm
             ends a pending job whose time limit would pass it.
         limits: Of each of *partitions*, None where they are not known; empty: of none.
@@ -162,6 +164,7 @@ class Observed:
     excluded: Mapping[JobId, Bool] = field(default_factory=dict)
     unmodelled: Mapping[JobId, str] = field(default_factory=dict)
     gres: OtherGres | None = None
+    quotas: Quotas | None = None
     deadlines: Mapping[JobId, float] = field(default_factory=dict)
     limits: tuple[PartitionLimits | None, ...] = ()
     reserved_until: Mapping[JobId, float] = field(default_factory=dict)

@@ -7,7 +7,8 @@ RPCs where squeue reads it (measured on 22.05.8 with sdiag):
   watched reservations, two for the nodes of ours; three if Slurm first says of a job that nodes are
   down; one each if jobs have started that asked for GPUs in all on several nodes, or on nodes of
   which GPUs are shared; two if a job that was not over has left the listing.
-- `refresh_nodes` is eight, and one more if nodes came or went; some accounts also ask slurmdbd.
+- `refresh_nodes` is eight, one more with licences, and one if nodes came or went; some accounts
+  also ask slurmdbd.
 - `look_again` is four for the nodes, two for jobs of which something is not known, two for each new
   beneficiary, and one a minute for limits. A cycle that writes SiteFactors asks sdiag once,
   and sprio about jobs that have none so far or whose priority is not what theirs makes it.
@@ -28,9 +29,9 @@ from slurm_dl.model.plan import ClearSteer, ClusterAction, SetSteer, Unfinished
 from slurm_dl.model.snapshot import Observed, Reservation
 from slurm_dl.slurm.controller_status import ControllerStatus, read_health
 from slurm_dl.slurm.permissions import check_sight, lacks_rights
-from slurm_dl.slurm.read.associations import BarredJobs
+from slurm_dl.slurm.read.account_limits import AccountLimits
 from slurm_dl.slurm.read.comment_claims import ClaimReader
-from slurm_dl.slurm.read.conditions import ConditionReader
+from slurm_dl.slurm.read.conditions import ConditionReader, read_licences
 from slurm_dl.slurm.read.gpu_holdings import Holdings
 from slurm_dl.slurm.read.gpu_share_reader import Shares
 from slurm_dl.slurm.read.job_reader import JobReader
@@ -39,12 +40,14 @@ from slurm_dl.slurm.read.node_choices import NodeChoices
 from slurm_dl.slurm.read.node_reader import (
     ClusterReading,
     NodesSeen,
+    check_nobody_runs,
     is_up,
     node_arguments,
     read_nodes,
     site_of,
 )
 from slurm_dl.slurm.read.queue_reader import CliQueue, ReaderChoice
+from slurm_dl.slurm.read.quota_counts import QuotaCounts
 from slurm_dl.slurm.read.record_parser import new_nonce, split_records
 from slurm_dl.slurm.read.reservation_reader import (
     ReservationSeen,
@@ -101,7 +104,7 @@ class SlurmCluster:
         self._reader = JobReader(ClaimReader(max_grace_s=max_grace_s, models=models))
         self._holdings = Holdings()
         self._shares = Shares(slurm)
-        self._barred = BarredJobs(slurm)
+        self._limits = AccountLimits(slurm)
         self._queue = CliQueue(slurm) if queue is None else queue
         self._actor = Actor(slurm, set_site_factor=self._queue.set_site_factor)
         self._config: SiteConfig | None = None
@@ -186,7 +189,7 @@ class SlurmCluster:
         if self._saw_jobs and not listed:
             # All gone at once: have they ended, or are they hidden from us since?
             site, reservations = self._read_site()
-            _check_nobody_runs(site)
+            check_nobody_runs(site)
         self._check_none_left_out(table)
         self._saw_jobs = listed
         if reservations is None and self.watch_reservations:
@@ -215,7 +218,7 @@ class SlurmCluster:
             self._ours = self._read_reservations()
             self._look_at()
         table, conditions, now_s = self._last
-        self._barred.ask(jobs, table, self._site, self._words, now_s)
+        self._limits.ask(jobs, table, self._site, self._words, now_s)
         conditions.learn_whole(jobs, table)
         return self._put_together(table, conditions, now_s)
 
@@ -231,12 +234,14 @@ class SlurmCluster:
         asked = self._choices.of(table, conditions)
         labels = {job: text.label for job, text in table.texts.items()}
         self._actor.know(labels, no_preemption=no_preemption(site.config.release))
+        held = self._holdings.allocations(table, site)
+        counts = QuotaCounts(table, site, self._words, held, conditions, now_s=now_s)
         self._last = table, conditions, now_s
         return Observed(
             now_s=now_s,
             jobs=jobs,
             nodes=site.nodes,
-            held=self._holdings.allocations(table, site),
+            held=held,
             partitions=site.partitions,
             gpu_types=tuple(self._gpu_types),
             weights=self._weights,
@@ -247,10 +252,11 @@ class SlurmCluster:
             excluded=asked.excluded,
             unmodelled=asked.unmodelled,
             gres=asked.gres,
+            quotas=self._limits.quotas(counts, now_s),
             deadlines=table.deadlines,
             limits=site.limits,
             reserved_until=last_end_s(self._reservations, table.inside),
-            barred=frozenset(self._barred.found & table.texts.keys()),
+            barred=frozenset(self._limits.barred & table.texts.keys()),
             requeue_hold_s=site.config.requeue_hold_s,
             begins=table.begins,
             texts=table.texts,
@@ -317,8 +323,10 @@ class SlurmCluster:
         self._words = self._read_partitions()
         nodes = self._slurm.run("scontrol", "show", "node", "--all", "--oneliner")
         self._usable = read_usable(nodes)
+        if config.licences:
+            config = dataclasses.replace(config, licences=read_licences(self._slurm))
         self._config = config
-        self._barred.found.clear()
+        self._limits.barred.clear()
         self._queue.forget()
         return self._set_site(found, first=()), reservations
 
@@ -365,22 +373,6 @@ class SlurmCluster:
         shown = self._slurm.run("scontrol", "show", "reservation", "--oneliner")
         self._reservations = read_reservations(shown)
         return self._reservations
-
-
-def _check_nobody_runs(site: ClusterReading) -> None:
-    """Refuse an empty queue while jobs hold nodes, in whatever partition: squeue lists them all.
-
-    Raises:
-        ClusterError: A node is allocated, mixed or completing.
-    """
-    if site.occupied:
-        name, state = next(iter(site.occupied.items()))
-        msg = (
-            f"squeue lists no job, but sinfo shows nodes in use ({name} is {state}, "
-            f"{len(site.occupied)} in all); this look is not used. "
-            "Check squeue --all --states=all, and whether PrivateData hides jobs from this account"
-        )
-        raise ClusterError(msg)
 
 
 def _check_gone(slurm: Slurm, job_ids: Collection[int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from slurm_dl.slurm.releases import Release, parse_release, series_of
 from slurm_dl.slurm.slurm_conf import site_factor_plugin
@@ -25,6 +25,8 @@ class SiteConfig:
         slurm_uid: SlurmUser's uid; None if Slurm does not say.
         accounting: There is a slurmdbd.
         enforced: Words of AccountingStorageEnforce, in lower case.
+        licences: Of each licence of the cluster's own how many jobs may hold, and how many are
+            held; see `read_licences`.
         requeue_hold_s: How long a requeued job waits before it may start, seconds.
         unfit: Why Slurm would not order its queue by SiteFactor, and what to do; empty if it would.
     """
@@ -36,6 +38,7 @@ class SiteConfig:
     slurm_uid: int | None = None
     accounting: bool = False
     enforced: frozenset[str] = frozenset()
+    licences: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     requeue_hold_s: float = _CRED_EXPIRE_S + 1
     unfit: str = ""
 
@@ -108,6 +111,7 @@ def read_config(text: str, slurm_conf: str = "") -> SiteConfig:
         slurm_uid=int(slurm_user[1]) if slurm_user else None,
         accounting=values.get("AccountingStorageType", "").lower().endswith("slurmdbd"),
         enforced=frozenset(options(values.get("AccountingStorageEnforce", ""))) - {"none"},
+        licences=dict.fromkeys({values.get("Licenses", "(null)")} - {"(null)", ""}, (0.0, 0.0)),
         requeue_hold_s=requeue_hold(values)[0],
         unfit=why_unordered(values, site_factor_plugin(values, slurm_conf)),
     )

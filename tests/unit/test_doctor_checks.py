@@ -361,6 +361,8 @@ CASES: list[Case] = [
     ("enforcement", slurm(AccountingStorageEnforce="none"), OK, "none"),
     ("enforcement", slurm(AccountingStorageEnforce="none") | sets(*NATIVE), WARNING, "QOS dl"),
     ("enforcement", sets(*NATIVE), OK, "qos"),
+    ("enforcement", slurm(PrivateData="users"), OK, "limits"),
+    ("enforcement", {**slurm(PrivateData="users"), "user": ""}, WARNING, "one at a time"),
     ("directories", {"account": ROOT}, OK, "can write"),
     ("directories", {"account": ROOT, **sets("paths.state_dir=/none")}, WARNING, "not there yet"),
     ("directories", {}, ERROR, "cannot write"),

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scripted_slurm import VICTIM, decided
 from small_traces import make_trace
 from squeue_records import words
-from told_cluster import VICTIM, decided
 
 from slurm_dl.config import Config
 from slurm_dl.engine.cycle import Cycle

@@ -10,15 +10,24 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from scripted_slurm import (
+    CONFIG,
+    HOUR_S,
+    LEAVES,
+    NOW_S,
+    ONE_NODE,
+    PARTITION,
+    TELLS,
+    TWO_LEAVES,
+    VICTIM,
+    Tools,
+    cycles,
+    decided,
+    opened,
+)
 from squeue_records import words
-from told_cluster import CONFIG, NOW_S, PARTITION, TELLS, VICTIM, Tools, cycles, decided, opened
 
 from slurm_dl.model.plan import OpenHandover
-
-HOUR_S = 3600
-LEAVES = "SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]\n"
-TWO_LEAVES = "SwitchName=a Level=0 Nodes=n1\nSwitchName=b Level=0 Nodes=n2\n"
-ONE_NODE = {"NumNodes": "1", "NumTasks": "1", "NumCPUs": "2"}
 
 
 def deadline(in_s: int) -> dict[str, str]:

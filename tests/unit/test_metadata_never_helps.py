@@ -144,6 +144,7 @@ SEEN = {
     "choices": "user: --nodelist, --constraint, --tmp, --gres",
     "unmodelled": "user: --contiguous and others: nobody is preempted for it",
     "gres": "user: request",
+    "quotas": "user: request, of the accounts and QOS that it may use",
     "deadlines": "user: --deadline; who is protected by it displaces nobody",
     "reserved_until": "user, of the reservations that it may use",
     "excluded": "user: --exclude",

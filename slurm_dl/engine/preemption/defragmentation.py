@@ -19,6 +19,7 @@ from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.placing.place_waiting import sealed_nodes
 from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, tried_in_vain
 from slurm_dl.engine.preemption.job_moves import JobMoves, MoveLimits, cheapest_moves
+from slurm_dl.engine.preemption.limits_left import LimitsLeft
 from slurm_dl.engine.preemption.new_handovers import next_id, victim_of
 from slurm_dl.engine.preemption.stopping_cost import save_restore_s
 from slurm_dl.engine.settings import Settings
@@ -88,6 +89,7 @@ class _Defragmenting:
         self._snap, self._settings = snap, settings
         self._available = FreeResources.free_in(snap)
         self._needs = ResourceRequests(snap)
+        self._left = LimitsLeft(snap, under_way)
         self._spoken_for = {b for h in under_way for b in h.beneficiaries}
         self._open = ~sealed_nodes(snap, under_way)
         busy = {v.run.job_id for h in under_way for v in h.victims}
@@ -119,6 +121,7 @@ class _Defragmenting:
             return THERE_IS_ROOM
         reason = not_beneficiary(snap, row, may_displace, limits)
         reason = reason or tried_in_vain(snap, row, limits.handover_timeout_s)
+        reason = reason or self._left.why_not(row)
         if reason:
             return reason
         within = self._open & need.allowed

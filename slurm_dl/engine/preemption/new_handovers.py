@@ -21,6 +21,7 @@ from slurm_dl.engine.placing.free_resources import FreeResources, NodeRows
 from slurm_dl.engine.placing.place_waiting import sealed_nodes
 from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims, not_beneficiary, tried_in_vain
+from slurm_dl.engine.preemption.limits_left import LimitsLeft
 from slurm_dl.engine.preemption.victim_choice import choose_victims, reluctance
 from slurm_dl.engine.settings import Settings
 from slurm_dl.model.handover import Handover, Run, Victim
@@ -122,6 +123,7 @@ class _Search:
         self._limits = settings.preemption
         self._available = FreeResources.free_in(snap)
         self._needs = ResourceRequests(snap)
+        self._left = LimitsLeft(snap, snap.handovers)
         self._owner = np.full(len(snap.seen.nodes), OPEN, dtype=np.int64)
         self._owner[sealed_nodes(snap, snap.handovers)] = FORBIDDEN
         self.spoken_for = {b for h in snap.handovers for b in h.beneficiaries}
@@ -166,12 +168,15 @@ class _Search:
         placed = already
         key = (owner, *need.key)
         while placed < self._snap.jobs.tasks[row] and key not in self._no_room:
+            if self._left.over(row, owner=owner):
+                break
             rows = self._available.place(need, within=self._owner == owner)
             if rows is None:
                 # Room only shrinks until the next hand-over is drafted.
                 self._no_room.add(key)
                 break
             self._available.take(need, rows)
+            self._left.plan(owner, row)
             placed += 1
         return placed
 
@@ -184,6 +189,8 @@ class _Search:
             if key in self._no_room or not self._rule.displaceable(row, victims).all():
                 continue
             if len(draft.beneficiaries) >= self._limits.max_beneficiaries:
+                continue
+            if self._left.over(row, owner=index):
                 continue
             if fits_in is None:
                 fits_in = self._drafts_with_room(need)
@@ -213,7 +220,7 @@ class _Search:
         reason = tried_in_vain(self._snap, row, limits.handover_timeout_s)
         if reason:
             return reason
-        key = (int(self._kind_of[row]), *need.key)
+        key = (int(self._kind_of[row]), self._left.of(row), *need.key)
         if key not in self._failed:
             victims = self._search(row, need)
             if not isinstance(victims, str):
@@ -232,20 +239,26 @@ class _Search:
             worse = _off(self._snap, worse, ~not_kept)
         if not len(worse):
             return self._nobody_to_stop(row)
+        if reason := self._left.why_not(row, worse.tolist()):
+            return reason
         if len(self._failed) >= MOST_SEARCHES:
             return f"{MOST_SEARCHES} kinds of jobs were looked for in vain; it is for the next look"
-        limits = self._limits
         victims = choose_victims(
             self._snap,
             self._available,
             need,
             candidates=worse,
-            reluctance_gpu_s=self._reluctance(),
+            reluctance_gpu_s=self._left.dearer(row, self._reluctance(), worse.tolist()),
             within=self._owner == OPEN,
-            at_most=limits.max_victims,
+            at_most=self._limits.max_victims,
         )
         if isinstance(victims, str):
             return victims
+        return self._left.why_not(row, victims) or self._too_many(victims) or victims
+
+    def _too_many(self, victims: tuple[int, ...]) -> str:
+        """Which breaker or limit on GPUs *victims* would pass; else they count in it."""
+        limits = self._limits
         gpus = float(self._snap.seen.weighted_gpus()[list(victims)].sum())
         if gpus > limits.most_gpus:
             return (
@@ -258,7 +271,7 @@ class _Search:
                 f"would pass the limit of {limits.max_gpus_per_hour:.0f}"
             )
         self._gpus_last_hour += gpus
-        return victims
+        return ""
 
     def _too_late(self, row: int, victims: tuple[int, ...]) -> bool:
         """Whether Slurm may end the waiting job at *row* before all of *victims* are gone."""
@@ -285,9 +298,11 @@ class _Search:
         if rows is None:
             msg = f"victims {victims} were said to make room for row {row}, and do not"
             raise AssertionError(msg)
+        self._left.give_back(index, victims)
         self._seat(row, need, rows, index)
 
     def _seat(self, row: int, need: ResourceRequest, rows: NodeRows, index: int) -> None:
+        self._left.plan(index, row)
         draft = self.drafts[index]
         self._available.take(need, rows)
         self._owner[rows] = index
@@ -357,12 +372,13 @@ def _kinds(
         # Where nodes are reserved, how long a job may run decides where it may start.
         jobs.limit_s if seen.blocked else jobs.exclusive,
     )
+    counts = {} if seen.quotas is None else seen.quotas.counts
     kinds = zip(*(column[waiting].tolist() for column in columns), strict=True)
     ids = jobs.job_id[waiting].tolist()
     spread = (job_id for job_id, claim in seen.claims.items() if claim.most_nodes is not None)
     apart = {*seen.also_in, *seen.choices, *seen.excluded, *seen.deadlines, *spread}
     for job_id, is_alone, kind in zip(ids, alone.tolist(), kinds, strict=True):
-        yield None if is_alone or job_id in apart else kind
+        yield None if is_alone or job_id in apart else (*kind, counts.get(job_id))
 
 
 def _handover(snap: Snapshot, draft: _Draft, index: int) -> Handover:

@@ -1,4 +1,4 @@
-"""Running jobs that their account, QOS or partition would keep from starting again.
+"""Limits of accounts and QOS, and the running jobs that they would keep from starting again.
 
 ``scontrol show assoc_mgr flags=assoc,qos`` lists the associations and QOS that slurmctld knows,
 with each limit and what is used of it: ``gres/gpu=8(3)``. It does not say which QOS a user may use.
@@ -9,35 +9,51 @@ from __future__ import annotations
 import functools
 import math
 import re
-import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.jobs import JobState
 from slurm_dl.model.snapshot import JobText
 from slurm_dl.slurm.read.job_table import JobTable
-from slurm_dl.slurm.read.node_reader import ClusterReading
-from slurm_dl.slurm.releases import Release
-from slurm_dl.slurm.tool_runner import Slurm
 
 _ASSOCIATION: Final = re.compile(
     r"\A\S* Account=(\S+) UserName=([^\s(]*)(?:\(([0-9]+)\))? Partition=(\S*) Priority=\S* ID="
 )
 _QOS: Final = re.compile(r"\A([^\s(]+)\([0-9]+\)\s")
 _PARENT: Final = re.compile(r" ParentAccount=([^\s(]*)")
+# Most limits are not set, and their values are passed over at once.
 _LIMITS: Final = re.compile(
-    r" (GrpWall|GrpTRES|GrpTRESMins|GrpTRESRunMins|MaxWallPJ|MaxTRESPJ|MaxTRESMinsPJ)=(\S*)"
+    r" (GrpTRESRunMins|(?:GrpWall|GrpJobs|GrpTRES|GrpTRESMins|MaxWallPJ|MaxTRES(?:PJ|PN|MinsPJ)"
+    r"|MaxJobs|Max(?:Jobs|TRES|TRESRunMins)P[UA])(?!=(?:N\(|(?:[^\s=,]+=N\([0-9.]*\),?)*\s)))"
+    r"=(\S*)"
 )
 _AMOUNT: Final = re.compile(r"([^=,]+)=([0-9]{1,19}|N)(?:\(([0-9]{1,19})(?:\.[0-9]+)?\))?(?=,|\Z)")
-_KEPT_S: Final = 60.0
-_NESTS: Final = Release(23, 2, 0)
+_CHECKED: Final = frozenset({"associations", "limits", "qos", "safe"})
+
+JOBS, _WALL = "jobs", "wall"
+"""Limits on the number of jobs and on time stand beside those on a TRES under these words."""
 
 Limits = Mapping[str, Mapping[str, tuple[float, float]]]
 """Of each limit by its name, and of each TRES, the most that is allowed and what is used."""
+
+
+class Limit(NamedTuple):
+    """One limit on one TRES.
+
+    Attributes:
+        holder: Whose jobs count in it: of the job, one of its `Records.holders`.
+        most: Units, or minutes of them.
+        used: The same, when the limits were read.
+        running: Unit-minutes that running jobs had left then, under GrpTRESMins.
+    """
+
+    holder: tuple[str, str]
+    name: str
+    tres: str
+    most: float
+    used: float
+    running: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,33 +74,39 @@ class BarredCandidate:
     limit_min: float
     left_min: float
 
-    def reached(self, limits: Limits, *, safe: bool) -> Iterator[tuple[str, bool]]:
-        """Each of *limits* on something that the job holds, and whether it could not start by it.
+    def units(self, tres: str) -> float:
+        """How many of *tres* it takes; 1 of ``jobs``."""
+        return 1.0 if tres == JOBS else self.tres.get(tres, 0.0)
+
+    def is_barred_by(self, limit: Limit, *, safe: bool) -> bool:
+        """Whether it could not start by *limit*, whatever other jobs do.
 
         Args:
             safe: Slurm starts only jobs whose whole run is within GrpTRESMins.
         """
-        running = limits.get("GrpTRESRunMins", {})
-        for limit, amounts in limits.items():
-            for name, (most, used) in amounts.items():
-                units = self.tres.get(name, 0.0)
-                needed = 0.0
-                if limit == "MaxWallPJ":
-                    needed = self.limit_min
-                elif limit in ("GrpTRES", "MaxTRESPJ"):
-                    needed = units
-                elif limit == "MaxTRESMinsPJ":
-                    needed = units * self.limit_min
-                elif limit == "GrpTRESMins" and safe:
-                    others = max(0.0, running.get(name, (0.0, 0.0))[1] - units * self.left_min)
-                    needed = used + others + units * self.limit_min
-                used_up = limit in ("GrpWall", "GrpTRESMins") and used >= most
-                if most < math.inf and limit != "GrpTRESRunMins" and name in {*self.tres, "wall"}:
-                    yield f"{limit} {name}", used_up or needed > most
+        units, needed = self.units(limit.tres), 0.0
+        if limit.tres not in {*self.tres, _WALL}:
+            return False
+        if limit.name == "MaxWallPJ":
+            needed = self.limit_min
+        elif limit.name in ("GrpTRES", "MaxTRESPJ"):
+            needed = units
+        elif limit.name == "MaxTRESPN":
+            needed = units / max(1.0, self.units("node"))
+        elif limit.name == "MaxTRESMinsPJ":
+            needed = units * self.limit_min
+        elif limit.name == "GrpTRESMins" and safe:
+            others = max(0.0, limit.running - units * self.left_min)
+            needed = limit.used + others + units * self.limit_min
+        used_up = limit.name in ("GrpWall", "GrpTRESMins") and limit.used >= limit.most
+        return used_up or needed > limit.most
 
 
-class _Records:
+class Records:
     """Limits of associations, by account, user or uid, and partition, and of QOS.
+
+    Attributes:
+        unused: QOS without jobs: Slurm tells no limits on each of their users and accounts.
 
     Raises:
         ValueError: Some are missing or cannot be read.
@@ -101,8 +123,11 @@ class _Records:
             # squeue has the uid of a user whose name its host does not know.
             for name in {user.lower(), uid if user else ""}:
                 self.limits[account, name, partition] = _limits(body)
+        self.unused: set[str] = set()
         for body in qos.split("\nQOS=")[1:]:
-            self.qos[_groups(_QOS, body)[0]] = _limits(body)
+            name = _groups(_QOS, body)[0]
+            self.qos[name] = _limits(body)
+            self.unused |= {name} if "PU=" not in body else set()
         # Under PrivateData ordinary users see no association but their own.
         if ("root", "", "") not in self.limits or not self.qos:
             raise ValueError
@@ -115,28 +140,65 @@ class _Records:
             account = self.parents[account]
         return found
 
-    def keep(self, job: BarredCandidate, own: Limits, part_qos: str, *, safe: bool) -> bool:
-        """Whether a limit is known to keep *job* waiting; *own* are those of its association."""
-        names = {job.text.qos, part_qos} & self.qos.keys()
-        of_qos = [dict(job.reached(self.qos[name], safe=safe)) for name in names]
-        above = [self.limits.get((a, "", ""), {}) for a in self.accounts(job.text.account)]
-        reached = dict(job.reached(own, safe=safe))
-        for limits in above:
-            for limit, is_reached in job.reached(limits, safe=safe):
-                if limit.startswith("Grp"):  # Those of a job are the association's own.
-                    reached[limit] = reached.get(limit, False) or is_reached
-        # A limit of the job's or the partition's QOS comes instead of those of associations.
-        # Which of the two QOS comes first is not told, so both have to be used up.
-        for limit in {limit for limits in of_qos for limit in limits}:
-            reached[limit] = all(limits[limit] for limits in of_qos if limit in limits)
-        return any(reached.values())
+    def own(self, text: JobText, partition: str) -> tuple[str, Limits] | None:
+        """The association of a job: whose it is, and its limits; None if there is none."""
+        user, where = text.user.lower(), (partition, "")
+        found = ((p, self.limits.get((text.account, user, p))) for p in where)
+        for part, limits in found:
+            if limits is not None:
+                return f"user {user} in account {text.account}" + f", {part}" * bool(part), limits
+        return None
+
+    def binding(self, text: JobText, partition: str, part_qos: str) -> Iterator[Limit]:
+        """The limits that count for a job.
+
+        A limit of the partition's QOS comes before that of the job's QOS, and either instead of
+        those of associations.
+        """
+        by_qos: set[tuple[str, str]] = set()
+        for name in dict.fromkeys((part_qos, text.qos)):
+            of = list(_each(f"QOS {name}", self.qos.get(name, {})))
+            for one in of:
+                scope = {"U": f"user {text.user}", "A": f"account {text.account}"}
+                whose = scope[one.name[-1]] if one.name.endswith(("PU", "PA")) else ""
+                if (one.name, one.tres) not in by_qos:
+                    yield one._replace(holder=(one.holder[0], whose))
+            by_qos |= {(one.name, one.tres) for one in of}
+        if {("MaxJobsPU", JOBS), ("MaxJobsPA", JOBS)} & by_qos:
+            by_qos.add(("MaxJobs", JOBS))
+        own = self.own(text, partition)
+        of = list(_each(*own)) if own else []
+        for account in self.accounts(text.account):
+            above = _each(f"account {account}", self.limits.get((account, "", ""), {}))
+            # The others of a job are the association's own.
+            of += [one for one in above if one.name.startswith("Grp")]
+        yield from (one for one in of if (one.name, one.tres) not in by_qos)
+
+    def holders(self, text: JobText, partition: str, part_qos: str) -> set[tuple[str, str]]:
+        """Whose limits a job counts in while it runs."""
+        own = self.own(text, partition)
+        found = {(f"account {account}", "") for account in self.accounts(text.account)}
+        found |= {(own[0], "")} if own else set()
+        for name in {text.qos, part_qos} & self.qos.keys():
+            whose = ("", f"user {text.user}", f"account {text.account}")
+            found |= {(f"QOS {name}", one) for one in whose}
+        return found
+
+
+def _each(holder: str, limits: Limits) -> Iterator[Limit]:
+    running = limits.get("GrpTRESRunMins", {})
+    for name, amounts in limits.items():
+        for tres, (most, used) in amounts.items():
+            if most < math.inf:
+                left = running.get(tres, (0.0, 0.0))[1]
+                yield Limit((holder, ""), name, tres, most, used, left)
 
 
 @functools.lru_cache(1)
-def _records(text: str) -> _Records | None:
+def records_of(text: str) -> Records | None:
     """What *text* tells; None if it is not whole. One text serves for many looks."""
     try:
-        return _Records(text)
+        return Records(text)
     except ValueError:
         return None
 
@@ -149,19 +211,19 @@ def _groups(pattern: re.Pattern[str], body: str) -> tuple[str, ...]:
 
 
 def _limits(body: str) -> Limits:
-    told = dict(_LIMITS.findall(body))
-    if "GrpWall" not in told or "GrpTRESMins" not in told:
+    if " GrpWall=" not in body or " GrpTRESMins=" not in body:
         raise ValueError
+    told = dict(_LIMITS.findall(body))
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for limit, value in told.items():
-        # A limit on time has no TRES before it.
-        text = f"wall={value}" if "Wall" in limit else value
-        is_limited = text.count("=") > text.count("=N(")
-        if is_limited or (limit == "GrpTRESRunMins" and "GrpTRESMins" in found):
-            found[limit] = {
-                name: (math.inf if most == "N" else float(most), float(used or 0))
-                for name, most, used in _AMOUNT.findall(text)
-            }
+        if limit == "GrpTRESRunMins" and value.count("=") == value.count("=N(") and len(told) == 1:
+            continue
+        # A limit on time or jobs has no TRES before it.
+        text = f"{_WALL if 'Wall' in limit else JOBS}={value}" if "TRES" not in limit else value
+        found[limit] = {
+            name: (math.inf if most == "N" else float(most), float(used or 0))
+            for name, most, used in _AMOUNT.findall(text)
+        }
     return found
 
 
@@ -175,6 +237,11 @@ def _admits(words: Mapping[str, str], accounts: Collection[str], qos: str) -> bo
         elif names[0] in words.get(f"Deny{kind}", "(null)").split(","):
             return False
     return True
+
+
+def in_force(enforced: frozenset[str]) -> frozenset[str]:
+    """The words of AccountingStorageEnforce and what they imply."""
+    return enforced | (_CHECKED if "all" in enforced else frozenset())
 
 
 def barred(
@@ -195,84 +262,51 @@ def barred(
     """
     words = enforced | ({"limits", "qos", "safe"} if "all" in enforced else set())
     found: set[JobId] = set()
-    records = _records(text) if words & {"associations", "limits", "qos", "safe"} else None
+    words = in_force(enforced)
+    records = records_of(text) if words & _CHECKED else None
     if records is None:
         return found
     for job_id, job in jobs.items():
         of, user = job.text, job.text.user.lower()
         if not (job.partition and user and of.account):
             continue
-        anywhere = records.limits.get((of.account, user, ""))
-        own = records.limits.get((of.account, user, job.partition), anywhere)
         part = partitions.get(job.partition, {})
         accounts = records.accounts(of.account) if nested else [of.account]
         admitted = user == "root" or _admits(part, accounts, of.qos)
         # Of a QOS that was deleted squeue no longer has the name.
-        if own is None or not admitted or ("qos" in words and of.qos not in records.qos):
+        if (
+            records.own(of, job.partition) is None
+            or not admitted
+            or ("qos" in words and of.qos not in records.qos)
+        ):
             found.add(job_id)
         elif words & {"limits", "safe"}:
-            kept = records.keep(job, own, part.get("QoS", ""), safe="safe" in words)
-            found |= {job_id} if kept else set()
+            limits = records.binding(of, job.partition, part.get("QoS", ""))
+            if any(job.is_barred_by(limit, safe="safe" in words) for limit in limits):
+                found.add(job_id)
     return found
 
 
-class BarredJobs:
-    """The running jobs that were found to be barred, asked about as seldom as may be.
-
-    Attributes:
-        found: Their ids.
-    """
-
-    def __init__(self, slurm: Slurm) -> None:
-        """Read through *slurm*; nothing is known yet."""
-        self.found: set[JobId] = set()
-        self._slurm = slurm
-        self._text = ""
-        self._until_s = -math.inf
-
-    def ask(
-        self,
-        jobs: Collection[JobId],
-        table: JobTable,
-        site: ClusterReading,
-        words: Mapping[str, Mapping[str, str]],
-        now_s: float,
-    ) -> None:
-        """Find out about *jobs* of *table* that run; one scontrol at most, and one a minute.
-
-        Args:
-            words: Of each partition, as `partition_values` has them.
-            now_s: When the table was read, epoch seconds.
-        """
-        if not (site.config.enforced and site.config.accounting):
-            return
-        asked = {
-            job: _candidate(table, row, site.partitions[table.partition[row]], now_s)
-            for row, job in enumerate(table.texts)
-            if job in jobs and table.state[row] is JobState.RUNNING
-        }
-        if asked and time.monotonic() >= self._until_s:
-            self._until_s, self._text = time.monotonic() + _KEPT_S, ""
-            with suppress(ClusterError):  # Nothing follows from what may not be read.
-                self._text = self._slurm.run("scontrol", "show", "assoc_mgr", "flags=assoc,qos")
-        self.found |= barred(
-            self._text,
-            asked,
-            enforced=site.config.enforced,
-            partitions=words,
-            # 22.05.8 admits the account alone (measured); of later releases nothing is concluded.
-            nested=site.config.release >= _NESTS,
-        )
-
-
-def _candidate(table: JobTable, row: int, partition: str, now_s: float) -> BarredCandidate:
+def candidate(
+    table: JobTable,
+    row: int,
+    partition: str,
+    now_s: float,
+    licences: Collection[tuple[str, int]] = (),
+) -> BarredCandidate:
+    """The job of *table* at *row*, with the *licences* that it asks for."""
     tres = {"cpu": float(table.cpus[row]), "node": float(table.n_nodes[row]), "billing": 0.0}
     tres |= {"mem": float(table.mem_mb[row]), "gres/gpu": table.gpus[row]}
     if kind := table.gpu_type[row]:
         tres[f"gres/gpu:{kind}"] = table.gpus[row]
+    job_id = JobId(table.job_id[row])
+    for name, per_node in table.gres.get(job_id, ()):
+        tres[f"gres/{name}"] = per_node * table.n_nodes[row]
+    for name, count in licences:
+        tres[f"license/{name}"] = tres.get(f"license/{name}", 0.0) + count
     limit_s = table.limit_s[row]
     return BarredCandidate(
-        text=table.texts[JobId(table.job_id[row])],
+        text=table.texts[job_id],
         partition=partition,
         tres=tres,
         limit_min=limit_s / 60,

@@ -57,8 +57,17 @@ _ALONE = (
     ("--ntasks-per-core", re.compile(r" NtasksPerN:B:S:C=[0-9]+:[0-9]+:[0-9*]+:[1-9]")),
 )
 _CPUS_PER_GPU = re.compile(r" CpusPerTres=gres[:/]gpu[:=]([0-9]{1,6})")
+_LICENCE = re.compile(r"([^\s,;:|*@()]+)(?:[:*]([0-9]{1,9}))?", re.ASCII)
+_LICENCES = re.compile(
+    r"^LicenseName=(\S+)\s+Total=([0-9]{1,10}) Used=([0-9]{1,10}) .*?"
+    r"\bReserved=([0-9]{1,10}) .*?\bRemote=no",
+    re.ASCII | re.MULTILINE,
+)
 OPTIONS = frozenset({*_OPTIONS, *(option for option, _ in _ALONE)})
 """Options of sbatch for which nodes are not known."""
+
+LICENSES = "--licenses"
+"""The option that is understood of licences of the cluster's own."""
 
 SWITCHES = "--switches"
 """The option that is understood where the topology is known."""
@@ -78,6 +87,7 @@ class Conditions:
         options: Options of sbatch whose nodes are not known here.
         cpus_per_gpu: CPUs for each GPU.
         switches: Most leaf switches, 0 if any number will do.
+        licences: Names and numbers of those that it needs, all of them; none if that is not known.
     """
 
     excluded: str = ""
@@ -86,9 +96,35 @@ class Conditions:
     options: tuple[str, ...] = ()
     cpus_per_gpu: int = 0
     switches: int = 0
+    licences: tuple[tuple[str, int], ...] = ()
 
+    def unknown(self, licences: Collection[str]) -> tuple[str, ...]:
+        """Its *options*, but for those on *licences* of this cluster alone."""
+        known = self.licences and all(name in licences for name, _ in self.licences)
+        return tuple(o for o in self.options if not (known and o == LICENSES))
+
+
+HOLDING = (JobState.RUNNING, JobState.CONFIGURING, JobState.SUSPENDED)
+"""States in which a job counts in limits and holds licences."""
 
 _PLAIN = Conditions()
+
+
+def read_licences(slurm: Slurm) -> dict[str, tuple[float, float]]:
+    """Of each licence of the cluster's own how many jobs may hold, and how many are held."""
+    text = ""
+    with suppress(ClusterError):  # Those that are not known are not understood.
+        text = slurm.run("scontrol", "show", "lic")
+    return {
+        name: (float(total) - float(reserved), float(used))
+        for name, total, used, reserved in _LICENCES.findall(text)
+    }
+
+
+def _asked_licences(text: str) -> tuple[tuple[str, int], ...]:
+    """The licences of a list; none if it is not understood, or one of several would do."""
+    found = [_LICENCE.fullmatch(word) for word in re.split("[,;]", text.strip(",;"))]
+    return tuple((one[1], int(one[2] or 1)) for one in found if one) if all(found) else ()
 
 
 def read_conditions(text: str) -> tuple[dict[JobId, Conditions], list[str]]:
@@ -104,6 +140,7 @@ def read_conditions(text: str) -> tuple[dict[JobId, Conditions], list[str]]:
             min_cpus=int(min_cpus),
             tmp_mb=parse_memory_mb(tmp),
             options=tuple(o for o, word in zip(_OPTIONS, rest, strict=True) if word not in _UNSET),
+            licences=() if rest[-1] in _UNSET else _asked_licences(rest[-1]),
         )
         found[JobId(int(job_id))] = _PLAIN if asked == _PLAIN else asked
     return found, left_out
@@ -123,6 +160,7 @@ class ConditionReader:
         self._slurm = slurm
         self._known: set[JobId] = set()
         self._known_whole: set[JobId] = set()
+        self._known_running: set[JobId] = set()
         self._alone: dict[JobId, Conditions] = {}
 
     def forget(self) -> None:
@@ -133,26 +171,33 @@ class ConditionReader:
         """Ask about this job anew: what it excludes has just been changed, or may have been."""
         self._known.discard(job_id)
 
-    def learn(self, table: JobTable) -> None:
+    def learn(self, table: JobTable, *, licences: bool = False) -> None:
         """Ask about those pending jobs of *table* that are new, and correct its CPUs.
+
+        Args:
+            licences: There are some: ask about running jobs too, which may hold them.
 
         Raises:
             ClusterError: Slurm is silent.
         """
-        pending = _pending(table)
+        pending = _in_state(table, JobState.PENDING)
+        running = _in_state(table, *HOLDING) if licences else set()
         for by_id in (self._conditions, self._alone):
             for job in by_id.keys() - table.texts.keys():
                 del by_id[job]
+        self._known_running = running & (self._known_running | self._known)
         # Of a job that is requeued all is asked again.
         self._known &= pending
         self._known_whole &= pending
-        new = pending - self._known
+        new = (pending - self._known) | (running - self._known_running)
+        states = ("--states=PENDING,RUNNING,CONFIGURING,SUSPENDED",) if running else ()
         if len(new) == 1:
             # One job is cheap to ask for. It may just have ended: then it stays unknown.
             with suppress(ClusterError):
-                self._ask(f"--jobs={next(iter(new))}")
+                self._ask(*states, f"--jobs={next(iter(new))}")
         elif new:
-            self._ask()
+            self._ask(*states)
+        self._known_running |= running & self._known
         self.unknown = pending - self._known
         self._raise_cpus(table)
 
@@ -167,7 +212,7 @@ class ConditionReader:
         new = [job for job in jobs if job not in self._known]
         if new:
             self._ask("--states=PENDING,RUNNING", *of_jobs(new))
-        for job in _pending(table).intersection(jobs) - self._known_whole:
+        for job in _in_state(table, JobState.PENDING).intersection(jobs) - self._known_whole:
             try:
                 shown = self._slurm.run("scontrol", "show", "job", "--oneliner", str(int(job)))
             except ClusterError:
@@ -212,6 +257,6 @@ class ConditionReader:
             del self._conditions[job]
 
 
-def _pending(table: JobTable) -> set[JobId]:
-    states = zip(table.texts, table.state, strict=True)
-    return {job for job, state in states if state is JobState.PENDING}
+def _in_state(table: JobTable, *states: JobState) -> set[JobId]:
+    rows = zip(table.texts, table.state, strict=True)
+    return {job for job, state in rows if state in states}

@@ -65,7 +65,7 @@ class NodeChoices:
             row = row_of.get(job)
             if row is None or table.state[row] not in MAY_START:
                 continue
-            for option in asked.options:
+            for option in asked.unknown(self._site.config.licences):
                 if option in self._unmodelled:
                     unmodelled.setdefault(job, option)
             if asked.switches and self._site.has_switches and table.n_nodes[row] > 1:

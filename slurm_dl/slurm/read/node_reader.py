@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.partition_limits import PartitionLimits
@@ -136,6 +137,22 @@ def is_up(state: str) -> bool:
     """
     base, *flags = state.lower().split("+")
     return base in _UP_BASES and _DOWN_FLAGS.isdisjoint(flags)
+
+
+def check_nobody_runs(site: ClusterReading) -> None:
+    """Refuse an empty queue while jobs hold nodes, in whatever partition: squeue lists them all.
+
+    Raises:
+        ClusterError: A node is allocated, mixed or completing.
+    """
+    if site.occupied:
+        name, state = next(iter(site.occupied.items()))
+        msg = (
+            f"squeue lists no job, but sinfo shows nodes in use ({name} is {state}, "
+            f"{len(site.occupied)} in all); this look is not used. "
+            "Check squeue --all --states=all, and whether PrivateData hides jobs from this account"
+        )
+        raise ClusterError(msg)
 
 
 def node_arguments(nonce: str, names: Collection[str] = ()) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ class CliQueue:
             ClusterError: They could not be read whole.
         """
         table = self.table(reader, site, now_s=now_s)
-        self._conditions.learn(table)
+        self._conditions.learn(table, licences=bool(site.config.licences))
         return table, self._conditions
 
     def table(self, reader: JobReader, site: ClusterReading, *, now_s: float) -> JobTable:

@@ -1,7 +1,4 @@
-"""Slurm's tools as a test has them speak, and what a daemon decides then.
-
-Two nodes of four GPUs. Job 1 runs on both, has opted in and has had its turn; job 2 waits.
-"""
+"""Slurm's tools with words of a test's own, and a daemon that decides by them."""
 
 from __future__ import annotations
 
@@ -24,7 +21,10 @@ from slurm_dl.slurm.cluster import SlurmCluster
 from slurm_dl.slurm.tool_runner import Slurm
 
 NOW_S = 1_000_000
+HOUR_S = 3600
 CONFIG = (Path(__file__).parent / "data" / "slurm-22.05" / "config.txt").read_text("utf-8")
+LEAVES = "SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]\n"
+TWO_LEAVES = "SwitchName=a Level=0 Nodes=n1\nSwitchName=b Level=0 Nodes=n2\n"
 PARTITION = "PartitionName=gpu State=UP MaxTime=UNLIMITED MinNodes=0 MaxNodes=UNLIMITED QoS=N/A"
 NODE = {"StateComplete": "mixed", "Partition": "gpu*", "CPUs": "16", "Memory": "64000"}
 NODE |= {"Gres": "gpu:4,nvme:fast:1", "features_act": "(null)"}
@@ -41,6 +41,7 @@ WAITS = VICTIM | words(
     "JobID=2 JobArrayID=2 UserID=1001 State=PENDING Reason=Resources NodeList= StartTime=0 "
     "EndTime=0"
 )
+ONE_NODE = {"NumNodes": "1", "NumTasks": "1", "NumCPUs": "2"}
 
 
 class Tools(Slurm):
