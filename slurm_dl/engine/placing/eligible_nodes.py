@@ -46,7 +46,8 @@ def nodes_of_chosen_type(snap: Snapshot, intent: Intent) -> EligibleNodes:
         if kinds[row] < 0 or (order.gpu_type is not None and order.gpu_type[row] < 0):
             return None
         # Of a node with several types Slurm chooses which GPUs a job gets that asks for any.
-        return nodes.with_type(int(kinds[row]), only=snap.jobs.gpu_type[row] < 0)
+        alone = nodes.with_type(int(kinds[row]), only=snap.jobs.gpu_type[row] < 0)
+        return alone if (alone & nodes.up).any() else nodes.with_type(int(kinds[row]))
 
     return of_type
 
