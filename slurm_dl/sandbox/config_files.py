@@ -91,8 +91,6 @@ def gres_conf(spec: SandboxSpec, layout: Layout) -> str:
     lines: list[str] = []
     for group, first, last in spec.ranges():
         nodes = f"NodeName={host_range('n', first, last)}"
-        if group.shards:
-            lines.append(f"{nodes} Name=shard Count={group.shards}")
         first_gpu = 0
         for gres in group.all_gres():
             name, *of_type, count = gres.split(":")
@@ -101,6 +99,8 @@ def gres_conf(spec: SandboxSpec, layout: Layout) -> str:
                 devices = host_range("gpu", first_gpu, first_gpu + int(count) - 1)
                 words[-1], first_gpu = f"File={layout.dev}/{devices}", first_gpu + int(count)
             lines.append(" ".join((nodes, *words)))
+        if group.shards:
+            lines.append(f"{nodes} Name=shard Count={group.shards}")
     return "".join(f"{line}\n" for line in lines)
 
 

@@ -156,6 +156,7 @@ CLUSTERS = {
     *("now_s", "nodes", "held", "partitions", "gpu_types", "node_in", "reserved", "shared"),
     *(
         "limits",
+        "weights",
         "barred",
         "requeue_hold_s",
         "reservations",

@@ -12,6 +12,8 @@ from slurm_dl.slurm.read.tres import (
     parse_tres,
 )
 
+BOTH = (("a100", 4.0), ("v100", 2.0))
+
 
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -26,10 +28,10 @@ from slurm_dl.slurm.read.tres import (
         ("gres/gpu:a100=4", Gres(4, "a100")),
         ("gres/gpu=4,gres/gpu:a100=4", Gres(4, "a100")),
         ("gres/gpu:a100=4,gres/gpu=4", Gres(4, "a100")),
-        ("gres/gpu=6,gres/gpu:a100=4,gres/gpu:v100=2", Gres(6, "a100")),
+        ("gres/gpu=6,gres/gpu:a100=4,gres/gpu:v100=2", Gres(6, by_type=BOTH)),
         ("gpu:a100:2(IDX:0-1)", Gres(2, "a100")),
         ("gpu:a100:3(IDX:0,2-3),shard:a100:8(0/8,8/8)", Gres(3, "a100", shards=8)),
-        ("gpu:a100:4(S:0-1),gpu:v100:4(S:2-3)", Gres(8, "a100")),
+        ("gpu:a100:4(S:0-1),gpu:v100:2(S:2-3)", Gres(6, by_type=BOTH)),
         ("gpu:3090:2", Gres(2, "3090")),
         ("gpu:a100_3g.20gb:2", Gres(2, "a100_3g.20gb")),
         ("gpu:1K", Gres(1024)),

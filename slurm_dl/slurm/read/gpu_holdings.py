@@ -104,7 +104,7 @@ class Holdings:
                 node.append(at)
                 gres = each if split is None else split.get(name, NO_GRES)
                 gpus.append(gres.gpus)
-                types.append([(named, gres.gpus)] if named else gres.by_type)
+                types.append([(named, gres.gpus)] if named else gres.types)
                 cpus.append(each_cpus + (i < more_cpus))
                 mem_mb.append(each_mb + (i < more_mb))
         self._splits = splits

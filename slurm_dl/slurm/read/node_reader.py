@@ -221,7 +221,7 @@ def site_of(
     # A node in no leaf is in a group of its own beside them.
     elsewhere = max(leaves.values(), default=-1) + 1
     taken = {n for r in reservations if r.active and not r.is_ours for n in r.nodes}
-    for gpu_type in (name for node in nodes.values() for name, _ in node.gres.by_type):
+    for gpu_type in (name for node in nodes.values() for name, _ in node.gres.types):
         type_row.setdefault(gpu_type, len(type_row))
     partitions = tuple(dict.fromkeys((*first, *seen.members)))
     inside = [seen.members.get(partition, frozenset()) for partition in partitions]
@@ -298,16 +298,16 @@ def _usable(node: NodeSeen, told: UsableNode | None) -> UsableNode:
 
 def _main_type(gres: Gres) -> str:
     """The type of which there are most, of equals the first; empty if none has a name."""
-    return max(gres.by_type, key=lambda of: of[1], default=("", 0.0))[0]
+    return max(gres.types, key=lambda of: of[1], default=("", 0.0))[0]
 
 
 def _by_type(nodes: Sequence[Gres], type_row: Mapping[str, int]) -> F64 | None:
     """``(t, m)`` GPUs of each type on each of *nodes*; None if none has several."""
-    if all(len(gres.by_type) <= 1 for gres in nodes):
+    if all(len(gres.types) <= 1 for gres in nodes):
         return None
     found = np.zeros((len(type_row), len(nodes)))
     for m, gres in enumerate(nodes):
-        for gpu_type, gpus in gres.by_type:
+        for gpu_type, gpus in gres.types:
             found[type_row[gpu_type], m] = gpus
     return found
 

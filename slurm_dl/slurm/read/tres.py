@@ -35,7 +35,7 @@ class Gres:
         gpu_type: The type of all of them; empty if none is named, or several are.
         shards: ``gres/shard`` units.
         mps: ``gres/mps`` units.
-        by_type: GPUs of each type that is named.
+        by_type: GPUs of each type that is named, where *gpu_type* does not tell it.
     """
 
     gpus: float = 0.0
@@ -43,6 +43,11 @@ class Gres:
     shards: float = 0.0
     mps: float = 0.0
     by_type: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def types(self) -> tuple[tuple[str, float], ...]:
+        """GPUs of each type that is named."""
+        return self.by_type or (((self.gpu_type, self.gpus),) if self.gpu_type else ())
 
 
 NO_GRES = Gres()
@@ -63,7 +68,8 @@ def parse_gres(text: str) -> Gres:
     # Where both are listed the untyped figure is the total of the typed ones.
     total = {kind: untyped[kind] or typed[kind] for kind in untyped}
     gpu_type = next((name for name in types if types[name] == total["gpu"]), "")
-    return Gres(total["gpu"], gpu_type, total["shard"], total["mps"], tuple(types.items()))
+    by_type = () if gpu_type else tuple(types.items())
+    return Gres(total["gpu"], gpu_type, total["shard"], total["mps"], by_type)
 
 
 @dataclass(frozen=True, slots=True)
