@@ -47,7 +47,6 @@ from slurm_dl.slurm.read.node_reader import (
     site_of,
 )
 from slurm_dl.slurm.read.queue_reader import CliQueue, ReaderChoice
-from slurm_dl.slurm.read.quota_counts import QuotaCounts
 from slurm_dl.slurm.read.record_parser import new_nonce, split_records
 from slurm_dl.slurm.read.reservation_reader import (
     ReservationSeen,
@@ -235,7 +234,6 @@ class SlurmCluster:
         labels = {job: text.label for job, text in table.texts.items()}
         self._actor.know(labels, no_preemption=no_preemption(site.config.release))
         held = self._holdings.allocations(table, site)
-        counts = QuotaCounts(table, site, self._words, held, conditions, now_s=now_s)
         self._last = table, conditions, now_s
         return Observed(
             now_s=now_s,
@@ -252,7 +250,7 @@ class SlurmCluster:
             excluded=asked.excluded,
             unmodelled=asked.unmodelled,
             gres=asked.gres,
-            quotas=self._limits.quotas(counts, now_s),
+            quotas=self._limits.quotas(table, site, self._words, held, conditions, now_s=now_s),
             deadlines=table.deadlines,
             limits=site.limits,
             reserved_until=last_end_s(self._reservations, table.inside),

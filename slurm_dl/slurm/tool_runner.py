@@ -155,18 +155,8 @@ class Slurm:
         began_s, computed_s = time.monotonic(), _children_s()
         fold = fold_of(args) if tool == "squeue" else None
         try:
-            if fold is not None:
-                return self._folded([self._tools[tool], *args], words, timeout_s, fold)
             argv, told = arguments_and_input(args)
-            done = subprocess.run(
-                [self._tools[tool], *argv],
-                input=told,
-                capture_output=True,
-                env=self._env,
-                cwd="/",
-                timeout=timeout_s,
-                check=False,
-            )
+            code, out, err = self._answer([self._tools[tool], *argv], told, timeout_s, fold)
         except subprocess.TimeoutExpired:
             asked = "slurmdbd" if tool in _OF_SLURMDBD else "slurmctld"
             msg = f"{words}: no answer in {round(timeout_s, 1):g} s; is {asked} overloaded or down?"
@@ -178,37 +168,38 @@ class Slurm:
             # slow slurmctld: users decide on it.
             own_s = _children_s() - computed_s
             self.spent_s += max(0.0, time.monotonic() - began_s - own_s)
-        if done.returncode != 0:
-            raise _failed(words, done.returncode, done.stderr, done.stdout)
-        return done.stdout.decode("utf-8", errors="replace")
+        if code:
+            said = last_line(err) or last_line(out) or "no message"
+            msg = f"{words} failed (exit {code}): {said}"
+            raise ClusterError(msg)
+        return fold.text() if fold else out.decode("utf-8", errors="replace")
 
-    def _folded(self, command: Sequence[str], words: str, timeout_s: float, fold: ArrayFold) -> str:
-        """The output of *command* as *fold* leaves it, read while it comes."""
+    def _answer(
+        self, command: Sequence[str], told: bytes, timeout_s: float, fold: ArrayFold | None
+    ) -> tuple[int, bytes, bytes]:
+        """Exit status, output and errors of *command*; *fold* takes the output while it comes."""
         with subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if told else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=self._env,
             cwd="/",
             start_new_session=True,  # Whatever holds the pipe ends with it.
         ) as child:
-            assert child.stdout is not None  # noqa: S101 - narrows the type
-            assert child.stderr is not None  # noqa: S101
             killer = threading.Timer(timeout_s, os.killpg, (child.pid, signal.SIGKILL))
             killer.start()
             try:
-                while chunk := child.stdout.read(_CHUNK_BYTES):
+                while fold and child.stdout and (chunk := child.stdout.read(_CHUNK_BYTES)):
                     fold.feed(chunk)
-                said, code = child.stderr.read(), child.wait()
+                # A daemon that the tool has started may hold the pipes even then.
+                out, err = child.communicate(told, timeout_s + 1)
             finally:
                 late = killer.finished.is_set()
                 killer.cancel()
         if late:
             raise subprocess.TimeoutExpired(command, timeout_s)
-        if code:
-            raise _failed(words, code, said, b"")
-        return fold.text()
+        return child.returncode, out, err
 
     def start(self, tool: str, *args: str) -> subprocess.Popen[bytes]:
         """Start one command and do not wait; its standard error is a pipe.
@@ -263,11 +254,6 @@ def _children_s() -> float:
     """CPU seconds of the commands that have ended."""
     times = os.times()
     return times.children_user + times.children_system
-
-
-def _failed(words: str, code: int, err: bytes, out: bytes) -> ClusterError:
-    said = last_line(err) or last_line(out) or "no message"
-    return ClusterError(f"{words} failed (exit {code}): {said}")
 
 
 def _not_run(words: str, err: Exception) -> ClusterError:
