@@ -249,11 +249,9 @@ def checked(order: Order, policy: Policy, n: int) -> Order:
 
 def _are_shares(share: F64) -> bool:
     fits = share.ndim == 2 and bool(np.isfinite(share).all())  # noqa: PLR2004 - jobs x types
-    return fits and not (share.size and (share.min() < -_ROUNDING or _most(share) > 1 + _ROUNDING))
-
-
-def _most(share: F64) -> float:
-    return float(share.sum(axis=1).max())
+    return fits and not (
+        share.size and (share.min() < -_ROUNDING or share.sum(axis=1).max() > 1 + _ROUNDING)
+    )
 
 
 def rank_jobs(snap: Snapshot, order: Order, preempts: Preempts) -> Rows:

@@ -156,7 +156,7 @@ class Slurm:
         fold = fold_of(args) if tool == "squeue" else None
         try:
             argv, told = arguments_and_input(args)
-            code, out, err = self._answer([self._tools[tool], *argv], told, timeout_s, fold)
+            code, out, complaint = self._answer([self._tools[tool], *argv], told, timeout_s, fold)
         except subprocess.TimeoutExpired:
             asked = "slurmdbd" if tool in _OF_SLURMDBD else "slurmctld"
             msg = f"{words}: no answer in {round(timeout_s, 1):g} s; is {asked} overloaded or down?"
@@ -169,7 +169,7 @@ class Slurm:
             own_s = _children_s() - computed_s
             self.spent_s += max(0.0, time.monotonic() - began_s - own_s)
         if code:
-            said = last_line(err) or last_line(out) or "no message"
+            said = last_line(complaint) or last_line(out) or "no message"
             msg = f"{words} failed (exit {code}): {said}"
             raise ClusterError(msg)
         return fold.text() if fold else out.decode("utf-8", errors="replace")

@@ -218,7 +218,11 @@ def _handover(handover: JsonObject, sight: Own) -> JsonObject:
         "opened_s": handover["opened_s"],
         "purpose": handover["purpose"],
         "beneficiaries": [b for b in _list(best) if isinstance(b, int) and sight.knows(b)],
-        "victims": [v for v in _list(victims) if isinstance(v, dict) and _is_own(v["job"], sight)],
+        "victims": [
+            v
+            for v in _list(victims)
+            if isinstance(v, dict) and isinstance(v["job"], int) and sight.knows(v["job"])
+        ],
         # Others run there.
         "nodes": [],
         "seal": handover["seal"],
@@ -247,10 +251,6 @@ def _line(line: Mapping[str, Json], sight: Sight) -> JsonObject:
         "result": sight.text(str(line.get("result") or "")),
         "details": {},
     }
-
-
-def _is_own(job: Json, sight: Own) -> bool:
-    return isinstance(job, int) and sight.knows(job)
 
 
 def _list(value: Json) -> list[Json]:

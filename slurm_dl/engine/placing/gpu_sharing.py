@@ -122,7 +122,8 @@ class _Sharing:
         guest = _tenant(want.job_id, want.gpus / want.need.n_nodes, want.profile)
         fits = self._fits(want)
         # The tasks of an array are one record: where one goes another may follow.
-        found = self._host_of(guest, fits) if self._is_single(want) else None
+        is_single = want.need.n_nodes == 1 and self._snap.jobs.tasks[want.row] == 1
+        found = self._host_of(guest, fits) if is_single else None
         if found is not None:
             node, host = found
             self._send(want, guest, node, free=0.0)
@@ -135,9 +136,6 @@ class _Sharing:
             names = ", ".join(self._name(node) for node in nodes)
             return self._only(nodes, f"a GPU of {names} that nobody shares yet")
         return self._later(want)
-
-    def _is_single(self, want: PendingJob) -> bool:
-        return want.need.n_nodes == 1 and int(self._snap.jobs.tasks[want.row]) == 1
 
     def _fits(self, want: PendingJob) -> Bool:
         """``(m,)`` bool, nodes that have CPUs and memory for it and hand out shares."""
