@@ -217,7 +217,7 @@ class SlurmCluster:
             self._ours = self._read_reservations()
             self._look_at()
         table, conditions, now_s = self._last
-        self._limits.ask(jobs, table, self._site, self._words, now_s)
+        self._limits.ask(jobs, table, self._site, now_s)
         conditions.learn_whole(jobs, table)
         return self._put_together(table, conditions, now_s)
 
@@ -250,7 +250,7 @@ class SlurmCluster:
             excluded=asked.excluded,
             unmodelled=asked.unmodelled,
             gres=asked.gres,
-            quotas=self._limits.quotas(table, site, self._words, held, conditions, now_s=now_s),
+            quotas=self._limits.quotas(table, site, held, conditions, now_s),
             deadlines=table.deadlines,
             limits=site.limits,
             reserved_until=last_end_s(self._reservations, table.inside),

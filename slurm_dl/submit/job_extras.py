@@ -119,7 +119,8 @@ def _switches(
     if not for_s or "SBATCH_REQ_SWITCH" in known.kept:
         return ()
     try:
-        fewest = fewest_switches(wanted, known.partitions, slurm_calls.read_topology(known.slurm))
+        topology = known.slurm.run("scontrol", "show", "topology")
+        fewest = fewest_switches(wanted, known.partitions, topology)
         if fewest is None:
             return ()
         longest_s = slurm_calls.read_longest_switch_wait_s(known.slurm)

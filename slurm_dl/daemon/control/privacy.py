@@ -126,18 +126,13 @@ class Own:
 
 def sight_of(peer: Peer, now: PublishedState) -> Sight:
     """What *peer* may be told, by what slurm.conf said last."""
-    if not hides_jobs(peer, now):
+    if not _has(peer, now, {"jobs"}):
         return Everything()
     if now.cycle is None:
         return Own(peer.uid, frozenset())
     jobs, left_out = now.cycle.snapshot.jobs, now.cycle.snapshot.seen.left_out
     own = {job_id for job_id, one in left_out.items() if one.uid == peer.uid}
     return Own(peer.uid, frozenset(own.union(jobs.job_id[jobs.uid == peer.uid].tolist())))
-
-
-def hides_jobs(peer: Peer, now: PublishedState) -> bool:
-    """Whether *peer* may see their own jobs only."""
-    return _has(peer, now, {"jobs"})
 
 
 def check_config(peer: Peer, now: PublishedState) -> None:

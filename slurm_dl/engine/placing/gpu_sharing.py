@@ -78,9 +78,6 @@ class _Device:
     tenants: tuple[GpuTenant, ...]
     first: bool = False
 
-    def has_room_for(self, guest: GpuTenant) -> bool:
-        return sum(t.share for t in self.tenants) + guest.share <= 1.0 + SLACK
-
 
 class _Views:
     """What the nodes are to a job of one model and share.
@@ -189,7 +186,11 @@ class _Sharing:
         return None
 
     def _open_to(self, node: int, guest: GpuTenant) -> list[_Device]:
-        return [device for device in self._on.get(node, ()) if device.has_room_for(guest)]
+        return [
+            device
+            for device in self._on.get(node, ())
+            if sum(t.share for t in device.tenants) + guest.share <= 1.0 + SLACK
+        ]
 
     def _neighbours(self, node: int, guest: GpuTenant) -> list[tuple[GpuTenant, GpuTenant]]:
         """Pairs, host first, that could come about if *guest* started there."""

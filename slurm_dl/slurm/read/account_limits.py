@@ -64,17 +64,11 @@ class AccountLimits:
         self._until_s = -math.inf
 
     def ask(
-        self,
-        jobs: Collection[JobId],
-        table: JobTable,
-        site: ClusterReading,
-        words: Mapping[str, Mapping[str, str]],
-        now_s: float,
+        self, jobs: Collection[JobId], table: JobTable, site: ClusterReading, now_s: float
     ) -> None:
         """Find out about *jobs* of *table*, for and from which GPUs are to be taken.
 
         Args:
-            words: Of each partition, as `partition_values` has them.
             now_s: When the table was read, epoch seconds.
         """
         if not (site.config.enforced and site.config.accounting and jobs):
@@ -89,7 +83,7 @@ class AccountLimits:
             self._text or "",
             asked,
             enforced=site.config.enforced,
-            partitions=words,
+            partitions=site.words,
             # 22.05.8 admits the account alone (measured); of later releases nothing is concluded.
             nested=site.config.release >= _NESTS,
         )
@@ -98,10 +92,8 @@ class AccountLimits:
         self,
         table: JobTable,
         site: ClusterReading,
-        words: Mapping[str, Mapping[str, str]],
         held: Allocations,
         conditions: ConditionReader,
-        *,
         now_s: float,
     ) -> Quotas | None:
         """The quotas in which waiting jobs of *table* count; None if there are none.
@@ -109,10 +101,9 @@ class AccountLimits:
         Limits are no older than a minute; before `ask` has read any, licences alone count.
 
         Args:
-            words: Of each partition, as `partition_values` has them.
             now_s: When the table was read, epoch seconds.
         """
-        counted = _QuotaCounts(table, site, words, held, conditions, now_s=now_s)
+        counted = _QuotaCounts(table, site, held, conditions, now_s)
         found = counted.quotas(self._text, self._read_s)
         if found is not None and self._text is not None and self._read(now_s):
             found = counted.quotas(self._text, self._read_s)
@@ -135,14 +126,11 @@ class _QuotaCounts:
         self,
         table: JobTable,
         site: ClusterReading,
-        words: Mapping[str, Mapping[str, str]],
         held: Allocations,
         conditions: ConditionReader,
-        *,
         now_s: float,
     ) -> None:
-        self._table, self._site, self._words, self._held = table, site, words, held
-        self._now_s = now_s
+        self._table, self._site, self._held, self._now_s = table, site, held, now_s
         asked = conditions.items() if site.config.licences else ()
         self._licences = {job: one.licences for job, one in asked}
         self._safe = "safe" in in_force(site.config.enforced)
@@ -270,7 +258,7 @@ class _QuotaCounts:
         partition = self._site.partitions[at] if at >= 0 else ""
         licences = self._licences.get(JobId(self._table.job_id[row]), ())
         job = candidate(self._table, row, partition, self._now_s, licences)
-        return job, self._words.get(partition, {}).get("QoS", "")
+        return job, self._site.words.get(partition, {}).get("QoS", "")
 
     def _index(self, limit: Limit) -> int:
         return self._limits.setdefault(limit, len(self._limits))

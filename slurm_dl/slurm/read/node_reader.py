@@ -79,6 +79,7 @@ class ClusterReading:
         has_switches: It tells it by switches; of blocks it ignores ``--switches``.
         one_thread_per_core: Of every node.
         limits: Of each partition; None for one that was not told.
+        words: Of each partition, as `partition_values` has them.
         unreadable: Node records left out.
     """
 
@@ -100,6 +101,7 @@ class ClusterReading:
     has_switches: bool
     one_thread_per_core: bool
     limits: tuple[PartitionLimits | None, ...]
+    words: Mapping[str, Mapping[str, str]]
     unreadable: int = 0
 
 
@@ -263,6 +265,7 @@ def site_of(
         has_switches="SwitchName=" in topology,
         one_thread_per_core=all(k in usable and usable[k].threads == 1 for k in nodes),
         limits=tuple(limits_of(words[name]) if name in words else None for name in partitions),
+        words=words,
         unreadable=seen.unreadable,
     )
 
