@@ -93,7 +93,8 @@ def ask(
     order = checked(policy.order(snap), policy, len(snap.jobs))
     need = None if order.share is None else needs(snap, order.share, lease_s, restart_s)
     if need is not None:
-        order = dataclasses.replace(order, key=_key_of(need))
+        # Who is owed most comes first, whoever has no share last.
+        order = dataclasses.replace(order, key=-need.max(axis=1, initial=-np.inf))
     return order, need
 
 
@@ -196,12 +197,6 @@ def by_priority_tier(snap: Snapshot, rows: Rows) -> list[Rows]:
     if tiers is None or not len(rows):
         return [rows]
     return [rows[tiers[rows] == tier] for tier in np.unique(tiers[rows])[::-1]]
-
-
-def _key_of(need: F64) -> F64:
-    """``(n,)`` who is owed most first, whoever has no share last."""
-    key: F64 = -need.max(axis=1, initial=-np.inf)
-    return key
 
 
 def staying(snap: Snapshot, intent: Intent) -> Intent:

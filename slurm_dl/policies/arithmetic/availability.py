@@ -132,6 +132,10 @@ class FreeGpuProfile:
 
     Beyond the last step lies the end of all times: what is promised there, to jobs of which nobody
     knows when they can start, is kept from those that never end.
+
+    Attributes:
+        at_last: GPUs free when everything has ended that ever ends; below 0 if too many are
+            promised.
     """
 
     def __init__(self, now: HeldGpus) -> None:
