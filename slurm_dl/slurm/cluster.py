@@ -74,6 +74,7 @@ class SlurmCluster:
             open. The first `observe` always reads them.
         now: What time it is at slurmctld, epoch seconds.
         asked_s: How long Slurm took to answer in the last `observe`, seconds.
+        config: What of slurm.conf was read last; None before the first time.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class SlurmCluster:
         self._limits = AccountLimits(slurm)
         self._queue = CliQueue(slurm) if queue is None else queue
         self._actor = Actor(slurm, set_site_factor=self._queue.set_site_factor)
-        self._config: SiteConfig | None = None
+        self.config: SiteConfig | None = None
         self._lacks_rights = ""
         # True at first, so that the first look is checked too if it is empty.
         self._saw_jobs = True
@@ -131,22 +132,17 @@ class SlurmCluster:
         Raises:
             ClusterError: Nothing has been read yet.
         """
-        if self._config is None:
+        if self.config is None:
             msg = "the cluster has not been read yet"
             raise ClusterError(msg)
-        return self._config.release
-
-    @property
-    def config(self) -> SiteConfig | None:
-        """What of slurm.conf was read last; None before the first time."""
-        return self._config
+        return self.config.release
 
     def why_not(self) -> str:
         """Why nothing should be done to this cluster: to no effect, or without the right to.
 
         See `Precondition`. As of the last `refresh_nodes`; empty before the first.
         """
-        return (self._config.unfit if self._config else "") or self._lacks_rights
+        return (self.config.unfit if self.config else "") or self._lacks_rights
 
     def refresh_nodes(self) -> None:
         """Read settings, nodes, partitions, reservations anew; topology if nodes came or went.
@@ -323,7 +319,7 @@ class SlurmCluster:
         self._usable = read_usable(nodes)
         if config.licences:
             config = dataclasses.replace(config, licences=read_licences(self._slurm))
-        self._config = config
+        self.config = config
         self._limits.barred.clear()
         self._queue.forget()
         return self._set_site(found, first=()), reservations
@@ -346,7 +342,7 @@ class SlurmCluster:
         self._set_site(found, first=site.partitions)
 
     def _set_site(self, found: NodesSeen, *, first: Sequence[str]) -> ClusterReading:
-        assert self._config is not None  # noqa: S101 - narrows the type
+        assert self.config is not None  # noqa: S101 - narrows the type
         if self._topology is None or self._topology[0] != found.nodes.keys():
             topology = self._slurm.run("scontrol", "show", "topology")
             self._topology = frozenset(found.nodes), topology
@@ -354,7 +350,7 @@ class SlurmCluster:
             found,
             topology=self._topology[1],
             reservations=self._reservations,
-            config=self._config,
+            config=self.config,
             type_row=self._gpu_types,
             usable=self._usable,
             words=self._words,

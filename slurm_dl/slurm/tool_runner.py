@@ -56,6 +56,8 @@ class Slurm:
     Attributes:
         calls: How often each tool was run.
         spent_s: How long the tools waited for Slurm in all, seconds.
+        env: The whole environment of a command.
+        timeout_s: Longest wait for one command, seconds.
     """
 
     def __init__(
@@ -83,11 +85,12 @@ class Slurm:
             raise ValueError(msg)
         self.calls: Counter[str] = Counter()
         self.spent_s = 0.0
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         path = (os.environ if environ is None else environ).get("PATH", os.defpath)
         path = path if bin_dir is None else str(bin_dir)
         known = (*TOOLS, *OPTIONAL_TOOLS, "sbatch")
-        self._tools = {tool: found for tool in known if (found := _find(tool, path))}
+        found = {tool: shutil.which(tool, path=path) for tool in known}
+        self._tools = {tool: at for tool, at in found.items() if at and Path(at).is_absolute()}
         missing = [] if environ is not None else [tool for tool in TOOLS if not self.has(tool)]
         if missing:
             advice = "install Slurm's client tools or say where they are"
@@ -95,7 +98,7 @@ class Slurm:
             raise ConfigError(msg)
         # Nothing is inherited: SQUEUE_FORMAT, SLURM_CLUSTERS, SCONTROL_ALL and their like change
         # what the tools print. A bit-string length of 0 prints array specs in full.
-        self._env = {
+        self.env = {
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
             "LC_ALL": "C",
             "TZ": "UTC",
@@ -105,24 +108,14 @@ class Slurm:
         }
         if environ is not None:
             kept = ("PATH", "HOME", "SLURM_CONF")
-            self._env |= {name: environ[name] for name in kept if name in environ}
+            self.env |= {name: environ[name] for name in kept if name in environ}
         if slurm_conf is not None:
-            self._env["SLURM_CONF"] = str(slurm_conf.absolute())
+            self.env["SLURM_CONF"] = str(slurm_conf.absolute())
 
     @property
     def slurm_conf(self) -> str:
         """Path of slurm.conf; empty where Slurm's built-in place is used."""
-        return self._env.get("SLURM_CONF", "")
-
-    @property
-    def env(self) -> dict[str, str]:
-        """The whole environment of a command."""
-        return self._env
-
-    @property
-    def timeout_s(self) -> float:
-        """Longest wait for one command, seconds."""
-        return self._timeout_s
+        return self.env.get("SLURM_CONF", "")
 
     def has(self, tool: str) -> bool:
         """Whether *tool* is installed."""
@@ -151,7 +144,7 @@ class Slurm:
             ClusterError: It failed, was silent for too long, is not there or could not be started.
         """
         words = self._count(tool, args)
-        timeout_s = min(self._timeout_s, within_s)
+        timeout_s = min(self.timeout_s, within_s)
         began_s, computed_s = time.monotonic(), _children_s()
         fold = fold_of(args) if tool == "squeue" else None
         try:
@@ -183,7 +176,7 @@ class Slurm:
             stdin=subprocess.PIPE if told else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=self._env,
+            env=self.env,
             cwd="/",
             start_new_session=True,  # Whatever holds the pipe ends with it.
         ) as child:
@@ -214,7 +207,7 @@ class Slurm:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env=self._env,
+                env=self.env,
                 cwd="/",
             )
         except (OSError, ValueError) as err:
@@ -258,12 +251,6 @@ def _children_s() -> float:
 
 def _not_run(words: str, err: Exception) -> ClusterError:
     return ClusterError(f"{words}: cannot be run: {escaped(str(err))}")
-
-
-def _find(tool: str, path: str) -> str:
-    """Where *tool* is; empty if it is not there."""
-    found = shutil.which(tool, path=path)
-    return found if found is not None and Path(found).is_absolute() else ""
 
 
 def last_line(raw: bytes) -> str:

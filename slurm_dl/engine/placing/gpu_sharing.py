@@ -271,7 +271,8 @@ def _devices(snap: Snapshot, how: Placement) -> Iterator[_Device]:
     loose: dict[tuple[int, int], GpuTenant] = {}
     for at in np.flatnonzero(part).tolist():
         job_id, share = JobId(int(jobs.job_id[held.job[at]])), float(held.gpus[at] % 1.0)
-        loose[job_id, int(held.node[at])] = _tenant(job_id, share, _profile(snap, job_id, how))
+        profile = how.profiles.get(snap.seen.claim(job_id).model or "")
+        loose[job_id, int(held.node[at])] = _tenant(job_id, share, profile)
     for gpu in snap.seen.shared:
         tenants = [loose.pop((job_id, gpu.node), None) for job_id in gpu.jobs]
         there = tuple(tenant for tenant in tenants if tenant is not None)
@@ -283,11 +284,6 @@ def _devices(snap: Snapshot, how: Placement) -> Iterator[_Device]:
 
 def _tenant(job_id: JobId, share: float, profile: Profile | None) -> GpuTenant:
     return GpuTenant(job_id=job_id, share=share, profile=profile)
-
-
-def _profile(snap: Snapshot, job_id: JobId, how: Placement) -> Profile | None:
-    model = snap.seen.claim(job_id).model
-    return None if model is None else how.profiles.get(model)
 
 
 def _model(tenant: GpuTenant) -> str:
