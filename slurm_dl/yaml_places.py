@@ -77,11 +77,9 @@ class Document:
 
 def dotted(loc: Loc) -> str:
     """A path as people write it: ``daemon.poll_s``, ``manage.partitions.0``; odd keys in quotes."""
-    return ".".join(part if _is_plain(part) else shown(part) for part in map(str, loc))
-
-
-def _is_plain(part: str) -> bool:
-    return bool(re.fullmatch(r"[\w-]{1,60}", part))
+    return ".".join(
+        part if re.fullmatch(r"[\w-]{1,60}", part) else shown(part) for part in map(str, loc)
+    )
 
 
 def read_text(path: Path, reader: Reader | None = None) -> str:

@@ -190,24 +190,19 @@ def _or_empty(value: object) -> object:
     return {} if value is None else value
 
 
-def _plain_rules(rules: Mapping[str, Mapping[str, object]]) -> dict[str, object]:
-    return {name: dict(parameters) for name, parameters in rules.items()}
-
-
 Rules = Annotated[
     Mapping[str, Annotated[Mapping[str, object], BeforeValidator(_or_empty)]],
-    PlainSerializer(_plain_rules, return_type=dict[str, object]),
+    PlainSerializer(
+        lambda rules: {name: dict(parameters) for name, parameters in rules.items()},
+        return_type=dict[str, object],
+    ),
 ]
 """Names of rules, each with its parameters."""
 
 
-def _frozen(given: Mapping[str, float]) -> FrozenMapping:
-    return FrozenMapping(tuple(given.items()))
-
-
 ByGpuType = Annotated[
     Mapping[str, Annotated[float, Field(gt=0)]],
-    AfterValidator(_frozen),
+    AfterValidator(lambda given: FrozenMapping(tuple(given.items()))),
     PlainSerializer(dict, return_type=dict[str, object]),
 ]
 """A figure above 0 by the GPU's type."""

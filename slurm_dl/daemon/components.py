@@ -13,10 +13,6 @@ from slurm_dl.policies.base import Policy
 from slurm_dl.slurm.cluster import SlurmCluster
 
 
-def _as_it_is(snap: Snapshot) -> Snapshot:
-    return snap
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Components:
     """The parts of one configuration.
@@ -29,7 +25,7 @@ class Components:
     ledger: Ledger
     policy: Policy
     settings: Settings
-    enrich: Callable[[Snapshot], Snapshot] = _as_it_is
+    enrich: Callable[[Snapshot], Snapshot] = lambda snap: snap
 
 
 @dataclass(frozen=True, slots=True)

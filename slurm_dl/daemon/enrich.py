@@ -20,7 +20,7 @@ from slurm_dl.estimates.remaining_time import left_of
 from slurm_dl.estimates.similar_jobs import tagged_s
 from slurm_dl.estimates.training_speed import SitePriors, rates_of_jobs
 from slurm_dl.model.completed_jobs import NO_PAST, Past
-from slurm_dl.model.jobs import COMPLETING, F64, I64
+from slurm_dl.model.jobs import COMPLETING, F64
 from slurm_dl.model.profile import Profile
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy
@@ -108,14 +108,9 @@ def _expected_s(snap: Snapshot) -> F64 | None:
     """``(n,)`` duration of earlier jobs with the same tag; NaN without one."""
     if not len(snap.past):
         return None
-    rows = _rows(snap)
+    # Jobs that run or wait, with GPUs.
+    rows = ((snap.jobs.state < COMPLETING) & (snap.jobs.gpus > 0)).nonzero()[0]
     found = tagged_s(snap.past, asked(snap, rows))
     expected = np.full(len(snap.jobs), np.nan)
     expected[rows] = np.where(found.hit, found.seconds, np.nan)
     return expected
-
-
-def _rows(snap: Snapshot) -> I64:
-    """Jobs that run or wait, with GPUs."""
-    rows: I64 = ((snap.jobs.state < COMPLETING) & (snap.jobs.gpus > 0)).nonzero()[0]
-    return rows

@@ -5,7 +5,6 @@ from __future__ import annotations
 from slurm_dl.doctor import (
     directory_checks,
     installation_checks,
-    node_checks,
     order_checks,
     placement_checks,
     preemption_checks,
@@ -17,7 +16,7 @@ from slurm_dl.doctor.site import Site
 from slurm_dl.model.errors import SlurmDlError
 
 _MODULES = (
-    *(slurm_checks, order_checks, preemption_checks, placement_checks, node_checks),
+    *(slurm_checks, order_checks, preemption_checks, placement_checks),
     *(record_checks, directory_checks, installation_checks),
 )
 CHECKS = {name: run for m in _MODULES for name, run in REGISTERED[m.__name__].items()}

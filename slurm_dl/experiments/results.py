@@ -44,7 +44,10 @@ def as_json(
         "cluster": str(shape),
         "policy": result.chosen.policy,
         "preset": result.chosen.preset,
-        "parameters": {k: _plain(v) for k, v in parameters(result.chosen.made).items()},
+        "parameters": {
+            k: list(v) if isinstance(v, tuple) else v
+            for k, v in parameters(result.chosen.made).items()
+        },
         "costs": result.costs,
         "place": result.place,
         "seed": result.seed,
@@ -146,7 +149,3 @@ def _lay_lines(place: str, figures: LayFigures) -> Text:
     if figures.about_speeds:
         lines.append(f"  {figures.about_speeds}")
     return Text("\n".join(lines))
-
-
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value

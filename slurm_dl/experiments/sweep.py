@@ -7,9 +7,10 @@ so where they run (here, in processes, as tasks of a Slurm array) changes no fig
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ import numpy as np
 from slurm_dl.config.parameters import parameters_of
 from slurm_dl.experiments import cluster_presets, placement_choice, simulation_run
 from slurm_dl.experiments.placement_choice import PLAIN, LayFigures, Named, PlacementSetup
+from slurm_dl.experiments.process_pool import WorkFault, process_pool
 from slurm_dl.experiments.simulation_run import PolicySpec
 from slurm_dl.model.errors import ConfigError, SlurmDlError
 from slurm_dl.model.trace import Trace
@@ -370,3 +372,44 @@ def without(
     ran = [cell for cell in sweep.cells if cell.index not in failed]
     kept = [r for cell, r in zip(ran, results, strict=True) if cell.wish not in out]
     return dataclasses.replace(sweep, wishes=wishes), kept
+
+
+def run_cells(
+    sweep: Sweep,
+    trace: Trace,
+    progress: Callable[[int], None],
+    *,
+    processes: int = 1,
+    begin: Callable[[SweepCell], None] = lambda _: None,
+    failed: Callable[[Failure], None] | None = None,
+) -> list[CellResult]:
+    """Run all cells, *processes* at a time; the results are in the order of the cells.
+
+    Args:
+        progress: Told how many are done.
+        processes: 1: all in this process.
+        begin: Told each cell when it begins.
+        failed: Told which could not be run, and then the others are run all the same; None: the
+            first that cannot be run is the end.
+
+    Raises:
+        CellError: One of them could not be run, or a process was killed. The others are ended.
+    """
+    cells = sweep.cells
+    results: dict[int, CellResult] = {}
+    work = functools.partial(run_cell, sweep, trace)
+    with process_pool(work, min(processes, len(cells))) as run:
+        for done, (number, said) in enumerate(run(cells, begin=begin), 1):
+            if not isinstance(said, WorkFault):
+                results[number] = said
+            elif failed is None:
+                raise CellError(_named(cells[number], said.text))
+            else:
+                failed(Failure(cells[number], _named(cells[number], said.why)))
+            progress(done)
+    return [results[number] for number in sorted(results)]
+
+
+def _named(cell: SweepCell, why: str) -> str:
+    """*why* with its cell; an error of a cell begins with it."""
+    return why if why.startswith(f"{cell}: ") else f"{cell}: {why}"

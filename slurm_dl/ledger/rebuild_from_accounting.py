@@ -298,7 +298,8 @@ def _fill(
     had = _had(chain, job_id=int(row["job_id"]), submit_s=submit_s, gpus=gpus)
     ran_s, gpu_s, first_run_s = had.ran_s, had.gpu_s, had.first_run_s
     row["incomplete"] = not chain.complete
-    if _came_late(row, chain):
+    # The ledger first saw the job after a requeue.
+    if chain.earlier and row["first_submit_s"] > chain.earlier[0].submit_s + SAME_S:
         _spare(row, chain)
     if chain.complete and chain.gpus_known:
         # All is told. What the ledger counted of a run it saw late is more by its suspensions.
@@ -338,11 +339,6 @@ def _wait(row: dict[str, float], chain: _Chain, had: _Had, *, now_s: float, held
         row["waiting_since_s"] = min(since_s, now_s)
     elif chain.complete:
         row["waiting_since_s"] = min(max(row["first_submit_s"], eligible_s), now_s)
-
-
-def _came_late(row: dict[str, float], chain: _Chain) -> bool:
-    """Whether the ledger first saw the job after a requeue."""
-    return bool(chain.earlier) and row["first_submit_s"] > chain.earlier[0].submit_s + SAME_S
 
 
 def _spare(row: dict[str, float], chain: _Chain) -> None:

@@ -9,6 +9,7 @@ Source: Synergy, OSDI 2022, sections 3.2 (sensitivity, knee) and 4.2 (Synergy-TU
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -160,7 +161,7 @@ def demand(profile: Profile | None, host: Host, gpus: float) -> Share:
     wanted = None if profile is None else knee(profile)
     if wanted is None:
         return part
-    cpus, mem_mb = (_rounded_up(each * gpus) for each in wanted)
+    cpus, mem_mb = (math.ceil(each * gpus) for each in wanted)
     return Share(max(part.cpus, min(cpus, host.cpus)), max(part.mem_mb, min(mem_mb, host.mem_mb)))
 
 
@@ -216,7 +217,3 @@ def _give_back(server: SynergyServer, share: Share) -> dict[int, Share] | None:
         )
         left[tenant.job] = keeps
     return left if free.covers(share) else None
-
-
-def _rounded_up(value: float) -> int:
-    return -int(-value // 1)

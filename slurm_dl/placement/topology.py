@@ -76,7 +76,11 @@ class _OnLeaves:
                     return wait
             nodes = nodes_on(offer, ask, free_gpus, leaves) if leaves else None
             if nodes is not None:
-                return Spot(nodes=nodes, why=_words(len(leaves)))
+                n = len(leaves)
+                return Spot(
+                    nodes=nodes,
+                    why="the leaf it fills best" if n == 1 else f"{n} leaves, no fewer",
+                )
         return None
 
     def _wait(self, want: PendingJob, offer: CandidateNodes, ask: Ask, for_s: float) -> Wait | None:
@@ -88,7 +92,3 @@ class _OnLeaves:
             return None
         leaf = self._known.best_leaf(want, wide, ask)
         return None if leaf is None else Wait(within=leaf, for_s=for_s, why="one leaf switch")
-
-
-def _words(leaves: int) -> str:
-    return "the leaf it fills best" if leaves == 1 else f"{leaves} leaves, no fewer"

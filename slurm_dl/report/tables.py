@@ -114,12 +114,8 @@ def _spreads(summary: Summary) -> Table:
     ]
     return _figures_table(
         ("finished jobs", "mean", "median", "p95", "p99", "max"),
-        [(title, *map(write, _figures(spread))) for title, spread, write in rows],
+        [(title, *map(write, (s.mean, s.median, s.p95, s.p99, s.max))) for title, s, write in rows],
     )
-
-
-def _figures(spread: Spread) -> Iterable[float]:
-    return spread.mean, spread.median, spread.p95, spread.p99, spread.max
 
 
 def _figures_table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:

@@ -78,11 +78,6 @@ def slurm_conf_settings(layout: Layout, *, port: int) -> dict[str, str]:
     }
 
 
-def slurmdbd_env(layout: Layout) -> dict[str, str]:
-    """What slurmdbd needs in its environment to find the server."""
-    return {"MYSQL_UNIX_PORT": str(layout.database_socket)}
-
-
 def server_argv(layout: Layout) -> list[str]:
     """The server's program and arguments; no file of the host's configures it."""
     return [

@@ -127,7 +127,7 @@ class Daemons:
             process_control.spawn(
                 name,
                 self._argv(name),
-                env={**env, **accounting_database.slurmdbd_env(self.layout)}
+                env={**env, "MYSQL_UNIX_PORT": str(self.layout.database_socket)}
                 if name == SLURMDBD
                 else env,
                 output=self.output(name),

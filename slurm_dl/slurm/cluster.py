@@ -47,7 +47,6 @@ from slurm_dl.slurm.read.node_reader import (
     site_of,
 )
 from slurm_dl.slurm.read.queue_reader import CliQueue, ReaderChoice
-from slurm_dl.slurm.read.quota_counts import QuotaCounts
 from slurm_dl.slurm.read.record_parser import new_nonce, split_records
 from slurm_dl.slurm.read.reservation_reader import (
     ReservationSeen,
@@ -75,6 +74,7 @@ class SlurmCluster:
             open. The first `observe` always reads them.
         now: What time it is at slurmctld, epoch seconds.
         asked_s: How long Slurm took to answer in the last `observe`, seconds.
+        config: What of slurm.conf was read last; None before the first time.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class SlurmCluster:
         self._limits = AccountLimits(slurm)
         self._queue = CliQueue(slurm) if queue is None else queue
         self._actor = Actor(slurm, set_site_factor=self._queue.set_site_factor)
-        self._config: SiteConfig | None = None
+        self.config: SiteConfig | None = None
         self._lacks_rights = ""
         # True at first, so that the first look is checked too if it is empty.
         self._saw_jobs = True
@@ -132,22 +132,17 @@ class SlurmCluster:
         Raises:
             ClusterError: Nothing has been read yet.
         """
-        if self._config is None:
+        if self.config is None:
             msg = "the cluster has not been read yet"
             raise ClusterError(msg)
-        return self._config.release
-
-    @property
-    def config(self) -> SiteConfig | None:
-        """What of slurm.conf was read last; None before the first time."""
-        return self._config
+        return self.config.release
 
     def why_not(self) -> str:
         """Why nothing should be done to this cluster: to no effect, or without the right to.
 
         See `Precondition`. As of the last `refresh_nodes`; empty before the first.
         """
-        return (self._config.unfit if self._config else "") or self._lacks_rights
+        return (self.config.unfit if self.config else "") or self._lacks_rights
 
     def refresh_nodes(self) -> None:
         """Read settings, nodes, partitions, reservations anew; topology if nodes came or went.
@@ -218,7 +213,7 @@ class SlurmCluster:
             self._ours = self._read_reservations()
             self._look_at()
         table, conditions, now_s = self._last
-        self._limits.ask(jobs, table, self._site, self._words, now_s)
+        self._limits.ask(jobs, table, self._site, now_s)
         conditions.learn_whole(jobs, table)
         return self._put_together(table, conditions, now_s)
 
@@ -235,7 +230,6 @@ class SlurmCluster:
         labels = {job: text.label for job, text in table.texts.items()}
         self._actor.know(labels, no_preemption=no_preemption(site.config.release))
         held = self._holdings.allocations(table, site)
-        counts = QuotaCounts(table, site, self._words, held, conditions, now_s=now_s)
         self._last = table, conditions, now_s
         return Observed(
             now_s=now_s,
@@ -252,7 +246,7 @@ class SlurmCluster:
             excluded=asked.excluded,
             unmodelled=asked.unmodelled,
             gres=asked.gres,
-            quotas=self._limits.quotas(counts, now_s),
+            quotas=self._limits.quotas(table, site, held, conditions, now_s),
             deadlines=table.deadlines,
             limits=site.limits,
             reserved_until=last_end_s(self._reservations, table.inside),
@@ -325,7 +319,7 @@ class SlurmCluster:
         self._usable = read_usable(nodes)
         if config.licences:
             config = dataclasses.replace(config, licences=read_licences(self._slurm))
-        self._config = config
+        self.config = config
         self._limits.barred.clear()
         self._queue.forget()
         return self._set_site(found, first=()), reservations
@@ -348,7 +342,7 @@ class SlurmCluster:
         self._set_site(found, first=site.partitions)
 
     def _set_site(self, found: NodesSeen, *, first: Sequence[str]) -> ClusterReading:
-        assert self._config is not None  # noqa: S101 - narrows the type
+        assert self.config is not None  # noqa: S101 - narrows the type
         if self._topology is None or self._topology[0] != found.nodes.keys():
             topology = self._slurm.run("scontrol", "show", "topology")
             self._topology = frozenset(found.nodes), topology
@@ -356,7 +350,7 @@ class SlurmCluster:
             found,
             topology=self._topology[1],
             reservations=self._reservations,
-            config=self._config,
+            config=self.config,
             type_row=self._gpu_types,
             usable=self._usable,
             words=self._words,

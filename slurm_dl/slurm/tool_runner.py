@@ -56,6 +56,8 @@ class Slurm:
     Attributes:
         calls: How often each tool was run.
         spent_s: How long the tools waited for Slurm in all, seconds.
+        env: The whole environment of a command.
+        timeout_s: Longest wait for one command, seconds.
     """
 
     def __init__(
@@ -83,11 +85,12 @@ class Slurm:
             raise ValueError(msg)
         self.calls: Counter[str] = Counter()
         self.spent_s = 0.0
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         path = (os.environ if environ is None else environ).get("PATH", os.defpath)
         path = path if bin_dir is None else str(bin_dir)
         known = (*TOOLS, *OPTIONAL_TOOLS, "sbatch")
-        self._tools = {tool: found for tool in known if (found := _find(tool, path))}
+        found = {tool: shutil.which(tool, path=path) for tool in known}
+        self._tools = {tool: at for tool, at in found.items() if at and Path(at).is_absolute()}
         missing = [] if environ is not None else [tool for tool in TOOLS if not self.has(tool)]
         if missing:
             advice = "install Slurm's client tools or say where they are"
@@ -95,7 +98,7 @@ class Slurm:
             raise ConfigError(msg)
         # Nothing is inherited: SQUEUE_FORMAT, SLURM_CLUSTERS, SCONTROL_ALL and their like change
         # what the tools print. A bit-string length of 0 prints array specs in full.
-        self._env = {
+        self.env = {
             "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
             "LC_ALL": "C",
             "TZ": "UTC",
@@ -105,24 +108,14 @@ class Slurm:
         }
         if environ is not None:
             kept = ("PATH", "HOME", "SLURM_CONF")
-            self._env |= {name: environ[name] for name in kept if name in environ}
+            self.env |= {name: environ[name] for name in kept if name in environ}
         if slurm_conf is not None:
-            self._env["SLURM_CONF"] = str(slurm_conf.absolute())
+            self.env["SLURM_CONF"] = str(slurm_conf.absolute())
 
     @property
     def slurm_conf(self) -> str:
         """Path of slurm.conf; empty where Slurm's built-in place is used."""
-        return self._env.get("SLURM_CONF", "")
-
-    @property
-    def env(self) -> dict[str, str]:
-        """The whole environment of a command."""
-        return self._env
-
-    @property
-    def timeout_s(self) -> float:
-        """Longest wait for one command, seconds."""
-        return self._timeout_s
+        return self.env.get("SLURM_CONF", "")
 
     def has(self, tool: str) -> bool:
         """Whether *tool* is installed."""
@@ -151,22 +144,12 @@ class Slurm:
             ClusterError: It failed, was silent for too long, is not there or could not be started.
         """
         words = self._count(tool, args)
-        timeout_s = min(self._timeout_s, within_s)
+        timeout_s = min(self.timeout_s, within_s)
         began_s, computed_s = time.monotonic(), _children_s()
         fold = fold_of(args) if tool == "squeue" else None
         try:
-            if fold is not None:
-                return self._folded([self._tools[tool], *args], words, timeout_s, fold)
             argv, told = arguments_and_input(args)
-            done = subprocess.run(
-                [self._tools[tool], *argv],
-                input=told,
-                capture_output=True,
-                env=self._env,
-                cwd="/",
-                timeout=timeout_s,
-                check=False,
-            )
+            code, out, complaint = self._answer([self._tools[tool], *argv], told, timeout_s, fold)
         except subprocess.TimeoutExpired:
             asked = "slurmdbd" if tool in _OF_SLURMDBD else "slurmctld"
             msg = f"{words}: no answer in {round(timeout_s, 1):g} s; is {asked} overloaded or down?"
@@ -178,37 +161,38 @@ class Slurm:
             # slow slurmctld: users decide on it.
             own_s = _children_s() - computed_s
             self.spent_s += max(0.0, time.monotonic() - began_s - own_s)
-        if done.returncode != 0:
-            raise _failed(words, done.returncode, done.stderr, done.stdout)
-        return done.stdout.decode("utf-8", errors="replace")
+        if code:
+            said = last_line(complaint) or last_line(out) or "no message"
+            msg = f"{words} failed (exit {code}): {said}"
+            raise ClusterError(msg)
+        return fold.text() if fold else out.decode("utf-8", errors="replace")
 
-    def _folded(self, command: Sequence[str], words: str, timeout_s: float, fold: ArrayFold) -> str:
-        """The output of *command* as *fold* leaves it, read while it comes."""
+    def _answer(
+        self, command: Sequence[str], told: bytes, timeout_s: float, fold: ArrayFold | None
+    ) -> tuple[int, bytes, bytes]:
+        """Exit status, output and errors of *command*; *fold* takes the output while it comes."""
         with subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE if told else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=self._env,
+            env=self.env,
             cwd="/",
             start_new_session=True,  # Whatever holds the pipe ends with it.
         ) as child:
-            assert child.stdout is not None  # noqa: S101 - narrows the type
-            assert child.stderr is not None  # noqa: S101
             killer = threading.Timer(timeout_s, os.killpg, (child.pid, signal.SIGKILL))
             killer.start()
             try:
-                while chunk := child.stdout.read(_CHUNK_BYTES):
+                while fold and child.stdout and (chunk := child.stdout.read(_CHUNK_BYTES)):
                     fold.feed(chunk)
-                said, code = child.stderr.read(), child.wait()
+                # A daemon that the tool has started may hold the pipes even then.
+                out, err = child.communicate(told, timeout_s + 1)
             finally:
                 late = killer.finished.is_set()
                 killer.cancel()
         if late:
             raise subprocess.TimeoutExpired(command, timeout_s)
-        if code:
-            raise _failed(words, code, said, b"")
-        return fold.text()
+        return child.returncode, out, err
 
     def start(self, tool: str, *args: str) -> subprocess.Popen[bytes]:
         """Start one command and do not wait; its standard error is a pipe.
@@ -223,7 +207,7 @@ class Slurm:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env=self._env,
+                env=self.env,
                 cwd="/",
             )
         except (OSError, ValueError) as err:
@@ -265,19 +249,8 @@ def _children_s() -> float:
     return times.children_user + times.children_system
 
 
-def _failed(words: str, code: int, err: bytes, out: bytes) -> ClusterError:
-    said = last_line(err) or last_line(out) or "no message"
-    return ClusterError(f"{words} failed (exit {code}): {said}")
-
-
 def _not_run(words: str, err: Exception) -> ClusterError:
     return ClusterError(f"{words}: cannot be run: {escaped(str(err))}")
-
-
-def _find(tool: str, path: str) -> str:
-    """Where *tool* is; empty if it is not there."""
-    found = shutil.which(tool, path=path)
-    return found if found is not None and Path(found).is_absolute() else ""
 
 
 def last_line(raw: bytes) -> str:

@@ -67,7 +67,7 @@ def clean(environ: Mapping[str, str], *, keep_sbatch: bool) -> Cleaned:
     kept: dict[str, str] = {}
     ignored: list[str] = []
     for name, value in environ.items():
-        if _is_sbatch_input(name):
+        if name.startswith("SBATCH_") or name in _ALSO_SBATCH_INPUT:
             if keep_sbatch and name not in _NEVER_KEPT:
                 kept[name] = value
             else:
@@ -75,10 +75,6 @@ def clean(environ: Mapping[str, str], *, keep_sbatch: bool) -> Cleaned:
         elif not _is_of_a_job(name, inside_job=inside_job):
             kept[name] = value
     return Cleaned(environ=kept, ignored=tuple(sorted(ignored)))
-
-
-def _is_sbatch_input(name: str) -> bool:
-    return name.startswith("SBATCH_") or name in _ALSO_SBATCH_INPUT
 
 
 def _is_of_a_job(name: str, *, inside_job: bool) -> bool:

@@ -150,15 +150,6 @@ def _memory_limit(words: Mapping[str, str]) -> MemoryLimit:
     return MemoryLimit(node_mb=node_mb, cpu_mb=cpu_mb)
 
 
-def read_topology(slurm: Slurm) -> str:
-    """Slurm's words about its switches or blocks.
-
-    Raises:
-        ClusterError: scontrol is missing or failed, as it does where there is no topology.
-    """
-    return slurm.run("scontrol", "show", "topology")
-
-
 def read_longest_switch_wait_s(slurm: Slurm) -> float:
     """Longest time a job may wait for few switches; Slurm cuts what asks for more, silently.
 

@@ -79,7 +79,7 @@ def detect_format(path: Path) -> str:
 def read_trace(path: Path, format: str | None = None) -> Trace:  # noqa: A002 - the option's name
     """The jobs of a trace file, packed with gzip or not.
 
-    Lines that are no jobs are left out and told in `Trace.bad` as `LeftOut`.
+    Lines that are no jobs are left out and told in `Trace.bad` as `LeftOutLine`.
 
     Args:
         path: The file; for ``pai`` the directory of its tables.

@@ -44,7 +44,7 @@ BY_RULE: Final = frozenset({Reason.NO_GPU, Reason.NOT_ENDED, Reason.NEVER_RAN, R
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut(BadLine):
+class LeftOutLine(BadLine):
     """A line that was left out, or all further ones of the same kind together.
 
     Attributes:
@@ -58,7 +58,7 @@ class LeftOut(BadLine):
 
 @dataclass(slots=True)
 class _Kind:
-    shown: list[LeftOut]
+    shown: list[LeftOutLine]
     more: int = 0
     first_more: int = 0
 
@@ -74,19 +74,19 @@ class LeftOutLines:
         """Leave out *line*, for *why* in words."""
         kind = self._kinds.setdefault(reason, _Kind([]))
         if reason not in BY_RULE and len(kind.shown) < SHOWN_PER_REASON:
-            kind.shown.append(LeftOut(file=self.file, line=line, why=why, reason=reason))
+            kind.shown.append(LeftOutLine(file=self.file, line=line, why=why, reason=reason))
             return
         kind.first_more = kind.first_more or line
         kind.more += 1
 
-    def all(self) -> tuple[LeftOut, ...]:
+    def all(self) -> tuple[LeftOutLine, ...]:
         """Everything left out, in the order of lines."""
         told = [entry for kind in self._kinds.values() for entry in kind.shown]
         for reason, kind in self._kinds.items():
             if kind.more:
                 further = "further " if kind.shown else ""
                 told.append(
-                    LeftOut(
+                    LeftOutLine(
                         file=self.file,
                         line=kind.first_more,
                         why=f"{reason}: {kind.more:,} {further}times, here first",

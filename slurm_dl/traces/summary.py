@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from slurm_dl.model.trace import Ending, Trace
-from slurm_dl.traces.skipped_lines import LeftOut
+from slurm_dl.traces.skipped_lines import LeftOutLine
 
 EXAMPLES: Final = 3
 """Lines shown of each kind that was left out."""
@@ -95,8 +95,8 @@ def _left_out(trace: Trace) -> tuple[LeftOutSummary, ...]:
     lines: dict[str, int] = {}
     examples: dict[str, list[str]] = {}
     for bad in trace.bad:
-        reason = str(bad.reason) if isinstance(bad, LeftOut) else bad.why
-        lines[reason] = lines.get(reason, 0) + (bad.lines if isinstance(bad, LeftOut) else 1)
+        reason = str(bad.reason) if isinstance(bad, LeftOutLine) else bad.why
+        lines[reason] = lines.get(reason, 0) + (bad.lines if isinstance(bad, LeftOutLine) else 1)
         shown = examples.setdefault(reason, [])
         if len(shown) < EXAMPLES:
             shown.append(str(bad))

@@ -22,8 +22,14 @@ from in_process import in_process
 from patience import PATIENCE
 
 from slurm_dl.cli.dlsim.command import main
-from slurm_dl.experiments.sweep import CellError, CellResult, Failure, Sweep, parse_policies
-from slurm_dl.experiments.sweep_workers import run_cells
+from slurm_dl.experiments.sweep import (
+    CellError,
+    CellResult,
+    Failure,
+    Sweep,
+    parse_policies,
+    run_cells,
+)
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import Order

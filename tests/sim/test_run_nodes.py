@@ -16,7 +16,7 @@ from slurm_dl.experiments.placement_choice import PLAIN, Named
 from slurm_dl.model.job_record import Records, RunNodes
 from slurm_dl.model.trace import Trace
 from slurm_dl.policies.registry import POLICIES
-from slurm_dl.report.html.gpu_rows import in_order, number
+from slurm_dl.report.html.page_data import in_order, number
 from slurm_dl.report.html.row_packing import Blocks
 from slurm_dl.simulation.cluster_shape import parse_shape
 

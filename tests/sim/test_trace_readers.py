@@ -21,7 +21,7 @@ from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Ending, Trace
 from slurm_dl.traces import (
     FORMATS,
-    LeftOut,
+    LeftOutLine,
     Reason,
     detect_format,
     read_trace,
@@ -78,7 +78,7 @@ def reasons(trace: Trace) -> dict[Reason, int]:
     """Lines left out, by reason."""
     counts: Counter[Reason] = Counter()
     for bad in trace.bad:
-        assert isinstance(bad, LeftOut)
+        assert isinstance(bad, LeftOutLine)
         counts[bad.reason] += bad.lines
     return dict(counts)
 
@@ -309,7 +309,7 @@ def test_helios_leaves_out_cpu_jobs_as_one_number() -> None:
     ]
     assert trace.submit_s[1] == seconds("2020-06-09 18:41:01")
     assert reasons(trace) == {Reason.NO_GPU: 2, Reason.STATE: 1, Reason.DURATION: 1}
-    (cpu_jobs,) = (b for b in trace.bad if isinstance(b, LeftOut) and b.reason == Reason.NO_GPU)
+    (cpu_jobs,) = (b for b in trace.bad if isinstance(b, LeftOutLine) and b.reason == Reason.NO_GPU)
     assert (cpu_jobs.line, cpu_jobs.lines) == (5, 2)
 
 
@@ -510,7 +510,7 @@ def test_files_without_sense_are_refused(name: str) -> None:
 def test_every_kind_of_bad_line_is_told_and_the_rest_is_read() -> None:
     path = SAMPLES / "hostile" / "tiresias_bad_lines.csv"
     trace = read_trace(path)
-    told = [(bad.line, bad.reason) for bad in trace.bad if isinstance(bad, LeftOut)]
+    told = [(bad.line, bad.reason) for bad in trace.bad if isinstance(bad, LeftOutLine)]
 
     assert trace.job_id == ("ok", "latin\ufffd", "last", "quoted,name", "after")
     assert trace.models[trace.model[3]] == 'm "x"'

@@ -15,8 +15,7 @@ from slurm_dl.cli.dlsim.comparison_text import NARROW, WIDE, best_first, tables
 from slurm_dl.experiments import cost_models
 from slurm_dl.experiments.comparison import FIGURES, Comparison
 from slurm_dl.experiments.cost_models import CostModelPlan, Ran, plans
-from slurm_dl.experiments.sweep import CellError, Failure, Sweep, parse_policies
-from slurm_dl.experiments.sweep_workers import run_cells
+from slurm_dl.experiments.sweep import CellError, Failure, Sweep, parse_policies, run_cells
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.trace import Trace
 

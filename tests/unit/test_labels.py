@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from slurm_dl.engine.labels import keep, relabel
+from slurm_dl.engine.waiting_line import keep, relabel
 
 MOST = 12
 LINES = st.lists(st.integers(0, MOST + 2), max_size=8)

@@ -26,8 +26,7 @@ from slurm_dl.model.plan import ForgetSteer, SetSteer
 from slurm_dl.model.profile import Profile, Shape, Speed
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
-from slurm_dl.placement.pool_replay import Replay
-from slurm_dl.placement.pools import Pools, speed_ups
+from slurm_dl.placement.pools import Pools, Replay, speed_ups
 from slurm_dl.placement.scheme import Spot, Wait
 from slurm_dl.policies.fifo import Fifo
 

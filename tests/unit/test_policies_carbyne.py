@@ -17,8 +17,7 @@ from policy_runs import Work, run
 
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
-from slurm_dl.policies.arithmetic.drf_finish_times import FairWorld, fair_world
-from slurm_dl.policies.carbyne import Carbyne
+from slurm_dl.policies.carbyne import Carbyne, FairWorld, fair_world
 
 NOW_S = build.NOW_S
 

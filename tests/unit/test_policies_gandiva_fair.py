@@ -18,8 +18,7 @@ from slurm_dl.model.jobs import Held, JobRow
 from slurm_dl.model.nodes import Nodes
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.policies import registry
-from slurm_dl.policies.arithmetic.trading import trade
-from slurm_dl.policies.gandiva_fair import GandivaFair, fill, trade_types
+from slurm_dl.policies.gandiva_fair import GandivaFair, fill, trade, trade_types
 
 F64 = npt.NDArray[np.float64]
 

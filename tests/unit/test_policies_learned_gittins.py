@@ -21,7 +21,7 @@ from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, JobRow
 from slurm_dl.model.plan import OpenHandover
 from slurm_dl.model.snapshot import JobText, Snapshot
-from slurm_dl.policies.arithmetic.setup_cost_index import setup_cost_index
+from slurm_dl.policies.arithmetic.run_time_model import setup_cost_index
 from slurm_dl.policies.discrete_las import DiscreteLas
 from slurm_dl.policies.learned_gittins import LearnedGittins
 

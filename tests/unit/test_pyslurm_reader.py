@@ -42,8 +42,8 @@ class Commands(Slurm):
     def __init__(self, jobs: Path, *, timeout_s: float = 20.0) -> None:
         self.told: dict[str, tuple[str, ...]] = {}
         self.asked: list[str] = []
-        self._timeout_s = timeout_s
-        self._env = {"FAKE_PYSLURM": str(jobs), "LC_ALL": "C"}
+        self.timeout_s = timeout_s
+        self.env = {"FAKE_PYSLURM": str(jobs), "LC_ALL": "C"}
 
     def run(self, tool: str, *args: str, within_s: float = 0.0) -> str:
         """User and requests of the one job named, or of all; nothing of what else is asked."""
@@ -147,7 +147,7 @@ def test_a_worker_that_fails_is_ended_and_replaced_after_a_pause(
         with pytest.raises(ClusterError, match="a short time ago"):
             process.ask(do="version")
         later_s[0] = reader.PAUSE_S
-        process._slurm._timeout_s = 20.0
+        process._slurm.timeout_s = 20.0
         assert process.ask(do="version") == {"version": "25.11.2"}
     process.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.slurm.tool_runner import TOOLS, Slurm
-from slurm_dl.slurm.write.signal_delivery import SignalDelivery
+from slurm_dl.slurm.write.actions import SignalDelivery
 
 SENDS = 'echo sent >>"$(dirname "$0")/sent"; echo "scancel: Signal 10 to batch job 1_3" >&2\n'
 RETRIES = 'echo "scancel: Job is in transitional state, retrying" >&2\n'

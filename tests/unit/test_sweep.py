@@ -33,10 +33,10 @@ from slurm_dl.experiments.sweep import (
     parse_policies,
     resampled,
     run_cell,
+    run_cells,
     without,
 )
 from slurm_dl.experiments.sweep_files import MAX_TASKS, Folder
-from slurm_dl.experiments.sweep_workers import run_cells
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.trace import Ending, Trace

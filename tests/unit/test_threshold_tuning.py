@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 
 from slurm_dl.cli.dlsim import tune_text
 from slurm_dl.config.loading import load
-from slurm_dl.experiments import threshold_trials, threshold_tuning, tuning_data
+from slurm_dl.experiments import threshold_tuning, tuning_data
 from slurm_dl.experiments.placement_choice import Named, PlacementSetup
 from slurm_dl.experiments.process_pool import Run
 from slurm_dl.experiments.threshold_search import Candidate, candidates, levels, search, stretches
-from slurm_dl.experiments.threshold_trials import Trial, Trials, Tried
-from slurm_dl.experiments.threshold_tuning import Current, TuningResult
+from slurm_dl.experiments.threshold_tuning import Current, Trial, Trials, Tried, TuningResult
 from slurm_dl.experiments.tuning_data import Edges
 from slurm_dl.experiments.whatif_history import DAY_S
 from slurm_dl.model.errors import ConfigError
@@ -190,7 +189,7 @@ def test_no_more_processes_than_trials(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return contextlib.nullcontext(run)
 
-    monkeypatch.setattr(threshold_trials, "process_pool", here)
+    monkeypatch.setattr(threshold_tuning, "process_pool", here)
     ground = tuning_data.halves(
         history(4, range(4)), ONE_GPU, by="mean-jct", costs=None, seed=0, edges=NO_EDGES
     )

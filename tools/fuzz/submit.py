@@ -13,11 +13,10 @@ from slurm_dl.cli.dlsubmit.command import choose_shape, options_of
 from slurm_dl.model.contract import Contract
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.submit import option_values
-from slurm_dl.submit.host_hints import told
 from slurm_dl.submit.host_resources import Silence
 from slurm_dl.submit.job_comment import comment, with_more
 from slurm_dl.submit.job_environment import clean
-from slurm_dl.submit.job_extras import fewest_switches
+from slurm_dl.submit.job_extras import fewest_switches, told
 from slurm_dl.submit.job_request import check
 from slurm_dl.submit.job_shape import JobShape, choose
 from slurm_dl.submit.shell_quoting import UserText, quote
@@ -156,7 +155,7 @@ TARGETS = (
         name="dlsubmit-told",
         parse=_told,
         source="sbatch's options that dlsubmit passes to the daemon",
-        parser="submit.host_hints.told",
+        parser="submit.job_extras.told",
         seeds=(b"--cpus-per-task=8\n--mem=60000M\n--mem-per-gpu=5G",),
     ),
     Target(

@@ -146,7 +146,8 @@ def dlqueue(
     if ctx.invoked_subcommand is not None:
         return
     if as_schema:
-        click.echo(schema_text(), nl=False)
+        schema = Path(__file__).parent / "dlqueue.schema.json"
+        click.echo(schema.read_text("utf-8"), nl=False)
         return
     try:
         request = QueueRequest(
@@ -227,11 +228,6 @@ def cells(job: JsonObject) -> list[str]:
         duration(number(job["time_s"])),
         where,
     ]
-
-
-def schema_text() -> str:
-    """The JSON Schema of what ``--json`` prints."""
-    return (Path(__file__).parent / "dlqueue.schema.json").read_text("utf-8")
 
 
 def _warn(answer: JsonObject) -> None:

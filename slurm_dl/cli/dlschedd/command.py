@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from slurm_dl.daemon.observers import Observer
     from slurm_dl.daemon.pause import PauseSwitch
     from slurm_dl.daemon.takeover.leadership import Leadership
-    from slurm_dl.engine.cycle import Cycle
     from slurm_dl.slurm.releases import Release
 
 PRIVATE = 0o027
@@ -335,12 +334,8 @@ def _once(loaded: Loaded, reread: Callable[[], Loaded], *, act: bool, as_json: b
             show_plan(cycle)
             if act and pause.pause is not None:
                 click.echo(f"dlschedd: paused by {pause.pause.by}: nothing was done", err=True)
-    if _failed(cycle) or (act and pause.pause is not None):
+    if any(done.error for done in cycle.done) or (act and pause.pause is not None):
         raise SystemExit(EXIT_FAILED)
-
-
-def _failed(cycle: Cycle) -> bool:
-    return any(done.error for done in cycle.done)
 
 
 def _refuse_root(config: Config, *, allowed: bool) -> None:

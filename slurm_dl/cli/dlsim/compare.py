@@ -42,9 +42,8 @@ from slurm_dl.experiments import placement_choice as placing
 from slurm_dl.experiments import sweep as sweeps
 from slurm_dl.experiments.cost_models import Ran
 from slurm_dl.experiments.oracle import parse_foresight
-from slurm_dl.experiments.sweep import CellResult, Failure, Sweep, SweepCell
+from slurm_dl.experiments.sweep import CellResult, Failure, Sweep, SweepCell, run_cells
 from slurm_dl.experiments.sweep_slurm import SweepRequest
-from slurm_dl.experiments.sweep_workers import run_cells
 from slurm_dl.model.trace import Trace
 from slurm_dl.report import export
 from slurm_dl.report.console import console, progress

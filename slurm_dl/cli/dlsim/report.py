@@ -195,7 +195,7 @@ def _write(
     subject = Subject(
         title=jobs.name,
         cluster=str(shape),
-        node_gpus=_node_gpus(shape),
+        node_gpus=tuple(g.gpus for g in shape.groups for _ in range(g.nodes)),
         names=names if any(names) else None,
         accounts=jobs.account_names,
     )
@@ -214,10 +214,6 @@ def _about(result: Result) -> tuple[str, ...]:
         f"seed {result.seed}",
         *result.chosen.notes,
     )
-
-
-def _node_gpus(shape: ClusterShape) -> tuple[int, ...]:
-    return tuple(group.gpus for group in shape.groups for _ in range(group.nodes))
 
 
 def _say_unknown(records: Records) -> None:

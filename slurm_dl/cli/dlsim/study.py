@@ -224,7 +224,8 @@ def _run(
         del waiting[cell]
         if isinstance(said, str):
             failed[cell.name] = said
-            _say(f"failed: {cell.name}: {said}")
+            text = safe(f"failed: {cell.name}: {said}", 1000)
+            click.echo(f"dlsim study: {text}", err=True)
         else:
             figures[cell] = said
             left.add(cell, said["wall_s"])
@@ -250,10 +251,6 @@ def _teller(total: int) -> Callable[[int, Callable[[], float]], None]:
         )
 
     return tell
-
-
-def _say(text: str) -> None:
-    click.echo(f"dlsim study: {safe(text, 1000)}", err=True)
 
 
 # The tables, in Markdown.

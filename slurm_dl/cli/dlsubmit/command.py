@@ -261,7 +261,8 @@ def dlsubmit(  # noqa: C901 - one branch for each way to end early
         if asks and (told := preview(request, chosen, partitions, no_preempt=typed.no_preempt)):
             click.echo(f"dlsubmit: note: {told}", err=True)
     if dry_run:
-        _show(_dry_run_text(argv, submission.script), argv, submission, as_json=as_json)
+        text = f"# {quote(argv)}\n{submission.script}"
+        _show(text, argv, submission, as_json=as_json)
         return 0
     script = submission.script.encode()
     answer = slurm.submit(*submission.args, script=script, environ=cleaned.environ)
@@ -310,10 +311,6 @@ def _typed_in(ctx: click.Context) -> tuple[SubmitOptions, CommandLine]:
     return SubmitOptions(
         **{field.name: ctx.params[field.name] for field in fields(SubmitOptions)}
     ), line
-
-
-def _dry_run_text(argv: Sequence[str], text: str) -> str:
-    return f"# {quote(argv)}\n{text}"
 
 
 def _show(

@@ -126,18 +126,13 @@ class Own:
 
 def sight_of(peer: Peer, now: PublishedState) -> Sight:
     """What *peer* may be told, by what slurm.conf said last."""
-    if not hides_jobs(peer, now):
+    if not _has(peer, now, {"jobs"}):
         return Everything()
     if now.cycle is None:
         return Own(peer.uid, frozenset())
     jobs, left_out = now.cycle.snapshot.jobs, now.cycle.snapshot.seen.left_out
     own = {job_id for job_id, one in left_out.items() if one.uid == peer.uid}
     return Own(peer.uid, frozenset(own.union(jobs.job_id[jobs.uid == peer.uid].tolist())))
-
-
-def hides_jobs(peer: Peer, now: PublishedState) -> bool:
-    """Whether *peer* may see their own jobs only."""
-    return _has(peer, now, {"jobs"})
 
 
 def check_config(peer: Peer, now: PublishedState) -> None:
@@ -218,7 +213,11 @@ def _handover(handover: JsonObject, sight: Own) -> JsonObject:
         "opened_s": handover["opened_s"],
         "purpose": handover["purpose"],
         "beneficiaries": [b for b in _list(best) if isinstance(b, int) and sight.knows(b)],
-        "victims": [v for v in _list(victims) if isinstance(v, dict) and _is_own(v["job"], sight)],
+        "victims": [
+            v
+            for v in _list(victims)
+            if isinstance(v, dict) and isinstance(v["job"], int) and sight.knows(v["job"])
+        ],
         # Others run there.
         "nodes": [],
         "seal": handover["seal"],
@@ -247,10 +246,6 @@ def _line(line: Mapping[str, Json], sight: Sight) -> JsonObject:
         "result": sight.text(str(line.get("result") or "")),
         "details": {},
     }
-
-
-def _is_own(job: Json, sight: Own) -> bool:
-    return isinstance(job, int) and sight.knows(job)
 
 
 def _list(value: Json) -> list[Json]:

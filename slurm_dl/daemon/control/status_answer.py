@@ -48,7 +48,9 @@ def status(context: ControlContext) -> JsonObject:
         "next_poll_s": now.next_poll_s or None,
         "failures": now.failures,
         "bugs": now.bugs,
-        "trouble": _trouble(now),
+        "trouble": {"at_s": now.trouble.at_s, "message": now.trouble.message}
+        if now.trouble
+        else None,
         "reloaded": _reloaded(now),
         "reader": None
         if now.reader is None
@@ -199,10 +201,6 @@ def _handover(handover: Handover) -> JsonObject:
 def paused_of(switch: PauseSwitch) -> JsonObject | None:
     """Who paused it, when and why; None if nobody did."""
     return switch.pause.as_json() if switch.pause else None
-
-
-def _trouble(now: PublishedState) -> JsonObject | None:
-    return {"at_s": now.trouble.at_s, "message": now.trouble.message} if now.trouble else None
 
 
 def _reloaded(now: PublishedState) -> JsonObject | None:

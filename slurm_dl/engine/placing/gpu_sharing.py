@@ -78,9 +78,6 @@ class _Device:
     tenants: tuple[GpuTenant, ...]
     first: bool = False
 
-    def has_room_for(self, guest: GpuTenant) -> bool:
-        return sum(t.share for t in self.tenants) + guest.share <= 1.0 + SLACK
-
 
 class _Views:
     """What the nodes are to a job of one model and share.
@@ -122,7 +119,8 @@ class _Sharing:
         guest = _tenant(want.job_id, want.gpus / want.need.n_nodes, want.profile)
         fits = self._fits(want)
         # The tasks of an array are one record: where one goes another may follow.
-        found = self._host_of(guest, fits) if self._is_single(want) else None
+        is_single = want.need.n_nodes == 1 and self._snap.jobs.tasks[want.row] == 1
+        found = self._host_of(guest, fits) if is_single else None
         if found is not None:
             node, host = found
             self._send(want, guest, node, free=0.0)
@@ -135,9 +133,6 @@ class _Sharing:
             names = ", ".join(self._name(node) for node in nodes)
             return self._only(nodes, f"a GPU of {names} that nobody shares yet")
         return self._later(want)
-
-    def _is_single(self, want: PendingJob) -> bool:
-        return want.need.n_nodes == 1 and int(self._snap.jobs.tasks[want.row]) == 1
 
     def _fits(self, want: PendingJob) -> Bool:
         """``(m,)`` bool, nodes that have CPUs and memory for it and hand out shares."""
@@ -191,7 +186,11 @@ class _Sharing:
         return None
 
     def _open_to(self, node: int, guest: GpuTenant) -> list[_Device]:
-        return [device for device in self._on.get(node, ()) if device.has_room_for(guest)]
+        return [
+            device
+            for device in self._on.get(node, ())
+            if sum(t.share for t in device.tenants) + guest.share <= 1.0 + SLACK
+        ]
 
     def _neighbours(self, node: int, guest: GpuTenant) -> list[tuple[GpuTenant, GpuTenant]]:
         """Pairs, host first, that could come about if *guest* started there."""
@@ -272,7 +271,8 @@ def _devices(snap: Snapshot, how: Placement) -> Iterator[_Device]:
     loose: dict[tuple[int, int], GpuTenant] = {}
     for at in np.flatnonzero(part).tolist():
         job_id, share = JobId(int(jobs.job_id[held.job[at]])), float(held.gpus[at] % 1.0)
-        loose[job_id, int(held.node[at])] = _tenant(job_id, share, _profile(snap, job_id, how))
+        profile = how.profiles.get(snap.seen.claim(job_id).model or "")
+        loose[job_id, int(held.node[at])] = _tenant(job_id, share, profile)
     for gpu in snap.seen.shared:
         tenants = [loose.pop((job_id, gpu.node), None) for job_id in gpu.jobs]
         there = tuple(tenant for tenant in tenants if tenant is not None)
@@ -284,11 +284,6 @@ def _devices(snap: Snapshot, how: Placement) -> Iterator[_Device]:
 
 def _tenant(job_id: JobId, share: float, profile: Profile | None) -> GpuTenant:
     return GpuTenant(job_id=job_id, share=share, profile=profile)
-
-
-def _profile(snap: Snapshot, job_id: JobId, how: Placement) -> Profile | None:
-    model = snap.seen.claim(job_id).model
-    return None if model is None else how.profiles.get(model)
 
 
 def _model(tenant: GpuTenant) -> str:

@@ -93,25 +93,21 @@ def higher_tiers(snap: Snapshot) -> HigherTiers | None:
     found = HigherTiers(snap=snap, of=of, tier=tier, job=job, partition=part)
     up = seen.nodes.up & seen.node_in
     done: set[tuple[object, ...]] = set()
-    full: set[int] = set()
     for row in rows[np.argsort(jobs.job_id[rows])].tolist():
-        partitions = [p for p in snap.partitions_of(row) if p not in full]
-        if not partitions:
-            continue
         need = needs.of(row)
         n_nodes, limit_s = int(jobs.n_nodes[row]), float(jobs.limit_s[row])
-        for partition in partitions:
+        for partition in snap.partitions_of(row):
             limits = seen.limits[partition]
             key = (partition, *need.key)
             if key in done or not (limits is None or limits.takes(n_nodes, limit_s)):
                 continue
             done.add(key)
+            if (found.tier >= of[partition])[up[partition]].all():
+                continue  # No other job keeps more of it.
             for ask in need.asks:
                 fits = whole.fits_on(need, ask) & seen.node_in[partition]
                 if np.count_nonzero(fits) >= ask.n_nodes:
                     more = fits & (found.tier < of[partition])
                     found.tier[more], found.job[more] = of[partition], row
                     found.partition[more] = partition
-            if (found.tier >= of[partition])[up[partition]].all():
-                full.add(partition)  # No other job keeps more of it.
     return found

@@ -21,7 +21,6 @@ from slurm_dl.engine.preemption.handover_context import (
     is_waiting,
 )
 from slurm_dl.engine.preemption.unpack_pairs import why_not_split
-from slurm_dl.engine.settings import Preemption
 from slurm_dl.model.handover import Handover, Purpose, Seal, Victim, VictimState, reservation_name
 from slurm_dl.model.jobs import JobState
 from slurm_dl.placement.resource_request import ResourceRequests
@@ -90,7 +89,9 @@ def _of_signalled(
 
     Who was signalled goes in any case.
     """
-    if context.snap.now_s - handover.opened_s > _patience_s(handover, context.limits):
+    patience_s = context.limits.handover_timeout_s
+    patience_s += max(v.contract.grace_s for v in handover.victims)
+    if context.snap.now_s - handover.opened_s > patience_s:
         return replace(verdict, kind="give up")
     if lost or handover.seal is Seal.RELEASED:
         return replace(verdict, kind="let go", reason=lost or LET_GO, lost=True)
@@ -228,8 +229,3 @@ def _where_moved(handover: Handover, context: HandoverContext) -> str:
             if not on <= set(handover.seats):
                 return NOT_MOVED
     return "the jobs that were moved are back"
-
-
-def _patience_s(handover: Handover, limits: Preemption) -> float:
-    """How long a hand-over may take before victims that will not go are let go."""
-    return limits.handover_timeout_s + max(v.contract.grace_s for v in handover.victims)

@@ -14,6 +14,7 @@ import numpy as np
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, PENDING
+from slurm_dl.model.quotas import Quotas
 from slurm_dl.model.snapshot import Snapshot
 
 BY_ITSELF = -1
@@ -28,11 +29,12 @@ class LimitsLeft:
 
     def __init__(self, snap: Snapshot, under_way: Iterable[Handover]) -> None:
         """Beside the hand-overs *under_way*."""
-        self._quotas = snap.seen.quotas
-        self._counts = {} if self._quotas is None else self._quotas.counts
+        none = Quotas(names=(), most=np.zeros(0), used=np.zeros(0), counts={})
+        self._quotas = snap.seen.quotas or none
+        self._counts = self._quotas.counts
         self._job_id = snap.jobs.job_id
         self._plans: dict[int, dict[int, float]] = defaultdict(lambda: defaultdict(float))
-        if self._quotas is None:
+        if not self._counts:
             return
         state = dict(zip(self._job_id.tolist(), snap.jobs.state.tolist(), strict=True))
         for number, handover in enumerate(under_way, start=2):
@@ -56,9 +58,7 @@ class LimitsLeft:
             owner: Whose plan it would join; None: none.
         """
         over = self.over(row, victims, owner=owner)
-        if not over or self._quotas is None:
-            return ""
-        return f"{self._quotas.names[next(iter(over))]} leaves it no room"
+        return f"{self._quotas.names[next(iter(over))]} leaves it no room" if over else ""
 
     def over(
         self, row: int, victims: Collection[int] = (), *, owner: int | None = None
@@ -66,7 +66,7 @@ class LimitsLeft:
         """By how much the job would pass each of its quotas; see `why_not`."""
         quotas, found = self._quotas, {}
         for quota, units in self.of(row):
-            if quotas is None or (owner == BY_ITSELF and quota in quotas.one_at_a_time):
+            if owner == BY_ITSELF and quota in quotas.one_at_a_time:
                 continue
             # What the victims of one hand-over give back beyond its own need comes free later.
             planned = sum(

@@ -17,7 +17,7 @@ from __future__ import annotations
 import bisect
 import itertools
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -198,7 +198,8 @@ class CellTree:
         """
         if not self.left(account, level):
             return None
-        costs = {p: c for p in self._places(level) if (c := cost(p)) is not None}
+        places = self.nodes_in if level == self.leaf_level else self.leaf_of
+        costs = {p: c for p in places if (c := cost(p)) is not None}
         order = sorted(
             (c > 0, self._split(level, p), c, p) for p, c in costs.items() if self.is_free(level, p)
         )
@@ -250,9 +251,6 @@ class CellTree:
     def nodes_of(self, cell: Cell) -> tuple[int, ...]:
         """The nodes that a cell lies on."""
         return self.nodes_in[cell.place] if cell.level == self.leaf_level else (cell.place,)
-
-    def _places(self, level: int) -> Iterable[int]:
-        return self.nodes_in if level == self.leaf_level else self.leaf_of
 
     def _split(self, level: int, place: int) -> int:
         """The level of the free cell that one of *level* at *place* is cut from."""

@@ -132,6 +132,10 @@ class FreeGpuProfile:
 
     Beyond the last step lies the end of all times: what is promised there, to jobs of which nobody
     knows when they can start, is kept from those that never end.
+
+    Attributes:
+        at_last: GPUs free when everything has ended that ever ends; below 0 if too many are
+            promised.
     """
 
     def __init__(self, now: HeldGpus) -> None:
@@ -142,12 +146,7 @@ class FreeGpuProfile:
         steps = np.add.reduceat(gpus, new.nonzero()[0]) if len(gpus) else gpus
         self._at_s = np.append(0.0, at_s[new])
         self._free = now.free + np.append(0.0, steps.cumsum())
-        self._at_last = float(self._free[-1])
-
-    @property
-    def at_last(self) -> float:
-        """GPUs free when everything has ended that ever ends; below 0 if too many are promised."""
-        return self._at_last
+        self.at_last = float(self._free[-1])
 
     def earliest_s(self, gpus: float, lasts_s: float) -> float:
         """When so many are first free for so long, seconds from now; inf if never."""
@@ -157,7 +156,7 @@ class FreeGpuProfile:
         turns = (enough[1:] != enough[:-1]).nonzero()[0]
         begin, end = turns[::2], turns[1::2]
         if lasts_s == np.inf:
-            begin = begin[(end == len(self._free)) & (self._at_last >= gpus - SLACK_GPUS)]
+            begin = begin[(end == len(self._free)) & (self.at_last >= gpus - SLACK_GPUS)]
             return float(self._at_s[begin[0]]) if len(begin) else np.inf
         end_s = np.append(self._at_s, np.inf)[end]
         fits = end_s - self._at_s[begin] >= lasts_s - ROUNDING_S
@@ -167,12 +166,12 @@ class FreeGpuProfile:
     def take(self, gpus: float, start_s: float, lasts_s: float) -> None:
         """Promise so many from *start_s*, one of the steps or inf, for so long."""
         if start_s == np.inf:
-            self._at_last -= gpus
+            self.at_last -= gpus
             return
         begin = int(self._at_s.searchsorted(start_s))
         if lasts_s == np.inf:
             self._free[begin:] -= gpus
-            self._at_last -= gpus
+            self.at_last -= gpus
             return
         end_s = start_s + lasts_s
         end = int(self._at_s.searchsorted(end_s - ROUNDING_S))

@@ -3,7 +3,7 @@
 Such records say how many GPUs a run held, not which. So runs are put on rows here, by rules that do
 not depend on anything but the runs: a job comes back to its old rows if they are free; else to the
 fullest node that has room for all of it; else over the emptiest nodes. It costs
-``O(log nodes)`` for a run that one node holds. Where the nodes are known: `gpu_rows`.
+``O(log nodes)`` for a run that one node holds. Where the nodes are known: `page_data`.
 """
 
 from __future__ import annotations

@@ -168,7 +168,7 @@ class OnNodes:
             self._place_speed[job] = speed.speed
             self._width[job] = width
             self._widest[job] = max(int(self._widest[job]), width)
-            if width > self._fewest(gpus):
+            if width > math.ceil(gpus / self._shape.largest_node_gpus):
                 self._rung[job] = speed.rung
         job, node, held = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = job.argsort(kind="stable")
@@ -252,9 +252,6 @@ class OnNodes:
     def _held_by(self, job: int) -> tuple[npt.NDArray[np.int32], F64]:
         lo, hi = self._job.searchsorted([job, job + 1])
         return self._node[lo:hi], self._gpus[lo:hi]
-
-    def _fewest(self, gpus: float) -> int:
-        return math.ceil(gpus / self._shape.largest_node_gpus)
 
     def _speed_of(self, job: int, gpus: float, nodes: Sequence[int]) -> PlacementSpeed:
         types = set(self._nodes.gpu_type[list(nodes)].tolist())

@@ -152,7 +152,8 @@ class IdealCluster:
             if self._events % _EVENTS_PER_REPORT == 0:
                 self._check_progress()
                 progress(self._arrived - self._jobs.alive)
-            event_s = min(self._submits[self._arrived], self._next_end_s(), self._wake_s)
+            end_s = float(self._jobs.done_s.min(initial=math.inf))
+            event_s = min(self._submits[self._arrived], end_s, self._wake_s)
             if event_s == math.inf:
                 return
             asked = event_s == self._wake_s and event_s <= self._now_s + 2 * INSTANT_S
@@ -234,9 +235,6 @@ class IdealCluster:
             slower_s = self._trace.duration_s * (self._costs.slowdown - 1)
             causes["slowdown"] = np.where(np.isnan(self._end_s), 0.0, slower_s * self._trace.gpus)
         return causes
-
-    def _next_end_s(self) -> float:
-        return float(self._jobs.done_s.min(initial=math.inf))
 
     def _complete(self) -> None:
         jobs = self._jobs

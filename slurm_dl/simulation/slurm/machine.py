@@ -139,7 +139,11 @@ class Machine:
             if event.at_s > self.now_s or not self.events:
                 self.now_s = max(self.now_s, event.at_s)
                 self.events += 1
-            if event.subject < 0 or event.kind < EventKind.WORK_DONE or self._is_current(event):
+            if (
+                event.subject < 0
+                or event.kind < EventKind.WORK_DONE
+                or event.turn == self._turn[event.subject]
+            ):
                 self._on_event[event.kind](event)
         self.now_s = max(self.now_s, at_s)
 
@@ -147,9 +151,6 @@ class Machine:
         """Let everything happen until all jobs have ended or nothing more can happen."""
         while self.left and self._agenda.next_s() < math.inf:
             self.advance_to(self._agenda.next_s())
-
-    def _is_current(self, event: Event) -> bool:
-        return event.turn == self._turn[event.subject]
 
     def _after(self, delay_s: float, kind: EventKind, row: int) -> None:
         self._agenda.add(self.now_s + delay_s, kind, subject=row, turn=self._turn[row])
@@ -265,14 +266,14 @@ class Machine:
         self.changes += 1
         self._after(self._grace_s + self._costs.ack_wait_s, EventKind.REQUEUES_ITSELF, row)
 
-    def _requeues_itself(self, event: Event) -> None:
-        self.requeue(event.subject)
-
     def _complete(self, event: Event) -> None:
         """Slurm knows that the job has ended by itself."""
         self.jobs.end_s[event.subject] = self.now_s
         self._leave(event.subject, self._costs.epilog_s, rest="ending")
         self.changes += 1
+
+    def _requeues_itself(self, event: Event) -> None:
+        self.requeue(event.subject)
 
     def _limit(self, event: Event) -> None:
         """Its time is over: it is told to end, and killed if it does not."""

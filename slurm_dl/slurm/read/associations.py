@@ -7,7 +7,6 @@ with each limit and what is used of it: ``gres/gpu=8(3)``. It does not say which
 from __future__ import annotations
 
 import functools
-import math
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -34,9 +33,6 @@ _CHECKED: Final = frozenset({"associations", "limits", "qos", "safe"})
 JOBS, _WALL = "jobs", "wall"
 """Limits on the number of jobs and on time stand beside those on a TRES under these words."""
 
-Limits = Mapping[str, Mapping[str, tuple[float, float]]]
-"""Of each limit by its name, and of each TRES, the most that is allowed and what is used."""
-
 
 class Limit(NamedTuple):
     """One limit on one TRES.
@@ -54,6 +50,9 @@ class Limit(NamedTuple):
     most: float
     used: float
     running: float = 0.0
+
+
+Limits = tuple[Limit, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +121,13 @@ class Records:
             self.parents.setdefault(account, _groups(_PARENT, body)[0])
             # squeue has the uid of a user whose name its host does not know.
             for name in {user.lower(), uid if user else ""}:
-                self.limits[account, name, partition] = _limits(body)
+                whose = f"user {name} in " * bool(name) + f"account {account}"
+                whose += f", {partition}" * bool(partition)
+                self.limits[account, name, partition] = _limits(whose, body)
         self.unused: set[str] = set()
         for body in qos.split("\nQOS=")[1:]:
             name = _groups(_QOS, body)[0]
-            self.qos[name] = _limits(body)
+            self.qos[name] = _limits(f"QOS {name}", body)
             self.unused |= {name} if "PU=" not in body else set()
         # Under PrivateData ordinary users see no association but their own.
         if ("root", "", "") not in self.limits or not self.qos:
@@ -140,14 +141,11 @@ class Records:
             account = self.parents[account]
         return found
 
-    def own(self, text: JobText, partition: str) -> tuple[str, Limits] | None:
-        """The association of a job: whose it is, and its limits; None if there is none."""
-        user, where = text.user.lower(), (partition, "")
-        found = ((p, self.limits.get((text.account, user, p))) for p in where)
-        for part, limits in found:
-            if limits is not None:
-                return f"user {user} in account {text.account}" + f", {part}" * bool(part), limits
-        return None
+    def own(self, text: JobText, partition: str) -> Limits | None:
+        """The limits of the association of a job; None if there is none."""
+        user = text.user.lower()
+        of_all = self.limits.get((text.account, user, ""))
+        return self.limits.get((text.account, user, partition), of_all)
 
     def binding(self, text: JobText, partition: str, part_qos: str) -> Iterator[Limit]:
         """The limits that count for a job.
@@ -157,7 +155,7 @@ class Records:
         """
         by_qos: set[tuple[str, str]] = set()
         for name in dict.fromkeys((part_qos, text.qos)):
-            of = list(_each(f"QOS {name}", self.qos.get(name, {})))
+            of = self.qos.get(name, ())
             for one in of:
                 scope = {"U": f"user {text.user}", "A": f"account {text.account}"}
                 whose = scope[one.name[-1]] if one.name.endswith(("PU", "PA")) else ""
@@ -166,32 +164,21 @@ class Records:
             by_qos |= {(one.name, one.tres) for one in of}
         if {("MaxJobsPU", JOBS), ("MaxJobsPA", JOBS)} & by_qos:
             by_qos.add(("MaxJobs", JOBS))
-        own = self.own(text, partition)
-        of = list(_each(*own)) if own else []
+        of = self.own(text, partition) or ()
         for account in self.accounts(text.account):
-            above = _each(f"account {account}", self.limits.get((account, "", ""), {}))
+            above = self.limits.get((account, "", ""), ())
             # The others of a job are the association's own.
-            of += [one for one in above if one.name.startswith("Grp")]
+            of += tuple(one for one in above if one.name.startswith("Grp"))
         yield from (one for one in of if (one.name, one.tres) not in by_qos)
 
     def holders(self, text: JobText, partition: str, part_qos: str) -> set[tuple[str, str]]:
         """Whose limits a job counts in while it runs."""
-        own = self.own(text, partition)
         found = {(f"account {account}", "") for account in self.accounts(text.account)}
-        found |= {(own[0], "")} if own else set()
+        found |= {one.holder for one in self.own(text, partition) or ()}
         for name in {text.qos, part_qos} & self.qos.keys():
             whose = ("", f"user {text.user}", f"account {text.account}")
             found |= {(f"QOS {name}", one) for one in whose}
         return found
-
-
-def _each(holder: str, limits: Limits) -> Iterator[Limit]:
-    running = limits.get("GrpTRESRunMins", {})
-    for name, amounts in limits.items():
-        for tres, (most, used) in amounts.items():
-            if most < math.inf:
-                left = running.get(tres, (0.0, 0.0))[1]
-                yield Limit((holder, ""), name, tres, most, used, left)
 
 
 @functools.lru_cache(1)
@@ -210,21 +197,21 @@ def _groups(pattern: re.Pattern[str], body: str) -> tuple[str, ...]:
     return found.groups(default="")
 
 
-def _limits(body: str) -> Limits:
+def _limits(whose: str, body: str) -> Limits:
     if " GrpWall=" not in body or " GrpTRESMins=" not in body:
         raise ValueError
-    told = dict(_LIMITS.findall(body))
-    found: dict[str, dict[str, tuple[float, float]]] = {}
-    for limit, value in told.items():
-        if limit == "GrpTRESRunMins" and value.count("=") == value.count("=N(") and len(told) == 1:
-            continue
+    found: list[Limit] = []
+    running: dict[str, float] = {}
+    for name, value in dict(_LIMITS.findall(body)).items():
         # A limit on time or jobs has no TRES before it.
-        text = f"{_WALL if 'Wall' in limit else JOBS}={value}" if "TRES" not in limit else value
-        found[limit] = {
-            name: (math.inf if most == "N" else float(most), float(used or 0))
-            for name, most, used in _AMOUNT.findall(text)
-        }
-    return found
+        text = f"{_WALL if 'Wall' in name else JOBS}={value}" if "TRES" not in name else value
+        for tres, most, told in _AMOUNT.findall(text):
+            used = float(told or 0)
+            if name == "GrpTRESRunMins":
+                running[tres] = used
+            if most != "N":
+                found.append(Limit((whose, ""), name, tres, float(most), used))
+    return tuple(one._replace(running=running.get(one.tres, 0.0)) for one in found)
 
 
 def _admits(words: Mapping[str, str], accounts: Collection[str], qos: str) -> bool:
@@ -260,7 +247,6 @@ def barred(
         partitions: Words of each, as `partition_values` has them.
         nested: A partition that admits an account may admit those below it, too.
     """
-    words = enforced | ({"limits", "qos", "safe"} if "all" in enforced else set())
     found: set[JobId] = set()
     words = in_force(enforced)
     records = records_of(text) if words & _CHECKED else None

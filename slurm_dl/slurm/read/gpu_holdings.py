@@ -128,12 +128,7 @@ class Holdings:
 
 def splits_in(detail: str, wanted: Collection[int]) -> dict[int, Split | None]:
     """GPUs by node of the *wanted* jobs in ``scontrol show job -d -o``; see `gres_by_node`."""
-    found: dict[int, Split | None] = {}
-    for job_id, by_node in gres_by_node(detail, wanted).items():
-        # One text may stand for all of many nodes; it is read once.
-        gpus = {gres: parse_gres(gres) for gres in set((by_node or {}).values())}
-        found[job_id] = None if by_node is None else {name: gpus[by_node[name]] for name in by_node}
-    return found
+    return gres_by_node(detail, wanted, parse_gres)
 
 
 def _by_type(

@@ -152,16 +152,10 @@ def _believed(told: Devices | None, table: JobTable, row: int) -> Devices | None
 
 def devices_in(detail: str, wanted: Collection[int]) -> dict[int, Devices | None]:
     """Devices by node of the *wanted* jobs in ``scontrol show job -d -o``; see `gres_by_node`."""
-    found: dict[int, Devices | None] = {}
-    for job_id, by_node in gres_by_node(detail, wanted).items():
-        # One text may stand for all of many nodes; it is read once.
-        indices = {gres: _indices(gres) for gres in set((by_node or {}).values())}
-        found[job_id] = (
-            None if by_node is None else {name: indices[by_node[name]] for name in by_node}
-        )
-    return found
+    return gres_by_node(detail, wanted, _indices)
 
 
+@functools.lru_cache(4096)
 def _indices(gres: str) -> tuple[int, ...]:
     """The devices that one node's GRES names, ascending."""
     indices: set[int] = set()

@@ -6,7 +6,8 @@ They are not safe from forgery: names, comments and work directories are printed
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TypeVar
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.slurm.read.hostlists import MOST_NODES, expand, names_in
@@ -19,8 +20,7 @@ _JOB = re.compile(r"^JobId=([0-9]{1,18}) ", re.MULTILINE)
 # No more than a node list can have: "Nodes=Nodes=Nodes=" must not be looked at again and again.
 _ON_NODES = re.compile(r"\bNodes=([\w.,\[\]-]+) CPU_IDs=[0-9,-]* Mem=[0-9]+ GRES=(\S*)", re.ASCII)
 
-OnNodes = Mapping[str, str]
-"""GRES in Slurm's words by node name."""
+_T = TypeVar("_T")
 
 RunKey = tuple[int, float]
 """Job id and start: one allocation."""
@@ -76,7 +76,9 @@ def _first_record(detail: str, job_id: str) -> str:
     return found[0] if found else ""
 
 
-def gres_by_node(detail: str, wanted: Collection[int]) -> dict[int, OnNodes | None]:
+def gres_by_node(
+    detail: str, wanted: Collection[int], read: Callable[[str], _T]
+) -> dict[int, Mapping[str, _T] | None]:
     """What each job in ``scontrol show job -d -o`` holds where.
 
     Whoever writes a line of another job into a name makes that job one of which nothing is known;
@@ -84,25 +86,29 @@ def gres_by_node(detail: str, wanted: Collection[int]) -> dict[int, OnNodes | No
     own.
 
     Args:
+        read: Gives what is wanted of the GRES of one node, in Slurm's words.
         wanted: Ids of the jobs that were asked about. Of others in the same dump it is only
             looked whether they are told twice: their lists are not spelled out.
 
     Returns:
-        By job id; empty for one that is not wanted, None for one of which nothing is known.
+        By job id and node name; empty for a job that is not wanted, None for one of which nothing
+        is known.
     """
     starts = [(int(m[1]), m.start()) for m in _JOB.finditer(detail)]
     ends = [start for _, start in starts[1:]] + [len(detail)]
-    found: dict[int, OnNodes | None] = {}
+    found: dict[int, Mapping[str, _T] | None] = {}
     for (job_id, start), end in zip(starts, ends, strict=False):
         if job_id in found:
             found[job_id] = None
             continue
-        found[job_id] = _on_nodes(detail, start, end) if job_id in wanted else {}
+        found[job_id] = _on_nodes(detail, start, end, read) if job_id in wanted else {}
     return found
 
 
-def _on_nodes(detail: str, start: int, end: int) -> OnNodes | None:
-    by_node: dict[str, str] = {}
+def _on_nodes(
+    detail: str, start: int, end: int, read: Callable[[str], _T]
+) -> Mapping[str, _T] | None:
+    by_node: dict[str, _T] = {}
     left = MOST_NODES
     for nodes, gres in _ON_NODES.findall(detail, start, end):
         count = names_in(nodes)
@@ -111,5 +117,5 @@ def _on_nodes(detail: str, start: int, end: int) -> OnNodes | None:
         left -= count
         if left < 0:
             return None
-        by_node.update(dict.fromkeys(expand(nodes), gres))
+        by_node.update(dict.fromkeys(expand(nodes), read(gres)))
     return by_node

@@ -79,6 +79,7 @@ class ClusterReading:
         has_switches: It tells it by switches; of blocks it ignores ``--switches``.
         one_thread_per_core: Of every node.
         limits: Of each partition; None for one that was not told.
+        words: Of each partition, as `partition_values` has them.
         unreadable: Node records left out.
     """
 
@@ -100,6 +101,7 @@ class ClusterReading:
     has_switches: bool
     one_thread_per_core: bool
     limits: tuple[PartitionLimits | None, ...]
+    words: Mapping[str, Mapping[str, str]]
     unreadable: int = 0
 
 
@@ -217,7 +219,9 @@ def site_of(
         ClusterError: A node list in the topology cannot be read.
     """
     nodes = seen.nodes
-    leaves = _leaves(topology)
+    # Leaf switches or blocks, numbered as Slurm lists them.
+    listed = enumerate(_LEAF.findall(topology))
+    leaves = {name: leaf for leaf, names in listed for name in expand(names)}
     # A node in no leaf is in a group of its own beside them.
     elsewhere = max(leaves.values(), default=-1) + 1
     taken = {n for r in reservations if r.active and not r.is_ours for n in r.nodes}
@@ -263,6 +267,7 @@ def site_of(
         has_switches="SwitchName=" in topology,
         one_thread_per_core=all(k in usable and usable[k].threads == 1 for k in nodes),
         limits=tuple(limits_of(words[name]) if name in words else None for name in partitions),
+        words=words,
         unreadable=seen.unreadable,
     )
 
@@ -322,10 +327,3 @@ def _per_gpu(counts: list[tuple[float, float]]) -> float:
     with_both = [(shares, gpus) for shares, gpus in counts if shares and gpus]
     gpus = sum(g for _, g in with_both)
     return sum(s for s, _ in with_both) / gpus if gpus else 0.0
-
-
-def _leaves(topology: str) -> dict[str, int]:
-    """Leaf switch or block of each node, numbered as Slurm lists them."""
-    return {
-        name: leaf for leaf, nodes in enumerate(_LEAF.findall(topology)) for name in expand(nodes)
-    }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.slurm.read.vocabulary import tasks_as_one
@@ -33,47 +33,40 @@ def output_format(fields: Sequence[str], nonce: str) -> str:
 class ArrayFold:
     """Squeue's output with one record for the pending tasks of an array, made while it comes.
 
-    Squeue spells out each task with all that its owner wrote, and an array may have millions: the
-    whole output is never held.
+    The tasks share an id and all else; their records differ in the label alone. Squeue spells out
+    each task with all that its owner wrote, and an array may have millions: the whole output is
+    never held.
     """
 
     def __init__(self, nonce: str) -> None:
-        self._field, self._end = f"{nonce}f".encode(), f"{nonce}r\n".encode()
+        self._field, self._end = f"{nonce}f", f"{nonce}r\n"
         self._rest = b""
-        self._records: list[bytes] = []
-        self._same: tuple[bytes, bytes] | None = None
-        self._labels: list[str] = []
+        self._labels: dict[tuple[str, str], list[str]] = {}
 
     def feed(self, chunk: bytes) -> None:
         """Take in the next part of the output."""
-        *records, self._rest = (self._rest + chunk).split(self._end)
+        *records, self._rest = (self._rest + chunk).split(self._end.encode())
+        self.add(record.decode("utf-8", errors="replace") for record in records)
+
+    def add(self, records: Iterable[str]) -> None:
+        """Take in whole records, which begin with JobID and JobArrayID."""
         for record in records:
-            job_id, _, more = record.partition(self._field)
-            label, _, same = more.partition(self._field)
-            if self._same == (job_id, same):
-                self._labels.append(label.decode("utf-8", errors="replace"))
-                continue
-            self._fold()
-            self._records.append(record)
-            self._same, self._labels = (job_id, same), [label.decode("utf-8", errors="replace")]
+            job_id, ends, more = record.partition(self._field)
+            label, begins, same = more.partition(self._field)
+            self._labels.setdefault((job_id + ends, begins + same), []).append(label)
+
+    def records(self) -> list[str]:
+        """The records so far: one for the tasks of an array, others as they came."""
+        found = []
+        for (before, after), labels in self._labels.items():
+            whole = tasks_as_one(labels) if len(labels) > 1 else None
+            found += [before + one + after for one in (labels if whole is None else [whole])]
+        return found
 
     def text(self) -> str:
         """What there is of the output."""
-        self._fold()
-        whole = b"".join(record + self._end for record in self._records) + self._rest
-        return whole.decode("utf-8", errors="replace")
-
-    def _fold(self) -> None:
-        """Put the tasks that came since the last record was begun into it, if it is an array's."""
-        if self._same is None or len(self._labels) == 1:
-            return
-        job_id, same = self._same
-        label = tasks_as_one(self._labels)
-        self._records[-1:] = [
-            self._field.join((job_id, one.encode(), same))
-            for one in (self._labels if label is None else [label])
-        ]
-        self._same, self._labels = None, []
+        rest = self._rest.decode("utf-8", errors="replace")
+        return "".join(record + self._end for record in self.records()) + rest
 
 
 def fold_of(args: Sequence[str]) -> ArrayFold | None:
@@ -102,34 +95,21 @@ def raw_records(text: str, nonce: str) -> list[str]:
 def one_per_job(raw: list[str], nonce: str) -> tuple[list[str], int]:
     """The *raw* job records with one for each job id, and how many were left out for that.
 
-    The pending tasks of an array share an id and all else; their records, which differ in the
-    label alone, become one. No row may stand for two: of others with one id the first is kept.
+    Pending tasks of an array become one record, see `ArrayFold`. No row may stand for two: of
+    others with one id the first is kept.
 
     Args:
         raw: Records that begin with JobID and JobArrayID.
     """
-    separator = f"{nonce}f"
-    ids = [record.partition(separator)[0] for record in raw]
-    if len(set(ids)) == len(raw):
+    if len({record.partition(f"{nonce}f")[0] for record in raw}) == len(raw):
         return raw, 0
-    same: dict[str, list[str]] = {}
-    for job_id, record in zip(ids, raw, strict=True):
-        same.setdefault(job_id, []).append(record)
-    whole, left_out = [], 0
-    for records in same.values():
-        merged = records[0] if len(records) == 1 else _merged(records, separator)
-        left_out += len(records) - 1 if merged is None else 0
-        whole.append(records[0] if merged is None else merged)
-    return whole, left_out
-
-
-def _merged(records: Sequence[str], separator: str) -> str | None:
-    """The records of tasks of one array as one; None if they are something else."""
-    job_id, _, rest = records[0].partition(separator)
-    _, _, same = rest.partition(separator)
-    labels = [r.removeprefix(job_id + separator).removesuffix(separator + same) for r in records]
-    label = tasks_as_one(labels)
-    return None if label is None else separator.join((job_id, label, same))
+    fold = ArrayFold(nonce)
+    fold.add(raw)
+    records = fold.records()
+    whole: dict[str, str] = {}
+    for record in records:
+        whole.setdefault(record.partition(f"{nonce}f")[0], record)
+    return list(whole.values()), len(records) - len(whole)
 
 
 def split_fields(raw: Sequence[str], nonce: str, width: int) -> list[list[str]]:

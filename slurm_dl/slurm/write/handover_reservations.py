@@ -73,7 +73,7 @@ def unseal(slurm: Slurm, name: str) -> str:
     try:
         slurm.run("scontrol", "delete", f"ReservationName={name}")
     except ClusterError:
-        if not reservation_exists(slurm, name):
+        if _reservation(slurm, name) is None:
             return "gone"
     else:
         return "deleted"
@@ -86,15 +86,6 @@ def unseal(slurm: Slurm, name: str) -> str:
     except ClusterError:
         slurm.run(*update, f"EndTime=now+{_LAPSE_S}")
     return "shortened"
-
-
-def reservation_exists(slurm: Slurm, name: str) -> bool:
-    """Whether Slurm has a reservation of that name.
-
-    Raises:
-        ClusterError: Slurm is silent.
-    """
-    return _reservation(slurm, name) is not None
 
 
 def _reservation(slurm: Slurm, name: str) -> ReservationSeen | None:

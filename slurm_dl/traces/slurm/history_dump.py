@@ -32,7 +32,7 @@ from slurm_dl.text import shown
 from slurm_dl.traces.builder import BadValue, Gathering
 from slurm_dl.traces.field_values import amount
 from slurm_dl.traces.file_lines import numbered_lines, opened, words
-from slurm_dl.traces.skipped_lines import LeftOut, LeftOutLines, Reason
+from slurm_dl.traces.skipped_lines import LeftOutLine, LeftOutLines, Reason
 from slurm_dl.traces.slurm.sacct import SACCT
 from slurm_dl.traces.table_format import rows
 
@@ -54,7 +54,7 @@ class LeftOutOfDump(Gathering):
         self._left_out = LeftOutLines(file)
 
     @property
-    def told(self) -> tuple[LeftOut, ...]:
+    def told(self) -> tuple[LeftOutLine, ...]:
         """Everything left out so far, in the order of lines."""
         return self._left_out.all()
 
