@@ -15,6 +15,7 @@ class PartitionLimits:
         min_nodes: Fewest nodes of a job.
         max_nodes: Most nodes of a job; inf if there is no limit.
         max_cpus_per_node: CPUs that its jobs may hold of a node; inf if there is no limit.
+        is_open: It shuts out no group, account or QOS.
         tier: Its PriorityTier: Slurm serves the higher one first, whatever the jobs' priority.
     """
 
@@ -23,6 +24,7 @@ class PartitionLimits:
     min_nodes: int = 0
     max_nodes: float = float("inf")
     max_cpus_per_node: float = float("inf")
+    is_open: bool = True
     tier: int = 1
 
     def takes(self, n_nodes: int, limit_s: float) -> bool:

@@ -405,14 +405,25 @@ class Snapshot:
     def priority_tiers(self) -> I64 | None:
         """``(n,)`` PriorityTier of each job; None if all partitions have the same.
 
-        Of a job that waits in several partitions the highest.
+        Of a job that waits in several partitions that of the node where it is lowest: a further
+        partition with few nodes is no way to come first on all others. Anybody may name a partition
+        that is down or that shuts somebody out, so it raises no tier.
         """
-        of = self.partition_tiers()
+        of, seen = self.partition_tiers(), self.seen
         if of is None:
             return None
         tiers: I64 = of[self.jobs.partition]
-        for row in np.flatnonzero(np.isin(self.jobs.job_id, list(self.seen.also_in))).tolist():
-            tiers[row] = of[list(self.partitions_of(row))].max(initial=int(tiers[row]))
+        raises = np.array([one is None or (one.starts and one.is_open) for one in seen.limits])
+        known: dict[tuple[int, ...], int] = {}
+        for row in np.flatnonzero(np.isin(self.jobs.job_id, list(seen.also_in))).tolist():
+            parts = self.partitions_of(row)
+            if parts not in known:
+                at = list(parts)
+                least = of[at].min(initial=int(tiers[row]))
+                there = np.where(raises[at], of[at], least)[:, None] * seen.node_in[at]
+                best = there.max(axis=0, initial=0)[seen.nodes.up]
+                known[parts] = int(best[best > 0].min(initial=int(of[at].max(initial=least))))
+            tiers[row] = known[parts]
         return tiers
 
     def is_managed(self) -> Bool:

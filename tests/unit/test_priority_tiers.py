@@ -80,6 +80,8 @@ def test_the_higher_tier_comes_first(policy: Policy, settings: Settings, late: l
     since = {"waiting_since_s": {r.job_id: NOW_S - 9 - 9000 * (r.job_id in late) for r in rows}}
     settings = dataclasses.replace(settings, overdue=Overdue(after_s=1000.0))
     snap = cluster(rows, {}, memory=since, also_in={JobId(3): (OTHER,)})
+    wide = dataclasses.replace(snap.seen, node_in=np.ones((2, 2), dtype=np.bool_))
+    snap = dataclasses.replace(snap, seen=wide)
 
     for equals in ("submission", "site"):
         plan = decide(snap, policy, dataclasses.replace(settings, equals=equals))
@@ -89,6 +91,31 @@ def test_the_higher_tier_comes_first(policy: Policy, settings: Settings, late: l
         # A quarter of the GPUs is for late jobs: the first one alone.
         told = {int(j) for j, note in plan.notes.items() if "waited longer" in note}
         assert told == set(late[-1:])
+
+
+@pytest.mark.parametrize(
+    ("limits", "nodes", "first"),
+    [
+        (PartitionLimits(tier=2), [True, True], 4),
+        (PartitionLimits(tier=2), [True, False], 2),
+        (PartitionLimits(tier=2, starts=False), [True, True], 2),
+        (PartitionLimits(tier=2, is_open=False), [True, True], 2),
+    ],
+    ids=["all nodes", "one node", "down", "shuts others out"],
+)
+def test_naming_a_further_partition_is_no_way_to_the_front(
+    limits: PartitionLimits, nodes: list[bool], first: int
+) -> None:
+    """Job 4 is in the worst queue of the policy; it names the higher partition beside its own."""
+    rows = [running(1, 4), running(3, 4, requeueable=False), pending(2, 4), pending(4, 4)]
+    had = {"attained_gpu_s": {1: 50_000.0, 3: 50_000.0, 4: 90_000.0}}
+    tiers = (PartitionLimits(), limits)
+    also = {JobId(4): (OTHER,)}
+    snap = cluster(rows, {1: [1], 3: [0]}, memory=had, limits=tiers, also_in=also)
+    there = dataclasses.replace(snap.seen, node_in=np.array([[True, True], nodes]))
+    plan = decide(dataclasses.replace(snap, seen=there), TIER, EXTERNAL)
+
+    assert opened(plan) == [(first,)]
 
 
 @pytest.mark.parametrize("name", POLICIES)

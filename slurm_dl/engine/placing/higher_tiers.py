@@ -17,6 +17,7 @@ from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.preemption.eligibility import lacks_room
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import I64, PENDING, Bool
+from slurm_dl.model.partition_limits import PartitionLimits
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.reservations import eligible
 from slurm_dl.placement.resource_request import ResourceRequests
@@ -83,6 +84,7 @@ def higher_tiers(snap: Snapshot) -> HigherTiers | None:
     seen, jobs = snap.seen, snap.jobs
     served = [b for h in snap.handovers for b in h.beneficiaries]
     above = tiers > of[: len(snap.managed)][snap.managed].min()
+    above |= np.isin(jobs.job_id, list(seen.also_in))
     rows = np.flatnonzero(lacks_room(snap) & above & ~np.isin(jobs.job_id, served))
     if not len(rows):
         return None
@@ -96,11 +98,14 @@ def higher_tiers(snap: Snapshot) -> HigherTiers | None:
     for row in rows[np.argsort(jobs.job_id[rows])].tolist():
         need = needs.of(row)
         n_nodes, limit_s = int(jobs.n_nodes[row]), float(jobs.limit_s[row])
-        for partition in snap.partitions_of(row):
-            limits = seen.limits[partition]
+        partitions = snap.partitions_of(row)
+        for partition in partitions:
+            limits = seen.limits[partition] or PartitionLimits()
             key = (partition, *need.key)
-            if key in done or not (limits is None or limits.takes(n_nodes, limit_s)):
+            if key in done or not limits.takes(n_nodes, limit_s):
                 continue
+            if len(partitions) > 1 and not limits.is_open:
+                continue  # Anybody may name it beside one that admits him.
             done.add(key)
             if (found.tier >= of[partition])[up[partition]].all():
                 continue  # No other job keeps more of it.

@@ -43,6 +43,9 @@ _OF_ONE: Final = frozenset(
 )
 """Limits that a job keeps or passes whatever other jobs hold."""
 
+_TOLD: Final = frozenset({"MaxWallPJ"})
+"""Limits that Slurm gives as the reason of a job that waits, if they bind it."""
+
 _LICENCE: Final = "licences"
 _UNREAD: Final = "one hand-over at a time"
 _MOST_MIN: Final = 366.0 * 24 * 60
@@ -158,7 +161,8 @@ class _QuotaCounts:
         for row in waits:
             job = JobId(table.job_id[row])
             of, is_new = table.texts[job], table.submit_s[row] > read_s
-            who = (of.user, of.account, of.qos, table.partition[row], is_new)
+            where = (table.partition[row], table.also_in.get(job), table.exclusive[row])
+            who = (of.user, of.account, of.qos, where, is_new)
             size = (table.n_nodes[row], table.gpus[row], table.gpu_type[row], table.cpus[row])
             more = (table.mem_mb[row], table.limit_s[row], table.gres.get(job))
             key = (who, size, more, self._licences.get(job))
@@ -194,7 +198,8 @@ class _QuotaCounts:
         found: dict[int, float] = {}
         unread = []
         if records is not None:
-            for limit in records.binding(job.text, job.partition, part_qos):
+            binding = records.binding(job.text, job.partition, part_qos)
+            for limit in (one for one in binding if one.name not in _TOLD):
                 if limit.name in _OF_ONE and not (limit.name == "GrpTRESMins" and self._safe):
                     if job.is_barred_by(limit, safe=False):
                         found[self._index(limit._replace(used=limit.most))] = 1.0
@@ -258,7 +263,17 @@ class _QuotaCounts:
         partition = self._site.partitions[at] if at >= 0 else ""
         licences = self._licences.get(JobId(self._table.job_id[row]), ())
         job = candidate(self._table, row, partition, self._now_s, licences)
-        return job, self._site.words.get(partition, {}).get("QoS", "")
+        if self._table.exclusive[row] and self._table.state[row] is JobState.PENDING and at >= 0:
+            # Whole nodes count, the largest that it may get.
+            nodes, n_nodes = self._site.nodes, self._table.n_nodes[row]
+            there = self._site.node_in[at] & nodes.up
+            for name, column in (("cpu", nodes.cpus), ("gres/gpu", nodes.gpus)):
+                job.tres[name] = max(job.tres[name], n_nodes * float(column[there].max(initial=0)))
+        # A job of several partitions may start in the one whose QOS has room.
+        also = self._table.also_in.get(JobId(self._table.job_id[row]), ())
+        words = [self._site.words.get(self._site.partitions[p], {}) for p in (at, *also)]
+        qos = {of.get("QoS", "") for of in words} if at >= 0 else set()
+        return job, qos.pop() if len(qos) == 1 else ""
 
     def _index(self, limit: Limit) -> int:
         return self._limits.setdefault(limit, len(self._limits))

@@ -17,10 +17,10 @@ from slurm_dl.model.snapshot import JobText
 from slurm_dl.slurm.read.job_table import JobTable
 
 _ASSOCIATION: Final = re.compile(
-    r"\A\S* Account=(\S+) UserName=([^\s(]*)(?:\(([0-9]+)\))? Partition=(\S*) Priority=\S* ID="
+    r"\A\S* Account=(.+?) UserName=([^\s(]*)(?:\(([0-9]+)\))? Partition=(\S*) Priority=\S* ID="
 )
-_QOS: Final = re.compile(r"\A([^\s(]+)\([0-9]+\)\s")
-_PARENT: Final = re.compile(r" ParentAccount=([^\s(]*)")
+_QOS: Final = re.compile(r"\A(.+)\([0-9]+\)\s*\n")
+_PARENT: Final = re.compile(r" ParentAccount=(?:([^\n]+?)\([0-9]+\))?(?= |\n)")
 # Most limits are not set, and their values are passed over at once.
 _LIMITS: Final = re.compile(
     r" (GrpTRESRunMins|(?:GrpWall|GrpJobs|GrpTRES|GrpTRESMins|MaxWallPJ|MaxTRES(?:PJ|PN|MinsPJ)"
@@ -69,7 +69,7 @@ class BarredCandidate:
 
     text: JobText
     partition: str
-    tres: Mapping[str, float]
+    tres: dict[str, float]
     limit_min: float
     left_min: float
 

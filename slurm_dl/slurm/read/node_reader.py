@@ -38,6 +38,7 @@ NODE_FIELDS = (
 )
 
 _MOST_CPUS = 2**31 - 1
+_ADMITTED = ("Groups", "Accounts", "Qos")
 
 # Words of StateComplete, "base+flag+flag". A node that is powered down or planned for a job is
 # up: jobs may start there. So is one in a reservation; foreign ones are looked up by name.
@@ -285,6 +286,8 @@ def limits_of(words: Mapping[str, str]) -> PartitionLimits:
         min_nodes=int(whole_or(words.get("MinNodes", ""), 0)),
         max_nodes=whole_or(words.get("MaxNodes", "")),
         max_cpus_per_node=whole_or(words.get("MaxCPUsPerNode", "")),
+        is_open=all(words.get(f"Allow{of}", "ALL") == "ALL" for of in _ADMITTED)
+        and not any(f"Deny{of}" in words for of in _ADMITTED),
         tier=int(whole_or(words.get("PriorityTier", ""), 1)),
     )
 

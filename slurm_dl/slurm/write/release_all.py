@@ -32,6 +32,7 @@ from slurm_dl.slurm.write.release_steers import steer_steps
 from slurm_dl.text import escaped
 
 _FIELDS = ("JobID", "JobArrayID", "State", "Partition", "Reservation", "QOS", "SubmitTime")
+_NO_FACTOR = -(2**31)
 _UNFINISHED = frozenset(JobState) - {JobState.COMPLETED, JobState.FAILED}
 
 
@@ -39,7 +40,8 @@ def site_factors(slurm: Slurm) -> dict[JobId, int]:
     """SiteFactor of each pending job that is eligible, by one sprio call.
 
     Slurm shows it in no other place, and of no other jobs (measured on 22.05.8). A job in
-    several partitions may be listed for each; the value is the job's.
+    several partitions may be listed for each; the value is the job's. One that has several and
+    whose priority was set by hand is left out: what is shown is no SiteFactor.
 
     Raises:
         ClusterError: Slurm is silent, or nothing in the answer can be read.
@@ -49,8 +51,9 @@ def site_factors(slurm: Slurm) -> dict[JobId, int]:
     for line in lines:
         with contextlib.suppress(ValueError):
             job_id, factor = line.split()
-            factors[JobId(int(job_id))] = int(factor)
-    if lines and not factors:
+            if int(factor) > _NO_FACTOR:
+                factors[JobId(int(job_id))] = int(factor)
+    if lines and not any(line.split()[-1:] == [str(_NO_FACTOR)] for line in lines) and not factors:
         msg = f"sprio says {escaped(lines[0])[:80]!r}, which is no job id and SiteFactor"
         raise ClusterError(msg)
     return factors
@@ -59,16 +62,17 @@ def site_factors(slurm: Slurm) -> dict[JobId, int]:
 def set_by_hand(slurm: Slurm, jobs: Collection[JobId]) -> dict[JobId, bool]:
     """Of each of the pending and eligible *jobs* whether its priority was set by hand.
 
-    Then sprio's column of shares of the highest priority has the priority itself (22.05.8).
+    Then sprio's column of shares of the highest priority has the priority itself, and the
+    SiteFactor of a job of several partitions is the least of all numbers (22.05.8).
 
     Raises:
         ClusterError: Slurm is silent.
     """
     found: dict[JobId, bool] = {}
-    for line in slurm.run("sprio", "--noheader", "--format=%i %y", *of_jobs(jobs)).splitlines():
+    for line in slurm.run("sprio", "--noheader", "--format=%i %y %S", *of_jobs(jobs)).splitlines():
         with contextlib.suppress(ValueError):
-            job_id, share = line.split()
-            found[JobId(int(job_id))] = float(share) >= 1
+            job_id, share, factor = line.split()
+            found[JobId(int(job_id))] = float(share) >= 1 or int(factor) <= _NO_FACTOR
     return found
 
 
