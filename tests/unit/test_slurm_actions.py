@@ -45,7 +45,7 @@ class Script(Slurm):
 
     def __init__(self, queue: list[list[str]] | None = None, **refused: bool) -> None:
         self.calls = Counter()
-        self._timeout_s = 30.0
+        self.timeout_s = 30.0
         self.queue = [NOW] if queue is None else queue
         self.refused = refused
         self.comment = "(null)"

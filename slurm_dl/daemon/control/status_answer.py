@@ -51,7 +51,9 @@ def status(context: ControlContext) -> JsonObject:
         "trouble": {"at_s": now.trouble.at_s, "message": now.trouble.message}
         if now.trouble
         else None,
-        "reloaded": _reloaded(now),
+        "reloaded": {"at_s": last.at_s, "ok": last.ok, "message": last.message}
+        if (last := now.reloaded)
+        else None,
         "reader": None
         if now.reader is None
         else {"name": now.reader.reader, "reason": now.reader.reason},
@@ -201,8 +203,3 @@ def _handover(handover: Handover) -> JsonObject:
 def paused_of(switch: PauseSwitch) -> JsonObject | None:
     """Who paused it, when and why; None if nobody did."""
     return switch.pause.as_json() if switch.pause else None
-
-
-def _reloaded(now: PublishedState) -> JsonObject | None:
-    last = now.reloaded
-    return {"at_s": last.at_s, "ok": last.ok, "message": last.message} if last else None

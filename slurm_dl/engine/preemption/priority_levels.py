@@ -23,7 +23,7 @@ import numpy as np
 
 from slurm_dl.engine.intent import Intent
 from slurm_dl.engine.target import NOBODY, Rows
-from slurm_dl.model.jobs import I16, NOT_HELD, PENDING
+from slurm_dl.model.jobs import NOT_HELD, PENDING
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies.base import Policy, Preempts
 
@@ -70,15 +70,11 @@ def in_levels(
     level = np.full(len(order.tier), _LAST, dtype=np.int16)
     level[ranked[~waits]] = 1
     level[intent.target] = 0
-    level[queue] = np.minimum(_WAITS + _groups(len(queue)), _LAST - 1)
+    # Which group each place in the queue is in.
+    place = np.arange(len(queue))
+    doubling = _EXACT + np.floor(np.log2(np.maximum(place // _EXACT, 1)))
+    groups = np.where(place < _EXACT, place, doubling).astype(np.int16)
+    level[queue] = np.minimum(_WAITS + groups, _LAST - 1)
     return dataclasses.replace(
         intent, order=dataclasses.replace(order, tier=level, tiers=max(order.tiers, LEVELS))
     )
-
-
-def _groups(n: int) -> I16:
-    """``(n,)`` which group each place in the queue is in."""
-    place = np.arange(n)
-    doubling = _EXACT + np.floor(np.log2(np.maximum(place // _EXACT, 1)))
-    groups: I16 = np.where(place < _EXACT, place, doubling).astype(np.int16)
-    return groups

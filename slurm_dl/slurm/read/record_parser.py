@@ -51,9 +51,11 @@ class ArrayFold:
     def add(self, records: Iterable[str]) -> None:
         """Take in whole records, which begin with JobID and JobArrayID."""
         for record in records:
-            job_id, ends, more = record.partition(self._field)
-            label, begins, same = more.partition(self._field)
-            self._labels.setdefault((job_id + ends, begins + same), []).append(label)
+            at = record.find(self._field)
+            first = at + len(self._field) if at >= 0 else len(record)
+            end = record.find(self._field, first) % (len(record) + 1)  # -1 is the very end.
+            around = record[:first], record[end:]
+            self._labels.setdefault(around, []).append(record[first:end])
 
     def records(self) -> list[str]:
         """The records so far: one for the tasks of an array, others as they came."""
