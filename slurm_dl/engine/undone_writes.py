@@ -61,13 +61,22 @@ class UndoneWrites:
         return due.intersection(undone).difference(self.by_hand)
 
     def look_before(self, snap: Snapshot, plan: Plan, ask: AskByHand) -> bool:
-        """Ask about jobs that *plan* gives their first SiteFactor; whether any is to have none."""
+        """Ask about jobs that *plan* gives their first SiteFactor; whether any is to have none.
+
+        If one of them is, others are likely to be: then it is asked about all that wait.
+        """
         places = [a.job_id for a in plan.actions if isinstance(a, SetSiteFactor) and a.value]
-        rows = is_in(snap.jobs.job_id, places) & (snap.memory.site_factor == 0)
+        new_here = snap.memory.site_factor == 0
+        rows = is_in(snap.jobs.job_id, places) & new_here
         before, self._first = self._first, frozenset(snap.jobs.job_id[rows].tolist())
         new = self._first - before
         self._learn(snap, new, ask)
-        return not new.isdisjoint(self.by_hand)
+        if new.isdisjoint(self.by_hand):
+            return False
+        rest = snap.jobs.job_id[new_here & (snap.jobs.state == PENDING) & snap.is_managed()]
+        self._learn(snap, set(rest.tolist()) - self._first, ask)
+        self._first |= frozenset(rest.tolist())
+        return True
 
     def marked(self, snap: Snapshot) -> Snapshot:
         """*snap*, in which jobs whose priority was set by hand are marked, also while they run."""

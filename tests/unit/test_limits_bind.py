@@ -77,6 +77,7 @@ GAMES, ML, LAB, ADA = "QOS=games(", "Account=ml UserName= ", "Account=lab ", "Us
 ENFORCES = "associations,limits,qos"
 ONE = VICTIM | ONE_NODE | {"QOS": "other", "Account": "other", "UserName": "bob"}
 MINE = {"QOS": "games", "Account": "ml", "UserName": "ada"}
+WHOLE = {"OverSubscribe": "NO", "tres-per-node": "gres:gpu:1"}
 BOTH, FIRST, NONE = [(2,), (5,)], [(2,)], list[tuple[int, ...]]()
 
 
@@ -227,6 +228,18 @@ def test_as_many_hand_overs_begin_as_a_limit_has_room_for(
         pytest.param(
             told((GAMES, "MaxTRESPU", "gres/gpu=4(0)")), {"jobs": {4: MINE}}, FIRST,
             id="at the limit only one's own job gives way",
+        ),
+        pytest.param(
+            told((GAMES, "MaxTRESPU", "gres/gpu=4(0)")), {"jobs": {2: WHOLE, 5: WHOLE}}, FIRST,
+            id="exclusive jobs count as whole nodes",
+        ),
+        pytest.param(
+            told((GAMES, "MaxWallPJ", "10")), {}, BOTH,
+            id="a time limit that an operator has raised: else Slurm says so itself",
+        ),
+        pytest.param(
+            TEXT.replace("Account=other UserName= ", "Account=my lab UserName= "), {}, BOTH,
+            id="an account with a blank in its name",
         ),
         pytest.param(None, {}, FIRST, id="unread"),
         pytest.param(TEXT[:900], {}, FIRST, id="cut off"),

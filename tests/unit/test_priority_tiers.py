@@ -176,10 +176,6 @@ COMES_NOT: dict[str, tuple[JobRow, dict[str, Any]]] = {
     ),
     "and all tiers are equal": (urgent(), {"limits": (TIERS[1], TIERS[1])}),
     "and tiers are not known": (urgent(), {"limits": ()}),
-    "but the lower one may start there too": (
-        urgent(),
-        {"also_in": {JobId(2): (OTHER,)}},
-    ),
 }
 
 
@@ -189,15 +185,14 @@ COMES_NOT: dict[str, tuple[JobRow, dict[str, Any]]] = {
 def test_no_node_that_a_higher_tier_waits_for_is_freed_for_a_lower_one(
     case: str, policy: Policy, on: list[int]
 ) -> None:
-    """Partition other is not managed, but where the lower job waits in it as well."""
+    """Partition other is not managed."""
     row, seen = {**COMES_FIRST, **COMES_NOT}[case]
-    also = JobId(2) in seen.get("also_in", {})
     victims = [running(1, 4 * len(on), n_nodes=len(on))]
     # Who keeps the other node gives way to nobody.
     more = [running(3, 4, requeueable=False)] if on == [0] else []
     waits = pending(2, 4, submit_s=NOW_S - 200_000)
     held = {1: on} | ({3: [1]} if more else {})
-    snap = cluster([*victims, *more, waits, row], held, managed=(True, also), **seen)
+    snap = cluster([*victims, *more, waits, row], held, managed=(True, False), **seen)
 
     plan = decide(snap, policy, EXTERNAL)
 

@@ -675,9 +675,10 @@ def test_a_priority_that_was_set_by_hand_is_no_share() -> None:
     class Said(Script):
         def run(self, *_: str) -> str:
             return (
-                "2 5.00000000000000\n4 1.00000000000000\n7 0.00465661287416\n8 0.00000000023283\n"
-                "Unable to find jobs matching user/id(s) specified\n9 n/a\n"
+                "2 5.00000000000000 0\n4 1.00000000000000 0\n7 0.00465661287416 9\n"
+                "8 0.00000000023283 0\n38 0.00000000023283 -2147483648\n"
+                "Unable to find jobs matching user/id(s) specified\n9 n/a 0\n"
             )
 
-    told = set_by_hand(Said(), [JobId(job) for job in (2, 4, 5, 7, 8, 9)])
-    assert told == {2: True, 4: True, 7: False, 8: False}
+    told = set_by_hand(Said(), [JobId(job) for job in (2, 4, 5, 7, 8, 9, 38)])
+    assert told == {2: True, 4: True, 7: False, 8: False, 38: True}

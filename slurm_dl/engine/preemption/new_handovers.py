@@ -234,11 +234,12 @@ class _Search:
     def _search(self, row: int, need: ResourceRequest) -> tuple[int, ...] | str:
         """The victims whose end makes room for the job, or why there are none."""
         worse = self._dispensable[self._rule.displaceable(row, self._dispensable)]
-        not_kept = self._not_kept(row)
-        if not_kept is not None:
-            worse = _off(self._snap, worse, ~not_kept)
         if not len(worse):
             return self._nobody_to_stop(row)
+        if (not_kept := self._not_kept(row)) is not None:
+            worse = _off(self._snap, worse, ~not_kept)
+            if not len(worse):
+                return "the jobs that may be stopped for it are on nodes that it waits for, too"
         if reason := self._left.why_not(row, worse.tolist()):
             return reason
         if len(self._failed) >= MOST_SEARCHES:
