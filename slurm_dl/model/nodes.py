@@ -114,11 +114,17 @@ class Allocations:
     def gpus_by_type(self, nodes: Nodes, kinds: int) -> F64:
         """``(kinds, k)`` GPUs of each type of the job on the node, whether or not it has several.
 
+        Where it has, and is not told which the job holds: in the node's proportions.
+
         Args:
             kinds: How many types there are; where none has a name all GPUs are of one.
         """
         if self.by_type is not None:
             return self.by_type
+        if nodes.by_type is not None:
+            there = nodes.by_type[:, self.node]
+            shares: F64 = there / np.maximum(there.sum(axis=0), 1.0) * self.gpus
+            return shares
         found = np.zeros((max(1, kinds), len(self)))
         kind = nodes.gpu_type[self.node] if kinds else np.zeros(len(self), dtype=np.int16)
         typed = kind >= 0

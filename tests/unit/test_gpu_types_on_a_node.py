@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from scripted_slurm import VICTIM, decided
 from small_traces import make_trace
 from squeue_records import words
 
+from slurm_dl.cli.dlsim.command import dlsim
 from slurm_dl.config import Config
 from slurm_dl.engine.cycle import Cycle
 from slurm_dl.engine.placing.free_resources import FreeResources
@@ -230,6 +233,20 @@ def simulated(policy: str, shape: str) -> list[float]:
     known = Oracle(gpu_speed={"a100": 1.0, "v100": 0.5}).of(trace, there, {}, seed=0)
     made = Config.model_validate({"manage": {"partitions": ["gpu"]}, "policy": {"order": policy}})
     return simulate(trace, there, made.policy.make(), known=known).records.end_s.tolist()
+
+
+@pytest.mark.parametrize("how", [["--costs", "slurm"], ["--place", "consolidate"]])
+def test_jobs_of_any_type_fill_simulated_nodes_of_two_types(how: list[str], tmp_path: Path) -> None:
+    """As they fill nodes of one type: under a simulated Slurm, and on nodes."""
+    trace = str(Path(__file__).parents[2] / "traces" / "tiresias" / "60_job.csv")
+    told = []
+    for shape in ("4x2:a100+2:v100", "4x4"):
+        out = tmp_path / shape.replace(":", "_")
+        words = ["run", trace, "--cluster", shape, "--policy", "discrete_las", *how]
+        done = CliRunner().invoke(dlsim, [*words, "--jobs-csv", str(out)])
+        assert done.exit_code == 0, done.output
+        told.append(out.read_text())
+    assert told[0] == told[1]
 
 
 @pytest.mark.parametrize("policy", ["fifo_skip", "gavel_fifo", "gavel_max_min", "las"])

@@ -156,7 +156,8 @@ def total_gres(snap: Snapshot) -> F64:
 def gres_of_rows(snap: Snapshot, rows: slice | Bool | NodeRows) -> F64:
     """``(g, r)`` units that *rows* of `Allocations` hold of each of `total_gres`."""
     other, held = snap.seen.gres, snap.seen.held
-    tables = [] if held.by_type is None else [held.by_type[:, rows]]
+    nodes, kinds = snap.seen.nodes, len(snap.seen.gpu_types)
+    tables = [] if nodes.by_type is None else [held.gpus_by_type(nodes, kinds)[:, rows]]
     if other is not None:
         nothing = (0.0,) * len(other.names)
         ids = snap.jobs.job_id[held.job[rows]].tolist()

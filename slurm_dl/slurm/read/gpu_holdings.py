@@ -9,12 +9,13 @@ queue tell which GPUs a job has that asked for any type, and runs on a node with
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from slurm_dl.model.jobs import F64, JobState
+from slurm_dl.model.jobs import JobState
 from slurm_dl.model.nodes import Allocations
 from slurm_dl.slurm.read.hostlists import expand
 from slurm_dl.slurm.read.job_details import RunKey, doubled_in, gres_by_node, run_key
@@ -110,14 +111,14 @@ class Holdings:
         self._splits = splits
         self.doubled &= {run_key(table, row) for row, nodes in enumerate(table.nodes) if nodes}
         self._names = {text: self._names[text] for text in table.nodes if text}
-        return Allocations(
+        held = Allocations(
             job=np.array(job, np.int32),
             node=np.array(node, np.int32),
             gpus=np.array(gpus, np.float64),
             cpus=np.array(cpus, np.int32),
             mem_mb=np.array(mem_mb, np.int64),
-            by_type=_by_type(site, node, gpus, types),
         )
+        return _typed(held, site, types)
 
     def _expand(self, text: str) -> tuple[str, ...]:
         names = self._names.get(text)
@@ -131,21 +132,16 @@ def splits_in(detail: str, wanted: Collection[int]) -> dict[int, Split | None]:
     return gres_by_node(detail, wanted, parse_gres)
 
 
-def _by_type(
-    site: ClusterReading,
-    nodes: Sequence[int],
-    gpus: Sequence[float],
-    types: Sequence[Sequence[tuple[str, float]]],
-) -> F64 | None:
-    """See `Allocations`. GPUs whose type is not told are of their node's, in its proportions."""
-    there = site.nodes.by_type
-    if there is None:
-        return None
-    at = np.array(nodes, dtype=np.int64)
-    found: F64 = there[:, at] / np.maximum(there[:, at].sum(axis=0), 1.0) * np.array(gpus)
+def _typed(
+    held: Allocations, site: ClusterReading, types: Sequence[Sequence[tuple[str, float]]]
+) -> Allocations:
+    """*held*, with the GPUs of each of the *types* that are told."""
+    if site.nodes.by_type is None:
+        return held
+    by_type = held.gpus_by_type(site.nodes, len(site.type_row)).copy()
     for i, told in enumerate(types):
         if told and all(name in site.type_row for name, _ in told):
-            found[:, i] = 0.0
+            by_type[:, i] = 0.0
             for name, count in told:
-                found[site.type_row[name], i] = count
-    return found
+                by_type[site.type_row[name], i] = count
+    return dataclasses.replace(held, by_type=by_type)
