@@ -492,6 +492,7 @@ CONDITIONS: Final[dict[str, Case]] = {
         "--threads-per-core=1", choices=None, unmodelled=None, because=_NO_CPUS
     ),
     "asks-hint": _held("--hint=nomultithread", choices=None, unmodelled=None, because=_NO_CPUS),
+    "asks-licenses": _held("--licenses=matlab:1", choices=None, unmodelled=None),
     "any-binding": _held("--gres-flags=disable-binding", choices=None, unmodelled=None),
     **{
         f"asks-{option.removeprefix('--').partition('=')[0]}": _held(
@@ -504,7 +505,6 @@ CONDITIONS: Final[dict[str, Case]] = {
             ("--ntasks-per-socket=2", "", {}),
             ("--core-spec=2", "", {"exclusive": True}),
             ("--thread-spec=1", "--core-spec", {"exclusive": True, "because": _NO_CPUS}),
-            ("--licenses=matlab:1", "", {}),
             ("--exclusive=user", "--exclusive=user", {"exclusive": True}),
             ("--gres-flags=enforce-binding", "", {}),
             ("--spread-job", "", {}),

@@ -27,7 +27,7 @@ _FOREVER_S: Final = 1e9
 _HOUR_S: Final = 3600
 _UNMODELLED: Final = (
     *("cores-per-socket", "sockets-per-node", "ntasks-per-socket"),
-    *("core-spec", "licenses", "network", "bb", "cluster-constraint"),
+    *("core-spec", "network", "bb", "cluster-constraint"),
 )
 
 
@@ -210,6 +210,7 @@ def _parser() -> _Parser:
     parser.add_argument("--comment", default="")
     parser.add_argument("--dependency", type=_only("afterok:"))
     parser.add_argument("--no-requeue", action="store_true")
+    parser.add_argument("--licenses")
     parser.add_argument("--exclusive", nargs="?", const="node", type=_only("node", "user"))
     parser.add_argument("--deadline", type=lambda at: float(at.removeprefix("now+")))
     parser.add_argument("--gres-flags", type=_only("enforce-binding", "disable-binding"))
