@@ -228,8 +228,9 @@ def rebuild(
     ended: list[EndedRun] = []
     gpus_unknown: set[int] = set()
     short: set[int] = set()
-    weight = seen.weighted_gpus() / np.maximum(jobs.gpus, np.finfo(np.float64).tiny)
-    jobs = dataclasses.replace(jobs, gpus=seen.weighted_gpus())
+    weighted = seen.weighted_gpus()
+    weight = weighted / np.maximum(jobs.gpus, np.finfo(np.float64).tiny)
+    jobs = dataclasses.replace(jobs, gpus=weighted)
     for k, i in enumerate(places.tolist()):
         job_id, gpus = int(jobs.job_id[i]), float(jobs.gpus[i])
         if seen.weights:

@@ -239,7 +239,7 @@ class _Search:
         if (not_kept := self._not_kept(row)) is not None:
             worse = _off(self._snap, worse, ~not_kept)
             if not len(worse):
-                return "the jobs that may be stopped for it are on nodes that it waits for, too"
+                return "the jobs that may be stopped for it hold nodes that a higher tier waits for"
         if reason := self._left.why_not(row, worse.tolist()):
             return reason
         if len(self._failed) >= MOST_SEARCHES:
