@@ -241,7 +241,7 @@ def test_a_job_that_finishes_during_its_grace_stays_completed(tmp_path: Path) ->
         (1, {}, 2, 1),
         (1, {"acked_run": 0}, 2, 1),
         (1, {}, 70, 1),
-        (1, {}, 90, 0),
+        (1, {}, 75, 0),
         (0, {}, 2, 0),
         (93, {}, 2, 0),
         (1, {"requeueable": False}, 2, 0),
@@ -266,13 +266,15 @@ def test_who_fails_because_it_was_asked_is_requeued_once(
         setattr(job, name, value)
     cluster.crash(big, status)
     daemon = Daemon(cluster, tmp_path / "ledger")
+    cycles = []
     for _ in range(30):
         cluster.advance(2)
-        daemon.cycle()
+        cycles.append(daemon.cycle())
         if job.state is JobState.RUNNING:
             cluster.crash(big, status)
 
     assert (job.state, job.restarts) == (JobState.FAILED, restarts)
+    assert sum(isinstance(d.action, Requeue) for c in cycles if c for d in c.done) == restarts
     assert daemon.ledger.snapshot(cluster.observe(), SETTINGS.partitions).answers == (
         {big: "acked_run" in change} if restarts else {}
     )

@@ -114,11 +114,11 @@ def _failed(one: GaveWay) -> str:
     if not one.ended:
         return ""
     return (
-        f" That run {how_it_failed(one.ended)} after it was asked to save, and reported no "
-        "checkpoint, so it was requeued. Jobs that wait for it with afterok wait again, but for "
-        "those that Slurm cancels when that fails (--kill-on-invalid-dep), and those that wait "
-        "for all tasks of an array. Under dlrun its work is saved by: from slurm_dl import job; "
-        "if job.should_checkpoint(): save it and call job.exit_for_requeue()."
+        f" That run {how_it_failed(one.ended)} after it was asked to save, so it was requeued; "
+        "what it had not saved is lost. Jobs that wait for it with afterok wait again, unless "
+        "Slurm has cancelled them (--kill-on-invalid-dep) or they wait for all tasks of an array. "
+        "Under dlrun its work is saved by: from slurm_dl import job; if job.should_checkpoint(): "
+        "save it and call job.exit_for_requeue()."
     )
 
 
