@@ -118,7 +118,7 @@ class JobController:
         """
         return self._set_comment(standing, with_ack(standing.comment, ack))
 
-    def report(self, key: Literal["rate", "saved", "unhandled"], value: float) -> bool:
+    def report(self, key: Literal["rate", "saved", "unhandled", "final"], value: float) -> bool:
         """Write one of our keys into the comment. False: no comment of ours, or no room there.
 
         Raises:

@@ -251,7 +251,14 @@ class Supervisor:
         if self._ended_by is not None:
             return End(code, stopped=False)
         asked = self._asked_s is not None
-        return judge(code, self._options, self._run, asked=asked, log=log)
+        end = judge(code, self._options, self._run, asked=asked, log=log)
+        if asked and self._controller is not None and code in self._options.never_requeue:
+            try:
+                # The daemon requeues who fails when it is asked, and knows of no status but 93.
+                self._controller.report("final", self._run.restart)
+            except CallFailedError as err:
+                log(f"the scheduler is not told that this is final: {err}")
+        return end
 
     def _stand_by(self, end: End) -> None:
         """Returns when dlrun has been told to end, or when the command is to start again."""

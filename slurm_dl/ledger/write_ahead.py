@@ -199,8 +199,8 @@ class Ledger:
                 self._trimmed.add(job_id)
             case Signal(handover_id=hid, run=run):
                 self._turn(hid, run.job_id, state=VictimState.SIGNALLING)
-            case Requeue(handover_id=hid, run=run):
-                self._turn(hid, run.job_id, state=VictimState.REQUEUING)
+            case Requeue(handover_id=hid, run=run, ended=ended):
+                self._turn(hid, run.job_id, state=VictimState.REQUEUING, ended=ended)
             case _:
                 pass
 

@@ -59,6 +59,7 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "progress": st.none() | st.floats(0, 1),
     "acked_run": st.none() | st.integers(0, 2**31 - 1),
     "unhandled_run": st.none() | st.integers(0, 1) | st.integers(0, 2**31 - 1),
+    "final_run": st.none() | st.integers(0, 1) | st.integers(0, 2**31 - 1),
     "until": st.none() | st.floats(LEAST_UNTIL, 1),
     "saved_s": st.none() | st.integers(1, 10**12),
     "unreadable": st.booleans(),
@@ -148,6 +149,7 @@ SEEN = {
     "deadlines": "user: --deadline; who is protected by it displaces nobody",
     "reserved_until": "user, of the reservations that it may use",
     "excluded": "user: --exclude",
+    "failed_with": "user: how its job ends; who was asked to save is requeued as if it had run on",
     "begins": "user: --begin",
     "left_out": "user, by when it changes its own job",
 }

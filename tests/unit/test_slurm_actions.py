@@ -10,6 +10,7 @@ from pathlib import Path
 from pwd import struct_passwd
 
 import pytest
+from squeue_records import answer
 
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.model.handover import Run
@@ -28,6 +29,7 @@ from slurm_dl.model.plan import (
 )
 from slurm_dl.model.steer import Steer
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS
+from slurm_dl.slurm.read.exit_statuses import shell_status
 from slurm_dl.slurm.tool_runner import TOOLS, Slurm
 from slurm_dl.slurm.write import handover_reservations
 from slurm_dl.slurm.write.actions import Actor, update_job
@@ -50,10 +52,13 @@ class Script(Slurm):
         self.refused = refused
         self.comment = "(null)"
         self.reservations = ""
+        self.waiting: list[dict[str, str]] = []
         self.done: list[str] = []
 
     def run(self, tool: str, *args: str) -> str:
         """Slurm's answer."""
+        if "--states=PENDING" in args:
+            return answer(args, self.waiting)
         if tool == "squeue":
             if not self.queue:
                 msg = "squeue failed (exit 1): Invalid job id specified"
@@ -334,6 +339,69 @@ def test_requeue_of_a_pending_job_is_done_already() -> None:
     apply(slurm, REQUEUE)
 
     assert slurm.done == []
+
+
+@pytest.mark.parametrize(
+    ("label", "dependency", "again"),
+    [
+        ("30", "afterok:11(failed)", "afterok:11"),
+        (
+            "30_[0-3]",
+            "afterok:11(failed),afterany:12+5(unfulfilled),singleton(unfulfilled)",
+            "afterok:11,afterany:12+5,singleton",
+        ),
+        ("30", "aftercorr:11_*(failed)?afterok:12_3(unfulfilled)", "aftercorr:11_*?afterok:12_3"),
+        ("30", "afterok:12(failed)", ""),
+        ("30", "afterok:11(failed),afterok:12(failed)", ""),
+        ("30", "afterok:11(unfulfilled)", ""),
+        ("30", "afterok:11(failed),new:12:x(failed)", ""),
+    ],
+)
+def test_what_waits_for_a_job_that_failed_waits_again(
+    label: str, dependency: str, again: str
+) -> None:
+    """One write for each that Slurm has given up for this job alone, after the requeue."""
+    slurm = Script([["11", "11", "FAILED", *NOW[3:]]])
+    row = {"JobArrayID": label, "Reason": "DependencyNeverSatisfied", "Dependency": dependency}
+    slurm.waiting = [row, row | {"Reason": "Dependency"}]
+
+    apply(slurm, replace(REQUEUE, ended=1))
+
+    told = [f"scontrol update JobId={label} Dependency={again}"] if again else []
+    assert slurm.done == ["scontrol requeue 11", *told]
+
+
+def test_a_refused_dependency_is_told_once_all_are_written() -> None:
+    """The job has been requeued all the same."""
+    slurm = Script([["11", "11", "FAILED", *NOW[3:]]], update=True)
+    row = {"Reason": "DependencyNeverSatisfied", "Dependency": "afterok:11(failed)"}
+    slurm.waiting = [row | {"JobArrayID": job} for job in ("30", "31")]
+
+    with pytest.raises(ClusterError, match="requeued, but not all that wait for it"):
+        apply(slurm, replace(REQUEUE, ended=1))
+
+    assert slurm.done == ["scontrol requeue 11"]
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETED", "COMPLETING"])
+def test_a_run_that_has_not_failed_is_not_requeued_for_that(state: str) -> None:
+    """Plain requeue would run also a job again that has completed."""
+    slurm = Script([["11", "11", state, *NOW[3:]]])
+
+    with pytest.raises(ClusterError):
+        apply(slurm, replace(REQUEUE, ended=1))
+
+    assert slurm.done == []
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [("256", 1), ("10", 138), ("0", 0), ("1:0", 1), ("0:10", 138), ("93:0", 93), ("23808", 93)]
+    + [(wrong, None) for wrong in ("", "N/A", "-1", "1:", ":1", "1:x", "1:2:3")],
+)
+def test_exit_statuses_are_those_of_a_shell(text: str, status: int | None) -> None:
+    """As 22.05 and as later releases write them."""
+    assert shell_status(text) == status
 
 
 @pytest.mark.parametrize("name", ["KILL", "STOP", "9", "USR1 --batch", ""])

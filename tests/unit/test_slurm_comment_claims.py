@@ -33,6 +33,7 @@ def test_whole_claim_is_read() -> None:
         nodes=4,
         rate=7.5,
         unhandled=2,
+        final=1,
         saved=1_790_000_000,
     )
     comment["theirs"] = [1]
@@ -44,6 +45,7 @@ def test_whole_claim_is_read() -> None:
         rate=7.5,
         acked_run=3,
         unhandled_run=2,
+        final_run=1,
         saved_s=1_790_000_000,
     )
 

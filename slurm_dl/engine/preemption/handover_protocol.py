@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from slurm_dl.engine.preemption.handover_context import (
     HandoverContext,
     agrees,
+    failed_of_signal,
+    how_it_failed,
     is_out,
     is_running,
     is_waiting,
@@ -77,6 +79,7 @@ def steps_of(
                 *_take_along(handover, context),
                 *_signals(handover, left, context),
                 *_requeues(handover, left, context),
+                *_run_again(handover, left, context),
             ]
         case "let go":
             return [*marks, *_let_go(handover, left, context, verdict.reason)]
@@ -237,6 +240,17 @@ def _requeues(handover: Handover, left: list[Victim], context: HandoverContext) 
         yield Requeue(handover_id=handover.handover_id, run=victim.run, why=why)
 
 
+def _run_again(
+    handover: Handover, left: list[Victim], context: HandoverContext
+) -> Iterator[Action]:
+    """Requeue who failed of the signal: without it the job would have run on."""
+    for victim in left:
+        if status := failed_of_signal(victim, context):
+            why = f"its run {how_it_failed(status)} after it was asked to save by "
+            why += f"{victim.contract.signal}"
+            yield Requeue(handover_id=handover.handover_id, run=victim.run, why=why, ended=status)
+
+
 def _give_up(handover: Handover, left: list[Victim]) -> Iterator[Action]:
     for victim in left:
         yield MarkGone(
@@ -266,6 +280,7 @@ def _let_go(
     told = [v for v in left if v.state is not VictimState.CHOSEN]
     yield from _signals(handover, told, context)
     yield from _requeues(handover, told, context)
+    yield from _run_again(handover, told, context)
 
 
 def _detach(handover: Handover, context: HandoverContext, reason: str) -> Iterator[Action]:

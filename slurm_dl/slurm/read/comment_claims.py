@@ -6,7 +6,7 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
     {"slurm_dl": {"v": 1, "sig": "USR1", "to": "batch", "grace_s": 120, "by": "daemon",
                   "model": "resnet50", "ack": 3, "nodes": 4, "rate": 7.5,
                   "progress": 0.25, "cpus": 8, "mem_mb": 32000, "unhandled": 2, "until": 0.8,
-                  "preempted": [3, 2], "saved": 1790000000}}
+                  "preempted": [3, 2], "saved": 1790000000, "final": 2}}
 
 Naming ``sig`` is the opt-in to preemption. A comment that was meant to have this and has lost its
 quotes, or was cut, is remembered as unreadable, so that its owner can be told.
@@ -97,6 +97,7 @@ class ClaimReader:
             progress=_progress(ours),
             acked_run=_restart(ours, "ack"),
             unhandled_run=_restart(ours, "unhandled"),
+            final_run=_restart(ours, "final"),
             until=_until(ours),
             saved_s=_count(ours, "saved"),
         )
