@@ -106,11 +106,15 @@ class HandlerWatch:
         self._has_taken = self._has_taken or takes
         if takes or self._told not in (None, run):
             self._take_back()
-        elif self._told is None and family and not (programs and self._has_taken):
-            if self._past_start(programs, catching, child, now_s):
-                self._told = run
-                self._log(self._sentence(child, programs or family, catching, is_shell=is_shell))
-                self._tell_slurm()
+        elif (
+            self._told is None
+            and family
+            and not (programs and self._has_taken)
+            and self._past_start(programs, catching, child, now_s)
+        ):
+            self._told = run
+            self._log(self._sentence(child, programs or family, catching, is_shell=is_shell))
+            self._tell_slurm()
         if asked and not self._is_certain:
             # The scheduler wrote into the comment just before; what was said then may be undone.
             self._is_certain = self._tell_slurm()

@@ -381,20 +381,16 @@ open('worker.pid', 'w').write(str(os.getpid()))
 while not os.path.exists('late'): time.sleep(0.05)
 signal.signal(10, print)
 time.sleep(60)"""
-STARTS = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {WORKER!r}], start_new_session=True)"  # noqa: E501
+START = "import subprocess, sys, time; subprocess."
+STARTS = f"{START}Popen([sys.executable, '-c', {WORKER!r}], start_new_session=True)"
+# slurmstepd starts the tasks of an srun: they are nobody's children here.
+STARTS_AWAY = f"{START}run([sys.executable, '-c', {STARTS!r}])"
 
 
-@pytest.mark.parametrize(
-    ("launcher", "code"),
-    [
-        ("torchrun", f"{STARTS}; time.sleep(60)"),
-        # slurmstepd starts the tasks of an srun: they are nobody's children here.
-        ("srun", f"import subprocess, sys, time; subprocess.run([sys.executable, '-c', {STARTS!r}]); time.sleep(60)"),  # noqa: E501
-    ],
-)
+@pytest.mark.parametrize(("launcher", "code"), [("torchrun", STARTS), ("srun", STARTS_AWAY)])
 def test_what_a_launcher_starts_is_looked_at(job: FakeJob, launcher: str, code: str) -> None:
     """Workers without a handler are reported unasked; a handler that comes late is no less good."""
-    job.start("--launcher", launcher, *python(code))
+    job.start("--launcher", launcher, *python(f"{code}; time.sleep(60)"))
     until("the scheduler is told", lambda: job.ours.get("unhandled") == 2)
     assert f"nothing that {launcher} has started here takes USR1" in job.log
     assert (job.base / "worker.pid").read_text() in job.log

@@ -38,17 +38,21 @@ class FakeChild:
         self.family: list[Process] = []
 
     def program(self) -> str:
+        """What it runs."""
         return self.family[0].program
 
     def listens_for(self, signum: int) -> bool:
+        """Whether it takes the signal itself."""
         del signum
         return self.family[0].takes
 
     def ignores(self, signum: int) -> bool:
+        """It ignores nothing."""
         del signum
         return False
 
     def processes(self, signum: int, variables: object) -> list[Process]:
+        """Those that are given."""
         del signum, variables
         return self.family
 
@@ -59,6 +63,7 @@ class FakeController:
     unhandled: float | None = None
 
     def report(self, key: str, value: float | None) -> bool:
+        """Remember it."""
         assert key == "unhandled"
         self.unhandled = value
         return True

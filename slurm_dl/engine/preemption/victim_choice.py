@@ -92,9 +92,7 @@ def reluctance(snap: Snapshot, rows: Rows, target: Bool, settings: Settings) -> 
     """
     lost = stopping_cost(snap, rows, settings).gpu_s
     runs = zip(snap.jobs.job_id[rows].tolist(), snap.jobs.restarts[rows].tolist(), strict=True)
-    lost += [
-        _UNHANDLED_GPU_S * (snap.seen.claim(JobId(j)).unhandled_run == run) for j, run in runs
-    ]
+    lost += [_UNHANDLED_GPU_S * (snap.seen.claim(JobId(j)).unhandled_run == run) for j, run in runs]
     dearer = np.zeros(len(snap.jobs))
     dearer[rows] = lost + (float(lost.sum()) + 1.0) * target[rows]
     return dearer
