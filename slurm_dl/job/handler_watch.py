@@ -36,6 +36,10 @@ LOOK_S = 5.0
 EARLY_S = 120.0
 LATER_S = 60.0
 
+OWED_S, SO_FAR_S = 3.0, 20.0
+"""The job's log has a line so long after a request, or once the programs have been the same for so
+long. That is a hint; the scheduler is told only when it is certain."""
+
 ASKED_S = 1.0
 """How often to look once a checkpoint is asked for: the scheduler may be waiting."""
 
@@ -64,6 +68,8 @@ class HandlerWatch:
         """The start of which it was reported, if that has not been taken back."""
         self._is_certain = False
         """What the comment says was made sure of since a checkpoint was asked for."""
+        self._has_said = False
+        self._asked_s = math.inf
         self._has_taken = False
         """A handler was there in this start: a Python that is ending has none any more."""
 
@@ -72,7 +78,8 @@ class HandlerWatch:
         self._started_s = now_s
         self._next_s = now_s + LOOK_S if self._options.forward is None else math.inf
         self._seen = {}
-        self._has_taken = self._is_certain = False
+        self._asked_s = math.inf
+        self._has_said = self._has_taken = self._is_certain = False
 
     def due_in_s(self, now_s: float) -> float:
         """Seconds until it is to look again."""
@@ -90,6 +97,8 @@ class HandlerWatch:
             return
         early = now_s - self._started_s < EARLY_S
         self._next_s = now_s + (ASKED_S if asked else LOOK_S if early else LATER_S)
+        if asked:
+            self._asked_s = min(self._asked_s, now_s)
         options, launcher = self._options, self._options.launcher
         family = self._family(child, run)
         programs = [p for p in family if p.program not in _NO_TRAINING]
@@ -106,15 +115,16 @@ class HandlerWatch:
         self._has_taken = self._has_taken or takes
         if takes or self._told not in (None, run):
             self._take_back()
-        elif (
-            self._told is None
-            and family
-            and not (programs and self._has_taken)
-            and self._past_start(programs, catching, child, now_s)
-        ):
-            self._told = run
-            self._log(self._sentence(child, programs or family, catching, is_shell=is_shell))
-            self._tell_slurm()
+        elif self._told is None and family and not (programs and self._has_taken):
+            # A handler behind a shell is there, and a sleep gets none.
+            is_sure = bool(catching) or child.program() == "sleep"
+            same_s = self._same_s(programs, now_s)
+            asked_s = now_s - self._asked_s
+            if same_s >= min(LOOK_S if is_sure else SO_FAR_S, options.start_s) or asked_s >= OWED_S:
+                self._say(self._sentence(child, programs or family, catching, is_shell=is_shell))
+            if same_s >= (LOOK_S if is_sure else options.start_s):
+                self._told = run
+                self._tell_slurm()
         if asked and not self._is_certain:
             # The scheduler wrote into the comment just before; what was said then may be undone.
             self._is_certain = self._tell_slurm()
@@ -126,12 +136,10 @@ class HandlerWatch:
         ]
         return child.processes(self._options.signum, variables)
 
-    def _past_start(
-        self, programs: Sequence[Process], catching: Sequence[Process], child: Child, now_s: float
-    ) -> bool:
-        """Whether a handler that is not there by now is taken never to come."""
+    def _same_s(self, programs: Sequence[Process], now_s: float) -> float:
+        """How long the programs have been the same; below 0 where they cannot be seen."""
         if programs and all(p.program == "srun" for p in programs):
-            return False  # Its tasks are on other nodes, or not there yet.
+            return -math.inf  # Its tasks are on other nodes, or not there yet.
         # What is there at the first look is as old as the command.
         since_s = self._started_s if now_s - self._started_s < 2 * LOOK_S else now_s
         codes = {p.pid: p.code for p in programs if not p.is_fork}
@@ -140,10 +148,12 @@ class HandlerWatch:
         for pid, code in (codes or {0: ""}).items():
             then = before.get(pid)
             self._seen[pid] = then if then and then[0] == code else (code, since_s)
-        # A handler behind a shell is there, and a sleep gets none.
-        sure = bool(catching) or child.program() == "sleep"
-        least_s = LOOK_S if sure else self._options.start_s
-        return all(now_s - then_s >= least_s for _, then_s in self._seen.values())
+        return now_s - max(then_s for _, then_s in self._seen.values())
+
+    def _say(self, sentence: str) -> None:
+        if not self._has_said:
+            self._has_said = True
+            self._log(sentence)
 
     def _sentence(
         self,
@@ -182,12 +192,11 @@ class HandlerWatch:
 
     def _take_back(self) -> None:
         told, self._told = self._told, None
-        if told is None:
-            return
-        if self._tell_slurm():
-            self._log(f"{self._signal} is taken after all, or the command has been started anew")
-        else:
+        if told is not None and not self._tell_slurm():
             self._told = told
+        elif self._has_said:
+            self._has_said = False
+            self._log(f"{self._signal} is taken after all")
 
     def _tell_slurm(self) -> bool:
         """Let the comment say what is known; False if Slurm does not answer."""

@@ -71,15 +71,16 @@ class FakeController:
 
 AGENT, BASH, SRUN = process(1), process(1, "bash"), process(1, "srun", takes=True)
 ONE, TWO = process(7), process(8)
+SO_FAR, CLAIMED = "so far", "unhandled"
 TAKES = process(7, takes=True)
 
 
 class Look(NamedTuple):
-    """What dlrun sees at one moment, and whether the run is claimed to be unhandled then."""
+    """What dlrun sees at one moment, and what then stands in the log or in the comment."""
 
     at_s: float
     family: list[Process]
-    claimed: bool
+    word: str
     asked: bool = False
     listening: bool = False
     run: RunId = RUN
@@ -90,100 +91,115 @@ class Look(NamedTuple):
     [
         pytest.param(
             "torchrun",
-            [Look(5, [AGENT, ONE, TWO], False), Look(60, [AGENT, ONE, TWO], True)],
+            [Look(5, [AGENT, ONE, TWO], ""), Look(60, [AGENT, ONE, TWO], CLAIMED)],
             id="torchrun",
         ),
         pytest.param(
             "torchrun",
             [
-                Look(5, [AGENT], False),
-                Look(40, [AGENT, ONE], False),
-                Look(99, [AGENT, ONE], False),
-                Look(119, [AGENT, ONE], True),
+                Look(5, [AGENT], ""),
+                Look(40, [AGENT, ONE], ""),
+                Look(60, [AGENT, ONE], SO_FAR),
+                Look(119, [AGENT, ONE], CLAIMED),
             ],
             id="torchrun, late workers",
         ),
         pytest.param(
             "torchrun",
-            [Look(5, [AGENT, ONE], False), Look(119, [AGENT, ONE, TAKES], False)],
+            [Look(5, [AGENT, ONE], ""), Look(119, [AGENT, ONE, TAKES], "")],
             id="torchrun, handler in a worker",
         ),
         pytest.param(
             "torchrun",
-            [Look(5, [AGENT, ONE], False), Look(119, [AGENT, ONE], False, listening=True)],
+            [Look(5, [AGENT, ONE], ""), Look(119, [AGENT, ONE], "", listening=True)],
             id="torchrun, request file",
         ),
         pytest.param(
             "srun",
-            [Look(5, [SRUN, ONE, TWO], False), Look(60, [SRUN, ONE, TWO], True)],
+            [Look(5, [SRUN, ONE, TWO], ""), Look(60, [SRUN, ONE, TWO], CLAIMED)],
             id="srun",
         ),
         pytest.param(
             "srun",
-            [Look(5, [SRUN, ONE], False), Look(60, [SRUN, ONE, process(8, takes=True)], False)],
+            [Look(5, [SRUN, ONE], ""), Look(60, [SRUN, ONE, process(8, takes=True)], "")],
             id="srun, handler in a task",
         ),
-        pytest.param("srun", [Look(t, [SRUN], False) for t in (5, 119)], id="srun, no task here"),
+        pytest.param("srun", [Look(t, [SRUN], "") for t in (5, 119)], id="srun, no task here"),
         pytest.param(
             "plain",
-            [Look(5, [BASH, TAKES], True, asked=True)],
+            [Look(5, [BASH, TAKES], CLAIMED, asked=True)],
             id="shell before a handler",
         ),
         pytest.param(
             "plain",
-            [Look(4, [BASH, TAKES], False, asked=True)],
+            [Look(4, [BASH, TAKES], "", asked=True)],
             id="shell that may set its trap yet",
         ),
         pytest.param(
             "plain",
-            [Look(5, [BASH], False), Look(70, [BASH, ONE], False), Look(129, [BASH, ONE], False)],
+            [Look(5, [BASH], ""), Look(26, [BASH], SO_FAR), Look(70, [BASH, ONE], SO_FAR)],
             id="shell before a program that starts",
         ),
         pytest.param(
             "plain",
-            [Look(5, [BASH, ONE], False), *(Look(t, [BASH], t == 80) for t in (20, 75, 80))],
+            [
+                Look(5, [BASH, ONE], ""),
+                Look(20, [BASH], ""),
+                Look(75, [BASH], SO_FAR),
+                Look(80, [BASH], CLAIMED),
+            ],
             id="the training is gone",
         ),
         pytest.param(
             "plain",
-            [Look(t, [BASH, ONE, process(t, "sleep")], t >= 60) for t in (5, 55, 60)],
+            [
+                Look(t, [BASH, ONE, process(t, "sleep")], word)
+                for t, word in ((5, ""), (55, SO_FAR), (60, CLAIMED))
+            ],
             id="a shell that waits in a loop",
         ),
         pytest.param(
             "plain",
-            [Look(t, [process(1), process(t, is_fork=True)], t >= 60) for t in (5, 55, 60)],
+            [
+                Look(t, [process(1), process(t, is_fork=True)], word)
+                for t, word in ((5, ""), (55, SO_FAR), (60, CLAIMED))
+            ],
             id="new loader workers",
         ),
         pytest.param(
             "plain",
             [
-                Look(5, [BASH, ONE], False, listening=True),
-                *(Look(t, [BASH], t > 70, asked=t > 70) for t in (10, 65, 71)),
+                Look(5, [BASH, ONE], "", listening=True),
+                Look(10, [BASH], ""),
+                Look(65, [BASH], SO_FAR),
+                Look(71, [BASH], CLAIMED, asked=True),
             ],
             id="the training is gone that read the request file",
         ),
-        pytest.param("plain", [Look(5, [process(1, "sleep")], True)], id="sleep"),
+        pytest.param("plain", [Look(5, [process(1, "sleep")], CLAIMED)], id="sleep"),
         pytest.param(
             "plain",
-            [Look(t, [process(1, code=f"{t} kB")], False) for t in (5, 35, 65, 95)],
+            [Look(t, [process(1, code=f"{t} kB")], "") for t in (5, 35, 65, 95)],
             id="still importing",
         ),
         pytest.param(
             "plain",
             [
-                Look(5, [AGENT], False),
-                Look(60, [AGENT], True, asked=True),
-                Look(60.5, [process(1, takes=True)], False, asked=True),
-                Look(99, [AGENT], False, asked=True),
+                Look(5, [AGENT], ""),
+                Look(10, [AGENT], "", asked=True),
+                Look(13, [AGENT], SO_FAR, asked=True),
+                Look(60, [AGENT], CLAIMED, asked=True),
+                Look(60.5, [process(1, takes=True)], "", asked=True),
+                Look(99, [AGENT], "", asked=True),
             ],
             id="handler after all",
         ),
         pytest.param(
             "plain",
             [
-                Look(5, [AGENT], False),
-                Look(60, [AGENT], True),
-                Look(65, [AGENT], False, run=RunId(2, 1)),
+                Look(5, [AGENT], ""),
+                Look(60, [AGENT], CLAIMED),
+                Look(65, [AGENT], "", run=RunId(2, 1)),
             ],
             id="started anew in place",
         ),
@@ -207,9 +223,9 @@ def test_a_run_is_unhandled_once_no_handler_is_to_be_expected(
         watch.look(
             cast("Child", child), look.run, asked=look.asked, owed=not marked, now_s=look.at_s
         )
-        assert (controller.unhandled == RUN.restart) is look.claimed, look
+        word = CLAIMED if controller.unhandled == RUN.restart else SO_FAR
+        assert (word if said and "after all" not in said[-1] else "") == look.word, (look, said)
 
-    assert bool(said) is any(look.claimed for look in looks)
     assert watch.due_in_s(looks[-1].at_s) <= 60
 
 
