@@ -229,6 +229,28 @@ def test_a_run_is_unhandled_once_no_handler_is_to_be_expected(
     assert watch.due_in_s(looks[-1].at_s) <= 60
 
 
+@pytest.mark.parametrize(("takes", "overwritten", "right"), [(False, None, 2), (True, 2, None)])
+def test_a_comment_that_the_scheduler_wrote_over_is_set_right(
+    tmp_path: Path, overwritten: float | None, right: float | None, *, takes: bool
+) -> None:
+    """It writes there just before it signals, and so may undo what dlrun wrote meanwhile."""
+    options = parse_options(["--", "train"], {"SLURM_DL_RUN_DIR": str(tmp_path)})
+    child, controller = FakeChild(), FakeController()
+    child.family = [AGENT]
+    watch = HandlerWatch(options, cast("JobController", controller), lambda _: None)
+    watch.start(0)
+    for at_s in (5, 60):
+        watch.look(cast("Child", child), RUN, asked=False, owed=False, now_s=at_s)
+    child.family = [process(1, takes=takes)]
+    watch.look(cast("Child", child), RUN, asked=False, owed=False, now_s=65)
+    assert controller.unhandled == right
+
+    controller.unhandled = overwritten
+    watch.look(cast("Child", child), RUN, asked=True, owed=True, now_s=66)
+
+    assert controller.unhandled == right
+
+
 @pytest.mark.parametrize(
     ("claim", "contract", "after_s", "goes"),
     [
