@@ -118,8 +118,12 @@ class JobController:
         """
         return self._set_comment(standing, with_ack(standing.comment, ack))
 
-    def report(self, key: Literal["rate", "saved", "unhandled", "final"], value: float) -> bool:
-        """Write one of our keys into the comment. False: no comment of ours, or no room there.
+    def report(
+        self, key: Literal["rate", "saved", "unhandled", "final"], value: float | None
+    ) -> bool:
+        """Write one of our keys into the comment, or take it out if None.
+
+        False: no comment of ours, or no room there.
 
         Raises:
             CallFailedError: Slurm refused or was silent; it may have been done all the same.

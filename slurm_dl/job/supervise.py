@@ -172,8 +172,9 @@ class Supervisor:
 
     def _look(self, child: Child) -> None:
         """See what is to be reported of the command while it runs."""
-        owed_since_s = self._asked_s if self._owes_signal else None
-        self._handlers.look(child, self._run, owed_since_s, time.monotonic())
+        asked = self._asked_s is not None
+        owed, now_s = self._owes_signal, time.monotonic()
+        self._handlers.look(child, self._run, asked=asked, owed=owed, now_s=now_s)
         if self._saves is not None:
             self._saves.look(self._run, time.monotonic())
         if self._rate is not None:

@@ -73,8 +73,9 @@ class Claim:
         acked_run: Restart count of the run that reported "checkpoint saved, ready to be
             requeued"; None if none did. Only an ack for the present run counts.
         unhandled_run: Restart count of the run in which dlrun found that nothing takes the
-            checkpoint signal; None if it found no such run. Its owner is told; nothing else goes
-            by it.
+            checkpoint signal, and that no handler is to be expected; None if it found no such
+            run. Only for the present run does it count: its grace is cut short, and of jobs that
+            cost the same to stop it comes last.
         final_run: Restart count of the run whose command ended with a status that is final by
             --never-requeue; None if none did.
         until: Share of its time limit after which a run may not be preempted any more, from

@@ -225,6 +225,10 @@ class Observed:
         """Whether the job says that its work is saved, and that it may be requeued, in *run*."""
         return self.claim(run.job_id).acked_run == run.restarts
 
+    def is_unhandled(self, run: Run) -> bool:
+        """Whether dlrun says that nothing in *run* takes the checkpoint signal, or will."""
+        return self.claim(run.job_id).unhandled_run == run.restarts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Remembered:

@@ -84,6 +84,7 @@ class FakeJob:
             "SLURM_JOB_ID": "77",
             "SLURM_DL_RUN_DIR": str(self.run_dir),
             "SLURM_RESTART_COUNT": "2",
+            "SLURM_DL_START_S": "6",
         }
 
     def write(self, name: str, text: str = "") -> None:
@@ -373,6 +374,31 @@ def test_nothing_is_reported_of_a_command_that_is_told(job: FakeJob, argv: list[
 
     assert "unhandled" not in job.ours
     assert "no handler" not in job.log
+
+
+WORKER = """import os, signal, time
+open('worker.pid', 'w').write(str(os.getpid()))
+while not os.path.exists('late'): time.sleep(0.05)
+signal.signal(10, print)
+time.sleep(60)"""
+START = "import subprocess, sys, time; subprocess."
+STARTS = f"{START}Popen([sys.executable, '-c', {WORKER!r}], start_new_session=True)"
+# slurmstepd starts the tasks of an srun: they are nobody's children here.
+STARTS_AWAY = f"{START}run([sys.executable, '-c', {STARTS!r}])"
+
+
+@pytest.mark.parametrize(("launcher", "code"), [("torchrun", STARTS), ("srun", STARTS_AWAY)])
+def test_what_a_launcher_starts_is_looked_at(job: FakeJob, launcher: str, code: str) -> None:
+    """Workers without a handler are reported unasked; a handler that comes late is no less good."""
+    job.start("--launcher", launcher, *python(f"{code}; time.sleep(60)"))
+    until("the scheduler is told", lambda: job.ours.get("unhandled") == 2)
+    assert f"nothing that {launcher} has started here takes USR1" in job.log
+    assert (job.base / "worker.pid").read_text() in job.log
+
+    job.write("late")
+
+    until("it to be taken back", lambda: "unhandled" not in job.ours)
+    assert job.log.count("takes USR1") == 1
 
 
 def test_a_failure_after_the_request_stays_a_failure(job: FakeJob) -> None:

@@ -42,6 +42,10 @@ from slurm_dl.model.plan import (
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
 
+UNHANDLED_S = 5.0
+"""How long after the signal the word counts that nothing takes it: dlrun looks once more when it is
+asked, and takes the word back if a handler has come."""
+
 _KEEPS_FREE = "keeps the free GPUs for the job that is to move there"
 
 
@@ -235,6 +239,8 @@ def _requeues(handover: Handover, left: list[Victim], context: HandoverContext) 
             why = f"it acknowledged its checkpoint within {waited_s:.0f} s"
         elif waited_s >= victim.contract.grace_s:
             why = f"its grace of {victim.contract.grace_s:.0f} s is over"
+        elif not acked and waited_s >= UNHANDLED_S and _takes_nothing(victim, context):
+            why = f"nothing in it takes {victim.contract.signal}, so it will not answer"
         else:
             continue
         yield Requeue(handover_id=handover.handover_id, run=victim.run, why=why)
@@ -249,6 +255,11 @@ def _run_again(
             why = f"its run {how_it_failed(status)} after it was asked to save by "
             why += f"{victim.contract.signal}"
             yield Requeue(handover_id=handover.handover_id, run=victim.run, why=why, ended=status)
+
+
+def _takes_nothing(victim: Victim, context: HandoverContext) -> bool:
+    # Slurm itself signals the processes of other targets, past dlrun.
+    return victim.contract.target == "batch" and context.snap.seen.is_unhandled(victim.run)
 
 
 def _give_up(handover: Handover, left: list[Victim]) -> Iterator[Action]:
