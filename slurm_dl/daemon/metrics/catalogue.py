@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final, Literal, get_args
 
+from slurm_dl.daemon.problems import WATCHED
 from slurm_dl.model.breaker import BREAKERS, Fate
 from slurm_dl.model.handover import Purpose
 from slurm_dl.model.plan import Action
@@ -176,6 +177,12 @@ RELOAD_OK = _metric(
     "config_reload_successful",
     "gauge",
     "1 if the last reload took effect. Absent before the first reload.",
+)
+PROBLEM = _metric(
+    "problem",
+    "gauge",
+    "1 while this check of dlctl doctor finds an error; dlctl status says which.",
+    Label("check", WATCHED),
 )
 AUDIT_OK = _metric("audit_log_writable", "gauge", "1 if the audit log has all actions so far.")
 LEDGER_OK = _metric(
