@@ -31,12 +31,7 @@ class Components:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration as it was read, with where each value comes from.
-
-    Attributes:
-        path: The file that was asked for; None: the usual one.
-        settings: What was set on the command line.
-    """
+    """A configuration as it was read, where each value comes from, and what was asked for."""
 
     config: Config
     rows: tuple[ConfigValue, ...]

@@ -13,8 +13,8 @@ from typing import Final
 from structlog.typing import FilteringBoundLogger
 
 from slurm_dl.config import Config
-from slurm_dl.daemon.problems import WATCHED, Problem
-from slurm_dl.daemon.published_state import PublishedState, Reloaded
+from slurm_dl.daemon.metrics.catalogue import WATCHED
+from slurm_dl.daemon.published_state import Problem, PublishedState, Reloaded
 from slurm_dl.doctor.all_checks import examine
 from slurm_dl.doctor.check_result import Severity
 from slurm_dl.doctor.site import Site
@@ -65,26 +65,19 @@ class ProblemWatch:
 
         A problem whose check cannot be made stands: nothing says that it is gone.
         """
-        site = Site(
-            config=self._config_path,
-            settings=self._settings,
-            in_force=config,
-            # As users are told to set it.
-            environ={**os.environ, "SLURM_DL_TEMPLATES": str(config.paths.template_dir)},
-        )
+        # As users are told to set it.
+        environ = {**os.environ, "SLURM_DL_TEMPLATES": str(config.paths.template_dir)}
+        path, settings = self._config_path, self._settings
+        site = Site(config=path, settings=settings, in_force=config, environ=environ)
         before = {problem.check: problem for problem in self._standing}
         standing = []
         for check, result in examine(site, WATCHED).items():
-            known = before.get(check)
+            known, words = before.get(check), {"found": result.found, "advice": result.advice}
             if result.level is Severity.ERROR:
                 since_s = known.since_s if known else time.time()
-                standing.append(
-                    Problem(check=check, found=result.found, advice=result.advice, since_s=since_s)
-                )
+                standing.append(Problem(check=check, since_s=since_s, **words))
                 if not known:
-                    self._log.error(
-                        "problem", check=check, found=result.found, advice=result.advice
-                    )
+                    self._log.error("problem", check=check, **words)
             elif known and result.level is Severity.SKIPPED:
                 standing.append(known)
             elif known:

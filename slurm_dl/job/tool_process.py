@@ -14,8 +14,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_CHUNK_BYTES = 2**18
-
 
 def run(
     argv: Sequence[str],
@@ -30,7 +28,6 @@ def run(
     Args:
         told: Its standard input.
         feed: Takes its standard output while it comes; the result has none then.
-        how: More arguments of Popen.
 
     Raises:
         subprocess.TimeoutExpired: It did not end within *timeout_s* seconds.
@@ -44,19 +41,13 @@ def run(
         start_new_session=True,
         **how,
     ) as child:
-        late = False
-
-        def end() -> None:
-            nonlocal late
-            late = True
-            kill(child)
-
-        killer = threading.Timer(timeout_s, end)
+        late: list[object] = []
+        killer = threading.Timer(timeout_s, lambda: late.append(kill(child)))
         # The command of a thread that nobody waits for does not hold up the end of the program.
         killer.daemon = True
         killer.start()
         try:
-            while feed and child.stdout and (chunk := child.stdout.read(_CHUNK_BYTES)):
+            while feed and child.stdout and (chunk := child.stdout.read(2**18)):
                 feed(chunk)
             # A daemon that the tool has started may hold the pipes even then.
             out, err = child.communicate(told, timeout_s + 1)

@@ -30,50 +30,39 @@ def place(short_directory: Path) -> Iterator[Schedd]:
         box.down(remove=True)
 
 
-def problems(place: Schedd) -> list[str]:
-    """The checks that the status names."""
-    return [
-        p["check"] for p in json.loads(place.ask("dlctl", "status", "--json").stdout)["problems"]
-    ]
-
-
-def logged(place: Schedd, event: str) -> list[dict[str, str]]:
-    """Lines of the log about the partitions."""
+def logged(place: Schedd) -> list[tuple[str, str]]:
+    """Level and event of the lines about the partitions."""
     lines = (place.home / "schedd.log").read_text("utf-8").splitlines()
     told = [json.loads(line) for line in lines if line.startswith("{")]
-    return [one for one in told if (one["event"], one.get("check")) == (event, "partitions")]
+    return [(one["level"], one["event"]) for one in told if one.get("check") == "partitions"]
 
 
 def test_a_managed_partition_that_is_deleted(place: Schedd) -> None:
     """In the status, the metrics and one line of the log, until it is there again."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    place.configure(
-        manage={"partitions": ["gpu", "more"]},
-        metrics={"listen": f"127.0.0.1:{port}"},
-        daemon={"log_format": "json"},
-    )
+        url = f"127.0.0.1:{free.getsockname()[1]}"
+    parts = {"partitions": ["gpu", "more"]}
+    place.configure(manage=parts, metrics={"listen": url}, daemon={"log_format": "json"})
     place.start()
 
     def shown() -> tuple[bool, bool]:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        told = json.loads(place.ask("dlctl", "status", "--json").stdout)["problems"]
+        with urllib.request.urlopen(f"http://{url}/metrics", timeout=10) as answer:
             text = answer.read().decode()
-        return "partitions" in problems(place), (
-            'slurm_dl_problem{check="partitions"} 1.0' in text.splitlines()
-        )
+        metric = 'slurm_dl_problem{check="partitions"} 1.0' in text.splitlines()
+        return "partitions" in [problem["check"] for problem in told], metric
 
-    for command, event, stands in (
-        ("delete PartitionName=more", "problem", True),
-        ("create PartitionName=more Nodes=ALL", "problem is gone", False),
+    told = [("error", "problem"), ("info", "problem is gone")]
+    for nth, command in enumerate(
+        ("delete PartitionName=more", "create PartitionName=more Nodes=ALL")
     ):
-        assert shown() == (not stands, not stands)
+        stands = nth == 0
+        assert (shown(), logged(place)) == ((not stands,) * 2, told[:nth])
         place.box.run(["scontrol", *command.split()])
         for _ in range(2):  # The second time nothing has changed, and nothing is said.
             place.ask("dlctl", "reload")
             seen = place.cycles()
             place.until("a look", lambda seen=seen: place.cycles() > seen + 2)  # type: ignore[misc]
-            place.until(event, lambda stands=stands: shown() == (stands, stands))  # type: ignore[misc]
-        assert len(logged(place, event)) == 1
-    assert [line["level"] for line in logged(place, "problem")] == ["error"]
-    assert [line["level"] for line in logged(place, "problem is gone")] == ["info"]
+            place.until(command, lambda stands=stands: shown() == (stands, stands))  # type: ignore[misc]
+            assert logged(place) == told[: nth + 1]

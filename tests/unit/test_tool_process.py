@@ -25,54 +25,40 @@ exec sleep 60
 """
 
 
-def deliver(tools: Path, *arguments: str) -> None:
-    """Send a signal, and wait for longer than the deadline of that."""
-    SignalDelivery(Slurm(bin_dir=tools, timeout_s=TIMEOUT_S), arguments).finish(TIMEOUT_S * 4)
+def tools(where: Path) -> Slurm:
+    return Slurm(bin_dir=where, timeout_s=TIMEOUT_S)
 
 
-def read(tools: Path, *argv: str) -> None:
-    """Run a tool as the daemon does."""
-    Slurm(bin_dir=tools, timeout_s=TIMEOUT_S).run(*argv)
-
-
-def from_the_job(tools: Path) -> JobController:
-    """The tools as dlrun runs them."""
-    paths = {name: str(tools / name) for name in ("scontrol", "squeue")}
+def dlrun(where: Path) -> JobController:
+    paths = {name: str(where / name) for name in ("scontrol", "squeue")}
     return JobController("5", **paths, environ={}, prepare=lambda: None)
 
 
-def in_a_sandbox(tools: Path) -> None:
-    """Run a tool as a sandbox does."""
+def sandbox(where: Path) -> None:
     how = {"check": False, "user": None, "stdin": "", "cwd": "/", "env": {}}
-    command_runner.run([str(tools / "scontrol")], TIMEOUT_S, **how)  # type: ignore[arg-type]
+    command_runner.run([str(where / "scontrol")], TIMEOUT_S, **how)  # type: ignore[arg-type]
 
 
 def has_ended(pid: str) -> bool:
-    """Whether the process is gone, or waits only to be reaped."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        state = Path("/proc", pid, "stat").read_text("utf-8").rpartition(")")[2].split()[0]
-        return state in "ZX"
+        return "State:\tZ" in Path("/proc", pid, "status").read_text("utf-8")
     return True
 
 
 @pytest.mark.parametrize(
     ("tool", "cut_off"),
     [
-        ("scancel", lambda tools: deliver(tools, "1")),
-        ("scancel", lambda tools: deliver(tools, "1", "retrying")),
-        ("scontrol", lambda tools: read(tools, "scontrol", "update", "JobId=1")),
-        ("squeue", lambda tools: read(tools, "squeue", "--Format=JobID:x")),
-        ("scontrol", lambda tools: from_the_job(tools).requeue()),
-        ("squeue", lambda tools: from_the_job(tools).standing()),
-        ("scontrol", in_a_sandbox),
+        ("scancel", lambda at: SignalDelivery(tools(at), ["1"]).finish(9)),
+        ("scancel", lambda at: SignalDelivery(tools(at), ["retrying"]).finish(9)),
+        ("scontrol", lambda at: tools(at).run("scontrol", "update", "JobId=1")),
+        ("squeue", lambda at: tools(at).run("squeue", "--Format=JobID:x")),
+        ("scontrol", lambda at: dlrun(at).requeue()),
+        ("squeue", lambda at: dlrun(at).standing()),
+        ("scontrol", sandbox),
     ],
-    ids=["signal", "signal sent", "write", "queue", "requeue of dlrun", "dlrun", "sandbox"],
 )
 def test_what_a_wrapper_runs_ends_with_it(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tool: str,
-    cut_off: Callable[[Path], None],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, cut_off: Callable[[Path], None]
 ) -> None:
     """At the time limit, and where scancel is cut off because it has done its work."""
     monkeypatch.setattr(controller, "CALL_LIMIT_S", TIMEOUT_S)

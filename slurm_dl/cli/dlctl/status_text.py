@@ -26,7 +26,11 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
     lines = [
         *([("STALE", note)] if (note := stale_note(answer)) else []),
         ("dlschedd", f"{answer['doing']}"),
-        *(("PROBLEM", text) for text in _problem_texts(answer, now_s)),
+        *(
+            ("PROBLEM", f"{p['check']}: {p['found']}; {p['advice']}")
+            for p in as_list(answer.get("problems"))
+            if isinstance(p, dict)
+        ),
         ("process", f"pid {answer['pid']}, version {answer['version']}, up {up}"),
         ("config", f"{answer['config_file']}, policy {answer['policy']}"),
         ("preemption", f"{answer['preemption']}"),
@@ -65,15 +69,6 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
     if isinstance(audit := answer["audit"], dict) and audit["error"]:
         lines.append(("audit log", f"CANNOT BE WRITTEN: {audit['error']}"))
     return lines
-
-
-def _problem_texts(answer: JsonObject, now_s: float) -> list[str]:
-    """Each problem that stands: the check, what it found, what to do; none of an older daemon."""
-    return [
-        f"{p['check']}, for {ago(now_s - _number(p['since_s']))}: {p['found']}; {p['advice']}"
-        for p in as_list(answer.get("problems"))
-        if isinstance(p, dict)
-    ]
 
 
 def tripped_texts(answer: JsonObject) -> list[str]:

@@ -211,14 +211,11 @@ def _act(
                 reset_breaker=daemon.reset_breaker,
                 wake=daemon.wake,
                 past=JobHistory(ledger),
-                problems=watch.standing,
             )
         )
         with (
             leadership.answering(answers) as control,
-            endpoint.showing(
-                daemon.board, tally, audit=audit, pause=pause, problems=watch.standing
-            ),
+            endpoint.showing(daemon.board, tally, audit=audit, pause=pause),
         ):
 
             def reloaded(fresh: Config) -> None:
@@ -227,6 +224,7 @@ def _act(
                 endpoint.follow(fresh)
 
             daemon.on_reloaded = reloaded
+            daemon.board.problems = watch.standing
             leadership.on_lost = daemon.wake
             log.info(
                 "started",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from slurm_dl.daemon.audit_log import AuditLog
 from slurm_dl.daemon.breaker_resets import not_here
 from slurm_dl.daemon.control.job_history import JobHistory
 from slurm_dl.daemon.pause import PauseSwitch
-from slurm_dl.daemon.problems import Problem
 from slurm_dl.daemon.published_state import Board, Reloaded
 from slurm_dl.model.breaker import Breaker, BreakerName
 
@@ -22,7 +21,6 @@ class ControlContext:
         reload: Read the configuration again on behalf of an actor; waits for the outcome.
         wake: Begin the next cycle now.
         past: What became of jobs.
-        problems: The problems that stand.
         reset_breaker: Let a breaker go on behalf of an actor; gives the breaker as it was, or
             raises `NotResetError`.
     """
@@ -34,4 +32,3 @@ class ControlContext:
     wake: Callable[[], None]
     reset_breaker: Callable[[BreakerName, str], Breaker] = not_here
     past: JobHistory = field(default_factory=JobHistory)
-    problems: Callable[[], Sequence[Problem]] = tuple

@@ -48,7 +48,7 @@ def status(context: ControlContext) -> JsonObject:
         "seen_s": now.seen_s or None,
         "next_poll_s": now.next_poll_s or None,
         "failures": now.failures,
-        "problems": [dataclasses.asdict(problem) for problem in context.problems()],
+        "problems": [dataclasses.asdict(problem) for problem in context.board.problems()],
         "bugs": now.bugs,
         "trouble": {"at_s": now.trouble.at_s, "message": now.trouble.message}
         if now.trouble

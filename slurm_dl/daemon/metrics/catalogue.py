@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final, Literal, get_args
 
-from slurm_dl.daemon.problems import WATCHED
 from slurm_dl.model.breaker import BREAKERS, Fate
 from slurm_dl.model.handover import Purpose
 from slurm_dl.model.plan import Action
@@ -57,6 +56,14 @@ HANDOVER_ENDS: Final = ("served", "in_vain", "withdrawn")
 STEER_OUTCOMES: Final = ("honoured", "not_honoured", "let_go", "gone")
 RESULTS: Final = ("done", "failed")
 FATES: Final[tuple[Fate, ...]] = get_args(Fate)
+
+WATCHED: Final = (
+    *("configuration", "release", "partitions", "rights", "private data", "clock"),
+    *("priority plugin", "site factor", "priority weights", "priority flags", "gpus"),
+    *("preemption", "profiles", "job records", "directories", "templates"),
+)
+"""Checks of ``dlctl doctor`` that a running daemon makes: those that find errors, but for what
+each poll tells anyway (``slurm``, ``reader``, ``cycles``)."""
 
 
 def snake(name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from structlog.typing import FilteringBoundLogger
@@ -23,7 +23,6 @@ from slurm_dl.daemon.metrics.samples import (
     one,
 )
 from slurm_dl.daemon.preconditions import Precondition
-from slurm_dl.daemon.problems import Problem
 from slurm_dl.daemon.published_state import Board
 from slurm_dl.model.errors import ConfigError
 
@@ -73,13 +72,7 @@ class Endpoint:
 
     @contextlib.contextmanager
     def showing(
-        self,
-        board: Board,
-        tally: MetricsTally,
-        *,
-        audit: Precondition,
-        pause: Precondition,
-        problems: Callable[[], Sequence[Problem]] = tuple,
+        self, board: Board, tally: MetricsTally, *, audit: Precondition, pause: Precondition
     ) -> Iterator[None]:
         """Show the figures of a daemon for as long as its turn lasts."""
         self._source = ActingDaemonMetrics(
@@ -90,7 +83,6 @@ class Endpoint:
             commands=command_counters.RUN,
             score=lambda: forecasts_of(board.current.config.paths.state_dir).score,
             now=time.time,
-            problems=problems,
         )
         try:
             yield

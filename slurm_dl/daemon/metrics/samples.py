@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -22,7 +22,6 @@ from slurm_dl.daemon.metrics import catalogue
 from slurm_dl.daemon.metrics.catalogue import MOST_TIERS, TIERS, Metric, State
 from slurm_dl.daemon.metrics.counters import Distribution, Key, MetricsTally
 from slurm_dl.daemon.preconditions import Precondition
-from slurm_dl.daemon.problems import WATCHED, Problem
 from slurm_dl.daemon.published_state import Board, PublishedState
 from slurm_dl.engine.circuit_breakers import managed_gpus, tripped
 from slurm_dl.engine.cycle import Cycle
@@ -58,7 +57,6 @@ class ActingDaemonMetrics:
         commands: How often each of Slurm's commands was run.
         score: How good predictions of starts were.
         now: This host's clock, epoch seconds.
-        problems: The problems that stand.
     """
 
     board: Board
@@ -68,7 +66,6 @@ class ActingDaemonMetrics:
     commands: Counter[str]
     score: Callable[[], ForecastScore]
     now: Callable[[], float]
-    problems: Callable[[], Sequence[Problem]] = tuple
     _of_cycle: tuple[Cycle, tuple[MetricValue, ...]] | None = field(default=None, init=False)
 
     def figures(self) -> Iterator[MetricValue]:
@@ -78,8 +75,8 @@ class ActingDaemonMetrics:
         audit, pause = not self.audit.why_not(), bool(self.pause.why_not())
         yield _state(_doing(now, audit_ok=audit, paused=pause))
         yield one(catalogue.AUDIT_OK, audit)
-        standing = {problem.check for problem in self.problems()}
-        yield MetricValue(catalogue.PROBLEM, {(name,): name in standing for name in WATCHED})
+        standing = {problem.check for problem in self.board.problems()}
+        yield MetricValue(catalogue.PROBLEM, {(c,): c in standing for c in catalogue.WATCHED})
         yield from _polls(now)
         yield from _pulse(now, self.now())
         yield MetricValue(
