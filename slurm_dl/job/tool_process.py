@@ -41,8 +41,13 @@ def run(
         start_new_session=True,
         **how,
     ) as child:
-        late: list[object] = []
-        killer = threading.Timer(timeout_s, lambda: late.append(kill(child)))
+        late = threading.Event()
+
+        def end() -> None:
+            late.set()
+            kill(child)
+
+        killer = threading.Timer(timeout_s, end)
         # The command of a thread that nobody waits for does not hold up the end of the program.
         killer.daemon = True
         killer.start()
@@ -58,7 +63,7 @@ def run(
             killer.cancel()
             # No thread is left when the next command is forked.
             killer.join()
-    if late:
+    if late.is_set():
         raise subprocess.TimeoutExpired(argv, timeout_s)
     return subprocess.CompletedProcess(argv, child.returncode, out, err)
 

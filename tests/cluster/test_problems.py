@@ -63,6 +63,6 @@ def test_a_managed_partition_that_is_deleted(place: Schedd) -> None:
         for _ in range(2):  # The second time nothing has changed, and nothing is said.
             place.ask("dlctl", "reload")
             seen = place.cycles()
-            place.until("a look", lambda seen=seen: place.cycles() > seen + 2)  # type: ignore[misc]
-            place.until(command, lambda stands=stands: shown() == (stands, stands))  # type: ignore[misc]
+            place.until("a look", lambda seen=seen: place.cycles() > seen + 2)
+            place.until(command, lambda stands=stands: shown() == (stands, stands))
             assert logged(place) == told[: nth + 1]
