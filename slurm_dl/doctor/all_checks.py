@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from slurm_dl.doctor import (
     directory_checks,
     installation_checks,
@@ -23,9 +25,9 @@ CHECKS = {name: run for m in _MODULES for name, run in REGISTERED[m.__name__].it
 """Every check by its name."""
 
 
-def examine(site: Site) -> dict[str, CheckResult]:
-    """What every check says of *site*, by its name; one that cannot be made says why."""
-    return {name: _result(run, site) for name, run in CHECKS.items()}
+def examine(site: Site, names: Iterable[str] | None = None) -> dict[str, CheckResult]:
+    """What the checks *names*, by default all, say of *site*; one that cannot be made says why."""
+    return {name: _result(CHECKS[name], site) for name in (CHECKS if names is None else names)}
 
 
 def _result(run: CheckFunction, site: Site) -> CheckResult:

@@ -94,6 +94,7 @@ class Site:
     """One cluster, this host, and the configuration and daemon that are meant.
 
     Attributes:
+        in_force: The configuration of the daemon that asks; None: that of the file counts.
         failed: The facts that could not be read, each with its error.
     """
 
@@ -104,6 +105,7 @@ class Site:
         settings: Sequence[str] = (),
         socket: Path | None = None,
         account: str | None = None,
+        in_force: Config | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         """Read nothing yet.
@@ -116,6 +118,7 @@ class Site:
         """
         self.config_path = config or Path(environ.get(CONFIG_ENV) or DEFAULT_CONFIG)
         self.settings = settings
+        self.in_force = in_force
         self.environ = environ
         self._socket = socket
         if config is None and socket is None and environ.get(SOCKET_ENV):
@@ -148,6 +151,8 @@ class Site:
     @property
     def config(self) -> Config:
         """The configuration."""
+        if self.in_force is not None:
+            return self.in_force
         if isinstance(self.file, tuple):
             msg = "the configuration has mistakes"
             raise CannotTellError(msg)

@@ -16,6 +16,7 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from slurm_dl.job import tool_process
 from slurm_dl.job.scontrol_input import arguments_and_input, one_word
 
 CALL_LIMIT_S = 10.0
@@ -170,14 +171,12 @@ class JobController:
         name = os.path.basename(argv[0])  # noqa: PTH119 -- a word for the message
         try:
             args, told = arguments_and_input(argv[1:])
-            done = subprocess.run(
+            done = tool_process.run(
                 [argv[0], *args],
+                told,
+                timeout_s=CALL_LIMIT_S,
                 env=self._environ,
-                input=told,
-                capture_output=True,
-                timeout=CALL_LIMIT_S,
                 preexec_fn=self._prepare,
-                check=False,
             )
         except subprocess.TimeoutExpired:
             msg = f"{name} did not answer within {CALL_LIMIT_S:g} s"

@@ -26,6 +26,11 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
     lines = [
         *([("STALE", note)] if (note := stale_note(answer)) else []),
         ("dlschedd", f"{answer['doing']}"),
+        *(
+            ("PROBLEM", f"{p['check']}: {p['found']}; {p['advice']}")
+            for p in as_list(answer.get("problems"))
+            if isinstance(p, dict)
+        ),
         ("process", f"pid {answer['pid']}, version {answer['version']}, up {up}"),
         ("config", f"{answer['config_file']}, policy {answer['policy']}"),
         ("preemption", f"{answer['preemption']}"),

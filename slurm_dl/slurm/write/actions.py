@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, assert_never
 
+from slurm_dl.job import tool_process
 from slurm_dl.job.controller import MOST_BYTES
 from slurm_dl.job.preemptions import with_preemption
 from slurm_dl.job.scontrol_input import one_word
@@ -371,7 +372,7 @@ class SignalDelivery:
 
     def _kill(self) -> None:
         with self._process as process:
-            process.kill()
+            tool_process.kill(process)
 
     def _read(self, until_s: float) -> bytes | None:
         """More of what scancel says; empty at its end, None once the time is over."""
