@@ -55,6 +55,7 @@ REQUEUE_WAIT_S = 60.0
 """Most a requeue of our own may take until Slurm's SIGTERM arrives."""
 
 REQUEUE_TRIES = 3
+FINAL_PAUSES_S = (0.0, 1.0, 2.0)
 BACKOFF_MAX_S = 30.0
 
 
@@ -253,13 +254,21 @@ class Supervisor:
             return End(code, stopped=False)
         asked = self._asked_s is not None
         end = judge(code, self._options, self._run, asked=asked, log=log)
-        if asked and self._controller is not None and code in self._options.never_requeue:
+        if self._controller is not None and code in self._options.never_requeue:
+            self._report_final(self._controller)
+        return end
+
+    def _report_final(self, controller: JobController) -> None:
+        # The daemon requeues who fails when it is asked, and knows of no status but 93. It may have
+        # asked without our hearing of it yet.
+        for delay_s in FINAL_PAUSES_S:
+            self._pause(delay_s)
             try:
-                # The daemon requeues who fails when it is asked, and knows of no status but 93.
-                self._controller.report("final", self._run.restart)
+                controller.report("final", self._run.restart)
             except CallFailedError as err:
                 log(f"the scheduler is not told that this is final: {err}")
-        return end
+            else:
+                return
 
     def _stand_by(self, end: End) -> None:
         """Returns when dlrun has been told to end, or when the command is to start again."""

@@ -78,6 +78,7 @@ class Claim:
             cost the same to stop it comes last.
         final_run: Restart count of the run whose command ended with a status that is final by
             --never-requeue; None if none did.
+        preempted_run: Restart count of the run that we asked to stop last; None if we asked none.
         until: Share of its time limit after which a run may not be preempted any more, from
             `LEAST_UNTIL` to 1; None if it says nothing of that.
         saved_s: When its last checkpoint was complete, epoch seconds, as dlrun reported it; None if
@@ -98,6 +99,7 @@ class Claim:
     acked_run: int | None = None
     unhandled_run: int | None = None
     final_run: int | None = None
+    preempted_run: int | None = None
     until: float | None = None
     saved_s: int | None = None
     unreadable: bool = False

@@ -50,6 +50,7 @@ class Victim:
             empty before.
         ended: Exit status of its run, as a shell has it, if that failed after the signal and was
             requeued for it; else 0.
+        tries: How often that requeue was tried since it last succeeded as a whole.
     """
 
     run: Run
@@ -60,6 +61,7 @@ class Victim:
     gone_s: float = 0.0
     outcome: str = ""
     ended: int = 0
+    tries: int = 0
 
 
 Purpose = Literal["preempt", "defragment", "split", "reshape"]

@@ -147,7 +147,7 @@ class Observed:
         cut_short: Jobs that are over because somebody or a time limit ended them; their end says
             nothing about the job.
         failed_with: Exit statuses, as a shell has them, of preemptible jobs that are FAILED and not
-            over in another way.
+            over in another way; None while Slurm has not told.
         left_out: Jobs that Slurm lists and that have no row here.
         unreadable: Records that were left out: of those jobs, of nodes, and without a readable id.
     """
@@ -181,7 +181,7 @@ class Observed:
     sharable: Bool | None = None
     spreads_shares: bool = False
     cut_short: frozenset[JobId] = frozenset()
-    failed_with: Mapping[JobId, int] = field(default_factory=dict)
+    failed_with: Mapping[JobId, int | None] = field(default_factory=dict)
     left_out: Mapping[JobId, LeftOut] = field(default_factory=dict)
     unreadable: int = 0
 

@@ -401,6 +401,17 @@ def test_what_a_launcher_starts_is_looked_at(job: FakeJob, launcher: str, code: 
     assert job.log.count("takes USR1") == 1
 
 
+def test_a_final_status_is_told_unasked_and_again_if_slurm_refuses(job: FakeJob) -> None:
+    """The daemon may have asked, and dlrun not have heard of it yet."""
+    job.write("refuse-update")
+    running = job.start("--never-requeue", "17", *python("raise SystemExit(17)"))
+    until("a refusal", job.says("not told that this is final"))
+    (job.base / "refuse-update").unlink()
+
+    assert job.end_of(running) == 17
+    assert job.ours["final"] == 2
+
+
 def test_a_failure_after_the_request_stays_a_failure(job: FakeJob) -> None:
     """Only status 75 and the signal's own death mean requeue."""
     code = "import signal,time; signal.signal(10, lambda *a: exit(4)); print('up'); time.sleep(60)"

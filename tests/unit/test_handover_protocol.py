@@ -280,6 +280,77 @@ def test_who_fails_because_it_was_asked_is_requeued_once(
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "down_s", "restarts"),
+    [(Signal, 70, 0), (Signal, 200, 0), (Requeue, 70, 1), (Requeue, 250, 1)],
+)
+def test_who_fails_while_the_daemon_is_away_is_requeued_if_it_was_asked(
+    kind: type[ClusterAction], down_s: int, restarts: int, tmp_path: Path
+) -> None:
+    """It is killed once it has written the step down, before Slurm hears of it."""
+    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
+    job, original = cluster.jobs[big], cluster.apply
+    job.on_signal, job.work_s = "ignore", 1000
+
+    def apply(action: ClusterAction) -> None:
+        if isinstance(action, kind):
+            raise Killed
+        original(action)
+
+    def until_killed() -> None:
+        for _ in range(60):
+            cluster.advance(2)
+            if job.signals and job.state is JobState.RUNNING:
+                cluster.crash(big, 1)
+            daemon.cycle()
+
+    cluster.apply = apply  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        until_killed()
+    daemon.store.close()
+    cluster.apply = original  # type: ignore[method-assign]
+    cluster.advance(down_s)
+    if kind is Signal:
+        cluster.crash(big, 1)
+    daemon = Daemon(cluster, tmp_path / "ledger")
+    for _ in range(30):
+        cluster.advance(2)
+        daemon.cycle()
+
+    answers = daemon.ledger.snapshot(cluster.observe(), SETTINGS.partitions).answers
+    assert (job.restarts, len(answers)) == (restarts, restarts)
+
+
+@pytest.mark.parametrize(("failures", "tries"), [(1, 2), (100, 5)])
+def test_a_requeue_that_was_done_in_part_is_tried_again(
+    failures: int, tries: int, tmp_path: Path
+) -> None:
+    """Slurm has requeued the job, and fails then; meanwhile its exit status is told late."""
+    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
+    job, original, done = cluster.jobs[big], cluster.apply, []
+    job.on_signal, job.work_s = "ignore", 1000
+
+    def apply(action: ClusterAction) -> None:
+        original(action)
+        if isinstance(action, Requeue):
+            done.append(action)
+            if len(done) <= failures:
+                raise ClusterError
+
+    cluster.apply = apply  # type: ignore[method-assign]
+    for _ in range(60):
+        cluster.advance(2)
+        if job.signals and job.state is JobState.RUNNING and not job.restarts:
+            cluster.crash(big, 1)
+            cluster.failed_with[big] = None  # type: ignore[assignment]
+            daemon.cycle()
+            cluster.failed_with[big] = 1
+        daemon.cycle()
+
+    assert (job.restarts, len(done)) == (1, tries)
+    assert not daemon.ledger.handovers
+
+
 def test_a_failed_victim_that_slurm_does_not_requeue_is_left(tmp_path: Path) -> None:
     """It is tried for a minute, and the GPUs have long gone to those that wait."""
     cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")

@@ -60,6 +60,7 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "acked_run": st.none() | st.integers(0, 2**31 - 1),
     "unhandled_run": st.none() | st.integers(0, 1) | st.integers(0, 2**31 - 1),
     "final_run": st.none() | st.integers(0, 1) | st.integers(0, 2**31 - 1),
+    "preempted_run": st.none() | st.integers(0, 1) | st.integers(0, 2**31 - 1),
     "until": st.none() | st.floats(LEAST_UNTIL, 1),
     "saved_s": st.none() | st.integers(1, 10**12),
     "unreadable": st.booleans(),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from pwd import struct_passwd
+from types import SimpleNamespace
 
 import pytest
 from squeue_records import answer
@@ -29,7 +30,7 @@ from slurm_dl.model.plan import (
 )
 from slurm_dl.model.steer import Steer
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS
-from slurm_dl.slurm.read.exit_statuses import shell_status
+from slurm_dl.slurm.read.exit_statuses import ExitStatuses, shell_status
 from slurm_dl.slurm.tool_runner import TOOLS, Slurm
 from slurm_dl.slurm.write import handover_reservations
 from slurm_dl.slurm.write.actions import Actor, update_job
@@ -371,6 +372,39 @@ def test_what_waits_for_a_job_that_failed_waits_again(
     assert slurm.done == ["scontrol requeue 11", *told]
 
 
+def test_few_writes_restore_the_first_of_many_that_wait() -> None:
+    """Users may have any number of jobs wait; a label that squeue cut holds up no other."""
+    slurm = Script([["11", "11", "FAILED", *NOW[3:]]])
+    row = {"Reason": "DependencyNeverSatisfied", "Dependency": "afterok:11(failed)"}
+    slurm.waiting = [row | {"JobArrayID": str(job)} for job in range(100, 1100)]
+    slurm.waiting[1] |= {"Dependency": "afterok:11_*(failed)"}
+    slurm.waiting[2] |= {"JobArrayID": "102_[0,2,..."}
+
+    with pytest.raises(ClusterError, match="not all that wait for it"):
+        apply(slurm, replace(REQUEUE, ended=1))
+
+    rest = ",".join(map(str, range(103, 150)))
+    assert slurm.done == [
+        "scontrol requeue 11",
+        f"scontrol update JobId=100,{rest} Dependency=afterok:11",
+        "scontrol update JobId=101 Dependency=afterok:11_*",
+    ]
+
+
+@pytest.mark.parametrize("now", [["PENDING", "N/A", "2"], ["RUNNING", "900", "2"]])
+def test_a_requeue_that_was_done_in_part_is_completed(now: list[str]) -> None:
+    """The job is back in the queue or in its next run; what waits for it was not reached."""
+    slurm = Script([["11", "11", *now, "1", "(null)"]])
+    slurm.waiting = [
+        {"JobArrayID": "30", "Reason": "DependencyNeverSatisfied"}
+        | {"Dependency": "afterok:11(failed)"}
+    ]
+
+    apply(slurm, replace(REQUEUE, ended=1))
+
+    assert slurm.done == ["scontrol update JobId=30 Dependency=afterok:11"]
+
+
 def test_a_refused_dependency_is_told_once_all_are_written() -> None:
     """The job has been requeued all the same."""
     slurm = Script([["11", "11", "FAILED", *NOW[3:]]], update=True)
@@ -402,6 +436,24 @@ def test_a_run_that_has_not_failed_is_not_requeued_for_that(state: str) -> None:
 def test_exit_statuses_are_those_of_a_shell(text: str, status: int | None) -> None:
     """As 22.05 and as later releases write them."""
     assert shell_status(text) == status
+
+
+def test_an_exit_status_that_squeue_did_not_tell_is_asked_for_again() -> None:
+    """One command that fails fails no poll; what was told is not asked for again."""
+    table = SimpleNamespace(
+        job_id=[JOB],
+        restarts=[1],
+        claims={JOB: SimpleNamespace(contract=True)},
+        texts={JOB: SimpleNamespace(ending="FAILED")},
+    )
+    slurm, seen = Script([]), []
+    statuses = ExitStatuses(slurm)
+    for rows in ([], [["11", "256"]], []):
+        slurm.queue = rows
+        statuses.learn(table)  # type: ignore[arg-type]
+        seen.append(statuses.known)
+
+    assert seen == [{JOB: None}, {JOB: 1}, {JOB: 1}]
 
 
 @pytest.mark.parametrize("name", ["KILL", "STOP", "9", "USR1 --batch", ""])

@@ -34,6 +34,7 @@ def test_whole_claim_is_read() -> None:
         rate=7.5,
         unhandled=2,
         final=1,
+        preempted=[3, 1],
         saved=1_790_000_000,
     )
     comment["theirs"] = [1]
@@ -46,6 +47,7 @@ def test_whole_claim_is_read() -> None:
         acked_run=3,
         unhandled_run=2,
         final_run=1,
+        preempted_run=1,
         saved_s=1_790_000_000,
     )
 

@@ -231,8 +231,8 @@ def _requeues(handover: Handover, left: list[Victim], context: HandoverContext) 
         # contract, may never have been told.
         if victim.state in (VictimState.CHOSEN, VictimState.SIGNALLING):
             continue
-        if not is_running(victim, context):
-            continue  # It is ending already, by our requeue or by itself.
+        if failed_of_signal(victim, context) or not is_running(victim, context):
+            continue  # It is ending already, by our requeue or by itself, or is back.
         acked = context.snap.seen.has_acknowledged(victim.run)
         waited_s = context.snap.now_s - victim.signalled_s
         if acked and victim.contract.requeued_by == "daemon":

@@ -102,4 +102,5 @@ def _victim_from(body: dict[str, Any]) -> Victim:
         gone_s=body["gone_s"],
         outcome=body["outcome"],
         ended=body.get("ended", 0),
+        tries=body.get("tries", 0),
     )

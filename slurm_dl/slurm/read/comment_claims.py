@@ -98,6 +98,7 @@ class ClaimReader:
             acked_run=_restart(ours, "ack"),
             unhandled_run=_restart(ours, "unhandled"),
             final_run=_restart(ours, "final"),
+            preempted_run=_preempted_run(ours),
             until=_until(ours),
             saved_s=_count(ours, "saved"),
         )
@@ -204,6 +205,13 @@ def _progress(ours: dict[object, object]) -> float | None:
 def _until(ours: dict[object, object]) -> float | None:
     share = ours.get("until")
     return max(float(share), LEAST_UNTIL) if _is_number(share) and 0 < share <= 1 else None
+
+
+def _preempted_run(ours: dict[object, object]) -> int | None:
+    told = ours.get("preempted")
+    if not isinstance(told, list) or len(told) != 2:  # noqa: PLR2004 -- how often, and in which run
+        return None
+    return _restart({"run": told[1]}, "run")
 
 
 def _restart(ours: dict[object, object], key: str) -> int | None:

@@ -1,7 +1,10 @@
-"""With which status preemptible jobs have failed: asked of squeue once for each run."""
+"""With which status preemptible jobs have failed: asked of squeue until it tells, for each run."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
+from slurm_dl.model.errors import ClusterError
 from slurm_dl.model.ids import JobId
 from slurm_dl.slurm.read.job_table import JobTable
 from slurm_dl.slurm.read.record_parser import job_records, new_nonce
@@ -22,32 +25,32 @@ class ExitStatuses:
     def __init__(self, slurm: Slurm) -> None:
         """Ask *slurm*; nothing is asked yet."""
         self._slurm = slurm
-        self._runs: dict[JobId, int] = {}
-        self.known: dict[JobId, int] = {}
+        self._told: dict[tuple[JobId, int], int] = {}
+        self.known: dict[JobId, int | None] = {}
 
     def learn(self, table: JobTable) -> None:
         """Set *known* to the statuses of the jobs in *table*, as a shell has them.
 
-        Raises:
-            ClusterError: Slurm did not answer.
+        None of those of which squeue tells nothing now: they are asked for again next time.
         """
         restarts = dict(zip(table.job_id, table.restarts, strict=True))
         failed = {
-            job: restarts[job]
+            job: (job, restarts[job])
             for job, claim in table.claims.items()
             if claim.contract is not None and table.texts[job].ending == "FAILED"
         }
-        new = [job for job, run in failed.items() if self._runs.get(job) != run]
-        self.known = {job: s for job, s in self.known.items() if job in failed and job not in new}
-        self._runs = failed
-        if not new:
-            return
+        self._told = {run: self._told[run] for run in failed.values() if run in self._told}
+        if new := [job for job, run in failed.items() if run not in self._told]:
+            with suppress(ClusterError):
+                told = self._ask(new)
+                self._told |= {failed[job]: how for job, how in told.items() if job in failed}
+        self.known = {job: self._told.get(run) for job, run in failed.items()}
+
+    def _ask(self, jobs: list[JobId]) -> dict[JobId, int]:
         nonce = new_nonce()
-        text = self._slurm.run("squeue", *of_jobs(new), *queue_arguments(_FIELDS, nonce))
-        for raw_id, status in job_records(text, nonce, len(_FIELDS))[0]:
-            code = shell_status(status)
-            if code is not None and is_number(raw_id) and (job := JobId(int(raw_id))) in failed:
-                self.known[job] = code
+        text = self._slurm.run("squeue", *of_jobs(jobs), *queue_arguments(_FIELDS, nonce))
+        records, _ = job_records(text, nonce, len(_FIELDS))
+        return {JobId(int(job)): shell_status(how) or 0 for job, how in records if is_number(job)}
 
 
 def shell_status(text: str) -> int | None:

@@ -183,12 +183,15 @@ class Actor:
     def _requeue(self, action: Requeue) -> None:
         self._may_preempt()
         now = job_now(self._slurm, action.run.job_id)
-        if now is not None and now.state is JobState.PENDING:
-            return
+        pending = now is not None and now.state is JobState.PENDING
         if action.ended:
-            now = self._same_run(action.run, now, JobState.FAILED)
-            self._slurm.run("scontrol", "requeue", now.address)
+            # What waits for it may be left of a try before.
+            if now is None or not (pending or now.run.restarts > action.run.restarts):
+                now = self._same_run(action.run, now, JobState.FAILED)
+                self._slurm.run("scontrol", "requeue", now.address)
             restore_dependants(self._slurm, now)
+            return
+        if pending:
             return
         now = self._same_run(action.run, now)
         # Incomplete: a job that completes at this moment must not be run again.

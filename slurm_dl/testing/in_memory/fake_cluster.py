@@ -118,7 +118,12 @@ class FakeCluster(FakeSlurm):
             gpu_types=self._gpu_types,
             node_in=np.ones((1, m), dtype=np.bool_),
             claims={
-                j.job_id: Claim(contract=j.contract, acked_run=j.acked_run, most_nodes=j.most_nodes)
+                j.job_id: Claim(
+                    contract=j.contract,
+                    acked_run=j.acked_run,
+                    most_nodes=j.most_nodes,
+                    preempted_run=None if j.asked_s is None else j.restarts,
+                )
                 for j in listed
                 if j.contract is not None or j.most_nodes is not None
             },
