@@ -87,8 +87,7 @@ def cycles(site: Site) -> CheckResult:
     except SlurmDlError:
         msg = "dlschedd did not answer"
         raise CannotTellError(msg) from None
-    failing = _failing(status)
-    if failing is not None:
+    if failing := _failing(status):
         return failing
     age = status.get("age_s")
     if not isinstance(age, int | float):

@@ -154,7 +154,7 @@ class Site:
         if self.in_force is not None:
             return self.in_force
         if isinstance(self.file, tuple):
-            msg = "the configuration has mistakes"
+            msg = "the configuration has mistakes: no valid configuration is known"
             raise CannotTellError(msg)
         return self.file
 
@@ -164,14 +164,6 @@ class Site:
         with contextlib.suppress(CannotTellError):
             return self.config
         return None
-
-    @property
-    def places(self) -> Config:
-        """The configuration, for checks of what lies where it says."""
-        if self.known_config is None:
-            msg = "there is no valid configuration that says where they are"
-            raise CannotTellError(msg)
-        return self.known_config
 
     @property
     def socket(self) -> Path:

@@ -191,11 +191,6 @@ PROBLEM = _metric(
     "1 while this check of dlctl doctor finds an error; dlctl status says which.",
     Label("check", WATCHED),
 )
-LAST_CHECKS = _metric(
-    "last_checks_timestamp_seconds",
-    "gauge",
-    "When these checks were last completed, epoch seconds. Absent before the first time.",
-)
 AUDIT_OK = _metric("audit_log_writable", "gauge", "1 if the audit log has all actions so far.")
 LEDGER_OK = _metric(
     "ledger_writable", "gauge", "0 if the last poll failed because the ledger could not be used."

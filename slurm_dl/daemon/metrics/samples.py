@@ -77,8 +77,6 @@ class ActingDaemonMetrics:
         yield one(catalogue.AUDIT_OK, audit)
         standing = {problem.check for problem in self.board.problems()}
         yield MetricValue(catalogue.PROBLEM, {(c,): c in standing for c in catalogue.WATCHED})
-        if checked_s := self.board.checked_s():
-            yield one(catalogue.LAST_CHECKS, checked_s)
         yield from _polls(now)
         yield from _pulse(now, self.now())
         yield MetricValue(
