@@ -125,7 +125,11 @@ class Site:
             self._socket = Path(environ[SOCKET_ENV])
         self.failed: dict[str, SlurmDlError] = {}
         if account is not None:
-            self.account = _named(account)
+            try:
+                self.account = _account_of(pwd.getpwnam(account), "--account")
+            except KeyError:
+                msg = f"--account: there is no account {account[:80]!r} on this host"
+                raise ConfigError(msg) from None
 
     @fact
     def file(self) -> Config | tuple[str, ...]:
@@ -263,14 +267,6 @@ class Site:
         except KeyError:
             msg = f"uid {os.geteuid()} has no account on this host"
             raise CannotTellError(msg) from None
-
-
-def _named(name: str) -> Account:
-    try:
-        return _account_of(pwd.getpwnam(name), "--account")
-    except KeyError:
-        msg = f"--account: there is no account {name[:80]!r} on this host"
-        raise ConfigError(msg) from None
 
 
 def _account_of(entry: pwd.struct_passwd, why: str) -> Account:
