@@ -188,11 +188,13 @@ class Board:
 
     Attributes:
         problems: Asks for those that stand; they are found beside the loop.
+        checked_s: Asks when they were last looked for, epoch seconds; 0: never.
     """
 
     def __init__(self, first: PublishedState) -> None:
         self.current = first
         self.problems: Callable[[], tuple[Problem, ...]] = tuple
+        self.checked_s: Callable[[], float] = float
 
 
 def row(cycle: Cycle, i: int) -> JsonObject:

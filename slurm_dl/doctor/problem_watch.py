@@ -16,7 +16,7 @@ from slurm_dl.config import Config
 from slurm_dl.daemon.metrics.catalogue import WATCHED
 from slurm_dl.daemon.published_state import Problem, PublishedState, Reloaded
 from slurm_dl.doctor.all_checks import examine
-from slurm_dl.doctor.check_result import Severity
+from slurm_dl.doctor.check_result import Severity, error
 from slurm_dl.doctor.site import Site
 
 EVERY_S: Final = 600.0
@@ -37,6 +37,7 @@ class ProblemWatch:
         self, log: FilteringBoundLogger, config_path: Path | None, settings: Sequence[str]
     ) -> None:
         self._standing: tuple[Problem, ...] = ()
+        self._checked_s = 0.0
         self._log = log
         self._config_path = config_path
         self._settings = settings
@@ -47,6 +48,10 @@ class ProblemWatch:
     def standing(self) -> tuple[Problem, ...]:
         """The problems that stand; from any thread."""
         return self._standing
+
+    def checked_s(self) -> float:
+        """When the checks were last made to their end, epoch seconds; 0: never."""
+        return self._checked_s
 
     def on_cycle(self, now: PublishedState) -> None:
         """Begin to check, if it is time to; see `Observer`."""
@@ -63,7 +68,8 @@ class ProblemWatch:
     def look(self, config: Config) -> None:
         """Make the checks for *config*, the configuration in force.
 
-        A problem whose check cannot be made stands: nothing says that it is gone.
+        A problem whose check cannot be made stands: nothing says that it is gone. A fault of one
+        check keeps none of the others from being made.
         """
         # As users are told to set it.
         environ = {**os.environ, "SLURM_DL_TEMPLATES": str(config.paths.template_dir)}
@@ -71,7 +77,11 @@ class ProblemWatch:
         site = Site(config=path, settings=settings, in_force=config, environ=environ)
         before = {problem.check: problem for problem in self._standing}
         standing = []
-        for check, result in examine(site, WATCHED).items():
+        for check in WATCHED:
+            try:
+                result = examine(site, [check])[check]
+            except Exception as err:  # noqa: BLE001
+                result = error(f"the check failed: {err!r}", "report it: a fault of slurm_dl")
             known, words = before.get(check), {"found": result.found, "advice": result.advice}
             if result.level is Severity.ERROR:
                 since_s = known.since_s if known else time.time()
@@ -82,4 +92,4 @@ class ProblemWatch:
                 standing.append(known)
             elif known:
                 self._log.info("problem is gone", check=check, found=result.found)
-        self._standing = tuple(standing)
+        self._standing, self._checked_s = tuple(standing), time.time()

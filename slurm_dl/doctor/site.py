@@ -125,7 +125,11 @@ class Site:
             self._socket = Path(environ[SOCKET_ENV])
         self.failed: dict[str, SlurmDlError] = {}
         if account is not None:
-            self.account = _named(account)
+            try:
+                self.account = _account_of(pwd.getpwnam(account), "--account")
+            except KeyError:
+                msg = f"--account: there is no account {account[:80]!r} on this host"
+                raise ConfigError(msg) from None
 
     @fact
     def file(self) -> Config | tuple[str, ...]:
@@ -154,7 +158,7 @@ class Site:
         if self.in_force is not None:
             return self.in_force
         if isinstance(self.file, tuple):
-            msg = "the configuration has mistakes"
+            msg = "the configuration has mistakes: no valid configuration is known"
             raise CannotTellError(msg)
         return self.file
 
@@ -164,14 +168,6 @@ class Site:
         with contextlib.suppress(CannotTellError):
             return self.config
         return None
-
-    @property
-    def places(self) -> Config:
-        """The configuration, for checks of what lies where it says."""
-        if self.known_config is None:
-            msg = "there is no valid configuration that says where they are"
-            raise CannotTellError(msg)
-        return self.known_config
 
     @property
     def socket(self) -> Path:
@@ -271,14 +267,6 @@ class Site:
         except KeyError:
             msg = f"uid {os.geteuid()} has no account on this host"
             raise CannotTellError(msg) from None
-
-
-def _named(name: str) -> Account:
-    try:
-        return _account_of(pwd.getpwnam(name), "--account")
-    except KeyError:
-        msg = f"--account: there is no account {name[:80]!r} on this host"
-        raise ConfigError(msg) from None
 
 
 def _account_of(entry: pwd.struct_passwd, why: str) -> Account:

@@ -97,9 +97,7 @@ class Child:
         parents = {pid: int(fields[_PARENT]) for pid, fields in _living()}
         marks = {os.fsencode(text) for text in variables}
         found = {pid for pid in parents if marks <= set(_read(pid, "environ").split(b"\0"))}
-        found |= parents.keys() & {self._process.pid}
-        while more := {pid for pid, parent in parents.items() if parent in found} - found:
-            found |= more
+        found = _with_descendants(found | parents.keys() & {self._process.pid}, parents)
         lines = {pid: _read(pid, "cmdline") for pid in found}
         seen = []
         for pid in sorted(found):
@@ -169,6 +167,19 @@ def _signal_group(group: int, signum: int) -> None:
 def members(field: int, number: int) -> list[int]:
     """Living processes of the `GROUP` or the `SESSION` of that *number*, in order."""
     return sorted(pid for pid, fields in _living() if fields[field] == str(number))
+
+
+def family(session: int) -> set[int]:
+    """Living processes of that *session*, and their descendants in whatever session."""
+    living = dict(_living())
+    first = {pid for pid, fields in living.items() if fields[SESSION] == str(session)}
+    return _with_descendants(first, {pid: int(living[pid][_PARENT]) for pid in living})
+
+
+def _with_descendants(found: set[int], parents: Mapping[int, int]) -> set[int]:
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found = found | more
+    return found
 
 
 def _living() -> Iterator[tuple[int, list[str]]]:

@@ -1,4 +1,4 @@
-"""A command with a time limit, in a process group of its own that ends with it.
+"""A command with a time limit, in a session of its own that ends with it.
 
 A site may wrap Slurm's tools in scripts: where only the wrapper is killed, the tool goes on and
 acts later.
@@ -11,8 +11,12 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
+
+from slurm_dl.job.child import family
+
+_ROUNDS = 5
 
 
 def run(
@@ -23,7 +27,7 @@ def run(
     feed: Callable[[bytes], None] | None = None,
     **how: Any,  # noqa: ANN401 - as Popen's
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run *argv* to its end, and kill its whole group where it is late or the caller gives up.
+    """Run *argv* to its end, and kill all that it runs where it is late or the caller gives up.
 
     Args:
         told: Its standard input.
@@ -33,14 +37,18 @@ def run(
         subprocess.TimeoutExpired: It did not end within *timeout_s* seconds.
         OSError: It cannot be started.
     """
-    with subprocess.Popen(
-        argv,
-        stdin=subprocess.PIPE if told else subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-        **how,
-    ) as child:
+    with (
+        os.fdopen(os.memfd_create("stderr"), "w+b") as said,
+        subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE if told else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            # Nobody reads a pipe while standard output is fed on.
+            stderr=said if feed else subprocess.PIPE,
+            start_new_session=True,
+            **how,
+        ) as child,
+    ):
         late = threading.Event()
 
         def end() -> None:
@@ -56,6 +64,8 @@ def run(
                 feed(chunk)
             # A daemon that the tool has started may hold the pipes even then.
             out, err = child.communicate(told, timeout_s + 1)
+            said.seek(0)
+            err = err or said.read()
         except BaseException:
             kill(child)
             raise
@@ -69,7 +79,23 @@ def run(
 
 
 def kill(child: subprocess.Popen[bytes]) -> None:
-    """Kill the process group that *child*, which was started as its leader, is in."""
-    if child.returncode is None:  # Else its number may be another's.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
+    """Kill the session that *child* was started as leader of, and what has left it for another."""
+    if child.returncode is not None:  # Its number may be another's.
+        return
+    found: set[int] = set()
+    # What is stopped starts nothing more, and stays the parent by which the rest is found.
+    for _ in range(_ROUNDS):
+        if not (new := family(child.pid) - found):
+            break
+        found |= new
+        _signal(os.kill, new, signal.SIGSTOP)
+    _signal(os.kill, found, signal.SIGKILL)
+    # Some of it may be hidden in /proc.
+    _signal(os.killpg, {child.pid}, signal.SIGKILL)
+
+
+def _signal(send: Callable[[int, int], None], to: Iterable[int], signum: int) -> None:
+    for number in to:
+        # It has ended, or has become another user.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            send(number, signum)

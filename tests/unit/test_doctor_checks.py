@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -738,6 +739,21 @@ def test_a_problem_appears_stays_and_goes(
         assert [stands(changes) for changes in course] == [False, True, True, True, False, False]
     told = [(x["log_level"], x["event"]) for x in lines if x["check"] == check]
     assert told == [("error", "problem"), ("info", "problem is gone")]
+
+
+def test_a_check_with_a_bug_is_a_problem_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other checks are made all the same; and once they are late, that is seen."""
+    site, watch = site_of(tmp_path), ProblemWatch(logging_setup.logger(), None, ())
+    monkeypatch.setattr(problem_watch, "Site", lambda **_: site)
+    monkeypatch.setitem(CHECKS, WATCHED[0], lambda _: int("N/A"))
+    monkeypatch.setitem(CHECKS, WATCHED[-1], lambda _: CheckResult(Severity.ERROR, "bad", "mend"))
+    watch.look(site.config)
+    found = {problem.check: problem.found for problem in watch.standing()}
+    assert "N/A" in found[WATCHED[0]]
+    assert found[WATCHED[-1]] == "bad"
+    assert watch.checked_s() == pytest.approx(time.time(), abs=60)
 
 
 def test_problems_are_looked_for_beside_the_cycles(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,7 +224,7 @@ def _act(
                 endpoint.follow(fresh)
 
             daemon.on_reloaded = reloaded
-            daemon.board.problems = watch.standing
+            daemon.board.problems, daemon.board.checked_s = watch.standing, watch.checked_s
             leadership.on_lost = daemon.wake
             log.info(
                 "started",

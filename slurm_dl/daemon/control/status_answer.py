@@ -49,6 +49,7 @@ def status(context: ControlContext) -> JsonObject:
         "next_poll_s": now.next_poll_s or None,
         "failures": now.failures,
         "problems": [dataclasses.asdict(problem) for problem in context.board.problems()],
+        "checked_s": context.board.checked_s() or None,
         "bugs": now.bugs,
         "trouble": {"at_s": now.trouble.at_s, "message": now.trouble.message}
         if now.trouble
