@@ -205,9 +205,9 @@ class HandlerWatch:
             who += " signal)"
         return (
             f"so far the command is a shell ({child.program()}) that has no handler for {name}, "
-            f"and it passes no signals on{who}: the training is not told to save. Start it by 'exec "
-            f"python ...' in the shell's script, or trap {name} there and forward it, or call "
-            "job.should_checkpoint() at every step"
+            f"and it passes no signals on{who}: the training is not told to save. Start it by "
+            f"'exec python ...' in the shell's script, or trap {name} there and forward it, or "
+            "call job.should_checkpoint() at every step"
         )
 
     def _tell_slurm(self) -> bool:

@@ -343,7 +343,8 @@ def test_a_command_that_takes_no_signal_is_reported(
     job: FakeJob, argv: list[str], words: list[str], *, asks: bool
 ) -> None:
     """In the job's log, and in the comment, there as an answer if asked; it is not killed by it."""
-    job.write("comment", '{"slurm_dl":{"v":1,"sig":"USR1","preempted":[4,2]}}')
+    comment = (job.base / "comment").read_text()
+    job.write("comment", comment.replace('"v":1', '"v":1,"preempted":[4,2]'))
     process = job.start("--", *argv)
     until("the command is up", job.says("up\n"))
     if asks:
@@ -381,7 +382,7 @@ def test_nothing_is_reported_of_a_command_that_is_told(job: FakeJob, argv: list[
 def test_a_script_that_may_look_for_the_request_later_is_not_called_unhandled(job: FakeJob) -> None:
     """It has imported slurm_dl.job, and looks once an epoch."""
     job.environ["SLURM_DL_START_S"] = "1"
-    process = job.start("--", *python(f"import slurm_dl.job; {PLAIN}"))
+    process = job.start(*python(f"import slurm_dl.job; {PLAIN}"))
     until("the command is up", job.says("up\n"))
     ask(process)
     until("the hint", job.says("so far the command"))
