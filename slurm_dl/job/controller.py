@@ -22,6 +22,9 @@ from slurm_dl.job.scontrol_input import arguments_and_input, one_word
 CALL_LIMIT_S = 10.0
 """How long one call may take; scontrol by itself waits minutes for a controller that is down."""
 
+PREEMPTED_KEY = "preempted"
+"""Here the daemon writes of its request: how often the job was preempted, and the run's number."""
+
 MOST_BYTES = 511
 """Longest comment that is written; a longer one some releases would cut."""
 
@@ -120,17 +123,27 @@ class JobController:
         return self._set_comment(standing, with_ack(standing.comment, ack))
 
     def report(
-        self, key: Literal["rate", "saved", "unhandled", "final"], value: float | None
+        self,
+        key: Literal["rate", "saved", "unhandled", "final"],
+        value: float | None,
+        *,
+        asked: bool = False,
     ) -> bool:
         """Write one of our keys into the comment, or take it out if None.
 
         False: no comment of ours, or no room there.
 
+        Args:
+            asked: Answer the daemon: write what it wrote of its request for the run *value*.
+
         Raises:
             CallFailedError: Slurm refused or was silent; it may have been done all the same.
         """
         standing = self.standing()
-        comment = with_key(standing.comment, key, value)
+        ours = (comment_of_ours(standing.comment) or {}).get("slurm_dl", {})
+        request = ours.get(PREEMPTED_KEY) if asked else None
+        answers = isinstance(request, list) and request[1:] == [value]
+        comment = with_key(standing.comment, key, request if answers else value)
         if comment is not None and len(one_word(comment)) > MOST_BYTES:
             return False
         return self._set_comment(standing, comment)

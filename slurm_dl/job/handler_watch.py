@@ -17,6 +17,7 @@ from slurm_dl.job.controller import CallFailedError, JobController
 from slurm_dl.job.options import DlrunOptions
 from slurm_dl.job.run_files import (
     ATTEMPT_VARIABLE,
+    IMPORTED_FILE,
     LISTENING_FILE,
     RUN_DIR_VARIABLE,
     RunId,
@@ -39,6 +40,13 @@ LATER_S = 60.0
 OWED_S, SO_FAR_S = 3.0, 20.0
 """The job's log has a line so long after a request, or once the programs have been the same for so
 long. That is a hint; the scheduler is told only when it is certain."""
+
+START_S, LONG_START_S = 60.0, 600.0
+"""So long the programs must be the same where a shell keeps the signal from them, and where they
+can have a handler yet. The first is longer than an import takes between two libraries: of the 14 s
+of torch's (2.x, two slow cores) the last 8 s load none, and a shared file system makes that several
+times as long. The second leaves room for data that is loaded for minutes before the handler is
+there."""
 
 ASKED_S = 1.0
 """How often to look once a checkpoint is asked for: the scheduler may be waiting."""
@@ -65,9 +73,9 @@ class HandlerWatch:
         self._seen: dict[int, tuple[str, float]] = {}
         """The code of each program of the command, and since when it has been the same."""
         self._told: RunId | None = None
-        """The start of which it was reported, if that has not been taken back."""
-        self._is_certain = False
-        """What the comment says was made sure of since a checkpoint was asked for."""
+        """The start of which it is certain now."""
+        self._owes_word = False
+        """The comment need not agree with that."""
         self._has_said = False
         self._asked_s = math.inf
         self._has_taken = False
@@ -79,26 +87,29 @@ class HandlerWatch:
         self._next_s = now_s + LOOK_S if self._options.forward is None else math.inf
         self._seen = {}
         self._asked_s = math.inf
-        self._has_said = self._has_taken = self._is_certain = False
+        self._has_said = self._has_taken = False
+
+    def ask(self, now_s: float) -> None:
+        """A checkpoint is asked for. The scheduler believes only what is written after that."""
+        self._asked_s = min(self._asked_s, now_s)
+        self._owes_word = True
 
     def due_in_s(self, now_s: float) -> float:
         """Seconds until it is to look again."""
         return max(0.0, self._next_s - now_s)
 
-    def look(self, child: Child, run: RunId, *, asked: bool, owed: bool, now_s: float) -> None:
+    def look(self, child: Child, run: RunId, *, owed: bool, now_s: float) -> None:
         """Report if the command takes no signal, as far as that is certain; or take that back.
 
         Args:
-            asked: A checkpoint was asked for.
             owed: The signal could not be delivered so far.
             now_s: By the same clock.
         """
+        asked = self._asked_s < math.inf
         if self._next_s == math.inf or not (asked or now_s >= self._next_s):
             return
         early = now_s - self._started_s < EARLY_S
         self._next_s = now_s + (ASKED_S if asked else LOOK_S if early else LATER_S)
-        if asked:
-            self._asked_s = min(self._asked_s, now_s)
         options, launcher = self._options, self._options.launcher
         family = self._family(child, run)
         programs = [p for p in family if p.program not in _NO_TRAINING]
@@ -112,22 +123,31 @@ class HandlerWatch:
             takes = launcher == "srun" and asked  # Sent, with whatever came of it.
         # Nothing reads the request any more where only shells are left.
         takes = takes or (bool(catching) and not is_shell) or (listening and bool(programs))
-        self._has_taken = self._has_taken or takes
-        if takes or self._told not in (None, run):
-            self._take_back()
-        elif self._told is None and family and not (programs and self._has_taken):
+        # Also where it is the first: a word of the user's or of an earlier run may stand there.
+        self._owes_word |= takes and not self._has_taken
+        self._has_taken |= takes
+        told = None
+        if takes:
+            if self._has_said:
+                self._log(f"{self._signal} is taken after all")
+            self._has_said = False
+        elif family and not (programs and self._has_taken):
             # A handler behind a shell is there, and a sleep gets none.
-            is_sure = bool(catching) or child.program() == "sleep"
+            own = [p for p in programs if not p.is_fork and p.program != "srun"]
+            is_sure = (bool(own) and all(p.takes for p in own)) or child.program() == "sleep"
+            start_s = options.start_s
+            if start_s is None:
+                start_s = START_S if is_shell or not programs else LONG_START_S
             same_s = self._same_s(programs, now_s)
-            asked_s = now_s - self._asked_s
-            if same_s >= min(LOOK_S if is_sure else SO_FAR_S, options.start_s) or asked_s >= OWED_S:
+            hint_s = min(LOOK_S if is_sure else SO_FAR_S, start_s)
+            if same_s >= hint_s or now_s - self._asked_s >= OWED_S:
                 self._say(self._sentence(child, programs or family, catching, is_shell=is_shell))
-            if same_s >= (LOOK_S if is_sure else options.start_s):
-                self._told = run
-                self._tell_slurm()
-        if asked and not self._is_certain:
-            # The scheduler wrote into the comment just before; what was said then may be undone.
-            self._is_certain = self._tell_slurm()
+            may_listen = programs and is_marked(options.run_dir / IMPORTED_FILE, run)
+            if same_s >= (LOOK_S if is_sure else start_s) and not may_listen:
+                told = run
+        self._owes_word |= told != self._told
+        self._told = told
+        self._owes_word = self._owes_word and not self._tell_slurm()
 
     def _family(self, child: Child, run: RunId) -> list[Process]:
         variables = [
@@ -184,26 +204,19 @@ class HandlerWatch:
             who = f" ({catching[0].program}, process {catching[0].pid}, has one and never gets the"
             who += " signal)"
         return (
-            f"the command is a shell ({child.program()}) that has no handler for {name}, and it "
-            f"passes no signals on{who}: the training is not told to save. Start it by 'exec "
-            f"python ...' in the shell's script, or trap {name} there and forward it, or call "
-            "job.should_checkpoint() at every step"
+            f"so far the command is a shell ({child.program()}) that has no handler for {name}, "
+            f"and it passes no signals on{who}: the training is not told to save. Start it by "
+            f"'exec python ...' in the shell's script, or trap {name} there and forward it, or "
+            "call job.should_checkpoint() at every step"
         )
-
-    def _take_back(self) -> None:
-        told, self._told = self._told, None
-        if told is not None and not self._tell_slurm():
-            self._told = told
-        elif self._has_said:
-            self._has_said = False
-            self._log(f"{self._signal} is taken after all")
 
     def _tell_slurm(self) -> bool:
         """Let the comment say what is known; False if Slurm does not answer."""
         if self._controller is None:
             return True
         try:
-            self._controller.report("unhandled", self._told and self._told.restart)
+            run, asked = self._told and self._told.restart, self._asked_s < math.inf
+            self._controller.report("unhandled", run, asked=asked)
         except CallFailedError as err:
             self._log(f"the scheduler is not told whether the signal is taken: {err}")
             return False

@@ -28,10 +28,6 @@ SAVED_VARIABLE = "SLURM_DL_SAVED_EVERY_S"
 
 START_VARIABLE = "SLURM_DL_START_S"
 
-DEFAULT_START_S = 60.0
-"""Longer than a plain import takes between two libraries: of the 14 s of torch's (2.x, two slow
-cores) the last 8 s load none, and a shared file system makes that several times as long."""
-
 STOPS_WITH_VARIABLE = "SLURM_DL_STOPS_WITH"
 NEVER_REQUEUE_VARIABLE = "SLURM_DL_NEVER_REQUEUE"
 
@@ -75,7 +71,7 @@ class DlrunOptions(NamedTuple):
     run_dir: Path
     rate_every_s: float | None = None
     saved_every_s: float = DEFAULT_EVERY_S
-    start_s: float = DEFAULT_START_S
+    start_s: float | None = None
     stops_with: frozenset[int] = frozenset()
     never_requeue: frozenset[int] = frozenset()
     env: bool = False
@@ -97,7 +93,8 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptio
         rate_every = environ.get(RATE_VARIABLE)
         rate_every_s = _seconds(rate_every) if rate_every else None
         saved_every_s = _seconds(environ.get(SAVED_VARIABLE) or str(DEFAULT_EVERY_S))
-        start_s = _seconds(environ.get(START_VARIABLE) or str(DEFAULT_START_S))
+        start = environ.get(START_VARIABLE)
+        start_s = _seconds(start) if start else None
         stops_with = found.stops_with
         if stops_with is None:
             stops_with = _statuses(environ.get(STOPS_WITH_VARIABLE, ""))

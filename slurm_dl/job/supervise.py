@@ -21,6 +21,7 @@ from slurm_dl.job.options import DlrunOptions
 from slurm_dl.job.rate import RateReport
 from slurm_dl.job.run_files import (
     ATTEMPT_VARIABLE,
+    IMPORTED_FILE,
     LISTENING_FILE,
     REQUEST_FILE,
     RESTART_VARIABLE,
@@ -123,7 +124,7 @@ class Supervisor:
     def _run_command(self) -> End:
         self._asked_s = None
         self._owes_signal = False
-        for name in (REQUEST_FILE, LISTENING_FILE, STOPPED_FILE):
+        for name in (REQUEST_FILE, LISTENING_FILE, IMPORTED_FILE, STOPPED_FILE):
             (self._options.run_dir / name).unlink(missing_ok=True)
         try:
             child = Child(self._options.command, self._child_environ(), self._signals.restore)
@@ -173,9 +174,7 @@ class Supervisor:
 
     def _look(self, child: Child) -> None:
         """See what is to be reported of the command while it runs."""
-        asked = self._asked_s is not None
-        owed, now_s = self._owes_signal, time.monotonic()
-        self._handlers.look(child, self._run, asked=asked, owed=owed, now_s=now_s)
+        self._handlers.look(child, self._run, owed=self._owes_signal, now_s=time.monotonic())
         if self._saves is not None:
             self._saves.look(self._run, time.monotonic())
         if self._rate is not None:
@@ -191,6 +190,7 @@ class Supervisor:
     def _ask(self) -> None:
         if self._asked_s is None:
             self._asked_s = time.monotonic()
+        self._handlers.ask(self._asked_s)
         self._owes_signal = True
         log(f"checkpoint asked for by {signal_name(self._options.signum)}")
         try:

@@ -74,8 +74,9 @@ class Claim:
             requeued"; None if none did. Only an ack for the present run counts.
         unhandled_run: Restart count of the run in which dlrun found that nothing takes the
             checkpoint signal, and that no handler is to be expected; None if it found no such
-            run. Only for the present run does it count: its grace is cut short, and of jobs that
-            cost the same to stop it comes last.
+            run. Only for the present run does it count: of jobs that cost the same to stop it
+            comes last.
+        unhandled_asked: dlrun found so after it was asked to save, so the grace is cut short.
         final_run: Restart count of the run whose command ended with a status that is final by
             --never-requeue; None if none did.
         preempted_run: Restart count of the run that we asked to stop last; None if we asked none.
@@ -98,6 +99,7 @@ class Claim:
     progress: float | None = None
     acked_run: int | None = None
     unhandled_run: int | None = None
+    unhandled_asked: bool = False
     final_run: int | None = None
     preempted_run: int | None = None
     until: float | None = None

@@ -226,8 +226,9 @@ class Observed:
         return self.claim(run.job_id).acked_run == run.restarts
 
     def is_unhandled(self, run: Run) -> bool:
-        """Whether dlrun says that nothing in *run* takes the checkpoint signal, or will."""
-        return self.claim(run.job_id).unhandled_run == run.restarts
+        """Whether dlrun, asked in *run*, says that nothing takes the checkpoint signal, or will."""
+        claim = self.claim(run.job_id)
+        return claim.unhandled_asked and claim.unhandled_run == run.restarts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -342,12 +342,15 @@ IGNORES = "import signal; signal.signal(10, signal.SIG_IGN); " + PLAIN
 def test_a_command_that_takes_no_signal_is_reported(
     job: FakeJob, argv: list[str], words: list[str], *, asks: bool
 ) -> None:
-    """In the job's log, and as the number of the run in the comment; it is not killed by it."""
+    """In the job's log, and in the comment, there as an answer if asked; it is not killed by it."""
+    comment = (job.base / "comment").read_text()
+    job.write("comment", comment.replace('"v":1', '"v":1,"preempted":[4,2]'))
     process = job.start("--", *argv)
     until("the command is up", job.says("up\n"))
     if asks:
         ask(process)
-    until("the scheduler is told", lambda: job.ours.get("unhandled") == 2)
+    word = [4, 2] if asks else 2
+    until("the scheduler is told", lambda: job.ours.get("unhandled") == word)
 
     assert job.log.count("has no handler for USR1") + job.log.count("ignores USR1") == 1
     assert all(word in job.log for word in words), job.log
@@ -374,6 +377,18 @@ def test_nothing_is_reported_of_a_command_that_is_told(job: FakeJob, argv: list[
 
     assert "unhandled" not in job.ours
     assert "no handler" not in job.log
+
+
+def test_a_script_that_may_look_for_the_request_later_is_not_called_unhandled(job: FakeJob) -> None:
+    """It has imported slurm_dl.job, and looks once an epoch."""
+    job.environ["SLURM_DL_START_S"] = "1"
+    process = job.start(*python(f"import slurm_dl.job; {PLAIN}"))
+    until("the command is up", job.says("up\n"))
+    ask(process)
+    until("the hint", job.says("so far the command"))
+    time.sleep(2)  # Two looks at the processes.
+
+    assert "unhandled" not in job.ours
 
 
 WORKER = """import os, signal, time

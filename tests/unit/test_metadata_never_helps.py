@@ -59,6 +59,7 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "progress": st.none() | st.floats(0, 1),
     "acked_run": st.none() | st.integers(0, 2**31 - 1),
     "unhandled_run": st.none() | st.integers(0, 1) | st.integers(0, 2**31 - 1),
+    "unhandled_asked": st.booleans(),
     "final_run": st.none() | st.integers(0, 1) | st.integers(0, 2**31 - 1),
     "preempted_run": st.none() | st.integers(0, 1) | st.integers(0, 2**31 - 1),
     "until": st.none() | st.floats(LEAST_UNTIL, 1),
@@ -86,7 +87,8 @@ SHAPES_ROOM = {
 
 WEIGHS = {
     "saved_s": "of jobs that may be stopped, who has just saved is stopped before others",
-    "unhandled_run": "of equal cost, who would not save comes last; and it has no grace",
+    "unhandled_run": "of equal cost, who would not save comes last",
+    "unhandled_asked": "in the run that is unhandled it has no grace",
 }
 """Claims that can change who of those that may be stopped is, and nothing else."""
 
@@ -521,7 +523,8 @@ def test_an_acknowledgement_stops_nobody_but_the_job_itself(
     running = snap.jobs.job_id[snap.jobs.state == JobState.RUNNING].tolist()
     assume(running)
     victim = JobId(data.draw(st.sampled_from(running)))
-    told = _signalled(claiming(snap, liar, contract=Contract(), **{field: run}), victim)
+    word = {field: run, "unhandled_asked": True}
+    told = _signalled(claiming(snap, liar, contract=Contract(), **word), victim)
     honest = _signalled(claiming(snap, liar, contract=Contract(), **{field: None}), victim)
 
     def requeued(plan: Plan) -> set[int]:

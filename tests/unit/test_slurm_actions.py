@@ -111,7 +111,7 @@ OURS = '{"slurm_dl":{"v":1,"sig":"USR1"},"mine":1}'
     [
         (OURS, "", '{"slurm_dl":{"v":1,"sig":"USR1","preempted":[3,1]},"mine":1}'),
         (
-            '{"slurm_dl":{"preempted":[9,0]},"theirs":"\\u0000 x=y"}',
+            '{"slurm_dl":{"preempted":[9,0],"unhandled":[3,1]},"theirs":"\\u0000 x=y"}',
             "",
             '{"slurm_dl":{"preempted":[3,1]},"theirs":"\\u0000 x=y"}',
         ),

@@ -15,7 +15,7 @@ from slurm_dl.job.child import Child, Process
 from slurm_dl.job.controller import JobController
 from slurm_dl.job.handler_watch import HandlerWatch
 from slurm_dl.job.options import parse_options
-from slurm_dl.job.run_files import LISTENING_FILE, RunId, write_mark
+from slurm_dl.job.run_files import IMPORTED_FILE, LISTENING_FILE, RunId, write_mark
 from slurm_dl.model.contract import Claim, Contract
 from slurm_dl.model.handover import Handover, Run, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
@@ -23,6 +23,7 @@ from slurm_dl.model.plan import Requeue
 from slurm_dl.policies.discrete_las import DiscreteLas
 
 RUN = RunId(2, 0)
+ANSWER = {"unhandled_run": 2, "unhandled_asked": True}
 
 
 def process(pid: int, program: str = "python3", code: str = "1 kB", **more: bool) -> Process:
@@ -61,11 +62,12 @@ class FakeController:
     """Remembers what dlrun claims."""
 
     unhandled: float | None = None
+    asked = False
 
-    def report(self, key: str, value: float | None) -> bool:
+    def report(self, key: str, value: float | None, *, asked: bool) -> bool:
         """Remember it."""
         assert key == "unhandled"
-        self.unhandled = value
+        self.unhandled, self.asked = value, asked
         return True
 
 
@@ -82,7 +84,7 @@ class Look(NamedTuple):
     family: list[Process]
     word: str
     asked: bool = False
-    listening: bool = False
+    mark: str = ""
     run: RunId = RUN
 
 
@@ -91,7 +93,7 @@ class Look(NamedTuple):
     [
         pytest.param(
             "torchrun",
-            [Look(5, [AGENT, ONE, TWO], ""), Look(60, [AGENT, ONE, TWO], CLAIMED)],
+            [Look(5, [AGENT, ONE, TWO], ""), Look(600, [AGENT, ONE, TWO], CLAIMED)],
             id="torchrun",
         ),
         pytest.param(
@@ -100,7 +102,8 @@ class Look(NamedTuple):
                 Look(5, [AGENT], ""),
                 Look(40, [AGENT, ONE], ""),
                 Look(60, [AGENT, ONE], SO_FAR),
-                Look(119, [AGENT, ONE], CLAIMED),
+                Look(639, [AGENT, ONE], SO_FAR),
+                Look(700, [AGENT, ONE], CLAIMED),
             ],
             id="torchrun, late workers",
         ),
@@ -111,12 +114,12 @@ class Look(NamedTuple):
         ),
         pytest.param(
             "torchrun",
-            [Look(5, [AGENT, ONE], ""), Look(119, [AGENT, ONE], "", listening=True)],
+            [Look(5, [AGENT, ONE], ""), Look(119, [AGENT, ONE], "", mark=LISTENING_FILE)],
             id="torchrun, request file",
         ),
         pytest.param(
             "srun",
-            [Look(5, [SRUN, ONE, TWO], ""), Look(60, [SRUN, ONE, TWO], CLAIMED)],
+            [Look(5, [SRUN, ONE, TWO], ""), Look(600, [SRUN, ONE, TWO], CLAIMED)],
             id="srun",
         ),
         pytest.param(
@@ -162,14 +165,14 @@ class Look(NamedTuple):
             "plain",
             [
                 Look(t, [process(1), process(t, is_fork=True)], word)
-                for t, word in ((5, ""), (55, SO_FAR), (60, CLAIMED))
+                for t, word in ((5, ""), (599, SO_FAR), (660, CLAIMED))
             ],
             id="new loader workers",
         ),
         pytest.param(
             "plain",
             [
-                Look(5, [BASH, ONE], "", listening=True),
+                Look(5, [BASH, ONE], "", mark=LISTENING_FILE),
                 Look(10, [BASH], ""),
                 Look(65, [BASH], SO_FAR),
                 Look(71, [BASH], CLAIMED, asked=True),
@@ -177,6 +180,34 @@ class Look(NamedTuple):
             id="the training is gone that read the request file",
         ),
         pytest.param("plain", [Look(5, [process(1, "sleep")], CLAIMED)], id="sleep"),
+        pytest.param(
+            "plain",
+            [
+                Look(5, [BASH, TAKES], CLAIMED),
+                Look(10, [BASH, TAKES, process(8)], SO_FAR),
+                Look(65, [BASH, TAKES, process(8)], SO_FAR),
+                Look(70, [BASH, TAKES, process(8)], CLAIMED),
+            ],
+            id="training beside a program that takes all signals",
+        ),
+        pytest.param(
+            "plain",
+            [
+                Look(5, [AGENT], "", mark=IMPORTED_FILE),
+                Look(600, [AGENT], SO_FAR),
+                Look(9000, [AGENT], SO_FAR, asked=True),
+            ],
+            id="first call of should_checkpoint after an epoch",
+        ),
+        pytest.param(
+            "plain",
+            [
+                Look(5, [BASH, ONE], "", mark=IMPORTED_FILE),
+                Look(100, [BASH], ""),
+                Look(160, [BASH], CLAIMED),
+            ],
+            id="the training is gone that might have looked",
+        ),
         pytest.param(
             "plain",
             [Look(t, [process(1, code=f"{t} kB")], "") for t in (5, 35, 65, 95)],
@@ -188,9 +219,10 @@ class Look(NamedTuple):
                 Look(5, [AGENT], ""),
                 Look(10, [AGENT], "", asked=True),
                 Look(13, [AGENT], SO_FAR, asked=True),
-                Look(60, [AGENT], CLAIMED, asked=True),
-                Look(60.5, [process(1, takes=True)], "", asked=True),
-                Look(99, [AGENT], "", asked=True),
+                Look(599, [AGENT], SO_FAR, asked=True),
+                Look(600, [AGENT], CLAIMED, asked=True),
+                Look(601, [process(1, takes=True)], "", asked=True),
+                Look(1300, [AGENT], "", asked=True),
             ],
             id="handler after all",
         ),
@@ -198,8 +230,8 @@ class Look(NamedTuple):
             "plain",
             [
                 Look(5, [AGENT], ""),
-                Look(60, [AGENT], CLAIMED),
-                Look(65, [AGENT], "", run=RunId(2, 1)),
+                Look(600, [AGENT], CLAIMED),
+                Look(665, [AGENT], "", run=RunId(2, 1)),
             ],
             id="started anew in place",
         ),
@@ -217,16 +249,33 @@ def test_a_run_is_unhandled_once_no_handler_is_to_be_expected(
     marked = False
     for look in looks:
         child.family = look.family
-        if look.listening:
-            marked = True
-            write_mark(tmp_path / LISTENING_FILE, RUN)
-        watch.look(
-            cast("Child", child), look.run, asked=look.asked, owed=not marked, now_s=look.at_s
-        )
+        if look.mark:
+            marked = look.mark == LISTENING_FILE
+            write_mark(tmp_path / look.mark, RUN)
+        if look.asked:
+            watch.ask(look.at_s)
+        if look.run != RUN:
+            said.clear()
+            watch.start(look.at_s - 5)
+        watch.look(cast("Child", child), look.run, owed=not marked, now_s=look.at_s)
         word = CLAIMED if controller.unhandled == RUN.restart else SO_FAR
         assert (word if said and "after all" not in said[-1] else "") == look.word, (look, said)
 
     assert watch.due_in_s(looks[-1].at_s) <= 60
+
+
+def test_a_word_that_is_not_dlruns_does_not_outlive_the_first_look_that_finds_a_handler(
+    tmp_path: Path,
+) -> None:
+    """The user may have written it, or copied it from another job."""
+    options = parse_options(["--", "train"], {"SLURM_DL_RUN_DIR": str(tmp_path)})
+    child, controller = FakeChild(), FakeController()
+    controller.unhandled, child.family = 2, [process(1, takes=True)]
+    watch = HandlerWatch(options, cast("JobController", controller), lambda _: None)
+    watch.start(0)
+    watch.look(cast("Child", child), RUN, owed=False, now_s=5)
+
+    assert controller.unhandled is None
 
 
 @pytest.mark.parametrize(("takes", "overwritten", "right"), [(False, None, 2), (True, 2, None)])
@@ -239,28 +288,31 @@ def test_a_comment_that_the_scheduler_wrote_over_is_set_right(
     child.family = [AGENT]
     watch = HandlerWatch(options, cast("JobController", controller), lambda _: None)
     watch.start(0)
-    for at_s in (5, 60):
-        watch.look(cast("Child", child), RUN, asked=False, owed=False, now_s=at_s)
+    for at_s in (5, 600):
+        watch.look(cast("Child", child), RUN, owed=False, now_s=at_s)
     child.family = [process(1, takes=takes)]
-    watch.look(cast("Child", child), RUN, asked=False, owed=False, now_s=65)
-    assert controller.unhandled == right
+    watch.look(cast("Child", child), RUN, owed=False, now_s=660)
+    assert (controller.unhandled, controller.asked) == (right, False)
 
-    controller.unhandled = overwritten
-    watch.look(cast("Child", child), RUN, asked=True, owed=True, now_s=66)
+    for at_s in (661, 671):
+        controller.unhandled = overwritten
+        watch.ask(at_s)
+        watch.look(cast("Child", child), RUN, owed=True, now_s=at_s)
 
-    assert controller.unhandled == right
+        assert (controller.unhandled, controller.asked) == (right, True)
 
 
 @pytest.mark.parametrize(
     ("claim", "contract", "after_s", "goes"),
     [
-        ({"unhandled_run": 2}, {}, 5, True),
-        ({"unhandled_run": 2}, {"requeued_by": "job"}, 5, True),
-        ({"unhandled_run": 2}, {}, 4, False),
-        ({"unhandled_run": 2}, {"target": "steps"}, 50, False),
-        ({"unhandled_run": 2}, {"target": "full"}, 50, False),
-        ({"unhandled_run": 2, "acked_run": 2}, {"requeued_by": "job"}, 50, False),
-        ({"unhandled_run": 1}, {}, 50, False),
+        (ANSWER, {}, 5, True),
+        (ANSWER, {"requeued_by": "job"}, 5, True),
+        (ANSWER, {}, 4, False),
+        (ANSWER, {"target": "steps"}, 50, False),
+        (ANSWER, {"target": "full"}, 50, False),
+        ({**ANSWER, "acked_run": 2}, {"requeued_by": "job"}, 50, False),
+        ({**ANSWER, "unhandled_run": 1}, {}, 50, False),
+        ({"unhandled_run": 2}, {}, 50, False),
         ({}, {}, 50, False),
     ],
 )
