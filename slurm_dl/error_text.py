@@ -43,11 +43,13 @@ _TEMPLATES: Mapping[str, str] = {
     "string_type": "must be text",
     "path_type": "must be a path",
     "literal_error": "must be {expected}",
+    "list_type": "must be a list",
     "tuple_type": "must be a list, such as [a, b]",
     "too_short": "must have at least {min_length} entry",
     "dict_type": "must be a mapping of names to values",
     "too_long": "must have at most {max_length} entries",
     "string_too_long": "must have at most {max_length} characters",
+    "union_tag_invalid": "must be one of {expected_tags}",
     "model_type": "must be a section with keys of its own",
     "dataclass_type": "must be a mapping of names to values",
 }

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from slurm_dl.model.columns import Tagged
 from slurm_dl.model.profile import Profile
 from slurm_dl.placement.rule import Rule
 from slurm_dl.placement.scheme import Scheme
@@ -204,7 +205,7 @@ class Settings:
     band_width: int = 10_000_000
     window: int = 1000
     preemption: Preemption = Preemption()
-    mode: Mode = External()
+    mode: Annotated[Mode, Tagged()] = External()
     placement: Placement = Placement()
     defragment: Defragment = Defragment()
     breakers: Breakers = Breakers()

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import numpy as np
 
@@ -95,6 +95,25 @@ class ForecastQuestion:
     horizon_s: float = 7 * 86400.0
     blur_s: float = 0.0
     seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """All that forward runs in another process depend on.
+
+    Attributes:
+        order: Name of the policy.
+        parameters: Its parameters as plain values.
+        deadline_s: After so many seconds there is an answer of the runs so far.
+    """
+
+    snapshot: Snapshot
+    order: str
+    parameters: dict[str, Any]
+    settings: Settings
+    question: ForecastQuestion
+    pace: ForwardTiming
+    deadline_s: float
 
 
 def foresee(

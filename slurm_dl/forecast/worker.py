@@ -18,7 +18,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from slurm_dl.forecast.chunked_json import pieces
 from slurm_dl.job import tool_process
 from slurm_dl.json_types import JsonObject
 from slurm_dl.logging_setup import logger
@@ -28,8 +27,6 @@ from slurm_dl.own_python import own_python
 MODULE: Final = "slurm_dl.forecast.worker"
 LATE_S: Final = 30.0
 """Beyond its own deadline it gets this to start, to read its input and to say what it has."""
-
-PACE: Final = ("poll_s", "handover_s", "restore_s", "growth")
 
 MOST_PAST: Final = 20_000
 """Of the jobs that are over the last so many are passed on."""
@@ -61,32 +58,30 @@ def asked_of_worker(
 ) -> bytes:
     """What `answer` takes, as one line of JSON."""
     from slurm_dl.config.engine_settings import settings_of, with_sure_saves  # noqa: PLC0415
-    from slurm_dl.recording import snapshot_file  # noqa: PLC0415 - numpy
-    from slurm_dl.recording.codec import to_plain  # noqa: PLC0415
-    from slurm_dl.recording.settings_codec import SETTINGS  # noqa: PLC0415
+    from slurm_dl.forecast.forward_runs import Asked  # noqa: PLC0415 - numpy
+    from slurm_dl.recording.typed_json import to_bytes  # noqa: PLC0415
     from slurm_dl.simulation.forward.initial_state import live_jobs  # noqa: PLC0415
+    from slurm_dl.simulation.forward.timing import ForwardTiming  # noqa: PLC0415
 
     past = snapshot.past
     part = past.part(slice(-MOST_PAST, None))
     snapshot = dataclasses.replace(snapshot, past=part, answers={})
     preemption = config.preemption
-    content: JsonObject = {
-        "snapshot": snapshot_file.encode(snapshot),
-        "policy": {
-            "order": config.policy.order,
-            "parameters": json.loads(config.policy.model_dump_json())["parameters"],
-        },
-        "settings": SETTINGS.write(with_sure_saves(settings_of(config))),
-        "question": to_plain(question, type(question)),
-        "pace": {
-            "poll_s": config.daemon.poll_s,
-            "handover_s": config.daemon.fast_poll_s + preemption.checkpoint_cost_s / 2,
-            "restore_s": preemption.checkpoint_cost_s / 2,
-            "growth": growth_for(live_jobs(snapshot.jobs), deadline_s),
-        },
-        "deadline_s": deadline_s,
-    }
-    return b"".join(piece.encode("ascii") for piece in pieces(content)) + b"\n"
+    asked = Asked(
+        snapshot=snapshot,
+        order=config.policy.order,
+        parameters=json.loads(config.policy.model_dump_json())["parameters"],
+        settings=with_sure_saves(settings_of(config)),
+        question=question,
+        pace=ForwardTiming(
+            poll_s=config.daemon.poll_s,
+            handover_s=config.daemon.fast_poll_s + preemption.checkpoint_cost_s / 2,
+            restore_s=preemption.checkpoint_cost_s / 2,
+            growth=growth_for(live_jobs(snapshot.jobs), deadline_s),
+        ),
+        deadline_s=deadline_s,
+    )
+    return to_bytes(asked, Asked) + b"\n"
 
 
 def run_worker(content: bytes, deadline_s: float) -> JsonObject:
@@ -122,7 +117,7 @@ def run_worker(content: bytes, deadline_s: float) -> JsonObject:
     return answer
 
 
-def answer(content: JsonObject, is_over: Callable[[], bool] = lambda: False) -> JsonObject:
+def answer(content: bytes, is_over: Callable[[], bool] = lambda: False) -> JsonObject:
     """The forecast that is asked for; `None` for an instant beyond the horizon.
 
     Args:
@@ -132,26 +127,18 @@ def answer(content: JsonObject, is_over: Callable[[], bool] = lambda: False) -> 
         ValueError: *content* is not what `asked_of_worker` makes.
     """
     from slurm_dl.config.tree import PolicySection  # noqa: PLC0415
-    from slurm_dl.engine.settings import Settings  # noqa: PLC0415
-    from slurm_dl.forecast.forward_runs import ForecastQuestion, foresee  # noqa: PLC0415
-    from slurm_dl.recording import snapshot_file  # noqa: PLC0415 - numpy
-    from slurm_dl.recording.codec import from_plain  # noqa: PLC0415
-    from slurm_dl.recording.settings_codec import SETTINGS  # noqa: PLC0415
-    from slurm_dl.simulation.forward.timing import ForwardTiming  # noqa: PLC0415
+    from slurm_dl.forecast.forward_runs import Asked, foresee  # noqa: PLC0415 - numpy
+    from slurm_dl.recording.typed_json import from_bytes  # noqa: PLC0415
 
-    snapshot, pace = content["snapshot"], content["pace"]
-    if not isinstance(snapshot, dict) or not isinstance(pace, dict):
-        msg = "not a question for forward runs"
-        raise ValueError(msg)  # noqa: TRY004 - the form of a message, not of an argument
-    settings = SETTINGS.read(content["settings"])
-    assert isinstance(settings, Settings)  # noqa: S101 - narrows the type
-    until = time.monotonic() + float(str(content["deadline_s"]))
+    asked = from_bytes(content, Asked)
+    policy = PolicySection.model_validate({"order": asked.order, "parameters": asked.parameters})
+    until = time.monotonic() + asked.deadline_s
     found = foresee(
-        snapshot_file.decode(snapshot),
-        from_plain(content["question"], ForecastQuestion),
-        policy=PolicySection.model_validate(content["policy"]).make(),
-        settings=settings,
-        pace=ForwardTiming(**{name: float(str(pace[name])) for name in PACE}),  # type: ignore[arg-type]
+        asked.snapshot,
+        asked.question,
+        policy=policy.make(),
+        settings=asked.settings,
+        pace=asked.pace,
         is_late=lambda: time.monotonic() > until or is_over(),
     )
     plain: JsonObject = _plain(dataclasses.asdict(found))
@@ -175,7 +162,7 @@ def main() -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
     parent = os.getppid()
-    content = json.loads(sys.stdin.buffer.readline())
+    content = sys.stdin.buffer.readline()
     # Nobody waits for what a daemon that is gone has asked.
     found = answer(content, lambda: os.getppid() != parent)
     sys.stdout.write(json.dumps(found) + "\n")

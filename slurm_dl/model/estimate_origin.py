@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
 
-I8 = npt.NDArray[np.int8]
+from slurm_dl.model.columns import Column
+
+I8 = Annotated[npt.NDArray[np.int8], Column("i")]
 
 
 class Origin(IntEnum):

@@ -10,18 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, Self
+from typing import Annotated, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from slurm_dl.model.columns import Column
+from slurm_dl.model.estimate_origin import I8
 from slurm_dl.model.ids import JobId
 
-I16 = npt.NDArray[np.int16]
-I32 = npt.NDArray[np.int32]
-I64 = npt.NDArray[np.int64]
-F64 = npt.NDArray[np.float64]
-Bool = npt.NDArray[np.bool_]
+I16 = Annotated[npt.NDArray[np.int16], Column("i")]
+I32 = Annotated[npt.NDArray[np.int32], Column("i")]
+I64 = Annotated[npt.NDArray[np.int64], Column("i")]
+F64 = Annotated[npt.NDArray[np.float64], Column("f")]
+Bool = Annotated[npt.NDArray[np.bool_], Column("b")]
 
 
 class JobState(IntEnum):
@@ -102,8 +104,8 @@ class Jobs:
     """
 
     job_id: I64
-    state: npt.NDArray[np.int8]
-    held: npt.NDArray[np.int8]
+    state: I8
+    held: I8
     partition: I16
     uid: I64
     tasks: I32

@@ -10,11 +10,12 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 import numpy as np
 
 from slurm_dl.model.breaker import Breaker, Restart, Taken
+from slurm_dl.model.columns import SharedMasks
 from slurm_dl.model.completed_jobs import NO_PAST, Past
 from slurm_dl.model.contract import NO_CLAIM, Claim
 from slurm_dl.model.estimate_origin import I8
@@ -162,8 +163,8 @@ class Observed:
     node_in: Bool
     claims: Mapping[JobId, Claim] = field(default_factory=dict)
     also_in: Mapping[JobId, tuple[int, ...]] = field(default_factory=dict)
-    choices: Mapping[JobId, Bool] = field(default_factory=dict)
-    excluded: Mapping[JobId, Bool] = field(default_factory=dict)
+    choices: Annotated[Mapping[JobId, Bool], SharedMasks()] = field(default_factory=dict)
+    excluded: Annotated[Mapping[JobId, Bool], SharedMasks()] = field(default_factory=dict)
     unmodelled: Mapping[JobId, str] = field(default_factory=dict)
     gres: OtherGres | None = None
     quotas: Quotas | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from slurm_dl.model.jobs import Bool
 from slurm_dl.placement.free_nodes import FreeNodes
@@ -10,6 +10,7 @@ from slurm_dl.placement.pending_job import PendingJob
 from slurm_dl.placement.resource_request import Ask
 
 
+@runtime_checkable  # Pydantic asks for it.
 class Rule(Protocol):
     """Where a job may not, or had better not be. A frozen dataclass like a scheme."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from slurm_dl.model.jobs import Bool
 from slurm_dl.model.profile import Profile
@@ -69,6 +69,7 @@ class Placer(Protocol):
         """
 
 
+@runtime_checkable  # Pydantic asks for it.
 class Scheme(Protocol):
     """Chooses nodes. A frozen dataclass; its fields are its parameters, with units in the names."""
 

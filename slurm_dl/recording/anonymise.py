@@ -15,11 +15,11 @@ from typing import TypeVar
 
 import numpy as np
 
+from slurm_dl.json_types import Json
 from slurm_dl.model.handover import Handover
 from slurm_dl.model.jobs import Jobs
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.model.steer import Steer
-from slurm_dl.recording.codec import Json
 from slurm_dl.recording.cycles_file import Setup
 
 _T = TypeVar("_T")

@@ -19,23 +19,29 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, NoReturn, Self
+from typing import Any, BinaryIO, NoReturn, Self
 
 import numpy as np
 
 from slurm_dl import __version__
 from slurm_dl.engine.settings import Settings
+from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.plan import Plan
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.policies import registry
 from slurm_dl.policies.base import Policy
-from slurm_dl.recording.codec import FormError, Json, JsonObject, codec_of, from_plain, to_plain
-from slurm_dl.recording.codec.protocol import at
-from slurm_dl.recording.settings_codec import SETTINGS
 from slurm_dl.recording.snapshot_consistency import check
+from slurm_dl.recording.typed_json import FormError, from_bytes, from_plain, to_bytes, to_plain
+from slurm_dl.text import shown
 
-FORMAT = 1
+FORMAT = 2
+"""What is written."""
+
+OLDEST = 1
+"""What is still read: with the shape of a profile's speed as two numbers, with its other names as
+text.
+"""
 
 MOST_LINE_BYTES = 256 * 2**20
 """Longest line that is read; a snapshot of 100,000 jobs with its plan takes some 30 MB."""
@@ -71,9 +77,8 @@ class Setup:
             TypeError: The policy, the scheme of placement or a rule is no dataclass of values that
                 can be kept.
         """
-        SETTINGS.write(settings)
+        to_bytes(settings, Settings)
         parameters = to_plain(policy, type(policy))
-        assert isinstance(parameters, dict)  # noqa: S101 - a dataclass; narrows the type
         return cls(policy=policy.name, parameters=parameters, settings=settings)
 
     def make(self) -> Policy:
@@ -84,12 +89,10 @@ class Setup:
         """
         kind = registry.find(self.policy)
         try:
-            policy = codec_of(kind).read(dict(self.parameters))
+            return from_plain(dict(self.parameters), kind)
         except (FormError, TypeError) as err:
             msg = f"policy {self.policy!r} does not take the recorded parameters: {err}"
             raise ConfigError(msg) from None
-        assert isinstance(policy, kind)  # noqa: S101 - narrows the type
-        return policy
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -126,7 +129,8 @@ class Writer:
         if path.suffix == ".gz":
             # Without name and time in it, equal recordings are equal files.
             self._stream = gzip.GzipFile(filename="", mode="wb", fileobj=self._file, mtime=0)
-        self._write({"recording": FORMAT, "version": __version__, "setup": _setup_plain(setup)})
+        header = {"recording": FORMAT, "version": __version__, "setup": _setup_plain(setup)}
+        self._write(json.dumps(header).encode("ascii"))
 
     def __enter__(self) -> Self:
         return self
@@ -146,14 +150,12 @@ class Writer:
 
     def change(self, setup: Setup) -> None:
         """What follows was made with *setup*."""
-        self._write({"setup": _setup_plain(setup)})
+        self._write(json.dumps({"setup": _setup_plain(setup)}).encode("ascii"))
 
     def write(self, snapshot: Snapshot, plan: Plan | None = None) -> None:
         """Add one cycle."""
-        cycle: JsonObject = {"snapshot": to_plain(snapshot, Snapshot)}
-        if plan is not None:
-            cycle["plan"] = to_plain(plan, Plan)
-        self._write(cycle)
+        told = b"" if plan is None else b',"plan":' + to_bytes(plan, Plan)
+        self._write(b'{"snapshot":%b%b}' % (to_bytes(snapshot, Snapshot), told))
 
     def close(self) -> None:
         """End the file."""
@@ -161,9 +163,8 @@ class Writer:
             if self._stream is not self._file:
                 self._stream.close()
 
-    def _write(self, content: JsonObject) -> None:
-        text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-        self._stream.write(text.encode("ascii") + b"\n")
+    def _write(self, line: bytes) -> None:
+        self._stream.write(line + b"\n")
         self._stream.flush()
 
 
@@ -193,7 +194,7 @@ class Recording:
             self._refuse(0, err.strerror or str(err))
         self.size = os.fstat(self._file.fileno()).st_size
         try:
-            self._lines = self._objects(self._decompressed())
+            self._lines = self._whole(self._decompressed())
             self.version, self.first = self._header()
         except BaseException:
             self._file.close()
@@ -222,27 +223,31 @@ class Recording:
             RecordingError: A line is not what it should be.
         """
         setup = self.first
-        for number, content in self._lines:
+        for number, raw in self._lines:
             try:
-                if content.keys() == {"setup"}:
-                    setup = _setup_of(content["setup"])
+                line = from_bytes(raw, _Line)
+                if line.setup is not None and line.snapshot is None and line.plan is None:
+                    setup = _setup_of(line.setup, self._format)
                     continue
-                yield _cycle_of(content, number, setup)
+                yield _cycle_of(line, number, setup)
             except FormError as err:
                 self._refuse(number, str(err))
 
     def _header(self) -> tuple[str, Setup]:
-        number, content = next(self._lines, (1, {}))
-        if self.cut_off or not content:
+        number, raw = next(self._lines, (1, b""))
+        if not raw:
             self._refuse(number, "its first line is not whole: nothing was recorded")
-        if "recording" not in content:
-            self._refuse(number, "not a recording; 'dlsim record' makes one")
-        if content["recording"] != FORMAT:
-            found = repr(content["recording"])[:40]
-            self._refuse(number, f"a recording of format {FORMAT} was expected (got {found})")
-        version = content.get("version")
         try:
-            setup = _setup_of(content.get("setup"))
+            content = _parsed(raw)
+            if "recording" not in content:
+                self._refuse(number, "not a recording; 'dlsim record' makes one")
+            found = content["recording"]
+            if type(found) is not int or not OLDEST <= found <= FORMAT:
+                words = f"a recording of format {OLDEST} to {FORMAT} was expected"
+                self._refuse(number, f"{words} (got {shown(found)})")
+            self._format = found
+            version = content.get("version")
+            setup = _setup_of(content.get("setup"), found)
         except FormError as err:
             self._refuse(number, str(err))
         return version if isinstance(version, str) else "", setup
@@ -252,7 +257,7 @@ class Recording:
         self._file.seek(0)
         return gzip.GzipFile(fileobj=self._file) if start == _GZIP_MAGIC else self._file
 
-    def _objects(self, stream: BinaryIO | gzip.GzipFile) -> Iterator[tuple[int, JsonObject]]:
+    def _whole(self, stream: BinaryIO | gzip.GzipFile) -> Iterator[tuple[int, bytes]]:
         number = 0
         while True:
             number += 1
@@ -268,14 +273,13 @@ class Recording:
                 return
             if len(raw) > MOST_LINE_BYTES:
                 self._refuse(number, f"longer than {MOST_LINE_BYTES // 2**20} MiB")
-            try:
-                content = _parsed(raw)
-            except FormError as err:
-                if raw.endswith(b"\n"):
-                    self._refuse(number, str(err))
-                self._cut(number)
-                return
-            yield number, content
+            if not raw.endswith(b"\n"):
+                try:
+                    _parsed(raw)
+                except FormError:
+                    self._cut(number)
+                    return
+            yield number, raw
 
     def _cut(self, number: int) -> None:
         self.cut_off = (
@@ -289,14 +293,18 @@ class Recording:
         raise RecordingError(msg) from None
 
 
-def _no_constant(word: str) -> NoReturn:
-    msg = f"{word} is no JSON"
-    raise ValueError(msg)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """A cycle, or what is in force from here on."""
+
+    snapshot: Snapshot | None = None
+    plan: Plan | None = None
+    setup: dict[str, Any] | None = None
 
 
 def _parsed(raw: bytes) -> JsonObject:
     try:
-        content = json.loads(raw.decode("utf-8"), parse_constant=_no_constant)
+        content = json.loads(raw)
     except RecursionError:
         msg = "not JSON of ours: nested too deep"
         raise FormError(msg) from None
@@ -313,11 +321,11 @@ def _setup_plain(setup: Setup) -> JsonObject:
     return {
         "policy": setup.policy,
         "parameters": dict(setup.parameters),
-        "settings": SETTINGS.write(setup.settings),
+        "settings": to_plain(setup.settings, Settings),
     }
 
 
-def _setup_of(content: Json) -> Setup:
+def _setup_of(content: Json, form: int) -> Setup:
     if not isinstance(content, dict) or content.keys() != {"policy", "parameters", "settings"}:
         msg = "policy, parameters and settings were expected"
         raise FormError(msg, "setup")
@@ -325,31 +333,44 @@ def _setup_of(content: Json) -> Setup:
     if not isinstance(policy, str) or not isinstance(parameters, dict):
         msg = "a name and a mapping of parameters were expected"
         raise FormError(msg, "setup.policy")
-    with at("setup"), at("settings"):
-        settings = SETTINGS.read(content["settings"])
-    assert isinstance(settings, Settings)  # noqa: S101 - narrows the type
+    limits = content["settings"] if form == FORMAT else _renewed(content["settings"])
+    settings = from_plain(limits, Settings, "setup", "settings")
     return Setup(policy=policy, parameters=parameters, settings=settings)
 
 
-def _cycle_of(content: JsonObject, number: int, setup: Setup) -> RecordedCycle:
-    if not {"snapshot"} <= content.keys() <= {"snapshot", "plan"}:
+def _renewed(content: Any) -> Any:  # noqa: ANN401 - any JSON
+    """Settings of format 1 as they are written now."""
+    match content:
+        case {"placement": {"profiles": dict(profiles)} as placement}:
+            own = {n: profiles.get(p) if isinstance(p, str) else p for n, p in profiles.items()}
+            return {**content, "placement": {**placement, "profiles": _with_shapes(own)}}
+    return content
+
+
+def _with_shapes(content: Any) -> Any:  # noqa: ANN401 - any JSON
+    match content:
+        case {"nodes": int(nodes), "gpus_per_node": int(gpus)}:
+            return f"{nodes}x{gpus}"
+        case list():
+            return [_with_shapes(one) for one in content]
+        case dict():
+            return {name: _with_shapes(one) for name, one in content.items()}
+    return content
+
+
+def _cycle_of(line: _Line, number: int, setup: Setup) -> RecordedCycle:
+    if line.snapshot is None or line.setup is not None:
         msg = "a snapshot, with or without a plan, was expected"
         raise FormError(msg)
-    with at("snapshot"):
-        snapshot = from_plain(content["snapshot"], Snapshot)
-        check(snapshot)
-    plan = None
-    if "plan" in content:
-        with at("plan"):
-            plan = _plan_of(content["plan"], len(snapshot.jobs))
-    return RecordedCycle(line=number, setup=setup, snapshot=snapshot, plan=plan)
+    check(line.snapshot, "snapshot")
+    if line.plan is not None:
+        _check_rows(line.plan, len(line.snapshot.jobs))
+    return RecordedCycle(line=number, setup=setup, snapshot=line.snapshot, plan=line.plan)
 
 
-def _plan_of(content: Json, n: int) -> Plan:
-    plan = from_plain(content, Plan)
+def _check_rows(plan: Plan, n: int) -> None:
     for field in dataclasses.fields(plan):
         column = getattr(plan, field.name)
         if isinstance(column, np.ndarray) and column.shape[:1] != (n,):
             msg = f"{n} values were expected, one a job"
-            raise FormError(msg, field.name)
-    return plan
+            raise FormError(msg, "plan", field.name)

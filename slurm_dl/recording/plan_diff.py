@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.handover import Run
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.plan import OpenHandover, Plan
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.recording.codec import Json, JsonObject, to_plain
+from slurm_dl.recording.typed_json import to_plain
 
 _LONGEST = 160
 
@@ -122,8 +123,7 @@ class Contrast:
 
 
 def _plain(plan: Plan) -> JsonObject:
-    plain = to_plain(plan, Plan)
-    assert isinstance(plain, dict)  # noqa: S101 - a dataclass; narrows the type
+    plain: JsonObject = to_plain(plan, Plan)
     return plain
 
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from slurm_dl.model.jobs import Held, JobState
 from slurm_dl.model.snapshot import Observed, Snapshot
-from slurm_dl.recording.codec import FormError
+from slurm_dl.recording.typed_json import FormError
 
 BY_TYPE = ("rates", "credit_s")
 """Fields of a snapshot that have a value for each job on each GPU type."""
@@ -24,15 +24,15 @@ BY_TYPE = ("rates", "credit_s")
 _LABEL = re.compile(r"[0-9]{1,18}(?:_|\+[^_]*$|$)", re.ASCII)
 
 
-def check(snap: Snapshot) -> None:
-    """Refuse a snapshot whose parts do not fit each other.
+def check(snap: Snapshot, *at: str) -> None:
+    """Refuse a snapshot whose parts do not fit each other; it stands at *at*.
 
     Raises:
         FormError: Names the place of the first thing that is wrong.
     """
     for place, fits, text in _claims(snap):
         if not fits:
-            raise FormError(text, place)
+            raise FormError(text, *at, place)
 
 
 def _claims(snap: Snapshot) -> Iterator[tuple[str, bool, str]]:

@@ -41,10 +41,9 @@ from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.scheme_registry import SCHEMES
 from slurm_dl.policies.base import Policy
 from slurm_dl.policies.registry import POLICIES
-from slurm_dl.recording.codec import FormError, to_plain
 from slurm_dl.recording.cycles_file import Recording, Setup, Writer
-from slurm_dl.recording.settings_codec import SETTINGS
 from slurm_dl.recording.snapshot_consistency import check
+from slurm_dl.recording.typed_json import FormError, from_plain, to_plain
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 OUTPUT: Final = "SLURM_DL_DECISIONS"
@@ -110,10 +109,10 @@ def setup_of(policy: Policy, settings: Settings) -> tuple[Setup, bytes]:
             or a scheme that only a test knows.
     """
     setup = Setup.of(policy, settings)
-    text = as_bytes([setup.policy, dict(setup.parameters), SETTINGS.write(settings)])
+    text = as_bytes([setup.policy, dict(setup.parameters), to_plain(settings, Settings)])
     _, parameters, limits = json.loads(text)
     again = dataclasses.replace(setup, parameters=parameters).make()
-    if type(again) is not type(policy) or SETTINGS.read(limits) != settings:
+    if type(again) is not type(policy) or from_plain(limits, Settings) != settings:
         msg = f"{policy.name}: another policy, or other settings, come back"
         raise ValueError(msg)
     return setup, text

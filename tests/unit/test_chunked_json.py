@@ -1,21 +1,13 @@
-"""A question is encoded in pieces, none of which keeps the daemon's loop waiting."""
+"""An answer is encoded in pieces, none of which keeps the daemon's loop waiting."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
 
-import pytest
-from build import NOW_S, observed, pending, snapshot
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.config.tree import Config
-from slurm_dl.forecast import worker
-from slurm_dl.forecast.chunked_json import MOST, pieces
-from slurm_dl.forecast.forward_runs import ForecastQuestion
-from slurm_dl.json_types import JsonObject
-from slurm_dl.model.ids import JobId
+from slurm_dl.daemon.control.chunked_json import pieces
 
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
@@ -56,19 +48,3 @@ def test_it_is_the_same_json_and_no_piece_is_large(value: object, most: int) -> 
     assert json.loads(text) == value
     # The list or object around what goes together does not count.
     assert encoder.largest <= most + 1
-
-
-def test_a_question_about_a_long_queue_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The daemon never encodes more than the bound at once, however many jobs there are."""
-    count = 2500
-    snap = snapshot(observed([pending(i + 1, 1) for i in range(count)], now_s=NOW_S))
-    encoder = Encoder()
-    monkeypatch.setattr(worker, "pieces", lambda value: pieces(value, dumps=encoder))
-    config = Config.model_validate({"manage": {"partitions": ["gpu"]}})
-
-    content = worker.asked_of_worker(config, snap, ForecastQuestion(jobs=(JobId(1),)), 1.0)
-
-    assert MOST / 2 < encoder.largest <= MOST + 1
-    told: JsonObject = json.loads(content)
-    inner: Any = told["snapshot"]
-    assert len(inner["snapshot"]["seen"]["jobs"]["job_id"]["values"]) == count

@@ -485,7 +485,7 @@ def test_a_worker_stops_where_nobody_waits(now: PublishedState) -> None:
     content = json.loads(worker.asked_of_worker(CONFIG, cycle.snapshot, question, 1e9))
     content["question"]["jobs"] = [2]
 
-    assert worker.answer(content, lambda: True)["runs"] == 0
+    assert worker.answer(json.dumps(content).encode(), lambda: True)["runs"] == 0
 
 
 def median_of(one: Any) -> float | None:  # noqa: ANN401

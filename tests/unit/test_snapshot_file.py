@@ -12,8 +12,8 @@ from build import observed, pending, snapshot
 
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.snapshot import Snapshot
-from slurm_dl.recording.codec import to_plain
 from slurm_dl.recording.snapshot_file import decode, encode
+from slurm_dl.recording.typed_json import to_plain
 
 MASKS = ([True, False], [False, True], [False, False])
 
@@ -44,20 +44,26 @@ def test_equal_masks_are_written_once_and_come_back_to_each_job() -> None:
 def test_a_file_of_the_first_format_is_read() -> None:
     """It has a mask of its own for each job."""
     snap = choosing(4)
-    old = json.loads(json.dumps({"format": 1, "snapshot": to_plain(snap, Snapshot)}))
+    old = {**told(snap), "format": 1}
+    seen = old["snapshot"]["seen"]
+    for name in ("choices", "excluded"):
+        shared = seen[name]
+        seen[name] = {job_id: shared["masks"][at] for job_id, at in shared["of"].items()}
 
-    assert old["snapshot"]["seen"]["choices"]["4"]["values"] == MASKS[0]
+    assert seen["choices"]["4"]["values"] == MASKS[0]
     assert to_plain(decode(old), Snapshot) == to_plain(snap, Snapshot)
 
 
 @pytest.mark.parametrize(
     ("choices", "because"),
     [
-        ({"masks": [], "of": {"1": 0}}, r"choices\.of\.1: the number of a mask"),
-        ({"masks": [], "of": {"1": -1}}, r"choices\.of\.1: the number of a mask"),
-        ({"masks": {}, "of": {}}, r"choices\.masks: a list"),
-        ({"masks": [1], "of": {}}, r"choices\.masks\.0: a column"),
-        ({"1": 0}, r"choices: a mapping \(masks, of\)"),
+        ({"masks": [], "of": {"1": 0}}, r"choices\.shared: of\.1: the number of a mask"),
+        ({"masks": [], "of": {"0": -1}}, r"choices\.shared: of\.0: the number of a mask"),
+        ({"masks": {}, "of": {}}, r"choices\.shared\.masks: must be a list"),
+        ({"masks": [1], "of": {}}, r"choices\.shared\.masks\.0: must be a mapping"),
+        ({"masks": []}, r"choices\.shared\.of: is required"),
+        ({"1": 0}, r"choices\.each\.1: must be a mapping"),
+        (5, r"choices\.each: must be a mapping"),
     ],
 )
 def test_what_shares_no_mask_is_refused(choices: object, because: str) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 
 from slurm_dl.daemon.control.load_limits import HEAVY, BusyError, LoadLimits
 from slurm_dl.daemon.control.wire_format import MAX_REQUEST_BYTES, RefusalKind
-from slurm_dl.forecast.chunked_json import pieces
+from slurm_dl.daemon.control.chunked_json import pieces
 from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.text import user_name
