@@ -25,7 +25,6 @@ import numpy as np
 
 from slurm_dl import __version__
 from slurm_dl.engine.settings import Settings
-from slurm_dl.json_types import Json, JsonObject
 from slurm_dl.model.errors import ConfigError
 from slurm_dl.model.plan import Plan
 from slurm_dl.model.snapshot import Snapshot
@@ -66,7 +65,7 @@ class Setup:
     """
 
     policy: str
-    parameters: Mapping[str, Json]
+    parameters: Mapping[str, Any]
     settings: Settings
 
     @classmethod
@@ -77,9 +76,10 @@ class Setup:
             TypeError: The policy, the scheme of placement or a rule is no dataclass of values that
                 can be kept.
         """
-        to_bytes(settings, Settings)
         parameters = to_plain(policy, type(policy))
-        return cls(policy=policy.name, parameters=parameters, settings=settings)
+        setup = cls(policy=policy.name, parameters=parameters, settings=settings)
+        to_bytes(setup, cls)
+        return setup
 
     def make(self) -> Policy:
         """The policy, ready to order jobs.
@@ -129,7 +129,7 @@ class Writer:
         if path.suffix == ".gz":
             # Without name and time in it, equal recordings are equal files.
             self._stream = gzip.GzipFile(filename="", mode="wb", fileobj=self._file, mtime=0)
-        header = {"recording": FORMAT, "version": __version__, "setup": _setup_plain(setup)}
+        header = {"recording": FORMAT, "version": __version__, "setup": to_plain(setup, Setup)}
         self._write(json.dumps(header).encode("ascii"))
 
     def __enter__(self) -> Self:
@@ -150,7 +150,7 @@ class Writer:
 
     def change(self, setup: Setup) -> None:
         """What follows was made with *setup*."""
-        self._write(json.dumps({"setup": _setup_plain(setup)}).encode("ascii"))
+        self._write(json.dumps({"setup": to_plain(setup, Setup)}).encode("ascii"))
 
     def write(self, snapshot: Snapshot, plan: Plan | None = None) -> None:
         """Add one cycle."""
@@ -238,7 +238,7 @@ class Recording:
         if not raw:
             self._refuse(number, "its first line is not whole: nothing was recorded")
         try:
-            content = _parsed(raw)
+            content = from_bytes(raw, dict[str, Any])
             if "recording" not in content:
                 self._refuse(number, "not a recording; 'dlsim record' makes one")
             found = content["recording"]
@@ -275,7 +275,7 @@ class Recording:
                 self._refuse(number, f"longer than {MOST_LINE_BYTES // 2**20} MiB")
             if not raw.endswith(b"\n"):
                 try:
-                    _parsed(raw)
+                    from_bytes(raw, dict[str, Any])
                 except FormError:
                     self._cut(number)
                     return
@@ -302,48 +302,17 @@ class _Line:
     setup: dict[str, Any] | None = None
 
 
-def _parsed(raw: bytes) -> JsonObject:
-    try:
-        content = json.loads(raw)
-    except RecursionError:
-        msg = "not JSON of ours: nested too deep"
-        raise FormError(msg) from None
-    except ValueError as err:
-        msg = f"not JSON: {err}"
-        raise FormError(msg) from None
-    if not isinstance(content, dict):
-        msg = "a JSON object was expected"
-        raise FormError(msg)
-    return content
-
-
-def _setup_plain(setup: Setup) -> JsonObject:
-    return {
-        "policy": setup.policy,
-        "parameters": dict(setup.parameters),
-        "settings": to_plain(setup.settings, Settings),
-    }
-
-
-def _setup_of(content: Json, form: int) -> Setup:
-    if not isinstance(content, dict) or content.keys() != {"policy", "parameters", "settings"}:
-        msg = "policy, parameters and settings were expected"
-        raise FormError(msg, "setup")
-    policy, parameters = content["policy"], content["parameters"]
-    if not isinstance(policy, str) or not isinstance(parameters, dict):
-        msg = "a name and a mapping of parameters were expected"
-        raise FormError(msg, "setup.policy")
-    limits = content["settings"] if form == FORMAT else _renewed(content["settings"])
-    settings = from_plain(limits, Settings, "setup", "settings")
-    return Setup(policy=policy, parameters=parameters, settings=settings)
+def _setup_of(content: Any, form: int) -> Setup:  # noqa: ANN401 - any JSON
+    return from_plain(content if form == FORMAT else _renewed(content), Setup, "setup")
 
 
 def _renewed(content: Any) -> Any:  # noqa: ANN401 - any JSON
-    """Settings of format 1 as they are written now."""
+    """A setup of format 1 as it is written now."""
     match content:
-        case {"placement": {"profiles": dict(profiles)} as placement}:
+        case {"settings": {"placement": {"profiles": dict(profiles)} as placement} as limits}:
             own = {n: profiles.get(p) if isinstance(p, str) else p for n, p in profiles.items()}
-            return {**content, "placement": {**placement, "profiles": _with_shapes(own)}}
+            placement = {**placement, "profiles": _with_shapes(own)}
+            return {**content, "settings": {**limits, "placement": placement}}
     return content
 
 

@@ -131,24 +131,25 @@ def _exact(schema: Any, *, is_key: bool = False) -> Any:  # noqa: ANN401 - of an
     if not isinstance(schema, dict):
         return schema
     schema = {name: _exact(one, is_key=name == "keys_schema") for name, one in schema.items()}
+    more: _Schema = {}
     match schema.get("type"):
         case "int":  # Text in JSON if it is a key.
-            return {"ge": -(2**63), "le": 2**63 - 1, **schema, "strict": not is_key}
+            more = {"ge": -(2**63), "le": 2**63 - 1, **schema, "strict": not is_key}
         case "str" | "bool":
-            return {**schema, "strict": True}
+            more = {"strict": True}
         case "float":
             return _with_words(schema)
         case "frozenset":
             items = {"type": "list", "items_schema": schema["items_schema"]}
             sort = {"type": "function-plain", "function": sorted, "return_schema": items}
-            return {**schema, "serialization": sort}
+            more = {"serialization": sort}
         case "dict" if schema["values_schema"]["type"] in _LARGE:
             inner = schema["values_schema"]
             wrap = {"type": "function-wrap", "function": _one, "schema": inner}
-            return {**schema, "values_schema": {**inner, "serialization": wrap}}
+            more = {"values_schema": {**inner, "serialization": wrap}}
         case "is-instance" if schema["cls"] in _BY_NAME:
             return _by_name(_BY_NAME[schema["cls"]])
-    return schema
+    return {**schema, **more}
 
 
 def _with_words(schema: _Schema) -> _Schema:

@@ -4,47 +4,35 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from slurm_dl.daemon.control.chunked_json import pieces
+from slurm_dl.daemon.control.socket_server import pieces
+from slurm_dl.json_types import Json
 
 JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=30), st.dictionaries(st.text(max_size=5), inner, max_size=9)
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=30) | st.dictionaries(st.text(max_size=5), inner, max_size=9)
     ),
     max_leaves=30,
 )
 
 
-def counted(value: object) -> int:
-    """All values and keys in *value*, one by one."""
-    if isinstance(value, dict):
-        return 1 + sum(1 + counted(one) for one in value.values())
-    if isinstance(value, list | tuple):
-        return 1 + sum(map(counted, value))
-    return 1
-
-
-class Encoder:
-    """`json.dumps` that notes the largest value it was given."""
-
-    largest = 0
-
-    def __call__(self, value: object) -> str:
-        """The JSON of *value*."""
-        self.largest = max(self.largest, counted(value))
-        return json.dumps(value)
-
-
-@given(value=JSON, most=st.integers(1, 40))
+@given(value=JSON, times=st.sampled_from([1, 100, 101, 250]))
 @settings(max_examples=20, deadline=None)
-def test_it_is_the_same_json_and_no_piece_is_large(value: object, most: int) -> None:
-    """Whatever the value: the pieces together are its JSON, and each is within the bound."""
-    encoder = Encoder()
-    text = "".join(pieces(value, most, encoder))
+def test_it_is_the_same_json(value: Json, times: int) -> None:
+    """Whatever the value, in a list and in an object of any length."""
+    many: Json = {"list": [value] * times, "object": dict.fromkeys(map(str, range(times)), value)}
 
-    assert json.loads(text) == value
-    # The list or object around what goes together does not count.
-    assert encoder.largest <= most + 1
+    assert json.loads("".join(pieces(many))) == many
+
+
+@pytest.mark.parametrize("rows", [[*range(50_000)], {str(i): [i] for i in range(50_000)}])
+def test_no_piece_of_a_long_answer_is_large(rows: Json) -> None:
+    """However deep the rows are below the answer."""
+    told = list(pieces({"ok": True, "result": {"rows": {"jobs": rows}}}))
+
+    assert len(told) > 400
+    assert max(map(len, told)) < 5000

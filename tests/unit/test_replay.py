@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from replay_cluster import ReplayCluster, ReplayOverError
-from streams import STEERED, STREAMS, Stream, fake_cluster, steered_cluster
+from streams import STREAMS, Stream, fake_cluster, steered_cluster
 
 from slurm_dl.engine.cycle import run_cycle
 from slurm_dl.engine.decide import decide
@@ -47,7 +47,7 @@ from slurm_dl.model.plan import (
     Trim,
     TripBreaker,
 )
-from slurm_dl.model.profile import Profile
+from slurm_dl.model.profile import Profile, Shape
 from slurm_dl.model.shared_gpu import SharedGpu
 from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.model.steer import Steer
@@ -71,10 +71,13 @@ NOT_LIVED = {Trim, TripBreaker}
 ACTIONS = (*typing.get_args(ClusterAction), *typing.get_args(LedgerAction))
 
 
+Scalars = Mapping[Any, st.SearchStrategy[Any]]
+
+
 # Any value of the model, from its types; written apart from the codec.
 
 
-def values(kind: Any, rows: int = 2, of: Any = None) -> st.SearchStrategy[Any]:  # noqa: ANN401, PLR0911
+def values(kind: Any, rows: int = 2, of: Scalars | None = None) -> st.SearchStrategy[Any]:  # noqa: ANN401, PLR0911
     """Values of the type *kind*; its columns have *rows* rows, its scalars are those *of*."""
     of = of or SCALARS
     while isinstance(kind, typing.NewType):
@@ -103,7 +106,7 @@ def values(kind: Any, rows: int = 2, of: Any = None) -> st.SearchStrategy[Any]: 
     return fields_of(kind, rows, of)
 
 
-def fields_of(kind: type[Any], rows: int, of: Any) -> st.SearchStrategy[Any]:
+def fields_of(kind: type[Any], rows: int, of: Scalars) -> st.SearchStrategy[Any]:
     """Instances of a dataclass."""
     hints = typing.get_type_hints(kind)
     drawn = {f.name: values(hints[f.name], rows, of) for f in dataclasses.fields(kind)}
@@ -125,7 +128,7 @@ def fields_of(kind: type[Any], rows: int, of: Any) -> st.SearchStrategy[Any]:
     return st.builds(kind, **drawn)
 
 
-SCALARS: Mapping[Any, st.SearchStrategy[Any]] = {
+SCALARS: Scalars = {
     float: FLOATS,
     int: WHOLE,
     bool: st.booleans(),
@@ -134,7 +137,7 @@ SCALARS: Mapping[Any, st.SearchStrategy[Any]] = {
 }
 
 
-IN_BOUNDS: Mapping[Any, st.SearchStrategy[Any]] = {
+IN_BOUNDS: Scalars = {
     **SCALARS,
     float: st.floats(1e-9, 1.0),
     int: st.integers(1, 2),
@@ -425,6 +428,26 @@ def test_a_recording_of_before_there_was_placement_is_read(stream: Stream, tmp_p
         assert same(kept.snapshot, cycle.snapshot)
 
 
+def test_profiles_of_the_first_format_are_read(stream: Stream, tmp_path: Path) -> None:
+    """It has a shape as two numbers, and under a model's other names its own name."""
+    lines = lines_of(stream, tmp_path)
+    profile = {"name": "a", "speeds": [{"shape": {"nodes": 2, "gpus_per_node": 4}, **SPEED}]}
+    place = ("setup", "settings", "placement", "profiles")
+    first = edited(lines[0], *place, value={"b": "a", "a": profile})
+    path = tmp_path / "old"
+    path.write_bytes(edited(first, "recording", value=1) + lines[1])
+
+    [kept] = read(path)
+
+    profiles = kept.setup.settings.placement.profiles
+    assert list(profiles) == ["b", "a"]
+    assert profiles["b"] == profiles["a"]
+    assert profiles["a"].speeds[0].shape == Shape(2, 4)
+    path.write_bytes(edited(edited(first, *place, "b", value="c"), "recording", value=1))
+    with pytest.raises(RecordingError, match=r"profiles\.b: must be|profiles\.b: has no value"):
+        read(path)
+
+
 def outcome(path: Path) -> tuple[int, str]:
     """How many cycles can be read, and what is said of the rest; -1 if it is refused."""
     try:
@@ -486,6 +509,7 @@ JOBS = "snapshot.seen.jobs"
 PLACEMENT = "setup.settings.placement"
 MASK = {"dtype": "|b1", "values": [True]}
 STEER = {"job_id": 1, "kind": "spot", "avoid": ["n1"], "since_s": 1, "until_s": 2, "why": ""}
+SPEED = {"steps_per_s": 1.5}
 SHARED = {"node": 3, "index": 0, "jobs": [1], "shares": [0.5]}
 EDITS: Mapping[str, tuple[str, object, str]] = {
     "settings": (
@@ -580,14 +604,14 @@ def _edit(place: str, value: object, words: str) -> tuple[int, Callable[[bytes],
 HOSTILE: Mapping[str, tuple[int, Callable[[bytes], bytes], str]] = {
     "empty": (1, lambda _: b"", "its first line is not whole"),
     "not JSON at all": (1, lambda _: b"\x00\xff\xfe junk\n", "not JSON"),
-    "another JSON": (1, lambda _: b"[1]\n", "a JSON object was expected"),
+    "another JSON": (1, lambda _: b"[1]\n", "must be a mapping"),
     "no header": (1, lambda _: b'{"snapshot":{}}\n', "not a recording"),
     "format": (
         1,
         lambda b: edited(b, "recording", value=99),
         "format 1 to 2 was expected (got 99)",
     ),
-    "no settings": (1, lambda b: edited(b, "setup", value={}), "setup: policy, parameters and"),
+    "no settings": (1, lambda b: edited(b, "setup", value={}), "setup.policy: is required"),
     "not JSON": (2, lambda b: b[:50] + b"\n", "not JSON"),
     "blank": (2, lambda _: b"\n", "not JSON"),
     "NaN": (
