@@ -15,8 +15,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
-from pydantic import ConfigDict, PydanticSchemaGenerationError, TypeAdapter, ValidationError
-from pydantic_core import SchemaSerializer, SchemaValidator
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import SchemaError, SchemaSerializer, SchemaValidator
 
 from slurm_dl.error_text import sentence
 from slurm_dl.json_types import Json
@@ -35,6 +35,7 @@ _BY_NAME: Final[Mapping[object, Callable[[str], type[object]]]] = {
     Scheme: find_scheme,
     Rule: find_rule,
 }
+_PLAIN: Final[_Schema] = {"type": "function-plain"}
 _LARGE: Final = frozenset({"dataclass", "definition-ref"})
 _LONGEST = 40
 
@@ -112,7 +113,7 @@ def _codec(kind: object) -> tuple[SchemaValidator, SchemaSerializer]:
     try:
         # Pydantic takes no configuration for a dataclass by itself.
         adapter = TypeAdapter(tuple[kind], config=_CONFIG)  # type: ignore[valid-type]
-    except PydanticSchemaGenerationError as err:
+    except (PydanticUserError, SchemaError) as err:
         msg = f"values of type {kind} cannot be saved: {err}"
         raise TypeError(msg) from None
     schema: _Schema = _exact(adapter.core_schema)
@@ -141,12 +142,14 @@ def _exact(schema: Any, *, is_key: bool = False) -> Any:  # noqa: ANN401 - of an
             return _with_words(schema)
         case "frozenset":
             items = {"type": "list", "items_schema": schema["items_schema"]}
-            sort = {"type": "function-plain", "function": sorted, "return_schema": items}
-            more = {"serialization": sort}
-        case "dict" if schema["values_schema"]["type"] in _LARGE:
-            inner = schema["values_schema"]
-            wrap = {"type": "function-wrap", "function": _one, "schema": inner}
-            more = {"values_schema": {**inner, "serialization": wrap}}
+            more = {"serialization": {**_PLAIN, "function": sorted, "return_schema": items}}
+        case "dict":
+            values, inner = schema.get("values_schema", {}), schema
+            if values.get("type") in _LARGE:
+                wrap = {"type": "function-wrap", "function": _one, "schema": values}
+                inner = {**schema, "values_schema": {**values, "serialization": wrap}}
+            # Not each mapping is a dict.
+            more = {"serialization": {**_PLAIN, "function": dict, "return_schema": inner}}
         case "is-instance" if schema["cls"] in _BY_NAME:
             return _by_name(_BY_NAME[schema["cls"]])
     return {**schema, **more}
@@ -159,7 +162,7 @@ def _with_words(schema: _Schema) -> _Schema:
         "mode": "left_to_right",
         "choices": [{**schema, "strict": True}, {"type": "chain", "steps": [word, schema]}],
         "custom_error_type": "float_type",
-        "serialization": {"type": "function-plain", "function": _word},
+        "serialization": {**_PLAIN, "function": _word},
     }
 
 
@@ -195,7 +198,7 @@ def _by_name(find: Callable[[str], type[object]]) -> _Schema:
         "type": "function-after",
         "function": {"type": "no-info", "function": read},
         "schema": {"type": "typed-dict", "fields": fields, "extra_behavior": "forbid"},
-        "serialization": {"type": "function-plain", "function": write},
+        "serialization": {**_PLAIN, "function": write},
     }
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,9 +14,9 @@ import pytest
 from build import observed, pending, snapshot
 
 from slurm_dl.model.ids import JobId
-from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.model.snapshot import JobText, Snapshot
 from slurm_dl.recording.snapshot_file import decode, encode
-from slurm_dl.recording.typed_json import to_plain
+from slurm_dl.recording.typed_json import to_bytes, to_plain
 
 MASKS = ([True, False], [False, True], [False, False])
 
@@ -79,3 +82,17 @@ def test_another_format_is_refused(number: object) -> None:
     """A later release may keep things that this one would drop without a word."""
     with pytest.raises(ValueError, match="format 1 to 2 was expected"):
         decode({**told(choosing(1)), "format": number})
+
+
+def test_a_long_queue_is_encoded_with_pauses_for_other_threads() -> None:
+    """Python is called between entries: where it is not, the daemon's loop cannot run."""
+    texts = {JobId(i): JobText(label=str(i), name="train", user="ann") for i in range(2000)}
+    to_bytes({}, Mapping[JobId, JobText])  # How it is done is found once.
+    events: list[str] = []
+    sys.setprofile(lambda _frame, event, _: events.append(event))
+    try:
+        to_bytes(MappingProxyType(texts), Mapping[JobId, JobText])
+    finally:
+        sys.setprofile(None)
+
+    assert events.count("call") > len(texts) / 100
