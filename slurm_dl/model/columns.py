@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import typing
 from collections.abc import Mapping
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -28,12 +28,6 @@ _TAG: Final = "is"
 
 FLOAT_WORDS: Final = frozenset({"inf", "-inf", "nan"})
 """Floats that JSON has no number for."""
-
-
-class _Handler(Protocol):
-    def __call__(self, source: object, /) -> _Schema: ...
-
-    def generate_schema(self, source: object, /) -> _Schema: ...
 
 
 def _calls(kind: str, function: object, **more: object) -> _Schema:
@@ -111,7 +105,7 @@ class SharedMasks:
     Jobs that name the same nodes share one. A mask for each job is read as well.
     """
 
-    def __get_pydantic_core_schema__(self, source: object, handler: _Handler) -> _Schema:
+    def __get_pydantic_core_schema__(self, source: object, handler: Any) -> _Schema:  # noqa: ANN401
         each, (_, mask) = handler(source), typing.get_args(source)
         index = {"type": "dict", "keys_schema": {"type": "int"}, "values_schema": {"type": "int"}}
         masks = {"type": "list", "items_schema": handler.generate_schema(mask)}
@@ -152,7 +146,7 @@ class SharedMasks:
 class Tagged:
     """One of several dataclasses, told apart by its name as ``is``; no field can be called so."""
 
-    def __get_pydantic_core_schema__(self, source: object, handler: _Handler) -> _Schema:
+    def __get_pydantic_core_schema__(self, source: object, handler: Any) -> _Schema:  # noqa: ANN401
         return {
             "type": "tagged-union",
             "discriminator": lambda content: (

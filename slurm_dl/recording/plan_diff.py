@@ -30,7 +30,7 @@ def plan_bytes(plan: Plan) -> bytes:
     Every field counts, and every field of every action; floats to the last bit. Sets and mappings
     are sorted, the order of the actions is kept.
     """
-    return _canonical(_plain(plan)).encode("ascii")
+    return _canonical(to_plain(plan, Plan)).encode("ascii")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Difference:
 
 def differences(recorded: Plan, now: Plan, snap: Snapshot) -> Iterator[Difference]:
     """Everything in which two plans of *snap* differ, actions first."""
-    then, new = _plain(recorded), _plain(now)
+    then, new = to_plain(recorded, Plan), to_plain(now, Plan)
     names = [field.name for field in dataclasses.fields(Plan)]
     for name in sorted(names, key=lambda n: n != "actions"):
         a, b = then[name], new[name]
@@ -120,11 +120,6 @@ class Contrast:
             preempted=preempted(now),
             preempted_then=preempted(then),
         )
-
-
-def _plain(plan: Plan) -> JsonObject:
-    plain: JsonObject = to_plain(plan, Plan)
-    return plain
 
 
 def _canonical(value: Json) -> str:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
+import operator
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
@@ -61,8 +61,7 @@ def to_bytes(value: object, kind: object) -> bytes:
     Raises:
         TypeError: It is not of that type, or the type cannot be kept.
     """
-    with _of(kind):
-        return _codec(kind)[1].to_json(value, warnings=False, fallback=_item)
+    return cast("bytes", _written(kind, "to_json", value))
 
 
 def from_bytes(content: bytes, kind: type[_T], *place: str) -> _T:
@@ -85,9 +84,7 @@ def from_bytes(content: bytes, kind: type[_T], *place: str) -> _T:
 
 def to_plain(value: object, kind: object) -> Any:  # noqa: ANN401 - any JSON
     """What `to_bytes` writes, as plain values."""
-    with _of(kind):
-        write = _codec(kind)[1].to_python
-        return write(value, mode="json", warnings=False, fallback=_item)
+    return _written(kind, "to_python", value, mode="json")
 
 
 def from_plain(content: Json, kind: type[_T], *place: str) -> _T:
@@ -95,17 +92,13 @@ def from_plain(content: Json, kind: type[_T], *place: str) -> _T:
     return from_bytes(json.dumps(content).encode("ascii"), kind, *place)
 
 
-@contextmanager
-def _of(kind: object) -> Iterator[None]:
+def _written(kind: object, how: str, value: object, **more: str) -> Any:  # noqa: ANN401
+    numbers = operator.methodcaller("item")  # NumPy's.
     try:
-        yield
+        return getattr(_codec(kind)[1], how)(value, warnings=False, fallback=numbers, **more)
     except (AttributeError, ValueError) as err:
         msg = f"not to be saved as {kind}: {err}"
         raise TypeError(msg) from None
-
-
-def _item(value: Any) -> object:  # noqa: ANN401 - a number of NumPy's
-    return value.item()
 
 
 @functools.cache
