@@ -150,10 +150,11 @@ def _exact(schema: Any, *, is_key: bool = False) -> Any:  # noqa: ANN401 - of an
 
 def _with_words(schema: _Schema) -> _Schema:
     word = {"type": "literal", "expected": sorted(FLOAT_WORDS)}
+    number = {**schema, "strict": True, "allow_inf_nan": False}
     return {
         "type": "union",
         "mode": "left_to_right",
-        "choices": [{**schema, "strict": True}, {"type": "chain", "steps": [word, schema]}],
+        "choices": [number, {"type": "chain", "steps": [word, schema]}],
         "custom_error_type": "float_type",
         "serialization": {**_PLAIN, "function": _word},
     }

@@ -617,7 +617,7 @@ HOSTILE: Mapping[str, tuple[int, Callable[[bytes], bytes], str]] = {
     "NaN": (
         2,
         lambda b: b.replace(b'"now_s":1', b'"now_s":NaN,"x":1'),
-        "snapshot.seen.x: unknown key",
+        "snapshot.seen.now_s: must be a number",
     ),
     "deep": (2, lambda _: b"[" * 200_000 + b"\n", "not JSON: recursion limit"),
     "long number": (2, lambda _: b"1" * 100_000 + b"\n", "not JSON"),
