@@ -212,7 +212,7 @@ def test_a_hostile_recording_is_2(file: Path, tmp_path: Path) -> None:
     assert [r.exit_code for r in results] == [2, 2, 2, 2]
     assert [len(r.stderr.splitlines()) for r in results] == [1, 1, 1, 1]
     assert f"dlsim: {lines}:2: no plan was recorded" in results[0].stderr
-    assert f"dlsim: {spoiled}:2: snapshot.seen.jobs.job_ib: no such field" in results[1].stderr
+    assert f"dlsim: {spoiled}:2: snapshot.seen.jobs.job_id: is required" in results[1].stderr
     assert f"dlsim: {empty}: no cycle is in it" in results[2].stderr
     assert results[3].stderr == "dlsim: /none: no such file\n"
 

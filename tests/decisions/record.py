@@ -18,7 +18,6 @@ import argparse
 import atexit
 import dataclasses
 import hashlib
-import json
 import os
 import re
 import signal
@@ -43,7 +42,6 @@ from slurm_dl.policies.base import Policy
 from slurm_dl.policies.registry import POLICIES
 from slurm_dl.recording.cycles_file import Recording, Setup, Writer
 from slurm_dl.recording.snapshot_consistency import check
-from slurm_dl.recording.typed_json import FormError, from_plain, to_plain
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 OUTPUT: Final = "SLURM_DL_DECISIONS"
@@ -77,10 +75,10 @@ class Recorder:
         if len(snap.jobs) > MOST_JOBS:
             return f"with more than {MOST_JOBS} jobs"
         try:
-            setup, text = setup_of(policy, settings)
             check(snap)
-            content = as_bytes(to_plain(snap, Snapshot))
-        except (ConfigError, FormError, TypeError, ValueError):
+            setup = Setup.of(policy, settings)
+            text, content = written(self._path.with_suffix(".one"), setup, snap)
+        except (ConfigError, TypeError, ValueError):
             return "that a recording cannot hold"
         key = hashlib.sha256(text + content).digest()
         if key in self._seen:
@@ -101,26 +99,24 @@ class Recorder:
         print("decisions:", ", ".join(counts) or "none")
 
 
-def setup_of(policy: Policy, settings: Settings) -> tuple[Setup, bytes]:
-    """What a recording says of *policy* and *settings*, and the same as bytes.
+def written(path: Path, setup: Setup, snap: Snapshot) -> tuple[bytes, bytes]:
+    """The lines of a recording of one cycle, made at *path* for a moment.
 
     Raises:
-        ConfigError, FormError, TypeError, ValueError: They do not come back from it, as a policy
-            or a scheme that only a test knows.
+        ConfigError, TypeError, ValueError: Policy and settings do not come back from it, as a
+            policy or a scheme that only a test knows.
     """
-    setup = Setup.of(policy, settings)
-    text = as_bytes([setup.policy, dict(setup.parameters), to_plain(settings, Settings)])
-    _, parameters, limits = json.loads(text)
-    again = dataclasses.replace(setup, parameters=parameters).make()
-    if type(again) is not type(policy) or from_plain(limits, Settings) != settings:
-        msg = f"{policy.name}: another policy, or other settings, come back"
+    path.unlink(missing_ok=True)
+    with Writer(path, setup) as writer:
+        writer.write(snap)
+    with Recording(path) as recording:
+        again = recording.first
+    header, _, cycle = path.read_bytes().partition(b"\n")
+    path.unlink()
+    if again.make() != setup.make() or again.settings != setup.settings:
+        msg = f"{setup.policy}: another policy, or other settings, come back"
         raise ValueError(msg)
-    return setup, text
-
-
-def as_bytes(plain: object) -> bytes:
-    """JSON with sorted keys."""
-    return json.dumps(plain, sort_keys=True, allow_nan=False).encode("ascii")
+    return header, cycle
 
 
 def simulate_policies() -> None:
