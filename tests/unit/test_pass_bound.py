@@ -1,0 +1,119 @@
+"""Jobs pass the first waiting job only where they do not move its planned start."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from build import NOW_S, observed, pending, running, snapshot
+from hypothesis import given
+from hypothesis import strategies as st
+
+from slurm_dl.engine.decide import decide
+from slurm_dl.engine.settings import Overdue, Preemption, Settings
+from slurm_dl.model.ids import JobId
+from slurm_dl.model.plan import Plan
+from slurm_dl.policies.base import Policy
+from slurm_dl.policies.discrete_las import DiscreteLas
+from slurm_dl.policies.fifo import Fifo, FifoSkip
+
+HOUR_S = 3600.0
+POLICY = DiscreteLas(thresholds_gpu_s=(1e6,))
+GANG = 20
+SETTINGS = Settings(
+    partitions=frozenset({"gpu"}),
+    preemption=Preemption(beneficiaries="all"),
+    overdue=Overdue(after_s=0.0, pass_s=HOUR_S),
+)
+
+
+def plan_of(
+    small: dict[int, float],
+    *,
+    left_s: tuple[float, ...] = (600.0, 900.0, 1200.0),
+    gang: float = 12.0,
+    waited_s: float = HOUR_S + 1,
+    policy: Policy = POLICY,
+    settings: Settings = SETTINGS,
+) -> Plan:
+    """Four nodes of four GPUs: a job on each of the first ones, a gang that waits, and small jobs.
+
+    Args:
+        small: Expected run time of each, by id; each wants two GPUs.
+        left_s: Of the running jobs, four GPUs each.
+    """
+    rows = [running(i, 4, limit_s=1e6) for i in range(1, 1 + len(left_s))]
+    rows.append(pending(GANG, gang, n_nodes=4))
+    rows += [pending(i, 2) for i in small]
+    held = {i: {i - 1: 4.0} for i in range(1, 1 + len(left_s))}
+    seen = observed(rows, held=held)
+    since = {row.job_id: NOW_S - waited_s for row in rows}
+    snap = snapshot(seen, memory={"waiting_since_s": since, "first_submit_s": since})
+    expected = {**dict(enumerate(left_s, 1)), GANG: 100.0, **small}
+    order = [expected[j] for j in snap.jobs.job_id.tolist()]
+    return decide(dataclasses.replace(snap, left_s=np.array(order)), policy, settings)
+
+
+@pytest.mark.parametrize(
+    ("small", "more", "served"),
+    [
+        # Room for the gang of 12 once two of the jobs on 4 have ended, in 900 s; no GPU is over.
+        ({30: 800.0}, {}, {30}),
+        ({30: 901.0, 31: 901.0, 32: 900.0}, {}, {32}),
+        ({30: 1e5, **dict.fromkeys(range(31, 60), 901.0), 60: 800.0}, {}, {60}),
+        # Of 14 when all have ended; one small job has room beside it.
+        ({30: 1e5, 31: 1e5}, {"gang": 14.0}, {30}),
+        ({30: 1e5, 31: 900.0}, {"gang": 16.0}, {31}),
+        ({30: math.inf, 31: math.inf}, {"gang": 16.0}, set()),
+        # Nothing is known of the running jobs: it has no planned start, and nothing moves it.
+        ({30: 1e5, 31: 1e5}, {"gang": 16.0, "left_s": (math.inf,) * 3}, {30, 31}),
+        # It has not waited for long, or there is no bound.
+        ({30: 1e5, 31: 1e5}, {"gang": 16.0, "waited_s": HOUR_S - 1}, {30, 31}),
+        (
+            {30: 1e5, 31: 1e5},
+            {"gang": 16.0, "settings": dataclasses.replace(SETTINGS, overdue=Overdue())},
+            {30, 31},
+        ),
+        # It could never start.
+        ({30: 1e5, 31: 1e5}, {"gang": 17.0}, {30, 31}),
+        ({30: 1e5}, {"gang": 16.0, "policy": FifoSkip()}, set()),
+        ({30: 1e5}, {"gang": 16.0, "policy": Fifo()}, set()),
+    ],
+)
+def test_who_may_pass(small: dict[int, float], more: dict[str, object], served: set[int]) -> None:
+    plan = plan_of(small, **more)  # type: ignore[arg-type]
+    assert {j for j in plan.target if j >= GANG} == served
+
+
+def start_of(gang: float, runs: list[tuple[float, float]]) -> float:
+    """When *gang* GPUs of 16 are free, by counting at each end; runs: GPUs and seconds left."""
+    times = [0.0, *sorted(left_s for _, left_s in runs)]
+    return next(t for t in times if sum(g for g, left_s in runs if left_s > t) + gang <= 16)
+
+
+LEFT = st.integers(1, 9).map(float)
+
+
+@given(
+    gang=st.integers(5, 16),
+    left_s=st.lists(LEFT, min_size=3, max_size=3),
+    small=st.lists(LEFT, max_size=6),
+)
+def test_the_planned_start_does_not_move(gang: int, left_s: list[float], small: list[float]) -> None:
+    """And a job that alone would not move it is not kept back by others that are."""
+    jobs = dict(enumerate(small, 30))
+    target = plan_of(jobs, left_s=tuple(left_s), gang=float(gang)).target
+    stays = [(4.0, s) for s in left_s]
+    started = [(2.0, jobs[j]) for j in target if j in jobs]
+    planned_s = start_of(gang, stays)
+    assert start_of(gang, stays + started) == planned_s
+    kept = [s for j, s in jobs.items() if j not in target]
+    if len(started) < 2:
+        assert all(start_of(gang, [*stays, *started, (2.0, s)]) > planned_s for s in kept)
+
+
+def test_the_owner_is_told() -> None:
+    plan = plan_of({30: 1e5}, gang=16.0)
+    assert "planned start" in plan.notes[JobId(30)]
