@@ -30,6 +30,8 @@ FAST := tests/unit tests/contract
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export PIP_ROOT_USER_ACTION := ignore
+# Without bytecode every command that a test starts compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 # Slurm's daemons are not on every user's path.
 export PATH := $(PATH):/usr/local/sbin:/usr/sbin:/sbin
 

@@ -52,9 +52,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--share",
         type=float,
         default=1.0,
-        help="run this share of the cases of each cross product (at least 3)",
+        help="run this share of the tests of the files in `selection.SHARED` (at least 3 of each)",
     )
-    parser.addoption("--share-seed", default="", help="which cases these are")
+    parser.addoption("--share-seed", default="", help="which tests these are")
     parser.addoption("--part", metavar="N/OF", help="run one part of what `make test` leaves out")
     parser.addoption(
         "--changed", default="", metavar="FILE,...", help="with --part: run these files as well"

@@ -342,7 +342,7 @@ def main() -> None:
     commit = _git("rev-parse", "HEAD") or "0"
     if options.what == "test":
         lanes = _lanes_of_test(commit)
-        _say(f"shares of cross products by --share-seed={commit}")
+        _say(f"shares of files by --share-seed={commit}")
     elif options.what == "all":
         lanes = _lanes_of_all()
     elif options.what == "some":

@@ -1,4 +1,4 @@
-"""Which tests a run has: a share of the cases of cross products, or one part of the slow tests.
+"""Which tests a run has: a share of the tests of some files, or one part of the slow tests.
 
 Both are functions of a seed and of the tests' names alone, so that all workers of a run choose the
 same tests and a run can be repeated.
@@ -27,10 +27,17 @@ SHARED: Final = (
     "tests/cli/",
     "tests/cluster/test_policies",
     "tests/faults/test_killed",
+    "tests/unit/test_control_socket",
+    "tests/unit/test_handover_protocol",
+    "tests/unit/test_order_reaches_slurm",
+    "tests/unit/test_policy_contract",
+    "tests/unit/test_replay",
+    "tests/unit/test_signal_test_local",
 )
+"""Files of which `make test` has a share: those that start a process or simulate in each test."""
 LEFT_OUT: Final = ("full", "torch", "wheel", "docker")
 """Marks of tests that `make test` leaves out."""
-LEAST_CASES: Final = 3
+LEAST_TESTS: Final = 3
 UNKNOWN_S: Final = 20.0
 """Assumed duration of a unit that is not in the table yet."""
 
@@ -76,15 +83,15 @@ def part_of(units: Iterable[str], parts: int, table: Durations) -> dict[str, int
 
 
 def shared_out(items: Iterable[pytest.Item], share: float, seed: str) -> set[pytest.Item]:
-    """The cases that a run of a *share* leaves out: never one marked ``always``."""
-    groups = defaultdict(list)
+    """The tests that a run of a *share* of each file leaves out: never one marked ``always``."""
+    files = defaultdict(list)
     for item in items:
-        if hasattr(item, "callspec") and item.nodeid.startswith(SHARED):
-            groups[item.nodeid.partition("[")[0]].append(item)
+        if item.nodeid.startswith(SHARED):
+            files[file_of(item.nodeid)].append(item)
     out: set[pytest.Item] = set()
-    for cases in groups.values():
-        cases.sort(key=lambda i: hashlib.sha256((seed + i.nodeid).encode()).digest())
-        rest = cases[max(LEAST_CASES, math.ceil(len(cases) * share)) :]
+    for tests in files.values():
+        tests.sort(key=lambda i: hashlib.sha256((seed + i.nodeid).encode()).digest())
+        rest = tests[max(LEAST_TESTS, math.ceil(len(tests) * share)) :]
         out.update(item for item in rest if item.get_closest_marker("always") is None)
     return out
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from slurm_dl.config import Config, ConfigValue
 from slurm_dl.engine.settings import Settings
@@ -30,10 +31,12 @@ class Components:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration as it was read, with where each value comes from."""
+    """A configuration as it was read, where each value comes from, and what was asked for."""
 
     config: Config
     rows: tuple[ConfigValue, ...]
+    path: Path | None = None
+    settings: tuple[str, ...] = ()
 
     @property
     def fixed(self) -> dict[str, str]:

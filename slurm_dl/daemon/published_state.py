@@ -8,7 +8,7 @@ a cycle at 100,000 jobs must not pay for answers nobody wants.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -58,6 +58,16 @@ class Trouble:
 
     at_s: float
     message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """An error that a check finds while the daemon runs: what, what to do, and since when."""
+
+    check: str
+    found: str
+    advice: str
+    since_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,10 +184,17 @@ class PublishedState:
 
 
 class Board:
-    """Where the loop hangs what it publishes. Replacing one reference is atomic."""
+    """Where the loop hangs what it publishes. Replacing one reference is atomic.
+
+    Attributes:
+        problems: Asks for those that stand; they are found beside the loop.
+        checked_s: Asks when they were last looked for, epoch seconds; 0: never.
+    """
 
     def __init__(self, first: PublishedState) -> None:
         self.current = first
+        self.problems: Callable[[], tuple[Problem, ...]] = tuple
+        self.checked_s: Callable[[], float] = float
 
 
 def row(cycle: Cycle, i: int) -> JsonObject:

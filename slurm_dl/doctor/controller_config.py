@@ -113,16 +113,17 @@ class PartitionRecord:
 
     @property
     def limit_s(self) -> float:
-        """Longest time limit of its jobs, seconds.
+        """Longest time limit of its jobs, seconds."""
+        return duration_s(self.values.get("MaxTime", ""), f"MaxTime of partition {self.name}")
 
-        Raises:
-            CannotTellError: It cannot be read.
-        """
-        try:
-            return limit_s(self.values.get("MaxTime", ""))
-        except ValueError as err:
-            msg = f"MaxTime of partition {self.name}: {err}"
-            raise CannotTellError(msg) from None
+
+def duration_s(text: str, what: str) -> float:
+    """A time in Slurm's notation, seconds; a `CannotTellError` if it cannot be read."""
+    try:
+        return limit_s(text)
+    except ValueError as err:
+        msg = f"{what}: {err}"
+        raise CannotTellError(msg) from None
 
 
 def _whole(text: str, what: str) -> int:

@@ -38,7 +38,7 @@ _IN_MEMORY = frozenset({"ramfs", "tmpfs"})
 @check("directories")
 def directories(site: Site) -> CheckResult:
     """The account can write where it has to, and nobody else but root."""
-    account, paths = site.account, site.places.paths
+    account, paths = site.account, site.config.paths
     state, who = paths.state_dir, f"{account.name} ({account.why})"
     missing: dict[str, list[str]] = {}
     for key, path in (("paths.state_dir", state), ("paths.audit_log", paths.audit_log.parent)):
@@ -101,22 +101,18 @@ def _rights(seen: os.stat_result, account: Account) -> int:
 @check("state disk")
 def state_disk(site: Site) -> CheckResult:
     """The ledger needs locks that work and a disk that is still there tomorrow."""
-    path = site.places.paths.state_dir
-    kind = filesystem_of(path, MOUNTS.read_text("utf-8", "surrogateescape")).lower()
+    path = site.config.paths.state_dir
+    kind = _mount_of(path)[0].lower()
     if not kind:
         msg = f"the file system of {path} is not known"
         raise CannotTellError(msg)
+    told, wrong = f"{path} is on {kind}", ""
     if kind in _NETWORK or kind.startswith("fuse."):
-        return warning(
-            f"{path} is on {kind}, over the network: SQLite's ledger may be damaged there",
-            "point paths.state_dir to a local disk",
-        )
-    if kind in _IN_MEMORY:
-        return warning(
-            f"{path} is on {kind}: attained service is lost with a reboot",
-            "point paths.state_dir to a local disk",
-        )
-    return ok(f"{path} is on {kind}")
+        wrong = ", over the network: SQLite's ledger may be damaged there"
+    elif kind in _IN_MEMORY:
+        wrong = ": attained service is lost with a reboot"
+    advice = "point paths.state_dir to a local disk"
+    return warning(f"{told}{wrong}", advice) if wrong else ok(told)
 
 
 @check("command lines")
@@ -124,7 +120,7 @@ def command_lines(site: Site) -> CheckResult:
     """PrivateData hides jobs from users who may see them in others' command lines."""
     if not {"all", "jobs"}.intersection(site.controller.options("PrivateData")):
         return ok("PrivateData does not hide jobs")
-    options = _mount_of(Path("/proc"), MOUNTS.read_text("utf-8", "surrogateescape"))[1:]
+    options = _mount_of(Path("/proc"))[1:]
     found = next((option for option in options if option.startswith("hidepid=")), "no hidepid")
     if found in {"no hidepid", "hidepid=0", "hidepid=off"}:
         return warning(
@@ -136,21 +132,11 @@ def command_lines(site: Site) -> CheckResult:
     return ok(f"/proc has {found}")
 
 
-def filesystem_of(path: Path, mountinfo: str) -> str:
-    """Type of the file system that *path* is or would be on; empty if the table does not say.
-
-    Args:
-        path: Links in it are followed.
-        mountinfo: The text of ``/proc/self/mountinfo``, see proc(5).
-    """
-    return next(iter(_mount_of(path, mountinfo)), "")
-
-
-def _mount_of(path: Path, mountinfo: str) -> Sequence[str]:
-    """Type of the file system of *path*, and its options."""
+def _mount_of(path: Path) -> Sequence[str]:
+    """Type of the file system that *path* is or would be on, empty if unknown, and its options."""
     real = Path(os.path.realpath(path))
     best, found = -1, [""]
-    for line in mountinfo.split("\n"):
+    for line in MOUNTS.read_text("utf-8", "surrogateescape").split("\n"):
         before, _, after = line.partition(" - ")
         fields, rest = before.split(), after.split()
         if len(fields) < 5 or not rest:  # noqa: PLR2004 - the fifth field is the mount point

@@ -87,8 +87,7 @@ def cycles(site: Site) -> CheckResult:
     except SlurmDlError:
         msg = "dlschedd did not answer"
         raise CannotTellError(msg) from None
-    failing = _failing(status)
-    if failing is not None:
+    if failing := _failing(status):
         return failing
     age = status.get("age_s")
     if not isinstance(age, int | float):
@@ -119,8 +118,9 @@ def _failing(status: JsonObject) -> CheckResult | None:
             "if its disk is full, make room there, or correct paths.audit_log; until then it only "
             "looks",
         )
+    last = status.get("trouble")
+    why = str(last.get("message")) if isinstance(last, dict) else "it does not say why"
     if failures := _number(status, "failures"):
-        why = _trouble(status)
         return error(
             f"{failures:.0f} looks in a row failed: {why}",
             "the disk of paths.state_dir is full: make room there, and it goes on by itself"
@@ -129,7 +129,7 @@ def _failing(status: JsonObject) -> CheckResult | None:
         )
     if bugs := _number(status, "bugs"):
         return error(
-            f"{bugs:.0f} cycles ended in a fault of dlschedd: {_trouble(status)}",
+            f"{bugs:.0f} cycles ended in a fault of dlschedd: {why}",
             "see its log, and report it with dlctl snapshot FILE",
         )
     return None
@@ -138,8 +138,3 @@ def _failing(status: JsonObject) -> CheckResult | None:
 def _number(answer: JsonObject, key: str) -> float:
     value: Json = answer.get(key)
     return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _trouble(status: JsonObject) -> str:
-    last = status.get("trouble")
-    return str(last.get("message")) if isinstance(last, dict) else "it does not say why"

@@ -6,10 +6,9 @@ import math
 import re
 
 from slurm_dl.doctor.check_result import CheckResult, check, error, ok, warning
-from slurm_dl.doctor.controller_config import CannotTellError
+from slurm_dl.doctor.controller_config import CannotTellError, duration_s
 from slurm_dl.doctor.site import Site
 from slurm_dl.engine.waiting_line import WIDEST_BAND
-from slurm_dl.slurm.read.vocabulary import limit_s
 from slurm_dl.slurm.releases import Release
 from slurm_dl.slurm.slurm_conf import PLUGIN
 from slurm_dl.slurm.slurm_conf import site_factor_plugin as configured_plugin
@@ -203,11 +202,7 @@ def backfill_passes(site: Site) -> CheckResult:
     """
     controller = site.controller
     period = controller.text("PriorityCalcPeriod")
-    try:
-        period_s = limit_s(period)
-    except ValueError as err:
-        msg = f"PriorityCalcPeriod: {err}"
-        raise CannotTellError(msg) from None
+    period_s = duration_s(period, "PriorityCalcPeriod")
     calc = "PriorityCalcPeriod=1"
     if "bf_continue" not in controller.options("SchedulerParameters"):
         line = controller.line_with("SchedulerParameters", "bf_continue")

@@ -70,7 +70,7 @@ def node_weights(site: Site) -> CheckResult:
     """Slurm takes nodes of low Weight first, before it looks at topology."""
     # All of them: sinfo takes no partitions beside --all, and hides some without it.
     argv = ("--noheader", "--all", "--exact", "--format=%R %w")
-    _, managed = site.controller, site.places.manage.partitions
+    _, managed = site.controller, site.config.manage.partitions
     try:
         lines = [line.split() for line in site.slurm.run("sinfo", *argv).splitlines()]
         weights = sorted({int(weight) for name, weight in lines if name in managed})
@@ -92,7 +92,7 @@ def node_weights(site: Site) -> CheckResult:
 @check("profiles")
 def profiles(site: Site) -> CheckResult:
     """The profiles of models can be read, and jobs name models that there are."""
-    directory = site.places.paths.profile_dir
+    directory = site.config.paths.profile_dir
     of_site: Mapping[str, Profile] = {}
     try:
         # Whose they are is asked for dlschedd's account, which need not be ours.
@@ -109,8 +109,10 @@ def profiles(site: Site) -> CheckResult:
             f"{mistakes[0]}{more}",
             "correct it; dlschedd does not start like this, and a reload keeps the old ones",
         )
-    told = f"{_models(known)} models, {_models(of_site)} of them by files in {directory}"
-    unknown = _unknown_models(site, known)
+    all_models, of_files = ({p.name for p in found.values()} for found in (known, of_site))
+    told = f"{len(all_models)} models, {len(of_files)} of them by files in {directory}"
+    # The daemon watches errors alone: it need not read the queue for this warning.
+    unknown = _unknown_models(site, known) if site.in_force is None else []
     if not unknown:
         return ok(told)
     names = [f"{name} ({jobs})" for name, jobs in unknown[:_MOST_MODELS]]
@@ -120,10 +122,6 @@ def profiles(site: Site) -> CheckResult:
         f"write a profile of each into {directory} and reload dlschedd; until then such a job "
         "counts as one whose model is not known",
     )
-
-
-def _models(profiles: Mapping[str, Profile]) -> int:
-    return len({profile.name for profile in profiles.values()})
 
 
 def _foreign(directory: Path, site: Site) -> Iterator[str]:

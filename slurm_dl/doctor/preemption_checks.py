@@ -52,12 +52,15 @@ def _external(site: Site) -> CheckResult:
             f"PreemptMode={modes}: suspended jobs keep their GPUs",
             f"in slurm.conf: {line}; then restart slurmctld",
         )
-    exposed = [p.name for p in site.managed if _is_exposed(p, plugin)]
+    # A partition's own mode counts for one plug-in only.
+    by_partition = plugin.endswith("partition_prio")
+    exempt = {"OFF"} if by_partition else frozenset()
+    exposed = [p.name for p in site.managed if p.text("PreemptMode").upper() not in exempt]
     if plugin in _NO_PREEMPTION or not exposed:
         return ok("dlschedd preempts, Slurm does not")
     advice = (
         f"in slurm.conf, partitions {', '.join(exposed)}: PreemptMode=OFF"
-        if plugin.endswith("partition_prio")
+        if by_partition
         else "see that no QOS of their jobs may preempt another of theirs (sacctmgr show qos "
         "format=Name,Preempt), or set preemption.mode: native"
     )
@@ -65,13 +68,6 @@ def _external(site: Site) -> CheckResult:
         f"PreemptType={plugin}: in {', '.join(exposed)} Slurm may stop jobs that dlschedd "
         "has chosen to keep",
         advice,
-    )
-
-
-def _is_exposed(partition: PartitionRecord, plugin: str) -> bool:
-    """Whether Slurm may preempt its jobs; a partition's own mode counts for one plug-in only."""
-    return not (
-        plugin.endswith("partition_prio") and partition.text("PreemptMode").upper() == "OFF"
     )
 
 
@@ -160,12 +156,8 @@ def _notes(partition: PartitionRecord) -> list[tuple[str, str]]:
     share = partition.text("OverSubscribe").upper()
     notes = []
     if share.startswith("FORCE"):
-        notes.append(
-            (
-                f"OverSubscribe={share} in {partition.name}: jobs share their CPUs",
-                "OverSubscribe=NO",
-            )
-        )
+        told = f"OverSubscribe={share} in {partition.name}: jobs share their CPUs"
+        notes.append((told, "OverSubscribe=NO"))
     # 26.05 has a key of its own for it.
     own_key = partition.text("Exclusive").upper() in {"NODE", "TOPO"}
     if share == "EXCLUSIVE" or own_key:

@@ -94,6 +94,7 @@ class Site:
     """One cluster, this host, and the configuration and daemon that are meant.
 
     Attributes:
+        in_force: The configuration of the daemon that asks; None: that of the file counts.
         failed: The facts that could not be read, each with its error.
     """
 
@@ -104,6 +105,7 @@ class Site:
         settings: Sequence[str] = (),
         socket: Path | None = None,
         account: str | None = None,
+        in_force: Config | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> None:
         """Read nothing yet.
@@ -116,13 +118,18 @@ class Site:
         """
         self.config_path = config or Path(environ.get(CONFIG_ENV) or DEFAULT_CONFIG)
         self.settings = settings
+        self.in_force = in_force
         self.environ = environ
         self._socket = socket
         if config is None and socket is None and environ.get(SOCKET_ENV):
             self._socket = Path(environ[SOCKET_ENV])
         self.failed: dict[str, SlurmDlError] = {}
         if account is not None:
-            self.account = _named(account)
+            try:
+                self.account = _account_of(pwd.getpwnam(account), "--account")
+            except KeyError:
+                msg = f"--account: there is no account {account[:80]!r} on this host"
+                raise ConfigError(msg) from None
 
     @fact
     def file(self) -> Config | tuple[str, ...]:
@@ -148,8 +155,10 @@ class Site:
     @property
     def config(self) -> Config:
         """The configuration."""
+        if self.in_force is not None:
+            return self.in_force
         if isinstance(self.file, tuple):
-            msg = "the configuration has mistakes"
+            msg = "the configuration has mistakes: no valid configuration is known"
             raise CannotTellError(msg)
         return self.file
 
@@ -159,14 +168,6 @@ class Site:
         with contextlib.suppress(CannotTellError):
             return self.config
         return None
-
-    @property
-    def places(self) -> Config:
-        """The configuration, for checks of what lies where it says."""
-        if self.known_config is None:
-            msg = "there is no valid configuration that says where they are"
-            raise CannotTellError(msg)
-        return self.known_config
 
     @property
     def socket(self) -> Path:
@@ -266,14 +267,6 @@ class Site:
         except KeyError:
             msg = f"uid {os.geteuid()} has no account on this host"
             raise CannotTellError(msg) from None
-
-
-def _named(name: str) -> Account:
-    try:
-        return _account_of(pwd.getpwnam(name), "--account")
-    except KeyError:
-        msg = f"--account: there is no account {name[:80]!r} on this host"
-        raise ConfigError(msg) from None
 
 
 def _account_of(entry: pwd.struct_passwd, why: str) -> Account:

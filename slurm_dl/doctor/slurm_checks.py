@@ -13,7 +13,6 @@ from slurm_dl.slurm.permissions import ENOUGH, to_operator
 from slurm_dl.slurm.pyslurm.reader import PyslurmQueue
 from slurm_dl.slurm.releases import (
     NEWEST,
-    Release,
     faults,
     no_preemption,
     parse_release,
@@ -69,16 +68,11 @@ def release(site: Site) -> CheckResult:
         return warning(why, advice)
     if why := no_preemption(now):
         return error(why, "dlschedd orders the queue and preempts nobody until then")
-    told = f"{now}, {_tried(now)}"
+    told, tried = "supported by Slurm's documentation, not tried", series_of(now).tried
+    if tried is not None:
+        told = "tested" if tried == now else f"supported; tested with {tried}"
     notes = [fault.text for fault in faults(now)]
-    return ok("; ".join([told, *notes]))
-
-
-def _tried(now: Release) -> str:
-    tried = series_of(now).tried
-    if tried is None:
-        return "supported by Slurm's documentation, not tried"
-    return "tested" if tried == now else f"supported; tested with {tried}"
+    return ok("; ".join([f"{now}, {told}", *notes]))
 
 
 @check("reader")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from slurm_dl.forecast.chunked_json import pieces
+from slurm_dl.job import tool_process
 from slurm_dl.json_types import JsonObject
 from slurm_dl.logging_setup import logger
 from slurm_dl.model.errors import SlurmDlError
@@ -95,12 +96,10 @@ def run_worker(content: bytes, deadline_s: float) -> JsonObject:
         ForecastError: It failed, or took too long.
     """
     try:
-        done = subprocess.run(
+        done = tool_process.run(
             own_python("-m", MODULE),
-            input=content,
-            capture_output=True,
-            timeout=deadline_s + LATE_S,
-            check=False,
+            content,
+            timeout_s=deadline_s + LATE_S,
             cwd="/",
             env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )

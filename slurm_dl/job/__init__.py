@@ -15,7 +15,7 @@ from slurm_dl.job.checkpoint import (
     should_checkpoint,
 )
 from slurm_dl.job.progress import report
-from slurm_dl.job.run_files import restart_count, run_dir
+from slurm_dl.job.run_files import mark_import, restart_count, run_dir
 
 __all__ = [
     "EXIT_REQUEUE",
@@ -28,3 +28,5 @@ __all__ = [
     "run_dir",
     "should_checkpoint",
 ]
+
+mark_import()

@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 LEFTOVER_GRACE_S = 5.0
 """Between SIGTERM and SIGKILL for processes that outlive the command."""
@@ -16,7 +17,25 @@ LEFTOVER_GRACE_S = 5.0
 GROUP, SESSION = 2, 3
 """Fields of /proc/PID/stat after the command's name, see proc(5)."""
 
-_STATE = 0
+_STATE, _PARENT = 0, 1
+
+
+class Process(NamedTuple):
+    """One process of the command.
+
+    Attributes:
+        pid: Its number.
+        program: Name of the program that it runs; empty if that cannot be seen.
+        takes: It has a handler for the signal, or waits for it.
+        code: The program and the size of its libraries, which changes while a program starts.
+        is_fork: Its parent runs the same command line, as that of a data loader's worker does.
+    """
+
+    pid: int
+    program: str
+    takes: bool
+    code: str
+    is_fork: bool
 
 
 class Child:
@@ -57,23 +76,36 @@ class Child:
         A Python that is still importing has none yet, and a shell around the real program may
         never get one; both would die of it.
         """
-        masks = _signal_masks(self._process.pid)
-        return _has(masks, "SigCgt", signum) or _has(masks, "SigBlk", signum)
+        return _takes(_status(self._process.pid), signum)
 
     def ignores(self, signum: int) -> bool:
         """True if it ignores the signal."""
-        return _has(_signal_masks(self._process.pid), "SigIgn", signum)
+        return _has(_status(self._process.pid), "SigIgn", signum)
 
     def program(self) -> str:
         """Name of the program that its process runs now; empty if that cannot be seen."""
         return _program(self._process.pid)
 
-    def other_catching(self, signum: int) -> str:
-        """Another process of its group that has a handler for the signal; empty if none has."""
-        for pid in members(GROUP, self._process.pid):
-            if pid != self._process.pid and _has(_signal_masks(pid), "SigCgt", signum):
-                return f"{_program(pid)}, process {pid}"
-        return ""
+    def processes(self, signum: int, variables: Collection[str]) -> list[Process]:
+        """Living processes of the command on this node, in order.
+
+        Args:
+            signum: The signal that they may take.
+            variables: What Slurm's daemon hands on to the tasks of an srun, which are no
+                descendants: assignments that no other process has all of.
+        """
+        parents = {pid: int(fields[_PARENT]) for pid, fields in _living()}
+        marks = {os.fsencode(text) for text in variables}
+        found = {pid for pid in parents if marks <= set(_read(pid, "environ").split(b"\0"))}
+        found = _with_descendants(found | parents.keys() & {self._process.pid}, parents)
+        lines = {pid: _read(pid, "cmdline") for pid in found}
+        seen = []
+        for pid in sorted(found):
+            status, program = _status(pid), _program(pid)
+            code = f"{program} {status.get('VmLib', '').strip()}"
+            is_fork = lines.get(parents[pid]) == lines[pid]
+            seen.append(Process(pid, program, _takes(status, signum), code, is_fork))
+        return seen
 
     def send(self, signum: int) -> None:
         """Send it a signal; nothing happens if it has ended."""
@@ -97,13 +129,22 @@ class Child:
         return code if code >= 0 else 128 - code
 
 
-def _signal_masks(pid: int) -> dict[str, str]:
-    """What a process does with signals, as /proc has it; nothing if it has ended."""
+def _read(pid: int, name: str) -> bytes:
+    """A file of a process in /proc; nothing if it has ended, or is another user's."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+        return Path(f"/proc/{pid}/{name}").read_bytes()
     except OSError:
-        return {}
-    return dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+        return b""
+
+
+def _status(pid: int) -> dict[str, str]:
+    """What a process does with signals, and more, as /proc has it."""
+    lines = _read(pid, "status").decode("utf-8", "replace").splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
+def _takes(status: Mapping[str, str], signum: int) -> bool:
+    return _has(status, "SigCgt", signum) or _has(status, "SigBlk", signum)
 
 
 def _has(masks: Mapping[str, str], name: str, signum: int) -> bool:
@@ -125,16 +166,27 @@ def _signal_group(group: int, signum: int) -> None:
 
 def members(field: int, number: int) -> list[int]:
     """Living processes of the `GROUP` or the `SESSION` of that *number*, in order."""
-    found = []
+    return sorted(pid for pid, fields in _living() if fields[field] == str(number))
+
+
+def family(session: int) -> set[int]:
+    """Living processes of that *session*, and their descendants in whatever session."""
+    living = dict(_living())
+    first = {pid for pid, fields in living.items() if fields[SESSION] == str(session)}
+    return _with_descendants(first, {pid: int(living[pid][_PARENT]) for pid in living})
+
+
+def _with_descendants(found: set[int], parents: Mapping[int, int]) -> set[int]:
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found = found | more
+    return found
+
+
+def _living() -> Iterator[tuple[int, list[str]]]:
+    """All processes but zombies, with the fields of /proc/PID/stat after the name."""
     for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue
         # The name is in parentheses and may hold anything, further parentheses too.
-        fields = text.rpartition(")")[2].split()
-        if fields[_STATE] != "Z" and fields[field] == str(number):
-            found.append(int(entry.name))
-    return sorted(found)
+        text = _read(int(entry.name), "stat") if entry.name.isdigit() else b""
+        fields = text.rpartition(b")")[2].decode("ascii", "replace").split()
+        if fields and fields[_STATE] != "Z":
+            yield int(entry.name), fields

@@ -61,7 +61,22 @@ def judge(
             "it has saved, or, if it always ends with 0, use --stops-with 0: then the job is "
             "requeued"
         )
+    elif asked:
+        log(
+            f"the command was asked to save by {signal_name(options.signum)}, did not say that it "
+            f"has, and ended with status {code}. If slurm_dl had asked, it requeues the job. These "
+            "lines in the training loop save the work:"
+        )
+        for line in _SAVES:
+            log(line)
     return End(code, stopped=False)
+
+
+_SAVES = (
+    "    from slurm_dl import job",
+    "    if job.should_checkpoint():",
+    "        save(); job.exit_for_requeue()",
+)
 
 
 def _checkpoint_of(run: RunId, options: DlrunOptions, log: Callable[[str], None]) -> str | None:

@@ -16,10 +16,14 @@ import subprocess
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from slurm_dl.job import tool_process
 from slurm_dl.job.scontrol_input import arguments_and_input, one_word
 
 CALL_LIMIT_S = 10.0
 """How long one call may take; scontrol by itself waits minutes for a controller that is down."""
+
+PREEMPTED_KEY = "preempted"
+"""Here the daemon writes of its request: how often the job was preempted, and the run's number."""
 
 MOST_BYTES = 511
 """Longest comment that is written; a longer one some releases would cut."""
@@ -118,14 +122,28 @@ class JobController:
         """
         return self._set_comment(standing, with_ack(standing.comment, ack))
 
-    def report(self, key: Literal["rate", "saved", "unhandled"], value: float) -> bool:
-        """Write one of our keys into the comment. False: no comment of ours, or no room there.
+    def report(
+        self,
+        key: Literal["rate", "saved", "unhandled", "final"],
+        value: float | None,
+        *,
+        asked: bool = False,
+    ) -> bool:
+        """Write one of our keys into the comment, or take it out if None.
+
+        False: no comment of ours, or no room there.
+
+        Args:
+            asked: Answer the daemon: write what it wrote of its request for the run *value*.
 
         Raises:
             CallFailedError: Slurm refused or was silent; it may have been done all the same.
         """
         standing = self.standing()
-        comment = with_key(standing.comment, key, value)
+        ours = (comment_of_ours(standing.comment) or {}).get("slurm_dl", {})
+        request = ours.get(PREEMPTED_KEY) if asked else None
+        answers = isinstance(request, list) and request[1:] == [value]
+        comment = with_key(standing.comment, key, request if answers else value)
         if comment is not None and len(one_word(comment)) > MOST_BYTES:
             return False
         return self._set_comment(standing, comment)
@@ -166,14 +184,12 @@ class JobController:
         name = os.path.basename(argv[0])  # noqa: PTH119 -- a word for the message
         try:
             args, told = arguments_and_input(argv[1:])
-            done = subprocess.run(
+            done = tool_process.run(
                 [argv[0], *args],
+                told,
+                timeout_s=CALL_LIMIT_S,
                 env=self._environ,
-                input=told,
-                capture_output=True,
-                timeout=CALL_LIMIT_S,
                 preexec_fn=self._prepare,
-                check=False,
             )
         except subprocess.TimeoutExpired:
             msg = f"{name} did not answer within {CALL_LIMIT_S:g} s"

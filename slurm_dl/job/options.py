@@ -26,6 +26,8 @@ RATE_VARIABLE = "SLURM_DL_RATE_EVERY_S"
 
 SAVED_VARIABLE = "SLURM_DL_SAVED_EVERY_S"
 
+START_VARIABLE = "SLURM_DL_START_S"
+
 STOPS_WITH_VARIABLE = "SLURM_DL_STOPS_WITH"
 NEVER_REQUEUE_VARIABLE = "SLURM_DL_NEVER_REQUEUE"
 
@@ -52,6 +54,8 @@ class DlrunOptions(NamedTuple):
         run_dir: The job's directory, absolute.
         rate_every_s: Tell the scheduler this often how fast the job is; None: never.
         saved_every_s: Tell the scheduler of a new checkpoint this often at most.
+        start_s: A program that has been running for so long, and has loaded no library since, is
+            past its start: if it has no handler now, it is taken to get none.
         stops_with: Statuses that, like 75, mean "saved, run me again" from a command that was
             asked to save.
         never_requeue: Statuses that are final whatever else there is.
@@ -67,6 +71,7 @@ class DlrunOptions(NamedTuple):
     run_dir: Path
     rate_every_s: float | None = None
     saved_every_s: float = DEFAULT_EVERY_S
+    start_s: float | None = None
     stops_with: frozenset[int] = frozenset()
     never_requeue: frozenset[int] = frozenset()
     env: bool = False
@@ -88,6 +93,8 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptio
         rate_every = environ.get(RATE_VARIABLE)
         rate_every_s = _seconds(rate_every) if rate_every else None
         saved_every_s = _seconds(environ.get(SAVED_VARIABLE) or str(DEFAULT_EVERY_S))
+        start = environ.get(START_VARIABLE)
+        start_s = _seconds(start) if start else None
         stops_with = found.stops_with
         if stops_with is None:
             stops_with = _statuses(environ.get(STOPS_WITH_VARIABLE, ""))
@@ -97,7 +104,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptio
     except argparse.ArgumentTypeError as err:
         parser.error(
             "environment variable SLURM_DL_GRACE_S, _ACK_WAIT_S, _RATE_EVERY_S, "
-            "_SAVED_EVERY_S, _SIGNAL, "
+            "_SAVED_EVERY_S, _START_S, _SIGNAL, "
             f"_STOPS_WITH or _NEVER_REQUEUE: {err}"
         )
     return DlrunOptions(
@@ -110,6 +117,7 @@ def parse_options(argv: Sequence[str], environ: Mapping[str, str]) -> DlrunOptio
         run_dir=_run_dir(environ),
         rate_every_s=rate_every_s,
         saved_every_s=saved_every_s,
+        start_s=start_s,
         stops_with=stops_with,
         never_requeue=never_requeue,
         env=found.env,

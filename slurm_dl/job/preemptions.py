@@ -12,12 +12,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from slurm_dl.job.controller import CallFailedError, JobController, comment_of_ours, with_key
+from slurm_dl.job.controller import (
+    PREEMPTED_KEY,
+    CallFailedError,
+    JobController,
+    comment_of_ours,
+    with_key,
+)
 
 PREEMPTIONS_VARIABLE = "SLURM_DL_PREEMPTIONS"
 FAILURES_VARIABLE = "SLURM_DL_FAILURES"
 
-_KEY = "preempted"
 _TRIES = 3
 _TRY_AGAIN_S = 2.0
 
@@ -25,12 +30,13 @@ _TRY_AGAIN_S = 2.0
 def with_preemption(comment: str, times: int, run: int) -> str | None:
     """*comment* saying that the job has been preempted *times* times once *run* is over.
 
-    None if it is no comment of ours.
+    None if it is no comment of ours. What it says of the signal is older than this request.
 
     Args:
         run: Slurm's restart count of the run that is asked to stop.
     """
-    return with_key(comment, _KEY, [times, run])
+    told = with_key(comment, PREEMPTED_KEY, [times, run])
+    return None if told is None else with_key(told, "unhandled", None)
 
 
 def preemptions_in(comment: str, restarts: int) -> int:
@@ -39,7 +45,7 @@ def preemptions_in(comment: str, restarts: int) -> int:
     Never more than *restarts*: a comment may be a copy of another job's.
     """
     content = comment_of_ours(comment)
-    told = None if content is None else content["slurm_dl"].get(_KEY)
+    told = None if content is None else content["slurm_dl"].get(PREEMPTED_KEY)
     if not isinstance(told, list) or [type(part) for part in told] != [int, int]:
         return 0
     times, run = int(told[0]), int(told[1])

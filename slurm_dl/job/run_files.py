@@ -6,6 +6,7 @@ form from here. All of them are JSON objects.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -24,6 +25,9 @@ REQUEST_FILE = "slurm_dl.request"
 
 LISTENING_FILE = "slurm_dl.listening"
 """Written by the script: it looks for the request file, so it needs no signal."""
+
+IMPORTED_FILE = "slurm_dl.imported"
+"""Written when `slurm_dl.job` is imported: the script may yet look for the request file."""
 
 STOPPED_FILE = "slurm_dl.stopped"
 """Written by the script: it ends now in order to be run again. A launcher such as torchrun
@@ -147,9 +151,20 @@ def read_object(path: Path, *, must_be_ours: bool = False) -> dict[str, object] 
     return content
 
 
-def write_mark(path: Path, run: RunId, **more: object) -> None:
+def write_mark(path: Path, run: RunId, *, durable: bool = True, **more: object) -> None:
     """Write a file that counts for *run* only."""
-    write_whole(path, {"v": 1, "restart": run.restart, "attempt": run.attempt, **more})
+    content = {"v": 1, "restart": run.restart, "attempt": run.attempt, **more}
+    write_whole(path, content, durable=durable)
+
+
+def mark_import() -> None:
+    """Leave `IMPORTED_FILE` for dlrun, in a process of its command; no import fails of it."""
+    directory, run = run_dir(), this_run()
+    if directory is None or ATTEMPT_VARIABLE not in os.environ:
+        return
+    with contextlib.suppress(OSError):
+        if not is_marked(directory / IMPORTED_FILE, run):
+            write_mark(directory / IMPORTED_FILE, run, durable=False)
 
 
 def is_marked(path: Path, run: RunId) -> bool:

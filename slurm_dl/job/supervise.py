@@ -21,6 +21,7 @@ from slurm_dl.job.options import DlrunOptions
 from slurm_dl.job.rate import RateReport
 from slurm_dl.job.run_files import (
     ATTEMPT_VARIABLE,
+    IMPORTED_FILE,
     LISTENING_FILE,
     REQUEST_FILE,
     RESTART_VARIABLE,
@@ -55,6 +56,7 @@ REQUEUE_WAIT_S = 60.0
 """Most a requeue of our own may take until Slurm's SIGTERM arrives."""
 
 REQUEUE_TRIES = 3
+FINAL_PAUSES_S = (0.0, 1.0, 2.0)
 BACKOFF_MAX_S = 30.0
 
 
@@ -122,7 +124,7 @@ class Supervisor:
     def _run_command(self) -> End:
         self._asked_s = None
         self._owes_signal = False
-        for name in (REQUEST_FILE, LISTENING_FILE, STOPPED_FILE):
+        for name in (REQUEST_FILE, LISTENING_FILE, IMPORTED_FILE, STOPPED_FILE):
             (self._options.run_dir / name).unlink(missing_ok=True)
         try:
             child = Child(self._options.command, self._child_environ(), self._signals.restore)
@@ -172,8 +174,7 @@ class Supervisor:
 
     def _look(self, child: Child) -> None:
         """See what is to be reported of the command while it runs."""
-        owed_since_s = self._asked_s if self._owes_signal else None
-        self._handlers.look(child, self._run, owed_since_s, time.monotonic())
+        self._handlers.look(child, self._run, owed=self._owes_signal, now_s=time.monotonic())
         if self._saves is not None:
             self._saves.look(self._run, time.monotonic())
         if self._rate is not None:
@@ -189,6 +190,7 @@ class Supervisor:
     def _ask(self) -> None:
         if self._asked_s is None:
             self._asked_s = time.monotonic()
+        self._handlers.ask(self._asked_s)
         self._owes_signal = True
         log(f"checkpoint asked for by {signal_name(self._options.signum)}")
         try:
@@ -251,7 +253,22 @@ class Supervisor:
         if self._ended_by is not None:
             return End(code, stopped=False)
         asked = self._asked_s is not None
-        return judge(code, self._options, self._run, asked=asked, log=log)
+        end = judge(code, self._options, self._run, asked=asked, log=log)
+        if self._controller is not None and code in self._options.never_requeue:
+            self._report_final(self._controller)
+        return end
+
+    def _report_final(self, controller: JobController) -> None:
+        # The daemon requeues who fails when it is asked, and knows of no status but 93. It may have
+        # asked without our hearing of it yet.
+        for delay_s in FINAL_PAUSES_S:
+            self._pause(delay_s)
+            try:
+                controller.report("final", self._run.restart)
+            except CallFailedError as err:
+                log(f"the scheduler is not told that this is final: {err}")
+            else:
+                return
 
     def _stand_by(self, end: End) -> None:
         """Returns when dlrun has been told to end, or when the command is to start again."""

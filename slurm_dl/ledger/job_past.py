@@ -22,6 +22,7 @@ class GaveWay:
         purpose: What that was for; None if it is not known any more, and with it the rest.
         beneficiaries: Jobs the GPUs went to.
         signal: What was sent.
+        ended: See `Victim.ended`.
     """
 
     at_s: float
@@ -31,6 +32,7 @@ class GaveWay:
     purpose: Purpose | None = None
     beneficiaries: tuple[JobId, ...] = ()
     signal: str = ""
+    ended: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from slurm_dl.ledger.restarts import Restarts
 from slurm_dl.ledger.store_protocol import HOUR_S, Store, StoreChange
 from slurm_dl.ledger.victim_gone import knows, victim_gone, with_victim
 from slurm_dl.model.breaker import Breaker, BreakerName, Restart, Taken
-from slurm_dl.model.handover import Handover, Seal, VictimState
+from slurm_dl.model.handover import Handover, Seal, Victim, VictimState
 from slurm_dl.model.ids import HandoverId, JobId
 from slurm_dl.model.plan import (
     Action,
@@ -199,8 +199,9 @@ class Ledger:
                 self._trimmed.add(job_id)
             case Signal(handover_id=hid, run=run):
                 self._turn(hid, run.job_id, state=VictimState.SIGNALLING)
-            case Requeue(handover_id=hid, run=run):
-                self._turn(hid, run.job_id, state=VictimState.REQUEUING)
+            case Requeue(handover_id=hid, run=run, ended=ended):
+                tries = self._victim(hid, run.job_id).tries + 1 if ended else 0
+                self._turn(hid, run.job_id, state=VictimState.REQUEUING, ended=ended, tries=tries)
             case _:
                 pass
 
@@ -211,8 +212,9 @@ class Ledger:
                 self._change([job_id], {"site_factor": [value]})
             case Promote(job_id=job_id):
                 self._forgive(job_id)
-            case Reserve(handover_id=hid):
-                self._keep(dataclasses.replace(self._handovers[hid], seal=Seal.STANDING))
+            case Reserve(handover_id=hid) | Unseal(handover_id=hid) if hid is not None:
+                seal = Seal.STANDING if isinstance(action, Reserve) else Seal.RELEASED
+                self._keep(dataclasses.replace(self._handovers[hid], seal=seal))
             case Attach(handover_id=hid, job_id=job_id):
                 handover = self._handovers[hid]
                 attached = tuple(dict.fromkeys((*handover.attached, job_id)))
@@ -220,10 +222,10 @@ class Ledger:
             case Signal(handover_id=hid, run=run):
                 self._turn(hid, run.job_id, state=VictimState.SIGNALLED, signalled_s=now_s)
                 self._change([run.job_id], {"last_preempted_s": [now_s]})
+            case Requeue(handover_id=hid, run=run, ended=ended) if ended:
+                self._turn(hid, run.job_id, tries=0)
             case MarkGone():
                 self._mark_gone(action, now_s)
-            case Unseal(handover_id=hid) if hid is not None:
-                self._keep(dataclasses.replace(self._handovers[hid], seal=Seal.RELEASED))
             case CloseHandover():
                 self._close(action, now_s)
             case ClearSteer() | ForgetSteer():
@@ -358,9 +360,11 @@ class Ledger:
         self._service = after
 
     def _turn(self, handover_id: HandoverId, job_id: JobId, **changes: object) -> None:
-        handover = self._handovers[handover_id]
-        victim = next(v for v in handover.victims if v.run.job_id == job_id)
-        self._keep(with_victim(handover, dataclasses.replace(victim, **changes)))  # type: ignore[arg-type]
+        victim = dataclasses.replace(self._victim(handover_id, job_id), **changes)  # type: ignore[arg-type]
+        self._keep(with_victim(self._handovers[handover_id], victim))
+
+    def _victim(self, handover_id: HandoverId, job_id: JobId) -> Victim:
+        return next(v for v in self._handovers[handover_id].victims if v.run.job_id == job_id)
 
     def _steer(self, steer: Steer) -> None:
         self._store.save(StoreChange(steers=[steer]))

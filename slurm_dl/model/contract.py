@@ -23,6 +23,9 @@ DEFAULT_GRACE_S = 120.0
 """Grace of a job that does not say another, seconds; dlsubmit's default too."""
 
 
+FINAL_STATUS = 93
+"""A job that ends with this exit status is not to be run again, whatever was asked of it."""
+
 LEAST_UNTIL = 0.5
 """The smallest `Claim.until` that counts: no job is protected for most of its time limit."""
 
@@ -70,8 +73,13 @@ class Claim:
         acked_run: Restart count of the run that reported "checkpoint saved, ready to be
             requeued"; None if none did. Only an ack for the present run counts.
         unhandled_run: Restart count of the run in which dlrun found that nothing takes the
-            checkpoint signal; None if it found no such run. Its owner is told; nothing else goes
-            by it.
+            checkpoint signal, and that no handler is to be expected; None if it found no such
+            run. Only for the present run does it count: of jobs that cost the same to stop it
+            comes last.
+        unhandled_asked: dlrun found so after it was asked to save, so the grace is cut short.
+        final_run: Restart count of the run whose command ended with a status that is final by
+            --never-requeue; None if none did.
+        preempted_run: Restart count of the run that we asked to stop last; None if we asked none.
         until: Share of its time limit after which a run may not be preempted any more, from
             `LEAST_UNTIL` to 1; None if it says nothing of that.
         saved_s: When its last checkpoint was complete, epoch seconds, as dlrun reported it; None if
@@ -91,6 +99,9 @@ class Claim:
     progress: float | None = None
     acked_run: int | None = None
     unhandled_run: int | None = None
+    unhandled_asked: bool = False
+    final_run: int | None = None
+    preempted_run: int | None = None
     until: float | None = None
     saved_s: int | None = None
     unreadable: bool = False

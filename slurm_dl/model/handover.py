@@ -48,6 +48,9 @@ class Victim:
         gone_s: When it was seen gone, epoch seconds; 0 before.
         outcome: Why it is gone, in one word (``requeued``, ``finished``, ``left``, ``refused``);
             empty before.
+        ended: Exit status of its run, as a shell has it, if that failed after the signal and was
+            requeued for it; else 0.
+        tries: How often that requeue was tried since it last succeeded as a whole.
     """
 
     run: Run
@@ -57,6 +60,8 @@ class Victim:
     signalled_s: float = 0.0
     gone_s: float = 0.0
     outcome: str = ""
+    ended: int = 0
+    tries: int = 0
 
 
 Purpose = Literal["preempt", "defragment", "split", "reshape"]

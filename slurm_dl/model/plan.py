@@ -116,11 +116,15 @@ class Signal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requeue:
-    """Put a victim back into the queue. Right only while *run* is still the job's run."""
+    """Put a victim back into the queue. Right only while *run* is still the job's run.
+
+    *ended* is the exit status of the run, as a shell has it, if it has failed already; else 0.
+    """
 
     handover_id: HandoverId
     run: Run
     why: str
+    ended: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

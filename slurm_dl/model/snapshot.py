@@ -146,6 +146,8 @@ class Observed:
             the first.
         cut_short: Jobs that are over because somebody or a time limit ended them; their end says
             nothing about the job.
+        failed_with: Exit statuses, as a shell has them, of preemptible jobs that are FAILED and not
+            over in another way; None while Slurm has not told.
         left_out: Jobs that Slurm lists and that have no row here.
         unreadable: Records that were left out: of those jobs, of nodes, and without a readable id.
     """
@@ -179,6 +181,7 @@ class Observed:
     sharable: Bool | None = None
     spreads_shares: bool = False
     cut_short: frozenset[JobId] = frozenset()
+    failed_with: Mapping[JobId, int | None] = field(default_factory=dict)
     left_out: Mapping[JobId, LeftOut] = field(default_factory=dict)
     unreadable: int = 0
 
@@ -221,6 +224,11 @@ class Observed:
     def has_acknowledged(self, run: Run) -> bool:
         """Whether the job says that its work is saved, and that it may be requeued, in *run*."""
         return self.claim(run.job_id).acked_run == run.restarts
+
+    def is_unhandled(self, run: Run) -> bool:
+        """Whether dlrun, asked in *run*, says that nothing takes the checkpoint signal, or will."""
+        claim = self.claim(run.job_id)
+        return claim.unhandled_asked and claim.unhandled_run == run.restarts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.resources
 import os
 from collections.abc import Mapping
@@ -59,6 +60,7 @@ def add_profile(directory: Path, profile: Profile, *, comment: str = "") -> tupl
     return path, bool(own)
 
 
+@functools.cache
 def shipped_profiles() -> Mapping[str, Profile]:
     """The profiles that come with slurm_dl, by name and by each alias.
 

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from slurm_dl.job import tool_process
 from slurm_dl.model.errors import ClusterError
 from slurm_dl.sandbox import layout as layouts
 
@@ -41,14 +42,10 @@ def run(
     # Arguments can hold a job's name, and that any control character.
     words = ascii(shlex.join(argv))
     try:
-        done = subprocess.run(
+        ended = tool_process.run(
             [program, *argv[1:]],
-            input=stdin,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=timeout_s,
-            check=False,
+            stdin.encode(),
+            timeout_s=timeout_s,
             cwd=cwd,
             env=clean,
             user=None if user is None else account.pw_uid,
@@ -60,6 +57,8 @@ def run(
     except subprocess.TimeoutExpired as err:
         message = f"{words} did not end within {timeout_s:g} s"
         raise ClusterError(message) from err
+    out, said = (told.decode("utf-8", "replace") for told in (ended.stdout, ended.stderr))
+    done = subprocess.CompletedProcess(ended.args, ended.returncode, out, said)
     if check and done.returncode != 0:
         said = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
         message = f"{words} ended with status {done.returncode}: {said}"

@@ -32,6 +32,7 @@ from slurm_dl.slurm.permissions import check_sight, lacks_rights
 from slurm_dl.slurm.read.account_limits import AccountLimits
 from slurm_dl.slurm.read.comment_claims import ClaimReader
 from slurm_dl.slurm.read.conditions import ConditionReader, read_licences
+from slurm_dl.slurm.read.exit_statuses import ExitStatuses
 from slurm_dl.slurm.read.gpu_holdings import Holdings
 from slurm_dl.slurm.read.gpu_share_reader import Shares
 from slurm_dl.slurm.read.job_reader import JobReader
@@ -105,6 +106,7 @@ class SlurmCluster:
         self._holdings = Holdings()
         self._shares = Shares(slurm)
         self._limits = AccountLimits(slurm)
+        self._statuses = ExitStatuses(slurm)
         self._queue = CliQueue(slurm) if queue is None else queue
         self._actor = Actor(slurm, set_site_factor=self._queue.set_site_factor)
         self.config: SiteConfig | None = None
@@ -198,6 +200,7 @@ class SlurmCluster:
         self._stuck = stuck
         self._queue.learn_splits(self._holdings, table, site)
         self._shares.learn(table)
+        self._statuses.learn(table)
         return self._put_together(table, conditions, now_s)
 
     def look_again(
@@ -263,6 +266,7 @@ class SlurmCluster:
             sharable=site.sharable if site.sharable.any() else None,
             spreads_shares=site.config.spreads_shares,
             cut_short=frozenset(table.cut_short),
+            failed_with=self._statuses.known,
             left_out=table.left_out,
             unreadable=table.unreadable + site.unreadable,
         )

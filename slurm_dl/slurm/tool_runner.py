@@ -12,18 +12,17 @@ import math
 import os
 import re
 import shutil
-import signal
 import subprocess
-import threading
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from slurm_dl.job import tool_process
 from slurm_dl.job.scontrol_input import arguments_and_input
 from slurm_dl.model.errors import ClusterError, ConfigError
-from slurm_dl.slurm.read.record_parser import ArrayFold, fold_of
+from slurm_dl.slurm.read.record_parser import fold_of
 from slurm_dl.text import escaped, shown
 
 TOOLS = ("squeue", "sinfo", "scontrol", "scancel", "sprio")
@@ -33,7 +32,6 @@ OPTIONAL_TOOLS = ("sacct", "sacctmgr", "sdiag")
 _OF_SLURMDBD = ("sacct", "sacctmgr")
 
 _LONGEST_WORDS = 300
-_CHUNK_BYTES = 2**18
 _JOB_ID = re.compile(r"(\d+)(?:;.*)?", re.ASCII)
 
 
@@ -149,7 +147,14 @@ class Slurm:
         fold = fold_of(args) if tool == "squeue" else None
         try:
             argv, told = arguments_and_input(args)
-            code, out, complaint = self._answer([self._tools[tool], *argv], told, timeout_s, fold)
+            done = tool_process.run(
+                [self._tools[tool], *argv],
+                told,
+                timeout_s=timeout_s,
+                feed=fold.feed if fold else None,
+                env=self.env,
+                cwd="/",
+            )
         except subprocess.TimeoutExpired:
             asked = "slurmdbd" if tool in _OF_SLURMDBD else "slurmctld"
             msg = f"{words}: no answer in {round(timeout_s, 1):g} s; is {asked} overloaded or down?"
@@ -161,41 +166,14 @@ class Slurm:
             # slow slurmctld: users decide on it.
             own_s = _children_s() - computed_s
             self.spent_s += max(0.0, time.monotonic() - began_s - own_s)
-        if code:
-            said = last_line(complaint) or last_line(out) or "no message"
-            msg = f"{words} failed (exit {code}): {said}"
+        if done.returncode:
+            said = last_line(done.stderr) or last_line(done.stdout) or "no message"
+            msg = f"{words} failed (exit {done.returncode}): {said}"
             raise ClusterError(msg)
-        return fold.text() if fold else out.decode("utf-8", errors="replace")
-
-    def _answer(
-        self, command: Sequence[str], told: bytes, timeout_s: float, fold: ArrayFold | None
-    ) -> tuple[int, bytes, bytes]:
-        """Exit status, output and errors of *command*; *fold* takes the output while it comes."""
-        with subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE if told else subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self.env,
-            cwd="/",
-            start_new_session=True,  # Whatever holds the pipe ends with it.
-        ) as child:
-            killer = threading.Timer(timeout_s, os.killpg, (child.pid, signal.SIGKILL))
-            killer.start()
-            try:
-                while fold and child.stdout and (chunk := child.stdout.read(_CHUNK_BYTES)):
-                    fold.feed(chunk)
-                # A daemon that the tool has started may hold the pipes even then.
-                out, err = child.communicate(told, timeout_s + 1)
-            finally:
-                late = killer.finished.is_set()
-                killer.cancel()
-        if late:
-            raise subprocess.TimeoutExpired(command, timeout_s)
-        return child.returncode, out, err
+        return fold.text() if fold else done.stdout.decode("utf-8", errors="replace")
 
     def start(self, tool: str, *args: str) -> subprocess.Popen[bytes]:
-        """Start one command and do not wait; its standard error is a pipe.
+        """Start one command and do not wait; its standard error is a pipe, its group its own.
 
         Raises:
             ClusterError: It is not there or could not be started.
@@ -209,6 +187,7 @@ class Slurm:
                 stderr=subprocess.PIPE,
                 env=self.env,
                 cwd="/",
+                start_new_session=True,
             )
         except (OSError, ValueError) as err:
             raise _not_run(words, err) from None

@@ -84,6 +84,7 @@ class FakeJob:
             "SLURM_JOB_ID": "77",
             "SLURM_DL_RUN_DIR": str(self.run_dir),
             "SLURM_RESTART_COUNT": "2",
+            "SLURM_DL_START_S": "6",
         }
 
     def write(self, name: str, text: str = "") -> None:
@@ -341,12 +342,15 @@ IGNORES = "import signal; signal.signal(10, signal.SIG_IGN); " + PLAIN
 def test_a_command_that_takes_no_signal_is_reported(
     job: FakeJob, argv: list[str], words: list[str], *, asks: bool
 ) -> None:
-    """In the job's log, and as the number of the run in the comment; it is not killed by it."""
+    """In the job's log, and in the comment, there as an answer if asked; it is not killed by it."""
+    comment = (job.base / "comment").read_text()
+    job.write("comment", comment.replace('"v":1', '"v":1,"preempted":[4,2]'))
     process = job.start("--", *argv)
     until("the command is up", job.says("up\n"))
     if asks:
         ask(process)
-    until("the scheduler is told", lambda: job.ours.get("unhandled") == 2)
+    word = [4, 2] if asks else 2
+    until("the scheduler is told", lambda: job.ours.get("unhandled") == word)
 
     assert job.log.count("has no handler for USR1") + job.log.count("ignores USR1") == 1
     assert all(word in job.log for word in words), job.log
@@ -373,6 +377,54 @@ def test_nothing_is_reported_of_a_command_that_is_told(job: FakeJob, argv: list[
 
     assert "unhandled" not in job.ours
     assert "no handler" not in job.log
+
+
+def test_a_script_that_may_look_for_the_request_later_is_not_called_unhandled(job: FakeJob) -> None:
+    """It has imported slurm_dl.job, and looks once an epoch."""
+    job.environ["SLURM_DL_START_S"] = "1"
+    process = job.start(*python(f"import slurm_dl.job; {PLAIN}"))
+    until("the command is up", job.says("up\n"))
+    ask(process)
+    until("the hint", job.says("so far the command"))
+    time.sleep(2)  # Two looks at the processes.
+
+    assert "unhandled" not in job.ours
+
+
+WORKER = """import os, signal, time
+open('worker.pid', 'w').write(str(os.getpid()))
+while not os.path.exists('late'): time.sleep(0.05)
+signal.signal(10, print)
+time.sleep(60)"""
+START = "import subprocess, sys, time; subprocess."
+STARTS = f"{START}Popen([sys.executable, '-c', {WORKER!r}], start_new_session=True)"
+# slurmstepd starts the tasks of an srun: they are nobody's children here.
+STARTS_AWAY = f"{START}run([sys.executable, '-c', {STARTS!r}])"
+
+
+@pytest.mark.parametrize(("launcher", "code"), [("torchrun", STARTS), ("srun", STARTS_AWAY)])
+def test_what_a_launcher_starts_is_looked_at(job: FakeJob, launcher: str, code: str) -> None:
+    """Workers without a handler are reported unasked; a handler that comes late is no less good."""
+    job.start("--launcher", launcher, *python(f"{code}; time.sleep(60)"))
+    until("the scheduler is told", lambda: job.ours.get("unhandled") == 2)
+    assert f"nothing that {launcher} has started here takes USR1" in job.log
+    assert (job.base / "worker.pid").read_text() in job.log
+
+    job.write("late")
+
+    until("it to be taken back", lambda: "unhandled" not in job.ours)
+    assert job.log.count("takes USR1") == 1
+
+
+def test_a_final_status_is_told_unasked_and_again_if_slurm_refuses(job: FakeJob) -> None:
+    """The daemon may have asked, and dlrun not have heard of it yet."""
+    job.write("refuse-update")
+    running = job.start("--never-requeue", "17", *python("raise SystemExit(17)"))
+    until("a refusal", job.says("not told that this is final"))
+    (job.base / "refuse-update").unlink()
+
+    assert job.end_of(running) == 17
+    assert job.ours["final"] == 2
 
 
 def test_a_failure_after_the_request_stays_a_failure(job: FakeJob) -> None:

@@ -138,6 +138,7 @@ def test_the_workloads_are_those_of_compare(processes: int, tmp_path: Path) -> N
     assert rows["srsf"]["tags"] == "none"
 
 
+@pytest.mark.full("simulates for a minute")
 def test_only_policies_told_run_times_go_by_them(tmp_path: Path) -> None:
     """Run times that are foreseen wrongly change nothing for those that a study runs unasked."""
     names = ",".join(registry.names())

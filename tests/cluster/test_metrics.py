@@ -48,7 +48,7 @@ PROVOKED = {
     *("SlurmDlActionsRefused", "SlurmDlAuditLogUnwritable", "SlurmDlBreakerTripped"),
     *("SlurmDlDaemonDown", "SlurmDlLedgerUnwritable", "SlurmDlNobodyActs", "SlurmDlNotActing"),
     *("SlurmDlNotHonoured", "SlurmDlNotLooking", "SlurmDlPaused", "SlurmDlPollsFail"),
-    *("SlurmDlReloadFailed", "SlurmDlSlurmctldSlow", "SlurmDlUnreadableRecords"),
+    *("SlurmDlProblem", "SlurmDlReloadFailed", "SlurmDlSlurmctldSlow", "SlurmDlUnreadableRecords"),
 }
 """Alerts that are made to fire here; the others are shown to fire by promtool alone."""
 
@@ -408,6 +408,8 @@ def _what_has_no_effect_is_noticed(site: Monitored) -> None:
             site.until_fires("SlurmDlNotHonoured")
             site.until_fires("SlurmDlPaused")
             site.until_fires("SlurmDlReloadFailed")
+            # What cannot be reloaded would not start again either.
+            site.until_fires("SlurmDlProblem")
             site.until_fires("SlurmDlUnreadableRecords")
     place.config.write_text(told, "utf-8")
     place.ask("dlctl", "resume")

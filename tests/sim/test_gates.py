@@ -139,6 +139,7 @@ def runs() -> list[dict[str, object]]:
     return listed
 
 
+@pytest.mark.full("simulates for a quarter of a minute")
 def test_summaries_of_complete_runs_without_job_lists() -> None:
     """Where only the summary was published it is met as well, to all printed digits."""
     checked = 0

@@ -68,6 +68,7 @@ def preemptions(policy: str, load: Load) -> int:
     return sum(under(policy, load, seed).preemptions for seed in SEEDS)
 
 
+@pytest.mark.full("simulates for half a minute")
 def test_it_beats_arrival_and_attained_service_with_fewer_preemptions() -> None:
     """Twice as much is asked for as the cluster can do."""
     mine_s, las_s, fifo_s = (
@@ -80,6 +81,7 @@ def test_it_beats_arrival_and_attained_service_with_fewer_preemptions() -> None:
     assert 0 < taken <= taken_by_las * 3 / 4
 
 
+@pytest.mark.full("simulates for half a minute")
 def test_names_that_tell_of_run_times_make_it_better() -> None:
     """The same jobs with names, twenty of each."""
     named, unnamed = (mean_jct_s("learned_gittins", load) for load in (CROWDED_WITH_TAGS, CROWDED))

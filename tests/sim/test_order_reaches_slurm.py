@@ -50,8 +50,8 @@ def simulated(policy: str) -> Records:
         # Bob waits for all of alice's jobs.
         ("fifo", 0.99 * 82_634, 1.01 * 82_634),
         # He has half of the GPUs, in turns. On the ideal cluster it is 25,196 s.
-        ("gandiva_fair", 18_000, 30_000),
-        pytest.param("hug", 18_000, 30_000, marks=pytest.mark.full("as gandiva_fair")),
+        pytest.param("gandiva_fair", 18_000, 30_000, marks=pytest.mark.full("takes a minute")),
+        pytest.param("hug", 18_000, 30_000, marks=pytest.mark.full("takes a minute")),
     ],
 )
 def test_who_came_later_has_his_share(policy: str, least_s: float, most_s: float) -> None:

@@ -331,6 +331,20 @@ def test_a_breaker_that_cannot_be_reset_is_an_error(context: ControlContext) -> 
     assert caught.value.kind is RefusalKind.FAILED
 
 
+@pytest.mark.parametrize(
+    ("checked_s", "up_s", "shown"),
+    [(0.0, 1100, False), (0.0, 1300, True), (5000.0, 6100, False), (5000.0, 6300, True)],
+)
+def test_status_says_that_no_check_ends(
+    ask: Ask, context: ControlContext, checked_s: float, up_s: float, *, shown: bool
+) -> None:
+    """Two intervals after the last ones, or after the start."""
+    context.board.checked_s = lambda: checked_s
+    answer = ask("status") | {"started_s": 0.0, "now_s": up_s}
+    assert answer["checked_s"] == (checked_s or None)
+    assert ("CHECKS" in dict(status_lines(answer))) == shown
+
+
 def test_status_says_which_breakers_have_tripped(ask: Ask, context: ControlContext) -> None:
     """Written down, or about to be: in shadow mode nothing is."""
     (cycle, board) = (context.board.current.cycle, context.board)

@@ -7,6 +7,8 @@ import json
 import os
 import re
 import subprocess
+import threading
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,15 +17,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from slurm_dl import __version__
+from slurm_dl import __version__, logging_setup
 from slurm_dl.daemon.audit_log import AuditLine, AuditLog
-from slurm_dl.doctor import directory_checks
+from slurm_dl.daemon.metrics.catalogue import WATCHED
+from slurm_dl.doctor import directory_checks, problem_watch
 from slurm_dl.doctor.all_checks import CHECKS, examine
 from slurm_dl.doctor.check_result import CheckResult, Severity
+from slurm_dl.doctor.problem_watch import ProblemWatch
 from slurm_dl.doctor.site import Account, Site
 from slurm_dl.engine.cycle import run_cycle
 from slurm_dl.engine.settings import Settings
@@ -411,6 +416,16 @@ CHECK_OF = {"site": "templates", "profiles": "profiles", "state": "directories"}
 CLOCK = [(1003.5, 1004.0, WARNING, "2 s"), (1002.9, 1004, OK, "2 s"), (900, 940, ERROR, "60 s")]
 
 
+OWN = {"account": replace(SERVICE, uid=os.geteuid())}
+GOOD: Mapping[str, Change] = {
+    "directories": OWN,
+    "clock": {"config": "Configuration data as of 1000\n"},
+}
+BAD = {case[0]: case[1] for case in reversed(CASES) if case[2] is ERROR}
+BAD |= {"clock": {}, "templates": {"files": {"site/own.sbatch.j2": ""}}}
+"""An error of each check that the daemon makes."""
+
+
 @pytest.fixture(autouse=True)
 def _mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mounts").write_text(MOUNTS, "utf-8")
@@ -695,3 +710,72 @@ def test_what_to_do_is_folded_and_not_cut(capsys: pytest.CaptureFixture[str]) ->
     assert "…" not in shown
     assert (shown.count("restart"), shown.count("x")) == (2, 60)
     assert max(map(len, shown.splitlines())) <= 44
+
+
+@pytest.mark.parametrize("check", WATCHED)
+def test_a_problem_appears_stays_and_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: str
+) -> None:
+    """While the daemon runs it is said once, and kept while Slurm is silent; cheaply."""
+    good, watch = GOOD.get(check, {}), ProblemWatch(logging_setup.logger(), None, ())
+    monkeypatch.setattr("slurm_dl.doctor.site.time", SimpleNamespace(time=lambda: 1000.5))
+
+    def stands(changes: Change) -> bool:
+        site = site_of(tmp_path, **changes)
+        (tmp_path / "site").chmod(0o777 if "site/own.sbatch.j2" in str(changes) else 0o755)
+        site.in_force = site.known_config or site_of(tmp_path / "other").config
+        monkeypatch.setattr(problem_watch, "Site", lambda **_: site)
+        watch.look(site.in_force)
+        assert isinstance(site.slurm, Recorded)
+        assert {run[0] for run in site.slurm.runs} <= {"scontrol", "sacctmgr"}
+        assert site.slurm.runs.total() <= 3 + 2 * (check == "preemption")
+        for path in (tmp_path / "profiles").iterdir():
+            path.unlink()
+        return check in {problem.check for problem in watch.standing()}
+
+    (tmp_path / "other").mkdir()
+    with structlog.testing.capture_logs() as lines:
+        course = [good, BAD[check], BAD[check], BAD[check] | SILENT, good, good]
+        assert [stands(changes) for changes in course] == [False, True, True, True, False, False]
+    told = [(x["log_level"], x["event"]) for x in lines if x["check"] == check]
+    assert told == [("error", "problem"), ("info", "problem is gone")]
+
+
+def test_a_check_with_a_bug_is_a_problem_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other checks are made all the same; and once they are late, that is seen."""
+    site, watch = site_of(tmp_path), ProblemWatch(logging_setup.logger(), None, ())
+    monkeypatch.setattr(problem_watch, "Site", lambda **_: site)
+    monkeypatch.setitem(CHECKS, WATCHED[0], lambda _: int("N/A"))
+    monkeypatch.setitem(CHECKS, WATCHED[-1], lambda _: CheckResult(Severity.ERROR, "bad", "mend"))
+    watch.look(site.config)
+    found = {problem.check: problem.found for problem in watch.standing()}
+    assert "N/A" in found[WATCHED[0]]
+    assert found[WATCHED[-1]] == "bad"
+    assert watch.checked_s() == pytest.approx(time.time(), abs=60)
+
+
+def test_problems_are_looked_for_beside_the_cycles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start, after a reload, also one during a look, and in time; no cycle waits."""
+    watch, looks, may_end = ProblemWatch(logging_setup.logger(), None, ()), [], threading.Event()
+    clock_s = [0.0]
+    monkeypatch.setattr(problem_watch, "time", SimpleNamespace(monotonic=lambda: clock_s[0]))
+    monkeypatch.setattr(watch, "look", lambda at: (looks.append(at), may_end.wait(10)))
+
+    def cycle(*, reloaded: object, at_s: float, looked: int) -> None:
+        clock_s[0] = at_s
+        watch.on_cycle(SimpleNamespace(config=at_s, reloaded=reloaded))  # type: ignore[arg-type]
+        assert len(looks) == looked
+        for thread in threading.enumerate():
+            if thread.name == "problems" and may_end.is_set():
+                thread.join(10)
+
+    once = object()
+    cycle(reloaded=None, at_s=0, looked=1)
+    cycle(reloaded=once, at_s=1, looked=1)
+    may_end.set()
+    cycle(reloaded=once, at_s=2, looked=1)
+    cycle(reloaded=once, at_s=3, looked=2)
+    cycle(reloaded=once, at_s=602, looked=2)
+    cycle(reloaded=once, at_s=603, looked=3)

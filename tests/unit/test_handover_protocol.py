@@ -82,7 +82,7 @@ class CheckedCluster(FakeCluster):
                 running = [j for j in attached if j.state is not JobState.PENDING]
                 assert attached, "nobody may use the seal"
                 assert all(j.site_factor > job.site_factor for j in attached if j not in running)
-            case Requeue(run=run):
+            case Requeue(run=run, ended=0):
                 job = self._same_run(run)
                 assert job.asked_s is not None, "requeued without a signal"
                 acked = job.acked_run == job.restarts
@@ -232,6 +232,142 @@ def test_a_job_that_finishes_during_its_grace_stays_completed(tmp_path: Path) ->
     assert cluster.jobs[big].restarts == 0
     assert cluster.jobs[big].state is JobState.COMPLETED
     assert not [a for a in cluster.applied if isinstance(a, Requeue)]
+
+
+@pytest.mark.parametrize(
+    ("status", "change", "after_s", "restarts"),
+    [
+        (138, {}, 2, 1),
+        (1, {}, 2, 1),
+        (1, {"acked_run": 0}, 2, 1),
+        (1, {}, 70, 1),
+        (1, {}, 75, 0),
+        (0, {}, 2, 0),
+        (93, {}, 2, 0),
+        (1, {"requeueable": False}, 2, 0),
+    ],
+)
+def test_who_fails_because_it_was_asked_is_requeued_once(
+    tmp_path: Path, status: int, change: dict[str, object], after_s: int, restarts: int
+) -> None:
+    """Not for an end that is final or its own, nor for a failure of its next run.
+
+    The daemon is killed meanwhile. The time is from the signal to the failure.
+    """
+    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
+    job = cluster.jobs[big]
+    job.on_signal, job.work_s = "ignore", 1000
+    while not job.signals:
+        cluster.advance(2)
+        daemon.cycle()
+    daemon.store.close()
+    cluster.advance(after_s)
+    for name, value in change.items():
+        setattr(job, name, value)
+    cluster.crash(big, status)
+    daemon = Daemon(cluster, tmp_path / "ledger")
+    cycles = []
+    for _ in range(30):
+        cluster.advance(2)
+        cycles.append(daemon.cycle())
+        if job.state is JobState.RUNNING:
+            cluster.crash(big, status)
+
+    assert (job.state, job.restarts) == (JobState.FAILED, restarts)
+    assert sum(isinstance(d.action, Requeue) for c in cycles if c for d in c.done) == restarts
+    assert daemon.ledger.snapshot(cluster.observe(), SETTINGS.partitions).answers == (
+        {big: "acked_run" in change} if restarts else {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "down_s", "restarts"),
+    [(Signal, 70, 0), (Signal, 200, 0), (Requeue, 70, 1), (Requeue, 250, 1)],
+)
+def test_who_fails_while_the_daemon_is_away_is_requeued_if_it_was_asked(
+    kind: type[ClusterAction], down_s: int, restarts: int, tmp_path: Path
+) -> None:
+    """It is killed once it has written the step down, before Slurm hears of it."""
+    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
+    job, original = cluster.jobs[big], cluster.apply
+    job.on_signal, job.work_s = "ignore", 1000
+
+    def apply(action: ClusterAction) -> None:
+        if isinstance(action, kind):
+            raise Killed
+        original(action)
+
+    def until_killed() -> None:
+        for _ in range(60):
+            cluster.advance(2)
+            if job.signals and job.state is JobState.RUNNING:
+                cluster.crash(big, 1)
+            daemon.cycle()
+
+    cluster.apply = apply  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        until_killed()
+    daemon.store.close()
+    cluster.apply = original  # type: ignore[method-assign]
+    cluster.advance(down_s)
+    if kind is Signal:
+        cluster.crash(big, 1)
+    daemon = Daemon(cluster, tmp_path / "ledger")
+    for _ in range(30):
+        cluster.advance(2)
+        daemon.cycle()
+
+    answers = daemon.ledger.snapshot(cluster.observe(), SETTINGS.partitions).answers
+    assert (job.restarts, len(answers)) == (restarts, restarts)
+
+
+@pytest.mark.parametrize(("failures", "tries"), [(1, 2), (100, 5)])
+def test_a_requeue_that_was_done_in_part_is_tried_again(
+    failures: int, tries: int, tmp_path: Path
+) -> None:
+    """Slurm has requeued the job, and fails then; meanwhile its exit status is told late."""
+    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
+    job, original, done = cluster.jobs[big], cluster.apply, []
+    job.on_signal, job.work_s = "ignore", 1000
+
+    def apply(action: ClusterAction) -> None:
+        original(action)
+        if isinstance(action, Requeue):
+            done.append(action)
+            if len(done) <= failures:
+                raise ClusterError
+
+    cluster.apply = apply  # type: ignore[method-assign]
+    for _ in range(60):
+        cluster.advance(2)
+        if job.signals and job.state is JobState.RUNNING and not job.restarts:
+            cluster.crash(big, 1)
+            cluster.failed_with[big] = None  # type: ignore[assignment]
+            daemon.cycle()
+            cluster.failed_with[big] = 1
+        daemon.cycle()
+
+    assert (job.restarts, len(done)) == (1, tries)
+    assert not daemon.ledger.handovers
+
+
+def test_a_failed_victim_that_slurm_does_not_requeue_is_left(tmp_path: Path) -> None:
+    """It is tried for a minute, and the GPUs have long gone to those that wait."""
+    cluster, daemon, big = _sixteen_against_small(tmp_path / "ledger")
+    job = cluster.jobs[big]
+    job.on_signal = "ignore"
+    cluster.fail = [Requeue] * 1000
+    tries = 0
+    for _ in range(100):
+        cluster.advance(2)
+        cycle = daemon.cycle()
+        tries += sum(isinstance(d.action, Requeue) for d in cycle.done) if cycle else 0
+        if job.signals and job.state is JobState.RUNNING:
+            cluster.crash(big, 1)
+
+    assert job.restarts == 0
+    assert 2 <= tries <= 32
+    assert not daemon.ledger.handovers
 
 
 def test_a_job_that_requeues_itself_is_not_requeued_again(tmp_path: Path) -> None:

@@ -59,6 +59,9 @@ CLAIM: Mapping[str, st.SearchStrategy[Any]] = {
     "progress": st.none() | st.floats(0, 1),
     "acked_run": st.none() | st.integers(0, 2**31 - 1),
     "unhandled_run": st.none() | st.integers(0, 1) | st.integers(0, 2**31 - 1),
+    "unhandled_asked": st.booleans(),
+    "final_run": st.none() | st.integers(0, 1) | st.integers(0, 2**31 - 1),
+    "preempted_run": st.none() | st.integers(0, 1) | st.integers(0, 2**31 - 1),
     "until": st.none() | st.floats(LEAST_UNTIL, 1),
     "saved_s": st.none() | st.integers(1, 10**12),
     "unreadable": st.booleans(),
@@ -82,7 +85,11 @@ SHAPES_ROOM = {
 }
 """Claims that say what a job can do with: where it fits may change, its importance does not."""
 
-WEIGHS = {"saved_s": "of jobs that may be stopped, who has just saved is stopped before others"}
+WEIGHS = {
+    "saved_s": "of jobs that may be stopped, who has just saved is stopped before others",
+    "unhandled_run": "of equal cost, who would not save comes last",
+    "unhandled_asked": "in the run that is unhandled it has no grace",
+}
 """Claims that can change who of those that may be stopped is, and nothing else."""
 
 SPARES = {"until": "after at least half of its time limit a run is not stopped"}
@@ -148,6 +155,7 @@ SEEN = {
     "deadlines": "user: --deadline; who is protected by it displaces nobody",
     "reserved_until": "user, of the reservations that it may use",
     "excluded": "user: --exclude",
+    "failed_with": "user: how its job ends; who was asked to save is requeued as if it had run on",
     "begins": "user: --begin",
     "left_out": "user, by when it changes its own job",
 }
@@ -505,17 +513,19 @@ def _signalled(snap: Snapshot, victim: JobId) -> Snapshot:
 
 
 @settings(max_examples=40, deadline=None)
-@given(case=snapshots(), ack=st.integers(0, 3), data=st.data())
+@given(case=snapshots(), run=st.integers(0, 3), data=st.data())
+@pytest.mark.parametrize("field", ["acked_run", "unhandled_run"])
 def test_an_acknowledgement_stops_nobody_but_the_job_itself(
-    case: tuple[Snapshot, JobId], ack: int, data: st.DataObject
+    field: str, case: tuple[Snapshot, JobId], run: int, data: st.DataObject
 ) -> None:
-    """While a job saves, whatever another one acknowledges leaves it its grace."""
+    """While a job saves, whatever another one says of itself leaves it its grace."""
     snap, liar = case
     running = snap.jobs.job_id[snap.jobs.state == JobState.RUNNING].tolist()
     assume(running)
     victim = JobId(data.draw(st.sampled_from(running)))
-    told = _signalled(claiming(snap, liar, contract=Contract(), acked_run=ack), victim)
-    honest = _signalled(claiming(snap, liar, contract=Contract(), acked_run=None), victim)
+    word = {field: run, "unhandled_asked": True}
+    told = _signalled(claiming(snap, liar, contract=Contract(), **word), victim)
+    honest = _signalled(claiming(snap, liar, contract=Contract(), **{field: None}), victim)
 
     def requeued(plan: Plan) -> set[int]:
         return {int(a.run.job_id) for a in plan.actions if isinstance(a, Requeue)}

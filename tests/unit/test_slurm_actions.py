@@ -8,8 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from pwd import struct_passwd
+from types import SimpleNamespace
 
 import pytest
+from squeue_records import answer
 
 from slurm_dl.model.errors import ClusterError, ConfigError
 from slurm_dl.model.handover import Run
@@ -28,6 +30,7 @@ from slurm_dl.model.plan import (
 )
 from slurm_dl.model.steer import Steer
 from slurm_dl.slurm.read.conditions import CONDITION_ARGUMENTS
+from slurm_dl.slurm.read.exit_statuses import ExitStatuses, shell_status
 from slurm_dl.slurm.tool_runner import TOOLS, Slurm
 from slurm_dl.slurm.write import handover_reservations
 from slurm_dl.slurm.write.actions import Actor, update_job
@@ -50,10 +53,13 @@ class Script(Slurm):
         self.refused = refused
         self.comment = "(null)"
         self.reservations = ""
+        self.waiting: list[dict[str, str]] = []
         self.done: list[str] = []
 
     def run(self, tool: str, *args: str) -> str:
         """Slurm's answer."""
+        if "--states=PENDING" in args:
+            return answer(args, self.waiting)
         if tool == "squeue":
             if not self.queue:
                 msg = "squeue failed (exit 1): Invalid job id specified"
@@ -105,7 +111,7 @@ OURS = '{"slurm_dl":{"v":1,"sig":"USR1"},"mine":1}'
     [
         (OURS, "", '{"slurm_dl":{"v":1,"sig":"USR1","preempted":[3,1]},"mine":1}'),
         (
-            '{"slurm_dl":{"preempted":[9,0]},"theirs":"\\u0000 x=y"}',
+            '{"slurm_dl":{"preempted":[9,0],"unhandled":[3,1]},"theirs":"\\u0000 x=y"}',
             "",
             '{"slurm_dl":{"preempted":[3,1]},"theirs":"\\u0000 x=y"}',
         ),
@@ -334,6 +340,120 @@ def test_requeue_of_a_pending_job_is_done_already() -> None:
     apply(slurm, REQUEUE)
 
     assert slurm.done == []
+
+
+@pytest.mark.parametrize(
+    ("label", "dependency", "again"),
+    [
+        ("30", "afterok:11(failed)", "afterok:11"),
+        (
+            "30_[0-3]",
+            "afterok:11(failed),afterany:12+5(unfulfilled),singleton(unfulfilled)",
+            "afterok:11,afterany:12+5,singleton",
+        ),
+        ("30", "aftercorr:11_*(failed)?afterok:12_3(unfulfilled)", "aftercorr:11_*?afterok:12_3"),
+        ("30", "afterok:12(failed)", ""),
+        ("30", "afterok:11(failed),afterok:12(failed)", ""),
+        ("30", "afterok:11(unfulfilled)", ""),
+        ("30", "afterok:11(failed),new:12:x(failed)", ""),
+    ],
+)
+def test_what_waits_for_a_job_that_failed_waits_again(
+    label: str, dependency: str, again: str
+) -> None:
+    """One write for each that Slurm has given up for this job alone, after the requeue."""
+    slurm = Script([["11", "11", "FAILED", *NOW[3:]]])
+    row = {"JobArrayID": label, "Reason": "DependencyNeverSatisfied", "Dependency": dependency}
+    slurm.waiting = [row, row | {"Reason": "Dependency"}]
+
+    apply(slurm, replace(REQUEUE, ended=1))
+
+    told = [f"scontrol update JobId={label} Dependency={again}"] if again else []
+    assert slurm.done == ["scontrol requeue 11", *told]
+
+
+def test_few_writes_restore_the_first_of_many_that_wait() -> None:
+    """Users may have any number of jobs wait; a label that squeue cut holds up no other."""
+    slurm = Script([["11", "11", "FAILED", *NOW[3:]]])
+    row = {"Reason": "DependencyNeverSatisfied", "Dependency": "afterok:11(failed)"}
+    slurm.waiting = [row | {"JobArrayID": str(job)} for job in range(100, 1100)]
+    slurm.waiting[1] |= {"Dependency": "afterok:11_*(failed)"}
+    slurm.waiting[2] |= {"JobArrayID": "102_[0,2,..."}
+
+    with pytest.raises(ClusterError, match="not all that wait for it"):
+        apply(slurm, replace(REQUEUE, ended=1))
+
+    rest = ",".join(map(str, range(103, 150)))
+    assert slurm.done == [
+        "scontrol requeue 11",
+        f"scontrol update JobId=100,{rest} Dependency=afterok:11",
+        "scontrol update JobId=101 Dependency=afterok:11_*",
+    ]
+
+
+@pytest.mark.parametrize("now", [["PENDING", "N/A", "2"], ["RUNNING", "900", "2"]])
+def test_a_requeue_that_was_done_in_part_is_completed(now: list[str]) -> None:
+    """The job is back in the queue or in its next run; what waits for it was not reached."""
+    slurm = Script([["11", "11", *now, "1", "(null)"]])
+    slurm.waiting = [
+        {"JobArrayID": "30", "Reason": "DependencyNeverSatisfied"}
+        | {"Dependency": "afterok:11(failed)"}
+    ]
+
+    apply(slurm, replace(REQUEUE, ended=1))
+
+    assert slurm.done == ["scontrol update JobId=30 Dependency=afterok:11"]
+
+
+def test_a_refused_dependency_is_told_once_all_are_written() -> None:
+    """The job has been requeued all the same."""
+    slurm = Script([["11", "11", "FAILED", *NOW[3:]]], update=True)
+    row = {"Reason": "DependencyNeverSatisfied", "Dependency": "afterok:11(failed)"}
+    slurm.waiting = [row | {"JobArrayID": job} for job in ("30", "31")]
+
+    with pytest.raises(ClusterError, match="requeued, but not all that wait for it"):
+        apply(slurm, replace(REQUEUE, ended=1))
+
+    assert slurm.done == ["scontrol requeue 11"]
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETED", "COMPLETING"])
+def test_a_run_that_has_not_failed_is_not_requeued_for_that(state: str) -> None:
+    """Plain requeue would run also a job again that has completed."""
+    slurm = Script([["11", "11", state, *NOW[3:]]])
+
+    with pytest.raises(ClusterError):
+        apply(slurm, replace(REQUEUE, ended=1))
+
+    assert slurm.done == []
+
+
+@pytest.mark.parametrize(
+    ("text", "status"),
+    [("256", 1), ("10", 138), ("0", 0), ("1:0", 1), ("0:10", 138), ("93:0", 93), ("23808", 93)]
+    + [(wrong, None) for wrong in ("", "N/A", "-1", "1:", ":1", "1:x", "1:2:3")],
+)
+def test_exit_statuses_are_those_of_a_shell(text: str, status: int | None) -> None:
+    """As 22.05 and as later releases write them."""
+    assert shell_status(text) == status
+
+
+def test_an_exit_status_that_squeue_did_not_tell_is_asked_for_again() -> None:
+    """One command that fails fails no poll; what was told is not asked for again."""
+    table = SimpleNamespace(
+        job_id=[JOB],
+        restarts=[1],
+        claims={JOB: SimpleNamespace(contract=True)},
+        texts={JOB: SimpleNamespace(ending="FAILED")},
+    )
+    slurm, seen = Script([]), []
+    statuses = ExitStatuses(slurm)
+    for rows in ([], [["11", "256"]], []):
+        slurm.queue = rows
+        statuses.learn(table)  # type: ignore[arg-type]
+        seen.append(statuses.known)
+
+    assert seen == [{JOB: None}, {JOB: 1}, {JOB: 1}]
 
 
 @pytest.mark.parametrize("name", ["KILL", "STOP", "9", "USR1 --batch", ""])

@@ -32,7 +32,9 @@ def test_whole_claim_is_read() -> None:
         ack=3,
         nodes=4,
         rate=7.5,
-        unhandled=2,
+        unhandled=[3, 2],
+        final=1,
+        preempted=[3, 1],
         saved=1_790_000_000,
     )
     comment["theirs"] = [1]
@@ -44,6 +46,9 @@ def test_whole_claim_is_read() -> None:
         rate=7.5,
         acked_run=3,
         unhandled_run=2,
+        unhandled_asked=True,
+        final_run=1,
+        preempted_run=1,
         saved_s=1_790_000_000,
     )
 

@@ -90,6 +90,8 @@ PLAIN_GPU_S = 4 * (60 + 0.5 * 1000)
         ({"saved_s": ago(100)}, {"acked": False}, 4 * (60 + 100), 0),
         ({"saved_s": ago(900)}, {"acked": False}, 4 * (60 + 900), 0),
         ({"unhandled_run": 2}, {}, PLAIN_GPU_S, 1),
+        ({"unhandled_run": 2}, {}, PLAIN_GPU_S, 0),
+        ({"unhandled_run": 2}, {"ran_s": 999}, 4 * (60 + 0.5 * 999), 0),
         ({"unhandled_run": 2}, {"acked": True}, 4 * 60, 0),
         ({"unhandled_run": 1}, {"ran_s": 900}, 4 * (60 + 0.5 * 900), 0),
         ({"model": "quick"}, {}, 4 * (20 + 0.5 * 1000), 0),

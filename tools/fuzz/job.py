@@ -35,7 +35,8 @@ class _Said(JobController):
     def standing(self) -> JobStatus:
         return JobStatus("RUNNING", 10.0, '{"slurm_dl":{"v":1}}')
 
-    def report(self, key: str, value: float) -> bool:
+    def report(self, key: str, value: float | None, *, asked: bool = False) -> bool:
+        del asked
         return with_key(self.standing().comment, key, value) is not None
 
     def described(self) -> str:

@@ -15,6 +15,9 @@ _CLOCKS_APART_S = 2.0
 RESET = "dlctl breakers reset"
 """The command that resets a breaker."""
 
+_CHECKS_LATE_S = 1200.0
+"""Two intervals of the checks that the daemon makes."""
+
 _MOST_JOBS = 8
 """Jobs that are named in one line."""
 
@@ -26,6 +29,12 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
     lines = [
         *([("STALE", note)] if (note := stale_note(answer)) else []),
         ("dlschedd", f"{answer['doing']}"),
+        *(
+            ("PROBLEM", f"{p['check']}: {p['found']}; {p['advice']}")
+            for p in as_list(answer.get("problems"))
+            if isinstance(p, dict)
+        ),
+        *_checks_lines(answer, now_s),
         ("process", f"pid {answer['pid']}, version {answer['version']}, up {up}"),
         ("config", f"{answer['config_file']}, policy {answer['policy']}"),
         ("preemption", f"{answer['preemption']}"),
@@ -64,6 +73,14 @@ def status_lines(answer: JsonObject) -> list[tuple[str, str]]:
     if isinstance(audit := answer["audit"], dict) and audit["error"]:
         lines.append(("audit log", f"CANNOT BE WRITTEN: {audit['error']}"))
     return lines
+
+
+def _checks_lines(answer: JsonObject, now_s: float) -> list[tuple[str, str]]:
+    """That the daemon's checks are late; nothing if they are not."""
+    late_s = now_s - (_number(answer.get("checked_s")) or _number(answer["started_s"]))
+    if "checked_s" not in answer or late_s <= _CHECKS_LATE_S:
+        return []
+    return [("CHECKS", f"none ended for {ago(late_s)}: one hangs, or polls fail; see dlctl doctor")]
 
 
 def tripped_texts(answer: JsonObject) -> list[str]:

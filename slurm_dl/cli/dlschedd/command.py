@@ -96,7 +96,7 @@ def dlschedd(
         from slurm_dl.daemon.components import Loaded  # noqa: PLC0415 - numpy, structlog, pydantic
 
         config, origins = load_with_origins(config_path, overrides=overrides, require_private=True)
-        return Loaded(config, tuple(show(config, origins)))
+        return Loaded(config, tuple(show(config, origins)), config_path, overrides)
 
     def is_live(config: Config) -> bool:
         return live or not (shadow or config.daemon.shadow)
@@ -188,6 +188,7 @@ def _act(
     from slurm_dl.daemon.control.request_handlers import RequestHandlers  # noqa: PLC0415
     from slurm_dl.daemon.metrics.counters import MetricsTally  # noqa: PLC0415
     from slurm_dl.daemon.preconditions import WithdrawnError  # noqa: PLC0415
+    from slurm_dl.doctor.problem_watch import ProblemWatch  # noqa: PLC0415
     from slurm_dl.ledger.sqlite.reader import LedgerReader  # noqa: PLC0415
 
     config = loaded.config
@@ -196,10 +197,10 @@ def _act(
     def first(assemble: Callable[[Config], Components], config: Config) -> Components:
         return when_slurm_answers(assemble, config, log, sleep=leadership.sleep)
 
-    tally = MetricsTally()
+    tally, watch = MetricsTally(), ProblemWatch(log, loaded.path, loaded.settings)
     endpoint.follow(config)
     ledger = LedgerReader(config.paths.state_dir / LEDGER_FILE)
-    made = _daemon(loaded, reread, is_live, first, leadership, observers=(tally,))
+    made = _daemon(loaded, reread, is_live, first, leadership, observers=(tally, watch))
     with made as (daemon, audit, pause):
         answers = RequestHandlers(
             ControlContext(
@@ -223,6 +224,7 @@ def _act(
                 endpoint.follow(fresh)
 
             daemon.on_reloaded = reloaded
+            daemon.board.problems, daemon.board.checked_s = watch.standing, watch.checked_s
             leadership.on_lost = daemon.wake
             log.info(
                 "started",

@@ -31,6 +31,7 @@ STATUS_SHOWN = frozenset(
         "failures",
         "forecasts",
         "bugs",
+        "checked_s",
         "gpus",
         "jobs",
         "last_error",

@@ -5,6 +5,7 @@ Numbers and one phrase; who may be told of them is `privacy`'s affair.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 from collections import Counter
@@ -47,6 +48,8 @@ def status(context: ControlContext) -> JsonObject:
         "seen_s": now.seen_s or None,
         "next_poll_s": now.next_poll_s or None,
         "failures": now.failures,
+        "problems": [dataclasses.asdict(problem) for problem in context.board.problems()],
+        "checked_s": context.board.checked_s() or None,
         "bugs": now.bugs,
         "trouble": {"at_s": now.trouble.at_s, "message": now.trouble.message}
         if now.trouble

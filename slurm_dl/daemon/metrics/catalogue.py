@@ -57,6 +57,14 @@ STEER_OUTCOMES: Final = ("honoured", "not_honoured", "let_go", "gone")
 RESULTS: Final = ("done", "failed")
 FATES: Final[tuple[Fate, ...]] = get_args(Fate)
 
+WATCHED: Final = (
+    *("configuration", "release", "partitions", "rights", "private data", "clock"),
+    *("priority plugin", "site factor", "priority weights", "priority flags", "gpus"),
+    *("preemption", "profiles", "job records", "directories", "templates"),
+)
+"""Checks of ``dlctl doctor`` that a running daemon makes: those that find errors, but for what
+each poll tells anyway (``slurm``, ``reader``, ``cycles``)."""
+
 
 def snake(name: str) -> str:
     """``SetSteer`` as ``set_steer``, as the audit log has it."""
@@ -176,6 +184,12 @@ RELOAD_OK = _metric(
     "config_reload_successful",
     "gauge",
     "1 if the last reload took effect. Absent before the first reload.",
+)
+PROBLEM = _metric(
+    "problem",
+    "gauge",
+    "1 while this check of dlctl doctor finds an error; dlctl status says which.",
+    Label("check", WATCHED),
 )
 AUDIT_OK = _metric("audit_log_writable", "gauge", "1 if the audit log has all actions so far.")
 LEDGER_OK = _metric(

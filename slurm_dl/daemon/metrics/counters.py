@@ -162,11 +162,12 @@ class MetricsTally:
 
     def _hand_over(self, cycle: Cycle, done: AppliedAction) -> None:
         match done.action:
-            case Requeue(handover_id=handover_id, run=run):
+            case Requeue(handover_id=handover_id, run=run, ended=ended):
                 found = _victim(cycle, handover_id, run.job_id)
                 if found is not None and found[1].state is VictimState.SIGNALLED:
                     acked = cycle.snapshot.seen.has_acknowledged(run)
-                    self._noticed(cycle, found[1], "acknowledged" if acked else "grace")
+                    how = "by_itself" if ended else "acknowledged" if acked else "grace"
+                    self._noticed(cycle, found[1], how)
             case MarkGone(handover_id=handover_id, job_id=job_id, outcome=outcome):
                 found = _victim(cycle, handover_id, job_id)
                 if found is not None:

@@ -75,6 +75,8 @@ class ActingDaemonMetrics:
         audit, pause = not self.audit.why_not(), bool(self.pause.why_not())
         yield _state(_doing(now, audit_ok=audit, paused=pause))
         yield one(catalogue.AUDIT_OK, audit)
+        standing = {problem.check for problem in self.board.problems()}
+        yield MetricValue(catalogue.PROBLEM, {(c,): c in standing for c in catalogue.WATCHED})
         yield from _polls(now)
         yield from _pulse(now, self.now())
         yield MetricValue(

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from slurm_dl.engine.preemption.handover_context import how_it_failed
 from slurm_dl.ledger.job_past import GaveWay, PastJob
 from slurm_dl.model.jobs import JobState
 from slurm_dl.model.snapshot import LeftOut
@@ -105,7 +106,20 @@ def _gave_way(one: GaveWay, sight: Sight) -> str:
             done = f"left the {gpus} that it shared"
     sent = f"It was sent {one.signal} and" if one.signal else "It"
     took = f" {sent} was gone {span(one.notice_s)} later." if one.notice_s > 0 else ""
-    return f"At {moment(one.at_s)} it {done} (hand-over {one.handover_id}).{took}"
+    return f"At {moment(one.at_s)} it {done} (hand-over {one.handover_id}).{took}{_failed(one)}"
+
+
+def _failed(one: GaveWay) -> str:
+    """That it failed of what it was sent, and how its work would have been saved."""
+    if not one.ended:
+        return ""
+    return (
+        f" That run {how_it_failed(one.ended)} after it was asked to save, so it was requeued; "
+        "what it had not saved is lost. Jobs that wait for it with afterok wait again, unless "
+        "Slurm has cancelled them (--kill-on-invalid-dep) or they wait for all tasks of an array. "
+        "Under dlrun its work is saved by: from slurm_dl import job; if job.should_checkpoint(): "
+        "save it and call job.exit_for_requeue()."
+    )
 
 
 def _as_jobs(names: str) -> str:

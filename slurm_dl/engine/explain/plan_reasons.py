@@ -303,9 +303,10 @@ def _unhandled(claim: Claim) -> list[str]:
     name = claim.contract.signal
     told = (
         f"In its run {run} nothing took {name}: the command under dlrun has no handler for it (a "
-        "shell has none, and passes none on), and the script does not call "
+        "shell or torchrun passes none on), and the script does not call "
         "job.should_checkpoint(). So it loses the work since its last checkpoint when it gives "
-        "way. Its log says more; 'dlctl test-signal' tries it out."
+        "way, and it gives way some seconds after the signal. Its log says more; 'dlctl "
+        "test-signal' tries it out."
     )
     return [told]
 

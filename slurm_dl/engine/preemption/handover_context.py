@@ -12,10 +12,17 @@ from dataclasses import dataclass
 from slurm_dl.engine.preemption.displacement import DisplacementRule
 from slurm_dl.engine.preemption.eligibility import Victims
 from slurm_dl.engine.settings import Preemption
-from slurm_dl.model.handover import Victim
+from slurm_dl.model.contract import FINAL_STATUS
+from slurm_dl.model.handover import Victim, VictimState
 from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import COMPLETED, COMPLETING, PENDING, RUNNING, Held
 from slurm_dl.model.snapshot import Snapshot
+
+REQUEUE_WITHIN_S = 60.0
+"""So long after its end a failed victim is tried to be requeued, and after its grace it may end."""
+
+MOST_TRIES = 5
+"""So often its requeue is tried at least, and what is left of it: a daemon may have been away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -43,16 +50,54 @@ def gone(victim: Victim, context: HandoverContext) -> str:
     if row is None:
         return "" if context.snap.seen.may_list(victim.run.job_id) else "left"
     state = jobs.state[row]
+    if state == COMPLETING or failed_of_signal(victim, context) != 0:
+        return ""
     if state >= COMPLETED:
         return "finished"
-    if state == COMPLETING:
-        return ""
-    same_run = (
-        state != PENDING
-        and int(jobs.restarts[row]) == victim.run.restarts
-        and float(jobs.start_s[row]) == victim.run.start_s
-    )
-    return "" if same_run else "requeued"
+    return "" if state != PENDING and _is_in_run(victim, row, context) else "requeued"
+
+
+def _is_in_run(victim: Victim, row: int, context: HandoverContext) -> bool:
+    jobs = context.snap.jobs
+    same_count = int(jobs.restarts[row]) == victim.run.restarts
+    return same_count and float(jobs.start_s[row]) == victim.run.start_s
+
+
+def failed_of_signal(victim: Victim, context: HandoverContext) -> int | None:
+    """Exit status of a victim that failed because it was asked to save, and may run again; or 0.
+
+    Whatever the status is: a shell without a handler dies of the signal, a command may catch it and
+    end with 1. An end that is final, or long after the grace, is the job's own. None: Slurm has not
+    told the status. Of one that is back, and may have been requeued only in part, it is the status
+    then.
+    """
+    seen, run = context.snap.seen, victim.run
+    row, status = context.rows.get(run.job_id), seen.failed_with.get(run.job_id, 0)
+    in_part = 0 < victim.tries < MOST_TRIES
+    if row is not None and in_part and not _is_in_run(victim, row, context):
+        return victim.ended
+    if row is None or status in (0, FINAL_STATUS) or not _is_in_run(victim, row, context):
+        return 0
+    claim, end_s = seen.claim(run.job_id), float(seen.jobs.end_s[row])
+    if not seen.jobs.requeueable[row] or claim.final_run == run.restarts:
+        return 0
+    match victim.state:
+        case VictimState.SIGNALLING:  # A daemon died: it writes this just before it signals.
+            due = claim.preempted_run == run.restarts
+        case VictimState.SIGNALLED:
+            late_s = victim.signalled_s + victim.contract.grace_s + REQUEUE_WITHIN_S
+            due = end_s <= late_s
+        case VictimState.REQUEUING:  # Refused, or ended as its grace was over, or a daemon died.
+            due = in_part or seen.now_s <= end_s + REQUEUE_WITHIN_S
+        case _:
+            due = False
+    return status if due else 0
+
+
+def how_it_failed(status: int) -> str:
+    """How a run with the exit *status* that a shell tells ended, in words."""
+    signal = status - 128
+    return f"ended by signal {signal}" if signal > 0 else f"ended with status {status}"
 
 
 def is_waiting(job_id: JobId, context: HandoverContext) -> bool:

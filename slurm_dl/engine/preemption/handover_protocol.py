@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from slurm_dl.engine.preemption.handover_context import (
     HandoverContext,
     agrees,
+    failed_of_signal,
+    how_it_failed,
     is_out,
     is_running,
     is_waiting,
@@ -39,6 +41,10 @@ from slurm_dl.model.plan import (
 )
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.model.steer import Steer
+
+UNHANDLED_S = 5.0
+"""How long after the signal the word counts that nothing takes it: dlrun looks once more when it is
+asked, and takes the word back if a handler has come."""
 
 _KEEPS_FREE = "keeps the free GPUs for the job that is to move there"
 
@@ -77,6 +83,7 @@ def steps_of(
                 *_take_along(handover, context),
                 *_signals(handover, left, context),
                 *_requeues(handover, left, context),
+                *_run_again(handover, left, context),
             ]
         case "let go":
             return [*marks, *_let_go(handover, left, context, verdict.reason)]
@@ -224,17 +231,35 @@ def _requeues(handover: Handover, left: list[Victim], context: HandoverContext) 
         # contract, may never have been told.
         if victim.state in (VictimState.CHOSEN, VictimState.SIGNALLING):
             continue
-        if not is_running(victim, context):
-            continue  # It is ending already, by our requeue or by itself.
+        if failed_of_signal(victim, context) or not is_running(victim, context):
+            continue  # It is ending already, by our requeue or by itself, or is back.
         acked = context.snap.seen.has_acknowledged(victim.run)
         waited_s = context.snap.now_s - victim.signalled_s
         if acked and victim.contract.requeued_by == "daemon":
             why = f"it acknowledged its checkpoint within {waited_s:.0f} s"
         elif waited_s >= victim.contract.grace_s:
             why = f"its grace of {victim.contract.grace_s:.0f} s is over"
+        elif not acked and waited_s >= UNHANDLED_S and _takes_nothing(victim, context):
+            why = f"nothing in it takes {victim.contract.signal}, so it will not answer"
         else:
             continue
         yield Requeue(handover_id=handover.handover_id, run=victim.run, why=why)
+
+
+def _run_again(
+    handover: Handover, left: list[Victim], context: HandoverContext
+) -> Iterator[Action]:
+    """Requeue who failed of the signal: without it the job would have run on."""
+    for victim in left:
+        if status := failed_of_signal(victim, context):
+            why = f"its run {how_it_failed(status)} after it was asked to save by "
+            why += f"{victim.contract.signal}"
+            yield Requeue(handover_id=handover.handover_id, run=victim.run, why=why, ended=status)
+
+
+def _takes_nothing(victim: Victim, context: HandoverContext) -> bool:
+    # Slurm itself signals the processes of other targets, past dlrun.
+    return victim.contract.target == "batch" and context.snap.seen.is_unhandled(victim.run)
 
 
 def _give_up(handover: Handover, left: list[Victim]) -> Iterator[Action]:
@@ -266,6 +291,7 @@ def _let_go(
     told = [v for v in left if v.state is not VictimState.CHOSEN]
     yield from _signals(handover, told, context)
     yield from _requeues(handover, told, context)
+    yield from _run_again(handover, told, context)
 
 
 def _detach(handover: Handover, context: HandoverContext, reason: str) -> Iterator[Action]:

@@ -15,6 +15,7 @@ from slurm_dl.engine.placing.free_resources import FreeResources
 from slurm_dl.engine.preemption.handover_context import (
     HandoverContext,
     agrees,
+    failed_of_signal,
     gone,
     is_out,
     is_running,
@@ -91,7 +92,8 @@ def _of_signalled(
     """
     patience_s = context.limits.handover_timeout_s
     patience_s += max(v.contract.grace_s for v in handover.victims)
-    if context.snap.now_s - handover.opened_s > patience_s:
+    late = context.snap.now_s - handover.opened_s > patience_s
+    if late and not any(failed_of_signal(victim, context) for victim in verdict.left):
         return replace(verdict, kind="give up")
     if lost or handover.seal is Seal.RELEASED:
         return replace(verdict, kind="let go", reason=lost or LET_GO, lost=True)

@@ -20,11 +20,16 @@ import numpy.typing as npt
 from slurm_dl.engine.placing.free_resources import FreeResources, gres_held, gres_of_rows
 from slurm_dl.engine.preemption.stopping_cost import stopping_cost
 from slurm_dl.engine.settings import Settings
+from slurm_dl.model.ids import JobId
 from slurm_dl.model.jobs import F64, I64, Bool
 from slurm_dl.model.snapshot import Snapshot
 from slurm_dl.placement.resource_request import ResourceRequest
 
 Rows = npt.NDArray[np.int64]
+
+_UNHANDLED_GPU_S = 2.0**-20
+"""What a run costs more in which nothing takes the signal: it comes after its equals, and after no
+other, and sums of it are exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +83,16 @@ def choose_victims(
 def reluctance(snap: Snapshot, rows: Rows, target: Bool, settings: Settings) -> F64:
     """``(n,)`` what stopping each of the running jobs at *rows* costs, GPU-seconds; 0 for others.
 
-    See `stopping_cost`. Stopping a job that the policy wants to run is dearer than stopping any
-    number of others: it would only ask for its GPUs back.
+    See `stopping_cost`. Of jobs of equal cost those come last of which it is known that they would
+    not save. Stopping a job that the policy wants to run is dearer than stopping any number of
+    others: it would only ask for its GPUs back.
 
     Args:
         target: ``(n,)`` bool, the policy wants the job to run.
     """
     lost = stopping_cost(snap, rows, settings).gpu_s
+    runs = zip(snap.jobs.job_id[rows].tolist(), snap.jobs.restarts[rows].tolist(), strict=True)
+    lost += [_UNHANDLED_GPU_S * (snap.seen.claim(JobId(j)).unhandled_run == run) for j, run in runs]
     dearer = np.zeros(len(snap.jobs))
     dearer[rows] = lost + (float(lost.sum()) + 1.0) * target[rows]
     return dearer

@@ -46,6 +46,8 @@ SELECT taken.at_s, taken.notice_s, taken.gpus, taken.handover_id,
     json_extract(body, '$.purpose'),
     (SELECT group_concat(value) FROM json_each(body, '$.beneficiaries')),
     (SELECT max(json_extract(value, '$.contract.signal')) FROM json_each(body, '$.victims')
+        WHERE json_extract(value, '$.run.job_id') = taken.job_id),
+    (SELECT max(json_extract(value, '$.ended')) FROM json_each(body, '$.victims')
         WHERE json_extract(value, '$.run.job_id') = taken.job_id)
 FROM taken LEFT JOIN handover ON handover.handover_id = taken.handover_id
 WHERE taken.job_id = ? AND taken.at_s >= ? ORDER BY taken.at_s
@@ -178,7 +180,7 @@ def _unseen(ending: JobEnding) -> PastJob:
 
 
 def _one(row: tuple[Any, ...]) -> GaveWay:
-    at_s, notice_s, gpus, handover_id, purpose, beneficiaries, signal = row
+    at_s, notice_s, gpus, handover_id, purpose, beneficiaries, signal, ended = row
     jobs = str(beneficiaries).split(",") if beneficiaries else ()
     return GaveWay(
         at_s=float(at_s),
@@ -188,4 +190,5 @@ def _one(row: tuple[Any, ...]) -> GaveWay:
         purpose=next((known for known in get_args(Purpose) if known == purpose), None),
         beneficiaries=tuple(JobId(int(j)) for j in jobs),
         signal=str(signal or ""),
+        ended=int(ended or 0),
     )

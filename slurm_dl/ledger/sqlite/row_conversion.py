@@ -101,4 +101,6 @@ def _victim_from(body: dict[str, Any]) -> Victim:
         signalled_s=body["signalled_s"],
         gone_s=body["gone_s"],
         outcome=body["outcome"],
+        ended=body.get("ended", 0),
+        tries=body.get("tries", 0),
     )

@@ -5,8 +5,8 @@ an error: what is not understood is not believed. The one key read is ``slurm_dl
 
     {"slurm_dl": {"v": 1, "sig": "USR1", "to": "batch", "grace_s": 120, "by": "daemon",
                   "model": "resnet50", "ack": 3, "nodes": 4, "rate": 7.5,
-                  "progress": 0.25, "cpus": 8, "mem_mb": 32000, "unhandled": 2, "until": 0.8,
-                  "preempted": [3, 2], "saved": 1790000000}}
+                  "progress": 0.25, "cpus": 8, "mem_mb": 32000, "unhandled": [3, 2], "until": 0.8,
+                  "preempted": [3, 2], "saved": 1790000000, "final": 2}}
 
 Naming ``sig`` is the opt-in to preemption. A comment that was meant to have this and has lost its
 quotes, or was cut, is remembered as unreadable, so that its owner can be told.
@@ -84,6 +84,8 @@ class ClaimReader:
         if ours is None:
             return _UNREADABLE if _was_meant(comment) else NO_CLAIM
         contract = self._contract(ours)
+        word = ours.get("unhandled")
+        *request, unhandled_run = word if isinstance(word, list) and word else [word]
         return Claim(
             contract=contract,
             unreadable=contract is None and "sig" in ours,
@@ -95,8 +97,11 @@ class ClaimReader:
             least_mem_mb=_count(ours, "mem_mb"),
             rate=_rate(ours),
             progress=_progress(ours),
-            acked_run=_restart(ours, "ack"),
-            unhandled_run=_restart(ours, "unhandled"),
+            acked_run=_restart(ours.get("ack")),
+            unhandled_run=_restart(unhandled_run),
+            unhandled_asked=len(request) == 1,
+            final_run=_restart(ours.get("final")),
+            preempted_run=_preempted_run(ours),
             until=_until(ours),
             saved_s=_count(ours, "saved"),
         )
@@ -205,6 +210,12 @@ def _until(ours: dict[object, object]) -> float | None:
     return max(float(share), LEAST_UNTIL) if _is_number(share) and 0 < share <= 1 else None
 
 
-def _restart(ours: dict[object, object], key: str) -> int | None:
-    run = ours.get(key)
+def _preempted_run(ours: dict[object, object]) -> int | None:
+    told = ours.get("preempted")
+    if not isinstance(told, list) or len(told) != 2:  # noqa: PLR2004 -- how often, and in which run
+        return None
+    return _restart(told[1])
+
+
+def _restart(run: object) -> int | None:
     return run if type(run) is int and 0 <= run <= _MOST_RESTARTS else None

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, assert_never
 
+from slurm_dl.job import tool_process
 from slurm_dl.job.controller import MOST_BYTES
 from slurm_dl.job.preemptions import with_preemption
 from slurm_dl.job.scontrol_input import one_word
@@ -41,6 +42,7 @@ from slurm_dl.slurm.read.squeue_fields import queue_arguments
 from slurm_dl.slurm.read.vocabulary import address, job_state
 from slurm_dl.slurm.tool_runner import Slurm, last_line
 from slurm_dl.slurm.write.current_job import JobNow, job_now
+from slurm_dl.slurm.write.dependants import restore_dependants
 from slurm_dl.slurm.write.exc_node_list import exc_node_list
 from slurm_dl.slurm.write.handover_reservations import seal, unseal
 from slurm_dl.text import escaped
@@ -181,7 +183,15 @@ class Actor:
     def _requeue(self, action: Requeue) -> None:
         self._may_preempt()
         now = job_now(self._slurm, action.run.job_id)
-        if now is not None and now.state is JobState.PENDING:
+        pending = now is not None and now.state is JobState.PENDING
+        if action.ended:
+            # What waits for it may be left of a try before.
+            if now is None or not (pending or now.run.restarts > action.run.restarts):
+                now = self._same_run(action.run, now, JobState.FAILED)
+                self._slurm.run("scontrol", "requeue", now.address)
+            restore_dependants(self._slurm, now)
+            return
+        if pending:
             return
         now = self._same_run(action.run, now)
         # Incomplete: a job that completes at this moment must not be run again.
@@ -191,12 +201,14 @@ class Actor:
         if self._no_preemption:
             raise ClusterError(self._no_preemption)
 
-    def _same_run(self, run: Run, now: JobNow | None = None) -> JobNow:
+    def _same_run(
+        self, run: Run, now: JobNow | None = None, state: JobState = JobState.RUNNING
+    ) -> JobNow:
         now = now or job_now(self._slurm, run.job_id)
         if now is None:
             msg = f"job {run.job_id} is gone; nothing was done to it"
             raise ClusterError(msg)
-        if now.state is not JobState.RUNNING or now.run != run:
+        if now.state is not state or now.run != run:
             msg = (
                 f"job {run.job_id} is not in the run that was chosen any more "
                 f"({_difference(now, run)}); nothing was done to it"
@@ -363,7 +375,7 @@ class SignalDelivery:
 
     def _kill(self) -> None:
         with self._process as process:
-            process.kill()
+            tool_process.kill(process)
 
     def _read(self, until_s: float) -> bytes | None:
         """More of what scancel says; empty at its end, None once the time is over."""

@@ -118,7 +118,12 @@ class FakeCluster(FakeSlurm):
             gpu_types=self._gpu_types,
             node_in=np.ones((1, m), dtype=np.bool_),
             claims={
-                j.job_id: Claim(contract=j.contract, acked_run=j.acked_run, most_nodes=j.most_nodes)
+                j.job_id: Claim(
+                    contract=j.contract,
+                    acked_run=j.acked_run,
+                    most_nodes=j.most_nodes,
+                    preempted_run=None if j.asked_s is None else j.restarts,
+                )
                 for j in listed
                 if j.contract is not None or j.most_nodes is not None
             },
@@ -148,6 +153,9 @@ class FakeCluster(FakeSlurm):
             texts={j.job_id: JobText(label=str(j.job_id), qos=j.qos) for j in listed},
             reserved={j.job_id: j.reservation for j in listed if j.reservation},
             cut_short=frozenset(self._cut_short),
+            failed_with={
+                j: s for j, s in self.failed_with.items() if self.jobs[j].state is JobState.FAILED
+            },
             reservations=tuple(
                 Reservation(name=name, end_s=r.end_s) for name, r in self.reservations.items()
             ),
@@ -193,9 +201,10 @@ class FakeCluster(FakeSlurm):
                 job.signals.append(self.now_s)
                 if job.asked_s is None:
                     job.asked_s = self.now_s
-            case Requeue(run=run):
+            case Requeue(run=run, ended=ended):
                 if self._job(run.job_id).state is not JobState.PENDING:
-                    self._requeue(self._same_run(run))
+                    state = JobState.FAILED if ended else JobState.RUNNING
+                    self._requeue(self._same_run(run, state))
 
     def _seal(self, action: Reserve | Attach | Detach | Unseal) -> None:
         match action:
@@ -241,10 +250,10 @@ class FakeCluster(FakeSlurm):
         refuse_if(overlaps, "Requested nodes are busy: overlaps with another reservation")
         self.reservations[name] = FakeReservation(nodes=rows, end_s=self.now_s + duration_s)
 
-    def _same_run(self, run: Run) -> FakeJob:
+    def _same_run(self, run: Run, state: JobState = JobState.RUNNING) -> FakeJob:
         job = self._job(run.job_id)
         same = job.start_s == run.start_s and job.restarts == run.restarts
-        gone = job.state is not JobState.RUNNING or not same
+        gone = job.state is not state or not same
         refuse_if(gone, f"job {run.job_id} is not in that run any more")
         refuse_if(not job.requeueable, f"job {run.job_id} may not be requeued")
         return job

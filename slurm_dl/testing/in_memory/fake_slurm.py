@@ -48,6 +48,7 @@ class FakeSlurm:
         self._names = tuple(f"n{i + 1}" for i in range(nodes))
         self._hold_s = hold_s
         self._cut_short: set[JobId] = set()
+        self.failed_with: dict[JobId, int] = {}
 
     def submit(
         self,
@@ -121,8 +122,10 @@ class FakeSlurm:
             self._cut_short.add(job_id)
             self._end(job, JobState.FAILED)
 
-    def crash(self, job_id: JobId) -> None:
-        """End a running job by a failure of its own."""
+    def crash(self, job_id: JobId, status: int = 0) -> None:
+        """End a running job by a failure of its own; Slurm tells a *status* other than 0."""
+        if status:
+            self.failed_with[job_id] = status
         self._end(self.jobs[job_id], JobState.FAILED)
 
     def requeue(self, job_id: JobId) -> None:

@@ -1,0 +1,92 @@
+"""A tool that a site has wrapped in a script ends with the wrapper: it must not act later."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from patience import eventually
+
+from slurm_dl.job import controller, tool_process
+from slurm_dl.job.controller import CallFailedError, JobController
+from slurm_dl.model.errors import ClusterError
+from slurm_dl.sandbox import command_runner
+from slurm_dl.slurm.tool_runner import TOOLS, Slurm
+from slurm_dl.slurm.write.actions import SignalDelivery
+
+TIMEOUT_S = 0.5
+PLAIN = '"$0.real" "$@"'
+REAL = """#!/bin/sh
+echo $$ >"$0.pid"
+case "$*" in *retrying*) echo "scancel: Job is in transitional state, retrying" >&2;; esac
+exec sleep 60
+"""
+
+
+def tools(where: Path) -> Slurm:
+    return Slurm(bin_dir=where, timeout_s=TIMEOUT_S)
+
+
+def dlrun(where: Path) -> JobController:
+    paths = {name: str(where / name) for name in ("scontrol", "squeue")}
+    return JobController("5", **paths, environ={}, prepare=lambda: None)
+
+
+def sandbox(where: Path) -> None:
+    how = {"check": False, "user": None, "stdin": "", "cwd": "/", "env": {}}
+    command_runner.run([str(where / "scontrol")], TIMEOUT_S, **how)  # type: ignore[arg-type]
+
+
+def has_ended(pid: str) -> bool:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return "State:\tZ" in Path("/proc", pid, "status").read_text("utf-8")
+    return True
+
+
+@pytest.mark.parametrize(
+    ("tool", "cut_off", "wrapper"),
+    [
+        ("scancel", lambda at: SignalDelivery(tools(at), ["1"]).finish(9), PLAIN),
+        ("scancel", lambda at: SignalDelivery(tools(at), ["retrying"]).finish(9), PLAIN),
+        ("scontrol", lambda at: tools(at).run("scontrol", "update", "JobId=1"), PLAIN),
+        ("squeue", lambda at: tools(at).run("squeue", "--Format=JobID:x"), PLAIN),
+        ("scontrol", lambda at: dlrun(at).requeue(), PLAIN),
+        ("squeue", lambda at: dlrun(at).standing(), PLAIN),
+        ("scontrol", sandbox, PLAIN),
+        ("squeue", lambda at: tools(at).run("squeue"), 'timeout 60 "$0.real" "$@"'),
+        ("squeue", lambda at: tools(at).run("squeue"), 'setsid -w "$0.real" "$@"'),
+        ("squeue", lambda at: tools(at).run("squeue"), 'setsid "$0.real" "$@" & wait'),
+    ],
+)
+def test_what_a_wrapper_runs_ends_with_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tool: str,
+    cut_off: Callable[[Path], None],
+    wrapper: str,
+) -> None:
+    """At the time limit, and where scancel is cut off because it has done its work."""
+    monkeypatch.setattr(controller, "CALL_LIMIT_S", TIMEOUT_S)
+    for name in TOOLS:
+        for path, text in (
+            (tmp_path / name, f"#!/bin/sh\n{wrapper}\nexit $?\n"),
+            (tmp_path / f"{name}.real", REAL),
+        ):
+            path.write_text(text, "utf-8")
+            path.chmod(0o755)
+
+    with contextlib.suppress(ClusterError, CallFailedError):
+        cut_off(tmp_path)
+
+    pid = (tmp_path / f"{tool}.real.pid").read_text("utf-8").strip()
+    eventually(lambda: has_ended(pid), 5.0, what=f"the end of the real {tool}")
+
+
+def test_a_tool_that_complains_at_length_is_not_late() -> None:
+    """Its standard output is taken while it comes, and so is what it says beside it."""
+    fed: list[bytes] = []
+    argv = ["sh", "-c", "head -c 200000 /dev/zero >&2; echo hi"]
+    ended = tool_process.run(argv, timeout_s=5, feed=fed.append)
+    assert (b"".join(fed), len(ended.stderr)) == (b"hi\n", 200_000)
