@@ -153,7 +153,7 @@ class RankingSection(Section):
         ),
     )
     pass_s: Seconds = Field(
-        default=14_400,
+        default=3600,
         ge=0,
         le=10**9,
         description=(
