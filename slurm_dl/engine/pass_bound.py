@@ -1,9 +1,9 @@
 """Waiting jobs that may not start before the first one: they would move its planned start.
 
-A policy that serves jobs behind one that does not fit lets small jobs pass a gang of their own tier
-for ever. Once the first waiting job has waited for a while, a job behind it is served only if it is
-expected to end before the planned start of the first, or if the first leaves it the GPUs then. It is
-the rule of EASY backfill, with the order of the policy.
+A policy that serves jobs behind one that does not fit lets small jobs pass a gang of their own
+tier for ever. Once the first waiting job has waited for a while, a job behind it is served only if
+it is expected to end before the planned start of the first, or if the first leaves it the GPUs
+then. It is the rule of EASY backfill, with the order of the policy.
 
 Source: Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995.
 """

@@ -197,11 +197,9 @@ def measured(
                 row.write(number, path)
                 traces.append(path)
                 best.append(pool.submit(srsf_jct_s, row, path))
+            inputs = list(zip(traces, best, strict=True))
             begun.append(
-                [
-                    [pool.submit(figures_of, row, tree, *at) for at in zip(traces, best, strict=True)]
-                    for tree in trees
-                ]
+                [[pool.submit(figures_of, row, tree, *at) for at in inputs] for tree in trees]
             )
         for row, of_trees in zip(rows, begun, strict=True):
             yield row, [[f.result() for f in of_tree] for of_tree in of_trees]
