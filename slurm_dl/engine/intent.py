@@ -143,7 +143,14 @@ def serve_ranked(
         hopeless = None if closed is None else closed & _unplanned(snap)
         may_wait = _without(order, hopeless).barred
         back = held_back(
-            snap, ranked, intent.target, pinned, there, barred=may_wait, pass_s=bound.pass_s
+            snap,
+            ranked,
+            intent.target,
+            pinned,
+            there,
+            barred=may_wait,
+            roomless=roomless,
+            pass_s=bound.pass_s,
         )
     if len(back.rows):
         among = _without(among, is_in(np.arange(len(snap.jobs)), back.rows))

@@ -73,7 +73,7 @@ def plan_of(
         ({30: 1e5, 31: 1e5}, {"gang": 16.0, "waited_s": HOUR_S - 1}, {30, 31}),
         (
             {30: 1e5, 31: 1e5},
-            {"gang": 16.0, "settings": dataclasses.replace(SETTINGS, overdue=Overdue())},
+            {"gang": 16.0, "settings": dataclasses.replace(SETTINGS, overdue=Overdue(pass_s=0.0))},
             {30, 31},
         ),
         # It could never start.
@@ -101,7 +101,9 @@ LEFT = st.integers(1, 9).map(float)
     left_s=st.lists(LEFT, min_size=3, max_size=3),
     small=st.lists(LEFT, max_size=6),
 )
-def test_the_planned_start_does_not_move(gang: int, left_s: list[float], small: list[float]) -> None:
+def test_the_planned_start_does_not_move(
+    gang: int, left_s: list[float], small: list[float]
+) -> None:
     """And a job that alone would not move it is not kept back by others that are."""
     jobs = dict(enumerate(small, 30))
     target = plan_of(jobs, left_s=tuple(left_s), gang=float(gang)).target
@@ -112,6 +114,53 @@ def test_the_planned_start_does_not_move(gang: int, left_s: list[float], small: 
     kept = [s for j, s in jobs.items() if j not in target]
     if len(started) < 2:
         assert all(start_of(gang, [*stays, *started, (2.0, s)]) > planned_s for s in kept)
+
+
+A100, V100, EITHER = 0, 1, -1
+ALL, LEFT_HALF, RIGHT_HALF = np.ones(4, bool), np.arange(4) < 2, np.arange(4) >= 2
+
+
+@pytest.mark.parametrize(
+    ("gang", "small", "served"),
+    [
+        ({"gpu_type": A100}, {"gpu_type": EITHER}, False),
+        ({"gpu_type": A100}, {"gpu_type": A100}, False),
+        ({"gpu_type": A100}, {"gpu_type": V100}, True),
+        ({"choices": LEFT_HALF}, {}, False),
+        ({"choices": LEFT_HALF}, {"choices": LEFT_HALF}, False),
+        ({"choices": LEFT_HALF}, {"choices": RIGHT_HALF}, True),
+        ({"excluded": RIGHT_HALF}, {"gpu_type": V100}, True),
+        ({"partition": 1}, {"partition": 0}, False),
+        ({"partition": 1}, {"partition": 0, "choices": RIGHT_HALF}, True),
+        # It starts once 2 and 3 have ended, and leaves four GPUs.
+        ({}, {}, True),
+    ],
+)
+def test_only_jobs_for_the_same_gpus_wait(
+    gang: dict[str, object], small: dict[str, object], *, served: bool
+) -> None:
+    """Node 1 is free, of 2, 3 and 4 (v100s) jobs hold four, four and one GPUs."""
+    asks = {GANG: dict(gang), 30: dict(small)}
+    apart = {k: {j: a.pop(k) for j, a in asks.items() if k in a} for k in ("choices", "excluded")}
+    rows = [
+        running(1, 4, limit_s=5900.0, gpu_type=A100),
+        running(2, 4, limit_s=5100.0),
+        running(3, 1, limit_s=5100.0),
+        pending(GANG, 8, n_nodes=2, limit_s=1e5, **asks[GANG]),  # type: ignore[arg-type]
+        pending(30, 2, limit_s=1e5, **asks[30]),  # type: ignore[arg-type]
+    ]
+    seen = observed(rows, held={1: {1: 4.0}, 2: {2: 4.0}, 3: {3: 1.0}}, **apart)
+    seen = dataclasses.replace(
+        seen,
+        nodes=dataclasses.replace(seen.nodes, gpu_type=np.array([0, 0, 1, 1], np.int16)),
+        node_in=np.array([ALL, LEFT_HALF]),
+    )
+    since = {row.job_id: NOW_S - HOUR_S - 1 for row in rows}
+    snap = snapshot(seen, memory={"waiting_since_s": since, "first_submit_s": since})
+    snap = dataclasses.replace(snap, managed=np.array([True, True]))
+    settings = dataclasses.replace(SETTINGS, partitions=frozenset({"gpu", "other"}))
+    target = decide(snap, POLICY, settings).target
+    assert (30 in target) == served
 
 
 def test_the_owner_is_told() -> None:
