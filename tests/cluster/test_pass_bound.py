@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slurm
 def test_who_starts_beside_a_gang_that_waits(
     sandbox: Sandbox, short_directory: Path, pass_s: int, long_one: str
 ) -> None:
-    """All GPUs for one job, twelve in use for ten minutes at most; jobs of an hour and of five minutes."""
+    """All GPUs for one job, twelve in use for ten minutes at most; jobs of 60 and 5 minutes."""
     with schedd_in(sandbox, short_directory) as place:
         place.configure(ranking={"pass_s": pass_s})
         place.start()
