@@ -16,7 +16,7 @@ from slurm_dl.config import Config
 from slurm_dl.daemon.metrics.catalogue import WATCHED
 from slurm_dl.daemon.published_state import PublishedState, Reloaded, StandingProblem
 from slurm_dl.doctor.all_checks import examine
-from slurm_dl.doctor.check_result import Severity, error
+from slurm_dl.doctor.check_result import Severity
 from slurm_dl.doctor.site import Site
 
 EVERY_S: Final = 600.0
@@ -77,11 +77,7 @@ class ProblemWatch:
         site = Site(config=path, settings=settings, in_force=config, environ=environ)
         before = {problem.check: problem for problem in self._standing}
         standing = []
-        for check in WATCHED:
-            try:
-                result = examine(site, [check])[check]
-            except Exception as err:  # noqa: BLE001
-                result = error(f"the check failed: {err!r}", "report it: a fault of slurm_dl")
+        for check, result in examine(site, WATCHED, faults=(Exception,)).items():
             known, words = before.get(check), {"found": result.found, "advice": result.advice}
             if result.level is Severity.ERROR:
                 since_s = known.since_s if known else time.time()
