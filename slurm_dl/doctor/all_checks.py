@@ -30,8 +30,7 @@ def examine(
 ) -> dict[str, CheckResult]:
     """What the checks *names*, by default all, say of *site*; one that cannot be made says why.
 
-    Args:
-        faults: Exceptions that are an error of the one check; others end it all.
+    One that raises one of *faults* is told as an error; other exceptions are passed on.
     """
     told = {}
     for name in CHECKS if names is None else names:

@@ -1,9 +1,9 @@
 """Which running jobs to stop so that one pending job can start: all that it takes, or nobody.
 
 Least lost work first, of equal cost who was preempted less often, and jobs the policy wants to run
-last. Choosing the cheapest set exactly is
-a covering problem; this clears nodes from the cheapest upwards and then puts back every victim
-that turned out not to be needed, so no proper subset of the result would do.
+last. Choosing the cheapest set exactly is a covering problem; this clears nodes from the cheapest
+upwards and then puts back every victim that turned out not to be needed, so no proper subset of the
+result would do.
 
 Hot path: whether any set would do is decided on columns first, and so is what each node would cost;
 nodes are looked at one by one only in that order, and only until enough are clear.
@@ -170,11 +170,9 @@ class _Clearing:
                 continue
             if node not in self._cheapest:
                 jobs = self._jobs_to_stop(node)
-                self._cheapest[node] = (
-                    jobs,
-                    (float(self._cost[jobs].sum()), int(self._evicted[jobs].sum())),
-                )
-                heapq.heappush(self._heap, (self._cheapest[node][1], first, node))
+                cost = float(self._cost[jobs].sum()), int(self._evicted[jobs].sum())
+                self._cheapest[node] = jobs, cost
+                heapq.heappush(self._heap, (cost, first, node))
             elif price == self._cheapest[node][1]:
                 break
         for row in self._cheapest[node][0]:
