@@ -61,7 +61,7 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class StandingProblem:
     """An error that a check finds while the daemon runs: what, what to do, and since when."""
 
     check: str
@@ -193,7 +193,7 @@ class Board:
 
     def __init__(self, first: PublishedState) -> None:
         self.current = first
-        self.problems: Callable[[], tuple[Problem, ...]] = tuple
+        self.problems: Callable[[], tuple[StandingProblem, ...]] = tuple
         self.checked_s: Callable[[], float] = float
 
 
