@@ -26,8 +26,8 @@ MODES = ("ack", "silent", "deaf", "finish", "fail", "die", "self", "restless", "
 
 ack: saves, acknowledges, waits. silent: saves and waits. deaf: works on, and on through SIGTERM.
 finish: ends well a moment later. fail: ends with an error at once. die: ends of the signal at once,
-as without a handler. self: saves and requeues itself. restless: as ack, and requeues itself once unasked.
-dlrun: as a training under dlrun does.
+as without a handler. self: saves and requeues itself. restless: as ack, and requeues itself once
+unasked. dlrun: as a training under dlrun does.
 """
 
 
