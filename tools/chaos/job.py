@@ -156,6 +156,7 @@ class Program:
         if mode == "fail":
             self._diary.end(self._options.status or 9)
         if mode == "die":
+            self._diary.write("end", status=128 + self._asked)
             signal.signal(self._asked, signal.SIG_DFL)
             os.kill(os.getpid(), self._asked)
         if mode == "finish":
