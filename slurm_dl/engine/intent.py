@@ -149,7 +149,7 @@ def serve_ranked(
             pinned,
             there,
             barred=may_wait,
-            roomless=roomless,
+            waits_for_all=_either(len(snap.jobs), closed, roomless),
             pass_s=bound.pass_s,
         )
     if len(back.rows):
@@ -165,6 +165,14 @@ def serve_ranked(
             snap, served, ranked, need, pinned=pinned, there=there, skips=skips, first=overdue
         )
     return dataclasses.replace(intent, order=order, overdue=overdue, back=back)
+
+
+def _either(n: int, *masks: Bool | None) -> Bool:
+    """``(n,)`` bool: what is in one of *masks*, of which None has nobody."""
+    found: Bool = np.zeros(n, dtype=np.bool_)
+    for mask in masks:
+        found |= False if mask is None else mask
+    return found
 
 
 def _unplanned(snap: Snapshot) -> Bool:

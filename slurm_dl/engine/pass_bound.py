@@ -2,23 +2,31 @@
 
 A policy that serves jobs behind one that does not fit lets small jobs pass a gang of their own
 tier for ever. Once the first waiting job has waited for a while, a job behind it is served only if
-it is expected to end before the planned start of the first, or if the first leaves it the GPUs
-then. It is the rule of EASY backfill, with the order of the policy.
+it is expected to end before the planned start of the first, or if it finds room that the first
+leaves. It is the rule of EASY backfill, with the order of the policy.
 
 Source: Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from slurm_dl.engine.target import NOBODY, SLACK_GPUS, PartitionPool, Rows, serve, to_serve
-from slurm_dl.model.ids import JobId
+from slurm_dl.engine.placing.free_resources import FreeResources
+from slurm_dl.engine.target import NOBODY, SLACK_GPUS, PartitionPool, Rows, to_serve
+from slurm_dl.model.estimate_origin import Origin
 from slurm_dl.model.jobs import F64, PENDING, RUNNING, Bool
 from slurm_dl.model.membership import is_in
 from slurm_dl.model.snapshot import Snapshot
+from slurm_dl.placement.resource_request import ResourceRequests
+
+MOST_LOOKED_AT = 1000
+"""Jobs behind the first one for which room beside it is looked for; the rest find none."""
 
 
 class HeldBack(NamedTuple):
@@ -44,7 +52,7 @@ def held_back(
     there: tuple[PartitionPool, ...],
     *,
     barred: Bool | None,
-    roomless: Bool | None,
+    waits_for_all: Bool,
     pass_s: float,
 ) -> HeldBack:
     """Waiting jobs that fit, and would move the planned start of the first job of their pool.
@@ -54,7 +62,7 @@ def held_back(
         target: Rows of the jobs that should hold GPUs if nobody is held back.
         pinned: Running jobs that cannot be moved.
         barred: ``(n,)`` bool, waiting jobs that are not to start; None: nobody.
-        roomless: ``(n,)`` bool, waiting jobs that may displace nobody; None: nobody.
+        waits_for_all: ``(n,)`` bool, waiting jobs for which nobody is preempted now.
         pass_s: The first waiting job is passed freely until it has waited for so long, seconds.
     """
     jobs = snap.jobs
@@ -67,100 +75,111 @@ def held_back(
         first = mine[at]
         if not len(first) or snap.memory.waiting_since_s[first[0]] > snap.now_s - pass_s:
             continue
-        reach = _reach(snap, pool, int(first[0]))
-        all_gpus = pool.gpus(snap) if reach is None else float(reach.sum())
-        gpus: F64 = jobs.gpus if reach is None else _gpus_within(snap, reach, int(first[0]))
         behind = mine[at[0] + 1 :]
         before = ranked[: np.flatnonzero(ranked == first[0])[0]]
-        stays = np.union1d(before[is_in(before, target)], pinned)
-        others = target[~is_in(target, behind)]
-        if roomless is not None and roomless[first[0]]:
-            # It waits for all that run. Who displaces them takes no free GPU.
-            running = ranked[jobs.state[ranked] == RUNNING]
-            stays, others = np.union1d(stays, running), np.union1d(others, running)
-        # Who does not fit now delays nobody.
-        free_gpus = all_gpus - float(gpus[pool.of(others)].sum())
-        behind = behind[(gpus[behind] > 0) & (jobs.gpus[behind] <= free_gpus + SLACK_GPUS)]
-        if len(behind):
-            spare = all_gpus - float(jobs.gpus[first[0]])
-            rows.append(_movers(snap, spare, behind, pool.of(stays), gpus))
-            firsts.append(np.repeat(first, len(rows[-1])))
+        before = before[is_in(before, target)]
+        stays = np.union1d(before, pinned)
+        if waits_for_all[first[0]]:
+            stays = np.union1d(stays, ranked[jobs.state[ranked] == RUNNING])
+        beside = _Beside(snap, pool, int(first[0]), stays, target[~is_in(target, behind)])
+        # Nobody waits for one that cannot start now.
+        rows.append(beside.movers(behind[~waits_for_all[behind]]))
+        firsts.append(np.repeat(first, len(rows[-1])))
     return HeldBack(np.concatenate(rows), np.concatenate(firsts))
 
 
-def _movers(snap: Snapshot, spare: float, behind: Rows, stays: Rows, gpus: F64) -> Rows:
-    """Those of *behind* that would move the planned start of the first job.
+class _Beside:
+    """What one waiting job leaves to those behind it.
 
     Args:
-        spare: GPUs that are left beside the first job if nobody else has any.
+        first: Its row.
         stays: Rows of the jobs that have GPUs until they end: they come before it, or stay.
-        gpus: ``(n,)`` GPUs of each job, of those that the first may use.
+        others: Rows of the jobs in the target without those behind it.
     """
-    ends_s = _left_s(snap, stays)
-    order = np.argsort(ends_s, kind="stable")
-    ends_s = np.concatenate([[0.0], ends_s[order]])
-    # spare_gpus[i]: GPUs beside the first job once i of them have ended.
-    freed_gpus: F64 = np.concatenate([[0.0], gpus[stays[order]].cumsum()])
-    spare_gpus = freed_gpus + (spare - float(gpus[stays].sum()))
-    fits = spare_gpus >= -SLACK_GPUS
-    if fits[0] or not fits[-1]:
-        # It is not the GPUs in use that keep it from starting: there is no planned start.
-        return NOBODY
-    start_s = ends_s[int(fits.argmax())]
-    then = int(ends_s.searchsorted(start_s, side="right")) - 1
-    late = behind[_left_s(snap, behind) > start_s]
-    movers: Rows = late[~serve(snap.jobs.gpus[late], float(spare_gpus[then]), skips=True)]
-    return movers
+
+    def __init__(
+        self, snap: Snapshot, pool: PartitionPool, first: int, stays: Rows, others: Rows
+    ) -> None:
+        jobs, held = snap.jobs, snap.seen.held
+        self._snap, self._needs = snap, ResourceRequests(snap)
+        self._first = first
+        self._usable = pool.usable(snap)
+        # Jobs that are not managed, or have no GPUs, make room for nobody.
+        gives_way = snap.is_managed() & (jobs.gpus > 0) & (jobs.state == RUNNING)
+        gives_way[stays] = False
+        self._staying: Bool = ~gives_way[held.job]
+        self._ends_s = _left_s(snap, held.job)
+        self._next = stays[jobs.state[stays] == PENDING]
+        gives_way[others] = False
+        self._now = FreeResources.beside(snap, ~gives_way[held.job])
+
+    def movers(self, behind: Rows) -> Rows:
+        """Those of *behind* that would move its planned start."""
+        gpus = self._snap.jobs.gpus
+        free_gpus = float(self._now.gpus[self._usable].sum()) - float(gpus[self._next].sum())
+        # Who does not fit now delays nobody.
+        behind = behind[gpus[behind] <= free_gpus + SLACK_GPUS]
+        planned = self._planned() if len(behind) else None
+        if planned is None:
+            return NOBODY
+        start_s, left = planned
+        late = behind[_left_s(self._snap, behind) > start_s]
+        for name in ("gpus", "cpus", "mem_mb", "gres"):
+            setattr(left, name, np.minimum(getattr(left, name), getattr(self._now, name)))
+        left.jobs_on = np.maximum(left.jobs_on, self._now.jobs_on)
+        moves = np.ones(len(late), dtype=np.bool_)
+        no_room = set()
+        for i, row in enumerate(late[:MOST_LOOKED_AT].tolist()):
+            if left.gpus[self._usable].max(initial=0.0) <= 0:
+                break
+            need = self._needs.of(row)
+            nodes = None if need.key in no_room else left.place(need, self._usable)
+            if nodes is None:
+                no_room.add(need.key)
+            else:
+                left.take(need, nodes)
+                moves[i] = False
+        movers: Rows = late[moves]
+        return movers
+
+    def _planned(self) -> tuple[float, FreeResources] | None:
+        """Seconds until it can start, and what is free then beside it.
+
+        None if it could start now, or never: something else keeps it from starting.
+        """
+        next_s = _left_s(self._snap, self._next)
+        times = np.unique(np.concatenate([[0.0], self._ends_s[self._staying], next_s]))
+        times = times[np.isfinite(times)]
+        at = bisect_left(times, True, key=lambda time_s: self._fits(time_s) is not None)
+        if at in {0, len(times)}:
+            return None
+        left = self._fits(times[at])
+        return None if left is None else (float(times[at]), left)
+
+    def _fits(self, time_s: float) -> FreeResources | None:
+        """What is free beside it in so many seconds; None if it finds no room then."""
+        snap = self._snap
+        need = self._needs.of(self._first)
+        free = FreeResources.beside(snap, self._staying & (self._ends_s > time_s))
+        nodes = free.place(need, self._usable)
+        if nodes is None:
+            return None
+        free.take(need, nodes)
+        next_gpus = snap.jobs.gpus[self._next][_left_s(snap, self._next) > time_s]
+        has_room = float(free.gpus[self._usable].sum()) + SLACK_GPUS >= float(next_gpus.sum())
+        return free if has_room else None
 
 
-def _left_s(snap: Snapshot, rows: Rows) -> F64:
-    """``(len(rows),)`` seconds that each is still expected to run; inf where nothing is known."""
-    left_s: F64 = np.nan_to_num(snap.left_s[rows], nan=np.inf, posinf=np.inf).clip(min=0.0)
-    return left_s
+def _left_s(snap: Snapshot, rows: npt.NDArray[np.integer]) -> F64:
+    """``(len(rows),)`` seconds that each is still expected to run; inf where nothing is known.
 
-
-def _reach(snap: Snapshot, pool: PartitionPool, row: int) -> F64 | None:
-    """``(m,)`` GPUs of each node that the job at *row* may use; None: all of the pool."""
-    seen, nodes = snap.seen, snap.seen.nodes
-    kind = int(snap.jobs.gpu_type[row]) if len(seen.gpu_types) > 1 else -1
-    choice = snap.choice(JobId(int(snap.jobs.job_id[row])))
-    if choice is None and kind < 0 and pool.partitions is None:
-        return None
-    usable = pool.usable(snap)
-    inside = usable if choice is None else usable & choice
-    if kind >= 0:
-        inside = inside & nodes.with_type(kind)
-    if pool.partitions is not None:
-        inside = inside & seen.node_in[list(snap.partitions_of(row))].any(axis=0)
-    if kind < 0 and np.array_equal(inside, usable):
-        return None
-    return np.where(inside, nodes.of_type(kind), 0.0)
-
-
-def _gpus_within(snap: Snapshot, reach: F64, row: int) -> F64:
-    """``(n,)`` GPUs that each job holds of those in *reach*, or may get if it waits."""
-    seen, jobs, held = snap.seen, snap.jobs, snap.seen.held
-    inside: Bool = reach > 0
-    kind = int(jobs.gpu_type[row])
-    of_type = held.gpus if held.by_type is None or kind < 0 else held.by_type[kind]
-    gpus: F64 = np.zeros(len(jobs))
-    np.add.at(gpus, held.job, np.where(inside[held.node], of_type, 0.0))
-    types = [bool((inside & seen.nodes.with_type(t)).any()) for t in range(len(seen.gpu_types))]
-    # The last is for jobs that name no type.
-    may: Bool = np.array([*types, True])[jobs.gpu_type]
-    if kind >= 0:
-        may &= (jobs.gpu_type < 0) | (jobs.gpu_type == kind)
-    there: Bool = np.ones(len(jobs), dtype=np.bool_)
-    if len(seen.node_in):
-        partitions = np.count_nonzero(seen.node_in & inside, axis=1) > 0
-        there = partitions[jobs.partition]
-    row_of = jobs.row_of()
-    for job_id in seen.also_in.keys() & row_of.keys():
-        at = row_of[job_id]
-        there[at] = partitions[list(snap.partitions_of(at))].any()
-    for job_id in seen.choices.keys() & row_of.keys():
-        there[row_of[job_id]] &= (inside & seen.choices[job_id]).any()
-    may &= there
-    waits = jobs.state == PENDING
-    gpus[waits] = np.where(may, jobs.gpus, 0.0)[waits]
-    return gpus
+    What a job reports itself does not count: only its limit is enforced.
+    """
+    jobs = snap.jobs
+    left_s = snap.left_s[rows]
+    if snap.left_from is not None:
+        ran_s = np.where(jobs.state[rows] == RUNNING, snap.now_s - jobs.start_s[rows], 0.0)
+        said = snap.left_from[rows] == Origin.REPORTED
+        left_s = np.where(said, jobs.limit_s[rows] - ran_s, left_s)
+    left: F64 = np.nan_to_num(left_s, nan=math.inf, posinf=math.inf).clip(min=0.0)
+    return left

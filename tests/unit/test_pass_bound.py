@@ -22,6 +22,7 @@ from slurm_dl.policies.fifo import Fifo, FifoSkip
 HOUR_S = 3600.0
 POLICY = DiscreteLas(thresholds_gpu_s=(1e6,))
 GANG = 20
+ALL = 4, 4.0
 SETTINGS = Settings(
     partitions=frozenset({"gpu"}),
     preemption=Preemption(beneficiaries="all"),
@@ -33,7 +34,7 @@ def plan_of(
     small: dict[int, float],
     *,
     left_s: tuple[float, ...] = (600.0, 900.0, 1200.0),
-    gang: float = 12.0,
+    gang: tuple[int, float] = (3, 4.0),
     waited_s: float = HOUR_S + 1,
     policy: Policy = POLICY,
     settings: Settings = SETTINGS,
@@ -42,10 +43,11 @@ def plan_of(
 
     Args:
         small: Expected run time of each, by id; each wants two GPUs.
+        gang: Nodes that the gang wants, and GPUs on each.
         left_s: Of the running jobs, four GPUs each.
     """
     rows = [running(i, 4, limit_s=1e6) for i in range(1, 1 + len(left_s))]
-    rows.append(pending(GANG, gang, n_nodes=4))
+    rows.append(pending(GANG, gang[0] * gang[1], n_nodes=gang[0]))
     rows += [pending(i, 2) for i in small]
     held = {i: {i - 1: 4.0} for i in range(1, 1 + len(left_s))}
     seen = observed(rows, held=held)
@@ -59,27 +61,29 @@ def plan_of(
 @pytest.mark.parametrize(
     ("small", "more", "served"),
     [
-        # Room for the gang of 12 once two of the jobs on 4 have ended, in 900 s; no GPU is over.
+        # Three whole nodes once two of the jobs have ended, in 900 s; the fourth is one of them.
         ({30: 800.0}, {}, {30}),
         ({30: 901.0, 31: 901.0, 32: 900.0}, {}, {32}),
         ({30: 1e5, **dict.fromkeys(range(31, 60), 901.0), 60: 800.0}, {}, {60}),
-        # Of 14 when all have ended; one small job has room beside it.
-        ({30: 1e5, 31: 1e5}, {"gang": 14.0}, {30}),
-        ({30: 1e5, 31: 900.0}, {"gang": 16.0}, {31}),
-        ({30: math.inf, 31: math.inf}, {"gang": 16.0}, set()),
+        # One small job has room beside it.
+        ({30: 1e5, 31: 1e5}, {"gang": (3, 2.0)}, {30}),
+        # GPUs alone would do in 600 s, but not on one node each.
+        ({30: 700.0, 31: 1e5}, {"gang": (4, 3.0)}, {30}),
+        ({30: 1e5, 31: 900.0}, {"gang": ALL}, {31}),
+        ({30: math.inf, 31: math.inf}, {"gang": ALL}, set()),
         # Nothing is known of the running jobs: it has no planned start, and nothing moves it.
-        ({30: 1e5, 31: 1e5}, {"gang": 16.0, "left_s": (math.inf,) * 3}, {30, 31}),
+        ({30: 1e5, 31: 1e5}, {"gang": ALL, "left_s": (math.inf,) * 3}, {30, 31}),
         # It has not waited for long, or there is no bound.
-        ({30: 1e5, 31: 1e5}, {"gang": 16.0, "waited_s": HOUR_S - 1}, {30, 31}),
+        ({30: 1e5, 31: 1e5}, {"gang": ALL, "waited_s": HOUR_S - 1}, {30, 31}),
         (
             {30: 1e5, 31: 1e5},
-            {"gang": 16.0, "settings": dataclasses.replace(SETTINGS, overdue=Overdue(pass_s=0.0))},
+            {"gang": ALL, "settings": dataclasses.replace(SETTINGS, overdue=Overdue(pass_s=0.0))},
             {30, 31},
         ),
         # It could never start.
-        ({30: 1e5, 31: 1e5}, {"gang": 17.0}, {30, 31}),
-        ({30: 1e5}, {"gang": 16.0, "policy": FifoSkip()}, set()),
-        ({30: 1e5}, {"gang": 16.0, "policy": Fifo()}, set()),
+        ({30: 1e5, 31: 1e5}, {"gang": (4, 4.25)}, {30, 31}),
+        ({30: 1e5}, {"gang": ALL, "policy": FifoSkip()}, set()),
+        ({30: 1e5}, {"gang": ALL, "policy": Fifo()}, set()),
     ],
 )
 def test_who_may_pass(small: dict[int, float], more: dict[str, object], served: set[int]) -> None:
@@ -87,56 +91,60 @@ def test_who_may_pass(small: dict[int, float], more: dict[str, object], served: 
     assert {j for j in plan.target if j >= GANG} == served
 
 
-def start_of(gang: float, runs: list[tuple[float, float]]) -> float:
-    """When *gang* GPUs of 16 are free, by counting at each end; runs: GPUs and seconds left."""
-    times = [0.0, *sorted(left_s for _, left_s in runs)]
-    return next(t for t in times if sum(g for g, left_s in runs if left_s > t) + gang <= 16)
+def start_of(gang: tuple[int, float], left_s: list[float], small: list[float]) -> float:
+    """When enough nodes have room, by counting at each end; the *small* jobs are on node 4."""
+
+    def free(t: float) -> list[float]:
+        return [*(4.0 * (s <= t) for s in left_s), 4.0 - 2.0 * sum(s > t for s in small)]
+
+    times = [0.0, *sorted(left_s + small)]
+    return next(t for t in times if sum(g >= gang[1] for g in free(t)) >= gang[0])
 
 
 LEFT = st.integers(1, 9).map(float)
 
 
 @given(
-    gang=st.integers(5, 16),
+    gang=st.sampled_from([(2, 3.0), (2, 4.0), (3, 2.0), (3, 3.0), (3, 4.0), (4, 2.0), (4, 4.0)]),
     left_s=st.lists(LEFT, min_size=3, max_size=3),
     small=st.lists(LEFT, max_size=6),
 )
 def test_the_planned_start_does_not_move(
-    gang: int, left_s: list[float], small: list[float]
+    gang: tuple[int, float], left_s: list[float], small: list[float]
 ) -> None:
     """And a job that alone would not move it is not kept back by others that are."""
     jobs = dict(enumerate(small, 30))
-    target = plan_of(jobs, left_s=tuple(left_s), gang=float(gang)).target
-    stays = [(4.0, s) for s in left_s]
-    started = [(2.0, jobs[j]) for j in target if j in jobs]
-    planned_s = start_of(gang, stays)
-    assert start_of(gang, stays + started) == planned_s
+    target = plan_of(jobs, left_s=tuple(left_s), gang=gang).target
+    started = [jobs[j] for j in target if j in jobs]
+    planned_s = start_of(gang, left_s, [])
+    assert start_of(gang, left_s, started) == planned_s
     kept = [s for j, s in jobs.items() if j not in target]
     if len(started) < 2:
-        assert all(start_of(gang, [*stays, *started, (2.0, s)]) > planned_s for s in kept)
+        assert all(start_of(gang, left_s, [*started, s]) > planned_s for s in kept)
 
 
 A100, V100, EITHER = 0, 1, -1
-ALL, LEFT_HALF, RIGHT_HALF = np.ones(4, bool), np.arange(4) < 2, np.arange(4) >= 2
+LEFT_HALF, RIGHT_HALF = np.arange(4) < 2, np.arange(4) >= 2
 
 
 @pytest.mark.parametrize(
     ("gang", "small", "served"),
     [
-        ({"gpu_type": A100}, {"gpu_type": EITHER}, False),
+        ({"gpu_type": A100}, {"gpu_type": EITHER}, True),
         ({"gpu_type": A100}, {"gpu_type": A100}, False),
         ({"gpu_type": A100}, {"gpu_type": V100}, True),
-        ({"choices": LEFT_HALF}, {}, False),
+        ({"choices": LEFT_HALF}, {}, True),
         ({"choices": LEFT_HALF}, {"choices": LEFT_HALF}, False),
         ({"choices": LEFT_HALF}, {"choices": RIGHT_HALF}, True),
         ({"excluded": RIGHT_HALF}, {"gpu_type": V100}, True),
-        ({"partition": 1}, {"partition": 0}, False),
-        ({"partition": 1}, {"partition": 0, "choices": RIGHT_HALF}, True),
+        ({"partition": 1}, {}, True),
+        ({"partition": 1}, {"choices": LEFT_HALF}, False),
+        ({"partition": 1}, {"partition": 1}, False),
         # It starts once 2 and 3 have ended, and leaves four GPUs.
         ({}, {}, True),
     ],
 )
-def test_only_jobs_for_the_same_gpus_wait(
+def test_jobs_with_room_on_other_nodes_do_not_wait(
     gang: dict[str, object], small: dict[str, object], *, served: bool
 ) -> None:
     """Node 1 is free, of 2, 3 and 4 (v100s) jobs hold four, four and one GPUs."""
@@ -153,7 +161,7 @@ def test_only_jobs_for_the_same_gpus_wait(
     seen = dataclasses.replace(
         seen,
         nodes=dataclasses.replace(seen.nodes, gpu_type=np.array([0, 0, 1, 1], np.int16)),
-        node_in=np.array([ALL, LEFT_HALF]),
+        node_in=np.array([LEFT_HALF | True, LEFT_HALF]),
     )
     since = {row.job_id: NOW_S - HOUR_S - 1 for row in rows}
     snap = snapshot(seen, memory={"waiting_since_s": since, "first_submit_s": since})
@@ -164,5 +172,5 @@ def test_only_jobs_for_the_same_gpus_wait(
 
 
 def test_the_owner_is_told() -> None:
-    plan = plan_of({30: 1e5}, gang=16.0)
+    plan = plan_of({30: 1e5}, gang=ALL)
     assert "planned start" in plan.notes[JobId(30)]

@@ -49,15 +49,16 @@ class FreeResources:
     @classmethod
     def free_in(cls, snap: Snapshot) -> Self:
         """What is free now or is being freed by jobs that are ending anyway."""
-        return cls._beside(snap, is_in(snap.jobs.state[snap.seen.held.job], HOLDING))
+        return cls.beside(snap, is_in(snap.jobs.state[snap.seen.held.job], HOLDING))
 
     @classmethod
     def unoccupied(cls, snap: Snapshot) -> Self:
         """What nodes have, as if no job ran."""
-        return cls._beside(snap, np.zeros(len(snap.seen.held.job), dtype=np.bool_))
+        return cls.beside(snap, np.zeros(len(snap.seen.held.job), dtype=np.bool_))
 
     @classmethod
-    def _beside(cls, snap: Snapshot, staying: Bool) -> Self:
+    def beside(cls, snap: Snapshot, staying: Bool) -> Self:
+        """What is free beside the rows *staying*, ``(k,)`` bool, of `Allocations`."""
         nodes, held = snap.seen.nodes, snap.seen.held
         on, m = held.node[staying], len(nodes)
         return cls(
