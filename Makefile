@@ -166,7 +166,7 @@ decisions: venv ## Whether plans are those of the commit BASE (HEAD~1), to the b
 
 .PHONY: quality
 quality: venv ## Mean JCT and more of fixed workloads against their ranges; BASE=COMMIT compares; 25 minutes
-	@exec $(BIN)/python tools/benchmarks/quality.py $(if $(filter-out HEAD~1,$(BASE)),--base $(BASE)) $(QUALITY)
+	@exec $(BIN)/python tools/benchmarks/quality.py $(if $(filter command,$(origin BASE)),--base $(BASE)) $(QUALITY)
 
 .PHONY: lint
 lint: venv ## ruff, mypy, import-linter and the budget of lines
