@@ -74,7 +74,7 @@ class Forecasts:
     def on_cycle(self, now: PublishedState) -> None:
         """Judge what was said, and say something of some more jobs now and then; see `Observer`.
 
-        How often is `forecasts.sample_every_s` of the configuration in force.
+        How often is ``forecasts.sample_every_s`` of the configuration in force.
         """
         if now.cycle is None:
             return

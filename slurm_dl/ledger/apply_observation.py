@@ -78,7 +78,7 @@ def apply_observation(
 
     Args:
         forget_before_s: Jobs that Slurm listed last before this, epoch seconds, and that were not
-            over then, are dropped; see `RetentionCutoff`.
+            over then, are dropped; see `write_ahead`.
     """
     now_s = seen.now_s
     relevant = (seen.jobs.state < COMPLETED) | is_in(seen.jobs.job_id, before.job_id)

@@ -78,7 +78,7 @@ class CandidateNodes:
         return self.pick(ask, rows[keys.argsort(kind="stable")])
 
     def on_leaves(self, ask: Ask, by: Key) -> I64:
-        """``(l,)`` nodes that could take a share, by leaf switch; see `FreeNodes.leaves`.
+        """``(l,)`` nodes that could take a share, by leaf switch; see `NodeGroups.leaves`.
 
         Args:
             by: As for `best`.

@@ -1,6 +1,6 @@
 """A real Slurm as the engine's cluster: `observe` and `apply`.
 
-The queue is read by what is passed in (see `queue`); all else goes through the command-line tools.
+The queue is read by a `CliQueue`, or by what is passed in its place; all else goes through the command-line tools.
 RPCs where squeue reads it (measured on 22.05.8 with sdiag):
 
 - `observe` is two; two more with new pending jobs, or after a steer or a `refresh_nodes`; one for

@@ -36,7 +36,7 @@ def stranded_by_group(free_nodes: FreeNodes, smallest: Share | None = None) -> F
     """``(v,)`` free GPUs on one node of each condition in *free_nodes* that nobody can use.
 
     All free GPUs of a node count if what is left there does not do for one GPU; multiply by
-    `FreeNodes.count` for the sum.
+    `NodeGroups.count` for the sum.
 
     Args:
         smallest: Least CPUs and memory that go with one GPU; None: the part of the node that does.

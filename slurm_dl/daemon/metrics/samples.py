@@ -143,7 +143,7 @@ def _about(now: PublishedState) -> Iterator[MetricValue]:
 
 
 def _doing(now: PublishedState, *, audit_ok: bool, paused: bool) -> State:
-    """What it does, in a word; the words of ``dlctl status`` are `status.doing`'s."""
+    """What it does, in a word; the words of ``dlctl status`` are `status_answer.doing`'s."""
     first: tuple[tuple[object, State], ...] = (
         (not audit_ok, "audit_log"),
         (now.bugs_in_a_row, "bug"),
