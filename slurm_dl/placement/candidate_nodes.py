@@ -19,7 +19,7 @@ Order = npt.NDArray[np.int64]
 
 
 class CandidateNodes:
-    """What a scheme may choose from, for one job.
+    """The nodes that a scheme may choose from, for one job.
 
     Args:
         rules: Those to be kept: all of them, or the strict ones alone.
