@@ -8,7 +8,6 @@ numbers where those are fewer.
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import re
 import sys
@@ -23,7 +22,9 @@ MOST_ABOVE: Final = 0.03
 """Share of a budget by which the lines may exceed it."""
 
 QUESTIONS: Final = "docstrings that begin with a question word"
-_QUESTION: Final = re.compile(r"(What|Who|Whose|Whom|How|Where|When|Which|Why|Whether)\b")
+_QUESTION: Final = re.compile(
+    r'(?:\A|:(?:  #.*)?\n) *"""(?:What|Who|Whose|Whom|How|Where|When|Which|Why|Whether)\b'
+)
 
 
 def lines_of(root: Path) -> Counter[str]:
@@ -38,13 +39,8 @@ def lines_of(root: Path) -> Counter[str]:
 
 def questions_of(root: Path) -> int:
     """Docstrings of modules, classes and functions that begin with a question word."""
-    return sum(
-        isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        and _QUESTION.match(ast.get_docstring(node) or "") is not None
-        for top in ("slurm_dl", "tests", "tools")
-        for path in (root / top).rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_bytes()))
-    )
+    paths = (path for top in ("slurm_dl", "tests", "tools") for path in (root / top).rglob("*.py"))
+    return sum(len(_QUESTION.findall(path.read_text("utf-8"))) for path in paths)
 
 
 def problems(lines: Mapping[str, int], budget: Mapping[str, int]) -> Iterable[str]:

@@ -1,7 +1,4 @@
-"""Time at which a node has room for a share, if the jobs on it end as expected.
-
-What a scheme needs to say where a job had better wait.
-"""
+"""Time at which a node has room for a share, if the jobs on it end as expected."""
 
 from __future__ import annotations
 

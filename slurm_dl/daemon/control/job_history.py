@@ -1,7 +1,4 @@
-"""Past of jobs: the daemon's answers about those that Slurm no longer lists.
-
-It is put together from the ledger, which knows runs, hand-overs and endings, and the audit log.
-"""
+"""Answers about jobs that Slurm no longer lists, from the ledger and the audit log."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The answer to ``status``, and the header of every answer.
-
-Numbers and one phrase; who may be told of them is `privacy`'s affair.
-"""
+"""The answer to ``status``, and the header of every answer; `privacy` filters both."""
 
 from __future__ import annotations
 

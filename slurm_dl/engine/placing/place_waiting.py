@@ -1,7 +1,4 @@
-"""Nodes for waiting jobs, by the configured scheme and rules, best jobs first.
-
-Nothing here knows how Slurm is told; that is `steering`.
-"""
+"""Nodes for waiting jobs, by the configured scheme and rules, best jobs first."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Snapshot queries about the victims and beneficiaries of a hand-over.
-
-It stands apart from `handover_protocol` because these are questions about what is seen, whatever
-step comes next.
-"""
+"""Snapshot queries about the victims and beneficiaries of a hand-over."""
 
 from __future__ import annotations
 

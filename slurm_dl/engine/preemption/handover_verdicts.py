@@ -1,7 +1,4 @@
-"""Whether a hand-over is still right, and which step is next: a verdict, and no action yet.
-
-A pure function of the hand-over and the snapshot. What is done then is `handover_protocol`.
-"""
+"""Verdicts on hand-overs: still right or not, and the next step; no action yet."""
 
 from __future__ import annotations
 

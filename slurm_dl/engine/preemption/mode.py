@@ -1,7 +1,4 @@
-"""Input and results of both modes of preemption.
-
-`external_mode` and `native_mode` are the two; `decide` asks the one that the settings name.
-"""
+"""Input and results of both modes of preemption, `external_mode` and `native_mode`."""
 
 from __future__ import annotations
 
