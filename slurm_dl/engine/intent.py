@@ -1,4 +1,4 @@
-"""What the policy wants: everybody's place, and the set of jobs that should hold GPUs.
+"""The policy's intent: the rank of each job, and the set of jobs that should hold GPUs.
 
 This is the part of a decision that knows nothing of Slurm. On Slurm it is reached through
 SiteFactors and hand-overs; in the papers' ideal cluster jobs start and stop in no time.

@@ -14,7 +14,7 @@ from slurm_dl.placement.scheme import Scheme
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preemption:
-    """When GPUs may be taken back, and how many.
+    """Limits on preemption.
 
     Attributes:
         enabled: False: nothing new is begun; what was begun is brought to its end.
@@ -64,7 +64,7 @@ class Preemption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Breakers:
-    """When to stop taking GPUs back altogether for a while; see `engine.circuit_breakers`.
+    """Limits at which all preemption stops for a while; see `engine.circuit_breakers`.
 
     Attributes:
         gpus_per_hour: More GPUs than this taken back within an hour; 0 is no breaker.
@@ -87,7 +87,7 @@ class Breakers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defragment:
-    """When running jobs are moved together, under all limits of `Preemption`.
+    """Moves of running jobs that join free GPUs, under all limits of `Preemption`.
 
     Attributes:
         enabled: Move jobs so that a waiting gang fits.

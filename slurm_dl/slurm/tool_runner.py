@@ -37,7 +37,7 @@ _JOB_ID = re.compile(r"(\d+)(?:;.*)?", re.ASCII)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What sbatch said.
+    """Result of a call of sbatch.
 
     Attributes:
         job_id: The job, or the array as a whole; None if sbatch refused.

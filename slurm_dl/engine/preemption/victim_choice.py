@@ -1,4 +1,4 @@
-"""Which running jobs to stop so that one pending job can start: all that it takes, or nobody.
+"""Choice of the running jobs to stop so that one pending job can start: enough of them, or none.
 
 Least lost work first, of equal cost who was preempted less often, and jobs the policy wants to run
 last. Choosing the cheapest set exactly is a covering problem; this clears nodes from the cheapest
@@ -34,7 +34,7 @@ other, and sums of it are exact."""
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one candidate holds on one node, in the order of `_Clearing`'s shortages."""
+    """Resources of one candidate on one node, in the order of `_Clearing`'s shortages."""
 
     row: int
     gives: tuple[float, ...]
@@ -242,12 +242,12 @@ _FREE: _Price = (0.0, 0)
 
 
 def _less(short: list[float], share: _Share, sign: int) -> list[float]:
-    """What is still missing once *share* is free (sign 1) or is held after all (-1)."""
+    """The shortage once *share* is free (sign 1) or is held after all (-1)."""
     return [s - sign * g for s, g in zip(short, share.gives, strict=True)]
 
 
 class _Shares:
-    """What the candidates hold on the nodes *where*, node by node, the cheapest to stop first.
+    """Resources of the candidates on the nodes *where*, node by node, the cheapest to stop first.
 
     Attributes:
         node: ``(h,)`` where each share is, ascending.
