@@ -28,7 +28,7 @@ CHECKS = {name: run for m in _MODULES for name, run in REGISTERED[m.__name__].it
 def examine(
     site: Site, names: Iterable[str] | None = None, faults: tuple[type[Exception], ...] = ()
 ) -> dict[str, CheckResult]:
-    """What the checks *names*, by default all, say of *site*; one that cannot be made says why.
+    """Results of the checks *names*, by default all; one that cannot be made has the reason.
 
     One that raises one of *faults* is told as an error; other exceptions are passed on.
     """

@@ -89,7 +89,7 @@ def held_back(
 
 
 class _Beside:
-    """What one waiting job leaves to those behind it.
+    """The room that one waiting job leaves to those behind it.
 
     Args:
         first: Its row.
@@ -157,7 +157,7 @@ class _Beside:
         return None if left is None else (float(times[at]), left)
 
     def _fits(self, time_s: float) -> FreeResources | None:
-        """What is free beside it in so many seconds; None if it finds no room then."""
+        """Resources that are free beside it in *time_s*; None if it finds no room then."""
         snap = self._snap
         need = self._needs.of(self._first)
         free = FreeResources.beside(snap, self._staying & (self._ends_s > time_s))

@@ -83,7 +83,7 @@ class _Found(NamedTuple):
         return self.is_heard or reads or (bool(self.catching) and not self.is_shell)
 
     def verdict(self, same_s: float, asked_s: float, start_s: float | None) -> tuple[bool, bool]:
-        """Whether the signal seems to reach nobody, and whether no handler is to be expected."""
+        """The signal seems to reach nobody; no handler is to be expected."""
         own = [p for p in self.programs if not p.is_fork and p.program != "srun"]
         is_sure = (bool(own) and all(p.takes for p in own)) or self.command == "sleep"
         if start_s is None:

@@ -1,4 +1,4 @@
-"""How well jobs are scheduled stays inside its ranges; see ``make quality``."""
+"""Figures of scheduling stay inside their ranges; see ``make quality``."""
 
 from __future__ import annotations
 

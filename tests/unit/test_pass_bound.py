@@ -92,7 +92,7 @@ def test_who_may_pass(small: dict[int, float], more: dict[str, object], served: 
 
 
 def start_of(gang: tuple[int, float], left_s: list[float], small: list[float]) -> float:
-    """When enough nodes have room, by counting at each end; the *small* jobs are on node 4."""
+    """First time at which enough nodes have room; the *small* jobs are on node 4."""
 
     def free(t: float) -> list[float]:
         return [*(4.0 * (s <= t) for s in left_s), 4.0 - 2.0 * sum(s > t for s in small)]

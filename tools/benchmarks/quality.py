@@ -1,4 +1,4 @@
-"""How well jobs are scheduled: figures of fixed workloads, held against ranges and other commits.
+"""Quality of scheduling: figures of fixed workloads, against their ranges and other commits.
 
     python tools/benchmarks/quality.py [ROW ...] [--base COMMIT] [--resamples N] [-j N] [--write]
 
@@ -43,7 +43,7 @@ PAGE: Final = ROOT / "docs/evaluate/quality.md"
 TREND: Final = ROOT / "docs/data/quality.csv"
 DAY_S: Final = 86400.0
 LOOP: Final = "import numpy\na = numpy.arange(3e5)\nfor _ in range(700): a = numpy.sqrt(a * 1.5)"
-"""What the speed of the simulator is a ratio to."""
+"""The loop that the speed of the simulator is a ratio to."""
 DLSIM: Final = "from slurm_dl.cli.dlsim.command import main; main()"
 
 Figures = dict[str, float]
@@ -122,7 +122,7 @@ class Row:
 
     @property
     def is_resampled(self) -> bool:
-        """Whether it has a value for each resample."""
+        """It has a value for each resample."""
         return bool(self.made or self.block_days)
 
     def write(self, number: int, path: Path) -> None:
@@ -137,7 +137,7 @@ class Row:
 
 
 def dlsim(tree: Path, trace: Path, arguments: str) -> tuple[dict[str, Any], float]:
-    """What `dlsim run` of the checkout *tree* says of *trace*, and the CPU seconds it took."""
+    """Result of `dlsim run` of the checkout *tree* on *trace*, and the CPU seconds it took."""
     with tempfile.TemporaryDirectory() as there:
         out = Path(there) / "out.json"
         argv = [sys.executable, "-c", DLSIM, "run", str(trace), "--quiet", "--json", str(out)]
@@ -246,7 +246,7 @@ class Line:
         return replace(line, base=base, difference=apart_by, half=half)
 
     def verdict(self, known: Mapping[str, Any], tolerance: float) -> str:
-        """Whether it is in its range: ok, new (there is none), or by how much it is outside."""
+        """ok, new (it has no range), or by how much it is outside."""
         if self.figure not in known:
             return "new"
         value = float(known[self.figure][0])
